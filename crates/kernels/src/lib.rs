@@ -1,0 +1,13 @@
+//! Kernels: quantised blocks into numbers.
+//!
+//! Everything here works on slices that it is handed: no call allocates, does I/O or starts a
+//! thread. Each kernel exists as portable scalar code and, where it pays, for AVX2 and for AVX-512
+//! (with VNNI); the caller passes the [`Isa`] that was chosen once at run time.
+//!
+//! Matrices stay in the canonical GGUF block layout, in place in the mapped file.
+
+pub mod isa;
+pub mod types;
+
+pub use isa::Isa;
+pub use types::WeightType;
