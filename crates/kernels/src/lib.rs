@@ -6,6 +6,7 @@
 //!
 //! Matrices stay in the canonical GGUF block layout, in place in the mapped file.
 
+pub mod half;
 pub mod isa;
 pub mod types;
 

@@ -1,0 +1,145 @@
+//! Half-precision bits and f32: IEEE binary16 (f16) and bfloat16.
+//!
+//! The scalar functions are exact on every bit pattern, subnormals and NaN included. Narrowing
+//! rounds to nearest, ties to even, and overflows to infinity. A NaN stays a NaN, comes out quiet
+//! and keeps its sign and the upper bits of its payload; f16 behaves there as the F16C instructions
+//! do, so that the tiers agree bit for bit.
+
+/// The f32 that equals the f16 with these bits. Signalling NaNs come out quiet.
+#[inline]
+pub const fn f16_to_f32(bits: u16) -> f32 {
+    let sign = ((bits & 0x8000) as u32) << 16;
+    let magnitude = (bits & 0x7fff) as u32;
+    if magnitude >= 0x7c00 {
+        // Infinity or NaN.
+        let quiet = if magnitude > 0x7c00 { 0x0040_0000 } else { 0 };
+        f32::from_bits(sign | 0x7f80_0000 | ((magnitude & 0x3ff) << 13) | quiet)
+    } else if magnitude >= 0x0400 {
+        // Normal: the exponent bias grows from 15 to 127.
+        f32::from_bits(sign | ((magnitude << 13) + (112 << 23)))
+    } else {
+        // Subnormal or zero: the mantissa counts 2^-24; the product is exact.
+        let value = magnitude as f32 * f32::from_bits(0x3380_0000);
+        f32::from_bits(sign | value.to_bits())
+    }
+}
+
+/// The bits of the f16 nearest to `value` (ties to even; beyond 65519.99… to infinity).
+#[inline]
+pub const fn f32_to_f16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    let sign = ((bits >> 16) & 0x8000) as u16;
+    let magnitude = bits & 0x7fff_ffff;
+    if magnitude > 0x7f80_0000 {
+        return sign | 0x7e00 | ((magnitude >> 13) & 0x3ff) as u16;
+    }
+    if magnitude >= 0x4780_0000 {
+        // At least 65536, or infinity. (65520..65536 rounds up to infinity by the carry below.)
+        return sign | 0x7c00;
+    }
+    if magnitude >= 0x3880_0000 {
+        // At least 2^-14, a normal f16: round the 13 dropped bits, the carry may raise the exponent.
+        let odd = (magnitude >> 13) & 1;
+        return sign | ((magnitude - (112 << 23) + 0xfff + odd) >> 13) as u16;
+    }
+    if magnitude < 0x3300_0000 {
+        // Below 2^-25, half the smallest subnormal.
+        return sign;
+    }
+    // Subnormal f16: mantissa with its hidden bit, shifted so that one unit is 2^-24.
+    let shift = 126 - (magnitude >> 23); // 14..=24
+    let mantissa = (magnitude & 0x007f_ffff) | 0x0080_0000;
+    let kept = mantissa >> shift;
+    let dropped = mantissa & ((1 << shift) - 1);
+    let half = 1 << (shift - 1);
+    let up = dropped > half || (dropped == half && kept & 1 == 1);
+    sign | (kept + up as u32) as u16
+}
+
+/// The f32 that equals the bfloat16 with these bits.
+#[inline]
+pub const fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits((bits as u32) << 16)
+}
+
+/// The bits of the bfloat16 nearest to `value` (ties to even).
+#[inline]
+pub const fn f32_to_bf16(value: f32) -> u16 {
+    let bits = value.to_bits();
+    if bits & 0x7fff_ffff > 0x7f80_0000 {
+        return ((bits >> 16) | 0x40) as u16;
+    }
+    // Cannot overflow: the largest finite pattern rounds to infinity's.
+    ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The value of an f16 by its definition, in f64, where it is exact.
+    fn f16_by_definition(bits: u16) -> f64 {
+        let sign = if bits & 0x8000 != 0 { -1.0 } else { 1.0 };
+        let exponent = ((bits >> 10) & 31) as i32;
+        let mantissa = (bits & 0x3ff) as f64;
+        match exponent {
+            0 => sign * mantissa * 2f64.powi(-24),
+            31 if mantissa == 0.0 => sign * f64::INFINITY,
+            31 => f64::NAN,
+            _ => sign * (1.0 + mantissa / 1024.0) * 2f64.powi(exponent - 15),
+        }
+    }
+
+    #[test]
+    fn every_f16_widens_to_its_value_and_comes_back() {
+        for bits in 0..=u16::MAX {
+            let wide = f16_to_f32(bits);
+            let expected = f16_by_definition(bits);
+            if expected.is_nan() {
+                assert!(wide.is_nan());
+                assert_eq!(f32_to_f16(wide), bits | 0x200, "{bits:04x}");
+            } else {
+                assert_eq!(wide as f64, expected, "{bits:04x}");
+                assert_eq!(wide.is_sign_negative(), bits & 0x8000 != 0);
+                assert_eq!(f32_to_f16(wide), bits, "{bits:04x}");
+            }
+        }
+    }
+
+    #[test]
+    fn narrowing_to_f16_rounds_to_nearest_even() {
+        // Around every midpoint between neighbours: below goes down, above goes up, the midpoint
+        // itself to the even one.
+        for bits in 0..0x7c00u16 {
+            let low = f16_by_definition(bits);
+            let high = if bits == 0x7bff { 65536.0 } else { f16_by_definition(bits + 1) };
+            let middle = ((low + high) / 2.0) as f32; // exact: one more bit than f16 has
+            let even = if bits & 1 == 0 { bits } else { bits + 1 };
+            assert_eq!(f32_to_f16(middle), even, "{bits:04x}");
+            assert_eq!(f32_to_f16(-middle), even | 0x8000, "{bits:04x}");
+            assert_eq!(f32_to_f16(f32::from_bits(middle.to_bits() - 1)), bits);
+            assert_eq!(f32_to_f16(f32::from_bits(middle.to_bits() + 1)), bits + 1);
+        }
+        assert_eq!(f32_to_f16(f32::MAX), 0x7c00);
+        assert_eq!(f32_to_f16(f32::INFINITY), 0x7c00);
+        assert_eq!(f32_to_f16(f32::from_bits(1)), 0);
+    }
+
+    #[test]
+    fn bf16_rounds_to_nearest_even() {
+        for bits in 0..=u16::MAX {
+            let wide = bf16_to_f32(bits);
+            if wide.is_nan() {
+                assert_eq!(f32_to_bf16(wide), bits | 0x40);
+                continue;
+            }
+            assert_eq!(f32_to_bf16(wide), bits);
+            if bits & 0x7fff < 0x7f80 {
+                let middle = wide.to_bits() | 0x8000;
+                assert_eq!(f32_to_bf16(f32::from_bits(middle - 1)), bits);
+                assert_eq!(f32_to_bf16(f32::from_bits(middle + 1)), bits + 1);
+                assert_eq!(f32_to_bf16(f32::from_bits(middle)), bits + (bits & 1));
+            }
+        }
+    }
+}
