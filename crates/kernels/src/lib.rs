@@ -6,9 +6,15 @@
 //!
 //! Matrices stay in the canonical GGUF block layout, in place in the mapped file.
 
+pub mod attention;
+pub mod gate;
 pub mod half;
 pub mod isa;
+pub mod norm;
+pub mod rope;
+pub mod softmax;
 pub mod types;
+pub mod vec;
 
 pub use isa::Isa;
 pub use types::WeightType;

@@ -1,0 +1,369 @@
+//! Attention that streams over an f16 key/value cache.
+//!
+//! Scores are never materialised over the context: keys are taken in blocks of a fixed number of
+//! positions with an online softmax (a running maximum `m`, a running sum `l` of exponentials and a
+//! running weighted sum `acc` of values per row). A *row* is one query head of one token.
+//!
+//! Two forms:
+//! - **decode**: [`attend_partial`] handles one token, all query heads that share a key/value head,
+//!   and a range of positions; [`attend_merge`] joins the partial results of several ranges. Keys
+//!   and values are converted from f16 once for all rows.
+//! - **prefill**: [`attend_tile`] handles a tile of tokens against every key they may see, and
+//!   writes finished rows. A block of keys and values is converted once per tile.
+//!
+//! Each call is a pure function of its inputs to an output that belongs to it alone, so pieces can
+//! be repeated and run in any order.
+//!
+//! # Where numbers are rounded
+//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept).
+//! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
+//! SIMD tiers, one multiplication by `scale` after the dot product, `exp` within 2 ulp
+//! ([`crate::softmax`] says how), one division at the end.
+//!
+//! # Masks
+//! The token at position `p` attends positions `j <= p` with `p - j < window`. Keys outside are
+//! replaced, not weighted: what lies in the cache at positions after the last token of a call never
+//! matters, even NaN. Within a tile a NaN *value* of a later token does spoil the earlier tokens of
+//! the tile.
+
+mod scalar;
+mod store;
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use crate::Isa;
+pub use store::{KvWriter, kv_store};
+
+/// Positions per line of the key cache, and what the capacity must be a multiple of.
+pub const LINE: usize = 16;
+
+/// Positions whose scores are held at a time.
+pub(crate) const BLOCK: usize = 64;
+
+/// Shape of the key/value cache of one layer and one sequence.
+///
+/// - keys: `[kv_heads][capacity / 16][k_dim][16]` f16: 16 positions side by side, so that a dot
+///   product with a query runs over positions in lanes and needs no horizontal sum.
+/// - values: `[kv_heads][capacity][v_dim]` f16.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Length of a key (and of a query).
+    pub k_dim: usize,
+    /// Length of a value.
+    pub v_dim: usize,
+    /// Positions, a multiple of [`LINE`].
+    pub capacity: usize,
+}
+
+impl KvShape {
+    /// Elements (`u16`) of the key cache.
+    pub const fn k_len(&self) -> usize {
+        self.kv_heads * self.capacity * self.k_dim
+    }
+
+    /// Elements (`u16`) of the value cache.
+    pub const fn v_len(&self) -> usize {
+        self.kv_heads * self.capacity * self.v_dim
+    }
+
+    fn check(&self) {
+        assert!(self.kv_heads > 0 && self.k_dim > 0 && self.v_dim > 0, "empty {self:?}");
+        assert!(self.capacity.is_multiple_of(LINE), "capacity must be a multiple of 16: {self:?}");
+    }
+}
+
+/// A key/value cache to read from.
+#[derive(Clone, Copy)]
+pub struct KvCache<'a> {
+    shape: KvShape,
+    k: &'a [u16],
+    v: &'a [u16],
+}
+
+impl<'a> KvCache<'a> {
+    /// Views `k` (`k_len` elements) and `v` (`v_len` elements) as a cache. Panics on other lengths.
+    pub fn new(shape: KvShape, k: &'a [u16], v: &'a [u16]) -> KvCache<'a> {
+        shape.check();
+        assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
+        assert_eq!(v.len(), shape.v_len(), "value cache length for {shape:?}");
+        KvCache { shape, k, v }
+    }
+
+    /// The shape it was made with.
+    pub fn shape(&self) -> KvShape {
+        self.shape
+    }
+
+    /// Keys of one head: `[capacity / 16][k_dim][16]`.
+    fn keys(&self, kv_head: usize) -> &'a [u16] {
+        let n = self.shape.capacity * self.shape.k_dim;
+        &self.k[kv_head * n..][..n]
+    }
+
+    /// Values of one head: `[capacity][v_dim]`.
+    fn values(&self, kv_head: usize) -> &'a [u16] {
+        let n = self.shape.capacity * self.shape.v_dim;
+        &self.v[kv_head * n..][..n]
+    }
+}
+
+/// What turns dot products into scores, and who sees whom.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionParams {
+    /// Factor on `q · k`, usually `1 / sqrt(k_dim)`.
+    pub scale: f32,
+    /// `Some(cap)`: scores become `cap * tanh(score / cap)`.
+    pub softcap: Option<f32>,
+    /// `Some(w)`: a token sees itself and the `w - 1` positions before it.
+    pub window: Option<usize>,
+}
+
+impl AttentionParams {
+    /// The positions that the token at `pos` attends.
+    pub fn visible(&self, pos: usize) -> Range<usize> {
+        let start = match self.window {
+            Some(w) => (pos + 1).saturating_sub(w),
+            None => 0,
+        };
+        start..pos + 1
+    }
+}
+
+/// Query rows of a batch: token `t`, head `h` at `data[t * stride + h * k_dim..][..k_dim]`.
+#[derive(Clone, Copy)]
+pub struct Queries<'a> {
+    /// All rows.
+    pub data: &'a [f32],
+    /// Elements from one token to the next.
+    pub stride: usize,
+}
+
+/// Output rows of a batch: token `t`, head `h` at `t * stride + h * v_dim`.
+///
+/// A pointer instead of a slice, because several threads fill different heads of the same tokens.
+pub struct HeadsOut<'a> {
+    data: *mut f32,
+    len: usize,
+    stride: usize,
+    lifetime: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it stands for a `&mut [f32]`, which may be sent; what duplicates may do at the same time
+// is the promise made at `duplicate`.
+unsafe impl Send for HeadsOut<'_> {}
+// SAFETY: a shared reference gives no access to the elements except through `duplicate`.
+unsafe impl Sync for HeadsOut<'_> {}
+
+impl<'a> HeadsOut<'a> {
+    /// Rows in `data`, `stride` elements from one token to the next.
+    pub fn new(data: &'a mut [f32], stride: usize) -> HeadsOut<'a> {
+        HeadsOut { data: data.as_mut_ptr(), len: data.len(), stride, lifetime: PhantomData }
+    }
+
+    /// A second handle on the same rows, for another thread.
+    ///
+    /// # Safety
+    /// As long as several handles are in use at the same time, no two may be passed to
+    /// [`attend_tile`] with overlapping tokens *and* overlapping heads.
+    pub unsafe fn duplicate(&self) -> HeadsOut<'a> {
+        HeadsOut { data: self.data, len: self.len, stride: self.stride, lifetime: PhantomData }
+    }
+
+    /// The row of one token and head. Panics outside the buffer.
+    fn row(&mut self, token: usize, head: usize, v_dim: usize) -> &mut [f32] {
+        let start = token * self.stride + head * v_dim;
+        assert!(start + v_dim <= self.len, "output row {token}.{head} outside of {}", self.len);
+        // SAFETY: inside the slice that the handle was made from; that no other thread touches this
+        // row is what `duplicate` requires, and `&mut self` keeps this handle exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.data.add(start), v_dim) }
+    }
+}
+
+/// What one call may be asked for; sizes the scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionLimits {
+    /// Most rows (tokens × query heads per key/value head) of a call.
+    pub rows: usize,
+    /// Longest key.
+    pub k_dim: usize,
+    /// Longest value.
+    pub v_dim: usize,
+}
+
+impl AttentionLimits {
+    /// f32 elements of the scratch, in units of 16.
+    const fn lines(&self) -> usize {
+        let (rows, k, v) = (self.rows, self.k_dim, padded(self.v_dim));
+        // Queries, scores, sums, keys and values of a block, m and l and the rescaling factor.
+        let rows = rows.div_ceil(8) * 8 + 8;
+        let parts = [rows * k, rows * BLOCK, rows * v, BLOCK * k, BLOCK * v, rows * 3];
+        let mut lines = 0;
+        let mut i = 0;
+        while i < parts.len() {
+            lines += parts[i].div_ceil(16);
+            i += 1;
+        }
+        lines
+    }
+
+    /// Bytes that a scratch of these limits holds.
+    pub const fn scratch_bytes(&self) -> usize {
+        self.lines() * 64
+    }
+}
+
+/// 64-byte aligned unit of scratch memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line16([f32; 16]);
+
+/// Working memory of one thread, allocated once.
+pub struct AttentionScratch {
+    limits: AttentionLimits,
+    lines: Vec<Line16>,
+}
+
+impl AttentionScratch {
+    /// Memory for calls within `limits`.
+    pub fn new(limits: AttentionLimits) -> AttentionScratch {
+        AttentionScratch { limits, lines: vec![Line16([0.0; 16]); limits.lines()] }
+    }
+
+    /// The limits it was made for.
+    pub fn limits(&self) -> AttentionLimits {
+        self.limits
+    }
+
+    fn check(&self, rows: usize, shape: &KvShape) {
+        let l = &self.limits;
+        assert!(
+            rows <= l.rows && shape.k_dim <= l.k_dim && shape.v_dim <= l.v_dim,
+            "attention of {rows} rows on {shape:?} exceeds the scratch of {l:?}"
+        );
+    }
+
+    /// All of it as f32.
+    fn floats(&mut self) -> &mut [f32] {
+        let n = self.lines.len() * 16;
+        // SAFETY: Line16 is repr(C), 16 f32 and no padding.
+        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), n) }
+    }
+}
+
+/// `v_dim` rounded up to whole vectors.
+pub(crate) const fn padded(v_dim: usize) -> usize {
+    v_dim.div_ceil(16) * 16
+}
+
+/// f32 elements of one row of a partial result: `acc` padded to a multiple of 16, then `m`, `l`
+/// and 14 unused ones.
+pub const fn partial_row_len(v_dim: usize) -> usize {
+    padded(v_dim) + 16
+}
+
+/// f32 elements of a partial result of `rows` rows.
+pub const fn partial_len(rows: usize, v_dim: usize) -> usize {
+    rows * partial_row_len(v_dim)
+}
+
+/// A sensible number of positions for one [`attend_partial`] piece: some 10–20 µs of work.
+pub const fn chunk_positions(shape: &KvShape) -> usize {
+    let bytes = 2 * (shape.k_dim + shape.v_dim);
+    let positions = 256 * 1024 / bytes / BLOCK * BLOCK;
+    if positions < 128 { 128 } else { positions }
+}
+
+/// A sensible number of tokens for one [`attend_tile`] piece with `group` query heads per
+/// key/value head: 48 to 96 rows.
+pub const fn tile_tokens(group: usize) -> usize {
+    let tokens = 96 / group;
+    if tokens < 4 { 4 } else { tokens }
+}
+
+/// Decode: attends one token to the positions `keys`, as far as it sees them.
+///
+/// - `q`: `[rows][k_dim]`, the query heads that share `kv_head`, side by side.
+/// - `pos`: the token's position; its own key and value are already stored.
+/// - `partial`: `partial_len(rows, v_dim)` elements, overwritten; a range that is entirely masked
+///   gives `l = 0`.
+///
+/// Panics if a slice does not have its length, `keys` or `pos` exceed the capacity, or the scratch
+/// is too small.
+#[allow(clippy::too_many_arguments)]
+pub fn attend_partial(
+    isa: Isa,
+    params: &AttentionParams,
+    cache: &KvCache<'_>,
+    kv_head: usize,
+    q: &[f32],
+    pos: usize,
+    keys: Range<usize>,
+    partial: &mut [f32],
+    scratch: &mut AttentionScratch,
+) {
+    let shape = &cache.shape;
+    assert!(kv_head < shape.kv_heads, "key/value head {kv_head} of {shape:?}");
+    assert!(q.len().is_multiple_of(shape.k_dim), "{} query elements for {shape:?}", q.len());
+    assert!(pos < shape.capacity && keys.end <= shape.capacity, "{pos}, {keys:?} in {shape:?}");
+    let rows = q.len() / shape.k_dim;
+    assert_eq!(partial.len(), partial_len(rows, shape.v_dim), "partial result length");
+    scratch.check(rows, shape);
+    let visible = params.visible(pos);
+    let keys = keys.start.max(visible.start)..keys.end.min(visible.end);
+    let _ = isa;
+    scalar::attend_partial(params, cache, kv_head, q, keys, partial, scratch.floats());
+}
+
+/// Joins the partial results of several ranges of the same rows.
+///
+/// - `partials`: any number of results of `rows` rows, each `partial_len(rows, v_dim)` long.
+/// - `out`: `[rows][v_dim]`; a row that saw nothing becomes zeros.
+pub fn attend_merge(isa: Isa, v_dim: usize, rows: usize, partials: &[f32], out: &mut [f32]) {
+    assert_eq!(out.len(), rows * v_dim, "output length");
+    assert!(
+        partials.len().is_multiple_of(partial_len(rows, v_dim)),
+        "{} elements are no whole number of partial results",
+        partials.len()
+    );
+    let _ = isa;
+    scalar::attend_merge(v_dim, rows, partials, out);
+}
+
+/// Prefill: attends a tile of tokens to every position that each of them sees.
+///
+/// - `q`: the batch's queries; token index 0 is at position `first_pos`.
+/// - `heads`: the query heads that share `kv_head`.
+/// - `tokens`: indices into the batch; keys and values of all of them are already stored.
+/// - `out`: rows `(token, head)` of the tile are overwritten.
+///
+/// Panics if a row lies outside `q` or `out`, a position outside the cache, or the scratch is too
+/// small for `tokens × heads` rows.
+#[allow(clippy::too_many_arguments)]
+pub fn attend_tile(
+    isa: Isa,
+    params: &AttentionParams,
+    cache: &KvCache<'_>,
+    kv_head: usize,
+    q: Queries<'_>,
+    heads: Range<usize>,
+    tokens: Range<usize>,
+    first_pos: usize,
+    out: &mut HeadsOut<'_>,
+    scratch: &mut AttentionScratch,
+) {
+    if heads.is_empty() || tokens.is_empty() {
+        return;
+    }
+    let shape = &cache.shape;
+    assert!(kv_head < shape.kv_heads, "key/value head {kv_head} of {shape:?}");
+    let last = tokens.end - 1;
+    assert!(first_pos + last < shape.capacity, "position {} in {shape:?}", first_pos + last);
+    let end = last * q.stride + heads.end * shape.k_dim;
+    assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
+    scratch.check(tokens.len() * heads.len(), shape);
+    let _ = isa;
+    scalar::attend_tile(params, cache, kv_head, q, heads, tokens, first_pos, out, scratch.floats());
+}

@@ -1,0 +1,83 @@
+//! Storing one position's keys and values, rounded to f16, in the cache's layout.
+
+use std::marker::PhantomData;
+
+use super::{KvShape, LINE};
+use crate::Isa;
+use crate::half::f32_to_f16;
+
+/// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`) of one position.
+///
+/// Rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice does not
+/// have its length or `pos` is not below the capacity.
+pub fn kv_store(
+    isa: Isa,
+    shape: &KvShape,
+    k_cache: &mut [u16],
+    v_cache: &mut [u16],
+    pos: usize,
+    k: &[f32],
+    v: &[f32],
+) {
+    // SAFETY: the caches are borrowed exclusively, so nobody else touches this position.
+    unsafe { KvWriter::new(*shape, k_cache, v_cache).store(isa, pos, k, v) }
+}
+
+/// Lets several threads store different positions of one cache.
+///
+/// Positions of the same 16 share cache lines of the key cache: give a thread 16 aligned positions
+/// or more at a time where there are many.
+#[derive(Clone, Copy)]
+pub struct KvWriter<'a> {
+    shape: KvShape,
+    k: *mut u16,
+    v: *mut u16,
+    lifetime: PhantomData<&'a mut [u16]>,
+}
+
+// SAFETY: it stands for two `&mut [u16]`; concurrent use is the promise made at `store`.
+unsafe impl Send for KvWriter<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for KvWriter<'_> {}
+
+impl<'a> KvWriter<'a> {
+    /// A writer into `k` (`k_len` elements) and `v` (`v_len` elements). Panics on other lengths.
+    pub fn new(shape: KvShape, k: &'a mut [u16], v: &'a mut [u16]) -> KvWriter<'a> {
+        shape.check();
+        assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
+        assert_eq!(v.len(), shape.v_len(), "value cache length for {shape:?}");
+        KvWriter { shape, k: k.as_mut_ptr(), v: v.as_mut_ptr(), lifetime: PhantomData }
+    }
+
+    /// Stores one position, like [`kv_store`], with the same panics.
+    ///
+    /// # Safety
+    /// No other call may store the same position at the same time, through any copy.
+    pub unsafe fn store(&self, isa: Isa, pos: usize, k: &[f32], v: &[f32]) {
+        let s = &self.shape;
+        assert!(pos < s.capacity, "position {pos} in {s:?}");
+        assert_eq!(k.len(), s.kv_heads * s.k_dim, "keys of one position");
+        assert_eq!(v.len(), s.kv_heads * s.v_dim, "values of one position");
+        let _ = isa;
+        for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
+            let line = (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
+            for (d, &x) in head.iter().enumerate() {
+                // SAFETY: pos < capacity, so the index is below k_len, the length checked in new();
+                // this position's elements are ours alone.
+                unsafe { self.k.add(line + d * LINE).write(f32_to_f16(saturate(x))) }
+            }
+        }
+        for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
+            let row = (h * s.capacity + pos) * s.v_dim;
+            for (d, &x) in head.iter().enumerate() {
+                // SAFETY: as above, with v_len.
+                unsafe { self.v.add(row + d).write(f32_to_f16(saturate(x))) }
+            }
+        }
+    }
+}
+
+/// Into the range of f16; `clamp` keeps NaN.
+fn saturate(x: f32) -> f32 {
+    x.clamp(-65504.0, 65504.0)
+}

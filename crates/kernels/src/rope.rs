@@ -1,0 +1,164 @@
+//! Rotary position embedding (Su et al. 2021) and its context extensions.
+//!
+//! Pair `i` of a head's first `dims` elements is turned by the angle `pos · f_i`, with
+//! `f_i = base^(-2i / dims)` changed by the scaling. Formulas are those of ggml's `rope_yarn` and
+//! `ggml_rope_yarn_corr_dims`; but frequencies and angles are f64 here, where ggml multiplies its
+//! f32 angle once per pair: an angle θ of pair `i` differs from ggml's by up to about `θ · i · 6e-8`,
+//! and cosines and sines here are within 1 ulp at any position.
+
+use std::f64::consts::PI;
+
+use crate::Isa;
+
+/// Which elements of a head form a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopePairing {
+    /// `(2i, 2i + 1)`: the llama architecture in GGUF files.
+    Interleaved,
+    /// `(i, i + dims / 2)`: the "neox" order, Gemma, Qwen and most others.
+    Halves,
+}
+
+/// How the angles are stretched for contexts longer than those of the training.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// As trained.
+    None,
+    /// Every frequency divided by `factor`.
+    Linear {
+        /// How many times the context grows.
+        factor: f32,
+    },
+    /// YaRN (Peng et al. 2023): slow pairs interpolated, fast ones kept, a ramp between.
+    Yarn {
+        /// How many times the context grows.
+        factor: f32,
+        /// Context of the training, in positions.
+        orig_ctx: usize,
+        /// Weight of the kept frequencies, 1 unless the file says otherwise; 0 turns YaRN into
+        /// linear scaling.
+        ext_factor: f32,
+        /// Magnitude, multiplied by YaRN's own `1 + 0.1 ln(factor)`.
+        attn_factor: f32,
+        /// Turns over the training context from which on a pair is kept, usually 32.
+        beta_fast: f32,
+        /// Turns below which a pair is interpolated, usually 1.
+        beta_slow: f32,
+    },
+    /// Pair `i` is slowed down by the `i`-th of these `dims / 2` factors: the `rope_freqs` tensor
+    /// of Llama 3 files.
+    Factors(Vec<f32>),
+}
+
+/// What determines the angles of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeParams {
+    /// Rotated elements at the start of a head, even.
+    pub dims: usize,
+    /// Frequency base, for example 10000.
+    pub base: f32,
+    /// Scaling.
+    pub scaling: RopeScaling,
+}
+
+/// Frequencies of the pairs, computed once.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    /// Radians per position of pair `i`.
+    frequencies: Vec<f64>,
+    magnitude: f64,
+}
+
+impl RopeTable {
+    /// Panics if `dims` is odd or a factors tensor does not have `dims / 2` elements.
+    pub fn new(params: &RopeParams) -> RopeTable {
+        let RopeParams { dims, base, scaling } = params;
+        let (dims, base) = (*dims, *base as f64);
+        assert!(dims.is_multiple_of(2), "an odd number of rotated elements: {dims}");
+        let mut magnitude = 1.0;
+        let mut frequencies: Vec<f64> =
+            (0..dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims as f64)).collect();
+        match scaling {
+            RopeScaling::None => {}
+            RopeScaling::Linear { factor } => {
+                frequencies.iter_mut().for_each(|f| *f /= *factor as f64);
+            }
+            RopeScaling::Factors(factors) => {
+                assert_eq!(factors.len(), dims / 2, "rope factors for {dims} elements");
+                for (f, &factor) in frequencies.iter_mut().zip(factors) {
+                    *f /= factor as f64;
+                }
+            }
+            &RopeScaling::Yarn {
+                factor,
+                orig_ctx,
+                ext_factor,
+                attn_factor,
+                beta_fast,
+                beta_slow,
+            } => {
+                let (factor, ext) = (factor as f64, ext_factor as f64);
+                magnitude = attn_factor as f64;
+                if ext != 0.0 {
+                    magnitude *= 1.0 + 0.1 * factor.ln();
+                }
+                // The pair that makes this many turns over the training context.
+                let pair = |turns: f32| {
+                    dims as f64 * (orig_ctx as f64 / (turns as f64 * 2.0 * PI)).ln()
+                        / (2.0 * base.ln())
+                };
+                let low = pair(beta_fast).floor().max(0.0);
+                let high = pair(beta_slow).ceil().min(dims as f64 - 1.0);
+                for (i, f) in frequencies.iter_mut().enumerate() {
+                    let ramp = (i as f64 - low) / (high - low).max(0.001);
+                    let kept = (1.0 - ramp.clamp(0.0, 1.0)) * ext;
+                    *f = *f / factor * (1.0 - kept) + *f * kept;
+                }
+            }
+        }
+        RopeTable { frequencies, magnitude }
+    }
+
+    /// Number of pairs: the length of the slices that [`RopeTable::fill`] takes.
+    pub fn pairs(&self) -> usize {
+        self.frequencies.len()
+    }
+
+    /// Cosines and sines of a position, times YaRN's magnitude. Panics unless both slices have one
+    /// element per pair.
+    pub fn fill(&self, pos: usize, cos: &mut [f32], sin: &mut [f32]) {
+        assert_eq!(cos.len(), self.pairs(), "cosines");
+        assert_eq!(sin.len(), self.pairs(), "sines");
+        for ((f, c), s) in self.frequencies.iter().zip(cos).zip(sin) {
+            let (sine, cosine) = (pos as f64 * f).sin_cos();
+            *c = (cosine * self.magnitude) as f32;
+            *s = (sine * self.magnitude) as f32;
+        }
+    }
+}
+
+/// Rotates the first `2 * cos.len()` elements of one head: `(a, b)` becomes
+/// `(a cos - b sin, a sin + b cos)`. Panics if `sin` has another length or `x` is shorter.
+pub fn rope_apply(isa: Isa, x: &mut [f32], cos: &[f32], sin: &[f32], pairing: RopePairing) {
+    assert_eq!(cos.len(), sin.len(), "cosines and sines");
+    assert!(x.len() >= 2 * cos.len(), "{} elements to rotate in {}", 2 * cos.len(), x.len());
+    let _ = isa;
+    let x = &mut x[..2 * cos.len()];
+    match pairing {
+        RopePairing::Interleaved => {
+            for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
+                let (a, b) = (pair[0], pair[1]);
+                pair[0] = a * c - b * s;
+                pair[1] = a * s + b * c;
+            }
+        }
+        RopePairing::Halves => {
+            let (first, second) = x.split_at_mut(cos.len());
+            for (((x, y), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+                let (a, b) = (*x, *y);
+                *x = a * c - b * s;
+                *y = a * s + b * c;
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Attention against a float64 oracle, every tier, random shapes, windows and splits.
+
+mod common;
+
+use alight_kernels::Isa;
+use alight_kernels::attention::{
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries,
+    attend_merge, attend_partial, attend_tile, kv_store, partial_len,
+};
+use alight_kernels::half::{f16_to_f32, f32_to_f16};
+use common::Rng;
+
+struct Case {
+    shape: KvShape,
+    params: AttentionParams,
+    group: usize,
+    /// Positions stored.
+    filled: usize,
+    k: Vec<u16>,
+    v: Vec<u16>,
+    /// As stored, per position: `[kv_heads][k_dim]` and `[kv_heads][v_dim]`.
+    keys: Vec<Vec<f32>>,
+    values: Vec<Vec<f32>>,
+}
+
+impl Case {
+    fn new(rng: &mut Rng, isa: Isa, k_dim: usize, v_dim: usize, group: usize, max: usize) -> Case {
+        let filled = rng.range(1, max);
+        let shape = KvShape {
+            kv_heads: rng.range(1, 4),
+            k_dim,
+            v_dim,
+            capacity: filled.div_ceil(16) * 16 + 16 * rng.range(0, 3),
+        };
+        let params = AttentionParams {
+            scale: rng.pick(&[1.0, 1.0 / (k_dim as f32).sqrt()]),
+            softcap: rng.pick(&[None, None, Some(3.0), Some(50.0)]),
+            window: rng.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
+        };
+        // Never stored: NaN, which must not be seen.
+        let (mut k, mut v) = (vec![0x7e01; shape.k_len()], vec![0x7e01; shape.v_len()]);
+        let (mut keys, mut values) = (Vec::new(), Vec::new());
+        for pos in 0..filled {
+            let key = rng.normals(shape.kv_heads * k_dim);
+            let value = rng.normals(shape.kv_heads * v_dim);
+            kv_store(isa, &shape, &mut k, &mut v, pos, &key, &value);
+            let stored = |x: &f32| f16_to_f32(f32_to_f16(*x));
+            keys.push(key.iter().map(stored).collect());
+            values.push(value.iter().map(stored).collect());
+        }
+        Case { shape, params, group, filled, k, v, keys, values }
+    }
+
+    fn cache(&self) -> KvCache<'_> {
+        KvCache::new(self.shape, &self.k, &self.v)
+    }
+
+    fn oracle(&self, kv_head: usize, q: &[f32], pos: usize) -> Vec<f64> {
+        let (kd, vd) = (self.shape.k_dim, self.shape.v_dim);
+        let mut weights = Vec::new();
+        for j in 0..=pos {
+            if self.params.window.is_some_and(|w| pos - j >= w) {
+                continue;
+            }
+            let key = &self.keys[j][kv_head * kd..][..kd];
+            let dot: f64 = q.iter().zip(key).map(|(&a, &b)| a as f64 * b as f64).sum();
+            let mut score = dot * self.params.scale as f64;
+            if let Some(cap) = self.params.softcap {
+                score = cap as f64 * (score / cap as f64).tanh();
+            }
+            weights.push((j, score));
+        }
+        let max = weights.iter().fold(f64::NEG_INFINITY, |m, w| m.max(w.1));
+        let mut out = vec![0.0; vd];
+        let mut sum = 0.0;
+        for (j, score) in weights {
+            let p = (score - max).exp();
+            sum += p;
+            for (o, &x) in out.iter_mut().zip(&self.values[j][kv_head * vd..]) {
+                *o += p * x as f64;
+            }
+        }
+        out.iter().map(|o| o / sum).collect()
+    }
+
+    /// Values are standard normal and outputs averages of them. A score is a sum of `k_dim` products
+    /// of standard normals: its error in f32 grows with its spread, and is the relative error of the
+    /// weights.
+    fn tolerance(&self) -> f64 {
+        5e-6 * (1.0 + (self.params.scale * (self.shape.k_dim as f32).sqrt()) as f64)
+    }
+
+    fn assert_close(&self, what: &str, found: &[f32], expected: &[f64]) {
+        for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
+            assert!(
+                (f as f64 - e).abs() <= self.tolerance(),
+                "{what}: {:?} {:?} group {} filled {}: [{i}] found {f}, expected {e}",
+                self.shape,
+                self.params,
+                self.group,
+                self.filled
+            );
+        }
+    }
+}
+
+const DIMS: [usize; 9] = [32, 40, 64, 80, 96, 128, 256, 24, 7];
+
+#[test]
+fn partials_of_any_split_merge_to_the_exact_attention() {
+    for isa in Isa::available() {
+        let mut rng = Rng(1);
+        for round in 0..120 {
+            let k_dim = DIMS[round % DIMS.len()];
+            let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
+            let group = rng.range(1, 17);
+            let case = Case::new(&mut rng, isa, k_dim, v_dim, group, 400);
+            let limits = AttentionLimits { rows: group, k_dim, v_dim };
+            let mut scratch = AttentionScratch::new(limits);
+            for kv_head in 0..case.shape.kv_heads {
+                let pos = rng.range(0, case.filled);
+                let q = rng.normals(group * k_dim);
+                let one = partial_len(group, v_dim);
+                let mut partials = Vec::new();
+                let mut start = 0;
+                while start <= pos {
+                    let end = (start + rng.range(1, 200)).min(case.shape.capacity);
+                    let mut partial = vec![f32::NAN; one];
+                    attend_partial(
+                        isa,
+                        &case.params,
+                        &case.cache(),
+                        kv_head,
+                        &q,
+                        pos,
+                        start..end,
+                        &mut partial,
+                        &mut scratch,
+                    );
+                    partials.extend(partial);
+                    start = end;
+                }
+                let mut out = vec![f32::NAN; group * v_dim];
+                attend_merge(isa, v_dim, group, &partials, &mut out);
+                for (q, out) in q.chunks(k_dim).zip(out.chunks(v_dim)) {
+                    let expected = case.oracle(kv_head, q, pos);
+                    case.assert_close(&format!("{isa} partial"), out, &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn tiles_give_the_exact_attention_and_touch_nothing_else() {
+    for isa in Isa::available() {
+        let mut rng = Rng(2);
+        for round in 0..60 {
+            let k_dim = DIMS[round % DIMS.len()];
+            let v_dim = if round % 4 == 0 { rng.pick(&DIMS) } else { k_dim };
+            let group = rng.range(1, 9);
+            let case = Case::new(&mut rng, isa, k_dim, v_dim, group, 300);
+            let batch = rng.range(1, case.filled.min(70) + 1);
+            let first_pos = case.filled - batch;
+            let n_heads = group * case.shape.kv_heads;
+            let q_stride = n_heads * k_dim + rng.range(0, 3) * 5;
+            let o_stride = n_heads * v_dim + rng.range(0, 3) * 5;
+            let q = rng.normals(batch * q_stride);
+            let tile = rng.range(1, 40);
+            let limits = AttentionLimits { rows: tile * group, k_dim, v_dim };
+            let mut scratch = AttentionScratch::new(limits);
+            let mut data = vec![7.5; batch * o_stride];
+            let mut out = HeadsOut::new(&mut data, o_stride);
+            for kv_head in 0..case.shape.kv_heads {
+                for start in (0..batch).step_by(tile) {
+                    attend_tile(
+                        isa,
+                        &case.params,
+                        &case.cache(),
+                        kv_head,
+                        Queries { data: &q, stride: q_stride },
+                        kv_head * group..(kv_head + 1) * group,
+                        start..(start + tile).min(batch),
+                        first_pos,
+                        &mut out,
+                        &mut scratch,
+                    );
+                }
+            }
+            for t in 0..batch {
+                for h in 0..n_heads {
+                    let expected = case.oracle(
+                        h / group,
+                        &q[t * q_stride + h * k_dim..][..k_dim],
+                        first_pos + t,
+                    );
+                    let found = &data[t * o_stride + h * v_dim..][..v_dim];
+                    case.assert_close(&format!("{isa} tile, token {t} head {h}"), found, &expected);
+                }
+                let gap = &data[t * o_stride + n_heads * v_dim..(t + 1) * o_stride];
+                assert!(gap.iter().all(|&x| x == 7.5), "written outside of the rows");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_range_without_visible_keys_weighs_nothing() {
+    for isa in Isa::available() {
+        let shape = KvShape { kv_heads: 1, k_dim: 64, v_dim: 64, capacity: 256 };
+        let (k, v) = (vec![0x7e01; shape.k_len()], vec![0x7e01; shape.v_len()]);
+        let cache = KvCache::new(shape, &k, &v);
+        let params = AttentionParams { scale: 1.0, softcap: None, window: Some(10) };
+        let mut scratch = AttentionScratch::new(AttentionLimits { rows: 3, k_dim: 64, v_dim: 64 });
+        let q = vec![1.0; 3 * 64];
+        for keys in [0..90, 101..256, 40..40] {
+            let mut partial = vec![f32::NAN; partial_len(3, 64)];
+            attend_partial(
+                isa,
+                &params,
+                &cache,
+                0,
+                &q,
+                100,
+                keys.clone(),
+                &mut partial,
+                &mut scratch,
+            );
+            let mut out = vec![f32::NAN; 3 * 64];
+            attend_merge(isa, 64, 3, &partial, &mut out);
+            assert!(out.iter().all(|&x| x == 0.0), "{isa} {keys:?}");
+        }
+    }
+}
+
+#[test]
+fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
+    for isa in Isa::available() {
+        let shape = KvShape { kv_heads: 1, k_dim: 32, v_dim: 32, capacity: 128 };
+        let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
+        for pos in 0..128 {
+            // Scores from -6.4e6 to 6.3e6: all weight on the last key.
+            let key = vec![(pos as f32 - 64.0) * 100.0; 32];
+            kv_store(isa, &shape, &mut k, &mut v, pos, &key, &vec![pos as f32; 32]);
+        }
+        let params = AttentionParams { scale: 1.0, softcap: None, window: None };
+        let mut scratch = AttentionScratch::new(AttentionLimits { rows: 1, k_dim: 32, v_dim: 32 });
+        for (q, expected) in [(31.0, 127.0), (-31.0, 0.0), (0.0, 63.5), (f32::NAN, f32::NAN)] {
+            let q = vec![q; 32];
+            let mut data = vec![0.0; 32];
+            attend_tile(
+                isa,
+                &params,
+                &KvCache::new(shape, &k, &v),
+                0,
+                Queries { data: &q, stride: 32 },
+                0..1,
+                0..1,
+                127,
+                &mut HeadsOut::new(&mut data, 32),
+                &mut scratch,
+            );
+            for x in data {
+                assert!(
+                    (x - expected).abs() < 1e-4 || x.is_nan() && expected.is_nan(),
+                    "{isa} {x}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn values_beyond_f16_saturate() {
+    for isa in Isa::available() {
+        let shape = KvShape { kv_heads: 2, k_dim: 5, v_dim: 19, capacity: 16 };
+        let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
+        let mut key = vec![1e9; 10];
+        let mut value = vec![-1e9; 38];
+        (key[3], value[17], value[18]) = (f32::NAN, f32::NAN, f32::INFINITY);
+        kv_store(isa, &shape, &mut k, &mut v, 3, &key, &value);
+        for h in 0..2 {
+            for d in 0..5 {
+                let x = f16_to_f32(k[(h * 5 + d) * 16 + 3]);
+                assert!(x == 65504.0 || h == 0 && d == 3 && x.is_nan(), "{isa} {h} {d} {x}");
+            }
+            for d in 0..19 {
+                let x = f16_to_f32(v[(h * 16 + 3) * 19 + d]);
+                let ok = match (h, d) {
+                    (0, 17) => x.is_nan(),
+                    (0, 18) => x == 65504.0,
+                    _ => x == -65504.0,
+                };
+                assert!(ok, "{isa} {h} {d} {x}");
+            }
+        }
+    }
+}
