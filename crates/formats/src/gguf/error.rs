@@ -1,0 +1,161 @@
+//! One error per way in which a GGUF header can lie. Every message names the place (key or tensor),
+//! what was found and what was expected; none knows the file's name.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::value::ValueType;
+use crate::text::shown;
+use crate::types::TypeError;
+
+/// Where in a header something was read. Names are escaped and cut for display.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The fixed header: magic, version, counts.
+    Header,
+    /// The key of metadata entry number `.0`, counted from 0.
+    Key(u64),
+    /// The value of the key `.0`.
+    Value(Box<str>),
+    /// The name of tensor number `.0`, counted from 0.
+    TensorName(u64),
+    /// The description of the tensor `.0`.
+    Tensor(Box<str>),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Header => write!(f, "header"),
+            Place::Key(index) => write!(f, "metadata key {index}"),
+            Place::Value(key) => write!(f, "metadata {}", shown(key.as_bytes())),
+            Place::TensorName(index) => write!(f, "name of tensor {index}"),
+            Place::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
+        }
+    }
+}
+
+/// Why bytes are not a GGUF header that can be relied on, or why a value is not what was asked for.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // fields are what their messages say
+pub enum GgufError {
+    #[error("not a GGUF file: it begins with {}, expected \"GGUF\"", shown(.found))]
+    BadMagic { found: [u8; 4] },
+
+    #[error("GGUF version {found} is not supported, expected 1, 2 or 3")]
+    Version { found: u32 },
+
+    #[error(
+        "the file is big-endian GGUF (version {version}): its weights would have to be byte-swapped, \
+         which is not supported; convert it to little-endian"
+    )]
+    BigEndian { version: u32 },
+
+    /// The bytes end before what the header announces.
+    #[error(
+        "{place}: {what} at byte {at} needs {needed} bytes, but only {available} are left; \
+         the file is cut short or its header is wrong"
+    )]
+    Truncated { place: Place, what: &'static str, at: u64, needed: u64, available: u64 },
+
+    /// The file is long enough, but no honest header is this long.
+    #[error("{place}: the header goes on past {limit} bytes, more than any model needs")]
+    HeaderTooLarge { place: Place, limit: u64 },
+
+    #[error("the header announces {found} {what}, but the file could hold at most {limit}")]
+    Count { what: &'static str, found: u64, limit: u64 },
+
+    #[error("{place}: the name is empty")]
+    EmptyName { place: Place },
+
+    #[error("{place}: {found} bytes long, expected at most {limit}")]
+    NameTooLong { place: Place, found: u64, limit: u64 },
+
+    #[error("{place}: a zero byte at offset {at} in {text}")]
+    NulInName { place: Place, text: Box<str>, at: usize },
+
+    #[error("{place}: not UTF-8 from byte {at} on: {text}")]
+    NotUtf8 { place: Place, text: Box<str>, at: usize },
+
+    #[error("metadata key {} occurs twice, as entries {first} and {second}", shown(.key.as_bytes()))]
+    DuplicateKey { key: Box<str>, first: u64, second: u64 },
+
+    #[error("tensor {} occurs twice, as tensors {first} and {second}", shown(.name.as_bytes()))]
+    DuplicateTensor { name: Box<str>, first: u64, second: u64 },
+
+    #[error("{place}: value type {found} is unknown, expected 0 to {limit}")]
+    ValueTypeId { place: Place, found: u32, limit: u32 },
+
+    #[error("{place}: an array of arrays, expected scalars or strings")]
+    NestedArray { place: Place },
+
+    #[error("{place}: the boolean at byte {at} is {found}, expected 0 or 1")]
+    Bool { place: Place, found: u8, at: u64 },
+
+    #[error("{place}: {found} dimensions, expected 1 to 4")]
+    Dimensions { place: Place, found: u32 },
+
+    #[error("{place}: dimension {index} is {found}, expected 1 to {}", i64::MAX)]
+    Dimension { place: Place, index: usize, found: u64 },
+
+    #[error("{place}: shape {} has more elements or bytes than 63 bits can count", dims(.ne))]
+    ShapeOverflow { place: Place, ne: [u64; 4] },
+
+    #[error("{place}: {reason}")]
+    TensorType { place: Place, reason: TypeError },
+
+    #[error("{place}: rows of {found} elements, expected a multiple of {block} for type {ty}")]
+    PartialBlock { place: Place, found: u64, block: u64, ty: crate::GgmlType },
+
+    #[error("metadata \"general.alignment\" is of type {found}, expected u32")]
+    AlignmentType { found: ValueType },
+
+    #[error(
+        "metadata \"general.alignment\" is {found}, expected a power of two from {min} to {max}"
+    )]
+    Alignment { found: u32, min: u32, max: u32 },
+
+    #[error("{place}: data offset {found} is not a multiple of the alignment {alignment}")]
+    Misaligned { place: Place, found: u64, alignment: u64 },
+
+    #[error(
+        "{place}: data offset {found} leaves a gap, expected {expected}, where the tensor before it ends"
+    )]
+    Gap { place: Place, found: u64, expected: u64 },
+
+    #[error(
+        "{place}: data offset {found} lies inside the tensors before it (out of order or \
+         overlapping), expected {expected}"
+    )]
+    Overlap { place: Place, found: u64, expected: u64 },
+
+    #[error(
+        "{place}: its {nbytes} bytes of data at byte {start} end past the end of the file, which has \
+         {file} bytes; the file is cut short or its header is wrong"
+    )]
+    PastEnd { place: Place, start: u64, nbytes: u64, file: u64 },
+
+    // What a caller asks of a header that is in order:
+    #[error("metadata {} is missing", shown(.key.as_bytes()))]
+    MissingKey { key: Box<str> },
+
+    #[error("metadata {} is of type {found}, expected {expected}", shown(.key.as_bytes()))]
+    WrongType { key: Box<str>, found: ValueType, expected: &'static str },
+
+    #[error("metadata {} is an array of {found}, expected an array of {expected}", shown(.key.as_bytes()))]
+    WrongElementType { key: Box<str>, found: ValueType, expected: &'static str },
+
+    #[error("metadata {} is {found}, which is out of range for {expected}", shown(.key.as_bytes()))]
+    OutOfRange { key: Box<str>, found: i128, expected: &'static str },
+
+    #[error("tensor {} is missing", shown(.name.as_bytes()))]
+    MissingTensor { name: Box<str> },
+}
+
+/// `[a, b, c, d]` without the trailing ones.
+fn dims(ne: &[u64; 4]) -> String {
+    let used = ne.iter().rposition(|n| *n != 1).map_or(1, |last| last + 1);
+    format!("{:?}", &ne[..used])
+}

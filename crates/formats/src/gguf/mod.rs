@@ -1,0 +1,279 @@
+//! GGUF, versions 1 to 3, little-endian.
+//!
+//! ```text
+//! "GGUF" | u32 version | u64 tensors | u64 entries            version 1: counts and lengths are u32
+//! entry  : string key | u32 type | value                      string: u64 length, bytes
+//! tensor : string name | u32 dimensions | u64 ne[…] | u32 type | u64 offset
+//! data   : from the next multiple of general.alignment on
+//! ```
+//!
+//! [`parse`] checks the whole header once and borrows everything from it. What it guarantees:
+//! keys and names are unique, non-empty UTF-8 without zero bytes; arrays hold what they announce;
+//! every shape has one to four dimensions, none zero, and whole blocks; tensors lie one behind the
+//! other in file order, each at the first multiple of the alignment after the one before, all inside
+//! the file. That last rule is ggml's, so whatever it loads loads here too, and the reverse with
+//! these exceptions: version 1 is read here and not there; zero dimensions, empty names, names with
+//! a zero byte, booleans other than 0 and 1, and alignments below 8 or above [`MAX_ALIGNMENT`] are
+//! refused here. As there, the file may end right after the last tensor without padding, and bytes
+//! after it are ignored.
+
+mod cursor;
+mod error;
+mod parse;
+mod value;
+pub mod write;
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+pub use error::{GgufError, Place};
+pub use parse::parse;
+pub use value::{Array, Strings, Value, ValueType};
+
+use crate::types::GgmlType;
+
+/// Alignment of tensor data when the file does not say.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
+/// Smallest alignment: the specification asks for multiples of 8.
+pub const MIN_ALIGNMENT: u32 = 8;
+/// Largest alignment: the largest page that a file can be mapped with (512 MiB, where the base page
+/// is 64 KiB).
+pub const MAX_ALIGNMENT: u32 = 1 << 29;
+/// Longest key in bytes.
+pub const MAX_KEY: u64 = 65_535;
+/// Longest tensor name in bytes, by the specification. (ggml stops at 63.)
+pub const MAX_NAME: u64 = 64;
+/// Longest header in bytes. The largest in use are some tens of megabytes (vocabularies); the limit
+/// bounds the time that a hostile file of any size can take.
+pub const MAX_HEADER: usize = 256 << 20;
+/// Most tensors and most metadata entries.
+pub const MAX_ENTRIES: u64 = 1 << 20;
+
+/// A header that has been checked. Borrows from the bytes it was read from.
+#[derive(Clone, Debug)]
+pub struct Gguf<'a> {
+    /// Format version, 1 to 3.
+    pub version: u32,
+    /// Alignment of tensor data in bytes, a power of two.
+    pub alignment: u64,
+    /// Bytes of the header, before padding.
+    pub header_len: u64,
+    /// Where tensor data begins: `header_len` rounded up to the alignment. In a file without
+    /// tensors this may lie past its end.
+    pub data_start: u64,
+    /// Where the last tensor ends; `data_start` if there are none. Bytes after it mean nothing.
+    pub data_end: u64,
+    /// Key and value, in file order.
+    pub metadata: Vec<(&'a str, Value<'a>)>,
+    /// The tensors, in file order, which is also the order of their data.
+    pub tensors: Vec<TensorInfo<'a>>,
+    keys: HashMap<&'a str, u32>,
+    names: HashMap<&'a str, u32>,
+}
+
+/// One tensor of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TensorInfo<'a> {
+    /// Its name, unique in the file.
+    pub name: &'a str,
+    /// Number of dimensions that the file gives, 1 to 4.
+    pub n_dims: u32,
+    /// Extents, innermost first: a matrix `[rows, cols]` has `ne = [cols, rows, 1, 1]`. None is 0.
+    pub ne: [u64; 4],
+    /// Type of the elements; `ne[0]` is a multiple of its block.
+    pub ty: GgmlType,
+    /// Where its data begins, in bytes from the start of the file.
+    pub offset: u64,
+    /// Bytes of data, without padding; `offset + nbytes` is at most the length of the file.
+    pub nbytes: u64,
+}
+
+impl<'a> TensorInfo<'a> {
+    /// The extents that the file gives, innermost first.
+    pub fn shape(&self) -> &[u64] {
+        &self.ne[..(self.n_dims as usize).min(4)]
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        // The parser has checked that this does not overflow.
+        self.ne.iter().product()
+    }
+
+    /// Bytes of one row of `ne[0]` elements.
+    pub fn row_bytes(&self) -> u64 {
+        self.ty.row_bytes(self.ne[0]).unwrap_or(0)
+    }
+
+    /// Where the data lies in the file.
+    pub fn range(&self) -> Range<usize> {
+        self.offset as usize..(self.offset + self.nbytes) as usize
+    }
+
+    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
+    pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
+        file.get(self.range())
+    }
+}
+
+impl<'a> Gguf<'a> {
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&Value<'a>> {
+        let index = *self.keys.get(key)?;
+        self.metadata.get(index as usize).map(|(_, value)| value)
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo<'a>> {
+        self.tensors.get(self.tensor_index(name)?)
+    }
+
+    /// The position of the tensor called `name` in [`Gguf::tensors`].
+    pub fn tensor_index(&self, name: &str) -> Option<usize> {
+        self.names.get(name).map(|index| *index as usize)
+    }
+
+    /// The tensor called `name`.
+    ///
+    /// # Errors
+    /// [`GgufError::MissingTensor`].
+    pub fn require_tensor(&self, name: &str) -> Result<&TensorInfo<'a>, GgufError> {
+        self.tensor(name).ok_or_else(|| GgufError::MissingTensor { name: name.into() })
+    }
+
+    /// The value of `key` as a `T`, or `None` if the key is absent. Integers of any width and sign
+    /// convert when the value fits, floats of either width convert, nothing else does.
+    ///
+    /// # Errors
+    /// The value is of another kind, out of range, or text that is not UTF-8.
+    pub fn value<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, GgufError> {
+        self.get(key).map(|value| T::from_value(key, value)).transpose()
+    }
+
+    /// As [`Gguf::value`], for a key that has to be there.
+    ///
+    /// # Errors
+    /// As [`Gguf::value`], and [`GgufError::MissingKey`].
+    pub fn require<T: FromValue<'a>>(&self, key: &str) -> Result<T, GgufError> {
+        self.value(key)?.ok_or_else(|| GgufError::MissingKey { key: key.into() })
+    }
+}
+
+/// Named forms of [`Gguf::value`].
+macro_rules! getters {
+    ($($name:ident -> $type:ty, $what:literal;)*) => {
+        impl<'a> Gguf<'a> {
+            $(
+                #[doc = concat!("The value of `key` as ", $what, "; `None` if the key is absent.")]
+                ///
+                /// # Errors
+                /// As [`Gguf::value`].
+                pub fn $name(&self, key: &str) -> Result<Option<$type>, GgufError> {
+                    self.value(key)
+                }
+            )*
+        }
+    };
+}
+
+getters! {
+    get_u32 -> u32, "an integer of any width that fits 32 bits unsigned";
+    get_u64 -> u64, "an integer of any width that fits 64 bits unsigned";
+    get_i64 -> i64, "an integer of any width that fits 64 bits signed";
+    get_f32 -> f32, "a float of either width, rounded to f32";
+    get_bool -> bool, "a boolean";
+    get_str -> &'a str, "UTF-8 text";
+    get_array -> Array<'a>, "an array";
+    get_strings -> Strings<'a>, "an array of strings";
+}
+
+/// What a metadata value can be asked to be. See [`Gguf::value`].
+pub trait FromValue<'a>: Sized {
+    /// `value` as a `Self`; `key` is for the error.
+    ///
+    /// # Errors
+    /// The value is of another kind or out of range.
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError>;
+}
+
+fn wrong(key: &str, value: &Value<'_>, expected: &'static str) -> GgufError {
+    GgufError::WrongType { key: key.into(), found: value.value_type(), expected }
+}
+
+macro_rules! from_int {
+    ($($type:ty)*) => {$(
+        impl<'a> FromValue<'a> for $type {
+            fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+                let found = value.as_int().ok_or_else(|| wrong(key, value, "an integer"))?;
+                <$type>::try_from(found).map_err(|_| GgufError::OutOfRange {
+                    key: key.into(),
+                    found,
+                    expected: stringify!($type),
+                })
+            }
+        }
+    )*};
+}
+
+from_int! { u8 u16 u32 u64 usize i8 i16 i32 i64 }
+
+impl<'a> FromValue<'a> for f64 {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        value.as_f64().ok_or_else(|| wrong(key, value, "a float"))
+    }
+}
+
+impl<'a> FromValue<'a> for f32 {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        f64::from_value(key, value).map(|wide| wide as f32)
+    }
+}
+
+impl<'a> FromValue<'a> for bool {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        match value {
+            Value::Bool(flag) => Ok(*flag),
+            _ => Err(wrong(key, value, "bool")),
+        }
+    }
+}
+
+impl<'a> FromValue<'a> for &'a [u8] {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        match value {
+            Value::Str(bytes) => Ok(bytes),
+            _ => Err(wrong(key, value, "str")),
+        }
+    }
+}
+
+impl<'a> FromValue<'a> for &'a str {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        let bytes = <&[u8]>::from_value(key, value)?;
+        std::str::from_utf8(bytes).map_err(|error| GgufError::NotUtf8 {
+            place: Place::Value(key.into()),
+            text: crate::text::shown(bytes).into(),
+            at: error.valid_up_to(),
+        })
+    }
+}
+
+impl<'a> FromValue<'a> for Array<'a> {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        match value {
+            Value::Array(array) => Ok(*array),
+            _ => Err(wrong(key, value, "array")),
+        }
+    }
+}
+
+impl<'a> FromValue<'a> for Strings<'a> {
+    fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
+        let array = Array::from_value(key, value)?;
+        array.iter_str().ok_or_else(|| GgufError::WrongElementType {
+            key: key.into(),
+            found: array.elem_type(),
+            expected: "str",
+        })
+    }
+}

@@ -1,0 +1,339 @@
+//! Bytes into a checked [`Gguf`].
+//!
+//! Time is linear in the header's length, which [`MAX_HEADER`] bounds; memory is proportional to the
+//! entries and tensors that were actually read, of which [`MAX_ENTRIES`] bounds each.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::cursor::Cursor;
+use super::value::{Array, Value, ValueType};
+use super::{
+    DEFAULT_ALIGNMENT, Gguf, GgufError, MAX_ALIGNMENT, MAX_ENTRIES, MAX_HEADER, MAX_KEY, MAX_NAME,
+    MIN_ALIGNMENT, Place, TensorInfo,
+};
+use crate::text::shown;
+use crate::types::GgmlType;
+
+/// Reads and checks the header of a GGUF file.
+///
+/// `file` is the whole file, usually a map of it: only the header is touched, the rest counts by its
+/// length.
+///
+/// # Errors
+/// Every way in which a header can be wrong, see [`GgufError`]. Never panics.
+pub fn parse(file: &[u8]) -> Result<Gguf<'_>, GgufError> {
+    let mut cursor = Cursor::new(file, MAX_HEADER);
+    let header = |cursor: &Cursor<'_>| cursor.at(|| Place::Header);
+
+    let magic = cursor.array::<4>("magic").map_err(header(&cursor))?;
+    if magic != *b"GGUF" {
+        return Err(GgufError::BadMagic { found: magic });
+    }
+    let version = cursor.u32("version").map_err(header(&cursor))?;
+    // There is no flag for the byte order. A small number whose low half is empty was written the
+    // other way round.
+    if version != 0 && version & 0xffff == 0 && version.swap_bytes() <= 0xffff {
+        return Err(GgufError::BigEndian { version: version.swap_bytes() });
+    }
+    if !(1..=3).contains(&version) {
+        return Err(GgufError::Version { found: version });
+    }
+    cursor.wide = version > 1;
+    let n_tensors = cursor.size("number of tensors").map_err(header(&cursor))?;
+    let n_entries = cursor.size("number of metadata entries").map_err(header(&cursor))?;
+
+    // The shortest entry: a key of one byte and a value of one byte. The shortest tensor: a name of
+    // one byte and one dimension.
+    let size = if cursor.wide { 8 } else { 4 };
+    let least_entry = size + 1 + 4 + 1;
+    let least_tensor = size + 1 + 4 + size + 4 + 8;
+    let limit = (cursor.left() / least_entry).min(MAX_ENTRIES);
+    if n_entries > limit {
+        return Err(GgufError::Count { what: "metadata entries", found: n_entries, limit });
+    }
+    let limit = ((cursor.left() - n_entries * least_entry) / least_tensor).min(MAX_ENTRIES);
+    if n_tensors > limit {
+        return Err(GgufError::Count { what: "tensors", found: n_tensors, limit });
+    }
+
+    let (metadata, keys) = metadata(&mut cursor, n_entries)?;
+    let alignment = match keys.get("general.alignment") {
+        None => DEFAULT_ALIGNMENT,
+        Some(index) => alignment(&metadata[*index as usize].1)?,
+    };
+
+    let (mut tensors, names) = tensors(&mut cursor, n_tensors)?;
+    let header_len = cursor.pos() as u64;
+    // Both terms are below 2^30, see MAX_HEADER and MAX_ALIGNMENT.
+    let data_start = header_len.next_multiple_of(alignment);
+    let data_end = place(&mut tensors, data_start, alignment, file.len() as u64)?;
+
+    Ok(Gguf {
+        version,
+        alignment,
+        header_len,
+        data_start,
+        data_end,
+        metadata,
+        tensors,
+        keys,
+        names,
+    })
+}
+
+type Index<'a> = HashMap<&'a str, u32>;
+type Entries<'a> = Vec<(&'a str, Value<'a>)>;
+
+/// The metadata entries and the index of their keys.
+fn metadata<'a>(
+    cursor: &mut Cursor<'a>,
+    count: u64,
+) -> Result<(Entries<'a>, Index<'a>), GgufError> {
+    // `count` is at most MAX_ENTRIES and the file could hold that many. Still, room for many is
+    // only taken when they turn up.
+    let mut entries = Vec::with_capacity(count.min(256) as usize);
+    let mut keys = Index::with_capacity(count.min(256) as usize);
+    for index in 0..count {
+        let place = || Place::Key(index);
+        let key = cursor.string("key").map_err(cursor.at(place))?;
+        let key = name(key, MAX_KEY, place)?;
+        match keys.entry(key) {
+            Entry::Vacant(free) => free.insert(index as u32),
+            Entry::Occupied(first) => {
+                let first = u64::from(*first.get());
+                return Err(GgufError::DuplicateKey { key: key.into(), first, second: index });
+            }
+        };
+        entries.push((key, value(cursor, key)?));
+    }
+    Ok((entries, keys))
+}
+
+/// The value of `key`.
+fn value<'a>(cursor: &mut Cursor<'a>, key: &'a str) -> Result<Value<'a>, GgufError> {
+    let place = || Place::Value(key.into());
+    let ty = value_type(cursor, place)?;
+    /// A number, from as many bytes as it has.
+    macro_rules! number {
+        ($variant:ident, $type:ty) => {
+            cursor
+                .array("value")
+                .map(|bytes| Value::$variant(<$type>::from_le_bytes(bytes)))
+                .map_err(cursor.at(place))
+        };
+    }
+    match ty {
+        ValueType::U8 => number!(U8, u8),
+        ValueType::I8 => number!(I8, i8),
+        ValueType::U16 => number!(U16, u16),
+        ValueType::I16 => number!(I16, i16),
+        ValueType::U32 => number!(U32, u32),
+        ValueType::I32 => number!(I32, i32),
+        ValueType::F32 => number!(F32, f32),
+        ValueType::U64 => number!(U64, u64),
+        ValueType::I64 => number!(I64, i64),
+        ValueType::F64 => number!(F64, f64),
+        ValueType::Bool => {
+            let at = cursor.pos();
+            let byte = cursor.array::<1>("value").map_err(cursor.at(place))?;
+            check_bools(&byte, at, place)?;
+            Ok(Value::Bool(byte[0] != 0))
+        }
+        ValueType::Str => cursor.string("string").map(Value::Str).map_err(cursor.at(place)),
+        ValueType::Array => array(cursor, place).map(Value::Array),
+    }
+}
+
+/// An array: element type, count, elements.
+fn array<'a>(
+    cursor: &mut Cursor<'a>,
+    place: impl Fn() -> Place + Copy,
+) -> Result<Array<'a>, GgufError> {
+    let elem_type = value_type(cursor, place)?;
+    if elem_type == ValueType::Array {
+        return Err(GgufError::NestedArray { place: place() });
+    }
+    let count = cursor.size("array length").map_err(cursor.at(place))?;
+    let wide = cursor.wide;
+    // Saturating: a product that does not fit is longer than any file.
+    let bytes = match elem_type.size() {
+        Some(size) => cursor.take(count.saturating_mul(size as u64), "array"),
+        None => {
+            let least = count.saturating_mul(if wide { 8 } else { 4 });
+            if least > cursor.left() {
+                cursor.take(least, "array of strings")
+            } else {
+                cursor.strings(count, "string in an array")
+            }
+        }
+    }
+    .map_err(cursor.at(place))?;
+    if elem_type == ValueType::Bool {
+        check_bools(bytes, cursor.pos() - bytes.len(), place)?;
+    }
+    // At least one byte per element has been found, so the count fits.
+    Ok(Array { elem_type, len: count as usize, bytes, wide })
+}
+
+/// A type id that this version of the format knows.
+fn value_type(
+    cursor: &mut Cursor<'_>,
+    place: impl Fn() -> Place + Copy,
+) -> Result<ValueType, GgufError> {
+    let found = cursor.u32("value type").map_err(cursor.at(place))?;
+    // The 64-bit types came with version 2.
+    let limit = if cursor.wide { 12 } else { 9 };
+    ValueType::from_id(found).filter(|_| found <= limit).ok_or_else(|| GgufError::ValueTypeId {
+        place: place(),
+        found,
+        limit,
+    })
+}
+
+/// Booleans are 0 or 1; `at` is where `bytes` lies in the file.
+fn check_bools(bytes: &[u8], at: usize, place: impl Fn() -> Place) -> Result<(), GgufError> {
+    match bytes.iter().position(|byte| *byte > 1) {
+        None => Ok(()),
+        Some(index) => {
+            Err(GgufError::Bool { place: place(), found: bytes[index], at: (at + index) as u64 })
+        }
+    }
+}
+
+/// A key or a tensor's name: not empty, not too long, UTF-8, no zero byte.
+fn name(bytes: &[u8], limit: u64, place: impl Fn() -> Place) -> Result<&str, GgufError> {
+    if bytes.is_empty() {
+        return Err(GgufError::EmptyName { place: place() });
+    }
+    if bytes.len() as u64 > limit {
+        return Err(GgufError::NameTooLong { place: place(), found: bytes.len() as u64, limit });
+    }
+    if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
+        return Err(GgufError::NulInName { place: place(), text: shown(bytes).into(), at });
+    }
+    std::str::from_utf8(bytes).map_err(|error| GgufError::NotUtf8 {
+        place: place(),
+        text: shown(bytes).into(),
+        at: error.valid_up_to(),
+    })
+}
+
+/// The value of `general.alignment`.
+fn alignment(value: &Value<'_>) -> Result<u64, GgufError> {
+    match *value {
+        Value::U32(found) => {
+            if found.is_power_of_two() && (MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&found) {
+                Ok(u64::from(found))
+            } else {
+                Err(GgufError::Alignment { found, min: MIN_ALIGNMENT, max: MAX_ALIGNMENT })
+            }
+        }
+        ref other => Err(GgufError::AlignmentType { found: other.value_type() }),
+    }
+}
+
+/// The tensors, with offsets still relative to the data, and the index of their names.
+fn tensors<'a>(
+    cursor: &mut Cursor<'a>,
+    count: u64,
+) -> Result<(Vec<TensorInfo<'a>>, Index<'a>), GgufError> {
+    let mut tensors = Vec::with_capacity(count.min(4096) as usize);
+    let mut names = Index::with_capacity(count.min(4096) as usize);
+    for index in 0..count {
+        let place = || Place::TensorName(index);
+        let bytes = cursor.string("name").map_err(cursor.at(place))?;
+        let name = name(bytes, MAX_NAME, place)?;
+        match names.entry(name) {
+            Entry::Vacant(free) => free.insert(index as u32),
+            Entry::Occupied(first) => {
+                let first = u64::from(*first.get());
+                return Err(GgufError::DuplicateTensor { name: name.into(), first, second: index });
+            }
+        };
+        tensors.push(tensor(cursor, name)?);
+    }
+    Ok((tensors, names))
+}
+
+/// One tensor's description, after its name.
+fn tensor<'a>(cursor: &mut Cursor<'a>, name: &'a str) -> Result<TensorInfo<'a>, GgufError> {
+    let place = || Place::Tensor(name.into());
+    let n_dims = cursor.u32("number of dimensions").map_err(cursor.at(place))?;
+    if !(1..=4).contains(&n_dims) {
+        return Err(GgufError::Dimensions { place: place(), found: n_dims });
+    }
+    let mut ne = [1; 4];
+    for (index, extent) in ne.iter_mut().enumerate().take(n_dims as usize) {
+        *extent = cursor.size("dimension").map_err(cursor.at(place))?;
+        // Writers use signed numbers, so the upper half of the range means negative.
+        if *extent == 0 || i64::try_from(*extent).is_err() {
+            return Err(GgufError::Dimension { place: place(), index, found: *extent });
+        }
+    }
+    let id = cursor.u32("type").map_err(cursor.at(place))?;
+    let ty =
+        GgmlType::from_id(id).map_err(|reason| GgufError::TensorType { place: place(), reason })?;
+    let nbytes = nbytes(ty, &ne, place)?;
+    let offset = cursor.u64("data offset").map_err(cursor.at(place))?;
+    Ok(TensorInfo { name, n_dims, ne, ty, offset, nbytes })
+}
+
+/// Bytes of data of a tensor; both its elements and its bytes are countable in 63 bits.
+pub(super) fn nbytes(
+    ty: GgmlType,
+    ne: &[u64; 4],
+    place: impl Fn() -> Place,
+) -> Result<u64, GgufError> {
+    if !ne[0].is_multiple_of(ty.block_len()) {
+        let (found, block) = (ne[0], ty.block_len());
+        return Err(GgufError::PartialBlock { place: place(), found, block, ty });
+    }
+    let count = |first: u64| {
+        ne[1..]
+            .iter()
+            .try_fold(first, |product, n| product.checked_mul(*n))
+            .filter(|product| i64::try_from(*product).is_ok())
+    };
+    let elements = count(ne[0]);
+    let bytes = ty.row_bytes(ne[0]).and_then(count);
+    match (elements, bytes) {
+        (Some(_), Some(bytes)) => Ok(bytes),
+        _ => Err(GgufError::ShapeOverflow { place: place(), ne: *ne }),
+    }
+}
+
+/// Checks where the tensors lie and makes their offsets absolute. Returns where the last one ends.
+fn place(
+    tensors: &mut [TensorInfo<'_>],
+    data_start: u64,
+    alignment: u64,
+    file: u64,
+) -> Result<u64, GgufError> {
+    // Where the next tensor has to begin, from `data_start`. No sum overflows: `data_start` is below
+    // 2^31, every `nbytes` below 2^63, and `expected` grows only by what was found in the file.
+    let mut expected = 0_u64;
+    let mut end = data_start;
+    for tensor in tensors {
+        let place = || Place::Tensor(tensor.name.into());
+        let found = tensor.offset;
+        if !found.is_multiple_of(alignment) {
+            return Err(GgufError::Misaligned { place: place(), found, alignment });
+        }
+        if found > expected {
+            return Err(GgufError::Gap { place: place(), found, expected });
+        }
+        if found < expected {
+            return Err(GgufError::Overlap { place: place(), found, expected });
+        }
+        let start = data_start + found;
+        if tensor.nbytes > file.saturating_sub(start) {
+            let nbytes = tensor.nbytes;
+            return Err(GgufError::PastEnd { place: place(), start, nbytes, file });
+        }
+        tensor.offset = start;
+        end = start + tensor.nbytes;
+        expected = (found + tensor.nbytes).next_multiple_of(alignment);
+    }
+    Ok(end)
+}

@@ -1,0 +1,243 @@
+//! GGUF headers out of a description: what later becomes the writer of converted files, and what
+//! tests build their files with.
+//!
+//! The header is version 3. Tensors are laid out in the order in which they were added, each at the
+//! next multiple of the alignment, as the format demands. Data is not held here: the caller writes
+//! each tensor's bytes where [`Builder::layout`] puts them, and zeros between them.
+
+use super::parse::nbytes;
+use super::{DEFAULT_ALIGNMENT, GgufError, Place, Value, ValueType};
+use crate::types::GgmlType;
+
+/// Collects metadata and tensors; [`Builder::header`] makes bytes of them.
+///
+/// It does not check that keys and names are unique or short enough; parsing the result does.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    alignment: u64,
+    entries: Vec<u8>,
+    n_entries: u64,
+    tensors: Vec<Planned>,
+}
+
+/// A tensor whose place is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Its name.
+    pub name: String,
+    /// Extents, innermost first.
+    pub shape: Vec<u64>,
+    /// Type of the elements.
+    pub ty: GgmlType,
+    /// Where its data begins, from the start of the data.
+    pub offset: u64,
+    /// Bytes of data, without padding.
+    pub nbytes: u64,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Builder::new()
+    }
+}
+
+/// `add(key, value)` for one type of number.
+macro_rules! scalars {
+    ($($name:ident, $plural:ident, $type:ty, $variant:ident;)*) => {$(
+        #[doc = concat!("Adds a value of type `", stringify!($type), "`.")]
+        pub fn $name(&mut self, key: &str, value: $type) -> &mut Self {
+            self.key(key, ValueType::$variant);
+            self.entries.extend(value.to_le_bytes());
+            self
+        }
+
+        #[doc = concat!("Adds an array of `", stringify!($type), "`.")]
+        pub fn $plural(&mut self, key: &str, values: &[$type]) -> &mut Self {
+            self.array(key, ValueType::$variant, values.len());
+            for value in values {
+                self.entries.extend(value.to_le_bytes());
+            }
+            self
+        }
+    )*};
+}
+
+impl Builder {
+    /// Nothing yet, with the default alignment of 32 bytes.
+    pub fn new() -> Self {
+        let entries = Vec::new();
+        Builder { alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors: Vec::new() }
+    }
+
+    /// Nothing yet, with `general.alignment` as the first entry. `alignment` should be a power of
+    /// two from [`MIN_ALIGNMENT`](super::MIN_ALIGNMENT) to [`MAX_ALIGNMENT`](super::MAX_ALIGNMENT).
+    pub fn with_alignment(alignment: u32) -> Self {
+        let mut builder = Builder::new();
+        builder.u32("general.alignment", alignment);
+        builder.alignment = u64::from(alignment).max(1);
+        builder
+    }
+
+    scalars! {
+        u8, u8s, u8, U8;
+        i8, i8s, i8, I8;
+        u16, u16s, u16, U16;
+        i16, i16s, i16, I16;
+        u32, u32s, u32, U32;
+        i32, i32s, i32, I32;
+        u64, u64s, u64, U64;
+        i64, i64s, i64, I64;
+        f32, f32s, f32, F32;
+        f64, f64s, f64, F64;
+    }
+
+    /// Adds a boolean.
+    pub fn bool(&mut self, key: &str, value: bool) -> &mut Self {
+        self.key(key, ValueType::Bool);
+        self.entries.push(u8::from(value));
+        self
+    }
+
+    /// Adds an array of booleans.
+    pub fn bools(&mut self, key: &str, values: &[bool]) -> &mut Self {
+        self.array(key, ValueType::Bool, values.len());
+        self.entries.extend(values.iter().map(|value| u8::from(*value)));
+        self
+    }
+
+    /// Adds a string.
+    pub fn str(&mut self, key: &str, value: impl AsRef<[u8]>) -> &mut Self {
+        self.key(key, ValueType::Str);
+        string(&mut self.entries, value.as_ref());
+        self
+    }
+
+    /// Adds an array of strings.
+    pub fn strs(&mut self, key: &str, values: &[impl AsRef<[u8]>]) -> &mut Self {
+        self.array(key, ValueType::Str, values.len());
+        for value in values {
+            string(&mut self.entries, value.as_ref());
+        }
+        self
+    }
+
+    /// Adds a value out of another file.
+    pub fn value(&mut self, key: &str, value: &Value<'_>) -> &mut Self {
+        match *value {
+            Value::U8(v) => self.u8(key, v),
+            Value::I8(v) => self.i8(key, v),
+            Value::U16(v) => self.u16(key, v),
+            Value::I16(v) => self.i16(key, v),
+            Value::U32(v) => self.u32(key, v),
+            Value::I32(v) => self.i32(key, v),
+            Value::F32(v) => self.f32(key, v),
+            Value::Bool(v) => self.bool(key, v),
+            Value::Str(v) => self.str(key, v),
+            Value::U64(v) => self.u64(key, v),
+            Value::I64(v) => self.i64(key, v),
+            Value::F64(v) => self.f64(key, v),
+            Value::Array(array) => {
+                self.array(key, array.elem_type(), array.len());
+                match array.iter_str() {
+                    // Version 1 writes shorter lengths, so strings are written anew.
+                    Some(strings) => strings.for_each(|s| string(&mut self.entries, s)),
+                    None => self.entries.extend_from_slice(array.bytes()),
+                }
+                self
+            }
+        }
+    }
+
+    /// Adds a tensor behind those that are there. `shape` is innermost first.
+    ///
+    /// # Errors
+    /// The shape has none or more than four dimensions, a zero, a partial block, or too many
+    /// elements.
+    pub fn tensor(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        shape: &[u64],
+    ) -> Result<&mut Self, GgufError> {
+        let place = || Place::Tensor(name.into());
+        let mut ne = [1; 4];
+        match ne.get_mut(..shape.len()) {
+            Some(head) if !shape.is_empty() => head.copy_from_slice(shape),
+            _ => return Err(GgufError::Dimensions { place: place(), found: shape.len() as u32 }),
+        }
+        if let Some(index) = shape.iter().position(|n| *n == 0) {
+            return Err(GgufError::Dimension { place: place(), index, found: 0 });
+        }
+        let nbytes = nbytes(ty, &ne, place)?;
+        let offset = match self.tensors.last() {
+            None => 0,
+            Some(last) => last
+                .offset
+                .checked_add(last.nbytes)
+                .and_then(|end| end.checked_next_multiple_of(self.alignment))
+                .ok_or_else(|| GgufError::ShapeOverflow { place: place(), ne })?,
+        };
+        self.tensors.push(Planned { name: name.into(), shape: shape.into(), ty, offset, nbytes });
+        Ok(self)
+    }
+
+    /// The tensors and where their data goes, relative to the end of [`Builder::header`].
+    pub fn layout(&self) -> &[Planned] {
+        &self.tensors
+    }
+
+    /// The header, padded to the alignment: tensor data begins right behind it.
+    pub fn header(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.entries.len() + 64 + 96 * self.tensors.len());
+        out.extend(b"GGUF");
+        out.extend(3_u32.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend(self.n_entries.to_le_bytes());
+        out.extend(&self.entries);
+        for tensor in &self.tensors {
+            string(&mut out, tensor.name.as_bytes());
+            out.extend((tensor.shape.len() as u32).to_le_bytes());
+            for extent in &tensor.shape {
+                out.extend(extent.to_le_bytes());
+            }
+            out.extend(tensor.ty.id().to_le_bytes());
+            out.extend(tensor.offset.to_le_bytes());
+        }
+        let padded = out.len().next_multiple_of(self.alignment as usize);
+        out.resize(padded, 0);
+        out
+    }
+
+    /// The whole file in memory, for small ones: header, then each tensor's data as `fill(index,
+    /// bytes)` leaves it (zero before), padded to the alignment at the end too.
+    pub fn file(&self, mut fill: impl FnMut(usize, &mut [u8])) -> Vec<u8> {
+        let mut out = self.header();
+        let start = out.len();
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            let begin = start + tensor.offset as usize;
+            out.resize(begin + tensor.nbytes as usize, 0);
+            fill(index, &mut out[begin..]);
+        }
+        let padded = out.len().next_multiple_of(self.alignment as usize);
+        out.resize(padded, 0);
+        out
+    }
+
+    fn key(&mut self, key: &str, ty: ValueType) {
+        string(&mut self.entries, key.as_bytes());
+        self.entries.extend(ty.id().to_le_bytes());
+        self.n_entries += 1;
+    }
+
+    fn array(&mut self, key: &str, elem_type: ValueType, len: usize) {
+        self.key(key, ValueType::Array);
+        self.entries.extend(elem_type.id().to_le_bytes());
+        self.entries.extend((len as u64).to_le_bytes());
+    }
+}
+
+/// A length and bytes.
+fn string(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.extend((bytes.len() as u64).to_le_bytes());
+    out.extend(bytes);
+}

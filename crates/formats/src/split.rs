@@ -1,0 +1,273 @@
+//! Models in several GGUF files ("shards").
+//!
+//! Shard `i` of `n` is called `<prefix>-<i>-of-<n>.gguf`, both numbers counted from 1 and of five
+//! digits; each is a whole GGUF file with its own data. Three keys tie them together: `split.no`
+//! (from 0), `split.count`, `split.tensors.count` (of all shards). Metadata other than these is in
+//! the first shard.
+//!
+//! [`names`] says which files belong to a model, [`merge`] checks the headers against each other and
+//! makes one catalog of them. Names come from the opened file's own name and the count, never from
+//! text inside a file, so no file can make us open something elsewhere.
+
+use std::collections::HashMap;
+
+use thiserror::Error;
+
+use crate::gguf::{Gguf, GgufError, TensorInfo};
+use crate::text::shown;
+
+/// Most shards: `split.count` is 16 bits wide.
+pub const MAX_SHARDS: u64 = 65_535;
+
+/// The parts of a shard's file name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardName<'a> {
+    /// What stands before `-00001-of-00003.gguf`.
+    pub prefix: &'a str,
+    /// Which shard, from 0 (the name counts from 1).
+    pub no: u64,
+    /// Of how many.
+    pub count: u64,
+}
+
+impl<'a> ShardName<'a> {
+    /// Takes a file name (without its folder) apart. `None` if it is not the name of a shard:
+    /// exactly as [`ShardName::file_name`] would write it.
+    pub fn parse(file_name: &'a str) -> Option<ShardName<'a>> {
+        let stem = file_name.strip_suffix(".gguf")?;
+        let (rest, count) = stem.rsplit_once("-of-")?;
+        let (prefix, no) = rest.rsplit_once('-')?;
+        let (no, count) = (number(no)?, number(count)?);
+        if prefix.is_empty() || no == 0 || no > count || count > MAX_SHARDS {
+            return None;
+        }
+        Some(ShardName { prefix, no: no - 1, count })
+    }
+
+    /// The file name of shard `no` (from 0).
+    pub fn file_name(&self, no: u64) -> String {
+        format!("{}-{:05}-of-{:05}.gguf", self.prefix, no + 1, self.count)
+    }
+}
+
+/// Five digits.
+fn number(digits: &str) -> Option<u64> {
+    if digits.len() != 5 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    digits.parse().ok()
+}
+
+/// Why shards do not make a model. Messages name shards by their file names.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // fields are what their messages say
+pub enum SplitError {
+    #[error("{}: {source}", shown(.shard.as_bytes()))]
+    Metadata { shard: Box<str>, source: GgufError },
+
+    #[error(
+        "{} is one of {count} shards, so its name has to end in \"-00001-of-{count:05}.gguf\" \
+         (or another shard's number): the other files are found by it",
+        shown(.shard.as_bytes())
+    )]
+    Name { shard: Box<str>, count: u64 },
+
+    #[error("{} is not a plain file name", shown(.shard.as_bytes()))]
+    NotAFileName { shard: Box<str> },
+
+    #[error("{}: split.count is {found}, expected 0 to {limit}", shown(.shard.as_bytes()))]
+    TooMany { shard: Box<str>, found: u64, limit: u64 },
+
+    #[error("{}: split.count is {found}, expected {expected}", shown(.shard.as_bytes()))]
+    Count { shard: Box<str>, found: u64, expected: u64 },
+
+    #[error("{}: split.no is {found}, expected {expected}", shown(.shard.as_bytes()))]
+    Number { shard: Box<str>, found: u64, expected: u64 },
+
+    #[error("{given} shards given, but split.count is {count}")]
+    Shards { given: u64, count: u64 },
+
+    #[error("{}: split.tensors.count is {found}, expected {expected}", shown(.shard.as_bytes()))]
+    TensorsCount { shard: Box<str>, found: i64, expected: i64 },
+
+    #[error("the shards hold {found} tensors, but split.tensors.count is {expected}")]
+    Tensors { found: u64, expected: i64 },
+
+    #[error(
+        "tensor {} is in two shards, {} and {}",
+        shown(.tensor.as_bytes()), shown(.first.as_bytes()), shown(.second.as_bytes())
+    )]
+    DuplicateTensor { tensor: Box<str>, first: Box<str>, second: Box<str> },
+
+    #[error(
+        "{}: general.architecture is {}, expected {} as in the first shard",
+        shown(.shard.as_bytes()), shown(.found), shown(.expected)
+    )]
+    Architecture { shard: Box<str>, found: Box<[u8]>, expected: Box<[u8]> },
+}
+
+/// The file names of all shards, in order, of the model that `file_name` with header `gguf` is or
+/// belongs to; just `file_name` itself for a model in one file. They stand in the same folder. Any
+/// shard will do to find the others, not only the first.
+///
+/// # Errors
+/// The header says that there are several, but the name is not one from which the others follow, or
+/// the two disagree.
+pub fn names(file_name: &str, gguf: &Gguf<'_>) -> Result<Vec<String>, SplitError> {
+    let count = integer(gguf, file_name, "split.count")?.unwrap_or(0);
+    // ggml's tools write `split.count` only where there are several; a lone file may say 0 or 1.
+    if count <= 1 {
+        return Ok(vec![file_name.to_owned()]);
+    }
+    let shard = || Box::from(file_name);
+    if count > MAX_SHARDS {
+        return Err(SplitError::TooMany { shard: shard(), found: count, limit: MAX_SHARDS });
+    }
+    if file_name.contains(['/', '\\', '\0']) {
+        return Err(SplitError::NotAFileName { shard: shard() });
+    }
+    let name =
+        ShardName::parse(file_name).ok_or_else(|| SplitError::Name { shard: shard(), count })?;
+    if name.count != count {
+        return Err(SplitError::Count { shard: shard(), found: count, expected: name.count });
+    }
+    let no = required(gguf, file_name, "split.no")?;
+    if no != name.no {
+        return Err(SplitError::Number { shard: shard(), found: no, expected: name.no });
+    }
+    Ok((0..count).map(|no| name.file_name(no)).collect())
+}
+
+/// One shard: its file name, for messages, and its header.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard<'s, 'a> {
+    /// File name, as [`names`] gave it.
+    pub name: &'s str,
+    /// Header.
+    pub gguf: &'s Gguf<'a>,
+}
+
+/// The tensors of all shards.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog<'a> {
+    /// The tensors, shard by shard, each shard in file order.
+    pub tensors: Vec<Placed<'a>>,
+    index: HashMap<&'a str, usize>,
+}
+
+/// A tensor and the shard that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed<'a> {
+    /// Position of the shard among those given to [`merge`].
+    pub shard: usize,
+    /// The tensor; its offset is in that shard's file.
+    pub info: TensorInfo<'a>,
+}
+
+impl<'a> Catalog<'a> {
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Option<&Placed<'a>> {
+        self.index.get(name).and_then(|index| self.tensors.get(*index))
+    }
+}
+
+/// Makes one catalog of a model's shards, given in the order of [`names`]. A model in one file is
+/// one shard. Metadata is read from the first.
+///
+/// # Errors
+/// The shards do not belong together: a count, number or architecture that differs, a tensor that
+/// two of them hold, tensors that are missing.
+pub fn merge<'a>(shards: &[Shard<'_, 'a>]) -> Result<Catalog<'a>, SplitError> {
+    let given = shards.len() as u64;
+    let Some(first) = shards.first() else {
+        return Err(SplitError::Shards { given, count: 1 });
+    };
+    let count = integer(first.gguf, first.name, "split.count")?.unwrap_or(0).max(1);
+    if count != given {
+        return Err(SplitError::Shards { given, count });
+    }
+    if count > 1 {
+        agree(shards, first)?;
+    }
+
+    let total = shards.iter().map(|shard| shard.gguf.tensors.len()).sum();
+    let mut catalog =
+        Catalog { tensors: Vec::with_capacity(total), index: HashMap::with_capacity(total) };
+    for (position, shard) in shards.iter().enumerate() {
+        for info in &shard.gguf.tensors {
+            let index = catalog.tensors.len();
+            if let Some(earlier) = catalog.index.insert(info.name, index) {
+                let earlier = catalog.tensors[earlier].shard;
+                return Err(SplitError::DuplicateTensor {
+                    tensor: info.name.into(),
+                    first: shards[earlier].name.into(),
+                    second: shard.name.into(),
+                });
+            }
+            catalog.tensors.push(Placed { shard: position, info: *info });
+        }
+    }
+    if count > 1 {
+        let expected = tensors_count(first)?;
+        if i64::try_from(total) != Ok(expected) {
+            return Err(SplitError::Tensors { found: total as u64, expected });
+        }
+    }
+    Ok(catalog)
+}
+
+/// Checks what every one of several shards says of itself.
+fn agree(shards: &[Shard<'_, '_>], first: &Shard<'_, '_>) -> Result<(), SplitError> {
+    let count = shards.len() as u64;
+    let tensors = tensors_count(first)?;
+    let architecture = architecture(first)?;
+    for (position, shard) in shards.iter().enumerate() {
+        let name = || Box::from(shard.name);
+        let found = required(shard.gguf, shard.name, "split.count")?;
+        if found != count {
+            return Err(SplitError::Count { shard: name(), found, expected: count });
+        }
+        let found = required(shard.gguf, shard.name, "split.no")?;
+        if found != position as u64 {
+            return Err(SplitError::Number { shard: name(), found, expected: position as u64 });
+        }
+        let found = tensors_count(shard)?;
+        if found != tensors {
+            return Err(SplitError::TensorsCount { shard: name(), found, expected: tensors });
+        }
+        // Writers leave the architecture out of later shards; where it is, it must be the same.
+        if let Some(found) = self::architecture(shard)?
+            && architecture != Some(found)
+        {
+            return Err(SplitError::Architecture {
+                shard: name(),
+                found: found.into(),
+                expected: architecture.unwrap_or_default().into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn integer(gguf: &Gguf<'_>, shard: &str, key: &str) -> Result<Option<u64>, SplitError> {
+    gguf.get_u64(key).map_err(|source| SplitError::Metadata { shard: shard.into(), source })
+}
+
+fn required(gguf: &Gguf<'_>, shard: &str, key: &str) -> Result<u64, SplitError> {
+    gguf.require(key).map_err(|source| SplitError::Metadata { shard: shard.into(), source })
+}
+
+fn tensors_count(shard: &Shard<'_, '_>) -> Result<i64, SplitError> {
+    shard
+        .gguf
+        .require("split.tensors.count")
+        .map_err(|source| SplitError::Metadata { shard: shard.name.into(), source })
+}
+
+fn architecture<'a>(shard: &Shard<'_, 'a>) -> Result<Option<&'a [u8]>, SplitError> {
+    shard
+        .gguf
+        .value("general.architecture")
+        .map_err(|source| SplitError::Metadata { shard: shard.name.into(), source })
+}

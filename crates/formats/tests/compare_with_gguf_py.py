@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+"""Holds our GGUF parser against the `gguf` package's GGUFReader: version, alignment, every metadata
+entry (key, type, value bit for bit), every tensor (name, shape, type, absolute offset, bytes).
+
+    python crates/formats/tests/compare_with_gguf_py.py models/*.gguf
+
+Needs `gguf` and `numpy` in the Python that runs it, and cargo. Without arguments it takes the models
+in $ALIGHT_MODELS or <workspace>/models. Ends with status 1 at the first difference.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from gguf import GGUFReader, GGUFValueType
+
+ROOT = Path(__file__).resolve().parents[3]
+TYPES = {
+    "UINT8": "u8", "INT8": "i8", "UINT16": "u16", "INT16": "i16", "UINT32": "u32", "INT32": "i32",
+    "FLOAT32": "f32", "BOOL": "bool", "STRING": "str", "UINT64": "u64", "INT64": "i64", "FLOAT64": "f64",
+}
+
+
+def ours(path):
+    command = ["cargo", "run", "-q", "--release", "-p", "alight-formats", "--example", "gguf_dump", "--"]
+    out = subprocess.run([*command, str(path)], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def bits(part, kind):
+    """One stored element as the dump prints it."""
+    if kind == "str":
+        return bytes(part).hex()
+    if kind in ("f32", "f64"):
+        return int(part.view(np.uint32 if kind == "f32" else np.uint64)[0])
+    return int(part[0])
+
+
+def theirs(path):
+    reader = GGUFReader(path)
+    fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+    end = max((int(t.data_offset) + int(t.n_bytes) for t in reader.tensors), default=None)
+    yield {
+        "version": int(reader.fields["GGUF.version"].parts[0][0]),
+        "alignment": int(reader.alignment),
+        "data_start": int(reader.data_offset),
+        "data_end": int(reader.data_offset) if end is None else end,
+    }
+    for name, field in fields.items():
+        if field.types[0] == GGUFValueType.ARRAY:
+            kind = TYPES[field.types[1].name] if len(field.types) > 1 else None
+            values = [bits(field.parts[i], kind) for i in field.data]
+            yield {"key": name, "type": f"[{kind}]", "value": values}
+        else:
+            kind = TYPES[field.types[0].name]
+            yield {"key": name, "type": kind, "value": bits(field.parts[field.data[0]], kind)}
+    for tensor in reader.tensors:
+        yield {
+            "tensor": tensor.name,
+            "shape": [int(n) for n in tensor.shape],
+            "type": tensor.tensor_type.name,
+            "offset": int(tensor.data_offset),
+            "nbytes": int(tensor.n_bytes),
+        }
+
+
+def main():
+    paths = [Path(p).resolve() for p in sys.argv[1:]]
+    if not paths:
+        folder = Path(os.environ.get("ALIGHT_MODELS", ROOT / "models"))
+        paths = sorted(folder.glob("*.gguf"))
+    if not paths:
+        sys.exit("no models to compare")
+    for path in paths:
+        mine, other = ours(path), list(theirs(path))
+        for a, b in zip(mine, other):
+            if a != b:
+                sys.exit(f"{path.name}: we read {str(a)[:300]}\ngguf reads {str(b)[:300]}")
+        if len(mine) != len(other):
+            sys.exit(f"{path.name}: we read {len(mine)} things, gguf reads {len(other)}")
+        entries = sum("key" in thing for thing in mine)
+        elements = sum(len(t["value"]) for t in mine if "key" in t and isinstance(t["value"], list))
+        tensors = sum("tensor" in thing for thing in mine)
+        print(f"{path.name}: {entries} entries ({elements} array elements), {tensors} tensors agree")
+
+
+if __name__ == "__main__":
+    main()
