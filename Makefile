@@ -1,0 +1,126 @@
+# Alight: the commands of the house. `make help` lists them.
+#
+# Needed: a Rust toolchain and Python >= 3.11 with pip; scripts/need.sh says what is missing and how to get it.
+# What a target makes is kept and not made again: models/ (the two real models), .venv/ (the reference
+# libraries the tests compare with), target/. All three are ignored by git, and nothing is fetched twice.
+
+PROMPT ?= Explain in two sentences why the sky is blue.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGET ?= gguf
+# What `make bench` measures; add 3b and 7b after `make bench-models`.
+BENCH_MODELS ?= smollm2 gemma3
+
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+ALIGHT := $(TARGET_DIR)/release/alight
+MODELS := $(or $(ALIGHT_MODELS),models)
+SMOLLM2 := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
+GEMMA3 := $(MODELS)/gemma-3-270m-q4_k_m.gguf
+VENV := .venv/bin/python
+
+# Inside a recipe: the Python that is new enough, after a check that says what is missing.
+find_py := sh scripts/need.sh python && py=$$(sh scripts/find_python.sh)
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.SUFFIXES:
+
+.PHONY: help
+help: ## this list
+	@echo "make run      build, fetch a small model (98 MB, once) and let it answer; PROMPT=\"...\" asks something else"
+	@echo "make build    build the release binary, $(ALIGHT)"
+	@echo "make test     everything that CI runs: format, lints, tests, agreement with llama.cpp on two real models"
+	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
+	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo
+	@echo "make models         fetch both real models into $(MODELS)/ (351 MB, once)"
+	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"
+	@echo "make bench-peer     build llama.cpp from its Python package, to compare with (needs cmake and a C++ compiler)"
+	@echo "make clean          remove what was built; 'make distclean' also models and .venv"
+
+# --- run ---------------------------------------------------------------------------------------
+
+.PHONY: run
+run: need-rust $(SMOLLM2) build
+	@$(ALIGHT) run $(SMOLLM2) "$$PROMPT"
+export PROMPT
+
+.PHONY: build
+build: need-rust
+	@cargo build --release --locked -p alight
+
+# --- test --------------------------------------------------------------------------------------
+
+# In this order, one after the other: the quickest complaint first.
+.PHONY: test
+test: need-rust need-rust-tools need-python fmt lint unit agree
+
+.PHONY: fmt
+fmt:
+	cargo fmt --all --check
+
+.PHONY: lint
+lint:
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+.PHONY: unit
+unit: models
+	cargo test --workspace --locked
+
+.PHONY: agree
+agree: models build .venv/stamp
+	$(VENV) scripts/make_dequant_vectors.py --check
+	$(VENV) scripts/agree_greedy.py --live 3
+
+# --- bench -------------------------------------------------------------------------------------
+
+.PHONY: bench
+bench: models build .venv/stamp
+	$(VENV) scripts/bench_vs_llama.py --model $(BENCH_MODELS)
+	$(VENV) scripts/bench_start.py --model $(BENCH_MODELS)
+	$(VENV) scripts/bench_memory.py --model $(BENCH_MODELS)
+	$(VENV) scripts/bench_neighbour.py
+
+.PHONY: bench-models
+bench-models: .venv/stamp
+	$(VENV) scripts/make_random_model.py 3b $(MODELS)/random-3b-q4_0.gguf
+	$(VENV) scripts/make_random_model.py 7b $(MODELS)/random-7b-q4_0.gguf
+
+.PHONY: bench-peer
+bench-peer:
+	@$(find_py) && PYTHON=$$py sh scripts/build_llama_cpp.sh
+
+# --- fuzz --------------------------------------------------------------------------------------
+
+.PHONY: fuzz
+fuzz: need-rust need-fuzz
+	cargo +nightly fuzz run $(FUZZ_TARGET) -- -max_total_time=$(FUZZ_SECONDS)
+
+# --- what the others stand on ------------------------------------------------------------------
+
+.PHONY: need-rust need-rust-tools need-python need-fuzz
+need-rust need-rust-tools need-python need-fuzz: need-%:
+	@sh scripts/need.sh $*
+
+.PHONY: models
+models: $(SMOLLM2) $(GEMMA3)
+
+$(SMOLLM2):
+	@$(find_py) && $$py scripts/fetch_models.py smollm2
+
+$(GEMMA3):
+	@$(find_py) && $$py scripts/fetch_models.py gemma3
+
+# Without ensurepip, which some systems package apart: pip installs into the environment from outside.
+.venv/stamp: scripts/requirements.txt
+	@$(find_py) && rm -rf .venv && echo "installing the reference libraries into .venv" >&2 && \
+		$$py -m venv --without-pip .venv && \
+		$$py -m pip --python $(VENV) install --quiet --disable-pip-version-check --no-deps \
+			--only-binary :all: -r scripts/requirements.txt
+	@touch $@
+
+.PHONY: clean distclean
+clean:
+	cargo clean
+
+distclean: clean
+	rm -rf models .venv
