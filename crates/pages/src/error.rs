@@ -1,0 +1,103 @@
+//! What can go wrong with a mapped file. Every message begins with the file's path.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why a file cannot be mapped, or can no longer be relied on.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MapError {
+    /// The file cannot be opened or looked at.
+    #[error("{}: cannot open: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A directory, pipe, device or socket.
+    #[error("{}: is a {kind}, expected a regular file", path.display())]
+    NotAFile {
+        /// The path, as given.
+        path: PathBuf,
+        /// What is there instead.
+        kind: FileKind,
+    },
+    /// A file of no bytes.
+    #[error("{}: is empty", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// More bytes than this machine can address.
+    #[error("{}: has {len} bytes, more than this machine can map", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+    },
+    /// The system refuses to map it.
+    #[error("{}: cannot map {len} bytes: {source}", path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The file has become shorter since it was mapped: what was computed from it is worthless.
+    #[error(
+        "{}: was cut short while in use: it had {expected} bytes and now has {found}",
+        path.display()
+    )]
+    FileShrank {
+        /// The file.
+        path: PathBuf,
+        /// Bytes when it was mapped.
+        expected: u64,
+        /// Bytes now.
+        found: u64,
+    },
+    /// A page of the file could not be read although the file is as long as it was, which means that
+    /// the disk or the network failed (or that the file was short for a moment).
+    #[error("{}: reading failed while in use, at byte {at} of {len}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Offset of the first failure.
+        at: u64,
+        /// Bytes of the file.
+        len: u64,
+    },
+}
+
+/// What a path leads to when it is not a regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+#[allow(missing_docs)] // the variants say what they are
+pub enum FileKind {
+    Directory,
+    Pipe,
+    CharacterDevice,
+    BlockDevice,
+    Socket,
+    Other,
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileKind::Directory => "directory",
+            FileKind::Pipe => "pipe",
+            FileKind::CharacterDevice => "character device",
+            FileKind::BlockDevice => "block device",
+            FileKind::Socket => "socket",
+            FileKind::Other => "special file",
+        })
+    }
+}

@@ -1,0 +1,293 @@
+//! SIGBUS: what the kernel sends when a mapped page has no file behind it any more.
+//!
+//! A handler is installed once, when the first map is opened. When a fault lies inside a registered
+//! map, the handler marks that map as poisoned, puts zero pages in place of the map from the faulting
+//! page to its end, and returns: the interrupted code goes on, reading zeros, until somebody asks
+//! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks everything behind the
+//! first missing page is missing too; and page by page a large file would use up the mappings that
+//! a process may have.) Any other SIGBUS goes to the handler that was there before, or has the
+//! effect it would have had without us. A library that installs its own handler after ours and does
+//! not pass faults on takes this protection away.
+//!
+//! What the handler does is async-signal-safe: it reads atomics, calls `mmap` and, for a foreign
+//! fault, `sigaction` and `raise`. It takes no lock and allocates nothing.
+//!
+//! The registry is a list of slots that only grows. Slots are reused and never freed, so a handler
+//! may walk it at any time. Each slot carries a sequence number, odd while it is being changed; the
+//! handler skips slots that change under its eyes, which loses nothing: whoever faults inside a map
+//! holds a reference to it, so that map's slot stands still meanwhile.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::ptr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
+
+/// The place of one map in the registry.
+pub(crate) struct Slot {
+    /// The next slot of the list, or null. Fixed before the slot is published.
+    next: AtomicPtr<Slot>,
+    /// Some map owns this slot.
+    taken: AtomicBool,
+    /// Odd while `start` and `len` are being changed.
+    sequence: AtomicUsize,
+    start: AtomicUsize,
+    /// Bytes, a multiple of the page size; 0 when no map is here.
+    len: AtomicUsize,
+    /// Lowest faulting address so far, or `usize::MAX`.
+    fault: AtomicUsize,
+}
+
+static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
+/// Bytes of a page; set before the handler is installed.
+static PAGE: AtomicUsize = AtomicUsize::new(0);
+/// What SIGBUS did before; set before the handler is installed.
+static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl Slot {
+    /// Enters `start..start + len`, whole pages, into the registry.
+    pub(crate) fn register(start: usize, len: usize) -> &'static Slot {
+        let slot = free_slot().unwrap_or_else(new_slot);
+        slot.fault.store(usize::MAX, SeqCst);
+        slot.set(start, len);
+        slot
+    }
+
+    /// Takes the map out of the registry. The memory must still be mapped, or nobody could say
+    /// whose fault an address is.
+    pub(crate) fn unregister(&'static self) {
+        self.set(0, 0);
+        self.taken.store(false, SeqCst);
+    }
+
+    fn set(&self, start: usize, len: usize) {
+        self.sequence.fetch_add(1, SeqCst);
+        self.start.store(start, SeqCst);
+        self.len.store(len, SeqCst);
+        self.sequence.fetch_add(1, SeqCst);
+    }
+
+    /// Start and length, if they are not being changed right now.
+    fn range(&self) -> Option<(usize, usize)> {
+        let before = self.sequence.load(SeqCst);
+        let range = (self.start.load(SeqCst), self.len.load(SeqCst));
+        let after = self.sequence.load(SeqCst);
+        (before == after && before.is_multiple_of(2)).then_some(range)
+    }
+
+    /// Marks the map as not to be relied on.
+    pub(crate) fn poison(&self, address: usize) {
+        self.fault.fetch_min(address, SeqCst);
+    }
+
+    /// Lowest address that could not be read.
+    pub(crate) fn poisoned(&self) -> Option<usize> {
+        let address = self.fault.load(SeqCst);
+        (address != usize::MAX).then_some(address)
+    }
+}
+
+/// All slots, newest first.
+fn slots() -> impl Iterator<Item = &'static Slot> {
+    let mut next = SLOTS.load(SeqCst);
+    std::iter::from_fn(move || {
+        // SAFETY: the list holds null or pointers to slots that were leaked, hence live for ever.
+        let slot = unsafe { next.as_ref() }?;
+        next = slot.next.load(SeqCst);
+        Some(slot)
+    })
+}
+
+fn free_slot() -> Option<&'static Slot> {
+    slots().find(|slot| slot.taken.compare_exchange(false, true, SeqCst, SeqCst).is_ok())
+}
+
+fn new_slot() -> &'static Slot {
+    let slot: &'static mut Slot = Box::leak(Box::new(Slot {
+        next: AtomicPtr::new(ptr::null_mut()),
+        taken: AtomicBool::new(true),
+        sequence: AtomicUsize::new(0),
+        start: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        fault: AtomicUsize::new(usize::MAX),
+    }));
+    let new = ptr::from_mut(slot);
+    let mut head = SLOTS.load(SeqCst);
+    loop {
+        // SAFETY: `new` was leaked just now; all its fields are atomic.
+        unsafe { &*new }.next.store(head, SeqCst);
+        match SLOTS.compare_exchange(head, new, SeqCst, SeqCst) {
+            // SAFETY: as above.
+            Ok(_) => return unsafe { &*new },
+            Err(now) => head = now,
+        }
+    }
+}
+
+/// Bytes of a page.
+pub(crate) fn page_size() -> usize {
+    match PAGE.load(SeqCst) {
+        0 => {
+            // SAFETY: asks for a constant of the system.
+            let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+            let size = usize::try_from(size).unwrap_or(4096);
+            PAGE.store(size, SeqCst);
+            size
+        }
+        size => size,
+    }
+}
+
+/// Installs the handler, the first time it is called.
+pub(crate) fn install() -> io::Result<()> {
+    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
+    let result = INSTALLED.get_or_init(|| {
+        page_size();
+        sigaction_now(None).and_then(|previous| {
+            // The first and only `set`: this closure runs once.
+            let _ = PREVIOUS.set(previous);
+            // SAFETY: an all-zero sigaction is a valid value of this plain C struct.
+            let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+            action.sa_sigaction = on_sigbus as *const () as usize;
+            // On the alternative stack, where there is one: stack overflow comes as SIGBUS on some
+            // systems, and the previous handler may want to report it.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+            sigaction_now(Some(&action)).map(drop)
+        })
+    });
+    result.map_err(io::Error::from_raw_os_error)
+}
+
+/// Sets what SIGBUS does, if told what, and returns what it did before; an error is an errno.
+fn sigaction_now(new: Option<&libc::sigaction>) -> Result<libc::sigaction, i32> {
+    let new = new.map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: an all-zero sigaction is a valid value of this plain C struct.
+    let mut old: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+    // SAFETY: `new` is null or a valid action whose handler has the signature its flags promise;
+    // `old` is a valid place to write to.
+    if unsafe { libc::sigaction(libc::SIGBUS, new, &mut old) } != 0 {
+        return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
+    }
+    Ok(old)
+}
+
+type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
+type PlainHandler = extern "C" fn(libc::c_int);
+
+/// The handler.
+extern "C" fn on_sigbus(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+) {
+    let errno = errno();
+    // SAFETY: the system passes valid information to a handler that asked for it by SA_SIGINFO.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // Codes up to 0 mean that some process sent the signal; there is no address then.
+    if code <= 0 || !replace(address) {
+        chain(signal, info, context, code);
+    }
+    set_errno(errno);
+}
+
+/// If `address` is in a registered map: poisons the map and puts zero pages there. Runs inside the
+/// signal handler.
+fn replace(address: usize) -> bool {
+    for slot in slots() {
+        let Some((start, len)) = slot.range() else { continue };
+        if address.wrapping_sub(start) >= len {
+            continue;
+        }
+        // First the mark, then the zeros: whoever sees zeros also sees the mark.
+        slot.poison(address);
+        let page = address - (address - start) % page_size();
+        // SAFETY: replaces pages of a map that we own and that is readable only, from `page` to its
+        // end, by pages that are readable too. References into them stay valid.
+        let placed = unsafe {
+            libc::mmap(
+                page as *mut libc::c_void,
+                start + len - page,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
+                -1,
+                0,
+            )
+        };
+        return placed != libc::MAP_FAILED;
+    }
+    false
+}
+
+/// Does what SIGBUS would have done without us. Runs inside the signal handler.
+fn chain(
+    signal: libc::c_int,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::c_void,
+    code: libc::c_int,
+) {
+    let previous = PREVIOUS.get();
+    let action = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
+    match (action, previous) {
+        // Ignoring works for a signal that was sent. A fault cannot be ignored.
+        (libc::SIG_IGN, _) if code <= 0 => {}
+        (libc::SIG_DFL | libc::SIG_IGN, _) | (_, None) => {
+            // SAFETY: an all-zero sigaction is a valid value of this plain C struct and means the
+            // default action.
+            let mut default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+            default.sa_sigaction = libc::SIG_DFL;
+            let _ = sigaction_now(Some(&default));
+            // A fault comes again as soon as we return. A signal that was sent has to be sent again;
+            // it is blocked until we return.
+            if code <= 0 {
+                // SAFETY: async-signal-safe, no memory involved.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        (handler, Some(previous)) if previous.sa_flags & libc::SA_SIGINFO != 0 => {
+            // SAFETY: whoever installed this handler promised this signature by SA_SIGINFO.
+            let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
+            handler(signal, info, context);
+        }
+        (handler, Some(_)) => {
+            // SAFETY: whoever installed this handler promised this signature by leaving SA_SIGINFO
+            // out.
+            let handler = unsafe { std::mem::transmute::<usize, PlainHandler>(handler) };
+            handler(signal);
+        }
+    }
+}
+
+/// Where this thread's errno is.
+fn errno_place() -> *mut libc::c_int {
+    #[cfg(any(target_os = "linux", target_os = "emscripten"))]
+    // SAFETY: returns the address of a thread-local variable.
+    return unsafe { libc::__errno_location() };
+    #[cfg(any(target_os = "android", target_os = "netbsd", target_os = "openbsd"))]
+    // SAFETY: returns the address of a thread-local variable.
+    return unsafe { libc::__errno() };
+    #[cfg(any(target_vendor = "apple", target_os = "freebsd"))]
+    // SAFETY: returns the address of a thread-local variable.
+    return unsafe { libc::__error() };
+    #[cfg(not(any(
+        target_os = "linux",
+        target_os = "emscripten",
+        target_os = "android",
+        target_os = "netbsd",
+        target_os = "openbsd",
+        target_vendor = "apple",
+        target_os = "freebsd"
+    )))]
+    return ptr::null_mut();
+}
+
+fn errno() -> libc::c_int {
+    // SAFETY: null or the address of a thread-local variable.
+    unsafe { errno_place().as_ref() }.copied().unwrap_or(0)
+}
+
+fn set_errno(value: libc::c_int) {
+    // SAFETY: null or the address of a thread-local variable, to which nobody holds a reference.
+    if let Some(place) = unsafe { errno_place().as_mut() } {
+        *place = value;
+    }
+}

@@ -1,0 +1,250 @@
+//! A read-only shared map of one regular file.
+
+use std::fs::{File, FileType, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::ptr::{self, NonNull};
+
+use crate::error::{FileKind, MapError};
+use crate::fault::{self, Slot};
+
+/// A read-only shared map of one regular file.
+///
+/// Its pages are the page cache's: any number of processes share them, and nothing is read before it
+/// is touched. Renaming or deleting the file does not matter to a map. Cutting it short does: then
+/// missing parts read as zeros and [`Map::check`] fails from then on. Code that computes from a map
+/// asks `check` before it lets a result out.
+///
+/// Somebody who writes into the file changes what the map shows; the system has no means against
+/// that. Code that reads a map has to stay memory-safe whatever the bytes are, at any time.
+#[derive(Debug)]
+pub struct Map {
+    start: NonNull<u8>,
+    len: usize,
+    path: PathBuf,
+    file: File,
+    slot: SlotHandle,
+}
+
+/// The registry's entry; a type of its own to have `Debug`.
+struct SlotHandle(&'static Slot);
+
+impl std::fmt::Debug for SlotHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "poisoned: {:?}", self.0.poisoned())
+    }
+}
+
+// SAFETY: the map is only read, through shared references, and unmapped once, by its owner.
+unsafe impl Send for Map {}
+// SAFETY: as above; the slot is made of atomics.
+unsafe impl Sync for Map {}
+
+/// How a range is going to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Advice {
+    /// Nothing in particular.
+    Normal,
+    /// From front to back: read ahead eagerly.
+    Sequential,
+    /// Here and there: do not read ahead.
+    Random,
+    /// Soon: start reading now.
+    WillNeed,
+    /// Not for a while: this process's pages may go (the page cache keeps the file's).
+    DontNeed,
+}
+
+impl Map {
+    /// Maps the file at `path`. Symbolic links are followed.
+    ///
+    /// # Errors
+    /// The file cannot be opened, is not a regular file (this never blocks, not even on a pipe), is
+    /// empty, or cannot be mapped.
+    pub fn open(path: &Path) -> Result<Map, MapError> {
+        let open_error = |source| MapError::Open { path: path.into(), source };
+        let regular = |kind: FileType| {
+            if kind.is_file() {
+                return Ok(());
+            }
+            Err(MapError::NotAFile { path: path.into(), kind: file_kind(kind) })
+        };
+        // Looked at before it is opened, because opening some devices does something; and again
+        // after, because it may have been replaced. Without O_NONBLOCK a pipe would keep us waiting.
+        regular(std::fs::metadata(path).map_err(open_error)?.file_type())?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
+            .open(path)
+            .map_err(open_error)?;
+        let metadata = file.metadata().map_err(open_error)?;
+        regular(metadata.file_type())?;
+        if metadata.len() == 0 {
+            return Err(MapError::Empty { path: path.into() });
+        }
+        let too_large = || MapError::TooLarge { path: path.into(), len: metadata.len() };
+        // A slice may not be longer than isize::MAX, and the last page has to fit as well.
+        let len = isize::try_from(metadata.len()).map_err(|_| too_large())? as usize;
+        let pages = len.checked_next_multiple_of(fault::page_size()).ok_or_else(too_large)?;
+
+        let map_error = |source| MapError::Map { path: path.into(), len: metadata.len(), source };
+        fault::install().map_err(map_error)?;
+        // SAFETY: a new map at a place that the system chooses.
+        let start = unsafe {
+            libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
+        };
+        let start = match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => start,
+            _ => return Err(map_error(io::Error::last_os_error())),
+        };
+        let slot = SlotHandle(Slot::register(start.as_ptr() as usize, pages));
+        Ok(Map { start, len, path: path.into(), file, slot })
+    }
+
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `start` is a readable map of `len` bytes that lives as long as `self`; a fault in
+        // it is answered with zero pages at the same place. That another process may write into the
+        // file is the caveat of every shared map; see the type's documentation.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// The file, as it was named when opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The open file, for what can be asked of it (residency, for instance).
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Bytes of the file when it was mapped.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: empty files are refused.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Brings `range` into memory and into this process's page table, reading what is not cached.
+    /// Returns when it is there. A range that reaches past the end is cut.
+    ///
+    /// This is a matter of speed only: where the system cannot do it, pages come when touched.
+    ///
+    /// # Errors
+    /// As [`Map::check`].
+    pub fn populate(&self, range: Range<usize>) -> Result<(), MapError> {
+        let Some((start, len)) = self.pages(range) else { return self.check() };
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            /// Since Linux 5.14.
+            const MADV_POPULATE_READ: libc::c_int = 22;
+            loop {
+                match self.madvise(start, len, MADV_POPULATE_READ) {
+                    Ok(()) => return self.check(),
+                    Err(error) => match error.raw_os_error() {
+                        Some(libc::EINTR) => continue,
+                        // A touch would have raised SIGBUS. Which page it was, touching tells.
+                        Some(libc::EFAULT) => break,
+                        // An older kernel, or no memory for page tables.
+                        _ => break,
+                    },
+                }
+            }
+        }
+        // Errors do not matter: this only starts the reading early.
+        let _ = self.madvise(start, len, libc::MADV_WILLNEED);
+        for at in (start..start + len).step_by(fault::page_size()) {
+            // SAFETY: `at` is in a page of the map, see `pages`.
+            unsafe { self.start.add(at).read_volatile() };
+        }
+        self.check()
+    }
+
+    /// Tells the system how `range` is going to be used. A range that reaches past the end is cut.
+    ///
+    /// # Errors
+    /// The system does not take the advice; nothing is lost but speed.
+    pub fn advise(&self, range: Range<usize>, advice: Advice) -> io::Result<()> {
+        let Some((start, len)) = self.pages(range) else { return Ok(()) };
+        let advice = match advice {
+            Advice::Normal => libc::MADV_NORMAL,
+            Advice::Sequential => libc::MADV_SEQUENTIAL,
+            Advice::Random => libc::MADV_RANDOM,
+            Advice::WillNeed => libc::MADV_WILLNEED,
+            Advice::DontNeed => libc::MADV_DONTNEED,
+        };
+        self.madvise(start, len, advice)
+    }
+
+    /// Can what was read from the map be relied on? Costs one `fstat`: a file that was cut short
+    /// within its last page raises no fault, its lost bytes just read as zeros.
+    ///
+    /// # Errors
+    /// The file has become shorter ([`MapError::FileShrank`]), or a page could not be read
+    /// ([`MapError::Unreadable`]). After a fault this stays so for the life of the map.
+    pub fn check(&self) -> Result<(), MapError> {
+        let expected = self.len as u64;
+        let found = self.file.metadata().map(|metadata| metadata.len());
+        match (self.slot.0.poisoned(), found) {
+            (_, Ok(found)) if found < expected => {
+                Err(MapError::FileShrank { path: self.path.clone(), expected, found })
+            }
+            (Some(address), _) => {
+                let at = (address - self.start.as_ptr() as usize) as u64;
+                Err(MapError::Unreadable { path: self.path.clone(), at, len: expected })
+            }
+            // That `fstat` fails says nothing about the pages.
+            (None, _) => Ok(()),
+        }
+    }
+
+    /// The whole pages around `range`, as offset and length; `None` if the range is empty.
+    fn pages(&self, range: Range<usize>) -> Option<(usize, usize)> {
+        let end = range.end.min(self.len);
+        if range.start >= end {
+            return None;
+        }
+        let start = range.start - range.start % fault::page_size();
+        Some((start, end - start))
+    }
+
+    /// `start` is the offset of a page, `start + len` at most the map's length.
+    fn madvise(&self, start: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: within the map; none of the advice in use changes what a read-only map of a file
+        // shows. (DONTNEED drops pages that come back from the file, or as the zeros they were.)
+        let status = unsafe { libc::madvise(self.start.as_ptr().add(start).cast(), len, advice) };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        self.slot.0.unregister();
+        // SAFETY: maps `len` bytes from `start` on, by this value alone; no reference outlives it.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+fn file_kind(kind: FileType) -> FileKind {
+    if kind.is_dir() {
+        FileKind::Directory
+    } else if kind.is_fifo() {
+        FileKind::Pipe
+    } else if kind.is_char_device() {
+        FileKind::CharacterDevice
+    } else if kind.is_block_device() {
+        FileKind::BlockDevice
+    } else if kind.is_socket() {
+        FileKind::Socket
+    } else {
+        FileKind::Other
+    }
+}
