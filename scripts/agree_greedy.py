@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Greedy continuations of `alight run` against llama.cpp's, on both real models.
+
+Every prompt is continued by 32 tokens. The two must be identical, or part at a step where llama.cpp's own
+log-probabilities of the two choices are close: after a parting the texts differ, so what follows is not compared.
+How close is close:
+  SmolLM2   0.15
+  Gemma 3   0.6   (llama.cpp's server and its completion tool part from each other at gaps up to that)
+Agreement in this sense shows that nothing is wired wrongly; how exact the arithmetic is, accuracy.py shows.
+
+llama.cpp's side, with the best candidates of every step, is in tests/data/greedy/. `--live N` runs llama.cpp
+itself (through xllamacpp) on N prompts of each model and checks that it still says so; `--record` writes the files
+anew.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import common  # noqa: E402
+
+TOKENS = 32
+CANDIDATES = 5
+CONTEXT = 2048
+# Largest gap at which the two may part, and the tokens that end an answer.
+LIMIT = {"smollm2": 0.15, "gemma3": 0.6}
+ENDS = {"smollm2": {0, 2}, "gemma3": {1, 106}}
+END = -1  # stands for any of them
+
+FACTS = [
+    ("harbour", "is dredged every spring", 14), ("library", "keeps the maps of the old town", 29),
+    ("bridge", "was rebuilt after the flood", 31), ("market", "opens before sunrise", 47),
+    ("mill", "grinds rye and barley", 58), ("tower", "has a clock with one hand", 62),
+    ("garden", "belongs to the school", 77), ("station", "sells tickets until nine", 83),
+]
+
+
+def long_prompt(lines: int) -> str:
+    """Several hundred tokens: the prompt is computed in batches, and leaves Gemma's window of 512."""
+    said = [
+        f"{i}. The {FACTS[i % 8][0]} on street {FACTS[i % 8][2] + i} {FACTS[i % 8][1]}." for i in range(1, lines + 1)
+    ]
+    return "Notes about a small town.\n" + "\n".join(said) + "\nIn short, the town"
+
+
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, in a village at the foot of a mountain,",
+    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+    "#include <stdio.h>\n\nint main(void) {\n    for (int i = 0; i < 10; i++) {\n",
+    "fn main() {\n    let numbers: Vec<u32> = (1..=10).collect();\n",
+    "SELECT name, COUNT(*) FROM orders",
+    "{\"name\": \"Ada\", \"born\": 1815, \"works\": [",
+    "| Planet | Radius (km) |\n|---|---|\n| Mercury | 2440 |\n| Venus |",
+    "1, 1, 2, 3, 5, 8, 13, 21,",
+    "Q: What is 17 + 25?\nA:",
+    "To make bread you need flour, water, salt and",
+    "The three laws of thermodynamics state that",
+    "Dear Sir or Madam,\n\nI am writing to",
+    "Il était une fois une petite fille qui",
+    "Die Hauptstadt von Deutschland ist",
+    "La fotosíntesis es el proceso por el cual",
+    "Москва — столица",
+    "日本の首都は",
+    "中国的首都是",
+    "عاصمة مصر هي",
+    "The weather today is 🌧️ and tomorrow it will be ☀️",
+    "   indented\t\ttext  with   runs of    spaces\n\n\n\nand blank lines",
+    "http://example.com/index.html?query=test&page=",
+    "A",
+    "To be, or not to be, that is the question:",
+    "Water boils at 100 degrees Celsius, which is",
+    long_prompt(12),
+    long_prompt(40),
+]
+# One conversation in each model's own format, with its special tokens.
+CHAT = {
+    "smollm2": "<|im_start|>user\nName three colours of the rainbow.<|im_end|>\n<|im_start|>assistant\n",
+    "gemma3": "<start_of_turn>user\nName three colours of the rainbow.<end_of_turn>\n<start_of_turn>model\n",
+}
+
+
+def prompts(name: str) -> list[str]:
+    return PROMPTS + [CHAT[name]]
+
+
+class Llama:
+    """llama.cpp at its defaults, one sequence, nothing cached between prompts."""
+
+    def __init__(self, path: Path, threads: int):
+        import xllamacpp
+
+        params = xllamacpp.CommonParams()
+        params.model.path = str(path)
+        params.n_ctx = CONTEXT
+        params.n_parallel = 1
+        params.cpuparams.n_threads = threads
+        params.cpuparams_batch.n_threads = threads
+        # Its log goes to file descriptor 2, where it would bury what this script says.
+        keep, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
+        try:
+            self.server = xllamacpp.Server(params)
+        finally:
+            self.stderr = keep
+
+    def close(self) -> None:
+        self.server = None
+        os.dup2(self.stderr, 2)
+        os.close(self.stderr)
+
+    def complete(self, prompt, count: int, **more) -> dict:
+        answer = self.server.handle_completions(
+            {"prompt": prompt, "n_predict": count, "temperature": 0, "n_probs": CANDIDATES, "cache_prompt": False,
+             "return_tokens": True, "verbose": True, **more}
+        )
+        if "choices" not in answer:
+            raise SystemExit(f"llama.cpp: {answer}")
+        return answer
+
+    def greedy(self, prompt: str, ends: set[int]) -> dict:
+        answer = self.complete(prompt, TOKENS)
+        tokens = answer["__verbose"]["tokens"]
+        # The server lists the candidates of a step only if the text so far ends with a whole character.
+        listed = [[s["id"], s["top_logprobs"]] for s in answer["choices"][0]["logprobs"]["content"]]
+        if len(listed) == len(tokens):
+            top = [candidates for _, candidates in listed]
+        else:
+            top = [self.candidates(prompt, tokens[:i]) for i in range(len(tokens))]
+        top = [[[c["id"], round(c["logprob"], 4)] for c in step] for step in top]
+        tokens = [END if t in ends else t for t in tokens]
+        if answer["choices"][0]["finish_reason"] == "stop" and END not in tokens:
+            raise SystemExit(f"llama.cpp stopped without an end token after {prompt!r}")
+        return {"prompt": prompt, "tokens": tokens, "top": top}
+
+    def candidates(self, prompt: str, before: list[int]) -> list[dict]:
+        """The candidates after `prompt` and the tokens `before`, by making the server choose something it lists:
+        log-probabilities are those before the bias."""
+        if not hasattr(self, "plain"):
+            self.plain = self.complete("The capital of France is", 1)["__verbose"]["tokens"][0]
+        answer = self.complete([prompt, *before], 1, logit_bias=[[self.plain, 1000.0]])
+        return answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+
+
+def alight(args, path: Path, prompt: str) -> tuple[list[int], str]:
+    command = [
+        common.alight(args.alight), "run", path, "--raw", "--parse-special", "--temp", "0", "--json",
+        "-n", TOKENS, "-c", CONTEXT, "-t", args.threads, "--prompt=" + prompt,
+    ]
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, timeout=300)
+    if done.returncode != 0:
+        return [], f"exit status {done.returncode}: {done.stderr.strip()}"
+    answer = json.loads(done.stdout)
+    return answer["tokens"] + ([END] if answer["finish"] == "stop" else []), ""
+
+
+def compare(ours: list[int], theirs: dict, ends: set[int], limit: float) -> tuple[str, str]:
+    """('same' | 'close' | 'wrong', what to say about it)."""
+    for step, want in enumerate(theirs["tokens"]):
+        if step >= len(ours):
+            return "wrong", f"ours ends after {len(ours)} tokens"
+        got = ours[step]
+        if got == want:
+            continue
+        if step >= len(theirs["top"]):
+            return "wrong", f"step {step}: theirs ended, ours chose {got}"
+        top = theirs["top"][step]
+        wanted = ends if got == END else {got}
+        gaps = [top[0][1] - logprob for token, logprob in top if token in wanted]
+        if not gaps:
+            return "wrong", f"step {step}: {got} is not among llama.cpp's best {len(top)} (it chose {want})"
+        verdict = "close" if gaps[0] <= limit else "wrong"
+        return verdict, f"step {step}: {got} instead of {want}, {gaps[0]:.3f} below it"
+    if len(ours) > len(theirs["tokens"]):
+        return "wrong", f"theirs ended after {len(theirs['tokens'])} tokens, ours did not"
+    return "same", ""
+
+
+def show(prompt: str) -> str:
+    text = json.dumps(prompt, ensure_ascii=False)
+    return text if len(text) < 48 else text[:44] + "…\""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", choices=list(LIMIT), help="default: both")
+    parser.add_argument("--live", type=int, default=0, metavar="N", help="also run llama.cpp on N prompts per model")
+    parser.add_argument("--record", action="store_true", help="run llama.cpp on all prompts and write the files")
+    parser.add_argument("--data", type=Path, default=common.ROOT / "tests/data/greedy")
+    common.add_arguments(parser)
+    args = parser.parse_args()
+
+    import importlib.metadata
+
+    counts = {"same": 0, "close": 0, "wrong": 0}
+    results = []
+    for name in args.model or LIMIT:
+        path = common.model_path(name, args.models)
+        file = args.data / f"{name}.json"
+        ends, limit = ENDS[name], LIMIT[name]
+        if args.record:
+            llama = Llama(path, args.threads)
+            lines = [json.dumps(llama.greedy(p, ends), ensure_ascii=False) for p in prompts(name)]
+            llama.close()
+            made = f"xllamacpp {importlib.metadata.version('xllamacpp')}, {TOKENS} greedy tokens, {path.name}"
+            args.data.mkdir(parents=True, exist_ok=True)
+            file.write_text(f'{{"made_by": {json.dumps(made)}, "answers": [\n' + ",\n".join(lines) + "\n]}\n")
+            common.say(f"{file}: {len(lines)} answers")
+            continue
+        golden = {a["prompt"]: a for a in json.loads(file.read_text())["answers"]}
+
+        def check(who, prompt, tokens, theirs, trouble):
+            verdict, why = ("wrong", trouble) if trouble else compare(tokens, theirs, ends, limit)
+            counts[verdict] += 1
+            results.append({"model": name, "who": who, "prompt": prompt, "verdict": verdict, "why": why})
+            if verdict != "same":
+                common.say(f"{name}: {who}: {verdict}: {show(prompt)}: {why}")
+
+        if args.live:
+            # Spread over the list, so that the scripts and the long prompts are among them.
+            chosen = prompts(name)[:: max(1, len(prompts(name)) // args.live)][: args.live]
+            start, llama = time.monotonic(), Llama(path, args.threads)
+            answers = [(p, llama.greedy(p, ends)) for p in chosen]
+            llama.close()
+            for prompt, answer in answers:
+                check("llama.cpp now", prompt, answer["tokens"], golden[prompt], "")
+            common.say(f"{name}: llama.cpp ran {len(chosen)} prompts in {time.monotonic() - start:.1f} s")
+        for prompt in prompts(name):
+            if prompt not in golden:
+                raise SystemExit(f"{file} lacks a prompt: make it again with --record")
+            tokens, trouble = alight(args, path, prompt)
+            check("alight", prompt, tokens, golden[prompt], trouble)
+    if args.record:
+        return 0
+    if args.json:
+        print(json.dumps(results))
+    else:
+        print(f"greedy agreement: {counts['same']} identical, {counts['close']} part where llama.cpp's choice is close")
+        print(f"greedy: {counts['same'] + counts['close']} passed, {counts['wrong']} failed")
+    return 1 if counts["wrong"] else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
