@@ -7,14 +7,21 @@
 //! Matrices stay in the canonical GGUF block layout, in place in the mapped file.
 
 pub mod attention;
+pub mod dequant;
 pub mod gate;
 pub mod half;
 pub mod isa;
+mod lanes;
+pub mod matmul;
 pub mod norm;
+pub mod peak;
+mod quant;
 pub mod rope;
 pub mod softmax;
 pub mod types;
 pub mod vec;
 
+pub use dequant::dequantize_row;
 pub use isa::Isa;
+pub use matmul::{Activations, Kinds, MatmulScratch, Matrix, Output, matmul, piece_rows};
 pub use types::WeightType;

@@ -1,0 +1,89 @@
+//! Speed of the matrix products on one thread: `cargo run --release -p alight-kernels --example
+//! matmul_speed [ISA]`. Minima of many repetitions; bytes are those of the weights.
+
+use alight_kernels::{
+    Activations, Isa, Kinds, MatmulScratch, Matrix, Output, WeightType, matmul, peak, piece_rows,
+};
+use std::hint::black_box;
+use std::time::Instant;
+
+/// Seconds of the fastest of some runs.
+fn best(mut f: impl FnMut()) -> f64 {
+    let begin = Instant::now();
+    let mut best = f64::MAX;
+    let mut runs = 0;
+    while runs < 5 || begin.elapsed().as_secs_f64() < 0.2 {
+        let t = Instant::now();
+        f();
+        best = best.min(t.elapsed().as_secs_f64());
+        runs += 1;
+    }
+    best
+}
+
+fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
+    let n = ty.row_bytes(cols).unwrap() * rows;
+    let mut s = 1u64;
+    (0..n)
+        .map(|_| {
+            s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (s >> 40) as u8 & 0x3f
+        })
+        .collect()
+}
+
+fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
+    let (rows, cols) = (w.rows(), w.cols());
+    let mut act = Activations::new(tokens, cols);
+    act.begin(isa, tokens, cols, Kinds::of([w.weight_type()]));
+    let x: Vec<f32> = (0..cols).map(|i| (i as f32).sin()).collect();
+    for t in 0..tokens {
+        act.put(t, &x);
+    }
+    let mut out = vec![0f32; rows * tokens];
+    let mut scratch = MatmulScratch::new();
+    best(|| {
+        let y = Output::new(&mut out, rows);
+        let step = piece_rows(w, tokens);
+        for r in (0..rows).step_by(step) {
+            // SAFETY: one thread.
+            unsafe { matmul(w, r..rows.min(r + step), &act, y, &mut scratch) };
+        }
+    })
+}
+
+fn main() {
+    let only: Option<Isa> = std::env::args().nth(1).map(|s| s.parse().unwrap());
+    for isa in Isa::available().into_iter().filter(|i| only.is_none_or(|o| o == *i)) {
+        let macs = peak::int8_macs(isa, 100_000) as f64;
+        let top =
+            macs / best(|| {
+                black_box(peak::int8_products(isa, 100_000));
+            }) / 1e9;
+        let memory = vec![1u8; 512 << 20];
+        let bw = memory.len() as f64
+            / best(|| {
+                black_box(peak::read(isa, &memory));
+            })
+            / 1e9;
+        drop(memory);
+        println!("{isa}: int8 peak {top:.0} GMAC/s, memory {bw:.1} GB/s");
+        for ty in WeightType::ALL {
+            // 512 KiB of weights for the second-level cache, 256 MiB for memory.
+            let cols = 2048;
+            let row = ty.row_bytes(cols).unwrap();
+            let (few, many) = (512 * 1024 / row, (256 << 20) / row);
+            let (small, large) = (blocks(ty, few, cols), blocks(ty, many, cols));
+            let w = Matrix::new(ty, &small, few, cols).unwrap();
+            let cached = small.len() as f64 / run(isa, &w, 1) / 1e9;
+            let big = Matrix::new(ty, &large, many, cols).unwrap();
+            let cold = large.len() as f64 / run(isa, &big, 1) / 1e9;
+            print!("  {ty:5} 1 token: cached {cached:5.1} GB/s, memory {cold:5.1} GB/s;  GMAC/s:");
+            for tokens in [2, 5, 16, 96, 510] {
+                let macs = (few * cols * tokens) as f64;
+                print!("  {tokens}: {:.0}", macs / run(isa, &w, tokens) / 1e9);
+            }
+            println!();
+        }
+    }
+}

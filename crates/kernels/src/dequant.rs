@@ -1,0 +1,54 @@
+//! Blocks into floats, exactly as the reference (ggml, and the `gguf` package) rounds them: one
+//! multiplication and at most one addition per weight, never fused.
+
+use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::quant::{Quant, with_quant};
+use crate::types::WeightType;
+
+/// Dequantises one row (or any whole number of blocks): `bytes` → `out` `[out.len()]`.
+///
+/// # Panics
+/// If `bytes` is not exactly the size of `out.len()` weights of that type.
+pub fn dequantize_row(ty: WeightType, bytes: &[u8], out: &mut [f32]) {
+    assert_eq!(
+        ty.row_bytes(out.len()),
+        Some(bytes.len()),
+        "a row of {} {ty} weights does not take {} bytes",
+        out.len(),
+        bytes.len()
+    );
+    with_quant!(ty, Q => dequantize::<Q>(bytes, out), dequantize_float(ty, bytes, out))
+}
+
+fn dequantize<Q: Quant>(bytes: &[u8], out: &mut [f32]) {
+    for (block, out) in bytes.chunks_exact(Q::BYTES).zip(out.chunks_exact_mut(Q::BLOCK)) {
+        for (g, out) in out.chunks_exact_mut(32).enumerate() {
+            let u = Q::group(block, g);
+            for (i, out) in out.iter_mut().enumerate() {
+                let v = u.d[i / 16] * (u.q[i] as i32 - Q::ZERO) as f32;
+                // Adding a zero would turn −0 into +0.
+                *out = if Q::MIN { v + u.m } else { v };
+            }
+        }
+    }
+}
+
+fn dequantize_float(ty: WeightType, bytes: &[u8], out: &mut [f32]) {
+    match ty {
+        WeightType::F32 => {
+            for (b, out) in bytes.chunks_exact(4).zip(out) {
+                *out = f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            }
+        }
+        WeightType::F16 => {
+            for (b, out) in bytes.chunks_exact(2).zip(out) {
+                *out = f16_to_f32(u16::from_le_bytes([b[0], b[1]]));
+            }
+        }
+        _ => {
+            for (b, out) in bytes.chunks_exact(2).zip(out) {
+                *out = bf16_to_f32(u16::from_le_bytes([b[0], b[1]]));
+            }
+        }
+    }
+}

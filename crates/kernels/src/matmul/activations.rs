@@ -1,0 +1,479 @@
+//! Activations, packed once for all the matrices that read them.
+//!
+//! One token, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
+//! 16-bit integers `q` = round(x / a):
+//! - scalar and AVX2: `q` as i16 `[K]`;
+//! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo), and
+//!   `s4[K/4]`, the i32 sums of four `q`, one lane of a `vpdpbusd` each;
+//! - all: `s32[K/32]`, the f32 sums of 32 `q` (exact).
+//!
+//! Several tokens, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
+//! 8-bit integers, `q` `[T][K]`, `scale` `[T][K/32]`, the negated integer sums of 16 and of 32
+//! (`n16` `[T][K/16]`, `n32` `[T][K/32]`; they start the accumulators of types with a zero point)
+//! and `s32` = a·Σq `[T][K/32]`.
+//!
+//! Float weights read the values themselves, `[T][K]` f32.
+
+use crate::isa::Isa;
+use crate::types::WeightType;
+
+/// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
+const WIDE: f32 = 32512.0;
+
+/// Which packings the consumers of a set of activations need.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds {
+    float: bool,
+    quantized: bool,
+}
+
+impl Kinds {
+    /// The kinds that these weight types need.
+    pub fn of(types: impl IntoIterator<Item = WeightType>) -> Kinds {
+        types.into_iter().fold(Kinds::default(), |k, ty| Kinds {
+            float: k.float || ty.is_float(),
+            quantized: k.quantized || !ty.is_float(),
+        })
+    }
+
+    /// Whether activations of these kinds can be multiplied with a matrix of type `ty`.
+    pub fn covers(self, ty: WeightType) -> bool {
+        if ty.is_float() { self.float } else { self.quantized }
+    }
+}
+
+/// One cache line; makes the packed bytes 64-byte aligned.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+/// Packed activations `[tokens, cols]`. Allocated once; packing allocates nothing.
+pub struct Activations {
+    isa: Isa,
+    max_tokens: usize,
+    max_cols: usize,
+    tokens: usize,
+    cols: usize,
+    kinds: Kinds,
+    /// Integers: one token 2 bytes per value, several 1 byte.
+    q: Vec<Line>,
+    /// One token: per 256. Several: per 32.
+    scale: Vec<f32>,
+    s32: Vec<f32>,
+    s4: Vec<i32>,
+    n16: Vec<i32>,
+    n32: Vec<i32>,
+    float: Vec<f32>,
+}
+
+impl Activations {
+    /// Room for `max_tokens` × `max_cols`. The memory is zero pages until it is used.
+    pub fn new(max_tokens: usize, max_cols: usize) -> Activations {
+        let (t, k) = (max_tokens.max(1), max_cols.next_multiple_of(256));
+        let bytes = (t * k).max(2 * k);
+        Activations {
+            isa: Isa::Scalar,
+            max_tokens: t,
+            max_cols: k,
+            tokens: 0,
+            cols: 0,
+            kinds: Kinds::default(),
+            q: zeroed(bytes / 64),
+            scale: zeroed(t * k / 32),
+            s32: zeroed(t * k / 32),
+            s4: zeroed(k / 4),
+            n16: zeroed(t * k / 16),
+            n32: zeroed(t * k / 32),
+            float: zeroed(t * k),
+        }
+    }
+
+    /// Starts a new set of `tokens` × `cols` for the given tier and consumers. Until every token
+    /// has been put, the contents are unspecified.
+    ///
+    /// # Panics
+    /// If the CPU lacks the tier, or the set is larger than the room.
+    pub fn begin(&mut self, isa: Isa, tokens: usize, cols: usize, kinds: Kinds) {
+        isa.assert_available();
+        assert!(
+            tokens >= 1 && tokens <= self.max_tokens && cols <= self.max_cols,
+            "{tokens} × {cols} activations do not fit in {} × {}",
+            self.max_tokens,
+            self.max_cols
+        );
+        assert!(
+            !kinds.quantized || cols.is_multiple_of(32),
+            "quantised weights come in groups of 32"
+        );
+        (self.isa, self.tokens, self.cols, self.kinds) = (isa, tokens, cols, kinds);
+    }
+
+    /// Packs token `t`; `x` is `[cols]`.
+    pub fn put(&mut self, t: usize, x: &[f32]) {
+        // SAFETY: the exclusive borrow makes this the only thread.
+        unsafe { self.slots().put(t, x) }
+    }
+
+    /// A handle through which several threads may pack different tokens.
+    pub fn slots(&mut self) -> ActSlots<'_> {
+        ActSlots {
+            isa: self.isa,
+            tokens: self.tokens,
+            cols: self.cols,
+            kinds: self.kinds,
+            q: self.q.as_mut_ptr().cast(),
+            scale: self.scale.as_mut_ptr(),
+            s32: self.s32.as_mut_ptr(),
+            s4: self.s4.as_mut_ptr(),
+            n16: self.n16.as_mut_ptr(),
+            n32: self.n32.as_mut_ptr(),
+            float: self.float.as_mut_ptr(),
+            _owner: std::marker::PhantomData,
+        }
+    }
+
+    /// The tier of the packing.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Values per token.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// What the set was packed for.
+    pub fn kinds(&self) -> Kinds {
+        self.kinds
+    }
+
+    // What the kernels read. All are laid out densely for the current shape.
+
+    pub(super) fn q8(&self) -> *const i8 {
+        self.q.as_ptr().cast()
+    }
+
+    pub(super) fn q16(&self) -> &[i16] {
+        // SAFETY: the buffer holds at least 2 · max_cols bytes, 64-byte aligned.
+        unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), self.cols) }
+    }
+
+    pub(super) fn scale(&self) -> &[f32] {
+        &self.scale
+    }
+
+    pub(super) fn s32(&self) -> &[f32] {
+        &self.s32
+    }
+
+    pub(super) fn s4(&self) -> &[i32] {
+        &self.s4
+    }
+
+    pub(super) fn n16(&self) -> &[i32] {
+        &self.n16
+    }
+
+    pub(super) fn n32(&self) -> &[i32] {
+        &self.n32
+    }
+
+    /// Token `t` unrounded, `[cols]`.
+    pub(super) fn float(&self, t: usize) -> &[f32] {
+        &self.float[t * self.cols..][..self.cols]
+    }
+}
+
+/// A vector of zeros whose pages stay untouched.
+fn zeroed<T: Copy>(n: usize) -> Vec<T> {
+    let layout = std::alloc::Layout::array::<T>(n).expect("a buffer larger than memory");
+    if layout.size() == 0 {
+        return Vec::new();
+    }
+    // SAFETY: only used for integers, floats and Line, for which zero bytes are valid values; the
+    // layout is that of a Vec<T> of capacity n.
+    unsafe {
+        let p = std::alloc::alloc_zeroed(layout).cast::<T>();
+        if p.is_null() {
+            std::alloc::handle_alloc_error(layout);
+        }
+        Vec::from_raw_parts(p, n, n)
+    }
+}
+
+/// Packs tokens of one set of [`Activations`] from several threads.
+pub struct ActSlots<'a> {
+    isa: Isa,
+    tokens: usize,
+    cols: usize,
+    kinds: Kinds,
+    q: *mut i8,
+    scale: *mut f32,
+    s32: *mut f32,
+    s4: *mut i32,
+    n16: *mut i32,
+    n32: *mut i32,
+    float: *mut f32,
+    _owner: std::marker::PhantomData<&'a mut Activations>,
+}
+
+// SAFETY: different tokens use disjoint parts of the buffers, see `put`.
+unsafe impl Send for ActSlots<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for ActSlots<'_> {}
+
+impl ActSlots<'_> {
+    /// Packs token `t`; `x` is `[cols]`. NaN becomes 0 in the integer packings and ±inf saturates.
+    ///
+    /// # Safety
+    /// No two threads may put the same token at the same time.
+    ///
+    /// # Panics
+    /// If `t` or the length of `x` does not fit the shape.
+    pub unsafe fn put(&self, t: usize, x: &[f32]) {
+        assert!(t < self.tokens && x.len() == self.cols, "activations of another shape");
+        let k = self.cols;
+        // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of
+        // different tokens are disjoint; the tier was checked by `begin`.
+        unsafe {
+            if self.kinds.float {
+                std::ptr::copy_nonoverlapping(x.as_ptr(), self.float.add(t * k), k);
+            }
+            if !self.kinds.quantized {
+                return;
+            }
+            if self.tokens == 1 {
+                match self.isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => self.put_planes_avx512(x),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => self.put_words_avx2(x),
+                    _ => self.put_words(x),
+                }
+            } else {
+                match self.isa {
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx512 => self.put_bytes_avx512(t, x),
+                    #[cfg(target_arch = "x86_64")]
+                    Isa::Avx2 => self.put_bytes_avx2(t, x),
+                    _ => self.put_bytes(t, x),
+                }
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn put_words_avx2(&self, x: &[f32]) {
+        // SAFETY: the same code, compiled for the tier.
+        unsafe { self.put_words(x) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn put_bytes_avx2(&self, t: usize, x: &[f32]) {
+        // SAFETY: the same code, compiled for the tier.
+        unsafe { self.put_bytes(t, x) }
+    }
+
+    /// One token as i16.
+    #[inline(always)]
+    unsafe fn put_words(&self, x: &[f32]) {
+        let q: *mut i16 = self.q.cast();
+        for (g, x) in x.chunks(256).enumerate() {
+            let (a, inv) = scale_for(max_abs(x), WIDE);
+            // SAFETY: within the buffers, as in `put`.
+            unsafe {
+                *self.scale.add(g) = a;
+                for (b, x) in x.chunks_exact(32).enumerate() {
+                    let mut sum = 0;
+                    for (i, &x) in x.iter().enumerate() {
+                        let v = round_within(x * inv, WIDE);
+                        sum += v;
+                        *q.add(256 * g + 32 * b + i) = v as i16;
+                    }
+                    *self.s32.add(8 * g + b) = sum as f32;
+                }
+            }
+        }
+    }
+
+    /// Token `t` of several as i8.
+    #[inline(always)]
+    unsafe fn put_bytes(&self, t: usize, x: &[f32]) {
+        let k = self.cols;
+        for (g, x) in x.chunks_exact(32).enumerate() {
+            let (a, inv) = scale_for(max_abs(x), 127.0);
+            let mut sums = [0i32; 2];
+            // SAFETY: within the buffers, as in `put`.
+            unsafe {
+                for (i, &x) in x.iter().enumerate() {
+                    let v = round_within(x * inv, 127.0);
+                    sums[i / 16] += v;
+                    *self.q.add(t * k + 32 * g + i) = v as i8;
+                }
+                *self.scale.add(t * (k / 32) + g) = a;
+                *self.s32.add(t * (k / 32) + g) = a * (sums[0] + sums[1]) as f32;
+                *self.n32.add(t * (k / 32) + g) = -(sums[0] + sums[1]);
+                *self.n16.add(t * (k / 16) + 2 * g) = -sums[0];
+                *self.n16.add(t * (k / 16) + 2 * g + 1) = -sums[1];
+            }
+        }
+    }
+}
+
+/// max |x|, ignoring NaN and capped so that its reciprocal stays normal.
+#[inline(always)]
+fn max_abs(x: &[f32]) -> f32 {
+    // Sixteen independent maxima, so that the loop vectorises without reassociating floats.
+    let mut lanes = [0f32; 16];
+    let mut chunks = x.chunks_exact(16);
+    for c in &mut chunks {
+        for (l, &x) in lanes.iter_mut().zip(c) {
+            *l = if x.abs() > *l { x.abs() } else { *l };
+        }
+    }
+    for (l, &x) in lanes.iter_mut().zip(chunks.remainder()) {
+        *l = if x.abs() > *l { x.abs() } else { *l };
+    }
+    lanes.iter().fold(0f32, |m, &l| if l > m { l } else { m }).min(f32::MAX)
+}
+
+/// The scale for integers up to `limit`, and its reciprocal; both 0 where nothing can be
+/// represented (all zeros, or so small that the scale is subnormal).
+#[inline(always)]
+fn scale_for(max: f32, limit: f32) -> (f32, f32) {
+    let a = max / limit;
+    if a < f32::MIN_POSITIVE { (0.0, 0.0) } else { (a, limit / max) }
+}
+
+/// Rounds to the nearest even integer; NaN gives 0.
+#[inline(always)]
+fn round_within(v: f32, limit: f32) -> i32 {
+    // Adding 1.5·2²³ leaves the rounded integer in the low mantissa bits; exact for |v| < 2²².
+    const MAGIC: f32 = 12_582_912.0;
+    let v = if v > limit { limit } else { v };
+    let v = if v < -limit { -limit } else { v };
+    let v = if v.is_nan() { 0.0 } else { v };
+    (v + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::{ActSlots, WIDE, scale_for};
+    use std::arch::x86_64::*;
+
+    impl ActSlots<'_> {
+        /// One token as planes of high and low bytes.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        pub(super) unsafe fn put_planes_avx512(&self, x: &[f32]) {
+            // SAFETY: within the buffers, as in `put`; masked loads stay inside x.
+            unsafe {
+                let k = x.len();
+                let ones = _mm512_set1_epi8(1);
+                for g in 0..k.div_ceil(256) {
+                    let n = (k - 256 * g).min(256);
+                    let xp = x.as_ptr().add(256 * g);
+                    let mut max = _mm512_setzero_ps();
+                    for i in 0..16 {
+                        max = _mm512_max_ps(_mm512_abs_ps(load(xp, 16 * i, n)), max);
+                    }
+                    let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), WIDE);
+                    *self.scale.add(g) = a;
+                    let inv = _mm512_set1_ps(inv);
+                    for s in 0..n.div_ceil(64) {
+                        let out = self.q.add(512 * g + 128 * s);
+                        let mut lo = [_mm_setzero_si128(); 4];
+                        let mut hi = [_mm_setzero_si128(); 4];
+                        for i in 0..4 {
+                            let v = _mm512_mul_ps(load(xp, 64 * s + 16 * i, n), inv);
+                            let v = quantize(v, WIDE);
+                            // q = 256·hi + lo with lo in −128..128: hi takes the carry.
+                            let h =
+                                _mm512_srai_epi32::<8>(_mm512_add_epi32(v, _mm512_set1_epi32(128)));
+                            lo[i] = _mm512_cvtepi32_epi8(v);
+                            hi[i] = _mm512_cvtepi32_epi8(h);
+                        }
+                        let hi = join(hi);
+                        let lo = join(lo);
+                        _mm512_storeu_si512(out.cast(), hi);
+                        _mm512_storeu_si512(out.add(64).cast(), lo);
+                        let sum = |v| _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, v);
+                        let s4 = _mm512_add_epi32(_mm512_slli_epi32::<8>(sum(hi)), sum(lo));
+                        _mm512_storeu_si512(self.s4.add(64 * g + 16 * s).cast(), s4);
+                        let f = _mm512_cvtepi32_ps(s4);
+                        *self.s32.add(8 * g + 2 * s) = _mm256_reduce_add(_mm512_castps512_ps256(f));
+                        *self.s32.add(8 * g + 2 * s + 1) =
+                            _mm256_reduce_add(_mm512_extractf32x8_ps::<1>(f));
+                    }
+                }
+            }
+        }
+
+        /// Token `t` of several as bytes.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        pub(super) unsafe fn put_bytes_avx512(&self, t: usize, x: &[f32]) {
+            // SAFETY: within the buffers, as in `put`.
+            unsafe {
+                let k = x.len();
+                for g in 0..k / 32 {
+                    let v0 = _mm512_loadu_ps(x.as_ptr().add(32 * g));
+                    let v1 = _mm512_loadu_ps(x.as_ptr().add(32 * g + 16));
+                    let zero = _mm512_setzero_ps();
+                    let max = _mm512_max_ps(_mm512_abs_ps(v0), zero);
+                    let max = _mm512_max_ps(_mm512_abs_ps(v1), max);
+                    let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), 127.0);
+                    let inv = _mm512_set1_ps(inv);
+                    let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
+                    let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);
+                    let out = self.q.add(t * k + 32 * g);
+                    _mm_storeu_si128(out.cast(), _mm512_cvtepi32_epi8(i0));
+                    _mm_storeu_si128(out.add(16).cast(), _mm512_cvtepi32_epi8(i1));
+                    let (s0, s1) = (_mm512_reduce_add_epi32(i0), _mm512_reduce_add_epi32(i1));
+                    *self.scale.add(t * (k / 32) + g) = a;
+                    *self.s32.add(t * (k / 32) + g) = a * (s0 + s1) as f32;
+                    *self.n32.add(t * (k / 32) + g) = -(s0 + s1);
+                    *self.n16.add(t * (k / 16) + 2 * g) = -s0;
+                    *self.n16.add(t * (k / 16) + 2 * g + 1) = -s1;
+                }
+            }
+        }
+    }
+
+    /// 16 values of `x[n]` from `i` on, zeros past the end.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn load(x: *const f32, i: usize, n: usize) -> __m512 {
+        let left = n.saturating_sub(i).min(16);
+        // SAFETY: masked lanes are not read.
+        unsafe { _mm512_maskz_loadu_ps(((1u32 << left) - 1) as __mmask16, x.wrapping_add(i)) }
+    }
+
+    /// Clamps (NaN to 0) and rounds to nearest even.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn quantize(v: __m512, limit: f32) -> __m512i {
+        let ordered = _mm512_cmp_ps_mask::<_CMP_ORD_Q>(v, v);
+        let v = _mm512_min_ps(v, _mm512_set1_ps(limit));
+        let v = _mm512_max_ps(v, _mm512_set1_ps(-limit));
+        _mm512_maskz_cvtps_epi32(ordered, v)
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    fn join(v: [__m128i; 4]) -> __m512i {
+        let v01 = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(v[0]), v[1]);
+        _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v01, v[2]), v[3])
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512vl")]
+    fn _mm256_reduce_add(v: __m256) -> f32 {
+        _mm512_reduce_add_ps(_mm512_zextps256_ps512(v))
+    }
+}

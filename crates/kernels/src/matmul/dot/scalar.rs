@@ -1,0 +1,59 @@
+//! Portable dot products: the meaning that the SIMD tiers must reproduce.
+
+use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::matmul::{Activations, Matrix};
+use crate::quant::{Quant, with_quant};
+use crate::types::WeightType;
+use std::ops::Range;
+
+pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
+    let ty = w.weight_type();
+    for (r, out) in rows.zip(out) {
+        let row = w.row(r);
+        *out = with_quant!(ty, Q => quantized::<Q>(row, x), float(ty, row, x.float(0)));
+    }
+}
+
+/// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 (16 for two scales).
+#[inline(always)]
+pub(super) fn quantized<Q: Quant>(row: &[u8], x: &Activations) -> f32 {
+    let (xq, s32, scale) = (x.q16(), x.s32(), x.scale());
+    let per_block = Q::BLOCK / 32;
+    let mut total = 0f32;
+    let mut group = 0f32;
+    let count = xq.len() / 32;
+    for b in 0..count {
+        let block = &row[b / per_block * Q::BYTES..][..Q::BYTES];
+        let u = Q::group(block, b % per_block);
+        let xb = &xq[32 * b..][..32];
+        let mut sums = [0i32; 2];
+        for (i, &xq) in xb.iter().enumerate() {
+            sums[i / 16] += (u.q[i] as i32 - Q::ZERO) * xq as i32;
+        }
+        group += u.d[0] * sums[0] as f32 + u.d[1] * sums[1] as f32;
+        if Q::MIN {
+            group += u.m * s32[b];
+        }
+        if b % 8 == 7 || b + 1 == count {
+            total += scale[b / 8] * group;
+            group = 0.0;
+        }
+    }
+    total
+}
+
+/// Σ w·x in eight partial sums.
+#[inline(always)]
+pub(super) fn float(ty: WeightType, row: &[u8], x: &[f32]) -> f32 {
+    let mut acc = [0f32; 8];
+    let size = ty.block_bytes();
+    for (i, (b, &x)) in row.chunks_exact(size).zip(x).enumerate() {
+        let w = match ty {
+            WeightType::F32 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+            WeightType::F16 => f16_to_f32(u16::from_le_bytes([b[0], b[1]])),
+            _ => bf16_to_f32(u16::from_le_bytes([b[0], b[1]])),
+        };
+        acc[i % 8] += w * x;
+    }
+    acc.iter().sum()
+}

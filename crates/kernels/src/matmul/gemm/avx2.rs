@@ -1,0 +1,160 @@
+//! The panel product with AVX2: 8 rows × 4 tokens in registers, 16-bit products by `vpmaddubsw`.
+//!
+//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits: 2·63·127 fits, and
+//! so two such pairs of at most 31 (2·31·127·2); only Q8_0 could saturate, so its weights are
+//! taken as signed and the activations' sign is moved over (|w| ≤ 128, 2·128·127 fits).
+
+use super::{PANEL_ROWS, Panel, scalar};
+use crate::matmul::{Activations, Matrix, Output};
+use crate::quant::{self, Quant, with_quant};
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Tokens of a full tile.
+const TOKENS: usize = 4;
+
+/// # Safety
+/// As for `gemm::rows`; the CPU has the tier.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn panel(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        with_quant!(
+            w.weight_type(),
+            Q => {
+                scalar::fill::<Q>(w, rows.clone(), k.clone(), p);
+                tokens::<Q>(rows, k, x, out, p);
+            },
+            {
+                scalar::fill_float(w, rows.clone(), k.clone(), p);
+                scalar::multiply_float(rows, k, x, out, p);
+            }
+        )
+    }
+}
+
+#[inline(always)]
+unsafe fn tokens<Q: Quant>(
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    let n = x.tokens();
+    let mut t = 0;
+    // SAFETY: by the caller's promise; t + C ≤ n in every call.
+    unsafe {
+        while t + TOKENS <= n {
+            tile::<Q, TOKENS>(rows.clone(), k.clone(), x, t, out, p);
+            t += TOKENS;
+        }
+        while t < n {
+            tile::<Q, 1>(rows.clone(), k.clone(), x, t, out, p);
+            t += 1;
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn tile<Q: Quant, const C: usize>(
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Activations,
+    t: usize,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        for part in 0..rows.len().div_ceil(8) {
+            let acc = columns::<Q, C>(part, k.clone(), x, t, p);
+            let first = rows.start + 8 * part;
+            for (c, acc) in acc.iter().enumerate() {
+                let out = out.row_mut(t + c, first..rows.end.min(first + 8));
+                let mut sums = [0f32; 8];
+                _mm256_storeu_ps(sums.as_mut_ptr(), *acc);
+                for (out, sum) in out.iter_mut().zip(sums) {
+                    *out = if k.start == 0 { sum } else { *out + sum };
+                }
+            }
+        }
+    }
+}
+
+/// The products of 8 rows with `C` tokens over all columns of the panel.
+#[inline(always)]
+unsafe fn columns<Q: Quant, const C: usize>(
+    part: usize,
+    k: Range<usize>,
+    x: &Activations,
+    t: usize,
+    p: &Panel,
+) -> [__m256; C] {
+    let cols = x.cols();
+    let groups = cols / 32;
+    // Column groups that share a scale: two per 32 for Q6_K.
+    let parts = if Q::ZERO == quant::Q6K::ZERO { 2 } else { 1 };
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut acc = [_mm256_setzero_ps(); C];
+        for g in 0..k.len() / 32 {
+            for h in 0..parts {
+                let lines = 8 / parts;
+                let mut sums = [_mm256_setzero_si256(); C];
+                for l in 0..lines {
+                    let line = 8 * g + lines * h + l;
+                    let w = p.q.as_ptr().add((line * PANEL_ROWS + 8 * part) * 4);
+                    let w = _mm256_load_si256(w.cast());
+                    for c in 0..C {
+                        let x = x.q8().add((t + c) * cols + k.start + 4 * line).cast::<i32>();
+                        let x = _mm256_set1_epi32(x.read_unaligned());
+                        sums[c] = _mm256_add_epi32(sums[c], dot4::<Q>(w, x));
+                    }
+                }
+                let d = p.d.as_ptr().add((parts * g + h) * PANEL_ROWS + 8 * part);
+                let d = _mm256_load_ps(d);
+                for c in 0..C {
+                    let at = (t + c) * groups + k.start / 32 + g;
+                    let mut sum = sums[c];
+                    if Q::ZERO != 0 && Q::ZERO != 128 {
+                        let n = if parts == 2 { x.n16()[2 * at + h] } else { x.n32()[at] };
+                        sum = _mm256_add_epi32(sum, _mm256_set1_epi32(n * Q::ZERO));
+                    }
+                    let a = _mm256_mul_ps(d, _mm256_set1_ps(x.scale()[at]));
+                    acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), a, acc[c]);
+                }
+            }
+            if Q::MIN {
+                let m = _mm256_load_ps(p.m.as_ptr().add(g * PANEL_ROWS + 8 * part));
+                for c in 0..C {
+                    let s = x.s32()[(t + c) * groups + k.start / 32 + g];
+                    acc[c] = _mm256_fmadd_ps(m, _mm256_set1_ps(s), acc[c]);
+                }
+            }
+        }
+        acc
+    }
+}
+
+/// Each lane: the sum of four products.
+#[inline(always)]
+unsafe fn dot4<Q: Quant>(w: __m256i, x: __m256i) -> __m256i {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        let pairs = if Q::ZERO == 128 {
+            let w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+            _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
+        } else {
+            _mm256_maddubs_epi16(w, x)
+        };
+        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+    }
+}

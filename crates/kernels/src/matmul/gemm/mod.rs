@@ -1,0 +1,103 @@
+//! Several tokens: panels of 32 rows, unpacked on the fly, multiplied with all tokens.
+//!
+//! A panel holds a stretch of up to [`MAX_K`] columns, so that it stays in the first-level cache
+//! while all tokens pass over it. Its layout is the same for every type and tier:
+//! - `q` `[K/4][32 rows][4]` unsigned bytes: one line of 16 rows is what `vpdpbusd` multiplies
+//!   with four broadcast activations;
+//! - `d` `[K/32][32 rows]` f32 scales (`[K/16][32 rows]` for Q6_K), `m` `[K/32][32 rows]` offsets.
+//!
+//! Float weights: `[K][32 rows]` f32.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_panel;
+mod scalar;
+
+use super::{Activations, Matrix, Output};
+use crate::isa::Isa;
+use std::ops::Range;
+
+/// Rows of a panel.
+pub(super) const PANEL_ROWS: usize = 32;
+
+/// Columns of a panel at most: 24 KiB of integers. A multiple of 256.
+const MAX_K: usize = 768;
+
+/// Columns of a float panel at most: 32 KiB of floats.
+const MAX_K_FLOAT: usize = 256;
+
+/// One thread's panel. Allocated once.
+pub struct MatmulScratch {
+    panel: Box<Panel>,
+}
+
+impl MatmulScratch {
+    /// Some 40 KiB, whatever the model.
+    pub fn new() -> MatmulScratch {
+        MatmulScratch {
+            panel: Box::new(Panel {
+                q: [0; MAX_K * PANEL_ROWS],
+                float: [0.0; MAX_K_FLOAT * PANEL_ROWS],
+                d: [0.0; MAX_K / 16 * PANEL_ROWS],
+                m: [0.0; MAX_K / 32 * PANEL_ROWS],
+            }),
+        }
+    }
+}
+
+impl Default for MatmulScratch {
+    fn default() -> Self {
+        MatmulScratch::new()
+    }
+}
+
+/// See the module's documentation.
+#[repr(C, align(64))]
+struct Panel {
+    q: [u8; MAX_K * PANEL_ROWS],
+    float: [f32; MAX_K_FLOAT * PANEL_ROWS],
+    d: [f32; MAX_K / 16 * PANEL_ROWS],
+    m: [f32; MAX_K / 32 * PANEL_ROWS],
+}
+
+/// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
+/// for the last.
+fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
+    let count = cols.div_ceil(max).max(1);
+    let len = cols.div_ceil(count).next_multiple_of(256).min(max);
+    (0..cols).step_by(len).map(move |k| k..cols.min(k + len))
+}
+
+/// # Safety
+/// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
+pub(super) unsafe fn rows(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    scratch: &mut MatmulScratch,
+) {
+    let panel = &mut *scratch.panel;
+    let mut r = rows.start;
+    while r < rows.end {
+        let part = r..rows.end.min(r + PANEL_ROWS);
+        let max = if w.weight_type().is_float() { MAX_K_FLOAT } else { MAX_K };
+        for k in stretches(w.cols(), max) {
+            match x.isa() {
+                // SAFETY: `Activations::begin` has checked that the CPU has the tier; the rest by
+                // the caller's promise.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => unsafe { avx512::panel(w, part.clone(), k, x, out, panel) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },
+                // SAFETY: by the caller's promise.
+                _ => unsafe { scalar::panel(w, part.clone(), k, x, out, panel) },
+            }
+        }
+        r = part.end;
+    }
+}

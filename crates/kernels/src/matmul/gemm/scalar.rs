@@ -1,0 +1,134 @@
+//! The portable panel and its product.
+
+use super::{PANEL_ROWS, Panel};
+use crate::dequant::dequantize_row;
+use crate::matmul::{Activations, Matrix, Output};
+use crate::quant::{Quant, with_quant};
+use std::ops::Range;
+
+/// # Safety
+/// As for `gemm::rows`.
+pub(super) unsafe fn panel(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    p: &mut Panel,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        with_quant!(
+            w.weight_type(),
+            Q => {
+                fill::<Q>(w, rows.clone(), k.clone(), p);
+                multiply::<Q>(rows, k, x, out, p);
+            },
+            {
+                fill_float(w, rows.clone(), k.clone(), p);
+                multiply_float(rows, k, x, out, p);
+            }
+        )
+    }
+}
+
+/// Unpacks the panel.
+#[inline(always)]
+pub(super) fn fill<Q: Quant>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    let per_block = Q::BLOCK / 32;
+    for (i, r) in rows.enumerate() {
+        let row = w.row(r);
+        for (b, g) in (k.start / 32..k.end / 32).enumerate() {
+            let u = Q::group(&row[g / per_block * Q::BYTES..][..Q::BYTES], g % per_block);
+            for (j, q) in u.q.chunks_exact(4).enumerate() {
+                p.q[((8 * b + j) * PANEL_ROWS + i) * 4..][..4].copy_from_slice(q);
+            }
+            if Q::ZERO == 32 {
+                p.d[2 * b * PANEL_ROWS + i] = u.d[0];
+                p.d[(2 * b + 1) * PANEL_ROWS + i] = u.d[1];
+            } else {
+                p.d[b * PANEL_ROWS + i] = u.d[0];
+            }
+            p.m[b * PANEL_ROWS + i] = u.m;
+        }
+    }
+}
+
+/// # Safety
+/// As for `gemm::rows`.
+unsafe fn multiply<Q: Quant>(
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    let (cols, n) = (x.cols(), rows.len());
+    for t in 0..x.tokens() {
+        // SAFETY: by the caller's promise.
+        let out = unsafe { out.row_mut(t, rows.clone()) };
+        let mut acc = [0f32; PANEL_ROWS];
+        for (b, g) in (k.start / 32..k.end / 32).enumerate() {
+            // SAFETY: the integers of token t.
+            let xq = unsafe { std::slice::from_raw_parts(x.q8().add(t * cols + 32 * g), 32) };
+            let (a, s) = (x.scale()[t * cols / 32 + g], x.s32()[t * cols / 32 + g]);
+            for i in 0..n {
+                let mut sums = [0i32; 2];
+                for (j, &xq) in xq.iter().enumerate() {
+                    let q = p.q[((8 * b + j / 4) * PANEL_ROWS + i) * 4 + j % 4];
+                    sums[j / 16] += (q as i32 - Q::ZERO) * xq as i32;
+                }
+                acc[i] += if Q::ZERO == 32 {
+                    a * (p.d[2 * b * PANEL_ROWS + i] * sums[0] as f32
+                        + p.d[(2 * b + 1) * PANEL_ROWS + i] * sums[1] as f32)
+                } else {
+                    a * p.d[b * PANEL_ROWS + i] * (sums[0] + sums[1]) as f32
+                };
+                if Q::MIN {
+                    acc[i] += p.m[b * PANEL_ROWS + i] * s;
+                }
+            }
+        }
+        for (out, acc) in out.iter_mut().zip(acc) {
+            *out = if k.start == 0 { acc } else { *out + acc };
+        }
+    }
+}
+
+/// Unpacks a float panel `[K][32]`.
+pub(super) fn fill_float(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    let size = w.weight_type().block_bytes();
+    let mut row = [0f32; super::MAX_K_FLOAT];
+    for (i, r) in rows.enumerate() {
+        let row = &mut row[..k.len()];
+        dequantize_row(w.weight_type(), &w.row(r)[k.start * size..k.end * size], row);
+        for (j, &v) in row.iter().enumerate() {
+            p.float[j * PANEL_ROWS + i] = v;
+        }
+    }
+}
+
+/// # Safety
+/// As for `gemm::rows`.
+#[inline(always)]
+pub(super) unsafe fn multiply_float(
+    rows: Range<usize>,
+    k: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    p: &Panel,
+) {
+    for t in 0..x.tokens() {
+        // SAFETY: by the caller's promise.
+        let out = unsafe { out.row_mut(t, rows.clone()) };
+        let mut acc = [0f32; PANEL_ROWS];
+        for (w, &x) in p.float.chunks_exact(PANEL_ROWS).zip(&x.float(t)[k.clone()]) {
+            for (acc, &w) in acc.iter_mut().zip(w) {
+                *acc += w * x;
+            }
+        }
+        for (out, acc) in out.iter_mut().zip(acc) {
+            *out = if k.start == 0 { acc } else { *out + acc };
+        }
+    }
+}

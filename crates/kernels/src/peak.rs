@@ -1,0 +1,151 @@
+//! What this core can do at most, measured: the limits that benchmarks are shares of.
+//!
+//! Each function does a fixed amount of work on the calling thread; the caller runs it on as many
+//! threads as it wants to know about, takes the time, and repeats for the best.
+
+use crate::isa::Isa;
+
+/// Multiply-accumulates that [`int8_products`] performs per call with `rounds`.
+pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
+    rounds as u64
+        * 12
+        * match isa {
+            Isa::Avx512 => 64,
+            Isa::Avx2 => 32,
+            Isa::Scalar => 1,
+        }
+}
+
+/// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
+/// tier's matrix product does them (`vpdpbusd`; `vpmaddubsw`, `vpmaddwd` and an addition; plain
+/// integers), without touching memory. Returns something that depends on all of them.
+pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
+    isa.assert_available();
+    match isa {
+        // SAFETY: the tier was just checked.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { int8_avx512(rounds) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => unsafe { int8_avx2(rounds) },
+        _ => {
+            let mut acc = [1i32; 12];
+            for r in 0..rounds {
+                for (i, a) in acc.iter_mut().enumerate() {
+                    *a = a.wrapping_add((*a as u8 as i32) * ((r + i) as i8 as i32));
+                }
+            }
+            acc.iter().fold(0, |s, &a| s.wrapping_add(a))
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn int8_avx512(rounds: usize) -> i32 {
+    use std::arch::x86_64::*;
+    let mut acc = [_mm512_setzero_si512(); 12];
+    let (w, x) = (_mm512_set1_epi8(3), _mm512_set1_epi8(rounds as i8));
+    for _ in 0..rounds {
+        for a in &mut acc {
+            *a = _mm512_dpbusd_epi32(*a, w, x);
+        }
+    }
+    let mut sum = _mm512_setzero_si512();
+    for a in acc {
+        sum = _mm512_add_epi32(sum, a);
+    }
+    _mm512_reduce_add_epi32(sum)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn int8_avx2(rounds: usize) -> i32 {
+    use std::arch::x86_64::*;
+    let mut acc = [_mm256_setzero_si256(); 12];
+    let (w, x) = (_mm256_set1_epi8(3), _mm256_set1_epi8(rounds as i8));
+    let ones = _mm256_set1_epi16(1);
+    for _ in 0..rounds {
+        for a in &mut acc {
+            // The product depends on the chain, so that it cannot be hoisted.
+            let p = _mm256_maddubs_epi16(w, _mm256_xor_si256(x, *a));
+            *a = _mm256_add_epi32(*a, _mm256_madd_epi16(p, ones));
+        }
+    }
+    let mut out = [0i32; 8];
+    let mut sum = _mm256_setzero_si256();
+    for a in acc {
+        sum = _mm256_add_epi32(sum, a);
+    }
+    // SAFETY: 32 bytes of `out`.
+    unsafe { _mm256_storeu_si256(out.as_mut_ptr().cast(), sum) };
+    out.iter().fold(0, |s, &a| s.wrapping_add(a))
+}
+
+/// Reads all of `buffer` once, as fast as one core can, and returns something that depends on it.
+/// Time it on a buffer much larger than the last-level cache for the memory's read bandwidth.
+pub fn read(isa: Isa, buffer: &[u8]) -> u64 {
+    isa.assert_available();
+    match isa {
+        // SAFETY: the tier was just checked.
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => unsafe { read_avx512(buffer) },
+        _ => {
+            let mut acc = [0u64; 8];
+            for line in buffer.chunks_exact(64) {
+                for (a, b) in acc.iter_mut().zip(line.chunks_exact(8)) {
+                    *a ^= u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+                }
+            }
+            acc.iter().fold(0, |s, &a| s ^ a)
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn read_avx512(buffer: &[u8]) -> u64 {
+    use std::arch::x86_64::*;
+    let mut acc = [_mm512_setzero_si512(); 8];
+    for lines in buffer.chunks_exact(512) {
+        for (i, a) in acc.iter_mut().enumerate() {
+            // SAFETY: 64 bytes of the chunk, and a prefetch, which may point anywhere.
+            unsafe {
+                let p = lines.as_ptr().add(64 * i);
+                _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(4096).cast());
+                *a = _mm512_xor_si512(*a, _mm512_loadu_si512(p.cast()));
+            }
+        }
+    }
+    let mut sum = _mm512_setzero_si512();
+    for a in acc {
+        sum = _mm512_xor_si512(sum, a);
+    }
+    _mm512_reduce_or_epi64(sum) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reading_sees_every_byte() {
+        for isa in Isa::available() {
+            let mut buffer = vec![0u8; 4096];
+            assert_eq!(read(isa, &buffer), 0);
+            for at in [0, 63, 2000, 4095] {
+                buffer[at] = 1;
+                assert_ne!(read(isa, &buffer), 0, "{isa} {at}");
+                buffer[at] = 0;
+            }
+        }
+    }
+
+    #[test]
+    fn products_take_time_in_proportion() {
+        for isa in Isa::available() {
+            assert_eq!(int8_macs(isa, 20), 2 * int8_macs(isa, 10));
+            std::hint::black_box(int8_products(isa, 100));
+        }
+    }
+}

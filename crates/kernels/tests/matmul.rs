@@ -1,0 +1,256 @@
+//! Products on random blocks: every tier against a float64 oracle, whose bound is what rounding
+//! the activations allows, and the SIMD tiers against scalar, which must agree much closer since
+//! they round the activations alike.
+
+mod common;
+
+use alight_kernels::{
+    Activations, Isa, Kinds, MatmulScratch, Matrix, Output, WeightType, dequantize_row, matmul,
+};
+use common::Rng;
+
+fn uniform(rng: &mut Rng, low: f32, high: f32) -> f32 {
+    low + (high - low) * rng.unit() as f32
+}
+
+/// Random blocks with sane scales: random bytes, then every f16 field replaced.
+fn random_blocks(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; ty.row_bytes(cols).unwrap() * rows];
+    if ty.is_float() {
+        for (i, b) in bytes.chunks_exact_mut(ty.block_bytes()).enumerate() {
+            let v = uniform(rng, -1.0, 1.0) * if i % 97 == 0 { 30.0 } else { 1.0 };
+            match ty {
+                WeightType::F32 => b.copy_from_slice(&v.to_le_bytes()),
+                WeightType::F16 => {
+                    b.copy_from_slice(&alight_kernels::half::f32_to_f16(v).to_le_bytes())
+                }
+                _ => b.copy_from_slice(&alight_kernels::half::f32_to_bf16(v).to_le_bytes()),
+            }
+        }
+        return bytes;
+    }
+    for b in bytes.iter_mut() {
+        *b = rng.next() as u8;
+    }
+    let fields: &[usize] = match ty {
+        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => &[0, 2],
+        WeightType::Q6_K => &[208],
+        _ => &[0],
+    };
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for &f in fields {
+            let d = alight_kernels::half::f32_to_f16(uniform(rng, -0.05, 0.05));
+            block[f..f + 2].copy_from_slice(&d.to_le_bytes());
+        }
+    }
+    bytes
+}
+
+/// Activations as networks have them: mostly small, a few large.
+fn random_activations(rng: &mut Rng, n: usize) -> Vec<f32> {
+    (0..n).map(|i| uniform(rng, -1.0, 1.0) * if i % 61 == 7 { 40.0 } else { 1.0 }).collect()
+}
+
+struct Case {
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    tokens: usize,
+    blocks: Vec<u8>,
+    x: Vec<f32>,
+    /// What rounding the activations can do to each output at most.
+    bound: Vec<f64>,
+    exact: Vec<f64>,
+}
+
+impl Case {
+    fn new(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize, tokens: usize) -> Case {
+        let blocks = random_blocks(rng, ty, rows, cols);
+        let x = random_activations(rng, tokens * cols);
+        let mut w = vec![0f32; rows * cols];
+        dequantize_row(ty, &blocks, &mut w);
+        let (mut exact, mut bound) = (vec![], vec![]);
+        // One unit of the integers is max / limit of its group; rounding is off by half of it.
+        let (group, limit) = if tokens == 1 { (256, 32512.0) } else { (32, 127.0) };
+        for x in x.chunks_exact(cols) {
+            for w in w.chunks_exact(cols) {
+                let (mut y, mut err, mut size) = (0f64, 0f64, 0f64);
+                for (x, w) in x.chunks(group).zip(w.chunks(group)) {
+                    let max = x.iter().fold(0f32, |m, x| m.max(x.abs())) as f64;
+                    for (x, w) in x.iter().zip(w) {
+                        y += *x as f64 * *w as f64;
+                        err += w.abs() as f64 * max / limit / 2.0;
+                        size += (x * w).abs() as f64;
+                    }
+                }
+                exact.push(y);
+                // f32 accumulation adds at most some ulps of the sum of magnitudes. With an
+                // offset, d·q and m cancel, so their own magnitudes count: hence the factor.
+                bound.push(if ty.is_float() { 0.0 } else { err * 1.0001 } + size * 2e-6 * 16.0);
+            }
+        }
+        Case { ty, rows, cols, tokens, blocks, x, bound, exact }
+    }
+
+    fn run(&self, isa: Isa, rows: std::ops::Range<usize>) -> Vec<f32> {
+        let w = Matrix::new(self.ty, &self.blocks, self.rows, self.cols).unwrap();
+        // Larger than needed, and dirty, so that stale contents would show.
+        let mut act = Activations::new(self.tokens + 1, self.cols + 300);
+        act.begin(isa, self.tokens, self.cols, Kinds::of([self.ty]));
+        for t in 0..self.tokens {
+            act.put(t, &vec![1e3; self.cols]);
+        }
+        for (t, x) in self.x.chunks_exact(self.cols).enumerate() {
+            act.put(t, x);
+        }
+        let mut out = vec![f32::NAN; self.tokens * self.rows];
+        let mut scratch = MatmulScratch::new();
+        let y = Output::new(&mut out, self.rows);
+        // SAFETY: one thread.
+        unsafe { matmul(&w, rows, &act, y, &mut scratch) };
+        out
+    }
+
+    fn check(&self) {
+        let scalar = self.run(Isa::Scalar, 0..self.rows);
+        for isa in Isa::available() {
+            let out = self.run(isa, 0..self.rows);
+            for (i, &y) in out.iter().enumerate() {
+                let what = format!(
+                    "{} {isa} {}×{} tokens {} output {i}",
+                    self.ty, self.rows, self.cols, self.tokens
+                );
+                let (exact, bound) = (self.exact[i], self.bound[i]);
+                let off = (y as f64 - exact).abs();
+                assert!(off <= bound, "{what}: {y}, exact {exact}, off by {off} > {bound}");
+                let apart = (y as f64 - scalar[i] as f64).abs();
+                // The same integers: only the order of f32 sums differs.
+                let most =
+                    1e-5 * (1.0 + exact.abs()) + bound * if self.tokens == 1 { 1.0 } else { 0.05 };
+                assert!(apart <= most, "{what}: {y}, scalar {}", scalar[i]);
+            }
+        }
+    }
+}
+
+#[test]
+fn products_are_as_exact_as_the_activations_allow() {
+    let mut rng = Rng(1);
+    for ty in WeightType::ALL {
+        for (rows, cols) in [(1, 256), (7, 512), (33, 768), (64, 1024), (16, 2304)] {
+            for tokens in [1, 2, 3, 5, 6, 7, 13] {
+                Case::new(&mut rng, ty, rows, cols, tokens).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn tails_shorter_than_a_step() {
+    let mut rng = Rng(2);
+    for ty in WeightType::ALL.into_iter().filter(|t| t.block_len() == 32) {
+        for cols in [32, 64, 96, 288, 352, 576, 640, 800, 1504] {
+            for tokens in [1, 4, 6] {
+                Case::new(&mut rng, ty, 37, cols, tokens).check();
+            }
+        }
+    }
+    for ty in WeightType::ALL.into_iter().filter(|t| t.is_float()) {
+        for cols in [1, 3, 15, 17, 100, 255, 257, 600] {
+            for tokens in [1, 4, 6] {
+                Case::new(&mut rng, ty, 19, cols, tokens).check();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_range_of_rows_writes_only_itself() {
+    let mut rng = Rng(3);
+    for ty in [WeightType::Q4_0, WeightType::Q6_K, WeightType::F16] {
+        for tokens in [1, 8] {
+            let case = Case::new(&mut rng, ty, 70, 512, tokens);
+            for isa in Isa::available() {
+                let whole = case.run(isa, 0..70);
+                let part = case.run(isa, 33..47);
+                for t in 0..tokens {
+                    for r in 0..70 {
+                        let v = part[t * 70 + r];
+                        if (33..47).contains(&r) {
+                            // Panels begin elsewhere, but each row is summed in the same order.
+                            assert_eq!(v.to_bits(), whole[t * 70 + r].to_bits(), "{ty} {isa} {r}");
+                        } else {
+                            assert!(v.is_nan(), "{ty} {isa}: row {r} was written");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Class 10 of the malformed input: any bits in scales and quants are computed without a crash.
+#[test]
+fn hostile_blocks_are_computed_without_harm() {
+    let mut rng = Rng(4);
+    for ty in WeightType::ALL {
+        for fill in [0xffu8, 0x7c, 0xfc, 0x00, 0x01] {
+            let blocks = vec![fill; ty.row_bytes(512).unwrap() * 20];
+            let w = Matrix::new(ty, &blocks, 20, 512).unwrap();
+            for isa in Isa::available() {
+                for tokens in [1, 3] {
+                    let mut act = Activations::new(tokens, 512);
+                    act.begin(isa, tokens, 512, Kinds::of([ty]));
+                    for t in 0..tokens {
+                        let mut x = random_activations(&mut rng, 512);
+                        (x[0], x[100], x[200]) = (f32::NAN, f32::INFINITY, -1e-42);
+                        act.put(t, &x);
+                    }
+                    let mut out = vec![0f32; 20 * tokens];
+                    // SAFETY: one thread.
+                    unsafe {
+                        matmul(
+                            &w,
+                            0..20,
+                            &act,
+                            Output::new(&mut out, 20),
+                            &mut MatmulScratch::new(),
+                        )
+                    };
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zero_and_tiny_activations_give_zero() {
+    let mut rng = Rng(5);
+    for ty in WeightType::ALL.into_iter().filter(|t| !t.is_float()) {
+        let blocks = random_blocks(&mut rng, ty, 5, 512);
+        let w = Matrix::new(ty, &blocks, 5, 512).unwrap();
+        for isa in Isa::available() {
+            for (tokens, x) in [(1, 0.0), (2, 0.0), (1, 1e-45), (2, 1e-45)] {
+                let mut act = Activations::new(tokens, 512);
+                act.begin(isa, tokens, 512, Kinds::of([ty]));
+                for t in 0..tokens {
+                    act.put(t, &[x; 512]);
+                }
+                let mut out = vec![1f32; 5 * tokens];
+                // SAFETY: one thread.
+                unsafe {
+                    matmul(&w, 0..5, &act, Output::new(&mut out, 5), &mut MatmulScratch::new())
+                };
+                assert!(out.iter().all(|y| y.abs() < 1e-30), "{ty} {isa}: {out:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_matrix_knows_its_size() {
+    assert!(Matrix::new(WeightType::Q4_0, &[0; 18 * 6], 3, 64).is_ok());
+    assert!(Matrix::new(WeightType::Q4_0, &[0; 18 * 6], 3, 63).is_err());
+    assert!(Matrix::new(WeightType::Q4_0, &[0; 18 * 6 + 1], 3, 64).is_err());
+    assert!(Matrix::new(WeightType::F32, &[], usize::MAX, 64).is_err());
+}
