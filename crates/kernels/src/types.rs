@@ -81,7 +81,7 @@ impl WeightType {
 
     /// Bytes of a row of `k` weights, or `None` if `k` is not a whole number of blocks.
     pub const fn row_bytes(self, k: usize) -> Option<usize> {
-        if k % self.block_len() != 0 {
+        if !k.is_multiple_of(self.block_len()) {
             return None;
         }
         (k / self.block_len()).checked_mul(self.block_bytes())

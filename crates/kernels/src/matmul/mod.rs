@@ -157,7 +157,7 @@ impl<'a> Output<'a> {
     /// # Panics
     /// If they lie outside the buffer.
     #[inline]
-    pub unsafe fn row_mut(&self, t: usize, n: Range<usize>) -> &mut [f32] {
+    pub unsafe fn row_mut(self, t: usize, n: Range<usize>) -> &'a mut [f32] {
         assert!(n.start <= n.end && t * self.stride + n.end <= self.len);
         // SAFETY: in bounds by the assertion, unaliased by the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(t * self.stride + n.start), n.len()) }
