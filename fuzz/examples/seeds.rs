@@ -1,0 +1,129 @@
+//! Writes the seeds of the fuzz targets to `fuzz/corpus`: small files that are in order, of every
+//! version, with every type of value and of tensor, so that the fuzzer starts behind the first
+//! checks.
+//!
+//!     cargo +nightly run --manifest-path fuzz/Cargo.toml --example seeds
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+
+fn main() -> io::Result<()> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut files: Vec<(String, Vec<u8>)> = vec![
+        ("empty".into(), Builder::new().header()),
+        ("values".into(), values().header()),
+        ("arrays".into(), arrays().header()),
+        ("vocabulary".into(), vocabulary().header()),
+        ("version-1".into(), version_1()),
+    ];
+    let mut version_2 = values().header();
+    version_2[4] = 2;
+    files.push(("version-2".into(), version_2));
+    for ty in GgmlType::ALL {
+        let mut builder = Builder::new();
+        let added = builder.tensor("blk.0.attn_q.weight", *ty, &[ty.block_len(), 2]);
+        added.map_err(io::Error::other)?;
+        files.push((format!("type-{ty}"), builder.file(|_, out| out.fill(0x11))));
+    }
+    for shift in 3..13 {
+        let mut builder = Builder::with_alignment(1 << shift);
+        builder.str("general.architecture", "llama");
+        builder.tensor("a", GgmlType::F32, &[3]).map_err(io::Error::other)?;
+        builder.tensor("b", GgmlType::Q8_0, &[32, 1, 2, 1]).map_err(io::Error::other)?;
+        files.push((format!("alignment-{shift}"), builder.file(|_, out| out.fill(0x22))));
+    }
+    write(corpus.join("gguf"), &files)?;
+
+    let shards = |name: &str, files: &[Vec<u8>]| {
+        let mut out = (name.len() as u16).to_le_bytes().to_vec();
+        out.extend(name.as_bytes());
+        for file in files {
+            out.extend((file.len() as u16).to_le_bytes());
+            out.extend(file);
+        }
+        out
+    };
+    let three: Vec<Vec<u8>> = (0..3).map(shard).collect::<io::Result<_>>()?;
+    write(
+        corpus.join("split"),
+        &[
+            ("three".into(), shards("model-00001-of-00003.gguf", &three)),
+            ("last-first".into(), shards("model-00003-of-00003.gguf", &[three[2].clone()])),
+            ("one".into(), shards("model.gguf", &[files[1].1.clone()])),
+        ],
+    )
+}
+
+fn write(folder: PathBuf, files: &[(String, Vec<u8>)]) -> io::Result<()> {
+    fs::create_dir_all(&folder)?;
+    for (name, bytes) in files {
+        fs::write(folder.join(name), bytes)?;
+    }
+    println!("{}: {} seeds", folder.display(), files.len());
+    Ok(())
+}
+
+fn values() -> Builder {
+    let mut builder = Builder::new();
+    builder.str("general.architecture", "llama").bool("flag", true);
+    builder.u8("u8", 1).i8("i8", -1).u16("u16", 2).i16("i16", -2).u32("u32", 3).i32("i32", -3);
+    builder.u64("u64", 4).i64("i64", -4).f32("f32", 0.5).f64("f64", -0.5);
+    builder
+}
+
+fn arrays() -> Builder {
+    let mut builder = Builder::new();
+    builder.u8s("u8", &[1, 2]).i8s("i8", &[-1]).u16s("u16", &[2]).i16s("i16", &[-2]);
+    builder.u32s("u32", &[3]).i32s("i32", &[-3, 3]).u64s("u64", &[4]).i64s("i64", &[-4]);
+    builder.f32s("f32", &[0.5, f32::NAN]).f64s("f64", &[]).bools("bool", &[true, false]);
+    builder.strs("str", &["", "a", "bc"]);
+    builder
+}
+
+fn vocabulary() -> Builder {
+    let mut builder = Builder::new();
+    builder.strs("tokenizer.ggml.tokens", &["<unk>", "<s>", "</s>", "a", "\u{2581}b"]);
+    builder.f32s("tokenizer.ggml.scores", &[0.0, 0.0, 0.0, -1.0, -2.0]);
+    builder.i32s("tokenizer.ggml.token_type", &[2, 3, 3, 1, 1]);
+    builder.strs("tokenizer.ggml.merges", &["a b"]);
+    builder
+}
+
+fn shard(no: u16) -> io::Result<Vec<u8>> {
+    let mut builder = Builder::new();
+    if no == 0 {
+        builder.str("general.architecture", "llama");
+    }
+    builder.u16("split.no", no).u16("split.count", 3).i32("split.tensors.count", 2);
+    if no > 0 {
+        let name = format!("t{no}");
+        builder.tensor(&name, GgmlType::F16, &[2, 2]).map_err(io::Error::other)?;
+    }
+    Ok(builder.file(|_, out| out.fill(0x33)))
+}
+
+/// Version 1 has lengths and counts of 32 bits, and no writer here.
+fn version_1() -> Vec<u8> {
+    let mut out = b"GGUF".to_vec();
+    let string = |out: &mut Vec<u8>, text: &str| {
+        out.extend((text.len() as u32).to_le_bytes());
+        out.extend(text.as_bytes());
+    };
+    out.extend([1_u32, 1, 2].map(u32::to_le_bytes).as_flattened());
+    string(&mut out, "general.architecture");
+    out.extend(8_u32.to_le_bytes());
+    string(&mut out, "llama");
+    string(&mut out, "tokens");
+    out.extend([9_u32, 8, 2].map(u32::to_le_bytes).as_flattened());
+    string(&mut out, "a");
+    string(&mut out, "");
+    string(&mut out, "t");
+    out.extend([2_u32, 2, 2, 0].map(u32::to_le_bytes).as_flattened());
+    out.extend(0_u64.to_le_bytes());
+    out.resize(out.len().next_multiple_of(32) + 16, 0x44);
+    out
+}
