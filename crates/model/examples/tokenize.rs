@@ -1,0 +1,72 @@
+//! Tokenizes JSON lines, for comparing with other tokenizers (`scripts/agree_tokens.py`).
+//!
+//! `tokenize MODEL.gguf` reads lines `{"text": …, "parse_special": bool, "add_bos": bool | null}`
+//! on stdin (only `text` is needed) and writes one JSON array of ids per line. With `--decode` the
+//! lines are arrays of ids and the answers are strings. With `--time` it builds the tokenizer
+//! repeatedly and writes milliseconds to stderr.
+
+use std::error::Error;
+use std::io::{BufRead, Write};
+use std::time::Instant;
+
+use alight_formats::gguf;
+use alight_model::tokenizer::{EncodeOptions, Tokenizer};
+
+#[derive(serde::Deserialize)]
+struct Line {
+    text: String,
+    #[serde(default)]
+    parse_special: bool,
+    #[serde(default)]
+    add_bos: Option<bool>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut decode = false;
+    let mut time = false;
+    let mut path = None;
+    for arg in std::env::args().skip(1) {
+        match arg.as_str() {
+            "--decode" => decode = true,
+            "--time" => time = true,
+            _ => path = Some(arg),
+        }
+    }
+    let path = path.ok_or("usage: tokenize [--decode] [--time] MODEL.gguf < LINES")?;
+    let bytes = std::fs::read(path)?;
+    let header = gguf::parse(&bytes)?;
+    let tokenizer = Tokenizer::from_gguf(&header)?;
+    if time {
+        let mut times: Vec<f64> = (0..15)
+            .map(|_| {
+                let start = Instant::now();
+                let built = Tokenizer::from_gguf(&header);
+                let ms = start.elapsed().as_secs_f64() * 1e3;
+                drop(built);
+                ms
+            })
+            .collect();
+        times.sort_by(f64::total_cmp);
+        eprintln!("build: best {:.2} ms, median {:.2} ms", times[0], times[times.len() / 2]);
+    }
+    let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        if decode {
+            let ids: Vec<u32> = serde_json::from_str(&line)?;
+            serde_json::to_writer(&mut out, &tokenizer.decode(&ids))?;
+        } else {
+            let Line { text, parse_special, add_bos } = serde_json::from_str(&line)?;
+            let options = EncodeOptions { add_bos, parse_special };
+            let start = Instant::now();
+            let ids = tokenizer.encode(&text, options)?;
+            if time {
+                let ms = start.elapsed().as_secs_f64() * 1e3;
+                eprintln!("{} bytes, {} tokens: {ms:.2} ms", text.len(), ids.len());
+            }
+            serde_json::to_writer(&mut out, &ids)?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,213 @@
+//! Byte-level BPE: the merges, and a part of text into tokens by them.
+//!
+//! A merge is kept as the file writes it, `left right` with one space between; its number is its
+//! rank. A pair is looked up by writing it the same way, which is exact because neither side can
+//! hold a space: byte-level text has none, and raw text has U+2581 instead. Building the table is
+//! therefore one hash per merge, with no look-up of the tokens it names; merges that name unknown
+//! tokens can do no harm, since a symbol without a token falls apart again at the end.
+//!
+//! Merging takes O(n log n) for a part of n symbols: a heap of candidate pairs, a linked list of
+//! symbols, and candidates that no longer fit are skipped when they come up.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use super::alphabet;
+use super::error::TokenizerError;
+use super::table::Strings;
+use super::vocab::{Vocab, spell_byte};
+
+/// The merges by rank.
+pub(crate) struct Merges {
+    pairs: Strings,
+}
+
+impl Merges {
+    /// Reads `count` merges. A merge without a space, or one that is there twice, is kept under
+    /// its rank but never found again, as in llama.cpp.
+    pub(crate) fn new<'a>(
+        count: usize,
+        merges: impl Iterator<Item = &'a [u8]>,
+    ) -> Result<Merges, TokenizerError> {
+        let mut pairs = Strings::with_room(count, count.saturating_mul(10));
+        for merge in merges.take(count) {
+            if let Err(None) = pairs.push(merge) {
+                return Err(TokenizerError::VocabularyTooLarge {
+                    key: "tokenizer.ggml.merges",
+                    limit: u64::from(u32::MAX),
+                });
+            }
+        }
+        Ok(Merges { pairs })
+    }
+
+    #[inline]
+    fn rank(&self, left: &[u8], right: &[u8], scratch: &mut Vec<u8>) -> Option<u32> {
+        scratch.clear();
+        scratch.extend_from_slice(left);
+        scratch.push(b' ');
+        scratch.extend_from_slice(right);
+        self.pairs.find(scratch)
+    }
+}
+
+/// A symbol of the part being merged; `len` 0: it was merged into another.
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: u32,
+    len: u32,
+    prev: u32,
+    next: u32,
+}
+
+/// No symbol.
+const NONE: u32 = u32::MAX;
+
+/// A pair that could be merged. Ordered by rank, then from left to right.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    rank: u32,
+    left: u32,
+    right: u32,
+    /// Bytes of both when it was entered: it no longer fits if they differ.
+    len: u32,
+}
+
+/// The buffers of one call of encode.
+#[derive(Default)]
+pub(crate) struct Bpe {
+    encoded: Vec<u8>,
+    symbols: Vec<Symbol>,
+    heap: BinaryHeap<Reverse<Candidate>>,
+    scratch: Vec<u8>,
+}
+
+/// How a part is turned into symbols.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    pub(crate) raw_bytes: bool,
+    pub(crate) ignore_merges: bool,
+    pub(crate) newlines_whole: bool,
+}
+
+impl Bpe {
+    /// Appends the tokens of one part (as the pre-tokeniser cut it) to `out`.
+    pub(crate) fn encode_part(
+        &mut self,
+        part: &str,
+        vocab: &Vocab,
+        merges: &Merges,
+        manner: Manner,
+        out: &mut Vec<u32>,
+    ) {
+        self.encoded.clear();
+        if manner.raw_bytes {
+            self.encoded.extend_from_slice(part.as_bytes());
+        } else {
+            for byte in part.bytes() {
+                alphabet::push_encoded(byte, &mut self.encoded);
+            }
+        }
+        let whole =
+            manner.ignore_merges || (manner.newlines_whole && part.bytes().all(|b| b == b'\n'));
+        if whole && let Some(id) = vocab.plain_id(&self.encoded) {
+            out.push(id);
+            return;
+        }
+
+        self.cut();
+        for right in 1..self.symbols.len() as u32 {
+            self.consider(right - 1, right, merges);
+        }
+        while let Some(Reverse(found)) = self.heap.pop() {
+            let left = self.symbols[found.left as usize];
+            let right = self.symbols[found.right as usize];
+            if left.len == 0 || right.len == 0 || left.len + right.len != found.len {
+                continue;
+            }
+            self.symbols[found.left as usize].len = found.len;
+            self.symbols[found.left as usize].next = right.next;
+            self.symbols[found.right as usize].len = 0;
+            if right.next != NONE {
+                self.symbols[right.next as usize].prev = found.left;
+            }
+            self.consider(left.prev, found.left, merges);
+            self.consider(found.left, right.next, merges);
+        }
+
+        let mut at = if self.symbols.is_empty() { NONE } else { 0 };
+        while at != NONE {
+            let symbol = self.symbols[at as usize];
+            let text = &self.encoded[symbol.start as usize..][..symbol.len as usize];
+            match vocab.plain_id(text) {
+                Some(id) => out.push(id),
+                None => fall_apart(text, vocab, manner, out),
+            }
+            at = symbol.next;
+        }
+    }
+
+    /// One symbol per character of the encoded part.
+    fn cut(&mut self) {
+        self.symbols.clear();
+        let mut start = 0;
+        while start < self.encoded.len() {
+            let len = char_len(self.encoded[start]).min(self.encoded.len() - start);
+            let number = self.symbols.len() as u32;
+            self.symbols.push(Symbol {
+                start: start as u32,
+                len: len as u32,
+                prev: number.checked_sub(1).unwrap_or(NONE),
+                next: number + 1,
+            });
+            start += len;
+        }
+        if let Some(last) = self.symbols.last_mut() {
+            last.next = NONE;
+        }
+    }
+
+    fn consider(&mut self, left: u32, right: u32, merges: &Merges) {
+        if left == NONE || right == NONE {
+            return;
+        }
+        let text = |i: u32| {
+            let symbol = self.symbols[i as usize];
+            &self.encoded[symbol.start as usize..][..symbol.len as usize]
+        };
+        let (l, r) = (text(left), text(right));
+        let len = (l.len() + r.len()) as u32;
+        if let Some(rank) = merges.rank(l, r, &mut self.scratch) {
+            self.heap.push(Reverse(Candidate { rank, left, right, len }));
+        }
+    }
+}
+
+/// A symbol that is no token: its characters one by one, or its bytes where the vocabulary spells
+/// those. What has no token is left out, as llama.cpp and Hugging Face do: the unknown token of
+/// such vocabularies is often the end of the text. (SmolLM2 lacks some control characters.)
+fn fall_apart(text: &[u8], vocab: &Vocab, manner: Manner, out: &mut Vec<u32>) {
+    if manner.raw_bytes {
+        for &byte in text {
+            out.extend(vocab.id(&spell_byte(byte)));
+        }
+        return;
+    }
+    let mut at = 0;
+    while at < text.len() {
+        let len = char_len(text[at]).min(text.len() - at);
+        out.extend(vocab.plain_id(&text[at..at + len]));
+        at += len;
+    }
+}
+
+/// The length of a UTF-8 character by its first byte.
+#[inline]
+pub(crate) fn char_len(first: u8) -> usize {
+    match first {
+        0..=0xbf => 1,
+        0xc0..=0xdf => 2,
+        0xe0..=0xef => 3,
+        _ => 4,
+    }
+}

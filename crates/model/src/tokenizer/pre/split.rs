@@ -1,0 +1,371 @@
+//! The splitters: each cuts a piece of text into smaller ones, as one regular expression of a
+//! tokenizer's definition does, written out by hand over character classes.
+//!
+//! Every splitter gives the ends of its parts in order; the last end is the end of the piece, the
+//! parts are not empty and together are the piece. The comment on each gives the expression, read
+//! with leftmost, first-alternative matching; what lies between two matches is a part of its own.
+//! All run in one pass; the only look back is over a run already passed once.
+
+use super::classes::{END, LETTER, MARK, NEWLINE, NUMBER, PUNCTUATION, Piece, SPACE, SYMBOL};
+
+/// Collects the ends of parts, leaving out empty ones.
+pub(crate) struct Ends<'a> {
+    /// Where the piece begins in the text.
+    base: usize,
+    /// The end of the last part, from the beginning of the piece.
+    last: usize,
+    out: &'a mut Vec<u32>,
+}
+
+impl<'a> Ends<'a> {
+    pub(crate) fn new(base: usize, out: &'a mut Vec<u32>) -> Ends<'a> {
+        Ends { base, last: 0, out }
+    }
+
+    #[inline]
+    fn cut(&mut self, at: usize) {
+        if at > self.last {
+            self.out.push((self.base + at) as u32);
+            self.last = at;
+        }
+    }
+}
+
+/// `'s|'t|'re|'ve|'m|'ll|'d`, in any ASCII case if `any_case`: the position after the match.
+fn contraction(piece: Piece<'_>, at: usize, any_case: bool) -> Option<usize> {
+    if piece.char(at) != '\'' {
+        return None;
+    }
+    let letter = |at| {
+        let c = piece.char(at);
+        if any_case { c.to_ascii_lowercase() } else { c }
+    };
+    match (letter(at + 1), letter(at + 2)) {
+        ('s' | 't' | 'm' | 'd', _) => Some(at + 2),
+        ('r' | 'v', 'e') | ('l', 'l') => Some(at + 3),
+        _ => None,
+    }
+}
+
+/// `\s+(?!\S)|\s+` at a position that holds white space: the position after the match. White
+/// space before something else leaves its last character to that, unless it is the only one.
+fn white_space(piece: Piece<'_>, at: usize) -> usize {
+    let end = piece.skip(at, SPACE);
+    if end - at > 1 && end < piece.len() { end - 1 } else { end }
+}
+
+/// `\s*[\r\n]+` at a position that holds white space: the position after the match, which is the
+/// one after the last newline of the run of white space.
+fn to_last_newline(piece: Piece<'_>, at: usize) -> Option<usize> {
+    let end = piece.skip(at, SPACE);
+    (at..end).rev().find(|&i| piece.is(i, NEWLINE)).map(|i| i + 1)
+}
+
+/// `'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+`
+pub(crate) fn gpt2(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let mut at = 0;
+    while at < piece.len() {
+        if let Some(end) = contraction(piece, at, false) {
+            at = end;
+        } else {
+            let from = at + usize::from(piece.char(at) == ' ');
+            let class = piece.class(from);
+            at = if class & (LETTER | NUMBER) != 0 {
+                piece.skip(from, class & (LETTER | NUMBER))
+            } else if class & (SPACE | END) == 0 {
+                skip_others(piece, from)
+            } else {
+                white_space(piece, at)
+            };
+        }
+        ends.cut(at);
+    }
+}
+
+/// `[^\s\p{L}\p{N}]+` from a position that matches it.
+fn skip_others(piece: Piece<'_>, mut at: usize) -> usize {
+    while !piece.is(at, SPACE | LETTER | NUMBER | END) {
+        at += 1;
+    }
+    at
+}
+
+/// How words with capitals are cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Case {
+    /// Not at all: `\p{L}+`.
+    Any,
+    /// A word is capitals and then small letters, `U*L+|U+L*`, where U is a letter but not
+    /// `a`–`z` and L a letter but not `A`–`Z`.
+    Cut,
+}
+
+/// What distinguishes the members of the family that came with cl100k and llama 3.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Words {
+    /// `(?i:'s|'t|'re|'ve|'m|'ll|'d)` as the first alternative.
+    pub(crate) contractions: bool,
+    /// The same, optional at the end of a word.
+    pub(crate) suffix: bool,
+    /// Runs of letters: `[\p{L}\p{M}]` instead of `\p{L}`.
+    pub(crate) marks: bool,
+    /// Runs of letters also take U+200C and U+200D.
+    pub(crate) joiners: bool,
+    /// `\p{M}` is not taken by the alternative of other characters.
+    pub(crate) no_marks_in_others: bool,
+    /// Whether capitals begin a word.
+    pub(crate) case: Case,
+    /// `\p{N}{1,digits}`; 0 is `\p{N}+`.
+    pub(crate) digits: usize,
+    /// The alternative of other characters takes newlines after it.
+    pub(crate) newlines_after: bool,
+    /// … and slashes.
+    pub(crate) slashes_after: bool,
+}
+
+/// The expression of llama 3: `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|
+/// ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+pub(crate) const LLAMA3: Words = Words {
+    contractions: true,
+    suffix: false,
+    marks: false,
+    joiners: false,
+    no_marks_in_others: false,
+    case: Case::Any,
+    digits: 3,
+    newlines_after: true,
+    slashes_after: false,
+};
+
+/// A member of the family of [`LLAMA3`].
+pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut Ends<'_>) {
+    let mut at = 0;
+    while at < piece.len() {
+        let contracted = if rules.contractions { contraction(piece, at, true) } else { None };
+        let class = piece.class(at);
+        if let Some(end) = contracted {
+            at = end;
+        } else if let Some(end) = word(piece, at, rules) {
+            at = end;
+        } else if class & NUMBER != 0 {
+            let end = piece.skip(at, NUMBER);
+            if rules.digits > 0 {
+                while end - at > rules.digits {
+                    at += rules.digits;
+                    ends.cut(at);
+                }
+            }
+            at = end;
+        } else if let Some(end) = others(piece, at, rules) {
+            at = end;
+        } else if class & SPACE != 0 {
+            at = to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at));
+        } else {
+            // A mark that no alternative takes.
+            at += 1;
+        }
+        ends.cut(at);
+    }
+}
+
+/// `[^\r\n\p{L}\p{N}]?` and then the run of letters.
+fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
+    let class = piece.class(at);
+    if class & (NEWLINE | LETTER | NUMBER) == 0 {
+        // The character before the word, if a word follows; otherwise it may itself be one (a
+        // mark or a joiner).
+        if let Some(end) = letters(piece, at + 1, rules) {
+            return Some(end);
+        }
+    }
+    letters(piece, at, rules)
+}
+
+fn is_letter(piece: Piece<'_>, at: usize, rules: &Words) -> bool {
+    let class = piece.class(at);
+    class & LETTER != 0
+        || (rules.marks && class & MARK != 0)
+        || (rules.joiners && matches!(piece.char(at), '\u{200c}' | '\u{200d}'))
+}
+
+fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
+    if !is_letter(piece, at, rules) {
+        return None;
+    }
+    let end = match rules.case {
+        Case::Any => {
+            let mut end = at + 1;
+            while is_letter(piece, end, rules) {
+                end += 1;
+            }
+            end
+        }
+        Case::Cut => cased(piece, at, rules),
+    };
+    if rules.suffix { Some(contraction(piece, end, true).unwrap_or(end)) } else { Some(end) }
+}
+
+/// `U*L+|U+L*` at a letter, see [`Case::Cut`].
+fn cased(piece: Piece<'_>, at: usize, rules: &Words) -> usize {
+    let upper = |i| is_letter(piece, i, rules) && !piece.char(i).is_ascii_lowercase();
+    let lower = |i| is_letter(piece, i, rules) && !piece.char(i).is_ascii_uppercase();
+    let mut capitals = at;
+    while upper(capitals) {
+        capitals += 1;
+    }
+    if lower(capitals) {
+        let mut end = capitals;
+        while lower(end) {
+            end += 1;
+        }
+        return end;
+    }
+    // U* took every letter, so it gives back until L+ has one: the last that is both.
+    match (at..capitals).rev().find(|&i| lower(i)) {
+        Some(last) => last + 1,
+        None => capitals,
+    }
+}
+
+/// ` ?[^\s\p{L}\p{N}]+` and what may follow it.
+fn others(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
+    let none = SPACE | LETTER | NUMBER | END | if rules.no_marks_in_others { MARK } else { 0 };
+    let from = at + usize::from(piece.char(at) == ' ');
+    let mut end = from;
+    while !piece.is(end, none) {
+        end += 1;
+    }
+    if end == from {
+        return None;
+    }
+    while (rules.newlines_after && piece.is(end, NEWLINE))
+        || (rules.slashes_after && piece.char(end) == '/')
+    {
+        end += 1;
+    }
+    Some(end)
+}
+
+/// `\p{N}{1,max}` (0: `\p{N}+`) set apart.
+pub(crate) fn numbers(piece: Piece<'_>, max: usize, ends: &mut Ends<'_>) {
+    runs(piece, max, |i| piece.is(i, NUMBER), ends);
+}
+
+/// `[0-9][0-9][0-9]` set apart.
+pub(crate) fn ascii_triples(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let digit = |i| piece.char(i).is_ascii_digit();
+    let mut at = 0;
+    while at < piece.len() {
+        if digit(at) && digit(at + 1) && digit(at + 2) {
+            ends.cut(at);
+            at += 3;
+            ends.cut(at);
+        } else {
+            at += 1;
+        }
+    }
+    ends.cut(at);
+}
+
+/// `[\p{P}$+<=>^~|]+` set apart; with `backtick` also that.
+pub(crate) fn punctuation(piece: Piece<'_>, backtick: bool, ends: &mut Ends<'_>) {
+    let wanted = |i| {
+        piece.is(i, PUNCTUATION)
+            || matches!(piece.char(i), '$' | '+' | '<' | '=' | '>' | '^' | '~' | '|')
+            || (backtick && piece.char(i) == '`')
+    };
+    runs(piece, 0, wanted, ends);
+}
+
+/// `[^\n]+|[\n]+`
+pub(crate) fn lines(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    runs(piece, 0, |i| piece.char(i) == '\n', ends);
+}
+
+/// `[\r\n]` set apart, one by one.
+pub(crate) fn newlines(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    runs(piece, 1, |i| piece.is(i, NEWLINE), ends);
+}
+
+/// `[一-龥぀-ゟ゠-ヿ]+` set apart.
+pub(crate) fn han_and_kana(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let wanted = |i| matches!(piece.char(i), '\u{4e00}'..='\u{9fa5}' | '\u{3040}'..='\u{30ff}');
+    runs(piece, 0, wanted, ends);
+}
+
+/// `[一-龥ࠀ-一가-퟿]+` set apart.
+pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let wanted = |i| matches!(piece.char(i), '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}');
+    runs(piece, 0, wanted, ends);
+}
+
+/// `\s?[class]+` set apart.
+pub(crate) fn spaced(piece: Piece<'_>, class: u8, ends: &mut Ends<'_>) {
+    let mut at = 0;
+    while at < piece.len() {
+        let from = at + usize::from(piece.is(at, SPACE) && piece.is(at + 1, class));
+        if piece.is(from, class) {
+            ends.cut(at);
+            at = piece.skip(from, class);
+            ends.cut(at);
+        } else {
+            at += 1;
+        }
+    }
+    ends.cut(at);
+}
+
+/// Runs of wanted characters set apart, each cut after every `max` (0: not cut).
+fn runs(piece: Piece<'_>, max: usize, wanted: impl Fn(usize) -> bool, ends: &mut Ends<'_>) {
+    let mut at = 0;
+    while at < piece.len() {
+        if !wanted(at) {
+            at += 1;
+            continue;
+        }
+        ends.cut(at);
+        let mut taken = 0;
+        while at < piece.len() && wanted(at) && (max == 0 || taken < max) {
+            at += 1;
+            taken += 1;
+        }
+        ends.cut(at);
+    }
+    ends.cut(at);
+}
+
+/// The main expression of DeepSeek 3: `[!-/:-~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|
+/// ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, where the first class is ASCII punctuation
+/// and symbols.
+pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let letters = LETTER | MARK;
+    let signs = PUNCTUATION | SYMBOL;
+    let mut at = 0;
+    while at < piece.len() {
+        let class = piece.class(at);
+        let before_word = class & (NEWLINE | LETTER | signs) == 0 && piece.is(at + 1, letters);
+        let from = at + usize::from(piece.char(at) == ' ');
+        let end =
+            if piece.char(at).is_ascii_punctuation() && piece.char(at + 1).is_ascii_alphabetic() {
+                let mut end = at + 2;
+                while piece.char(end).is_ascii_alphabetic() {
+                    end += 1;
+                }
+                end
+            } else if before_word || class & letters != 0 {
+                piece.skip(at + usize::from(before_word), letters)
+            } else if piece.is(from, signs) {
+                piece.skip(piece.skip(from, signs), NEWLINE)
+            } else if class & SPACE != 0 {
+                to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at))
+            } else {
+                // Nothing matches here: it becomes part of what lies between two matches.
+                at += 1;
+                continue;
+            };
+        ends.cut(at);
+        at = end;
+        ends.cut(at);
+    }
+    ends.cut(at);
+}

@@ -1,0 +1,400 @@
+//! Tokens with a meaning of their own: where a text begins and ends, what ends an answer, and the
+//! search for their spellings in a text.
+//!
+//! Which token is which follows llama.cpp: the ids in the metadata where they are in range, else
+//! the defaults of the tokenizer model, and then well-known spellings. The spelling decides which
+//! tokens end an answer, because files seldom say.
+
+use alight_formats::gguf::{Gguf, GgufError};
+
+use super::vocab::{Kind, Vocab};
+
+/// Ids of the tokens with a meaning. All are in range.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct SpecialIds {
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) unknown: Option<u32>,
+    pub(crate) padding: Option<u32>,
+    /// Tokens that end an answer, ascending.
+    pub(crate) ends: Vec<u32>,
+}
+
+/// End of turn.
+const EOT: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "<｜end▁of▁sentence｜>",
+    "<end_of_utterance>",
+];
+/// End of message.
+const EOM: &[&str] = &["<|eom_id|>"];
+const FIM_PREFIX: &[&str] = &[
+    "<|fim_prefix|>",
+    "<fim-prefix>",
+    "<fim_prefix>",
+    "<｜fim▁begin｜>",
+    "<PRE>",
+    "▁<PRE>",
+    "<|code_prefix|>",
+    "<|prefix|>",
+    "<|plamo:fim_prefix|>",
+];
+const FIM_SUFFIX: &[&str] = &[
+    "<|fim_suffix|>",
+    "<fim-suffix>",
+    "<fim_suffix>",
+    "<｜fim▁hole｜>",
+    "<SUF>",
+    "▁<SUF>",
+    "<|code_suffix|>",
+    "<|suffix|>",
+    "<|plamo:fim_suffix|>",
+];
+const FIM_MIDDLE: &[&str] = &[
+    "<|fim_middle|>",
+    "<fim-middle>",
+    "<fim_middle>",
+    "<｜fim▁end｜>",
+    "<MID>",
+    "▁<MID>",
+    "<|code_middle|>",
+    "<|middle|>",
+    "<|plamo:fim_middle|>",
+];
+const FIM_PAD: &[&str] = &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"];
+const FIM_REPOSITORY: &[&str] =
+    &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"];
+const FIM_SEPARATOR: &[&str] = &["<|file_sep|>", "<|plamo:file_separator|>"];
+/// Spellings that end an answer wherever they occur.
+const ENDS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+    "<|ifm|im_end|>",
+];
+
+/// The value of `tokenizer.ggml.<name>_token_id` if it is a token, else `default` if that is one.
+fn id_of(
+    gguf: &Gguf<'_>,
+    vocab: &Vocab,
+    name: &str,
+    default: Option<u32>,
+) -> Result<Option<u32>, GgufError> {
+    let count = vocab.len();
+    let default = default.filter(|&id| (id as usize) < count);
+    match gguf.value::<i64>(&format!("tokenizer.ggml.{name}_token_id")) {
+        Ok(Some(id)) => Ok(u32::try_from(id).ok().filter(|&id| (id as usize) < count).or(default)),
+        Ok(None) | Err(GgufError::OutOfRange { .. }) => Ok(default),
+        Err(error) => Err(error),
+    }
+}
+
+impl SpecialIds {
+    /// Finds the ids and marks the tokens found by their spelling as control tokens. `bos`, `eos`
+    /// and `unknown` are the defaults of the tokenizer model.
+    pub(crate) fn find(
+        gguf: &Gguf<'_>,
+        vocab: &mut Vocab,
+        bos: Option<u32>,
+        eos: Option<u32>,
+        unknown: Option<u32>,
+    ) -> Result<SpecialIds, GgufError> {
+        let bos = id_of(gguf, vocab, "bos", bos)?;
+        let eos = id_of(gguf, vocab, "eos", eos)?;
+        let unknown = id_of(gguf, vocab, "unknown", unknown)?;
+        let padding = id_of(gguf, vocab, "padding", None)?;
+        let mut either = |names: &[&str], spellings: &[&str]| -> Result<_, GgufError> {
+            let mut id = None;
+            // A later name, the deprecated one, wins.
+            for name in names {
+                id = id_of(gguf, vocab, name, id)?;
+            }
+            Ok(id.or_else(|| mark_first(vocab, spellings)))
+        };
+        let eot = either(&["eot"], EOT)?;
+        let eom = either(&["eom"], EOM)?;
+        // These three do not end an answer, but they are control tokens.
+        either(&["fim_pre", "prefix"], FIM_PREFIX)?;
+        either(&["fim_suf", "suffix"], FIM_SUFFIX)?;
+        either(&["fim_mid", "middle"], FIM_MIDDLE)?;
+        let pad = either(&["fim_pad"], FIM_PAD)?;
+        let repository = either(&["fim_rep"], FIM_REPOSITORY)?;
+        let separator = either(&["fim_sep"], FIM_SEPARATOR)?;
+
+        let mut ends: Vec<u32> =
+            [pad, repository, separator, eos, eot, eom].into_iter().flatten().collect();
+        for spelling in ENDS {
+            ends.extend(mark_first(vocab, &[spelling]));
+        }
+        for spelling in ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"] {
+            if let Some(id) = vocab.id(spelling.as_bytes()) {
+                vocab.set_kind(id, Kind::USER);
+            }
+        }
+        ends.sort_unstable();
+        ends.dedup();
+
+        // Two families give an ending spelling another meaning.
+        let end_id = |spelling: &str| {
+            let id = vocab.id(spelling.as_bytes())?;
+            ends.contains(&id).then_some(id)
+        };
+        let has = |spelling| end_id(spelling).is_some();
+        let calls = has("<|call|>") || has("<|calls|>");
+        let mut not_ends = Vec::new();
+        if let Some(id) = end_id("<|end|>")
+            && calls
+            && (has("<|return|>") || has("<|flush|>"))
+        {
+            not_ends.push((id, Kind::USER));
+        }
+        if let Some(id) = end_id("</s>")
+            && (has("<|tool_response>") || has("<|plamo:eos|>"))
+        {
+            not_ends.push((id, Kind::NORMAL));
+        }
+        for (id, kind) in not_ends {
+            ends.retain(|&end| end != id);
+            vocab.set_kind(id, kind);
+        }
+
+        mark_stripping(gguf, vocab)?;
+        Ok(SpecialIds { bos, eos, unknown, padding, ends })
+    }
+}
+
+/// The first of the spellings that is a token; marks it as a control token.
+fn mark_first(vocab: &mut Vocab, spellings: &[&str]) -> Option<u32> {
+    let id = spellings.iter().find_map(|s| vocab.id(s.as_bytes()))?;
+    vocab.set_kind(id, vocab.kind(id).or(Kind::CONTROL));
+    Some(id)
+}
+
+/// Tokens that take the white space beside them. GGUF has no field for it; llama.cpp knows it by
+/// the names of models.
+fn mark_stripping(gguf: &Gguf<'_>, vocab: &mut Vocab) -> Result<(), GgufError> {
+    let lower = |key: &str| -> Result<String, GgufError> {
+        Ok(gguf.get_str(key)?.unwrap_or("").to_ascii_lowercase())
+    };
+    let name = lower("general.name")?;
+    let pre = lower("tokenizer.ggml.pre")?;
+    let architecture = lower("general.architecture")?;
+    let mut set = |spelling: &str, kind: Kind, on: bool| {
+        if let Some(id) = vocab.id(spelling.as_bytes()) {
+            let old = vocab.kind(id);
+            vocab.set_kind(id, if on { old.or(kind) } else { old.without(kind) });
+        }
+    };
+    if ["jina-v2-de", "jina-v2-es", "jina-v2-code", "mmbert"].iter().any(|part| pre.contains(part))
+        || ["nomic-bert-moe", "jina-bert-v3"].iter().any(|part| architecture.contains(part))
+    {
+        set("<mask>", Kind::STRIP_LEFT, true);
+    } else if name.contains("phi-3") || name.contains("phi3") {
+        set("</s>", Kind::STRIP_RIGHT, true);
+        let special = Kind::CONTROL.or(Kind::USER).or(Kind::UNKNOWN);
+        for id in 0..vocab.len() as u32 {
+            let kind = vocab.kind(id);
+            if kind.has(special) {
+                vocab.set_kind(id, kind.or(Kind::STRIP_RIGHT));
+            }
+        }
+        for spelling in ["<unk>", "<s>", "<|endoftext|>"] {
+            if let Some(id) = vocab.id(spelling.as_bytes()) {
+                vocab.set_kind(id, vocab.kind(id).without(Kind::STRIP_RIGHT));
+            }
+        }
+    } else if name.contains("modern-bert") {
+        set("[MASK]", Kind::STRIP_LEFT, true);
+    }
+    Ok(())
+}
+
+/// A stretch of a text: still text, or a token found by its spelling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fragment {
+    /// From and to, in bytes.
+    Text(u32, u32),
+    Token(u32),
+}
+
+/// Finds the spellings of special tokens.
+///
+/// Longer spellings are found before shorter ones, wherever they stand; among those of one length
+/// the leftmost first. (llama.cpp goes through the tokens one by one, in the same order of
+/// lengths.) Time is proportional to the text times the number of distinct lengths of spellings,
+/// and a text with none is passed over once.
+pub(crate) struct Finder {
+    /// Distinct lengths of the spellings in bytes, descending.
+    lengths: Vec<u32>,
+    /// Which bytes begin a spelling.
+    begins: [bool; 256],
+    /// Which (length, first, last byte) may be a spelling.
+    filter: Vec<u64>,
+    /// Tokens of these kinds are looked for …
+    wanted: Kind,
+    /// … unless they are also of these.
+    barred: Kind,
+}
+
+const FILTER_BITS: u32 = 14;
+
+fn filter_at(len: usize, first: u8, last: u8) -> (usize, u64) {
+    let mixed = (len as u32) << 16 ^ u32::from(first) << 8 ^ u32::from(last);
+    let bit = mixed.wrapping_mul(0x9e37_79b1) >> (32 - FILTER_BITS);
+    ((bit >> 6) as usize, 1 << (bit & 63))
+}
+
+impl Finder {
+    pub(crate) fn new(vocab: &Vocab, wanted: Kind, barred: Kind) -> Finder {
+        let mut finder = Finder {
+            lengths: Vec::new(),
+            begins: [false; 256],
+            filter: vec![0; 1 << (FILTER_BITS - 6)],
+            wanted,
+            barred,
+        };
+        for (id, &kind) in (0u32..).zip(vocab.kinds()) {
+            if !finder.takes(kind) {
+                continue;
+            }
+            let text = vocab.text(id).unwrap_or_default();
+            // A spelling that is no UTF-8 could match inside a character.
+            if let (Some(&first), Some(&last)) = (text.first(), text.last())
+                && std::str::from_utf8(text).is_ok()
+            {
+                finder.begins[usize::from(first)] = true;
+                let (word, bit) = filter_at(text.len(), first, last);
+                finder.filter[word] |= bit;
+                let len = text.len() as u32;
+                // Few distinct lengths, and neighbours often have the same.
+                if let Err(at) = finder.lengths.binary_search_by(|l| len.cmp(l)) {
+                    finder.lengths.insert(at, len);
+                }
+            }
+        }
+        finder
+    }
+
+    fn takes(&self, kind: Kind) -> bool {
+        kind.has(self.wanted) && !kind.has(self.barred)
+    }
+
+    /// The token spelled by `text[at..at + len]`.
+    fn token_at(&self, text: &[u8], at: usize, len: usize, vocab: &Vocab) -> Option<u32> {
+        let spelling = text.get(at..at + len)?;
+        let (word, bit) = filter_at(len, *spelling.first()?, *spelling.last()?);
+        if self.filter[word] & bit == 0 {
+            return None;
+        }
+        let id = vocab.id(spelling)?;
+        self.takes(vocab.kind(id)).then_some(id)
+    }
+
+    /// Cuts `text` into fragments; they are in order, and no text fragment is empty.
+    pub(crate) fn partition(&self, text: &str, vocab: &Vocab) -> Vec<Fragment> {
+        let bytes = text.as_bytes();
+        // Where a spelling stands, and the longest one there.
+        let mut places: Vec<(u32, u32)> = Vec::new();
+        for (at, &byte) in bytes.iter().enumerate() {
+            if !self.begins[usize::from(byte)] {
+                continue;
+            }
+            let longest = self
+                .lengths
+                .iter()
+                .find(|&&len| self.token_at(bytes, at, len as usize, vocab).is_some());
+            if let Some(&len) = longest {
+                places.push((at as u32, len));
+            }
+        }
+        let mut fragments = Vec::new();
+        if !bytes.is_empty() {
+            fragments.push(Fragment::Text(0, bytes.len() as u32));
+        }
+        let longest = places.iter().map(|&(_, len)| len).max().unwrap_or(0);
+        for &len in self.lengths.iter().filter(|&&len| len <= longest) {
+            fragments = self.pass(bytes, len, &places, &fragments, vocab);
+        }
+        fragments
+    }
+
+    /// Takes the spellings of `len` bytes out of the text fragments.
+    fn pass(
+        &self,
+        bytes: &[u8],
+        len: u32,
+        places: &[(u32, u32)],
+        fragments: &[Fragment],
+        vocab: &Vocab,
+    ) -> Vec<Fragment> {
+        let is_space = |at: u32| matches!(bytes[at as usize], b' ' | 0x09..=0x0d);
+        let mut out = Vec::with_capacity(fragments.len());
+        let mut place = 0;
+        for &fragment in fragments {
+            let Fragment::Text(mut from, to) = fragment else {
+                out.push(fragment);
+                continue;
+            };
+            while let Some(&(at, longest)) = places.get(place) {
+                if at >= to {
+                    break;
+                }
+                place += 1;
+                if at < from || longest < len || at + len > to {
+                    continue;
+                }
+                let Some(id) = self.token_at(bytes, at as usize, len as usize, vocab) else {
+                    continue;
+                };
+                let kind = vocab.kind(id);
+                let mut left_end = at;
+                if kind.has(Kind::STRIP_LEFT) {
+                    while left_end > from && is_space(left_end - 1) {
+                        left_end -= 1;
+                    }
+                }
+                if left_end > from {
+                    out.push(Fragment::Text(from, left_end));
+                }
+                out.push(Fragment::Token(id));
+                from = at + len;
+                if kind.has(Kind::STRIP_RIGHT) {
+                    while from < to && is_space(from) {
+                        from += 1;
+                    }
+                }
+            }
+            if from < to {
+                out.push(Fragment::Text(from, to));
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,139 @@
+//! SentencePiece-style merging: the neighbours whose joint text is the token of highest score are
+//! merged first, until no neighbours make a token.
+//!
+//! The same shape as BPE (heap, linked list, stale candidates skipped), but the score of the
+//! merged token takes the place of a rank, and the whole text is one part. Of equal scores the
+//! leftmost goes first. Characters that end up in no token become byte tokens `<0xHH>`.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::bpe::char_len;
+use super::vocab::{Vocab, spell_byte};
+
+#[derive(Clone, Copy)]
+struct Symbol {
+    start: u32,
+    len: u32,
+    prev: u32,
+    next: u32,
+}
+
+const NONE: u32 = u32::MAX;
+
+/// A pair that makes a token. The greatest is merged next.
+#[derive(Clone, Copy)]
+struct Candidate {
+    score: f32,
+    left: u32,
+    right: u32,
+    len: u32,
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Candidate) -> Ordering {
+        // Scores are neither NaN nor −0 (see `Vocab::score`), so this order is the usual one.
+        self.score.total_cmp(&other.score).then(other.left.cmp(&self.left))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Candidate) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Candidate) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Candidate {}
+
+/// The buffers of one call of encode.
+#[derive(Default)]
+pub(crate) struct Spm {
+    symbols: Vec<Symbol>,
+    heap: BinaryHeap<Candidate>,
+}
+
+impl Spm {
+    /// Appends the tokens of `text` (spaces already U+2581) to `out`. A byte that has no token
+    /// becomes `unknown`, or nothing if there is none.
+    pub(crate) fn encode(
+        &mut self,
+        text: &str,
+        vocab: &Vocab,
+        unknown: Option<u32>,
+        out: &mut Vec<u32>,
+    ) {
+        let text = text.as_bytes();
+        self.cut(text);
+        for right in 1..self.symbols.len() as u32 {
+            self.consider(text, right - 1, right, vocab);
+        }
+        while let Some(found) = self.heap.pop() {
+            let left = self.symbols[found.left as usize];
+            let right = self.symbols[found.right as usize];
+            if left.len == 0 || right.len == 0 || left.len + right.len != found.len {
+                continue;
+            }
+            self.symbols[found.left as usize].len = found.len;
+            self.symbols[found.left as usize].next = right.next;
+            self.symbols[found.right as usize].len = 0;
+            if right.next != NONE {
+                self.symbols[right.next as usize].prev = found.left;
+            }
+            self.consider(text, left.prev, found.left, vocab);
+            self.consider(text, found.left, right.next, vocab);
+        }
+
+        let mut at = if self.symbols.is_empty() { NONE } else { 0 };
+        while at != NONE {
+            let symbol = self.symbols[at as usize];
+            let piece = &text[symbol.start as usize..][..symbol.len as usize];
+            if let Some(id) = vocab.plain_id(piece) {
+                out.push(id);
+            } else {
+                for &byte in piece {
+                    let id = vocab.id(&spell_byte(byte)).or_else(|| vocab.plain_id(&[byte]));
+                    out.extend(id.or(unknown));
+                }
+            }
+            at = symbol.next;
+        }
+    }
+
+    fn cut(&mut self, text: &[u8]) {
+        self.symbols.clear();
+        let mut start = 0;
+        while start < text.len() {
+            let len = char_len(text[start]).min(text.len() - start);
+            let number = self.symbols.len() as u32;
+            self.symbols.push(Symbol {
+                start: start as u32,
+                len: len as u32,
+                prev: number.checked_sub(1).unwrap_or(NONE),
+                next: number + 1,
+            });
+            start += len;
+        }
+        if let Some(last) = self.symbols.last_mut() {
+            last.next = NONE;
+        }
+    }
+
+    fn consider(&mut self, text: &[u8], left: u32, right: u32, vocab: &Vocab) {
+        if left == NONE || right == NONE {
+            return;
+        }
+        let (l, r) = (self.symbols[left as usize], self.symbols[right as usize]);
+        let len = l.len + r.len;
+        // Neighbours in the list are neighbours in the text.
+        let joint = &text[l.start as usize..][..len as usize];
+        if let Some(id) = vocab.plain_id(joint) {
+            self.heap.push(Candidate { score: vocab.score(id), left, right, len });
+        }
+    }
+}
