@@ -90,17 +90,18 @@ def prompts(name: str) -> list[str]:
 
 
 class Llama:
-    """llama.cpp at its defaults, one sequence, nothing cached between prompts."""
+    """llama.cpp at its defaults, one sequence, nothing cached between prompts. On one thread: with two it waits
+    for itself for minutes where anything else runs."""
 
-    def __init__(self, path: Path, threads: int):
+    def __init__(self, path: Path):
         import xllamacpp
 
         params = xllamacpp.CommonParams()
         params.model.path = str(path)
         params.n_ctx = CONTEXT
         params.n_parallel = 1
-        params.cpuparams.n_threads = threads
-        params.cpuparams_batch.n_threads = threads
+        params.cpuparams.n_threads = 1
+        params.cpuparams_batch.n_threads = 1
         # Its log goes to file descriptor 2, where it would bury what this script says.
         keep, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
@@ -205,7 +206,7 @@ def main() -> int:
         file = args.data / f"{name}.json"
         ends, limit = ENDS[name], LIMIT[name]
         if args.record:
-            llama = Llama(path, args.threads)
+            llama = Llama(path)
             lines = [json.dumps(llama.greedy(p, ends), ensure_ascii=False) for p in prompts(name)]
             llama.close()
             made = f"xllamacpp {importlib.metadata.version('xllamacpp')}, {TOKENS} greedy tokens, {path.name}"
@@ -225,7 +226,7 @@ def main() -> int:
         if args.live:
             # Spread over the list, so that the scripts and the long prompts are among them.
             chosen = prompts(name)[:: max(1, len(prompts(name)) // args.live)][: args.live]
-            start, llama = time.monotonic(), Llama(path, args.threads)
+            start, llama = time.monotonic(), Llama(path)
             answers = [(p, llama.greedy(p, ends)) for p in chosen]
             llama.close()
             for prompt, answer in answers:

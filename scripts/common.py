@@ -95,3 +95,25 @@ def table(rows: list[list[str]]) -> None:
     print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
     for row in rows[1:]:
         print(line(row))
+
+
+def machine() -> None:
+    """One line on what was measured on: numbers without it mean nothing."""
+    cpu = "unknown CPU"
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    load = " ".join(f"{x:.2f}" for x in os.getloadavg())
+    print(f"{cpu}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().release}, load average {load}\n")
+
+
+def warm(path: Path) -> None:
+    """Puts the file into the page cache by reading it."""
+    with path.open("rb", buffering=0) as file:
+        buffer = bytearray(4 << 20)
+        while file.readinto(buffer):
+            pass
