@@ -5,6 +5,9 @@
 //! and keeps its sign and the upper bits of its payload; f16 behaves there as the F16C instructions
 //! do, so that the tiers agree bit for bit.
 
+use crate::Isa;
+use crate::lanes::{Lanes, by_tier};
+
 /// The f32 that equals the f16 with these bits. Signalling NaNs come out quiet.
 #[inline]
 pub const fn f16_to_f32(bits: u16) -> f32 {
@@ -73,6 +76,65 @@ pub const fn f32_to_bf16(value: f32) -> u16 {
     ((bits + 0x7fff + ((bits >> 16) & 1)) >> 16) as u16
 }
 
+/// [`f16_to_f32`] of every element. Panics on different lengths.
+pub fn widen_f16(isa: Isa, from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "lengths of a conversion");
+    by_tier!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_scalar, widen_lanes)
+}
+
+/// [`f32_to_f16`] of every element. Panics on different lengths.
+pub fn narrow_f16(isa: Isa, from: &[f32], to: &mut [u16]) {
+    assert_eq!(from.len(), to.len(), "lengths of a conversion");
+    by_tier!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
+}
+
+/// [`bf16_to_f32`] of every element (compilers vectorise the plain loop). Panics on different
+/// lengths.
+pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len(), "lengths of a conversion");
+    from.iter().zip(to).for_each(|(&x, y)| *y = bf16_to_f32(x));
+}
+
+fn widen_scalar(from: &[u16], to: &mut [f32]) {
+    from.iter().zip(to).for_each(|(&x, y)| *y = f16_to_f32(x));
+}
+
+fn narrow_scalar(from: &[f32], to: &mut [u16]) {
+    from.iter().zip(to).for_each(|(&x, y)| *y = f32_to_f16(x));
+}
+
+#[inline(always)]
+unsafe fn widen_lanes<S: Lanes>(from: &[u16], to: &mut [f32]) {
+    let (p, q, n) = (from.as_ptr(), to.as_mut_ptr(), from.len().min(to.len()));
+    let mut i = 0;
+    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    unsafe {
+        while i + S::N <= n {
+            S::store(q.add(i), S::load_f16(p.add(i)));
+            i += S::N;
+        }
+        if i < n {
+            S::store_n(q.add(i), S::load_f16_n(p.add(i), n - i), n - i);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn narrow_lanes<S: Lanes>(from: &[f32], to: &mut [u16]) {
+    let (p, q, n) = (from.as_ptr(), to.as_mut_ptr(), from.len().min(to.len()));
+    let mut i = 0;
+    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    unsafe {
+        while i + S::N <= n {
+            S::store_f16(q.add(i), S::load(p.add(i)));
+            i += S::N;
+        }
+        if i < n {
+            S::store_f16_n(q.add(i), S::load_n(p.add(i), n - i), n - i);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -123,6 +185,42 @@ mod tests {
         assert_eq!(f32_to_f16(f32::MAX), 0x7c00);
         assert_eq!(f32_to_f16(f32::INFINITY), 0x7c00);
         assert_eq!(f32_to_f16(f32::from_bits(1)), 0);
+    }
+
+    #[test]
+    fn slices_agree_with_scalar_on_every_bit_pattern() {
+        let halves: Vec<u16> = (0..=u16::MAX).collect();
+        let mut state = 1u32;
+        let mut floats: Vec<f32> = (0..200_000)
+            .map(|_| {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                // Half of them near the range of f16.
+                f32::from_bits(if state & 64 == 0 {
+                    state
+                } else {
+                    state % (1 << 28) + (100 << 23)
+                })
+            })
+            .collect();
+        floats.extend([f32::NAN, -f32::NAN, f32::INFINITY, 65519.99, 65520.0, 2.98e-8, -2.99e-8]);
+        for isa in Isa::available() {
+            for skip in [0, 1, 5, 14, 17] {
+                let from = &halves[skip * 3000..];
+                let mut to = vec![0.0; from.len()];
+                widen_f16(isa, from, &mut to);
+                for (&x, y) in from.iter().zip(&to) {
+                    assert_eq!(f16_to_f32(x).to_bits(), y.to_bits(), "{isa} {x:04x}");
+                }
+                widen_bf16(from, &mut to);
+                assert_eq!(to[3].to_bits(), (from[3] as u32) << 16);
+                let from = &floats[skip..];
+                let mut to = vec![0; from.len()];
+                narrow_f16(isa, from, &mut to);
+                for (&x, &y) in from.iter().zip(&to) {
+                    assert_eq!(f32_to_f16(x), y, "{isa} {x:e} {:08x}", x.to_bits());
+                }
+            }
+        }
     }
 
     #[test]

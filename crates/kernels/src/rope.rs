@@ -9,6 +9,7 @@
 use std::f64::consts::PI;
 
 use crate::Isa;
+use crate::lanes::{Lanes, by_tier};
 
 /// Which elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,23 +143,83 @@ impl RopeTable {
 pub fn rope_apply(isa: Isa, x: &mut [f32], cos: &[f32], sin: &[f32], pairing: RopePairing) {
     assert_eq!(cos.len(), sin.len(), "cosines and sines");
     assert!(x.len() >= 2 * cos.len(), "{} elements to rotate in {}", 2 * cos.len(), x.len());
-    let _ = isa;
     let x = &mut x[..2 * cos.len()];
     match pairing {
-        RopePairing::Interleaved => {
-            for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
-                let (a, b) = (pair[0], pair[1]);
-                pair[0] = a * c - b * s;
-                pair[1] = a * s + b * c;
-            }
-        }
-        RopePairing::Halves => {
-            let (first, second) = x.split_at_mut(cos.len());
-            for (((x, y), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
-                let (a, b) = (*x, *y);
-                *x = a * c - b * s;
-                *y = a * s + b * c;
-            }
+        RopePairing::Interleaved => by_tier!(
+            isa,
+            (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
+            interleaved_scalar,
+            interleaved_lanes
+        ),
+        RopePairing::Halves => by_tier!(
+            isa,
+            (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
+            halves_scalar,
+            halves_lanes
+        ),
+    }
+}
+
+fn interleaved_scalar(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    for ((pair, c), s) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
+        let (a, b) = (pair[0], pair[1]);
+        pair[0] = a * c - b * s;
+        pair[1] = a * s + b * c;
+    }
+}
+
+fn halves_scalar(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, second) = x.split_at_mut(cos.len());
+    for (((x, y), c), s) in first.iter_mut().zip(second).zip(cos).zip(sin) {
+        let (a, b) = (*x, *y);
+        *x = a * c - b * s;
+        *y = a * s + b * c;
+    }
+}
+
+#[inline(always)]
+unsafe fn interleaved_lanes<S: Lanes>(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let whole = x.len() / S::N * S::N;
+    for i in (0..whole).step_by(S::N) {
+        // SAFETY: N elements and N / 2 cosines and sines follow; the caller vouches for the
+        // features and for cos and sin being half as long as x.
+        unsafe {
+            let p = x.as_mut_ptr().add(i);
+            let (cos, sin) = (cos.as_ptr().add(i / 2), sin.as_ptr().add(i / 2));
+            S::store(p, S::rotate_pairs(S::load(p), cos, sin));
         }
     }
+    interleaved_scalar(&mut x[whole..], &cos[whole / 2..], &sin[whole / 2..]);
+}
+
+#[inline(always)]
+unsafe fn halves_lanes<S: Lanes>(x: &mut [f32], cos: &[f32], sin: &[f32]) {
+    let (first, second) = x.split_at_mut(cos.len());
+    let mut i = 0;
+    while i < cos.len() {
+        let n = (cos.len() - i).min(S::N);
+        // SAFETY: n elements follow in all four; the caller vouches for the features and for sin
+        // being as long as cos, x twice as long.
+        unsafe {
+            let (p, q) = (first.as_mut_ptr().add(i), second.as_mut_ptr().add(i));
+            let (c, s) = (cos.as_ptr().add(i), sin.as_ptr().add(i));
+            if n == S::N {
+                let (a, b) = rotate::<S>(S::load(p), S::load(q), S::load(c), S::load(s));
+                S::store(p, a);
+                S::store(q, b);
+            } else {
+                let (c, s) = (S::load_n(c, n), S::load_n(s, n));
+                let (a, b) = rotate::<S>(S::load_n(p, n), S::load_n(q, n), c, s);
+                S::store_n(p, a, n);
+                S::store_n(q, b, n);
+            }
+        }
+        i += n;
+    }
+}
+
+#[inline(always)]
+unsafe fn rotate<S: Lanes>(a: S::V, b: S::V, cos: S::V, sin: S::V) -> (S::V, S::V) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { (S::fnma(b, sin, S::mul(a, cos)), S::fma(a, sin, S::mul(b, cos))) }
 }

@@ -26,14 +26,21 @@
 //! matters, even NaN. Within a tile a NaN *value* of a later token does spoil the earlier tokens of
 //! the tile.
 
+mod micro;
 mod scalar;
 mod store;
+mod stream;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Isa;
+use crate::lanes::by_tier;
+use scalar::attend_tile as tile_scalar;
+use scalar::{attend_merge as merge_scalar, attend_partial as partial_scalar};
 pub use store::{KvWriter, kv_store};
+use stream::attend_tile as tile_lanes;
+use stream::{attend_merge as merge_lanes, attend_partial as partial_lanes};
 
 /// Positions per line of the key cache, and what the capacity must be a multiple of.
 pub const LINE: usize = 16;
@@ -197,9 +204,9 @@ impl AttentionLimits {
     /// f32 elements of the scratch, in units of 16.
     const fn lines(&self) -> usize {
         let (rows, k, v) = (self.rows, self.k_dim, padded(self.v_dim));
-        // Queries, scores, sums, keys and values of a block, m and l and the rescaling factor.
-        let rows = rows.div_ceil(8) * 8 + 8;
-        let parts = [rows * k, rows * BLOCK, rows * v, BLOCK * k, BLOCK * v, rows * 3];
+        let rows = stream::padded_rows(rows);
+        // Queries, scores of a panel, keys and values of a block, sums, m and l; as in `stream`.
+        let parts = [rows * k, stream::PANEL * BLOCK, BLOCK * k, BLOCK * v, rows * v, 2 * rows];
         let mut lines = 0;
         let mut i = 0;
         while i < parts.len() {
@@ -313,8 +320,23 @@ pub fn attend_partial(
     scratch.check(rows, shape);
     let visible = params.visible(pos);
     let keys = keys.start.max(visible.start)..keys.end.min(visible.end);
-    let _ = isa;
-    scalar::attend_partial(params, cache, kv_head, q, keys, partial, scratch.floats());
+    let keys = if keys.is_empty() { 0..0 } else { keys };
+    let scratch = scratch.floats();
+    by_tier!(
+        isa,
+        (
+            params: &AttentionParams,
+            cache: &KvCache<'_>,
+            kv_head: usize,
+            q: &[f32],
+            pos: usize,
+            keys: Range<usize>,
+            partial: &mut [f32],
+            scratch: &mut [f32]
+        ) -> (),
+        partial_scalar,
+        partial_lanes
+    )
 }
 
 /// Joins the partial results of several ranges of the same rows.
@@ -328,8 +350,12 @@ pub fn attend_merge(isa: Isa, v_dim: usize, rows: usize, partials: &[f32], out: 
         "{} elements are no whole number of partial results",
         partials.len()
     );
-    let _ = isa;
-    scalar::attend_merge(v_dim, rows, partials, out);
+    by_tier!(
+        isa,
+        (v_dim: usize, rows: usize, partials: &[f32], out: &mut [f32]) -> (),
+        merge_scalar,
+        merge_lanes
+    )
 }
 
 /// Prefill: attends a tile of tokens to every position that each of them sees.
@@ -364,6 +390,21 @@ pub fn attend_tile(
     let end = last * q.stride + heads.end * shape.k_dim;
     assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
     scratch.check(tokens.len() * heads.len(), shape);
-    let _ = isa;
-    scalar::attend_tile(params, cache, kv_head, q, heads, tokens, first_pos, out, scratch.floats());
+    let scratch = scratch.floats();
+    by_tier!(
+        isa,
+        (
+            params: &AttentionParams,
+            cache: &KvCache<'_>,
+            kv_head: usize,
+            q: Queries<'_>,
+            heads: Range<usize>,
+            tokens: Range<usize>,
+            first_pos: usize,
+            out: &mut HeadsOut<'_>,
+            scratch: &mut [f32]
+        ) -> (),
+        tile_scalar,
+        tile_lanes
+    )
 }

@@ -60,11 +60,13 @@ fn attend_row(
     rest[1] = l;
 }
 
+#[allow(clippy::too_many_arguments)]
 pub(super) fn attend_partial(
     params: &AttentionParams,
     cache: &KvCache<'_>,
     kv_head: usize,
     q: &[f32],
+    _pos: usize,
     keys: Range<usize>,
     partial: &mut [f32],
     scratch: &mut [f32],

@@ -1,0 +1,194 @@
+//! The inner product of both halves of attention: a few rows times a few vectors of columns, all
+//! sums in registers.
+//!
+//! Scores are `Q[R][k_dim] · K[k_dim][positions]`, outputs `P[R][positions] · V[positions][v_dim]`:
+//! the same loop with other strides, on f16 as it lies in the cache or on f32. Each size is a
+//! function of its own; [`multiply`] covers a width with the largest that fit the registers.
+
+use std::marker::PhantomData;
+
+use crate::lanes::{Lanes, Outlined};
+
+/// Elements of the right-hand matrix.
+pub(super) trait Source {
+    /// As stored.
+    type E: Copy;
+    /// Whether it is f32.
+    const WIDE: bool;
+    /// # Safety
+    /// As [`Lanes::load`].
+    unsafe fn load<S: Lanes>(p: *const Self::E) -> S::V;
+    /// # Safety
+    /// As [`Lanes::load_n`].
+    unsafe fn load_n<S: Lanes>(p: *const Self::E, n: usize) -> S::V;
+}
+
+/// f16 bits, widened when loaded.
+pub(super) struct F16;
+/// f32 as it is.
+pub(super) struct F32;
+
+impl Source for F16 {
+    type E = u16;
+    const WIDE: bool = false;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const u16) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::load_f16(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Lanes>(p: *const u16, n: usize) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::load_f16_n(p, n) }
+    }
+}
+
+impl Source for F32 {
+    type E = f32;
+    const WIDE: bool = true;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const f32) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::load(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Lanes>(p: *const f32, n: usize) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::load_n(p, n) }
+    }
+}
+
+/// A matrix read by broadcasts: element `(r, k)` at `p + r * row + k`.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub p: *const f32,
+    pub row: usize,
+}
+
+/// A matrix read by vectors: element `(k, c)` at `p + k * step + c / 16 * line + c % 16`.
+pub(super) struct Right<E> {
+    pub p: *const E,
+    pub step: usize,
+    pub line: usize,
+}
+
+impl<E> Clone for Right<E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<E> Copy for Right<E> {}
+
+/// Where the product goes: `(r, c)` at `p + r * row + c`.
+#[derive(Clone, Copy)]
+pub(super) struct Sums {
+    pub p: *mut f32,
+    pub row: usize,
+    /// `None`: overwritten. `Some`: multiplied by these factors, one per row, then added to.
+    pub rescale: Option<*const f32>,
+}
+
+/// `R` rows times `NV` vectors of columns.
+struct Product<B: Source, const R: usize, const NV: usize> {
+    left: Left,
+    right: Right<B::E>,
+    k: usize,
+    /// Lanes of the last vector to read, 0 for all.
+    tail: usize,
+    sums: Sums,
+    source: PhantomData<B>,
+}
+
+impl<B: Source, const R: usize, const NV: usize> Outlined for Product<B, R, NV> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(self) {
+        let Product { left, right, k, tail, sums: to, .. } = self;
+        // SAFETY: the elements exist and the CPU has the features: the promise made to `multiply`.
+        unsafe {
+            let mut sums = [[S::splat(0.0); NV]; R];
+            let rows: [*const f32; R] = std::array::from_fn(|r| left.p.wrapping_add(r * left.row));
+            let offsets: [usize; NV] =
+                std::array::from_fn(|v| v * S::N / 16 * right.line + v * S::N % 16);
+            let mut b = right.p;
+            for k in 0..k {
+                let mut columns = [S::splat(0.0); NV];
+                for (v, column) in columns.iter_mut().enumerate() {
+                    let p = b.add(offsets[v]);
+                    *column = if tail != 0 && v == NV - 1 {
+                        B::load_n::<S>(p, tail)
+                    } else {
+                        B::load::<S>(p)
+                    };
+                }
+                for (sums, row) in sums.iter_mut().zip(rows) {
+                    let x = S::splat(*row.add(k));
+                    for (sum, column) in sums.iter_mut().zip(columns) {
+                        *sum = S::fma(x, column, *sum);
+                    }
+                }
+                // Beyond the end after the last round, hence wrapping.
+                b = b.wrapping_add(right.step);
+            }
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (v, mut sum) in sums.into_iter().enumerate() {
+                    let p = to.p.add(r * to.row + v * S::N);
+                    if let Some(factors) = to.rescale {
+                        sum = S::fma(S::load(p), S::splat(*factors.add(r)), sum);
+                    }
+                    S::store(p, sum);
+                }
+            }
+        }
+    }
+}
+
+/// `sums[R][0..width] (+)= left[R][k] · right[k][0..width]`.
+///
+/// # Safety
+/// The elements exist, and the CPU has the features of `S`. Sums are written in whole vectors: there
+/// must be room for `width` rounded up to 16.
+#[inline(always)]
+pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
+    left: Left,
+    right: Right<B::E>,
+    k: usize,
+    width: usize,
+    sums: Sums,
+) {
+    let mut c = 0;
+    macro_rules! go {
+        ($nv:literal, $tail:expr) => {{
+            // SAFETY: columns c.. exist; the rest is the caller's.
+            unsafe {
+                let p = right.p.add(c / 16 * right.line + c % 16);
+                S::outline(Product::<B, R, $nv> {
+                    left,
+                    right: Right { p, ..right },
+                    k,
+                    tail: $tail,
+                    sums: Sums { p: sums.p.add(c), ..sums },
+                    source: PhantomData,
+                });
+            }
+            c += $nv * S::N;
+        }};
+    }
+    // Sums take at most 24 of 32 registers, or 12 of 16.
+    let wide = S::N == 16;
+    while c < width {
+        let rest = width - c;
+        if R <= (if wide { 2 } else { 1 }) && rest >= 8 * S::N {
+            go!(8, 0)
+        } else if R <= (if wide { 6 } else { 3 }) && rest >= 4 * S::N {
+            go!(4, 0)
+        } else if rest >= 2 * S::N {
+            go!(2, 0)
+        } else if rest >= S::N {
+            go!(1, 0)
+        } else {
+            go!(1, rest)
+        }
+    }
+}

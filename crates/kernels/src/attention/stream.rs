@@ -1,0 +1,456 @@
+//! The SIMD tiers: rows in panels of up to 6, keys and values in blocks of 64 positions.
+//!
+//! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
+//! weighted values added to the panel's sums. With few rows (decode) keys and values are read as
+//! f16 where they lie; with many (prefill) a block is widened into scratch once for all panels.
+
+use std::ops::Range;
+
+use super::micro::{F16, F32, Left, Right, Source, Sums, multiply};
+use super::{
+    AttentionParams, BLOCK, HeadsOut, KvCache, LINE, Queries, padded, partial_len, partial_row_len,
+};
+use crate::lanes::{self, Lanes, Outlined};
+
+/// Rows that share the loads of a key or value. Six rows × four vectors leave 8 of 32 registers.
+pub(super) const PANEL: usize = 6;
+
+/// From how many rows on widening a block first is cheaper than widening at every panel.
+const WIDEN_ROWS: usize = 13;
+
+/// Rows of one call and their running state.
+struct Rows {
+    rows: usize,
+    /// Rows of all panels but the last.
+    panel: usize,
+    /// Widen blocks into scratch; then `rows` is a multiple of [`PANEL`].
+    widen: bool,
+    /// Row `r` is at position `first_pos + r / group`.
+    first_pos: usize,
+    group: usize,
+    /// Positions outside are not looked at.
+    keys: Range<usize>,
+    /// `[rows][k_dim]`.
+    q: *const f32,
+    /// `[rows][acc_stride]`.
+    acc: *mut f32,
+    acc_stride: usize,
+    /// Running maximum and sum of row `r` at `m + r * ml_stride`, `l + r * ml_stride`.
+    m: *mut f32,
+    l: *mut f32,
+    ml_stride: usize,
+    /// `[PANEL][BLOCK]`.
+    scores: *mut f32,
+}
+
+impl Rows {
+    /// What row `r` sees of a block, relative to its start.
+    #[inline(always)]
+    fn visible(&self, params: &AttentionParams, r: usize, block: usize) -> Range<usize> {
+        let v = params.visible(self.first_pos + r / self.group);
+        let (start, end) = (v.start.max(self.keys.start), v.end.min(self.keys.end));
+        start.max(block) - block..end.min(block + BLOCK).max(block) - block
+    }
+}
+
+/// Rows that a scratch for `rows` has room for.
+pub(super) const fn padded_rows(rows: usize) -> usize {
+    rows.next_multiple_of(PANEL)
+}
+
+/// Scratch, divided.
+struct Parts<'a> {
+    q: &'a mut [f32],
+    scores: &'a mut [f32],
+    keys: &'a mut [f32],
+    values: &'a mut [f32],
+    acc: &'a mut [f32],
+    ml: &'a mut [f32],
+}
+
+impl Parts<'_> {
+    /// Every part starts on a cache line.
+    fn new(scratch: &mut [f32], rows: usize, k_dim: usize, v_dim: usize) -> Parts<'_> {
+        let (rows, v) = (padded_rows(rows), padded(v_dim));
+        let (q, rest) = scratch.split_at_mut((rows * k_dim).next_multiple_of(16));
+        let (scores, rest) = rest.split_at_mut(PANEL * BLOCK);
+        let (keys, rest) = rest.split_at_mut(BLOCK * k_dim);
+        let (values, rest) = rest.split_at_mut(BLOCK * v);
+        let (acc, rest) = rest.split_at_mut(rows * v);
+        Parts { q, scores, keys, values, acc, ml: &mut rest[..2 * rows] }
+    }
+}
+
+/// See [`super::attend_partial`].
+///
+/// # Safety
+/// The CPU has the features of `S`; lengths are as `super::attend_partial` checks them.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn attend_partial<S: Lanes>(
+    params: &AttentionParams,
+    cache: &KvCache<'_>,
+    kv_head: usize,
+    q: &[f32],
+    pos: usize,
+    keys: Range<usize>,
+    partial: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let shape = cache.shape;
+    let rows = q.len() / shape.k_dim;
+    let parts = Parts::new(scratch, rows, shape.k_dim, shape.v_dim);
+    let (pad, stride) = (padded(shape.v_dim), partial_row_len(shape.v_dim));
+    for row in partial.chunks_exact_mut(stride) {
+        row.fill(0.0);
+        row[pad] = f32::NEG_INFINITY;
+    }
+    let acc = partial.as_mut_ptr();
+    let state = Rows {
+        rows,
+        // As even as possible.
+        panel: rows.div_ceil(rows.div_ceil(PANEL)),
+        widen: false,
+        first_pos: pos,
+        group: rows,
+        keys,
+        q: q.as_ptr(),
+        acc,
+        acc_stride: stride,
+        m: acc.wrapping_add(pad),
+        l: acc.wrapping_add(pad + 1),
+        ml_stride: stride,
+        scores: parts.scores.as_mut_ptr(),
+    };
+    // SAFETY: the caller's features and lengths; the parts are sized for these rows.
+    unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
+}
+
+/// See [`super::attend_tile`].
+///
+/// # Safety
+/// The CPU has the features of `S`; lengths are as `super::attend_tile` checks them.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+pub(super) unsafe fn attend_tile<S: Lanes>(
+    params: &AttentionParams,
+    cache: &KvCache<'_>,
+    kv_head: usize,
+    q: Queries<'_>,
+    heads: Range<usize>,
+    tokens: Range<usize>,
+    first_pos: usize,
+    out: &mut HeadsOut<'_>,
+    scratch: &mut [f32],
+) {
+    let shape = cache.shape;
+    let group = heads.len();
+    let rows = tokens.len() * group;
+    let parts = Parts::new(scratch, rows, shape.k_dim, shape.v_dim);
+    let mut packed = parts.q.chunks_exact_mut(shape.k_dim);
+    for t in tokens.clone() {
+        let heads = &q.data[t * q.stride + heads.start * shape.k_dim..][..group * shape.k_dim];
+        for (q, packed) in heads.chunks_exact(shape.k_dim).zip(&mut packed) {
+            packed.copy_from_slice(q);
+        }
+    }
+    // Rows that fill the last panel: their queries are zeros and their results are dropped.
+    packed.for_each(|q| q.fill(0.0));
+    let widen = rows >= WIDEN_ROWS;
+    let (panel, all) = if widen {
+        (PANEL, padded_rows(rows))
+    } else {
+        (rows.div_ceil(rows.div_ceil(PANEL)), rows)
+    };
+    parts.acc.fill(0.0);
+    let (m, l) = parts.ml.split_at_mut(all);
+    m.fill(f32::NEG_INFINITY);
+    l.fill(0.0);
+    let pad = padded(shape.v_dim);
+    let first = first_pos + tokens.start;
+    let state = Rows {
+        rows: all,
+        panel,
+        widen,
+        first_pos: first,
+        group,
+        keys: params.visible(first).start..first_pos + tokens.end,
+        q: parts.q.as_ptr(),
+        acc: parts.acc.as_mut_ptr(),
+        acc_stride: pad,
+        m: m.as_mut_ptr(),
+        l: l.as_mut_ptr(),
+        ml_stride: 1,
+        scores: parts.scores.as_mut_ptr(),
+    };
+    // SAFETY: the caller's features and lengths; the parts are sized for these rows.
+    unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
+    for (i, t) in tokens.enumerate() {
+        for (j, h) in heads.clone().enumerate() {
+            let r = i * group + j;
+            let out = out.row(t, h, shape.v_dim);
+            let inverse = if l[r] == 0.0 { 0.0 } else { 1.0 / l[r] };
+            out.copy_from_slice(&parts.acc[r * pad..][..shape.v_dim]);
+            // SAFETY: the caller's features.
+            unsafe { lanes::map::<S>(out, lanes::Times(inverse)) }
+        }
+    }
+}
+
+/// All blocks of `state.keys` for all rows.
+///
+/// # Safety
+/// The CPU has the features of `S`; `state` describes memory that exists; `keys` and `values` hold a
+/// block of f32 (values padded to 16).
+#[inline(always)]
+unsafe fn stream<S: Lanes>(
+    params: &AttentionParams,
+    cache: &KvCache<'_>,
+    kv_head: usize,
+    state: &Rows,
+    keys: &mut [f32],
+    values: &mut [f32],
+) {
+    let (k_dim, v_dim) = (cache.shape.k_dim, cache.shape.v_dim);
+    let (k_cache, v_cache) = (cache.keys(kv_head), cache.values(kv_head));
+    let (start, end) = (state.keys.start, state.keys.end);
+    let mut block = start / BLOCK * BLOCK;
+    while block < end {
+        let (low, high) = (block.max(start), end.min(block + BLOCK));
+        // Whole lines of keys: the capacity is a multiple of a line, so they exist.
+        let lines = low / LINE * LINE..high.next_multiple_of(LINE);
+        // SAFETY: low..high and lines lie within the capacity; the rest is the caller's.
+        unsafe {
+            if state.widen {
+                let offset = (lines.start - block) * k_dim;
+                let from = &k_cache[lines.start * k_dim..lines.end * k_dim];
+                widen_rows::<S>(from, from.len(), from.len(), &mut keys[offset..]);
+                let pad = padded(v_dim);
+                let from = &v_cache[low * v_dim..high * v_dim];
+                widen_rows::<S>(from, v_dim, pad, &mut values[(low - block) * pad..]);
+                let k = Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim };
+                let v = Right { p: values.as_ptr(), step: pad, line: LINE };
+                panels::<S, F32>(params, k_dim, pad, state, block, k, v);
+            } else {
+                // The block may reach beyond the cache; only its existing part is touched.
+                let p = k_cache.as_ptr().wrapping_add(block * k_dim);
+                let k = Right { p, step: LINE, line: LINE * k_dim };
+                let p = v_cache.as_ptr().wrapping_add(block * v_dim);
+                let v = Right { p, step: v_dim, line: LINE };
+                panels::<S, F16>(params, k_dim, v_dim, state, block, k, v);
+            }
+        }
+        block += BLOCK;
+    }
+}
+
+/// Widens rows of `n` f16 to rows of `pad` f32, zeros beyond `n`. `pad` is a multiple of 16.
+///
+/// # Safety
+/// The CPU has the features of `S`.
+#[inline(always)]
+unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pad: usize, to: &mut [f32]) {
+    for (from, to) in from.chunks_exact(n).zip(to.chunks_exact_mut(pad)) {
+        let (p, q) = (from.as_ptr(), to.as_mut_ptr());
+        let mut i = 0;
+        // SAFETY: within the chunks; the caller's features.
+        unsafe {
+            while i + S::N <= n {
+                S::store(q.add(i), S::load_f16(p.add(i)));
+                i += S::N;
+            }
+            if i < n {
+                S::store(q.add(i), S::load_f16_n(p.add(i), n - i));
+                i += S::N;
+            }
+            while i < pad {
+                S::store(q.add(i), S::splat(0.0));
+                i += S::N;
+            }
+        }
+    }
+}
+
+/// One block for every panel.
+///
+/// # Safety
+/// The CPU has the features of `S`; `state` describes memory that exists; keys (whole lines) and
+/// values exist for every position of the block that a row sees.
+#[inline(always)]
+unsafe fn panels<S: Lanes, B: Source>(
+    params: &AttentionParams,
+    k_dim: usize,
+    v_cols: usize,
+    state: &Rows,
+    block: usize,
+    k: Right<B::E>,
+    v: Right<B::E>,
+) {
+    let mut row = 0;
+    while row < state.rows {
+        let n = state.panel.min(state.rows - row);
+        // Later rows see no earlier start and no earlier end.
+        let low = state.visible(params, row, block).start;
+        let high = state.visible(params, row + n - 1, block).end;
+        if low < high {
+            let (first, last) = (low / LINE * LINE, high.next_multiple_of(LINE));
+            let mut rescale = [0f32; 16];
+            // SAFETY: the caller's; columns stay within the block, rows within the panel.
+            unsafe {
+                let q = Left { p: state.q.add(row * k_dim), row: k_dim };
+                let k = Right { p: k.p.wrapping_add(first / LINE * k.line), ..k };
+                let p = state.scores.add(first);
+                let scores = Sums { p, row: BLOCK, rescale: None };
+                rows::<S, B>(n, q, k, k_dim, last - first, scores);
+                let weights =
+                    Weights { params, state, block, row, n, first, last, rescale: &mut rescale };
+                S::outline(weights);
+                let p = Left { p: state.scores.add(low), row: BLOCK };
+                let v = Right { p: v.p.wrapping_add(low * v.step), ..v };
+                let acc = Sums {
+                    p: state.acc.add(row * state.acc_stride),
+                    row: state.acc_stride,
+                    rescale: Some(rescale.as_ptr()),
+                };
+                rows::<S, B>(n, p, v, high - low, v_cols, acc);
+            }
+        }
+        row += n;
+    }
+}
+
+/// [`multiply`] for `n` rows; blocks of f32 come with full panels only.
+///
+/// # Safety
+/// As for [`multiply`].
+#[inline(always)]
+unsafe fn rows<S: Lanes, B: Source>(
+    n: usize,
+    left: Left,
+    right: Right<B::E>,
+    k: usize,
+    width: usize,
+    sums: Sums,
+) {
+    // SAFETY: the caller's.
+    unsafe {
+        if B::WIDE {
+            return multiply::<S, B, PANEL>(left, right, k, width, sums);
+        }
+        match n {
+            1 => multiply::<S, B, 1>(left, right, k, width, sums),
+            2 => multiply::<S, B, 2>(left, right, k, width, sums),
+            3 => multiply::<S, B, 3>(left, right, k, width, sums),
+            4 => multiply::<S, B, 4>(left, right, k, width, sums),
+            5 => multiply::<S, B, 5>(left, right, k, width, sums),
+            _ => multiply::<S, B, 6>(left, right, k, width, sums),
+        }
+    }
+}
+
+/// Turns the products of a panel's columns `first..last` into weights: scale, soft cap, masks,
+/// online softmax. Updates `m` and `l` and says by how much earlier sums shrink.
+struct Weights<'a> {
+    params: &'a AttentionParams,
+    state: &'a Rows,
+    block: usize,
+    row: usize,
+    n: usize,
+    first: usize,
+    last: usize,
+    rescale: &'a mut [f32; 16],
+}
+
+impl Outlined for Weights<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(self) {
+        let Weights { params, state, block, row, n, first, last, rescale } = self;
+        // Columns that every row of the panel sees need no mask.
+        let all =
+            state.visible(params, row + n - 1, block).start..state.visible(params, row, block).end;
+        let mask = all.start > first || all.end < last;
+        // SAFETY: `panels` vouches for rows and columns, `last - first` is a multiple of 16; the
+        // caller has the features.
+        unsafe {
+            let scale = S::splat(params.scale);
+            let (mut shift, mut reference) = ([0f32; 16], [0f32; PANEL]);
+            for r in 0..n {
+                let scores = state.scores.add(r * BLOCK);
+                if let Some(cap) = params.softcap {
+                    for c in (first..last).step_by(S::N) {
+                        let s = S::mul(S::load(scores.add(c)), scale);
+                        S::store(scores.add(c), lanes::softcap::<S>(s, cap));
+                    }
+                } else {
+                    for c in (first..last).step_by(S::N) {
+                        S::store(scores.add(c), S::mul(S::load(scores.add(c)), scale));
+                    }
+                }
+                if mask {
+                    let seen = state.visible(params, row + r, block);
+                    for c in (first..seen.start.min(last)).chain(seen.end.max(first)..last) {
+                        scores.add(c).write(f32::NEG_INFINITY);
+                    }
+                }
+                let mut max = S::splat(f32::NEG_INFINITY);
+                for c in (first..last).step_by(S::N) {
+                    max = S::max(S::load(scores.add(c)), max);
+                }
+                let m = state.m.add((row + r) * state.ml_stride);
+                let new = S::largest(max).max(*m);
+                // Nothing above -inf so far: any finite reference gives weights of 0.
+                reference[r] = if new == f32::NEG_INFINITY { 0.0 } else { new };
+                shift[r] = *m - reference[r];
+                *m = new;
+            }
+            S::store(rescale.as_mut_ptr(), lanes::exp_negative::<S>(S::load(shift.as_ptr())));
+            for r in 0..n {
+                let scores = state.scores.add(r * BLOCK);
+                let reference = S::splat(reference[r]);
+                let mut sum = S::splat(0.0);
+                for c in (first..last).step_by(S::N) {
+                    let s = S::sub(S::load(scores.add(c)), reference);
+                    let p = lanes::exp_negative::<S>(s);
+                    S::store(scores.add(c), p);
+                    sum = S::add(sum, p);
+                }
+                let l = state.l.add((row + r) * state.ml_stride);
+                *l = *l * rescale[r] + S::sum(sum);
+            }
+        }
+    }
+}
+
+/// See [`super::attend_merge`].
+///
+/// # Safety
+/// The CPU has the features of `S`; lengths are as `super::attend_merge` checks them.
+#[inline(always)]
+pub(super) unsafe fn attend_merge<S: Lanes>(
+    v_dim: usize,
+    rows: usize,
+    partials: &[f32],
+    out: &mut [f32],
+) {
+    let (pad, stride) = (padded(v_dim), partial_row_len(v_dim));
+    for (row, out) in out.chunks_exact_mut(v_dim).enumerate() {
+        let states = || {
+            partials.chunks_exact(partial_len(rows, v_dim)).map(|p| &p[row * stride..][..stride])
+        };
+        let m = states().fold(f32::NEG_INFINITY, |m, s| m.max(s[pad]));
+        let reference = if m == f32::NEG_INFINITY { 0.0 } else { m };
+        out.fill(0.0);
+        let mut l = 0f32;
+        for state in states().filter(|s| s[pad + 1] != 0.0) {
+            let weight = (state[pad] - reference).exp();
+            l += weight * state[pad + 1];
+            // SAFETY: a state is at least as long as a row; the caller's features.
+            unsafe { lanes::zip::<S>(out, state, lanes::AddTimes(weight)) }
+        }
+        let inverse = if l == 0.0 { 0.0 } else { 1.0 / l };
+        // SAFETY: the caller's features.
+        unsafe { lanes::map::<S>(out, lanes::Times(inverse)) }
+    }
+}

@@ -1,0 +1,125 @@
+//! exp, tanh and what is made of them, on lanes.
+//!
+//! Polynomials: ours, fitted for the least maximal relative error (Lawson's iteration). The errors
+//! stated are what the tests in this file allow; they try one in some hundred f32 patterns of all
+//! signs and magnitudes.
+
+// The coefficients are as the fit gave them.
+#![allow(clippy::excessive_precision)]
+
+use super::Lanes;
+
+/// `e^x`, within 2 ulp (1 ulp below 2^-126). Exactly 0 below -104, infinity above 88.73; NaN stays.
+#[inline(always)]
+pub(crate) unsafe fn exp<S: Lanes>(x: S::V) -> S::V {
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        // Bounds with room: e^-104 rounds to 0 and e^89 to infinity. NaN passes as second operand.
+        exp_bounded::<S>(S::max(S::splat(-104.0), S::min(S::splat(89.0), x)))
+    }
+}
+
+/// [`exp`] for `x <= 0` (or NaN).
+#[inline(always)]
+pub(crate) unsafe fn exp_negative<S: Lanes>(x: S::V) -> S::V {
+    // SAFETY: the caller vouches for the features.
+    unsafe { exp_bounded::<S>(S::max(S::splat(-104.0), x)) }
+}
+
+/// For `x` in -104..=89: `2^n e^r` with `|r| <= ln 2 / 2`.
+#[inline(always)]
+unsafe fn exp_bounded<S: Lanes>(x: S::V) -> S::V {
+    /// ln 2 as the sum of two f32.
+    const LN2: [f32; 2] = [0.693_147_182_464_599_6, -1.904_654_323_148_236e-9];
+    /// `e^r ≈ 1 + r + r² (C[0] + C[1] r + …)`, relative error 3.1e-9.
+    const C: [f32; 5] =
+        [4.999_999_343e-1, 1.666_652_040e-1, 4.166_839_079e-2, 8.368_745_173e-3, 1.381_454_016e-3];
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
+        let r = S::fnma(n, S::splat(LN2[0]), x);
+        let r = S::fnma(n, S::splat(LN2[1]), r);
+        // Two halves of the polynomial beside each other, for a shorter chain.
+        let r2 = S::mul(r, r);
+        let low = S::fma(S::splat(C[1]), r, S::splat(C[0]));
+        let high = S::fma(S::splat(C[3]), r, S::splat(C[2]));
+        let high = S::fma(S::splat(C[4]), r2, high);
+        let p = S::fma(high, r2, low);
+        let p = S::fma(p, r2, r);
+        S::ldexp(S::add(p, S::splat(1.0)), n)
+    }
+}
+
+/// `tanh x`, within 2 ulp. ±1 for large `x`; NaN and the sign of zero stay.
+#[inline(always)]
+pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
+    /// `tanh x ≈ x + x³ (T[0] + T[1] x² + …)` for `|x| < 0.63`, relative error 4.8e-9.
+    const T: [f32; 5] = [
+        -3.333_327_806e-1,
+        1.333_133_100e-1,
+        -5.373_000_685e-2,
+        2.060_617_573e-2,
+        -5.666_976_107e-3,
+    ];
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let a = S::abs(x);
+        let x2 = S::mul(x, x);
+        let mut p = S::splat(T[4]);
+        for c in [T[3], T[2], T[1], T[0]] {
+            p = S::fma(p, x2, S::splat(c));
+        }
+        let small = S::fma(S::mul(p, x2), x, x);
+        let one = S::splat(1.0);
+        let two = S::splat(2.0);
+        let e = exp::<S>(S::add(a, a));
+        let large = S::sub(one, S::div(two, S::add(e, one)));
+        S::copysign(S::select_lt(a, S::splat(0.625), small, large), x)
+    }
+}
+
+/// `x / (1 + e^-v)` for `v` of the sign of `x`, right where `e^-v` overflows and for infinite `x`.
+#[inline(always)]
+unsafe fn times_sigmoid<S: Lanes>(x: S::V, v: S::V) -> S::V {
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let one = S::splat(1.0);
+        let z = exp_negative::<S>(S::sub(S::splat(0.0), S::abs(v)));
+        // Below: x z / (1 + z), where -inf · 0 must not become NaN.
+        let finite = S::max(S::splat(f32::MIN), x);
+        let numerator = S::select_lt(v, S::splat(0.0), S::mul(finite, z), x);
+        S::div(numerator, S::add(one, z))
+    }
+}
+
+/// `x / (1 + e^-x)`, within 4 ulp; -0 for -infinity.
+#[inline(always)]
+pub(crate) unsafe fn silu<S: Lanes>(x: S::V) -> S::V {
+    // SAFETY: the caller vouches for the features.
+    unsafe { times_sigmoid::<S>(x, x) }
+}
+
+/// `x/2 (1 + tanh u) = x / (1 + e^-2u)` with `u = sqrt(2/π) (x + 0.044715 x³)`.
+///
+/// Relative error at most 2⁻²¹ + 2⁻²² |2u|: the rounding of `u` is amplified where the result
+/// vanishes; at most 4 ulp for `x > -1`.
+#[inline(always)]
+pub(crate) unsafe fn gelu_tanh<S: Lanes>(x: S::V) -> S::V {
+    /// `2 sqrt(2/π)`.
+    const A: f32 = 1.595_769_121_605_730_8;
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let cubic = S::fma(S::mul(x, x), S::splat(A * 0.044715), S::splat(A));
+        times_sigmoid::<S>(x, S::mul(x, cubic))
+    }
+}
+
+/// `cap · tanh(x / cap)`.
+#[inline(always)]
+pub(crate) unsafe fn softcap<S: Lanes>(x: S::V, cap: f32) -> S::V {
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let cap = S::splat(cap);
+        S::mul(cap, tanh::<S>(S::div(x, cap)))
+    }
+}

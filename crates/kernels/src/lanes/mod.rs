@@ -1,0 +1,245 @@
+//! Vectors of f32 lanes: one source for the AVX2 and the AVX-512 form of the float kernels.
+//!
+//! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_tier!`] instantiates it
+//! inside functions that enable the tier's features and picks one of them, or the portable
+//! function. Invariant: nothing of [`Lanes`] is called except from such a function, so that
+//! everything is inlined into code that has the features.
+//!
+//! The portable tier does not use this: it is written separately, as the kernels' reference.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod math;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::Avx512;
+pub(crate) use math::{exp_negative, gelu_tanh, silu, softcap};
+
+/// Operations on one vector of `N` f32.
+///
+/// # Safety
+/// All of them need the CPU features of the tier; loads and stores need `N` (with `_n`: `n`)
+/// elements behind the pointer, no alignment.
+pub(crate) trait Lanes {
+    /// Lanes.
+    const N: usize;
+    /// A vector.
+    type V: Copy;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    /// The first `n < N` elements, zeros beyond.
+    unsafe fn load_n(p: *const f32, n: usize) -> Self::V;
+    /// The first `n < N` elements, nothing beyond.
+    unsafe fn store_n(p: *mut f32, v: Self::V, n: usize);
+    /// f16 bits, widened.
+    unsafe fn load_f16(p: *const u16) -> Self::V;
+    unsafe fn load_f16_n(p: *const u16, n: usize) -> Self::V;
+    /// Rounded to nearest even.
+    unsafe fn store_f16(p: *mut u16, v: Self::V);
+    unsafe fn store_f16_n(p: *mut u16, v: Self::V, n: usize);
+
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// `a * b + c`, rounded once.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// `c - a * b`, rounded once.
+    unsafe fn fnma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger; `b` if either is NaN.
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` if either is NaN.
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn abs(a: Self::V) -> Self::V;
+    /// The magnitude of `a` with the sign of `sign`.
+    unsafe fn copysign(a: Self::V, sign: Self::V) -> Self::V;
+    /// Per lane `a < b ? x : y`; `y` if either is NaN.
+    unsafe fn select_lt(a: Self::V, b: Self::V, x: Self::V, y: Self::V) -> Self::V;
+    /// To the nearest integer, ties to even.
+    unsafe fn round(a: Self::V) -> Self::V;
+    /// `a · 2^n` for whole `n` in -160..=130, rounded once.
+    unsafe fn ldexp(a: Self::V, n: Self::V) -> Self::V;
+    unsafe fn sum(a: Self::V) -> f32;
+    /// The largest lane; unspecified if one is NaN.
+    unsafe fn largest(a: Self::V) -> f32;
+
+    /// Calls `f` in a function of its own that has the features, and is not inlined: keeps hot loops
+    /// apart for the compiler's register allocation and the compile time.
+    unsafe fn outline<F: Outlined>(f: F) -> F::Output;
+
+    /// Rotates interleaved pairs: `(x0 c - x1 s, x0 s + x1 c)` with `N / 2` cosines and sines.
+    unsafe fn rotate_pairs(x: Self::V, cos: *const f32, sin: *const f32) -> Self::V;
+}
+
+/// Code for [`Lanes::outline`].
+pub(crate) trait Outlined {
+    /// What it returns.
+    type Output;
+    /// # Safety
+    /// As for [`Lanes`].
+    unsafe fn run<S: Lanes>(self) -> Self::Output;
+}
+
+/// A function of one vector, for [`map`].
+pub(crate) trait Unary: Copy {
+    /// # Safety
+    /// As for [`Lanes`].
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V;
+}
+
+/// A function of two vectors, for [`zip`].
+pub(crate) trait Binary: Copy {
+    /// # Safety
+    /// As for [`Lanes`].
+    unsafe fn apply<S: Lanes>(self, x: S::V, y: S::V) -> S::V;
+}
+
+/// `x · s`.
+#[derive(Clone, Copy)]
+pub(crate) struct Times(pub f32);
+
+impl Unary for Times {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { S::mul(x, S::splat(self.0)) }
+    }
+}
+
+/// `x + y · s`.
+#[derive(Clone, Copy)]
+pub(crate) struct AddTimes(pub f32);
+
+impl Binary for AddTimes {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V, y: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { S::fma(y, S::splat(self.0), x) }
+    }
+}
+
+/// `x = f(x)`, element by element.
+#[inline(always)]
+pub(crate) unsafe fn map<S: Lanes>(x: &mut [f32], f: impl Unary) {
+    let (p, n) = (x.as_mut_ptr(), x.len());
+    let mut i = 0;
+    // SAFETY: pointers stay within the slice; the caller vouches for the features.
+    unsafe {
+        while i + S::N <= n {
+            S::store(p.add(i), f.apply::<S>(S::load(p.add(i))));
+            i += S::N;
+        }
+        if i < n {
+            S::store_n(p.add(i), f.apply::<S>(S::load_n(p.add(i), n - i)), n - i);
+        }
+    }
+}
+
+/// `x = f(x, y)`, element by element; `y` must be as long as `x`.
+#[inline(always)]
+pub(crate) unsafe fn zip<S: Lanes>(x: &mut [f32], y: &[f32], f: impl Binary) {
+    let (p, q, n) = (x.as_mut_ptr(), y.as_ptr(), x.len().min(y.len()));
+    let mut i = 0;
+    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    unsafe {
+        while i + S::N <= n {
+            S::store(p.add(i), f.apply::<S>(S::load(p.add(i)), S::load(q.add(i))));
+            i += S::N;
+        }
+        if i < n {
+            let (a, b) = (S::load_n(p.add(i), n - i), S::load_n(q.add(i), n - i));
+            S::store_n(p.add(i), f.apply::<S>(a, b), n - i);
+        }
+    }
+}
+
+/// `Σ x[i] y[i]` in four vectors of sums; `y` must be as long as `x`.
+#[inline(always)]
+pub(crate) unsafe fn dot<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
+    let (p, q, n) = (x.as_ptr(), y.as_ptr(), x.len().min(y.len()));
+    let mut i = 0;
+    // SAFETY: pointers stay within both slices; the caller vouches for the features.
+    unsafe {
+        let mut sums = [S::splat(0.0); 4];
+        while i + 4 * S::N <= n {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let at = i + j * S::N;
+                *sum = S::fma(S::load(p.add(at)), S::load(q.add(at)), *sum);
+            }
+            i += 4 * S::N;
+        }
+        while i + S::N <= n {
+            sums[0] = S::fma(S::load(p.add(i)), S::load(q.add(i)), sums[0]);
+            i += S::N;
+        }
+        if i < n {
+            sums[1] = S::fma(S::load_n(p.add(i), n - i), S::load_n(q.add(i), n - i), sums[1]);
+        }
+        S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
+    }
+}
+
+/// The largest element, ignoring NaN; -infinity if there is none.
+#[inline(always)]
+pub(crate) unsafe fn largest<S: Lanes>(x: &[f32]) -> f32 {
+    let (p, n) = (x.as_ptr(), x.len());
+    let mut i = 0;
+    // SAFETY: pointers stay within the slice; the caller vouches for the features.
+    unsafe {
+        // NaN as first operand gives the second.
+        let mut m = [S::splat(f32::NEG_INFINITY); 4];
+        while i + 4 * S::N <= n {
+            for (j, m) in m.iter_mut().enumerate() {
+                *m = S::max(S::load(p.add(i + j * S::N)), *m);
+            }
+            i += 4 * S::N;
+        }
+        while i + S::N <= n {
+            m[0] = S::max(S::load(p.add(i)), m[0]);
+            i += S::N;
+        }
+        let mut max = S::largest(S::max(S::max(m[0], m[1]), S::max(m[2], m[3])));
+        for &v in &x[i..] {
+            max = max.max(v);
+        }
+        max
+    }
+}
+
+/// Calls `$scalar` or `$lanes::<tier>` inside a function with the tier's features.
+macro_rules! by_tier {
+    ($isa:expr, ($($arg:ident: $ty:ty),*) -> $ret:ty, $scalar:path, $lanes:ident) => {{
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[allow(clippy::too_many_arguments)]
+        fn avx2($($arg: $ty),*) -> $ret {
+            // SAFETY: this function has the features of the tier; slices are checked by the caller.
+            unsafe { $lanes::<$crate::lanes::Avx2>($($arg),*) }
+        }
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+        #[allow(clippy::too_many_arguments)]
+        fn avx512($($arg: $ty),*) -> $ret {
+            // SAFETY: as above.
+            unsafe { $lanes::<$crate::lanes::Avx512>($($arg),*) }
+        }
+        let isa: $crate::Isa = $isa;
+        debug_assert!(isa.is_available());
+        match isa {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: whoever made the Isa value checked that the CPU has it (crate::isa).
+            $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            _ => $scalar($($arg),*),
+        }
+    }};
+}
+pub(crate) use by_tier;
