@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGET ?= gguf
+FUZZ_TARGETS ?= gguf gguf_shaped split
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -30,7 +30,7 @@ help: ## this list
 	@echo "make build    build the release binary, $(ALIGHT)"
 	@echo "make test     everything that CI runs: format, lints, tests, agreement with llama.cpp on two real models"
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
-	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS)"
+	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
 	@echo "make models         fetch both real models into $(MODELS)/ (351 MB, once)"
 	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"
@@ -69,6 +69,8 @@ unit: models
 .PHONY: agree
 agree: models build .venv/stamp
 	$(VENV) scripts/make_dequant_vectors.py --check
+	$(VENV) crates/formats/tests/compare_with_gguf_py.py $(SMOLLM2) $(GEMMA3)
+	$(VENV) scripts/agree_tokens.py
 	$(VENV) scripts/agree_greedy.py --live 3
 
 # --- bench -------------------------------------------------------------------------------------
@@ -93,7 +95,11 @@ bench-peer:
 
 .PHONY: fuzz
 fuzz: need-rust need-fuzz
-	cargo +nightly fuzz run $(FUZZ_TARGET) -- -max_total_time=$(FUZZ_SECONDS)
+	cargo +nightly run --quiet --manifest-path fuzz/Cargo.toml --example seeds
+	@for target in $(FUZZ_TARGETS); do \
+		echo "fuzzing $$target for $(FUZZ_SECONDS) s" >&2; \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -dict=fuzz/gguf.dict || exit 1; \
+	done
 
 # --- what the others stand on ------------------------------------------------------------------
 
