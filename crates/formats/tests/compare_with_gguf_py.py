@@ -2,9 +2,10 @@
 """Holds our GGUF parser against the `gguf` package's GGUFReader: version, alignment, every metadata
 entry (key, type, value bit for bit), every tensor (name, shape, type, absolute offset, bytes).
 
-    python crates/formats/tests/compare_with_gguf_py.py models/*.gguf
+    python crates/formats/tests/compare_with_gguf_py.py [--write] [models/*.gguf]
 
-Needs `gguf` and `numpy` in the Python that runs it, and cargo. Without arguments it takes the models
+With --write it also puts what GGUFReader reads into tests/data/gguf_py.json (arrays as length and
+hash), which the test `real_models` compares with where there is no Python. Needs `gguf` and `numpy` in the Python that runs it, and cargo. Without arguments it takes the models
 in $ALIGHT_MODELS or <workspace>/models. Ends with status 1 at the first difference.
 """
 
@@ -67,14 +68,42 @@ def theirs(path):
         }
 
 
+def fnv(chunks):
+    """FNV-1a of 64 bits over all chunks of bytes."""
+    state = 0xCBF29CE484222325
+    for chunk in chunks:
+        for byte in chunk:
+            state = (state ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return state
+
+
+def short(thing):
+    """As it goes into the JSON: an array as length and hash of its elements, strings with lengths."""
+    if not isinstance(thing.get("value"), list):
+        return thing
+    kind, values = thing["type"][1:-1], thing["value"]
+    if kind == "str":
+        texts = (bytes.fromhex(v) for v in values)
+        chunks = (len(t).to_bytes(8, "little") + t for t in texts)
+    else:
+        width = 1 if kind in ("u8", "i8", "bool") else int(kind[1:]) // 8
+        chunks = (v.to_bytes(width, "little", signed=kind[0] == "i") for v in values)
+    return {"key": thing["key"], "type": thing["type"], "len": len(values), "fnv": f"{fnv(chunks):016x}"}
+
+
 def main():
-    paths = [Path(p).resolve() for p in sys.argv[1:]]
+    args = sys.argv[1:]
+    write = "--write" in args
+    paths = [Path(p).resolve() for p in args if p != "--write"]
+    written = {}
     if not paths:
         folder = Path(os.environ.get("ALIGHT_MODELS", ROOT / "models"))
         paths = sorted(folder.glob("*.gguf"))
     if not paths:
         sys.exit("no models to compare")
     for path in paths:
+        if write and path.name.startswith("random-"):
+            continue  # made on the spot, not the same everywhere
         mine, other = ours(path), list(theirs(path))
         for a, b in zip(mine, other):
             if a != b:
@@ -84,7 +113,14 @@ def main():
         entries = sum("key" in thing for thing in mine)
         elements = sum(len(t["value"]) for t in mine if "key" in t and isinstance(t["value"], list))
         tensors = sum("tensor" in thing for thing in mine)
+        written[path.name] = [short(thing) for thing in other]
         print(f"{path.name}: {entries} entries ({elements} array elements), {tensors} tensors agree")
+    if write:
+        rows = ",\n".join(
+            f"{json.dumps(name)}: [\n" + ",\n".join(json.dumps(t) for t in things) + "\n]"
+            for name, things in written.items()
+        )
+        (Path(__file__).parent / "data" / "gguf_py.json").write_text("{\n" + rows + "\n}\n")
 
 
 if __name__ == "__main__":

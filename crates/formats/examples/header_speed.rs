@@ -1,0 +1,86 @@
+//! How long a large header takes: 128,256 tokens, 280,147 merges and 128,256 token types (the sizes of
+//! Llama 3), 291 tensors; or the header of the file that is named.
+//!
+//!     cargo run --release -p alight-formats --example header_speed [FILE]
+//!
+//! Prints medians over many runs: of the parse, and of the parse and a walk over all strings.
+
+use std::error::Error;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{Gguf, Value, parse};
+
+const RUNS: usize = 201;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let bytes = match std::env::args_os().nth(1) {
+        Some(path) => std::fs::read(path)?,
+        None => llama_3()?,
+    };
+    let file = parse(&bytes)?;
+    let elements: usize = file.metadata.iter().map(|(_, value)| len(value)).sum();
+    println!(
+        "header of {:.2} MB: {} entries with {} array elements, {} tensors",
+        file.header_len as f64 / 1e6,
+        file.metadata.len(),
+        elements,
+        file.tensors.len()
+    );
+    report("parse", || parse(&bytes).map(|file| file.tensors.len()));
+    report("parse and walk all strings", || parse(&bytes).map(|file| walk(&file)));
+    Ok(())
+}
+
+fn len(value: &Value<'_>) -> usize {
+    if let Value::Array(array) = value { array.len() } else { 0 }
+}
+
+fn walk(file: &Gguf<'_>) -> usize {
+    let arrays = file.metadata.iter().filter_map(|(_, value)| match value {
+        Value::Array(array) => array.iter_str(),
+        _ => None,
+    });
+    arrays.flatten().map(<[u8]>::len).sum()
+}
+
+fn report<T>(what: &str, mut run: impl FnMut() -> T) {
+    let mut times: Vec<Duration> = (0..RUNS)
+        .map(|_| {
+            let start = Instant::now();
+            black_box(run());
+            start.elapsed()
+        })
+        .collect();
+    times.sort();
+    let ms = |index: usize| times[index].as_secs_f64() * 1e3;
+    println!(
+        "{what}: median {:.3} ms, fastest {:.3}, 90 % below {:.3} ({RUNS} runs)",
+        ms(RUNS / 2),
+        ms(0),
+        ms(RUNS * 9 / 10)
+    );
+}
+
+/// A header like that of Llama 3 8B; the data is left to zeros of the smallest tensors.
+fn llama_3() -> Result<Vec<u8>, Box<dyn Error>> {
+    let token = |i: usize| format!("t{i:x}{}", &"abcdefgh"[..i % 9]);
+    let tokens: Vec<String> = (0..128_256).map(token).collect();
+    let merges: Vec<String> =
+        (0..280_147).map(|i| format!("{} {}", token(i % 9000), token(i % 7919))).collect();
+    let mut out = Builder::new();
+    out.str("general.architecture", "llama").str("tokenizer.ggml.model", "gpt2");
+    for i in 0..20 {
+        out.u32(&format!("llama.number_{i}"), i);
+    }
+    out.strs("tokenizer.ggml.tokens", &tokens);
+    out.i32s("tokenizer.ggml.token_type", &vec![1; tokens.len()]);
+    out.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
+    out.strs("tokenizer.ggml.merges", &merges);
+    for i in 0..291 {
+        out.tensor(&format!("blk.{}.part_{}.weight", i / 9, i % 9), GgmlType::Q4_K, &[256, 4])?;
+    }
+    Ok(out.file(|_, _| ()))
+}
