@@ -8,8 +8,8 @@ Three questions, each with a limit that makes the exit status 1:
   1. two processes share the weights: the sum of their Pss on the model file is at most 1.02 of its size;
   2. the context is not paid for before it is used: anonymous memory after a short answer with -c 4096
      is at most 4 MiB above that with -c 256;
-  3. the cache is paid for as it is used: after a prompt of ~1000 tokens, anonymous memory has grown by at most 1.5 times the bytes
-     that the K and V of those tokens take in f16, and 8 MiB (buffers for a batch).
+  3. the cache is paid for as it is used: after a prompt of ~1000 tokens, anonymous memory has grown by at most
+     1.5 times the bytes that the K and V of those tokens take in f16, and 8 MiB (buffers for a batch).
 llama.cpp beside it, where it is built.
 """
 
