@@ -8,9 +8,10 @@
 //! - all: `s32[K/32]`, the f32 sums of 32 `q` (exact).
 //!
 //! Several tokens, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
-//! 8-bit integers, `q` `[T][K]`, `scale` `[T][K/32]`, the negated integer sums of 16 and of 32
-//! (`n16` `[T][K/16]`, `n32` `[T][K/32]`; they start the accumulators of types with a zero point)
-//! and `s32` = a·Σq `[T][K/32]`.
+//! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
+//! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset. (`vpdpbusd` wants one
+//! unsigned operand. Making it the activations costs one constant per row and group of weights,
+//! −128·Σw, which is computed once with the panel and shared by all tokens.)
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
 
@@ -61,8 +62,6 @@ pub struct Activations {
     scale: Vec<f32>,
     s32: Vec<f32>,
     s4: Vec<i32>,
-    n16: Vec<i32>,
-    n32: Vec<i32>,
     float: Vec<f32>,
 }
 
@@ -82,8 +81,6 @@ impl Activations {
             scale: zeroed(t * k / 32),
             s32: zeroed(t * k / 32),
             s4: zeroed(k / 4),
-            n16: zeroed(t * k / 16),
-            n32: zeroed(t * k / 32),
             float: zeroed(t * k),
         }
     }
@@ -125,8 +122,6 @@ impl Activations {
             scale: self.scale.as_mut_ptr(),
             s32: self.s32.as_mut_ptr(),
             s4: self.s4.as_mut_ptr(),
-            n16: self.n16.as_mut_ptr(),
-            n32: self.n32.as_mut_ptr(),
             float: self.float.as_mut_ptr(),
             _owner: std::marker::PhantomData,
         }
@@ -175,14 +170,6 @@ impl Activations {
         &self.s4
     }
 
-    pub(super) fn n16(&self) -> &[i32] {
-        &self.n16
-    }
-
-    pub(super) fn n32(&self) -> &[i32] {
-        &self.n32
-    }
-
     /// Token `t` unrounded, `[cols]`.
     pub(super) fn float(&self, t: usize) -> &[f32] {
         &self.float[t * self.cols..][..self.cols]
@@ -216,8 +203,6 @@ pub struct ActSlots<'a> {
     scale: *mut f32,
     s32: *mut f32,
     s4: *mut i32,
-    n16: *mut i32,
-    n32: *mut i32,
     float: *mut f32,
     _owner: std::marker::PhantomData<&'a mut Activations>,
 }
@@ -309,19 +294,16 @@ impl ActSlots<'_> {
         let k = self.cols;
         for (g, x) in x.chunks_exact(32).enumerate() {
             let (a, inv) = scale_for(max_abs(x), 127.0);
-            let mut sums = [0i32; 2];
+            let mut sum = 0;
             // SAFETY: within the buffers, as in `put`.
             unsafe {
                 for (i, &x) in x.iter().enumerate() {
                     let v = round_within(x * inv, 127.0);
-                    sums[i / 16] += v;
-                    *self.q.add(t * k + 32 * g + i) = v as i8;
+                    sum += v;
+                    *self.q.add(t * k + 32 * g + i) = (v ^ 0x80) as i8;
                 }
                 *self.scale.add(t * (k / 32) + g) = a;
-                *self.s32.add(t * (k / 32) + g) = a * (sums[0] + sums[1]) as f32;
-                *self.n32.add(t * (k / 32) + g) = -(sums[0] + sums[1]);
-                *self.n16.add(t * (k / 16) + 2 * g) = -sums[0];
-                *self.n16.add(t * (k / 16) + 2 * g + 1) = -sums[1];
+                *self.s32.add(t * (k / 32) + g) = a * sum as f32;
             }
         }
     }
@@ -432,14 +414,12 @@ mod avx512 {
                     let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
                     let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);
                     let out = self.q.add(t * k + 32 * g);
-                    _mm_storeu_si128(out.cast(), _mm512_cvtepi32_epi8(i0));
-                    _mm_storeu_si128(out.add(16).cast(), _mm512_cvtepi32_epi8(i1));
-                    let (s0, s1) = (_mm512_reduce_add_epi32(i0), _mm512_reduce_add_epi32(i1));
+                    let bytes = |v| _mm_xor_si128(_mm512_cvtepi32_epi8(v), _mm_set1_epi8(-128));
+                    _mm_storeu_si128(out.cast(), bytes(i0));
+                    _mm_storeu_si128(out.add(16).cast(), bytes(i1));
+                    let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(i0, i1));
                     *self.scale.add(t * (k / 32) + g) = a;
-                    *self.s32.add(t * (k / 32) + g) = a * (s0 + s1) as f32;
-                    *self.n32.add(t * (k / 32) + g) = -(s0 + s1);
-                    *self.n16.add(t * (k / 16) + 2 * g) = -s0;
-                    *self.n16.add(t * (k / 16) + 2 * g + 1) = -s1;
+                    *self.s32.add(t * (k / 32) + g) = a * sum as f32;
                 }
             }
         }

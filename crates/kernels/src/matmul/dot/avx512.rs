@@ -16,9 +16,6 @@ use std::ops::Range;
 /// Rows that are computed together.
 const ROWS: usize = 4;
 
-/// How far ahead of the computation memory is asked for, in bytes.
-const AHEAD: usize = 4096;
-
 /// # Safety
 /// The CPU has the AVX-512 tier.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
@@ -62,23 +59,28 @@ unsafe fn quantized<Q: Unpack>(
             for (j, p) in row.iter_mut().enumerate() {
                 *p = w.row(start + i + j).as_ptr();
             }
-            out[i..i + ROWS].copy_from_slice(&dot::<Q, ROWS>(row, x));
+            out[i..i + ROWS].copy_from_slice(&dot::<Q, ROWS>(row, w.row_bytes, x));
             i += ROWS;
         }
         while i < n {
-            out[i] = dot::<Q, 1>([w.row(start + i).as_ptr()], x)[0];
+            out[i] = dot::<Q, 1>([w.row(start + i).as_ptr()], w.row_bytes, x)[0];
             i += 1;
         }
     }
 }
 
 #[inline(always)]
-unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -> [f32; R] {
+unsafe fn dot<Q: Unpack, const R: usize>(
+    row: [*const u8; R],
+    row_bytes: usize,
+    x: &Activations,
+) -> [f32; R] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32; the packed
     // activations are padded to whole steps.
     unsafe {
         let k = x.cols();
         let (q, s4, s32, scale) = (x.q8(), x.s4().as_ptr(), x.s32().as_ptr(), x.scale().as_ptr());
+        let next = row[0].wrapping_add(R * row_bytes);
         let mut total = [_mm512_setzero_ps(); R];
         for g in 0..k / 256 {
             let group = begin::<Q, R>(&row, g);
@@ -93,16 +95,17 @@ unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -
                     acc[r] = a;
                 }
                 total[r] = _mm512_fmadd_ps(acc[r], _mm512_set1_ps(*scale.add(g)), total[r]);
-                // A row's next 256 weights take at most 272 bytes: five lines.
-                let ahead = row[r].wrapping_add(g * (256 / Q::BLOCK) * Q::BYTES + AHEAD);
-                for line in 0..(256 / Q::BLOCK * Q::BYTES).div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(64 * line).cast());
-                }
             }
+            // The next rows are asked for in the order of the file, a few lines per group: measured
+            // twice as fast as prefetching along each of the rows.
+            let bytes = 256 / Q::BLOCK * Q::BYTES * R;
+            prefetch(next.wrapping_add(g * bytes), bytes);
         }
         let rest = k % 256;
         if Q::BLOCK == 32 && rest != 0 {
             let g = k / 256;
+            let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
+            prefetch(next.wrapping_add(whole), (R * row_bytes).saturating_sub(whole));
             let group = begin::<Q, R>(&row, g);
             let mut acc = [_mm512_setzero_ps(); R];
             let (q, s4) = (q.add(512 * g), s4.add(64 * g));
@@ -118,6 +121,15 @@ unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -
             }
         }
         sums(total)
+    }
+}
+
+/// Asks for `bytes` from `p` on, which may point anywhere.
+#[inline(always)]
+unsafe fn prefetch(p: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: a prefetch never faults; the callers' CPU has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(64 * line).cast()) };
     }
 }
 

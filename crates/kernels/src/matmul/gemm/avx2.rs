@@ -1,8 +1,8 @@
 //! The panel product with AVX2: 8 rows × 4 tokens in registers, 16-bit products by `vpmaddubsw`.
 //!
-//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits: 2·63·127 fits, and
-//! so two such pairs of at most 31 (2·31·127·2); only Q8_0 could saturate, so its weights are
-//! taken as signed and the activations' sign is moved over (|w| ≤ 128, 2·128·127 fits).
+//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits: activations up to
+//! 255 and weights down to −32 fit. Only Q8_0 could saturate, so there the activations are made
+//! signed again and their sign is moved over (|w| ≤ 128, 2·128·127 fits).
 
 use super::{PANEL_ROWS, Panel, scalar};
 use crate::matmul::{Activations, Matrix, Output};
@@ -108,7 +108,13 @@ unsafe fn columns<Q: Quant, const C: usize>(
         for g in 0..k.len() / 32 {
             for h in 0..parts {
                 let lines = 8 / parts;
-                let mut sums = [_mm256_setzero_si256(); C];
+                let at = (parts * g + h) * PANEL_ROWS + 8 * part;
+                let start = if Q::ZERO == quant::Q8_0::ZERO {
+                    _mm256_setzero_si256()
+                } else {
+                    _mm256_load_si256(p.z.as_ptr().add(at).cast())
+                };
+                let mut sums = [start; C];
                 for l in 0..lines {
                     let line = 8 * g + lines * h + l;
                     let w = p.q.as_ptr().add((line * PANEL_ROWS + 8 * part) * 4);
@@ -119,17 +125,11 @@ unsafe fn columns<Q: Quant, const C: usize>(
                         sums[c] = _mm256_add_epi32(sums[c], dot4::<Q>(w, x));
                     }
                 }
-                let d = p.d.as_ptr().add((parts * g + h) * PANEL_ROWS + 8 * part);
-                let d = _mm256_load_ps(d);
+                let d = _mm256_load_ps(p.d.as_ptr().add(at));
                 for c in 0..C {
                     let at = (t + c) * groups + k.start / 32 + g;
-                    let mut sum = sums[c];
-                    if Q::ZERO != 0 && Q::ZERO != 128 {
-                        let n = if parts == 2 { x.n16()[2 * at + h] } else { x.n32()[at] };
-                        sum = _mm256_add_epi32(sum, _mm256_set1_epi32(n * Q::ZERO));
-                    }
                     let a = _mm256_mul_ps(d, _mm256_set1_ps(x.scale()[at]));
-                    acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), a, acc[c]);
+                    acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[c]), a, acc[c]);
                 }
             }
             if Q::MIN {
@@ -149,11 +149,11 @@ unsafe fn columns<Q: Quant, const C: usize>(
 unsafe fn dot4<Q: Quant>(w: __m256i, x: __m256i) -> __m256i {
     // SAFETY: the callers' CPU has AVX2.
     unsafe {
-        let pairs = if Q::ZERO == 128 {
-            let w = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
+        let pairs = if Q::ZERO == quant::Q8_0::ZERO {
+            let x = _mm256_xor_si256(x, _mm256_set1_epi8(-128));
             _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
         } else {
-            _mm256_maddubs_epi16(w, x)
+            _mm256_maddubs_epi16(x, w)
         };
         _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
     }

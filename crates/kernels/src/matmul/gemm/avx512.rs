@@ -113,18 +113,23 @@ unsafe fn tokens<T: Tile>(
             tile::<T, TOKENS>(rows.clone(), k.clone(), x, t, out, p);
             t += TOKENS;
         }
-        match n - t {
-            1 => tile::<T, 1>(rows, k, x, t, out, p),
-            2 => tile::<T, 2>(rows, k, x, t, out, p),
-            3 => tile::<T, 3>(rows, k, x, t, out, p),
-            4 => tile::<T, 4>(rows, k, x, t, out, p),
-            5 => tile::<T, 5>(rows, k, x, t, out, p),
-            _ => {}
+        if n - t >= 4 {
+            tile::<T, 4>(rows.clone(), k.clone(), x, t, out, p);
+            t += 4;
+        }
+        if n - t >= 2 {
+            tile::<T, 2>(rows.clone(), k.clone(), x, t, out, p);
+            t += 2;
+        }
+        if n > t {
+            tile::<T, 1>(rows, k, x, t, out, p);
         }
     }
 }
 
-#[inline(always)]
+/// # Safety
+/// As for `gemm::rows`; the CPU has the tier.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 unsafe fn tile<T: Tile, const C: usize>(
     rows: Range<usize>,
     k: Range<usize>,
@@ -169,43 +174,33 @@ impl<Q: Quant> Tile for Integer<Q> {
     ) {
         let cols = x.cols();
         let two_scales = Q::ZERO == quant::Q6K::ZERO;
+        let parts = if two_scales { 2 } else { 1 };
         // SAFETY: by the caller's promise.
         unsafe {
             let xq = x.q8().add(t * cols + k.start);
             let groups = cols / 32;
             let at = t * groups + k.start / 32;
             let (scale, s32) = (x.scale().as_ptr().add(at), x.s32().as_ptr().add(at));
-            let (n32, n16) = (x.n32().as_ptr().add(at), x.n16().as_ptr().add(2 * at));
             let mut w = p.q.as_ptr();
             for g in 0..k.len() / 32 {
-                if two_scales {
-                    for half in 0..2 {
-                        let start = |c: usize| n16.add(c * 2 * groups + 2 * g + half);
-                        let xq = xq.add(32 * g + 16 * half);
-                        let sums = products::<Q, C, 4>(w, xq, cols, start);
-                        w = w.add(4 * PANEL_ROWS * 4);
-                        let d = p.d.as_ptr().add((2 * g + half) * PANEL_ROWS);
-                        let d = [_mm512_load_ps(d), _mm512_load_ps(d.add(16))];
-                        for c in 0..C {
-                            let a = _mm512_set1_ps(*scale.add(c * groups + g));
-                            for i in 0..2 {
-                                let f = _mm512_cvtepi32_ps(sums[c][i]);
-                                acc[c][i] = _mm512_fmadd_ps(f, _mm512_mul_ps(d[i], a), acc[c][i]);
-                            }
+                for part in 0..parts {
+                    let at = (parts * g + part) * PANEL_ROWS;
+                    let xq = xq.add(32 * g + 32 / parts * part);
+                    let z = p.z.as_ptr().add(at);
+                    let sums = if two_scales {
+                        products::<C, 4>(w, xq, cols, z)
+                    } else {
+                        products::<C, 8>(w, xq, cols, z)
+                    };
+                    w = w.add(8 / parts * PANEL_ROWS * 4);
+                    let d = p.d.as_ptr().add(at);
+                    let d = [_mm512_load_ps(d), _mm512_load_ps(d.add(16))];
+                    for c in 0..C {
+                        let a = _mm512_set1_ps(*scale.add(c * groups + g));
+                        for i in 0..2 {
+                            let f = _mm512_cvtepi32_ps(sums[c][i]);
+                            acc[c][i] = _mm512_fmadd_ps(f, _mm512_mul_ps(d[i], a), acc[c][i]);
                         }
-                    }
-                    continue;
-                }
-                let start = |c: usize| n32.add(c * groups + g);
-                let sums = products::<Q, C, 8>(w, xq.add(32 * g), cols, start);
-                w = w.add(8 * PANEL_ROWS * 4);
-                let d = p.d.as_ptr().add(g * PANEL_ROWS);
-                let d = [_mm512_load_ps(d), _mm512_load_ps(d.add(16))];
-                for c in 0..C {
-                    let a = _mm512_set1_ps(*scale.add(c * groups + g));
-                    for i in 0..2 {
-                        let f = _mm512_cvtepi32_ps(sums[c][i]);
-                        acc[c][i] = _mm512_fmadd_ps(f, _mm512_mul_ps(d[i], a), acc[c][i]);
                     }
                 }
                 if Q::MIN {
@@ -223,32 +218,26 @@ impl<Q: Quant> Tile for Integer<Q> {
     }
 }
 
-/// Integer sums over `LINES` × 4 columns, of which `start` gives the negated sums of activations.
+/// Integer sums over `LINES` × 4 columns, starting from `z` `[32 rows]`.
 #[inline(always)]
-unsafe fn products<Q: Quant, const C: usize, const LINES: usize>(
-    w: *const u8,
+unsafe fn products<const C: usize, const LINES: usize>(
+    w: *const i8,
     x: *const i8,
     cols: usize,
-    start: impl Fn(usize) -> *const i32,
+    z: *const i32,
 ) -> [[__m512i; 2]; C] {
     // SAFETY: by the caller's promise.
     unsafe {
-        let mut sums = [[_mm512_setzero_si512(); 2]; C];
-        if Q::ZERO != 0 {
-            for (c, sums) in sums.iter_mut().enumerate() {
-                // ZERO is a power of two: a shift.
-                let n = _mm512_set1_epi32(start(c).read());
-                *sums = [_mm512_mullo_epi32(n, _mm512_set1_epi32(Q::ZERO)); 2];
-            }
-        }
+        let start = [_mm512_load_si512(z.cast()), _mm512_load_si512(z.add(16).cast())];
+        let mut sums = [start; C];
         for l in 0..LINES {
             let w0 = _mm512_load_si512(w.add(l * PANEL_ROWS * 4).cast());
             let w1 = _mm512_load_si512(w.add(l * PANEL_ROWS * 4 + 64).cast());
             for c in 0..C {
                 let x = x.add(c * cols + 4 * l).cast::<i32>();
                 let x = _mm512_set1_epi32(x.read_unaligned());
-                sums[c][0] = _mm512_dpbusd_epi32(sums[c][0], w0, x);
-                sums[c][1] = _mm512_dpbusd_epi32(sums[c][1], w1, x);
+                sums[c][0] = _mm512_dpbusd_epi32(sums[c][0], x, w0);
+                sums[c][1] = _mm512_dpbusd_epi32(sums[c][1], x, w1);
             }
         }
         sums

@@ -60,15 +60,17 @@ unsafe fn step<Q: Unpack, const HALF: bool>(
 ) {
     // SAFETY: step s ends at column 64·(s + 1) ≤ MAX_K, a multiple of 64; by the caller's promise.
     unsafe {
+        // Q6_K, the only one with a scale per 16.
+        let two_scales = Q::ZERO == quant::Q6K::ZERO;
         let mut v = [_mm512_setzero_si512(); TILE];
         let mut d = [_mm512_setzero_ps(); 4];
         let mut m = [_mm512_setzero_ps(); 2];
         for i in 0..TILE {
             let w = Q::step::<HALF>(&group[i], j);
-            v[i] = w.q;
+            v[i] = _mm512_sub_epi8(w.q, _mm512_set1_epi8(Q::ZERO as u8 as i8));
             // The scales of row i are needed in lane i of one line per group. Every lane of a
             // group holds its scale, so a masked move puts it where a shuffle will find it.
-            if Q::ZERO == quant::Q6K::ZERO {
+            if two_scales {
                 let at = 0x1111 << (i % 4);
                 d[i / 4] = _mm512_mask_mov_ps(d[i / 4], at, w.d);
             } else {
@@ -86,10 +88,21 @@ unsafe fn step<Q: Unpack, const HALF: bool>(
                 _mm512_store_si512(lines.add(l * PANEL_ROWS * 4).cast(), *v);
             }
         }
+        // −128·Σq of each row, per group of `lines_each` lines.
+        let lines_each = if two_scales { 4 } else { 8 };
+        for g in 0..(if HALF { 8 } else { 16 }) / lines_each {
+            let mut sum = _mm512_setzero_si512();
+            for l in 0..lines_each {
+                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), v[g * lines_each + l]);
+            }
+            let z = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
+            let to = (s * 16 / lines_each + g) * PANEL_ROWS + tile * TILE;
+            _mm512_store_si512(p.z.as_mut_ptr().add(to).cast(), z);
+        }
         let put = |to: *mut f32, group: usize, v: __m512| {
             _mm512_store_ps(to.add(group * PANEL_ROWS + tile * TILE), v);
         };
-        if Q::ZERO == quant::Q6K::ZERO {
+        if two_scales {
             // Four registers of [4 rows of group 0 | … of group 3]: transpose the quarters.
             let a = _mm512_shuffle_f32x4::<0x88>(d[0], d[1]);
             let b = _mm512_shuffle_f32x4::<0xdd>(d[0], d[1]);

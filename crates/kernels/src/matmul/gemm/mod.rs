@@ -2,9 +2,11 @@
 //!
 //! A panel holds a stretch of up to [`MAX_K`] columns, so that it stays in the first-level cache
 //! while all tokens pass over it. Its layout is the same for every type and tier:
-//! - `q` `[K/4][32 rows][4]` unsigned bytes: one line of 16 rows is what `vpdpbusd` multiplies
-//!   with four broadcast activations;
-//! - `d` `[K/32][32 rows]` f32 scales (`[K/16][32 rows]` for Q6_K), `m` `[K/32][32 rows]` offsets.
+//! - `q` `[K/4][32 rows][4]` signed bytes: one line of 16 rows is what `vpdpbusd` multiplies with
+//!   four broadcast (unsigned) activations;
+//! - `d` `[K/32][32 rows]` f32 scales and `z` the integers −128·Σq that make up for the
+//!   activations' bias of 128 (both `[K/16][32 rows]` for Q6_K, which has a scale per 16);
+//! - `m` `[K/32][32 rows]` f32 offsets.
 //!
 //! Float weights: `[K][32 rows]` f32.
 
@@ -35,11 +37,12 @@ pub struct MatmulScratch {
 }
 
 impl MatmulScratch {
-    /// Some 40 KiB, whatever the model.
+    /// Some 75 KiB, whatever the model.
     pub fn new() -> MatmulScratch {
         MatmulScratch {
             panel: Box::new(Panel {
                 q: [0; MAX_K * PANEL_ROWS],
+                z: [0; MAX_K / 16 * PANEL_ROWS],
                 float: [0.0; MAX_K_FLOAT * PANEL_ROWS],
                 d: [0.0; MAX_K / 16 * PANEL_ROWS],
                 m: [0.0; MAX_K / 32 * PANEL_ROWS],
@@ -57,7 +60,8 @@ impl Default for MatmulScratch {
 /// See the module's documentation.
 #[repr(C, align(64))]
 struct Panel {
-    q: [u8; MAX_K * PANEL_ROWS],
+    q: [i8; MAX_K * PANEL_ROWS],
+    z: [i32; MAX_K / 16 * PANEL_ROWS],
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     d: [f32; MAX_K / 16 * PANEL_ROWS],
     m: [f32; MAX_K / 32 * PANEL_ROWS],

@@ -3,7 +3,7 @@
 use super::{PANEL_ROWS, Panel};
 use crate::dequant::dequantize_row;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{Quant, with_quant};
+use crate::quant::{self, Quant, with_quant};
 use std::ops::Range;
 
 /// # Safety
@@ -40,14 +40,22 @@ pub(super) fn fill<Q: Quant>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>
         let row = w.row(r);
         for (b, g) in (k.start / 32..k.end / 32).enumerate() {
             let u = Q::group(&row[g / per_block * Q::BYTES..][..Q::BYTES], g % per_block);
+            let mut sums = [0i32; 2];
             for (j, q) in u.q.chunks_exact(4).enumerate() {
-                p.q[((8 * b + j) * PANEL_ROWS + i) * 4..][..4].copy_from_slice(q);
+                for (l, &q) in q.iter().enumerate() {
+                    let q = q as i32 - Q::ZERO;
+                    sums[j / 4] += q;
+                    p.q[((8 * b + j) * PANEL_ROWS + i) * 4 + l] = q as i8;
+                }
             }
-            if Q::ZERO == 32 {
-                p.d[2 * b * PANEL_ROWS + i] = u.d[0];
-                p.d[(2 * b + 1) * PANEL_ROWS + i] = u.d[1];
+            if Q::ZERO == quant::Q6K::ZERO {
+                for h in 0..2 {
+                    p.d[(2 * b + h) * PANEL_ROWS + i] = u.d[h];
+                    p.z[(2 * b + h) * PANEL_ROWS + i] = -128 * sums[h];
+                }
             } else {
                 p.d[b * PANEL_ROWS + i] = u.d[0];
+                p.z[b * PANEL_ROWS + i] = -128 * (sums[0] + sums[1]);
             }
             p.m[b * PANEL_ROWS + i] = u.m;
         }
@@ -76,9 +84,9 @@ unsafe fn multiply<Q: Quant>(
                 let mut sums = [0i32; 2];
                 for (j, &xq) in xq.iter().enumerate() {
                     let q = p.q[((8 * b + j / 4) * PANEL_ROWS + i) * 4 + j % 4];
-                    sums[j / 16] += (q as i32 - Q::ZERO) * xq as i32;
+                    sums[j / 16] += q as i32 * (xq as u8 as i32 - 128);
                 }
-                acc[i] += if Q::ZERO == 32 {
+                acc[i] += if Q::ZERO == quant::Q6K::ZERO {
                     a * (p.d[2 * b * PANEL_ROWS + i] * sums[0] as f32
                         + p.d[(2 * b + 1) * PANEL_ROWS + i] * sums[1] as f32)
                 } else {
