@@ -221,7 +221,7 @@ fn class_3_arrays() {
         "n·size wraps to 0", array(U64, 1 << 61), E::Truncated { needed: u64::MAX, .. }, ["\"key\"", "array"];
         "n·size wraps to 8", array(U64, (1 << 61) + 1), E::Truncated { .. }, [];
         "n·size wraps, f32", array(F32, 1 << 62), E::Truncated { .. }, [];
-        "strings, n·8 wraps", array(STR, 1 << 61), E::Truncated { .. }, [];
+        "strings, n·8 wraps", array(STR, 1 << 61), E::Truncated { needed: u64::MAX, .. }, [];
         "strings, n = 2^63", array(STR, 1 << 63), E::Truncated { .. }, [];
         "n = 2^63", array(U8, 1 << 63), E::Truncated { needed: 0x8000_0000_0000_0000, available: 64, .. }, [];
         "n = 2^64-1", array(U8, u64::MAX), E::Truncated { .. }, [];

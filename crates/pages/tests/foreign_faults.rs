@@ -184,6 +184,7 @@ fn an_earlier_handler_gets_foreign_faults_and_not_ours() {
     let Some(case) = case() else {
         assert_eq!(child(name, "info").code(), Some(42));
         assert_eq!(child(name, "plain").code(), Some(43));
+        assert_eq!(child(name, "sent").code(), Some(42));
         assert_eq!(child(name, "ours").code(), Some(0));
         return;
     };
@@ -203,7 +204,25 @@ fn an_earlier_handler_gets_foreign_faults_and_not_ours() {
         File::options().write(true).open(file.path()).unwrap().set_len(0).unwrap();
         assert_eq!(map.bytes()[LEN - 1], 0);
         assert!(matches!(map.check(), Err(MapError::FileShrank { .. })));
+    } else if case == "sent" {
+        // Not a fault, although it comes with an address inside our map.
+        send_with_address(map.bytes().as_ptr());
+        map.check().unwrap();
     } else {
         touch(foreign_map());
     }
+}
+
+/// Sends SIGBUS to this process with `address` where a fault's address would be.
+fn send_with_address(address: *const u8) {
+    // The start of the kernel's siginfo on 64-bit systems: signal, errno, code, padding, address.
+    let mut info = [0_u64; 16];
+    info[0] = libc::SIGBUS as u64;
+    info[1] = u64::from(libc::SI_QUEUE as u32);
+    info[2] = address as u64;
+    // SAFETY: `info` has the 128 bytes of a siginfo.
+    let status = unsafe {
+        libc::syscall(libc::SYS_rt_sigqueueinfo, libc::getpid(), libc::SIGBUS, info.as_ptr())
+    };
+    assert_eq!(status, 0);
 }
