@@ -2,8 +2,9 @@
 //!
 //! `tokenize MODEL.gguf` reads lines `{"text": …, "parse_special": bool, "add_bos": bool | null}`
 //! on stdin (only `text` is needed) and writes one JSON array of ids per line. With `--decode` the
-//! lines are arrays of ids and the answers are strings. With `--time` it builds the tokenizer
-//! repeatedly and writes milliseconds to stderr.
+//! lines are arrays of ids and the answers are strings. With `--describe` nothing is read, and one
+//! JSON object tells the special ids and the bytes of every token in hexadecimal. With `--time` it
+//! builds the tokenizer repeatedly and writes milliseconds to stderr.
 
 use std::error::Error;
 use std::io::{BufRead, Write};
@@ -24,15 +25,17 @@ struct Line {
 fn main() -> Result<(), Box<dyn Error>> {
     let mut decode = false;
     let mut time = false;
+    let mut describe = false;
     let mut path = None;
     for arg in std::env::args().skip(1) {
         match arg.as_str() {
             "--decode" => decode = true,
             "--time" => time = true,
+            "--describe" => describe = true,
             _ => path = Some(arg),
         }
     }
-    let path = path.ok_or("usage: tokenize [--decode] [--time] MODEL.gguf < LINES")?;
+    let path = path.ok_or("usage: tokenize [--decode | --describe] [--time] MODEL.gguf < LINES")?;
     let bytes = std::fs::read(path)?;
     let header = gguf::parse(&bytes)?;
     let tokenizer = Tokenizer::from_gguf(&header)?;
@@ -50,6 +53,35 @@ fn main() -> Result<(), Box<dyn Error>> {
         eprintln!("build: best {:.2} ms, median {:.2} ms", times[0], times[times.len() / 2]);
     }
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+    if describe {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let mut buffer = Vec::new();
+        let mut pieces = |special: bool| -> Vec<String> {
+            let ids = 0..tokenizer.vocab_size() as u32;
+            ids.map(|id| {
+                buffer.clear();
+                if special {
+                    tokenizer.decode_special(id, &mut buffer);
+                } else {
+                    tokenizer.decode_bytes(id, &mut buffer);
+                }
+                hex(&buffer)
+            })
+            .collect()
+        };
+        let description = serde_json::json!({
+            "bos": tokenizer.bos(),
+            "eos": tokenizer.eos(),
+            "ends": tokenizer.ends(),
+            "adds_bos": tokenizer.adds_bos(),
+            "adds_eos": tokenizer.adds_eos(),
+            "pieces": pieces(false),
+            "pieces_special": pieces(true),
+        });
+        serde_json::to_writer(&mut out, &description)?;
+        writeln!(out)?;
+        return Ok(());
+    }
     for line in std::io::stdin().lock().lines() {
         let line = line?;
         if decode {

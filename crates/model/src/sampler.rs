@@ -1,0 +1,512 @@
+//! Logits into a token: penalties, top-k, top-p, min-p, temperature, then a draw.
+//!
+//! The stages, their order and their meaning are those of llama.cpp's default chain:
+//! 1. repeat penalty on the tokens accepted lately (a positive logit is divided by it, a negative
+//!    one multiplied);
+//! 2. top-k: the k greatest logits; 3. top-p: the fewest of them whose probabilities reach p;
+//! 4. min-p: those at least p times as likely as the likeliest; 5. division by the temperature;
+//! 6. a draw from the softmax of what is left. Temperature 0 takes the greatest logit after 1.
+//!
+//! Invariants: after [`Sampler::new`] nothing is allocated; the same seed and the same calls give
+//! the same tokens (on another machine too, but for the last bit of its `exp`); of equal logits
+//! the lower id is the greater; a NaN counts as −∞, and no logits whatever lead to a panic.
+
+use std::cmp::Ordering;
+
+/// How tokens are chosen. The defaults are llama.cpp's, but for the seed, which is 0.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplerOptions {
+    /// Divides the logits; 0 (or anything not above it) always takes the likeliest token.
+    pub temperature: f32,
+    /// Keep the k likeliest tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keep the likeliest tokens that make up this share of the probability; 1 keeps all.
+    pub top_p: f32,
+    /// Keep tokens at least this likely, relative to the likeliest; 0 keeps all.
+    pub min_p: f32,
+    /// Makes tokens accepted lately less likely by this factor; 1 does not.
+    pub repeat_penalty: f32,
+    /// How many tokens count as lately; 0 none.
+    pub repeat_last_n: usize,
+    /// Of the draws.
+    pub seed: u64,
+}
+
+impl Default for SamplerOptions {
+    fn default() -> SamplerOptions {
+        SamplerOptions {
+            temperature: 0.8,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            repeat_penalty: 1.0,
+            repeat_last_n: 64,
+            seed: 0,
+        }
+    }
+}
+
+impl SamplerOptions {
+    /// The likeliest token always.
+    pub fn greedy() -> SamplerOptions {
+        SamplerOptions { temperature: 0.0, ..SamplerOptions::default() }
+    }
+}
+
+/// A token and its logit, never NaN.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    logit: f32,
+    id: u32,
+}
+
+/// Greatest logit first, of equal ones the lowest id.
+fn descending(a: &Candidate, b: &Candidate) -> Ordering {
+    // No NaN here, so `Equal` stands for equal (0 and −0 included).
+    b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
+}
+
+/// Chooses tokens and remembers those accepted.
+#[derive(Debug)]
+pub struct Sampler {
+    options: SamplerOptions,
+    vocab_size: usize,
+    random: Random,
+    /// The last accepted tokens, a ring of at most `remembered`.
+    last: Vec<u32>,
+    remembered: usize,
+    /// The oldest of a full ring.
+    oldest: usize,
+    /// Penalised tokens with their new logits, ids ascending.
+    penalised: Vec<Candidate>,
+    /// Tokens still in question, at most `room` at a time.
+    candidates: Vec<Candidate>,
+    room: usize,
+}
+
+/// Beyond k, so that the k best are not picked out anew for every candidate.
+const SLACK: usize = 1024;
+
+impl Sampler {
+    /// A sampler for logits of `vocab_size` tokens; entries beyond are ignored.
+    pub fn new(options: SamplerOptions, vocab_size: usize) -> Sampler {
+        // No more than any context holds.
+        const MOST_REMEMBERED: usize = 1 << 20;
+        let remembered = match options.repeat_penalty {
+            1.0 => 0,
+            _ => options.repeat_last_n.min(MOST_REMEMBERED),
+        };
+        let room = if options.temperature <= 0.0 {
+            0
+        } else if options.top_k == 0 {
+            vocab_size
+        } else {
+            vocab_size.min(options.top_k.saturating_add(options.top_k.max(SLACK)))
+        };
+        Sampler {
+            options,
+            vocab_size,
+            random: Random::new(options.seed),
+            last: Vec::with_capacity(remembered),
+            remembered,
+            oldest: 0,
+            penalised: Vec::with_capacity(remembered),
+            candidates: Vec::with_capacity(room),
+            room,
+        }
+    }
+
+    /// The options it was made with.
+    pub fn options(&self) -> &SamplerOptions {
+        &self.options
+    }
+
+    /// Counts `id` among the tokens of lately.
+    pub fn accept(&mut self, id: u32) {
+        if self.last.len() < self.remembered {
+            self.last.push(id);
+        } else if let Some(slot) = self.last.get_mut(self.oldest) {
+            *slot = id;
+            self.oldest = (self.oldest + 1) % self.last.len();
+        }
+    }
+
+    /// Forgets the accepted tokens and begins the draws anew.
+    pub fn reset(&mut self) {
+        self.last.clear();
+        self.oldest = 0;
+        self.random = Random::new(self.options.seed);
+    }
+
+    /// Chooses a token; 0 if there are no logits. It is not accepted by this.
+    pub fn sample(&mut self, logits: &[f32]) -> u32 {
+        let logits = &logits[..logits.len().min(self.vocab_size)];
+        self.penalise(logits);
+        // A NaN temperature is not above 0 either.
+        if self.options.temperature <= 0.0 || self.options.temperature.is_nan() {
+            return self.greatest(logits);
+        }
+        self.gather(logits);
+        self.top_p();
+        self.min_p();
+        self.draw()
+    }
+
+    /// The new logits of the tokens accepted lately.
+    fn penalise(&mut self, logits: &[f32]) {
+        self.penalised.clear();
+        for &id in &self.last {
+            if let Some(&logit) = logits.get(id as usize) {
+                let penalty = self.options.repeat_penalty;
+                let logit = if logit <= 0.0 { logit * penalty } else { logit / penalty };
+                self.penalised.push(Candidate { logit: clean(logit), id });
+            }
+        }
+        self.penalised.sort_unstable_by_key(|c| c.id);
+        self.penalised.dedup_by_key(|c| c.id);
+    }
+
+    /// The token of the greatest logit.
+    fn greatest(&self, logits: &[f32]) -> u32 {
+        let mut best = Candidate { logit: f32::NEG_INFINITY, id: u32::MAX };
+        let mut offer = |c: Candidate| {
+            if descending(&c, &best).is_lt() {
+                best = c;
+            }
+        };
+        let mut from = 0;
+        for &penalised in &self.penalised {
+            let to = penalised.id as usize;
+            offer(greatest_of(&logits[from..to], from));
+            offer(penalised);
+            from = to + 1;
+        }
+        offer(greatest_of(&logits[from..], from));
+        if best.id == u32::MAX { 0 } else { best.id }
+    }
+
+    /// Fills `candidates` with the top-k of the penalised logits, in no order.
+    fn gather(&mut self, logits: &[f32]) {
+        self.candidates.clear();
+        let k = match self.options.top_k {
+            0 => logits.len(),
+            k => k.min(logits.len()),
+        };
+        // Whatever is not greater than this cannot be among the k best: ids only grow, so an
+        // equal logit comes after k others.
+        let mut floor = None;
+        let penalised = std::mem::take(&mut self.penalised);
+        let mut from = 0;
+        for &c in &penalised {
+            let to = c.id as usize;
+            self.gather_run(&logits[from..to], from, k, &mut floor);
+            self.gather_run(&[c.logit], to, k, &mut floor);
+            from = to + 1;
+        }
+        self.gather_run(&logits[from..], from, k, &mut floor);
+        self.penalised = penalised;
+        self.keep_best(k);
+    }
+
+    fn gather_run(&mut self, logits: &[f32], first: usize, k: usize, floor: &mut Option<f32>) {
+        const BLOCK: usize = 64;
+        for (i, block) in logits.chunks(BLOCK).enumerate() {
+            if let Some(floor) = *floor {
+                // Most blocks hold nothing of interest; this loop is one vector compare each.
+                let mut any = false;
+                for &logit in block {
+                    any |= logit > floor;
+                }
+                if !any {
+                    continue;
+                }
+            }
+            for (j, &logit) in block.iter().enumerate() {
+                let logit = clean(logit);
+                if floor.is_some_and(|floor| logit <= floor) {
+                    continue;
+                }
+                if self.candidates.len() == self.room {
+                    self.keep_best(k);
+                    *floor = self.candidates.iter().map(|c| c.logit).reduce(f32::min);
+                    if floor.is_some_and(|floor| logit <= floor) {
+                        continue;
+                    }
+                }
+                self.candidates.push(Candidate { logit, id: (first + i * BLOCK + j) as u32 });
+            }
+        }
+    }
+
+    /// Cuts the candidates to the k best, in no order.
+    fn keep_best(&mut self, k: usize) {
+        if k < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(k, descending);
+            self.candidates.truncate(k);
+        }
+    }
+
+    fn greatest_logit(&self) -> f32 {
+        self.candidates.iter().map(|c| c.logit).fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    /// Keeps the likeliest candidates whose probabilities reach p together.
+    fn top_p(&mut self) {
+        let p = self.options.top_p;
+        if p >= 1.0 || p.is_nan() || self.candidates.len() < 2 {
+            return;
+        }
+        let greatest = self.greatest_logit();
+        let total: f64 = self.candidates.iter().map(|c| weight(c.logit, greatest, 1.0)).sum();
+        let wanted = f64::from(p) * total;
+        // The head is sorted piece by piece: seldom are more than a few needed, and they may come
+        // from a whole vocabulary.
+        let mut sorted = 0;
+        let mut step = 64;
+        let mut reached = 0.0;
+        while sorted < self.candidates.len() {
+            let rest = &mut self.candidates[sorted..];
+            let take = step.min(rest.len());
+            if take < rest.len() {
+                rest.select_nth_unstable_by(take, descending);
+            }
+            rest[..take].sort_unstable_by(descending);
+            for (i, c) in rest[..take].iter().enumerate() {
+                reached += weight(c.logit, greatest, 1.0);
+                if reached >= wanted {
+                    self.candidates.truncate(sorted + i + 1);
+                    return;
+                }
+            }
+            sorted += take;
+            step *= 4;
+        }
+    }
+
+    /// Keeps the candidates at least p times as likely as the likeliest.
+    fn min_p(&mut self) {
+        let p = self.options.min_p;
+        if p <= 0.0 || p.is_nan() {
+            return;
+        }
+        let greatest = self.greatest_logit();
+        // With p > 1 nothing would be left: the likeliest stays in any case.
+        let floor = greatest + p.min(1.0).ln();
+        if floor.is_finite() {
+            self.candidates.retain(|c| c.logit >= floor);
+        }
+    }
+
+    /// Draws from the softmax of the candidates at the temperature.
+    fn draw(&mut self) -> u32 {
+        let greatest = self.greatest_logit();
+        let scale = 1.0 / f64::from(self.options.temperature);
+        let weight = |c: &Candidate| weight(c.logit, greatest, scale);
+        let total: f64 = self.candidates.iter().map(weight).sum();
+        let mut left = self.random.unit() * total;
+        let mut last = None;
+        for c in &self.candidates {
+            let weight = weight(c);
+            if weight > 0.0 {
+                last = Some(c.id);
+                if left < weight {
+                    break;
+                }
+                left -= weight;
+            }
+        }
+        // `last` is also what rounding leaves over at the end; without any weight (only −∞) the
+        // first candidate is as good as any.
+        last.or_else(|| self.candidates.iter().map(|c| c.id).min()).unwrap_or(0)
+    }
+}
+
+/// The probability up to a common factor: exp((logit − greatest)·scale). If the greatest is
+/// infinite, those equal to it weigh 1 and all others nothing.
+fn weight(logit: f32, greatest: f32, scale: f64) -> f64 {
+    if greatest.is_infinite() {
+        f64::from(u8::from(logit == greatest && greatest > 0.0))
+    } else {
+        ((f64::from(logit) - f64::from(greatest)) * scale).exp()
+    }
+}
+
+fn clean(logit: f32) -> f32 {
+    if logit.is_nan() { f32::NEG_INFINITY } else { logit }
+}
+
+/// The greatest of a run of logits whose ids begin at `first`; id `u32::MAX` if the run is empty.
+fn greatest_of(logits: &[f32], first: usize) -> Candidate {
+    // First the value, in independent lanes that the compiler makes vectors of (a comparison with
+    // NaN is false, so NaN never gets in), then where it stands.
+    const LANES: usize = 32;
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let (blocks, rest) = logits.as_chunks::<LANES>();
+    for block in blocks {
+        for (lane, &logit) in lanes.iter_mut().zip(block) {
+            *lane = if logit > *lane { logit } else { *lane };
+        }
+    }
+    let mut logit = f32::NEG_INFINITY;
+    for &other in lanes.iter().chain(rest) {
+        logit = if other > logit { other } else { logit };
+    }
+    match logits.iter().position(|&other| other == logit) {
+        Some(at) => Candidate { logit, id: (first + at) as u32 },
+        // Only NaN.
+        None if !logits.is_empty() => Candidate { logit, id: first as u32 },
+        None => Candidate { logit, id: u32::MAX },
+    }
+}
+
+/// xoshiro256++ (Blackman and Vigna, 2019), seeded through SplitMix64 as its authors advise.
+#[derive(Clone, Debug)]
+struct Random([u64; 4]);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        let mut state = seed;
+        Random(std::array::from_fn(|_| {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = state;
+            z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ z >> 31
+        }))
+    }
+
+    fn next(&mut self) -> u64 {
+        let s = &mut self.0;
+        let result = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
+        let shifted = s[1] << 17;
+        s[2] ^= s[0];
+        s[3] ^= s[1];
+        s[1] ^= s[2];
+        s[0] ^= s[3];
+        s[2] ^= shifted;
+        s[3] = s[3].rotate_left(45);
+        result
+    }
+
+    /// In [0, 1), 53 bits.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generator_gives_the_published_numbers() {
+        // xoshiro256++ from the state 1, 2, 3, 4 (as in the reference implementation's tests).
+        let mut random = Random([1, 2, 3, 4]);
+        let got: Vec<u64> = (0..4).map(|_| random.next()).collect();
+        assert_eq!(got, [41_943_041, 58_720_359, 3_588_806_011_781_223, 3_591_011_842_654_386]);
+        // SplitMix64 from 0.
+        assert_eq!(Random::new(0).0[0], 0xe220_a839_7b1d_cdaf);
+    }
+
+    fn kept(options: SamplerOptions, logits: &[f32]) -> Vec<u32> {
+        let mut sampler = Sampler::new(options, logits.len());
+        sampler.penalise(logits);
+        sampler.gather(logits);
+        sampler.top_p();
+        sampler.min_p();
+        let mut ids: Vec<u32> = sampler.candidates.iter().map(|c| c.id).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    const ALL: SamplerOptions = SamplerOptions {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        repeat_penalty: 1.0,
+        repeat_last_n: 0,
+        seed: 0,
+    };
+
+    fn random_logits(n: usize, seed: u64) -> Vec<f32> {
+        let mut random = Random::new(seed);
+        // Sums of uniforms, and many equal ones.
+        (0..n)
+            .map(|_| ((random.unit() + random.unit() + random.unit()) * 40.0).round() as f32 / 4.0)
+            .collect()
+    }
+
+    #[test]
+    fn top_k_keeps_exactly_the_k_best() {
+        for (n, k) in [(1, 1), (5, 3), (100, 40), (5000, 40), (5000, 1), (70_000, 2000), (300, 500)]
+        {
+            let logits = random_logits(n, n as u64 + k as u64);
+            let mut order: Vec<u32> = (0..n as u32).collect();
+            order.sort_by(|&a, &b| {
+                logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
+            });
+            order.truncate(k);
+            order.sort_unstable();
+            assert_eq!(kept(SamplerOptions { top_k: k, ..ALL }, &logits), order, "{k} of {n}");
+        }
+    }
+
+    #[test]
+    fn top_p_keeps_the_fewest_that_reach_p() {
+        for (n, p) in [(10, 0.5f32), (1000, 0.9), (1000, 0.999), (20_000, 0.3), (10, 0.0)] {
+            let logits = random_logits(n, n as u64);
+            let mut order: Vec<u32> = (0..n as u32).collect();
+            order.sort_by(|&a, &b| {
+                logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b))
+            });
+            let weights: Vec<f64> =
+                order.iter().map(|&i| f64::from(logits[i as usize]).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let mut sum = 0.0;
+            let count = weights
+                .iter()
+                .position(|w| {
+                    sum += w / total;
+                    sum >= f64::from(p)
+                })
+                .unwrap()
+                + 1;
+            order.truncate(count);
+            order.sort_unstable();
+            assert_eq!(kept(SamplerOptions { top_p: p, ..ALL }, &logits), order, "{p} of {n}");
+        }
+    }
+
+    #[test]
+    fn min_p_is_relative_to_the_likeliest() {
+        let logits = [0.0, -1.0, -2.0, -3.0, -4.0];
+        // exp(−2) = 0.135, exp(−3) = 0.0498
+        assert_eq!(kept(SamplerOptions { min_p: 0.1, ..ALL }, &logits), [0, 1, 2]);
+        assert_eq!(kept(SamplerOptions { min_p: 0.049, ..ALL }, &logits), [0, 1, 2, 3]);
+        assert_eq!(kept(SamplerOptions { min_p: 1.0, ..ALL }, &logits), [0]);
+        assert_eq!(kept(SamplerOptions { min_p: 7.0, ..ALL }, &logits), [0]);
+    }
+
+    #[test]
+    fn nothing_is_allocated_after_new() {
+        let logits = random_logits(10_000, 3);
+        for top_k in [0, 1, 40, 9_999, 20_000] {
+            for temperature in [0.0, 0.8] {
+                let options = SamplerOptions { top_k, temperature, repeat_penalty: 1.3, ..ALL };
+                let options = SamplerOptions { repeat_last_n: 16, top_p: 0.9, ..options };
+                let mut sampler = Sampler::new(options, logits.len());
+                let room = |s: &Sampler| {
+                    (s.last.capacity(), s.penalised.capacity(), s.candidates.capacity())
+                };
+                let before = room(&sampler);
+                for i in 0..50 {
+                    let id = sampler.sample(&logits);
+                    sampler.accept(id);
+                    sampler.accept(i);
+                }
+                assert_eq!(room(&sampler), before);
+            }
+        }
+    }
+}

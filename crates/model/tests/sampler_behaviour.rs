@@ -1,0 +1,181 @@
+//! The sampler from outside: what it draws, how often, and what it does with odd logits.
+
+use alight_model::sampler::{Sampler, SamplerOptions};
+
+const PLAIN: SamplerOptions = SamplerOptions {
+    temperature: 1.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    repeat_penalty: 1.0,
+    repeat_last_n: 64,
+    seed: 7,
+};
+
+fn counts(options: SamplerOptions, logits: &[f32], draws: usize) -> Vec<usize> {
+    let mut sampler = Sampler::new(options, logits.len());
+    let mut counts = vec![0; logits.len()];
+    for _ in 0..draws {
+        counts[sampler.sample(logits) as usize] += 1;
+    }
+    counts
+}
+
+/// Pearson's statistic against expected probabilities.
+fn chi_squared(counts: &[usize], probabilities: &[f64]) -> f64 {
+    let draws: usize = counts.iter().sum();
+    counts
+        .iter()
+        .zip(probabilities)
+        .map(|(&count, &p)| {
+            let expected = p * draws as f64;
+            (count as f64 - expected).powi(2) / expected
+        })
+        .sum()
+}
+
+fn softmax(logits: &[f32], temperature: f64) -> Vec<f64> {
+    let weights: Vec<f64> = logits.iter().map(|&l| (f64::from(l) / temperature).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    weights.iter().map(|w| w / total).collect()
+}
+
+#[test]
+fn draws_follow_the_softmax() {
+    let logits: Vec<f32> = (0..20).map(|i| ((i * 7) % 20) as f32 * 0.2 - 1.0).collect();
+    for temperature in [0.5f32, 1.0, 2.0] {
+        let counts = counts(SamplerOptions { temperature, ..PLAIN }, &logits, 200_000);
+        let x2 = chi_squared(&counts, &softmax(&logits, f64::from(temperature)));
+        // 19 degrees of freedom: 43.8 is exceeded once in a thousand.
+        assert!(x2 < 43.8, "temperature {temperature}: {x2}");
+    }
+}
+
+#[test]
+fn draws_follow_the_softmax_of_what_is_kept() {
+    let logits: Vec<f32> = (0..50).map(|i| -((i * 13 % 50) as f32) * 0.1).collect();
+    let counts = counts(SamplerOptions { top_k: 10, ..PLAIN }, &logits, 100_000);
+    let best: Vec<usize> = (0..50).filter(|i| (i * 13 % 50) < 10).collect();
+    assert!((0..50).all(|i| best.contains(&i) == (counts[i] > 0)));
+    let kept: Vec<f32> = best.iter().map(|&i| logits[i]).collect();
+    let counts: Vec<usize> = best.iter().map(|&i| counts[i]).collect();
+    let x2 = chi_squared(&counts, &softmax(&kept, 1.0));
+    assert!(x2 < 27.9, "{x2}"); // 9 degrees of freedom, once in a thousand
+}
+
+#[test]
+fn the_same_seed_gives_the_same_tokens_and_another_seed_others() {
+    let logits: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.37).sin() * 3.0).collect();
+    let run = |seed| -> Vec<u32> {
+        let mut sampler = Sampler::new(SamplerOptions { seed, ..SamplerOptions::default() }, 1000);
+        (0..64).map(|_| sampler.sample(&logits)).collect()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+    let mut sampler = Sampler::new(SamplerOptions { seed: 1, ..SamplerOptions::default() }, 1000);
+    let first: Vec<u32> = (0..64).map(|_| sampler.sample(&logits)).collect();
+    sampler.reset();
+    let again: Vec<u32> = (0..64).map(|_| sampler.sample(&logits)).collect();
+    assert_eq!(first, again);
+}
+
+#[test]
+fn greedy_takes_the_first_greatest_wherever_it_stands() {
+    let mut sampler = Sampler::new(SamplerOptions::greedy(), 1000);
+    for at in 0..1000usize {
+        let mut logits: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).cos()).collect();
+        logits[at] = 5.0;
+        assert_eq!(sampler.sample(&logits), at as u32);
+        logits[(at * 31) % 1000] = 5.0;
+        assert_eq!(sampler.sample(&logits), at.min((at * 31) % 1000) as u32);
+    }
+}
+
+#[test]
+fn a_tiny_temperature_is_greedy_too() {
+    let logits = [1.0, 3.0, 2.999, -4.0];
+    assert_eq!(counts(SamplerOptions { temperature: 1e-6, ..PLAIN }, &logits, 1000)[1], 1000);
+    assert_eq!(counts(SamplerOptions { temperature: f32::NAN, ..PLAIN }, &logits, 10)[1], 10);
+    assert_eq!(counts(SamplerOptions { top_k: 1, ..PLAIN }, &logits, 1000)[1], 1000);
+}
+
+#[test]
+fn repeated_tokens_become_less_likely() {
+    let options =
+        SamplerOptions { repeat_penalty: 2.0, repeat_last_n: 2, ..SamplerOptions::greedy() };
+    let mut sampler = Sampler::new(options, 4);
+    let logits = [4.0, 3.0, 2.5, -1.0];
+    assert_eq!(sampler.sample(&logits), 0);
+    sampler.accept(0); // 2, 3, 2.5
+    assert_eq!(sampler.sample(&logits), 1);
+    sampler.accept(1); // 2, 1.5, 2.5
+    assert_eq!(sampler.sample(&logits), 2);
+    sampler.accept(2); // 4, 1.5, 1.25: 0 was accepted three tokens ago
+    assert_eq!(sampler.sample(&logits), 0);
+    // A negative logit is multiplied, so it sinks as well.
+    let mut sampler = Sampler::new(options, 2);
+    sampler.accept(0);
+    assert_eq!(sampler.sample(&[-1.0, -1.5]), 1);
+    // The same token twice is penalised once; one that is not in the vocabulary not at all.
+    let mut sampler = Sampler::new(options, 2);
+    sampler.accept(0);
+    sampler.accept(0);
+    assert_eq!(sampler.sample(&[4.0, 1.5]), 0);
+    sampler.accept(99);
+    assert_eq!(sampler.sample(&[4.0, 1.5]), 0);
+}
+
+#[test]
+fn penalties_come_before_top_k() {
+    let options = SamplerOptions { top_k: 1, repeat_penalty: 10.0, repeat_last_n: 4, ..PLAIN };
+    let mut sampler = Sampler::new(options, 3);
+    sampler.accept(1);
+    assert_eq!(sampler.sample(&[1.0, 2.0, 0.5]), 0);
+}
+
+#[test]
+fn odd_logits_do_no_harm() {
+    const NAN: f32 = f32::NAN;
+    const INF: f32 = f32::INFINITY;
+    let odd: [(&[f32], &[u32]); 9] = [
+        (&[NAN, 1.0, NAN], &[1]),
+        (&[NAN, NAN], &[0]),
+        (&[-INF, -INF, -INF], &[0]),
+        (&[-INF, 0.0], &[1]),
+        (&[1.0, INF, 2.0], &[1]),
+        (&[INF, NAN, INF], &[0, 2]),
+        (&[-INF, NAN], &[0]),
+        (&[f32::MAX, f32::MIN], &[0]),
+        (&[], &[0]),
+    ];
+    for (logits, allowed) in odd {
+        for top_k in [0, 1, 2, 40] {
+            for temperature in [0.0, 0.8, 1e-30, 1e30] {
+                for top_p in [1.0, 0.9, 0.0, NAN] {
+                    let options = SamplerOptions {
+                        top_k,
+                        temperature,
+                        top_p,
+                        min_p: 0.05,
+                        repeat_penalty: 1.1,
+                        ..PLAIN
+                    };
+                    let mut sampler = Sampler::new(options, logits.len());
+                    sampler.accept(0);
+                    for _ in 0..20 {
+                        let id = sampler.sample(logits);
+                        assert!(allowed.contains(&id), "{logits:?} {options:?} gave {id}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn logits_beyond_the_vocabulary_are_ignored() {
+    let mut sampler = Sampler::new(SamplerOptions::greedy(), 2);
+    assert_eq!(sampler.sample(&[1.0, 2.0, 9.0]), 1);
+    let mut sampler = Sampler::new(PLAIN, 2);
+    assert!((0..100).all(|_| sampler.sample(&[1.0, 2.0, 90.0]) < 2));
+}
