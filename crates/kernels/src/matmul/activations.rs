@@ -3,9 +3,9 @@
 //! One token, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
-//! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo), and
-//!   `s4[K/4]`, the i32 sums of four `q`, one lane of a `vpdpbusd` each;
-//! - all: `s32[K/32]`, the f32 sums of 32 `q` (exact).
+//! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo);
+//! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
+//!   value they are finite.
 //!
 //! Several tokens, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
 //! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
@@ -61,7 +61,7 @@ pub struct Activations {
     /// One token: per 256. Several: per 32.
     scale: Vec<f32>,
     s32: Vec<f32>,
-    s4: Vec<i32>,
+    s16: Vec<f32>,
     float: Vec<f32>,
 }
 
@@ -80,7 +80,7 @@ impl Activations {
             q: zeroed(bytes / 64),
             scale: zeroed(t * k / 32),
             s32: zeroed(t * k / 32),
-            s4: zeroed(k / 4),
+            s16: zeroed(k / 16),
             float: zeroed(t * k),
         }
     }
@@ -121,7 +121,7 @@ impl Activations {
             q: self.q.as_mut_ptr().cast(),
             scale: self.scale.as_mut_ptr(),
             s32: self.s32.as_mut_ptr(),
-            s4: self.s4.as_mut_ptr(),
+            s16: self.s16.as_mut_ptr(),
             float: self.float.as_mut_ptr(),
             _owner: std::marker::PhantomData,
         }
@@ -166,8 +166,8 @@ impl Activations {
         &self.s32
     }
 
-    pub(super) fn s4(&self) -> &[i32] {
-        &self.s4
+    pub(super) fn s16(&self) -> &[f32] {
+        &self.s16
     }
 
     /// Token `t` unrounded, `[cols]`.
@@ -202,7 +202,7 @@ pub struct ActSlots<'a> {
     q: *mut i8,
     scale: *mut f32,
     s32: *mut f32,
-    s4: *mut i32,
+    s16: *mut f32,
     float: *mut f32,
     _owner: std::marker::PhantomData<&'a mut Activations>,
 }
@@ -276,13 +276,15 @@ impl ActSlots<'_> {
             unsafe {
                 *self.scale.add(g) = a;
                 for (b, x) in x.chunks_exact(32).enumerate() {
-                    let mut sum = 0;
+                    let mut sums = [0; 2];
                     for (i, &x) in x.iter().enumerate() {
                         let v = round_within(x * inv, WIDE);
-                        sum += v;
+                        sums[i / 16] += v;
                         *q.add(256 * g + 32 * b + i) = v as i16;
                     }
-                    *self.s32.add(8 * g + b) = sum as f32;
+                    *self.s16.add(16 * g + 2 * b) = sums[0] as f32;
+                    *self.s16.add(16 * g + 2 * b + 1) = sums[1] as f32;
+                    *self.s32.add(8 * g + b) = (sums[0] + sums[1]) as f32;
                 }
             }
         }
@@ -387,11 +389,14 @@ mod avx512 {
                         _mm512_storeu_si512(out.add(64).cast(), lo);
                         let sum = |v| _mm512_dpbusd_epi32(_mm512_setzero_si512(), ones, v);
                         let s4 = _mm512_add_epi32(_mm512_slli_epi32::<8>(sum(hi)), sum(lo));
-                        _mm512_storeu_si512(self.s4.add(64 * g + 16 * s).cast(), s4);
-                        let f = _mm512_cvtepi32_ps(s4);
-                        *self.s32.add(8 * g + 2 * s) = _mm256_reduce_add(_mm512_castps512_ps256(f));
-                        *self.s32.add(8 * g + 2 * s + 1) =
-                            _mm256_reduce_add(_mm512_extractf32x8_ps::<1>(f));
+                        // Four lanes of s4 are 16 values.
+                        let s8 = _mm512_add_epi32(s4, _mm512_shuffle_epi32::<0b1011_0001>(s4));
+                        let s16 = _mm512_add_epi32(s8, _mm512_shuffle_epi32::<0b0100_1110>(s8));
+                        let s16 = _mm512_maskz_compress_epi32(0x1111, s16);
+                        let s16 = _mm_cvtepi32_ps(_mm512_castsi512_si128(s16));
+                        _mm_storeu_ps(self.s16.add(16 * g + 4 * s), s16);
+                        let s32 = _mm_hadd_ps(s16, s16);
+                        _mm_storel_pd(self.s32.add(8 * g + 2 * s).cast(), _mm_castps_pd(s32));
                     }
                 }
             }
@@ -449,11 +454,5 @@ mod avx512 {
     fn join(v: [__m128i; 4]) -> __m512i {
         let v01 = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(v[0]), v[1]);
         _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v01, v[2]), v[3])
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512vl")]
-    fn _mm256_reduce_add(v: __m256) -> f32 {
-        _mm512_reduce_add_ps(_mm512_zextps256_ps512(v))
     }
 }

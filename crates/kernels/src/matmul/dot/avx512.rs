@@ -1,12 +1,13 @@
 //! AVX-512 dot products with VNNI: unsigned weight bytes against the signed high and low bytes of
 //! the 16-bit activations.
 //!
-//! Per 64 weights and row: unpack (3–5 operations), two `vpdpbusd` joined by a shift, one
-//! conversion, one fused multiply-add. Four rows share each load of activations. The zero point
-//! is taken from sums of four activations, once per step for all rows.
+//! Per 64 weights and row: unpack (4–5 operations), two `vpdpbusd` joined by a shift, one
+//! conversion, one permutation for the scales, one fused multiply-add. Zero points and offsets
+//! cost one more per 256 weights, from sums of the activations. Four rows share each load of
+//! activations.
 
 use super::scalar;
-use crate::matmul::unpack::avx512::Unpack;
+use crate::matmul::unpack::avx512::{Group, Unpack, lane_scales, two_scales};
 use crate::matmul::{Activations, Matrix};
 use crate::quant;
 use crate::types::WeightType;
@@ -79,48 +80,87 @@ unsafe fn dot<Q: Unpack, const R: usize>(
     // activations are padded to whole steps.
     unsafe {
         let k = x.cols();
-        let (q, s4, s32, scale) = (x.q8(), x.s4().as_ptr(), x.s32().as_ptr(), x.scale().as_ptr());
         let next = row[0].wrapping_add(R * row_bytes);
         let mut total = [_mm512_setzero_ps(); R];
         for g in 0..k / 256 {
-            let group = begin::<Q, R>(&row, g);
-            let mut acc = [_mm512_setzero_ps(); R];
-            let (q, s4) = (q.add(512 * g), s4.add(64 * g));
-            step::<Q, R, false>(&group, 0, q, s4, &mut acc);
-            step::<Q, R, false>(&group, 1, q.add(128), s4.add(16), &mut acc);
-            step::<Q, R, false>(&group, 2, q.add(256), s4.add(32), &mut acc);
-            step::<Q, R, false>(&group, 3, q.add(384), s4.add(48), &mut acc);
-            for r in 0..R {
-                if let Some(a) = Q::add_offsets(&group[r], s32.add(8 * g), acc[r]) {
-                    acc[r] = a;
-                }
-                total[r] = _mm512_fmadd_ps(acc[r], _mm512_set1_ps(*scale.add(g)), total[r]);
-            }
             // The next rows are asked for in the order of the file, a few lines per group: measured
             // twice as fast as prefetching along each of the rows.
             let bytes = 256 / Q::BLOCK * Q::BYTES * R;
             prefetch(next.wrapping_add(g * bytes), bytes);
+            let group = begin::<Q, R>(&row, g, 8);
+            let mut acc = offsets::<Q, R>(&group, g, x);
+            let q = x.q8().add(512 * g);
+            step::<Q, R, false>(&group, 0, q, &mut acc);
+            step::<Q, R, false>(&group, 1, q.add(128), &mut acc);
+            step::<Q, R, false>(&group, 2, q.add(256), &mut acc);
+            step::<Q, R, false>(&group, 3, q.add(384), &mut acc);
+            scale(&acc, g, x, &mut total);
         }
         let rest = k % 256;
         if Q::BLOCK == 32 && rest != 0 {
             let g = k / 256;
             let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
             prefetch(next.wrapping_add(whole), (R * row_bytes).saturating_sub(whole));
-            let group = begin::<Q, R>(&row, g);
-            let mut acc = [_mm512_setzero_ps(); R];
-            let (q, s4) = (q.add(512 * g), s4.add(64 * g));
+            let group = begin::<Q, R>(&row, g, rest / 32);
+            let mut acc = offsets::<Q, R>(&group, g, x);
+            let q = x.q8().add(512 * g);
             for j in 0..rest / 64 {
-                step::<Q, R, false>(&group, j, q.add(128 * j), s4.add(16 * j), &mut acc);
+                step::<Q, R, false>(&group, j, q.add(128 * j), &mut acc);
             }
             if !rest.is_multiple_of(64) {
                 let j = rest / 64;
-                step::<Q, R, true>(&group, j, q.add(128 * j), s4.add(16 * j), &mut acc);
+                step::<Q, R, true>(&group, j, q.add(128 * j), &mut acc);
             }
-            for r in 0..R {
-                total[r] = _mm512_fmadd_ps(acc[r], _mm512_set1_ps(*scale.add(g)), total[r]);
-            }
+            scale(&acc, g, x, &mut total);
         }
         sums(total)
+    }
+}
+
+/// Adds a group's sums, times the scale of its activations.
+#[inline(always)]
+unsafe fn scale<const R: usize>(
+    acc: &[__m512; R],
+    g: usize,
+    x: &Activations,
+    total: &mut [__m512; R],
+) {
+    // SAFETY: the callers' CPU has the tier.
+    unsafe {
+        let a = _mm512_set1_ps(x.scale()[g]);
+        for r in 0..R {
+            total[r] = _mm512_fmadd_ps(acc[r], a, total[r]);
+        }
+    }
+}
+
+/// What zero points and offsets add for a whole group: scales × sums of activations, in any lanes.
+#[inline(always)]
+unsafe fn offsets<Q: Unpack, const R: usize>(
+    group: &[Group; R],
+    g: usize,
+    x: &Activations,
+) -> [__m512; R] {
+    // SAFETY: the sums are padded to whole groups; the callers' CPU has the tier.
+    unsafe {
+        // The factor of each of the group's 16 scales and offsets.
+        let factor = if two_scales::<Q>() {
+            let s16 = _mm512_loadu_ps(x.s16().as_ptr().add(16 * g));
+            _mm512_mul_ps(s16, _mm512_set1_ps(-Q::ZERO as f32))
+        } else {
+            let s32 = _mm256_loadu_ps(x.s32().as_ptr().add(8 * g));
+            if Q::MIN {
+                _mm512_maskz_broadcast_f32x8(0xff00, s32)
+            } else {
+                let s32 = _mm256_mul_ps(s32, _mm256_set1_ps(-Q::ZERO as f32));
+                _mm512_zextps256_ps512(s32)
+            }
+        };
+        let mut acc = [_mm512_setzero_ps(); R];
+        for r in 0..R {
+            acc[r] = _mm512_mul_ps(group[r].scales, factor);
+        }
+        acc
     }
 }
 
@@ -135,42 +175,39 @@ unsafe fn prefetch(p: *const u8, bytes: usize) {
 
 /// Group `g` of every row. (A loop, not a closure: closures do not inherit the tier.)
 #[inline(always)]
-unsafe fn begin<Q: Unpack, const R: usize>(row: &[*const u8; R], g: usize) -> [Q::Group; R] {
+unsafe fn begin<Q: Unpack, const R: usize>(
+    row: &[*const u8; R],
+    g: usize,
+    count: usize,
+) -> [Group; R] {
     // SAFETY: as for `dot`.
     unsafe {
-        let mut group = [Q::begin(row[0], g); R];
+        let mut group = [Q::begin(row[0], g, count); R];
         for r in 1..R {
-            group[r] = Q::begin(row[r], g);
+            group[r] = Q::begin(row[r], g, count);
         }
         group
     }
 }
 
-/// Adds 64 weights (`HALF`: 32) of each row. `q` is 64 high and 64 low bytes, `s4` their sums of
-/// four.
+/// Adds 64 weights (`HALF`: 32) of each row. `q` is 64 high and 64 low bytes.
 #[inline(always)]
 unsafe fn step<Q: Unpack, const R: usize, const HALF: bool>(
-    group: &[Q::Group; R],
+    group: &[Group; R],
     j: usize,
     q: *const i8,
-    s4: *const i32,
     acc: &mut [__m512; R],
 ) {
     // SAFETY: whole steps of padded activations; see `dot`.
     unsafe {
         let hi = _mm512_load_si512(q.cast());
         let lo = _mm512_load_si512(q.add(64).cast());
-        let s4 = _mm512_loadu_si512(s4.cast());
-        let zero = _mm512_mullo_epi32(s4, _mm512_set1_epi32(Q::ZERO));
         for r in 0..R {
-            let w = Q::step::<HALF>(&group[r], j);
-            let p = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.q, hi);
-            let p = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(p), w.q, lo);
-            let p = if Q::ZERO != 0 { _mm512_sub_epi32(p, zero) } else { p };
-            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(p), w.d, acc[r]);
-            if Q::MIN && Q::BLOCK == 32 {
-                acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s4), w.m, acc[r]);
-            }
+            let w = Q::quants::<HALF>(group[r].at, j);
+            let p = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, hi);
+            let p = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(p), w, lo);
+            let d = lane_scales::<Q>(group[r].scales, j);
+            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(p), d, acc[r]);
         }
     }
 }

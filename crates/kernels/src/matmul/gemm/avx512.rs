@@ -4,7 +4,7 @@
 //! operations: on a core with one 512-bit multiplier 80 % (73 %) of its peak at best.
 
 use super::{PANEL_ROWS, Panel, avx512_panel};
-use crate::matmul::unpack::avx512::Unpack;
+use crate::matmul::unpack::avx512::{Unpack, two_scales};
 use crate::matmul::{Activations, Matrix, Output};
 use crate::quant::{self, Quant};
 use crate::types::WeightType;
@@ -173,7 +173,7 @@ impl<Q: Quant> Tile for Integer<Q> {
         acc: &mut [[__m512; 2]; C],
     ) {
         let cols = x.cols();
-        let two_scales = Q::ZERO == quant::Q6K::ZERO;
+        let two_scales = two_scales::<Q>();
         let parts = if two_scales { 2 } else { 1 };
         // SAFETY: by the caller's promise.
         unsafe {

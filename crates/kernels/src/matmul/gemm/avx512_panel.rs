@@ -2,8 +2,7 @@
 
 use super::{PANEL_ROWS, Panel};
 use crate::matmul::Matrix;
-use crate::matmul::unpack::avx512::Unpack;
-use crate::quant::{self, Quant};
+use crate::matmul::unpack::avx512::{Group, Unpack, two_scales};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -28,13 +27,14 @@ pub(super) unsafe fn fill<Q: Unpack>(
             *row = w.row((rows.start + tile * TILE + i).min(rows.end - 1)).as_ptr();
         }
         for g in 0..k.len().div_ceil(256) {
-            // SAFETY: k starts at a multiple of 256, and group g has columns left.
+            let left = (k.len() - 256 * g).min(256);
+            // SAFETY: k starts at a multiple of 256, and group g has `left` columns.
             unsafe {
-                let mut group = [Q::begin(row[0], k.start / 256 + g); TILE];
+                let mut group = [Q::begin(row[0], k.start / 256 + g, left / 32); TILE];
                 for i in 1..TILE {
-                    group[i] = Q::begin(row[i], k.start / 256 + g);
+                    group[i] = Q::begin(row[i], k.start / 256 + g, left / 32);
                 }
-                let left = (k.len() - 256 * g).min(256);
+                scales::<Q>(&group, g, tile, p);
                 for j in 0..left / 64 {
                     step::<Q, false>(&group, j, 4 * g + j, tile, p);
                 }
@@ -46,13 +46,39 @@ pub(super) unsafe fn fill<Q: Unpack>(
     }
 }
 
-/// 16 rows × 64 columns (`HALF`: 32); `s` is the position of these columns in the panel, in 64s.
+/// The scales and offsets of 16 rows × 256 columns: 16 registers of 16, transposed.
+///
+/// # Safety
+/// As for `fill`.
+#[inline(always)]
+unsafe fn scales<Q: Unpack>(group: &[Group; TILE], g: usize, tile: usize, p: &mut Panel) {
+    // SAFETY: the lines of group g of the panel, which has room for whole groups.
+    unsafe {
+        let mut v = [_mm512_setzero_si512(); TILE];
+        for i in 0..TILE {
+            v[i] = _mm512_castps_si512(group[i].scales);
+        }
+        transpose(&mut v);
+        let (d, m) = if two_scales::<Q>() { (16, 0) } else { (8, if Q::MIN { 8 } else { 0 }) };
+        for l in 0..d {
+            let to = p.d.as_mut_ptr().add((d * g + l) * PANEL_ROWS + tile * TILE);
+            _mm512_store_si512(to.cast(), v[l]);
+        }
+        for l in 0..m {
+            let to = p.m.as_mut_ptr().add((8 * g + l) * PANEL_ROWS + tile * TILE);
+            _mm512_store_si512(to.cast(), v[d + l]);
+        }
+    }
+}
+
+/// The integers of 16 rows × 64 columns (`HALF`: 32); `s` is the position of these columns in the
+/// panel, in 64s.
 ///
 /// # Safety
 /// As for `fill`.
 #[inline(always)]
 unsafe fn step<Q: Unpack, const HALF: bool>(
-    group: &[Q::Group; TILE],
+    group: &[Group; TILE],
     j: usize,
     s: usize,
     tile: usize,
@@ -60,72 +86,27 @@ unsafe fn step<Q: Unpack, const HALF: bool>(
 ) {
     // SAFETY: step s ends at column 64·(s + 1) ≤ MAX_K, a multiple of 64; by the caller's promise.
     unsafe {
-        // Q6_K, the only one with a scale per 16.
-        let two_scales = Q::ZERO == quant::Q6K::ZERO;
         let mut v = [_mm512_setzero_si512(); TILE];
-        let mut d = [_mm512_setzero_ps(); 4];
-        let mut m = [_mm512_setzero_ps(); 2];
         for i in 0..TILE {
-            let w = Q::step::<HALF>(&group[i], j);
-            v[i] = _mm512_sub_epi8(w.q, _mm512_set1_epi8(Q::ZERO as u8 as i8));
-            // The scales of row i are needed in lane i of one line per group. Every lane of a
-            // group holds its scale, so a masked move puts it where a shuffle will find it.
-            if two_scales {
-                let at = 0x1111 << (i % 4);
-                d[i / 4] = _mm512_mask_mov_ps(d[i / 4], at, w.d);
-            } else {
-                let at = 0x0101 << (i % 8);
-                d[i / 8] = _mm512_mask_mov_ps(d[i / 8], at, w.d);
-                if Q::MIN {
-                    m[i / 8] = _mm512_mask_mov_ps(m[i / 8], at, w.m);
-                }
-            }
+            let q = Q::quants::<HALF>(group[i].at, j);
+            v[i] = _mm512_sub_epi8(q, _mm512_set1_epi8(Q::ZERO as u8 as i8));
         }
-        let lines = p.q.as_mut_ptr().add(s * 16 * PANEL_ROWS * 4 + tile * 64);
         transpose(&mut v);
-        for (l, v) in v.iter().enumerate() {
-            if !HALF || l < 8 {
-                _mm512_store_si512(lines.add(l * PANEL_ROWS * 4).cast(), *v);
-            }
+        let lines = if HALF { 8 } else { 16 };
+        let to = p.q.as_mut_ptr().add(s * 16 * PANEL_ROWS * 4 + tile * 64);
+        for l in 0..lines {
+            _mm512_store_si512(to.add(l * PANEL_ROWS * 4).cast(), v[l]);
         }
-        // −128·Σq of each row, per group of `lines_each` lines.
-        let lines_each = if two_scales { 4 } else { 8 };
-        for g in 0..(if HALF { 8 } else { 16 }) / lines_each {
+        // −128·Σq of each row, for every run of columns that shares a scale.
+        let run = if two_scales::<Q>() { 4 } else { 8 };
+        for r in 0..lines / run {
             let mut sum = _mm512_setzero_si512();
-            for l in 0..lines_each {
-                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), v[g * lines_each + l]);
+            for l in 0..run {
+                sum = _mm512_dpbusd_epi32(sum, _mm512_set1_epi8(1), v[r * run + l]);
             }
             let z = _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32::<7>(sum));
-            let to = (s * 16 / lines_each + g) * PANEL_ROWS + tile * TILE;
-            _mm512_store_si512(p.z.as_mut_ptr().add(to).cast(), z);
-        }
-        let put = |to: *mut f32, group: usize, v: __m512| {
-            _mm512_store_ps(to.add(group * PANEL_ROWS + tile * TILE), v);
-        };
-        if two_scales {
-            // Four registers of [4 rows of group 0 | … of group 3]: transpose the quarters.
-            let a = _mm512_shuffle_f32x4::<0x88>(d[0], d[1]);
-            let b = _mm512_shuffle_f32x4::<0xdd>(d[0], d[1]);
-            let c = _mm512_shuffle_f32x4::<0x88>(d[2], d[3]);
-            let e = _mm512_shuffle_f32x4::<0xdd>(d[2], d[3]);
-            let to = p.d.as_mut_ptr();
-            put(to, 4 * s, _mm512_shuffle_f32x4::<0x88>(a, c));
-            put(to, 4 * s + 1, _mm512_shuffle_f32x4::<0x88>(b, e));
-            put(to, 4 * s + 2, _mm512_shuffle_f32x4::<0xdd>(a, c));
-            put(to, 4 * s + 3, _mm512_shuffle_f32x4::<0xdd>(b, e));
-        } else {
-            let to = p.d.as_mut_ptr();
-            put(to, 2 * s, _mm512_shuffle_f32x4::<0x44>(d[0], d[1]));
-            if !HALF {
-                put(to, 2 * s + 1, _mm512_shuffle_f32x4::<0xee>(d[0], d[1]));
-            }
-            if Q::MIN {
-                let to = p.m.as_mut_ptr();
-                put(to, 2 * s, _mm512_shuffle_f32x4::<0x44>(m[0], m[1]));
-                if !HALF {
-                    put(to, 2 * s + 1, _mm512_shuffle_f32x4::<0xee>(m[0], m[1]));
-                }
-            }
+            let to = p.z.as_mut_ptr().add((s * 16 / run + r) * PANEL_ROWS + tile * TILE);
+            _mm512_store_si512(to.cast(), z);
         }
     }
 }

@@ -1,50 +1,53 @@
-//! How AVX-512 reads the quantised formats: 64 weights (one register of bytes) a step, four steps
-//! a group of 256, the group being a superblock of the K-quants and eight blocks of the others.
-//!
-//! Byte `i` of a step is weight `i`; lane `l` of its scales and offsets belongs to the weights
-//! `4l .. 4l + 4`, which is what `vpdpbusd` sums into lane `l`.
+//! How AVX-512 reads the quantised formats: in groups of 256 weights, a superblock of the K-quants
+//! or eight blocks of the others. The scales of a group are gathered once into one register; its
+//! integers come in four steps of 64, one register of bytes each.
 
-use crate::quant::Quant;
+use crate::quant::{self, Quant};
 use std::arch::x86_64::*;
 
-/// 64 weights.
+/// 256 weights of a row.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Step {
-    /// 64 unsigned bytes.
-    pub q: __m512i,
-    /// Scale of each lane of four weights.
-    pub d: __m512,
-    /// Offset of each lane; meaningless unless the format has one.
-    pub m: __m512,
+pub(in crate::matmul) struct Group {
+    /// Where the group's bytes begin.
+    pub at: *const u8,
+    /// Eight scales, one per 32 weights, then eight offsets (what is added; zero where the format
+    /// has none). Q6_K: sixteen scales, one per 16 weights.
+    pub scales: __m512,
 }
 
 /// A format as AVX-512 reads it.
 pub(in crate::matmul) trait Unpack: Quant {
-    /// What the steps of one group of 256 share.
-    type Group: Copy;
-
-    /// Starts group `g` of a row.
-    ///
-    /// # Safety
-    /// The row holds at least one weight of the group; the CPU has the tier.
-    unsafe fn begin(row: *const u8, g: usize) -> Self::Group;
-
-    /// Unpacks weights `64·j .. 64·j + 64` of the group, or with `HALF` only the first 32 of
-    /// them: the row ends there, the other lanes' scales and offsets are zero, and nothing past
-    /// the row is read.
+    /// Group `g` of a row, of which `count` ≤ 8 runs of 32 weights exist; nothing past them is
+    /// read, their scales and offsets are zero.
     ///
     /// # Safety
     /// The row holds these weights; the CPU has the tier.
-    unsafe fn step<const HALF: bool>(group: &Self::Group, j: usize) -> Step;
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group;
 
-    /// Where offsets are cheaper for 256 weights at once: `acc` plus, in any lanes, the products
-    /// of the offsets with the sums `s32[0..8]` of 32 activations each. `None` where the steps'
-    /// own offsets have to be used.
+    /// Weights `64·j .. 64·j + 64` of a group as unsigned bytes in their order, or with `HALF`
+    /// only the first 32 of them: the row ends there.
     ///
     /// # Safety
-    /// `s32` points to 8 floats; the CPU has the tier.
-    #[inline(always)]
-    unsafe fn add_offsets(_: &Self::Group, _: *const f32, _: __m512) -> Option<__m512> {
-        None
+    /// The row holds these weights; the CPU has the tier.
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i;
+}
+
+/// Whether a format has a scale per 16 weights rather than per 32.
+pub(in crate::matmul) const fn two_scales<Q: Quant>() -> bool {
+    Q::ZERO == quant::Q6K::ZERO
+}
+
+/// The scale of each lane of step `j`; a lane is four weights.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn lane_scales<Q: Quant>(scales: __m512, j: usize) -> __m512 {
+    // SAFETY: the callers' CPU has the tier.
+    unsafe {
+        let (first, lanes) = if two_scales::<Q>() {
+            (4 * j, _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0))
+        } else {
+            (2 * j, _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
+        };
+        let at = _mm512_add_epi32(_mm512_set1_epi32(first as i32), lanes);
+        _mm512_permutexvar_ps(at, scales)
     }
 }

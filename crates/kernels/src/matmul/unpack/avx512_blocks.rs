@@ -1,10 +1,11 @@
 //! AVX-512 unpacking of the formats with blocks of 32: two blocks a step.
 //!
 //! The bytes of two blocks are loaded at once (masked, so that the end of the file is never
-//! crossed) and a byte permutation puts them where they belong: each block's 16 bytes of nibbles
-//! twice, the second copy to be shifted; each scale eight times.
+//! crossed) and a byte permutation puts each block's 16 bytes of nibbles into place twice, the
+//! second copy to be shifted. The scales of eight blocks are picked out of up to four registers
+//! by two-register byte permutations.
 
-use super::avx512::{Step, Unpack};
+use super::avx512::{Group, Unpack};
 use crate::quant::{self, Quant};
 use std::arch::x86_64::*;
 
@@ -23,16 +24,34 @@ const fn nibble_table(bytes: usize, at: usize) -> Table {
     Table(t)
 }
 
-/// Positions of the 16-bit word at the start of two blocks, eight times each, and, in the upper
-/// half, of the word after it.
+/// Where byte `o` of the gathered scales comes from in eight blocks of `bytes` bytes: first the
+/// word at the start of each block, then the word after it.
+const fn scale_position(bytes: usize, o: usize) -> usize {
+    o / 2 % 8 * bytes + o / 16 * 2 + o % 2
+}
+
+/// [`scale_position`] modulo 128, which is what a permutation of two registers looks at.
 const fn scale_table(bytes: usize) -> Table {
     let mut t = [0; 64];
     let mut i = 0;
-    while i < 64 {
-        t[i] = (i % 32 / 16 * bytes + i / 32 * 2 + i % 2) as u8;
+    while i < 32 {
+        t[i] = (scale_position(bytes, i) % 128) as u8;
         i += 1;
     }
     Table(t)
+}
+
+/// Which of the first `n` gathered bytes lie in the registers `pair` (0: bytes 0..128 of the
+/// group, 1: 128..256).
+const fn scale_mask(bytes: usize, n: usize, pair: usize) -> u64 {
+    let (mut mask, mut i) = (0, 0);
+    while i < n {
+        if scale_position(bytes, i) / 128 == pair {
+            mask |= 1 << i;
+        }
+        i += 1;
+    }
+    mask
 }
 
 #[inline(always)]
@@ -41,35 +60,48 @@ unsafe fn table(t: &'static Table) -> __m512i {
     unsafe { _mm512_load_si512(t.0.as_ptr().cast()) }
 }
 
-/// The bytes of two blocks (`HALF`: of one), zeros behind them.
+/// The first `n` bytes at `p`, zeros behind them. Masked bytes are not read.
 #[inline(always)]
-unsafe fn load<Q: Quant, const HALF: bool>(p: *const u8) -> __m512i {
-    let n = if HALF { Q::BYTES } else { 2 * Q::BYTES };
-    // SAFETY: masked bytes are not read; the others are the caller's blocks.
-    unsafe { _mm512_maskz_loadu_epi8((1u64 << n) - 1, p.cast()) }
+unsafe fn load(p: *const u8, n: usize) -> __m512i {
+    let mask = if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
+    // SAFETY: the caller's n bytes; its CPU has the tier.
+    unsafe { _mm512_maskz_loadu_epi8(mask, p.cast()) }
 }
 
-/// Nibbles in the order of the weights.
+/// The scales (and offsets) of `count` blocks.
 #[inline(always)]
-unsafe fn nibbles(raw: __m512i, t: &'static Table) -> __m512i {
-    // SAFETY: the callers' CPU has the tier.
+unsafe fn group<Q: Quant>(
+    row: *const u8,
+    g: usize,
+    count: usize,
+    positions: &'static Table,
+) -> Group {
+    // SAFETY: `count` blocks of the caller; its CPU has the tier.
     unsafe {
-        let v = _mm512_permutexvar_epi8(table(t), raw);
-        let v = _mm512_srlv_epi64(v, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
-        _mm512_and_si512(v, _mm512_set1_epi8(15))
+        let at = row.add(g * 8 * Q::BYTES);
+        let bytes = count * Q::BYTES;
+        let part = |i: usize| load(at.wrapping_add(64 * i), bytes.saturating_sub(64 * i));
+        let wanted = if Q::MIN { 32 } else { 16 };
+        let (low, high) = (scale_mask(Q::BYTES, wanted, 0), scale_mask(Q::BYTES, wanted, 1));
+        let i = table(positions);
+        let mut words = _mm512_maskz_permutex2var_epi8(low, part(0), i, part(1));
+        if high != 0 {
+            let w = _mm512_maskz_permutex2var_epi8(high, part(2), i, part(3));
+            words = _mm512_or_si512(words, w);
+        }
+        Group { at, scales: _mm512_cvtph_ps(_mm512_castsi512_si256(words)) }
     }
 }
 
-/// The first f16 of both blocks spread over their lanes, and the second one.
+/// Two blocks' nibbles (`HALF`: one block's) in the order of the weights.
 #[inline(always)]
-unsafe fn scales(raw: __m512i, t: &'static Table) -> (__m512, __m512) {
-    // SAFETY: the callers' CPU has the tier.
+unsafe fn nibbles<Q: Quant, const HALF: bool>(p: *const u8, t: &'static Table) -> __m512i {
+    // SAFETY: the caller's blocks; its CPU has the tier.
     unsafe {
+        let raw = load(p, if HALF { Q::BYTES } else { 2 * Q::BYTES });
         let v = _mm512_permutexvar_epi8(table(t), raw);
-        (
-            _mm512_cvtph_ps(_mm512_castsi512_si256(v)),
-            _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(v)),
-        )
+        let v = _mm512_srlv_epi64(v, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
+        _mm512_and_si512(v, _mm512_set1_epi8(15))
     }
 }
 
@@ -87,116 +119,94 @@ unsafe fn add_fifth<Q: Quant, const HALF: bool>(q: __m512i, p: *const u8, at: us
 }
 
 impl Unpack for quant::Q4_0 {
-    type Group = *const u8;
-
     #[inline(always)]
-    unsafe fn begin(row: *const u8, g: usize) -> *const u8 {
-        row.wrapping_add(g * 8 * Self::BYTES)
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group {
+        static SCALES: Table = scale_table(18);
+        // SAFETY: by the trait's contract.
+        unsafe { group::<Self>(row, g, count, &SCALES) }
     }
 
     #[inline(always)]
-    unsafe fn step<const HALF: bool>(group: &*const u8, j: usize) -> Step {
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
         static NIBBLES: Table = nibble_table(18, 2);
-        static SCALES: Table = scale_table(18);
         // SAFETY: by the trait's contract.
-        unsafe {
-            let raw = load::<Self, HALF>(group.add(j * 2 * Self::BYTES));
-            let (d, m) = scales(raw, &SCALES);
-            Step { q: nibbles(raw, &NIBBLES), d, m }
-        }
+        unsafe { nibbles::<Self, HALF>(at.add(j * 2 * Self::BYTES), &NIBBLES) }
     }
 }
 
 impl Unpack for quant::Q4_1 {
-    type Group = *const u8;
-
     #[inline(always)]
-    unsafe fn begin(row: *const u8, g: usize) -> *const u8 {
-        row.wrapping_add(g * 8 * Self::BYTES)
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group {
+        static SCALES: Table = scale_table(20);
+        // SAFETY: by the trait's contract.
+        unsafe { group::<Self>(row, g, count, &SCALES) }
     }
 
     #[inline(always)]
-    unsafe fn step<const HALF: bool>(group: &*const u8, j: usize) -> Step {
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
         static NIBBLES: Table = nibble_table(20, 4);
-        static SCALES: Table = scale_table(20);
         // SAFETY: by the trait's contract.
-        unsafe {
-            let raw = load::<Self, HALF>(group.add(j * 2 * Self::BYTES));
-            let (d, m) = scales(raw, &SCALES);
-            Step { q: nibbles(raw, &NIBBLES), d, m }
-        }
+        unsafe { nibbles::<Self, HALF>(at.add(j * 2 * Self::BYTES), &NIBBLES) }
     }
 }
 
 impl Unpack for quant::Q5_0 {
-    type Group = *const u8;
-
     #[inline(always)]
-    unsafe fn begin(row: *const u8, g: usize) -> *const u8 {
-        row.wrapping_add(g * 8 * Self::BYTES)
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group {
+        static SCALES: Table = scale_table(22);
+        // SAFETY: by the trait's contract.
+        unsafe { group::<Self>(row, g, count, &SCALES) }
     }
 
     #[inline(always)]
-    unsafe fn step<const HALF: bool>(group: &*const u8, j: usize) -> Step {
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
         static NIBBLES: Table = nibble_table(22, 6);
-        static SCALES: Table = scale_table(22);
         // SAFETY: by the trait's contract.
         unsafe {
-            let p = group.add(j * 2 * Self::BYTES);
-            let raw = load::<Self, HALF>(p);
-            let (d, m) = scales(raw, &SCALES);
-            let q = add_fifth::<Self, HALF>(nibbles(raw, &NIBBLES), p, 2);
-            Step { q, d, m }
+            let p = at.add(j * 2 * Self::BYTES);
+            add_fifth::<Self, HALF>(nibbles::<Self, HALF>(p, &NIBBLES), p, 2)
         }
     }
 }
 
 impl Unpack for quant::Q5_1 {
-    type Group = *const u8;
-
     #[inline(always)]
-    unsafe fn begin(row: *const u8, g: usize) -> *const u8 {
-        row.wrapping_add(g * 8 * Self::BYTES)
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group {
+        static SCALES: Table = scale_table(24);
+        // SAFETY: by the trait's contract.
+        unsafe { group::<Self>(row, g, count, &SCALES) }
     }
 
     #[inline(always)]
-    unsafe fn step<const HALF: bool>(group: &*const u8, j: usize) -> Step {
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
         static NIBBLES: Table = nibble_table(24, 8);
-        static SCALES: Table = scale_table(24);
         // SAFETY: by the trait's contract.
         unsafe {
-            let p = group.add(j * 2 * Self::BYTES);
-            let raw = load::<Self, HALF>(p);
-            let (d, m) = scales(raw, &SCALES);
-            let q = add_fifth::<Self, HALF>(nibbles(raw, &NIBBLES), p, 4);
-            Step { q, d, m }
+            let p = at.add(j * 2 * Self::BYTES);
+            add_fifth::<Self, HALF>(nibbles::<Self, HALF>(p, &NIBBLES), p, 4)
         }
     }
 }
 
 impl Unpack for quant::Q8_0 {
-    type Group = *const u8;
-
     #[inline(always)]
-    unsafe fn begin(row: *const u8, g: usize) -> *const u8 {
-        row.wrapping_add(g * 8 * Self::BYTES)
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group {
+        static SCALES: Table = scale_table(34);
+        // SAFETY: by the trait's contract.
+        unsafe { group::<Self>(row, g, count, &SCALES) }
     }
 
     #[inline(always)]
-    unsafe fn step<const HALF: bool>(group: &*const u8, j: usize) -> Step {
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
         // SAFETY: by the trait's contract.
         unsafe {
-            let p = group.add(j * 2 * Self::BYTES);
-            let word = |p: *const u8| _mm_set1_epi16(p.cast::<i16>().read_unaligned());
+            let p = at.add(j * 2 * Self::BYTES);
             let mut q = _mm512_castsi256_si512(_mm256_loadu_si256(p.add(2).cast()));
-            let mut d = _mm256_zextsi128_si256(word(p));
             if !HALF {
-                let p = p.add(Self::BYTES);
-                q = _mm512_inserti64x4::<1>(q, _mm256_loadu_si256(p.add(2).cast()));
-                d = _mm256_inserti128_si256::<1>(d, word(p));
+                let second = _mm256_loadu_si256(p.add(Self::BYTES + 2).cast());
+                q = _mm512_inserti64x4::<1>(q, second);
             }
-            let q = _mm512_xor_si512(q, _mm512_set1_epi8(-128));
-            Step { q, d: _mm512_cvtph_ps(d), m: _mm512_setzero_ps() }
+            _mm512_xor_si512(q, _mm512_set1_epi8(-128))
         }
     }
 }
