@@ -29,15 +29,11 @@ impl Merges {
         count: usize,
         merges: impl Iterator<Item = &'a [u8]>,
     ) -> Result<Merges, TokenizerError> {
-        let mut pairs = Strings::with_room(count, count.saturating_mul(10));
-        for merge in merges.take(count) {
-            if let Err(None) = pairs.push(merge) {
-                return Err(TokenizerError::VocabularyTooLarge {
-                    key: "tokenizer.ggml.merges",
-                    limit: u64::from(u32::MAX),
-                });
-            }
-        }
+        let pairs = Strings::new(count, merges, |_, _, _| {});
+        let pairs = pairs.map_err(|_| TokenizerError::VocabularyTooLarge {
+            key: "tokenizer.ggml.merges",
+            limit: u64::from(u32::MAX),
+        })?;
         Ok(Merges { pairs })
     }
 

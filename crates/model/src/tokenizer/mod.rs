@@ -22,6 +22,8 @@ mod stream;
 mod table;
 mod vocab;
 
+use std::ops::Range;
+
 use alight_formats::gguf::{Array, Gguf, GgufError};
 
 pub use error::TokenizerError;
@@ -151,22 +153,49 @@ impl Tokenizer {
     /// [`TokenizerError::NoBos`] if a beginning of sequence is to be added and there is no such
     /// token; [`TokenizerError::TextTooLong`] beyond 1 GiB.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TokenizerError> {
+        let finder = if options.parse_special { &self.all } else { &self.user };
+        self.encode_with(finder, text, &[], options.add_bos)
+    }
+
+    /// The tokens of a text that is trusted but for the ranges `plain` (in bytes, ascending,
+    /// disjoint): a rendered chat template with what the user wrote in it. As
+    /// [`encode`](Self::encode) with `parse_special`, except that a spelling which reaches into
+    /// one of these ranges stays text. The text is still encoded as a whole, so merges across the
+    /// ends of the ranges are those that the model was trained on.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    pub fn encode_around(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        add_bos: Option<bool>,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        self.encode_with(&self.all, text, plain, add_bos)
+    }
+
+    fn encode_with(
+        &self,
+        finder: &Finder,
+        text: &str,
+        plain: &[Range<usize>],
+        add_bos: Option<bool>,
+    ) -> Result<Vec<u32>, TokenizerError> {
         if text.len() > MAX_TEXT {
             return Err(TokenizerError::TextTooLong { len: text.len(), limit: MAX_TEXT });
         }
         let mut out = Vec::with_capacity(text.len() / 3 + 4);
-        if options.add_bos.unwrap_or(self.add_bos) {
+        if add_bos.unwrap_or(self.add_bos) {
             out.push(self.ids.bos.ok_or(TokenizerError::NoBos)?);
         }
-        let finder = if options.parse_special { &self.all } else { &self.user };
-        let fragments = finder.partition(text, &self.vocab);
+        let fragments = finder.partition(text, plain, &self.vocab);
         match &self.algorithm {
             Algorithm::Spm => self.encode_spm(text, &fragments, &mut out),
             Algorithm::Bpe { merges, pre } => {
                 self.encode_bpe(text, &fragments, merges, pre, &mut out);
             }
         }
-        if options.add_bos != Some(false) && self.add_eos {
+        if add_bos != Some(false) && self.add_eos {
             out.extend(self.ids.eos);
         }
         Ok(out)

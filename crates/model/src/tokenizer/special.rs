@@ -5,6 +5,8 @@
 //! the defaults of the tokenizer model, and then well-known spellings. The spelling decides which
 //! tokens end an answer, because files seldom say.
 
+use std::ops::Range;
+
 use alight_formats::gguf::{Gguf, GgufError};
 
 use super::vocab::{Kind, Vocab};
@@ -244,6 +246,19 @@ pub(crate) enum Fragment {
     Token(u32),
 }
 
+/// A text and where it may not spell control tokens.
+struct Text<'a> {
+    bytes: &'a [u8],
+    plain: &'a [Range<usize>],
+}
+
+impl Text<'_> {
+    fn is_plain(&self, from: usize, to: usize) -> bool {
+        let next = self.plain.partition_point(|range| range.end <= from);
+        self.plain.get(next).is_some_and(|range| range.start < to)
+    }
+}
+
 /// Finds the spellings of special tokens.
 ///
 /// Longer spellings are found before shorter ones, wherever they stand; among those of one length
@@ -307,19 +322,29 @@ impl Finder {
     }
 
     /// The token spelled by `text[at..at + len]`.
-    fn token_at(&self, text: &[u8], at: usize, len: usize, vocab: &Vocab) -> Option<u32> {
-        let spelling = text.get(at..at + len)?;
+    fn token_at(&self, text: &Text<'_>, at: usize, len: usize, vocab: &Vocab) -> Option<u32> {
+        let spelling = text.bytes.get(at..at + len)?;
         let (word, bit) = filter_at(len, *spelling.first()?, *spelling.last()?);
         if self.filter[word] & bit == 0 {
             return None;
         }
         let id = vocab.id(spelling)?;
-        self.takes(vocab.kind(id)).then_some(id)
+        let kind = vocab.kind(id);
+        let barred = kind.has(Kind::CONTROL.or(Kind::UNKNOWN)) && text.is_plain(at, at + len);
+        (self.takes(kind) && !barred).then_some(id)
     }
 
-    /// Cuts `text` into fragments; they are in order, and no text fragment is empty.
-    pub(crate) fn partition(&self, text: &str, vocab: &Vocab) -> Vec<Fragment> {
-        let bytes = text.as_bytes();
+    /// Cuts `text` into fragments; they are in order, and no text fragment is empty. Spellings
+    /// that reach into one of the `plain` ranges (ascending, disjoint) are not taken for control
+    /// or unknown tokens.
+    pub(crate) fn partition(
+        &self,
+        text: &str,
+        plain: &[Range<usize>],
+        vocab: &Vocab,
+    ) -> Vec<Fragment> {
+        let text = &Text { bytes: text.as_bytes(), plain };
+        let bytes = text.bytes;
         // Where a spelling stands, and the longest one there.
         let mut places: Vec<(u32, u32)> = Vec::new();
         for (at, &byte) in bytes.iter().enumerate() {
@@ -329,7 +354,7 @@ impl Finder {
             let longest = self
                 .lengths
                 .iter()
-                .find(|&&len| self.token_at(bytes, at, len as usize, vocab).is_some());
+                .find(|&&len| self.token_at(text, at, len as usize, vocab).is_some());
             if let Some(&len) = longest {
                 places.push((at as u32, len));
             }
@@ -340,7 +365,7 @@ impl Finder {
         }
         let longest = places.iter().map(|&(_, len)| len).max().unwrap_or(0);
         for &len in self.lengths.iter().filter(|&&len| len <= longest) {
-            fragments = self.pass(bytes, len, &places, &fragments, vocab);
+            fragments = self.pass(text, len, &places, &fragments, vocab);
         }
         fragments
     }
@@ -348,13 +373,13 @@ impl Finder {
     /// Takes the spellings of `len` bytes out of the text fragments.
     fn pass(
         &self,
-        bytes: &[u8],
+        text: &Text<'_>,
         len: u32,
         places: &[(u32, u32)],
         fragments: &[Fragment],
         vocab: &Vocab,
     ) -> Vec<Fragment> {
-        let is_space = |at: u32| matches!(bytes[at as usize], b' ' | 0x09..=0x0d);
+        let is_space = |at: u32| matches!(text.bytes[at as usize], b' ' | 0x09..=0x0d);
         let mut out = Vec::with_capacity(fragments.len());
         let mut place = 0;
         for &fragment in fragments {
@@ -370,7 +395,7 @@ impl Finder {
                 if at < from || longest < len || at + len > to {
                     continue;
                 }
-                let Some(id) = self.token_at(bytes, at as usize, len as usize, vocab) else {
+                let Some(id) = self.token_at(text, at as usize, len as usize, vocab) else {
                     continue;
                 };
                 let kind = vocab.kind(id);

@@ -1,8 +1,10 @@
 //! An open-addressing index from byte strings to their numbers, and the hash it uses.
 //!
-//! The strings themselves live elsewhere (one flat store); a slot holds 32 bits of the hash and
-//! the number of the string, so that a probe touches the store only when the hash agrees.
-//! Invariants: the number of slots is a power of two and at least twice the number of entries, so
+//! The strings are one flat store; a slot of the index holds the number of a string and some bits
+//! of its hash, so that a probe touches the store only when the hash agrees. 32 bits a slot: a
+//! table of a quarter of a million strings is 2 MB, and most of the time of building one goes into
+//! the cache misses and page faults of this table.
+//! Invariants: the number of slots is a power of two and larger than the number of entries, so
 //! probing always ends; the hash is keyed by a secret drawn at start, so that a file cannot be
 //! made whose strings all fall into one chain.
 
@@ -73,40 +75,59 @@ fn word32(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |c| u64::from(u32::from_le_bytes(*c)))
 }
 
-/// The index itself.
-pub(crate) struct Index {
-    /// `hash >> 32 << 32 | number + 1`; zero is an empty slot.
-    slots: Vec<u64>,
+/// The index itself. A slot is the number of the string plus one in its low bits and as much of
+/// the hash as fits in the others; zero is an empty slot.
+struct Index {
+    slots: Vec<u32>,
+    /// The low bits of a hash, which choose the slot.
     mask: usize,
+    /// The bits of a slot that hold the number.
+    numbers: u32,
 }
 
-const HIGH: u64 = 0xffff_ffff_0000_0000;
-
 impl Index {
-    /// An index with room for `entries` strings.
-    pub(crate) fn with_room(entries: usize) -> Index {
-        let slots = (entries.max(4) * 2).next_power_of_two();
-        Index { slots: vec![0; slots], mask: slots - 1 }
+    /// An index with room for `entries` strings: three slots or more for every two of them.
+    fn with_room(entries: usize) -> Index {
+        let slots = (entries.max(4) + entries / 2).next_power_of_two();
+        let numbers = u32::try_from(entries).unwrap_or(u32::MAX);
+        Index {
+            slots: vec![0; slots],
+            mask: slots - 1,
+            numbers: numbers.checked_next_power_of_two().map_or(u32::MAX, |n| 2 * n - 1),
+        }
+    }
+
+    /// What the slot of a string says besides its number.
+    #[inline]
+    fn tag(&self, hash: u64) -> u32 {
+        (hash >> 32) as u32 & !self.numbers
+    }
+
+    /// Reads the slots where these hashes begin to look, so that they are in the cache when they
+    /// are needed one after the other: the misses overlap instead of adding up.
+    fn touch(&self, hashes: &[u64]) {
+        let mut all = 0;
+        for &hash in hashes {
+            all |= self.slots[hash as usize & self.mask];
+        }
+        std::hint::black_box(all);
     }
 
     /// Enters `number` under `hash` unless an equal string is there already; returns that one.
     /// `same` compares the string being entered with a stored one of the given number.
     #[inline]
-    pub(crate) fn insert(
-        &mut self,
-        hash: u64,
-        number: u32,
-        same: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+    fn insert(&mut self, hash: u64, number: u32, same: impl Fn(u32) -> bool) -> Option<u32> {
+        let tag = self.tag(hash);
         let mut at = hash as usize & self.mask;
         loop {
             let slot = self.slots[at];
             if slot == 0 {
-                self.slots[at] = (hash & HIGH) | (u64::from(number) + 1);
+                self.slots[at] = tag | (number + 1);
                 return None;
             }
-            if (slot ^ hash) & HIGH == 0 && same(slot as u32 - 1) {
-                return Some(slot as u32 - 1);
+            let other = slot & self.numbers;
+            if slot ^ other == tag && same(other - 1) {
+                return Some(other - 1);
             }
             at = (at + 1) & self.mask;
         }
@@ -114,15 +135,17 @@ impl Index {
 
     /// The number entered under `hash` for which `same` holds.
     #[inline]
-    pub(crate) fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
+    fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<u32> {
+        let tag = self.tag(hash);
         let mut at = hash as usize & self.mask;
         loop {
             let slot = self.slots[at];
             if slot == 0 {
                 return None;
             }
-            if (slot ^ hash) & HIGH == 0 && same(slot as u32 - 1) {
-                return Some(slot as u32 - 1);
+            let other = slot & self.numbers;
+            if slot ^ other == tag && same(other - 1) {
+                return Some(other - 1);
             }
             at = (at + 1) & self.mask;
         }
@@ -138,37 +161,56 @@ pub(crate) struct Strings {
     key: HashKey,
 }
 
+/// The strings take more bytes than 32-bit offsets can count.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooLarge;
+
 impl Strings {
-    /// Room for `count` strings of `bytes` bytes together (both are hints for the first size of
-    /// the buffers, only `count` is also the limit of the index).
-    pub(crate) fn with_room(count: usize, bytes: usize) -> Strings {
-        let mut starts = Vec::with_capacity(count + 1);
-        starts.push(0);
-        Strings {
-            bytes: Vec::with_capacity(bytes),
-            starts,
+    /// Takes the first `count` strings. Of equal ones a search finds the first; the others are
+    /// told to `repeated` as (first, other, text).
+    pub(crate) fn new<'a>(
+        count: usize,
+        strings: impl Iterator<Item = &'a [u8]>,
+        mut repeated: impl FnMut(u32, u32, &[u8]),
+    ) -> Result<Strings, TooLarge> {
+        // Strings entered together; see `Index::touch`.
+        const BATCH: usize = 32;
+        if count >= u32::MAX as usize / 2 {
+            return Err(TooLarge);
+        }
+        let mut all = Strings {
+            // Tokens and merges have some eight bytes; where they have more, the buffer grows.
+            bytes: Vec::with_capacity(count * 8),
+            starts: Vec::with_capacity(count + 1),
             index: Index::with_room(count),
             key: HashKey::random(),
-        }
-    }
-
-    /// Appends a string. `Err(Some(first))`: an equal one, number `first`, is there already; the
-    /// new one is stored under its number but a search keeps finding the first. `Err(None)`: the
-    /// bytes would exceed 32-bit offsets; nothing was stored.
-    #[inline]
-    pub(crate) fn push(&mut self, text: &[u8]) -> Result<(), Option<u32>> {
-        let end = self.bytes.len() + text.len();
-        if end > u32::MAX as usize {
-            return Err(None);
-        }
-        let number = self.starts.len() as u32 - 1;
-        self.bytes.extend_from_slice(text);
-        self.starts.push(end as u32);
-        let (bytes, starts) = (&self.bytes, &self.starts);
-        let hash = self.key.hash(text);
-        match self.index.insert(hash, number, |other| piece(bytes, starts, other) == text) {
-            Some(first) => Err(Some(first)),
-            None => Ok(()),
+        };
+        all.starts.push(0);
+        let mut strings = strings.take(count).fuse();
+        let mut hashes = [0; BATCH];
+        loop {
+            let first = all.len();
+            let mut taken = 0;
+            while taken < BATCH
+                && let Some(text) = strings.next()
+            {
+                all.bytes.extend_from_slice(text);
+                all.starts.push(u32::try_from(all.bytes.len()).map_err(|_| TooLarge)?);
+                hashes[taken] = all.key.hash(text);
+                taken += 1;
+            }
+            if taken == 0 {
+                return Ok(all);
+            }
+            all.index.touch(&hashes[..taken]);
+            for (number, &hash) in (first as u32..).zip(&hashes[..taken]) {
+                let (bytes, starts) = (&all.bytes, &all.starts);
+                let text = piece(bytes, starts, number);
+                let same = |other| piece(bytes, starts, other) == text;
+                if let Some(other) = all.index.insert(hash, number, same) {
+                    repeated(other, number, text);
+                }
+            }
         }
     }
 
@@ -188,6 +230,11 @@ impl Strings {
     pub(crate) fn len(&self) -> usize {
         self.starts.len() - 1
     }
+
+    /// The length of the longest.
+    pub(crate) fn longest(&self) -> usize {
+        self.starts.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(0) as usize
+    }
 }
 
 #[inline]
@@ -202,11 +249,8 @@ mod tests {
 
     #[test]
     fn every_length_is_found_again_and_nothing_else() {
-        let mut strings = Strings::with_room(600, 0);
         let text: Vec<u8> = (0..600u32).map(|i| (i * 7 % 251) as u8).collect();
-        for n in 0..600 {
-            assert_eq!(strings.push(&text[..n]), Ok(()));
-        }
+        let strings = Strings::new(600, (0..600).map(|n| &text[..n]), |_, _, _| panic!()).unwrap();
         for n in 0..600 {
             assert_eq!(strings.find(&text[..n]), Some(n as u32));
             assert_eq!(strings.get(n as u32), Some(&text[..n]));
@@ -217,6 +261,19 @@ mod tests {
             }
         }
         assert_eq!(strings.get(600), None);
+        assert_eq!(strings.len(), 600);
+    }
+
+    #[test]
+    fn tables_of_every_size_hold_what_they_promise() {
+        for count in 0..300u32 {
+            let texts: Vec<[u8; 4]> = (0..count).map(u32::to_le_bytes).collect();
+            let all =
+                Strings::new(count as usize, texts.iter().map(|t| &t[..]), |_, _, _| panic!());
+            let all = all.unwrap();
+            assert!((0..count).all(|n| all.find(&n.to_le_bytes()) == Some(n)));
+            assert_eq!(all.find(&count.to_le_bytes()), None);
+        }
     }
 
     #[test]
@@ -231,10 +288,11 @@ mod tests {
 
     #[test]
     fn a_repeated_string_names_the_first() {
-        let mut strings = Strings::with_room(3, 0);
-        assert_eq!(strings.push(b"a"), Ok(()));
-        assert_eq!(strings.push(b"b"), Ok(()));
-        assert_eq!(strings.push(b"a"), Err(Some(0)));
+        let mut repeated = Vec::new();
+        let texts: [&[u8]; 4] = [b"a", b"b", b"a", b"a"];
+        let strings = Strings::new(4, texts.into_iter(), |a, b, _| repeated.push((a, b))).unwrap();
+        assert_eq!(repeated, [(0, 2), (0, 3)]);
         assert_eq!(strings.find(b"a"), Some(0));
+        assert_eq!(strings.get(3), Some(&b"a"[..]));
     }
 }

@@ -1,7 +1,7 @@
 //! The tokens: text, kind and score of each, and the id of a text.
 //!
-//! Built in one pass over the arrays of the file into one flat store. Invariants: every text is
-//! unique and not empty; a token of kind byte is `<0xHH>`; there is one kind per token, and one
+//! Built in one pass over the arrays of the file into one flat store. Invariants: every text that
+//! is not empty is unique; a token of kind byte is `<0xHH>`; there is one kind per token, and one
 //! score per token if there are scores at all.
 
 use super::error::TokenizerError;
@@ -86,38 +86,30 @@ impl Vocab {
             None => Vec::new(),
         };
 
-        let mut texts = Strings::with_room(count, count.saturating_mul(8));
-        let mut longest = 0;
-        for (id, text) in (0u32..).zip(tokens.take(count)) {
-            let name;
-            let text = if text.is_empty() {
-                // Some converters leave holes; each needs a text of its own.
-                name = format!("[EMPTY_{id}]");
-                name.as_bytes()
-            } else {
-                text
-            };
-            longest = longest.max(text.len());
-            match texts.push(text) {
-                Ok(()) => {}
-                Err(Some(first)) => {
-                    return Err(TokenizerError::DuplicateToken {
-                        first,
-                        second: id,
-                        text: lossy(text),
-                    });
-                }
-                Err(None) => {
-                    return Err(TokenizerError::VocabularyTooLarge {
-                        key: TOKENS,
-                        limit: u64::from(u32::MAX),
-                    });
-                }
+        let mut repeated: Option<(u32, u32)> = None;
+        // Some converters leave holes: several tokens without a text do not count as repeated.
+        let texts = Strings::new(count, tokens, |first, second, text| {
+            if !text.is_empty() {
+                repeated.get_or_insert((first, second));
             }
-            if kinds[id as usize].has(Kind::BYTE) && byte_of(text).is_none() {
-                return Err(TokenizerError::BadByteToken { id, text: lossy(text) });
+        });
+        let texts = texts.map_err(|_| TokenizerError::VocabularyTooLarge {
+            key: TOKENS,
+            limit: u64::from(u32::MAX),
+        })?;
+        if let Some((first, second)) = repeated {
+            let text = texts.get(first).unwrap_or_default();
+            return Err(TokenizerError::DuplicateToken { first, second, text: lossy(text) });
+        }
+        for (id, kind) in (0..).zip(&kinds) {
+            if kind.has(Kind::BYTE) {
+                let text = texts.get(id).unwrap_or_default();
+                if byte_of(text).is_none() {
+                    return Err(TokenizerError::BadByteToken { id, text: lossy(text) });
+                }
             }
         }
+        let longest = texts.longest();
         Ok(Vocab { texts, kinds, scores, longest })
     }
 

@@ -1,0 +1,496 @@
+//! Vocabularies that lie, and texts meant to be slow. Every case is a small GGUF header built
+//! here: the tokenizer answers with a typed error or with what llama.cpp would make of it.
+
+use std::time::{Duration, Instant};
+
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{self, GgufError};
+use alight_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
+
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// A vocabulary being made.
+struct Made {
+    model: &'static str,
+    pre: &'static str,
+    tokens: Vec<Vec<u8>>,
+    types: Vec<i32>,
+    scores: Vec<f32>,
+    merges: Vec<String>,
+    ids: Vec<(&'static str, i64)>,
+    flags: Vec<(&'static str, bool)>,
+}
+
+impl Made {
+    /// Byte-level BPE: `<end>`, the printable ASCII characters, then `more`.
+    fn bpe(more: &[&str], merges: &[&str]) -> Made {
+        let mut tokens: Vec<Vec<u8>> = vec![b"<end>".to_vec()];
+        tokens.extend((b'!'..=b'~').map(|b| vec![b]));
+        tokens.push("Ġ".into());
+        tokens.extend(more.iter().map(|t| t.as_bytes().to_vec()));
+        let mut types = vec![NORMAL; tokens.len()];
+        types[0] = CONTROL;
+        Made {
+            model: "gpt2",
+            pre: "gpt-2",
+            tokens,
+            types,
+            scores: Vec::new(),
+            merges: merges.iter().map(|m| (*m).to_owned()).collect(),
+            ids: Vec::new(),
+            flags: Vec::new(),
+        }
+    }
+
+    /// SentencePiece: `<unk>`, `<s>`, `</s>`, 256 bytes, then `more` with their scores.
+    fn spm(more: &[(&str, f32)]) -> Made {
+        let mut tokens: Vec<Vec<u8>> = vec![b"<unk>".into(), b"<s>".into(), b"</s>".into()];
+        let mut types = vec![UNKNOWN, CONTROL, CONTROL];
+        tokens.extend((0..256).map(|b| format!("<0x{b:02X}>").into_bytes()));
+        types.resize(tokens.len(), BYTE);
+        let mut scores = vec![0.0; tokens.len()];
+        for (text, score) in more {
+            tokens.push(text.as_bytes().to_vec());
+            types.push(NORMAL);
+            scores.push(*score);
+        }
+        Made {
+            model: "llama",
+            pre: "default",
+            tokens,
+            types,
+            scores,
+            merges: Vec::new(),
+            ids: Vec::new(),
+            flags: Vec::new(),
+        }
+    }
+
+    fn token(mut self, text: impl AsRef<[u8]>, kind: i32) -> Made {
+        self.tokens.push(text.as_ref().to_vec());
+        self.types.push(kind);
+        if !self.scores.is_empty() {
+            self.scores.push(-1.0);
+        }
+        self
+    }
+
+    fn id(mut self, key: &'static str, id: i64) -> Made {
+        self.ids.push((key, id));
+        self
+    }
+
+    fn flag(mut self, key: &'static str, value: bool) -> Made {
+        self.flags.push((key, value));
+        self
+    }
+
+    fn builder(&self) -> Builder {
+        let mut b = Builder::new();
+        b.str("tokenizer.ggml.model", self.model);
+        b.str("tokenizer.ggml.pre", self.pre);
+        b.strs("tokenizer.ggml.tokens", &self.tokens);
+        b.i32s("tokenizer.ggml.token_type", &self.types);
+        if !self.scores.is_empty() {
+            b.f32s("tokenizer.ggml.scores", &self.scores);
+        }
+        if self.model == "gpt2" {
+            b.strs("tokenizer.ggml.merges", &self.merges);
+        }
+        for (key, id) in &self.ids {
+            b.i64(&format!("tokenizer.ggml.{key}_token_id"), *id);
+        }
+        for (key, value) in &self.flags {
+            b.bool(&format!("tokenizer.ggml.{key}"), *value);
+        }
+        b
+    }
+
+    fn build(&self) -> Result<Tokenizer, TokenizerError> {
+        read(&self.builder())
+    }
+
+    fn id_of(&self, text: &str) -> u32 {
+        self.tokens.iter().position(|t| t == text.as_bytes()).unwrap() as u32
+    }
+}
+
+fn read(builder: &Builder) -> Result<Tokenizer, TokenizerError> {
+    let bytes = builder.header();
+    Tokenizer::from_gguf(&gguf::parse(&bytes).unwrap())
+}
+
+const PLAIN: EncodeOptions = EncodeOptions { add_bos: Some(false), parse_special: false };
+const SPECIAL: EncodeOptions = EncodeOptions { add_bos: Some(false), parse_special: true };
+
+/// The texts of the tokens of `text`.
+fn pieces(tokenizer: &Tokenizer, text: &str, options: EncodeOptions) -> Vec<String> {
+    let ids = tokenizer.encode(text, options).unwrap();
+    ids.iter().map(|&id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned()).collect()
+}
+
+#[test]
+fn lies_are_typed_errors() {
+    use TokenizerError as E;
+    let cut = |made: Made, f: fn(&mut Made)| {
+        let mut made = made;
+        f(&mut made);
+        made
+    };
+    let short = |key, found, expected| E::ShortArray { key, found, expected };
+    let byte = |id, text: &str| E::BadByteToken { id, text: text.into() };
+    let cases: Vec<(&str, Made, E)> = vec![
+        (
+            "no tokens",
+            cut(Made::bpe(&[], &[]), |m| (m.tokens, m.types) = (vec![], vec![])),
+            E::EmptyVocabulary,
+        ),
+        (
+            "fewer types",
+            cut(Made::bpe(&[], &[]), |m| m.types.truncate(5)),
+            short("tokenizer.ggml.token_type", 5, 96),
+        ),
+        (
+            "fewer scores",
+            cut(Made::spm(&[("a", 1.0)]), |m| m.scores.truncate(259)),
+            short("tokenizer.ggml.scores", 259, 260),
+        ),
+        (
+            "two tokens of one text",
+            Made::bpe(&["a"], &[]),
+            E::DuplicateToken { first: 65, second: 96, text: "a".into() },
+        ),
+        ("a byte below zero", Made::spm(&[]).token("<0x-1>", BYTE), byte(259, "<0x-1>")),
+        ("a byte that is no number", Made::spm(&[]).token("<0xGG>", BYTE), byte(259, "<0xGG>")),
+        ("a byte too long", Made::spm(&[]).token("<0x100>", BYTE), byte(259, "<0x100>")),
+        ("a byte without a text", Made::spm(&[]).token("", BYTE), byte(259, "")),
+        ("a byte in BPE", Made::bpe(&[], &[]).token("x!", BYTE), byte(96, "x!")),
+        (
+            "an unknown pre-tokeniser",
+            cut(Made::bpe(&[], &[]), |m| m.pre = "nonesuch"),
+            E::UnknownPreTokenizer { name: "nonesuch".into() },
+        ),
+        (
+            "an unknown model",
+            cut(Made::bpe(&[], &[]), |m| m.model = "bert"),
+            E::UnknownModel { name: "bert".into(), known: "gpt2, llama, gemma4" },
+        ),
+    ];
+    for (what, made, expected) in cases {
+        assert_eq!(made.build().err(), Some(expected), "{what}");
+    }
+}
+
+#[test]
+fn missing_and_mistyped_keys_are_named() {
+    let key_of = |builder: &Builder| match read(builder).err() {
+        Some(TokenizerError::Metadata(
+            GgufError::MissingKey { key }
+            | GgufError::WrongType { key, .. }
+            | GgufError::WrongElementType { key, .. },
+        )) => key.to_string(),
+        other => panic!("{other:?}"),
+    };
+    let mut b = Builder::new();
+    assert_eq!(key_of(&b), "tokenizer.ggml.model");
+    b.str("tokenizer.ggml.model", "gpt2");
+    assert_eq!(key_of(&b), "tokenizer.ggml.tokens");
+    b.strs("tokenizer.ggml.tokens", &["a"]);
+    assert_eq!(key_of(&b), "tokenizer.ggml.merges");
+    b.strs("tokenizer.ggml.merges", &[""; 0]);
+    assert!(read(&b).is_ok());
+    for key in ["tokenizer.ggml.scores", "tokenizer.ggml.token_type"] {
+        let mut b = b.clone();
+        b.strs(key, &["1"]);
+        assert_eq!(key_of(&b), key);
+        let mut b = b.clone();
+        b.str("tokenizer.ggml.bos_token_id", "1");
+        assert_eq!(key_of(&b), key);
+    }
+    for key in ["tokenizer.ggml.eot_token_id", "tokenizer.ggml.add_bos_token"] {
+        let mut b = b.clone();
+        b.str(key, "1");
+        assert_eq!(key_of(&b), key);
+    }
+    let mut b = Builder::new();
+    b.str("tokenizer.ggml.model", "llama");
+    b.i32s("tokenizer.ggml.tokens", &[1, 2]);
+    assert_eq!(key_of(&b), "tokenizer.ggml.tokens");
+}
+
+#[test]
+fn special_ids_out_of_range_fall_back() {
+    for id in [1_000_000, -1, i64::MAX] {
+        let made = Made::spm(&[]).id("bos", id).id("eos", id).id("eot", id).id("fim_pad", id);
+        let tokenizer = made.build().unwrap();
+        assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(1), Some(2)));
+        assert_eq!(tokenizer.ends(), [2]);
+    }
+    // The defaults of byte-level BPE (11) are out of range as well in a vocabulary this small.
+    let mut made = Made::bpe(&[], &[]).id("bos", 99_999);
+    made.tokens.truncate(8);
+    made.types.truncate(8);
+    let tokenizer = made.build().unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.eos()), (None, None));
+    let with_bos = EncodeOptions { add_bos: Some(true), parse_special: false };
+    assert_eq!(tokenizer.encode("a", with_bos), Err(TokenizerError::NoBos));
+    assert_eq!(
+        made.flag("add_bos_token", true).build().unwrap().encode("", EncodeOptions::default()),
+        Err(TokenizerError::NoBos)
+    );
+}
+
+#[test]
+fn ids_that_are_no_tokens_decode_to_nothing() {
+    let tokenizer = Made::spm(&[]).build().unwrap();
+    for id in [259, 100_000, u32::MAX] {
+        let mut out = Vec::new();
+        tokenizer.decode_bytes(id, &mut out);
+        assert!(out.is_empty() && tokenizer.token_text(id).is_empty());
+        assert!(!tokenizer.is_end(id) && !tokenizer.is_control(id));
+    }
+}
+
+#[test]
+fn merges_that_name_unknown_tokens_do_no_harm() {
+    // `ab` and `cd` are no tokens; `de` is one; the others are no pairs, or pairs twice.
+    let merges = ["a b", "c d", "d e", "d e", "x", "", " ", "a  b", "e ", " f", "ab c"];
+    let tokenizer = Made::bpe(&["de"], &merges).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "abcde", PLAIN), ["a", "b", "c", "d", "e"]);
+    assert_eq!(pieces(&tokenizer, "de", PLAIN), ["de"]);
+    assert_eq!(pieces(&tokenizer, "e f", PLAIN), ["e", "Ġ", "f"]);
+}
+
+#[test]
+fn the_first_of_equal_merges_counts() {
+    let tokenizer = Made::bpe(&["ab", "bc"], &["b c", "a b", "b c"]).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "abc", PLAIN), ["a", "bc"]);
+}
+
+#[test]
+fn text_without_a_token_is_left_out_in_bpe_and_unknown_in_spm() {
+    let tokenizer = Made::bpe(&[], &[]).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "a\u{1}é", PLAIN), ["a"]);
+    let mut made = Made::spm(&[]).flag("add_space_prefix", false);
+    made.types[3 + usize::from(b'b')] = NORMAL;
+    made.tokens[3 + usize::from(b'b')] = b"[x]".to_vec();
+    let tokenizer = made.build().unwrap();
+    assert_eq!(pieces(&tokenizer, "abc", PLAIN), ["<0x61>", "<unk>", "<0x63>"]);
+}
+
+#[test]
+fn merging_by_score_takes_the_best_then_the_leftmost() {
+    let made = Made::spm(&[("a", 0.0), ("b", 0.0), ("ab", -1.0), ("ba", -1.0), ("aba", -3.0)]);
+    let tokenizer = made.flag("add_space_prefix", false).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "ab", PLAIN), ["ab"]);
+    // ab and ba have one score: the leftmost goes first, then aba from ab and a.
+    assert_eq!(pieces(&tokenizer, "aba", PLAIN), ["aba"]);
+    assert_eq!(pieces(&tokenizer, "bab", PLAIN), ["ba", "b"]);
+    let odd = [("a", 0.0), ("b", 0.0), ("ab", f32::NAN), ("ba", f32::NEG_INFINITY), ("bb", 1e38)];
+    let tokenizer = Made::spm(&odd).flag("add_space_prefix", false).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "abba", PLAIN), ["a", "bb", "a"]);
+    assert_eq!(pieces(&tokenizer, "aba", PLAIN), ["ab", "a"]);
+}
+
+#[test]
+fn control_tokens_never_come_out_of_plain_text() {
+    // The merges would make `<end>` of its letters; so would the scores; so would a whole word.
+    let merges = ["< e", "n d", "<e nd", "<end >"];
+    let made = Made::bpe(&["<e", "nd", "<end"], &merges);
+    let tokenizer = made.build().unwrap();
+    assert!(!tokenizer.encode("<end>", PLAIN).unwrap().contains(&0));
+    assert_eq!(tokenizer.encode("<end>", SPECIAL).unwrap(), [0]);
+    let mut made = Made::bpe(&["word"], &[]);
+    made.pre = "llama-bpe";
+    let id = made.id_of("word");
+    made.types[id as usize] = CONTROL;
+    let tokenizer = made.build().unwrap();
+    assert_eq!(pieces(&tokenizer, "word", PLAIN), ["w", "o", "r", "d"]);
+    assert_eq!(tokenizer.encode("word", SPECIAL).unwrap(), [id]);
+
+    let parts = [("<", 0.0), ("s", 0.0), (">", 0.0), ("<s", 0.0), ("<0", 0.0), ("x41>", 0.0)];
+    let tokenizer = Made::spm(&parts).flag("add_space_prefix", false).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "<s>", PLAIN), ["<s", ">"]);
+    assert_eq!(tokenizer.encode("<s>", SPECIAL).unwrap(), [1]);
+    assert!(!tokenizer.encode("<0x41>", PLAIN).unwrap().contains(&(3 + 0x41)));
+    assert_eq!(tokenizer.decode(&tokenizer.encode("<0x41>", PLAIN).unwrap()), "<0x41>");
+}
+
+#[test]
+fn spellings_in_the_plain_ranges_stay_text() {
+    let tokenizer = Made::bpe(&[], &[]).token("<u>", USER).build().unwrap();
+    let text = "<end>x<end>y<end><u>";
+    let all = |plain: &[std::ops::Range<usize>]| {
+        let ids = tokenizer.encode_around(text, plain, Some(false)).unwrap();
+        let ends = ids.iter().filter(|&&id| id == 0).count();
+        (ends, ids.last() == Some(&96))
+    };
+    assert_eq!(all(&[]), (3, true));
+    assert_eq!(all(&[6..11]), (2, true));
+    assert_eq!(all(&[0..1, 10..13]), (0, true));
+    assert_eq!(all(&[5..6, 11..12, 17..20]), (3, true)); // user-defined tokens always match
+    assert_eq!(all(&[0..text.len()]), (0, true));
+}
+
+#[test]
+fn longer_spellings_are_found_first_and_user_defined_ones_always() {
+    let made = Made::bpe(&[], &[])
+        .token("<u>", USER)
+        .token("<u><u>", USER)
+        .token("bcd_", USER)
+        .token("abc", USER)
+        .token("<c>", CONTROL)
+        .token("<?>", UNKNOWN)
+        .token("gone", UNUSED);
+    let tokenizer = made.build().unwrap();
+    assert_eq!(pieces(&tokenizer, "<u><u><u>", PLAIN), ["<u><u>", "<u>"]);
+    // The longer one wins wherever it stands, even where a shorter one begins further left.
+    assert_eq!(pieces(&tokenizer, "abcd_abc", PLAIN), ["a", "bcd_", "abc"]);
+    assert_eq!(pieces(&tokenizer, "<c><?>", SPECIAL), ["<c>", "<?>"]);
+    assert_eq!(pieces(&tokenizer, "<c>", PLAIN), ["<", "c", ">"]);
+    assert_eq!(pieces(&tokenizer, "<?>", PLAIN), ["<", "?", ">"]);
+    assert_eq!(pieces(&tokenizer, "gone", SPECIAL), ["g", "o", "n", "e"]);
+}
+
+#[test]
+fn white_space_beside_stripping_tokens_belongs_to_them() {
+    let mut b = Made::spm(&[]).token("<|x|>", CONTROL).token("<u>", USER).builder();
+    b.str("general.name", "Phi-3 mini");
+    let tokenizer = read(&b).unwrap();
+    let text = |text: &str| pieces(&tokenizer, text, SPECIAL);
+    assert_eq!(text("<|x|> \n a"), ["<|x|>", "<0xE2>", "<0x96>", "<0x81>", "<0x61>"]);
+    assert_eq!(text("<u>  "), ["<u>"]);
+    assert_eq!(text("<s>  ").len(), 1 + 9);
+    let mut b = Made::bpe(&["<mask>"], &[]).token("<mask2>", CONTROL).builder();
+    b.str("general.architecture", "nomic-bert-moe");
+    let tokenizer = read(&b).unwrap();
+    assert_eq!(pieces(&tokenizer, "a <mask2>", SPECIAL), ["a", "Ġ", "<mask2>"]);
+}
+
+#[test]
+fn spm_prefixes_a_space_after_every_special_token() {
+    let tokenizer = Made::spm(&[("▁", 0.0), ("a", 0.0), ("▁a", 0.0)]).build().unwrap();
+    assert_eq!(pieces(&tokenizer, "a", PLAIN), ["▁a"]);
+    assert_eq!(pieces(&tokenizer, "a<s>a<s> a", SPECIAL), ["▁a", "<s>", "▁a", "<s>", "▁", "▁a"]);
+    assert_eq!(pieces(&tokenizer, "", EncodeOptions::default()), ["<s>"]);
+    assert_eq!(
+        tokenizer.decode(&tokenizer.encode(" a a", EncodeOptions::default()).unwrap()),
+        " a a"
+    );
+}
+
+#[test]
+fn end_tokens_follow_their_spelling() {
+    let spelled = |texts: &[&str]| {
+        let mut made = Made::bpe(&[], &[]).id("eos", 5);
+        for text in texts {
+            made = made.token(text, CONTROL);
+        }
+        made.build().unwrap().ends().to_vec()
+    };
+    assert_eq!(spelled(&[]), [5]);
+    assert_eq!(spelled(&["<|im_end|>", "<|other|>", "<end_of_turn>"]), [5, 96, 98]);
+    assert_eq!(spelled(&["<|end|>", "<|return|>"]), [5, 96, 97]);
+    // gpt-oss: `<|end|>` ends a part of an answer only.
+    assert_eq!(spelled(&["<|end|>", "<|return|>", "<|call|>"]), [5, 97, 98]);
+    assert_eq!(spelled(&["</s>", "<|tool_response>"]), [5, 97]);
+    assert_eq!(
+        spelled(&["<|file_sep|>", "<|fim_pad|>", "<|repo_name|>", "<|fim_prefix|>"]),
+        [5, 96, 97, 98]
+    );
+    // A spelling of that kind is a control token, whatever the file says.
+    let tokenizer = Made::bpe(&["<|eot_id|>"], &[]).build().unwrap();
+    assert!(tokenizer.is_control(96) && tokenizer.is_end(96));
+}
+
+#[test]
+fn tokens_without_text_and_odd_types() {
+    let tokenizer = Made::bpe(&[], &[])
+        .token("", NORMAL)
+        .token("", CONTROL)
+        .token([0xff, b'<'], CONTROL)
+        .token([0x80], USER)
+        .token("odd", 99)
+        .token("low", -5)
+        .build()
+        .unwrap();
+    assert_eq!(tokenizer.vocab_size(), 102);
+    assert_eq!(pieces(&tokenizer, "é<", SPECIAL), ["<"]);
+    for id in 96..102 {
+        let mut out = Vec::new();
+        tokenizer.decode_special(id, &mut out);
+        assert_eq!(out.is_empty(), ![98, 99].contains(&id), "{id}");
+    }
+}
+
+/// Generous: these take some ten milliseconds when linear, and minutes when not.
+const LIMIT: Duration = Duration::from_secs(10);
+
+#[test]
+fn long_texts_of_one_kind_take_linear_time() {
+    const SIZE: usize = 1 << 17;
+    // Merges and tokens of a, aa, aaaa, … and of spaces, as real vocabularies have.
+    let doubled = |s: &str, n: usize| s.repeat(1 << n);
+    let mut more = Vec::new();
+    let mut merges = Vec::new();
+    for n in 0..6 {
+        for letter in ["a", "Ġ"] {
+            more.push(doubled(letter, n + 1));
+            merges.push(format!("{0} {0}", doubled(letter, n)));
+        }
+    }
+    let more: Vec<&str> = more.iter().map(String::as_str).collect();
+    let merges: Vec<&str> = merges.iter().map(String::as_str).collect();
+    let runs: Vec<String> = (0..7).flat_map(|n| [doubled("▁", n), doubled("a", n)]).collect();
+    let runs: Vec<(&str, f32)> = runs.iter().map(|t| (&**t, -(t.len() as f32))).collect();
+    let mut tokenizers =
+        vec![Made::spm(&runs).token("<<", USER).token("<<<<", CONTROL).build().unwrap()];
+    for pre in [
+        "gpt-2",
+        "llama-bpe",
+        "qwen2",
+        "default",
+        "smollm",
+        "tekken",
+        "gpt-4o",
+        "deepseek-v3",
+        "deepseek-coder",
+        "falcon",
+        "k2-horizon",
+        "qwen35",
+        "laguna",
+    ] {
+        let mut made = Made::bpe(&more, &merges).token("<<", USER).token("<<<<", CONTROL);
+        made.pre = pre;
+        tokenizers.push(made.build().unwrap());
+    }
+    for unit in [
+        "a", " ", "\n", " \n", "A", "é", "Aé", "éA", "'", "'s", "1", "1a", "<", "<<<", "\u{301}",
+        "🚀", "\u{200d}", ".", "/", "日", "a ", "  a",
+    ] {
+        let text = unit.repeat(SIZE / unit.len());
+        for tokenizer in &tokenizers {
+            let start = Instant::now();
+            let ids = tokenizer.encode(&text, SPECIAL).unwrap();
+            assert!(ids.len() <= 3 * SIZE);
+            assert!(start.elapsed() < LIMIT, "{unit:?} took {:?}", start.elapsed());
+        }
+    }
+}
+
+#[test]
+fn equal_hashes_cannot_be_arranged() {
+    // Were the hash not keyed, a file could be made whose strings fall into one chain. That
+    // cannot be tested from outside, but many alike strings can.
+    let texts: Vec<String> = (0..200_000).map(|i| format!("{i:024}")).collect();
+    let more: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let start = Instant::now();
+    let tokenizer = Made::bpe(&more, &[]).build().unwrap();
+    assert!(start.elapsed() < LIMIT);
+    assert_eq!(tokenizer.token_id(texts[123_456].as_bytes()), Some(96 + 123_456));
+}
