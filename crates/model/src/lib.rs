@@ -1,1 +1,34 @@
-//! (see docs/architecture.md)
+//! Tensors into text: the model's file opened and checked, its forward pass, its tokenizer, its
+//! sampler and the session that ties them together.
+//!
+//! Invariants of this room:
+//! - Nothing here prints; every failure is a typed [`ModelError`] that names the file and what in
+//!   it was found and expected.
+//! - Weights are never copied: matrices are read in place from the mapped file. Only the small
+//!   vectors (norms, biases, RoPE factors) are copied, as f32, when a model is opened.
+//! - After [`Session::new`] the token loop (feed, sample, decode) allocates nothing.
+//! - Results do not depend on the number of threads: the cut of the work into pieces follows from
+//!   shapes and positions alone.
+//! - `unsafe` is in the pool, where the forward pass shares buffers between its threads, and around
+//!   the cache's memory; nowhere else.
+
+mod arch;
+pub mod chat;
+pub mod config;
+pub mod error;
+mod forward;
+pub mod generate;
+mod kv;
+pub mod open;
+pub mod pool;
+pub mod sampler;
+pub mod session;
+pub mod tokenizer;
+mod weights;
+
+pub use config::{Architecture, Config};
+pub use error::ModelError;
+pub use generate::{Finish, GenerateOptions, Generated, generate};
+pub use open::{Model, OpenOptions, OpenTimings};
+pub use pool::Pool;
+pub use session::{Session, SessionOptions};

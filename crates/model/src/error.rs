@@ -1,0 +1,235 @@
+//! One error per way in which a model can fail to open or to run. Every message is complete: it
+//! names the file, the key or tensor, what was found and what was expected.
+
+use std::path::PathBuf;
+
+use alight_formats::gguf::GgufError;
+use alight_formats::split::SplitError;
+use alight_kernels::Isa;
+use alight_pages::MapError;
+use thiserror::Error;
+
+use crate::tokenizer::TokenizerError;
+
+/// Why a model could not be opened, or a step not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// A file cannot be mapped, or has shrunk since it was. Names the file itself.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A header is wrong.
+    #[error("{}: {source}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: GgufError,
+    },
+    /// Shards do not make a model.
+    #[error("{}: {source}", path.display())]
+    Split {
+        /// The shard that was asked for.
+        path: PathBuf,
+        /// What is wrong with the set.
+        source: SplitError,
+    },
+    /// The hyper-parameters make no model, or none that is supported.
+    #[error("{}: {source}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Which of them, and why.
+        source: ConfigError,
+    },
+    /// A tensor is missing, or not what the hyper-parameters ask for.
+    #[error("{}: {source}", path.display())]
+    Weights {
+        /// The file.
+        path: PathBuf,
+        /// Which tensor, and why.
+        source: WeightError,
+    },
+    /// The vocabulary makes no tokenizer.
+    #[error("{}: {source}", path.display())]
+    Tokenizer {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: TokenizerError,
+    },
+    /// The kernels that were asked for do not run here.
+    #[error("this CPU cannot run the {isa} kernels; it can run {}", list(available))]
+    Isa {
+        /// The tier that was asked for.
+        isa: Isa,
+        /// Those that can run.
+        available: Vec<Isa>,
+    },
+    /// The tokens do not fit the context that is left. Nothing was fed.
+    #[error(
+        "the context is full: {used} of {limit} positions are used and {asked} more are needed{}",
+        raise(*used, *asked, *limit, *trained)
+    )]
+    ContextFull {
+        /// Positions in use.
+        used: usize,
+        /// Tokens that were to be fed.
+        asked: usize,
+        /// Positions of this session.
+        limit: usize,
+        /// Positions that the model was trained for.
+        trained: usize,
+    },
+    /// A session was asked for with impossible options.
+    #[error("a session cannot have {what} of {found}, expected {expected}")]
+    Options {
+        /// Which option.
+        what: &'static str,
+        /// What was asked for.
+        found: usize,
+        /// What is possible.
+        expected: String,
+    },
+    /// The system does not give the memory for a buffer.
+    #[error(
+        "cannot reserve {bytes} bytes for the {what}: {source}; a smaller context (-c) needs less"
+    )]
+    Memory {
+        /// What the buffer is for.
+        what: &'static str,
+        /// Its size.
+        bytes: usize,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// There is nothing to feed.
+    #[error("there are no tokens to feed: the prompt is empty")]
+    EmptyInput,
+    /// A token id that the vocabulary does not have.
+    #[error("token id {id} is outside the vocabulary of {vocab} tokens")]
+    TokenRange {
+        /// The id.
+        id: u32,
+        /// Tokens in the vocabulary.
+        vocab: usize,
+    },
+}
+
+/// Why hyper-parameters make no model.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A key is missing or of the wrong type.
+    #[error(transparent)]
+    Header(#[from] GgufError),
+    /// An architecture that there is no code for.
+    #[error("architecture \"{}\" is not supported; supported are {supported}", found.escape_debug())]
+    Architecture {
+        /// The file's name for it.
+        found: String,
+        /// The names that are.
+        supported: String,
+    },
+    /// A value that no model can have.
+    #[error("metadata \"{key}\" is {found}, expected {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        expected: String,
+    },
+    /// A feature that is known and not built yet.
+    #[error("metadata \"{key}\" is {found}: {what} is not supported yet")]
+    Unsupported {
+        /// The key that asks for it.
+        key: String,
+        /// Its value.
+        found: String,
+        /// What it would be.
+        what: &'static str,
+    },
+}
+
+/// Why a tensor cannot be used.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum WeightError {
+    /// It is not there.
+    #[error("tensor \"{name}\" is missing, expected {expected}")]
+    Missing {
+        /// Its name.
+        name: String,
+        /// Its shape, innermost first.
+        expected: String,
+    },
+    /// It has another shape.
+    #[error("tensor \"{name}\" has shape {found}, expected {expected}")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// The shape in the file, innermost first.
+        found: String,
+        /// The shape that the hyper-parameters ask for.
+        expected: String,
+    },
+    /// There are no kernels for its type.
+    #[error("tensor \"{name}\" has type {found}, expected {expected}")]
+    Type {
+        /// Its name.
+        name: String,
+        /// The type in the file.
+        found: &'static str,
+        /// The types that would do.
+        expected: String,
+    },
+    /// The embedding and the vocabulary disagree.
+    #[error(
+        "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \
+         \"tokenizer.ggml.tokens\""
+    )]
+    Vocabulary {
+        /// The tensor.
+        name: String,
+        /// Its rows.
+        rows: u64,
+        /// Tokens in the vocabulary.
+        tokens: usize,
+    },
+    /// A norm's, bias's or factor's value is not a number that can be computed with.
+    #[error("tensor \"{name}\" has the value {found} at index {index}, expected {expected}")]
+    Value {
+        /// The tensor.
+        name: String,
+        /// Which element.
+        index: usize,
+        /// Its value.
+        found: f32,
+        /// What it may be.
+        expected: &'static str,
+    },
+}
+
+fn list(tiers: &[Isa]) -> String {
+    tiers.iter().map(Isa::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// How to get a larger context, if there is a way.
+fn raise(used: usize, asked: usize, limit: usize, trained: usize) -> String {
+    let needed = used.saturating_add(asked);
+    if needed <= trained {
+        format!(
+            "; a larger context can be asked for with -c {needed} or more (the model was trained \
+             for {trained})"
+        )
+    } else if limit < trained {
+        format!(
+            "; a larger context can be asked for with -c, but the model was trained for {trained} \
+             positions only"
+        )
+    } else {
+        format!("; the model was trained for {trained} positions, so a shorter text is needed")
+    }
+}

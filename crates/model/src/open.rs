@@ -1,0 +1,339 @@
+//! Opening a model: map, parse, check, and build the tokenizer, with as little waiting as can be.
+//!
+//! The tokenizer is built on a thread of its own while this one checks the tensors; a third thread
+//! brings the weights into this process's page tables in the order in which the forward pass will
+//! read them, and goes on doing so after [`Model::open`] has returned. Nothing here reads the
+//! weights themselves.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use alight_formats::gguf::{self, Gguf, GgufError};
+use alight_formats::split::{self, Catalog, Shard};
+use alight_kernels::Isa;
+use alight_pages::Map;
+
+use crate::chat::ChatTemplate;
+use crate::config::Config;
+use crate::error::ModelError;
+use crate::pool::Pool;
+use crate::tokenizer::Tokenizer;
+use crate::weights::Weights;
+
+mod populate;
+
+use populate::Populate;
+
+/// How to open a model.
+#[derive(Clone, Debug, Default)]
+pub struct OpenOptions {
+    /// Threads of the token loop; `None`: [`Pool::default_threads`].
+    pub threads: Option<usize>,
+    /// The tier of kernels; `None`: the best that this CPU has.
+    pub isa: Option<Isa>,
+}
+
+/// Where the time of [`Model::open`] went. `tokenizer` overlaps with `weights`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenTimings {
+    /// Starting the threads of the pool.
+    pub threads: Duration,
+    /// Opening and mapping the files.
+    pub map: Duration,
+    /// Parsing their headers.
+    pub header: Duration,
+    /// Checking hyper-parameters and tensors.
+    pub weights: Duration,
+    /// Building the tokenizer and compiling the chat template.
+    pub tokenizer: Duration,
+    /// Bringing the weights into the page tables, in the background; `None` while that goes on.
+    pub populate: Option<Duration>,
+    /// The whole call.
+    pub total: Duration,
+}
+
+/// A model in mapped files, ready for sessions.
+///
+/// Any number of sessions can share it. Its pool runs one region at a time: sessions that are fed
+/// from several threads at once are correct, but share the threads unevenly.
+pub struct Model {
+    // Before the maps: dropping it ends the thread that reads them.
+    populate: Populate,
+    maps: Vec<Arc<Map>>,
+    config: Config,
+    weights: Weights,
+    tokenizer: Tokenizer,
+    chat_template: Option<ChatTemplate>,
+    chat_template_error: Option<String>,
+    name: String,
+    parameters: u64,
+    pool: Pool,
+    isa: Isa,
+    timings: OpenTimings,
+}
+
+impl Model {
+    /// Opens the model in the file at `path`; if that is one shard of several, with all the others.
+    ///
+    /// # Errors
+    /// See [`ModelError`]; every message names the file.
+    pub fn open(path: &Path, options: &OpenOptions) -> Result<Model, ModelError> {
+        let began = Instant::now();
+        let isa = options.isa.unwrap_or_else(Isa::best);
+        if !isa.is_available() {
+            return Err(ModelError::Isa { isa, available: Isa::available() });
+        }
+        let pool = Pool::new(options.threads.unwrap_or_else(Pool::default_threads));
+        let mut timings = OpenTimings { threads: began.elapsed(), ..OpenTimings::default() };
+
+        let clock = Instant::now();
+        let first = Arc::new(Map::open(path)?);
+        timings.map = clock.elapsed();
+        let clock = Instant::now();
+        let header = parse(&first)?;
+        timings.header = clock.elapsed();
+
+        let file_name = path.file_name().map(|name| name.to_string_lossy());
+        let names = split::names(file_name.as_deref().unwrap_or_default(), &header)
+            .map_err(|source| ModelError::Split { path: path.into(), source })?;
+        if names.len() == 1 {
+            let keep = vec![Arc::clone(&first)];
+            return Model::assemble(path, keep, vec![header], &names, isa, pool, timings, began);
+        }
+        let mut maps = Vec::with_capacity(names.len());
+        for name in &names {
+            let clock = Instant::now();
+            maps.push(Arc::new(Map::open(&path.with_file_name(name))?));
+            timings.map += clock.elapsed();
+        }
+        let clock = Instant::now();
+        let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
+        timings.header += clock.elapsed();
+        // The headers borrow from maps that move into the model: from clones of their Arcs.
+        let keep = maps.clone();
+        Model::assemble(path, keep, headers, &names, isa, pool, timings, began)
+    }
+
+    /// Puts the pieces together. `headers` may borrow from maps that are alive elsewhere.
+    #[allow(clippy::too_many_arguments)]
+    fn assemble(
+        path: &Path,
+        maps: Vec<Arc<Map>>,
+        headers: Vec<Gguf<'_>>,
+        names: &[String],
+        isa: Isa,
+        pool: Pool,
+        mut timings: OpenTimings,
+        began: Instant,
+    ) -> Result<Model, ModelError> {
+        let shards: Vec<Shard<'_, '_>> =
+            names.iter().zip(&headers).map(|(name, gguf)| Shard { name, gguf }).collect();
+        let catalog = split::merge(&shards)
+            .map_err(|source| ModelError::Split { path: path.into(), source })?;
+        let gguf = &headers[0];
+        let (built, checked) = thread::scope(|scope| {
+            let tokenizer = thread::Builder::new()
+                .name("alight-vocab".into())
+                .spawn_scoped(scope, || vocabulary(gguf));
+            let checked = check(path, gguf, &catalog, &maps);
+            let built = match tokenizer {
+                Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
+                // The system gives no more threads.
+                Err(_) => vocabulary(gguf),
+            };
+            (built, checked)
+        });
+        // What the header is wrong about, and then what the vocabulary is: but a file that was cut
+        // short since it was mapped is the reason for both.
+        maps.iter().try_for_each(|map| map.check())?;
+        let checked = checked?;
+        let vocabulary =
+            built.map_err(|source| ModelError::Tokenizer { path: path.into(), source })?;
+        timings.weights = checked.took;
+        timings.tokenizer = vocabulary.took;
+        let name = match gguf.get_str("general.name") {
+            Ok(Some(name)) if !name.trim().is_empty() => name.trim().to_owned(),
+            _ => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+        };
+        let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
+        drop(headers);
+        timings.total = began.elapsed();
+        Ok(Model {
+            populate: checked.populate,
+            maps,
+            config: checked.config,
+            weights: checked.weights,
+            tokenizer: vocabulary.tokenizer,
+            chat_template: vocabulary.template,
+            chat_template_error: vocabulary.template_error,
+            name,
+            parameters,
+            pool,
+            isa,
+            timings,
+        })
+    }
+
+    /// The hyper-parameters.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The file's chat template, if it has one that compiles.
+    pub fn chat_template(&self) -> Option<&ChatTemplate> {
+        self.chat_template.as_ref()
+    }
+
+    /// Why the file's chat template does not compile, if it has one that does not.
+    pub fn chat_template_error(&self) -> Option<&str> {
+        self.chat_template_error.as_deref()
+    }
+
+    /// The file's name for the model, or else the file's own name without its extension.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The files, in the order of the shards.
+    pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
+        self.maps.iter().map(|map| map.path())
+    }
+
+    /// Bytes of all files.
+    pub fn file_bytes(&self) -> u64 {
+        self.maps.iter().map(|map| map.len() as u64).sum()
+    }
+
+    /// Weights in all tensors.
+    pub fn parameters(&self) -> u64 {
+        self.parameters
+    }
+
+    /// Bytes of the matrices that one decoded token reads: those of all layers and the output's,
+    /// not the embedding's (of which it reads one row).
+    pub fn decode_bytes(&self) -> u64 {
+        let layers = self.weights.layers.iter().flat_map(|layer| layer.matrices());
+        layers.map(|m| m.len()).sum::<u64>() + self.weights.output.len()
+    }
+
+    /// Multiply-accumulates of those matrices for one token.
+    pub fn decode_macs(&self) -> u64 {
+        self.prefill_macs() + self.weights.output.weights()
+    }
+
+    /// Multiply-accumulates of the layers' matrices for one token, without the output's.
+    pub fn prefill_macs(&self) -> u64 {
+        let layers = self.weights.layers.iter().flat_map(|layer| layer.matrices());
+        layers.map(|m| m.weights()).sum()
+    }
+
+    /// Bytes of keys and values that one position takes in a session's cache.
+    pub fn kv_bytes_per_position(&self) -> u64 {
+        let c = &self.config;
+        2 * (c.layers * c.kv_heads * (c.key_dim + c.value_dim)) as u64
+    }
+
+    /// The tier of kernels in use.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Threads of the token loop.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The threads themselves.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Where the time of opening went.
+    pub fn timings(&self) -> OpenTimings {
+        OpenTimings { populate: self.populate.took(), ..self.timings }
+    }
+
+    /// Whether everything that was read from the files so far can be relied on.
+    ///
+    /// # Errors
+    /// A file has become shorter since it was mapped, or a page of it could not be read.
+    pub fn check(&self) -> Result<(), ModelError> {
+        self.maps.iter().try_for_each(|map| map.check())?;
+        Ok(())
+    }
+
+    pub(crate) fn weights(&self) -> &Weights {
+        &self.weights
+    }
+
+    pub(crate) fn maps(&self) -> &[Arc<Map>] {
+        &self.maps
+    }
+}
+
+/// Parses a map's header. A file that shrank meanwhile is reported as that.
+fn parse(map: &Map) -> Result<Gguf<'_>, ModelError> {
+    let parsed = gguf::parse(map.bytes());
+    map.check()?;
+    parsed.map_err(|source: GgufError| ModelError::Header { path: map.path().into(), source })
+}
+
+/// What the checking thread brings.
+struct Checked {
+    config: Config,
+    weights: Weights,
+    populate: Populate,
+    took: Duration,
+}
+
+fn check(
+    path: &Path,
+    gguf: &Gguf<'_>,
+    catalog: &Catalog<'_>,
+    maps: &[Arc<Map>],
+) -> Result<Checked, ModelError> {
+    let clock = Instant::now();
+    let path = || -> PathBuf { path.into() };
+    let mut config =
+        Config::from_gguf(gguf).map_err(|source| ModelError::Config { path: path(), source })?;
+    let weights = Weights::load(&mut config, catalog, maps)
+        .map_err(|source| ModelError::Weights { path: path(), source })?;
+    let took = clock.elapsed();
+    let populate = Populate::start(maps, &weights);
+    Ok(Checked { config, weights, populate, took })
+}
+
+/// What the tokenizer's thread brings.
+struct Vocabulary {
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    template_error: Option<String>,
+    took: Duration,
+}
+
+fn vocabulary(gguf: &Gguf<'_>) -> Result<Vocabulary, crate::tokenizer::TokenizerError> {
+    let clock = Instant::now();
+    let tokenizer = Tokenizer::from_gguf(gguf)?;
+    let text = |id: Option<u32>| {
+        let bytes = id.map(|id| tokenizer.token_text(id)).unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let (template, template_error) = match gguf.get_str("tokenizer.chat_template") {
+        Ok(None) => (None, None),
+        Ok(Some(source)) => {
+            match ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos())) {
+                Ok(template) => (Some(template), None),
+                Err(error) => (None, Some(error.to_string())),
+            }
+        }
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Ok(Vocabulary { tokenizer, template, template_error, took: clock.elapsed() })
+}

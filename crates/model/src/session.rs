@@ -1,0 +1,238 @@
+//! One sequence of tokens on a model: its cache, its buffers, and feeding it.
+
+use alight_kernels::Isa;
+
+use crate::error::ModelError;
+use crate::forward::{Buffers, Net, Want};
+use crate::kv::Kv;
+use crate::open::Model;
+
+/// The context of a session that does not ask for one, if the model was trained for as many.
+pub const DEFAULT_CONTEXT: usize = 4096;
+/// Most tokens that are computed together.
+pub const MAX_BATCH: usize = 4096;
+/// Positions whose logits are computed together by [`Session::feed_each`].
+const LOGIT_ROWS: usize = 16;
+
+/// What a session may hold.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// Positions; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less.
+    /// More than it was trained for is allowed, and rarely useful.
+    pub context: Option<usize>,
+    /// Most tokens that are computed together. A prompt is fed in parts of this length; larger
+    /// ones take more memory and are hardly faster.
+    pub batch: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> SessionOptions {
+        SessionOptions { context: None, batch: 512 }
+    }
+}
+
+/// A sequence of tokens on a model.
+///
+/// After [`Session::new`], feeding allocates nothing (except [`Session::feed_each`], once). An
+/// error leaves the sequence as it was before the call.
+pub struct Session<'m> {
+    model: &'m Model,
+    net: Net<'m>,
+    kv: Kv,
+    buffers: Buffers,
+    /// `[vocab]`, of the last token fed.
+    logits: Vec<f32>,
+    /// `[LOGIT_ROWS, vocab]`, once they are needed.
+    many_logits: Vec<f32>,
+    /// Tokens of the sequence, the deferred one included.
+    position: usize,
+    /// The last token, if it is not in the cache yet.
+    deferred: Option<u32>,
+    context: usize,
+    batch: usize,
+}
+
+impl<'m> Session<'m> {
+    /// An empty sequence. Memory is reserved for the whole context and taken as it is used.
+    ///
+    /// # Errors
+    /// A context or batch of 0 or beyond all limits, or memory that the system does not give.
+    pub fn new(model: &'m Model, options: &SessionOptions) -> Result<Session<'m>, ModelError> {
+        let c = model.config();
+        let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(c.context));
+        const MAX_CONTEXT: usize = 1 << 30;
+        for (what, found, most) in
+            [("context", context, MAX_CONTEXT), ("batch", options.batch, MAX_BATCH)]
+        {
+            if found == 0 || found > most {
+                let expected = format!("1 to {most}");
+                return Err(ModelError::Options { what, found, expected });
+            }
+        }
+        let batch = options.batch.min(context);
+        let kv = Kv::new(c.layers, c.kv_heads, c.key_dim, c.value_dim, context)?;
+        let buffers = Buffers::new(c, &kv, batch, model.threads());
+        Ok(Session {
+            model,
+            net: Net::new(model),
+            kv,
+            buffers,
+            logits: vec![0.0; c.vocab],
+            many_logits: Vec::new(),
+            position: 0,
+            deferred: None,
+            context,
+            batch,
+        })
+    }
+
+    /// Appends `tokens` and returns the logits `[vocab]` of what follows the last of them.
+    ///
+    /// # Errors
+    /// No tokens, a token outside the vocabulary, a context that is too small ([`ModelError`]
+    /// says how to raise it), or a file that has shrunk.
+    pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
+        self.append(tokens, Want::Last)?;
+        Ok(&self.logits)
+    }
+
+    /// Appends `tokens` without computing logits.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<(), ModelError> {
+        self.append(tokens, Want::Nothing)
+    }
+
+    /// Appends `tokens` and calls `f(i, logits)` with the logits `[vocab]` of what follows
+    /// `tokens[i]`, for every `i` in order. If an error is returned, `f` may have been called for
+    /// some of them.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn feed_each(
+        &mut self,
+        tokens: &[u32],
+        f: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        self.admit(tokens)?;
+        let vocab = self.logits.len();
+        let rows = LOGIT_ROWS.min(self.batch);
+        if self.many_logits.is_empty() {
+            self.many_logits = vec![0.0; rows * vocab];
+        }
+        self.settle()?;
+        let start = self.position;
+        for (part, tokens) in tokens.chunks(self.batch).enumerate() {
+            let pos = start + part * self.batch;
+            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, Want::All);
+            for first in (0..tokens.len()).step_by(rows) {
+                let n = rows.min(tokens.len() - first);
+                let logits = &mut self.many_logits[..n * vocab];
+                self.net.logits(&mut self.buffers, first, n, logits);
+                self.model.check()?;
+                for (i, row) in logits.chunks_exact(vocab).enumerate() {
+                    f(part * self.batch + first + i, row);
+                }
+                self.logits.copy_from_slice(&logits[(n - 1) * vocab..]);
+            }
+        }
+        self.position = start + tokens.len();
+        Ok(())
+    }
+
+    fn append(&mut self, tokens: &[u32], want: Want) -> Result<(), ModelError> {
+        self.admit(tokens)?;
+        self.settle()?;
+        let mut pos = self.position;
+        let parts = tokens.len().div_ceil(self.batch);
+        for (part, tokens) in tokens.chunks(self.batch).enumerate() {
+            let want = if part + 1 == parts { want } else { Want::Nothing };
+            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, want);
+            if want == Want::Last {
+                self.net.logits(&mut self.buffers, 0, 1, &mut self.logits);
+            }
+            self.model.check()?;
+            pos += tokens.len();
+        }
+        self.position = pos;
+        Ok(())
+    }
+
+    /// Appends a token that is computed only if something is fed after it: the last token of an
+    /// answer costs nothing if no other turn follows.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn defer(&mut self, token: u32) -> Result<(), ModelError> {
+        self.admit(&[token])?;
+        self.settle()?;
+        self.deferred = Some(token);
+        self.position += 1;
+        Ok(())
+    }
+
+    /// Computes the deferred token, if there is one.
+    fn settle(&mut self) -> Result<(), ModelError> {
+        if let Some(token) = self.deferred {
+            let pos = self.position - 1;
+            self.net.run(&mut self.buffers, &mut self.kv, &[token], pos, Want::Nothing);
+            self.model.check()?;
+            self.deferred = None;
+        }
+        Ok(())
+    }
+
+    /// Refuses what cannot be fed.
+    fn admit(&self, tokens: &[u32]) -> Result<(), ModelError> {
+        let c = self.model.config();
+        if tokens.is_empty() {
+            return Err(ModelError::EmptyInput);
+        }
+        if let Some(&id) = tokens.iter().find(|id| **id as usize >= c.vocab) {
+            return Err(ModelError::TokenRange { id, vocab: c.vocab });
+        }
+        if tokens.len() > self.context - self.position {
+            return Err(ModelError::ContextFull {
+                used: self.position,
+                asked: tokens.len(),
+                limit: self.context,
+                trained: c.context,
+            });
+        }
+        Ok(())
+    }
+
+    /// The logits of the last [`Session::feed`] or [`Session::feed_each`]; zeros before the first.
+    pub fn logits(&self) -> &[f32] {
+        &self.logits
+    }
+
+    /// How many tokens the sequence has.
+    pub fn position(&self) -> usize {
+        self.position
+    }
+
+    /// How many it may have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Forgets everything from position `n` on; nothing if the sequence is not as long. Free.
+    pub fn truncate(&mut self, n: usize) {
+        if n < self.position {
+            self.position = n;
+            self.deferred = None;
+        }
+    }
+
+    /// The model that it runs on.
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// The tier of kernels in use.
+    pub fn isa(&self) -> Isa {
+        self.model.isa()
+    }
+}

@@ -1,0 +1,274 @@
+//! Typed views on the tensors in the maps: every tensor that the hyper-parameters call for, with
+//! its shape and type checked. Matrices stay where they are in the file; vectors are copied as f32.
+//!
+//! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::TensorInfo;
+use alight_formats::split::Catalog;
+use alight_kernels::WeightType;
+use alight_kernels::dequant::dequantize_row;
+use alight_kernels::matmul::Matrix;
+use alight_kernels::rope::RopeScaling;
+use alight_pages::Map;
+
+use crate::config::Config;
+use crate::error::WeightError;
+
+/// A matrix in one of the maps.
+#[derive(Clone, Debug)]
+pub(crate) struct MatrixRef {
+    shard: usize,
+    bytes: Range<usize>,
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+}
+
+impl MatrixRef {
+    /// The matrix itself. `maps` are those that the catalog was read from.
+    pub(crate) fn view<'m>(&self, maps: &'m [Arc<Map>]) -> Matrix<'m> {
+        let data = &maps[self.shard].bytes()[self.bytes.clone()];
+        // The parser has checked that rows are whole blocks, and the length follows from the
+        // shape; a mistake here would be ours, not the file's.
+        Matrix::new(self.ty, data, self.rows, self.cols).expect("a checked matrix")
+    }
+
+    /// Bytes of weights.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// Number of weights: multiply-accumulates per token.
+    pub(crate) fn weights(&self) -> u64 {
+        self.rows as u64 * self.cols as u64
+    }
+
+    /// Where it lies: shard and bytes.
+    pub(crate) fn place(&self) -> (usize, Range<usize>) {
+        (self.shard, self.bytes.clone())
+    }
+}
+
+/// One transformer block. Biases and the norms that only some architectures have are optional.
+#[derive(Debug)]
+pub(crate) struct LayerRef {
+    pub(crate) attn_norm: Vec<f32>,
+    pub(crate) q: MatrixRef,
+    pub(crate) k: MatrixRef,
+    pub(crate) v: MatrixRef,
+    pub(crate) o: MatrixRef,
+    pub(crate) q_bias: Option<Vec<f32>>,
+    pub(crate) k_bias: Option<Vec<f32>>,
+    pub(crate) v_bias: Option<Vec<f32>>,
+    pub(crate) o_bias: Option<Vec<f32>>,
+    pub(crate) q_norm: Option<Vec<f32>>,
+    pub(crate) k_norm: Option<Vec<f32>>,
+    pub(crate) post_attn_norm: Option<Vec<f32>>,
+    pub(crate) ffn_norm: Vec<f32>,
+    pub(crate) gate: MatrixRef,
+    pub(crate) up: MatrixRef,
+    pub(crate) down: MatrixRef,
+    pub(crate) gate_bias: Option<Vec<f32>>,
+    pub(crate) up_bias: Option<Vec<f32>>,
+    pub(crate) down_bias: Option<Vec<f32>>,
+    pub(crate) post_ffn_norm: Option<Vec<f32>>,
+}
+
+impl LayerRef {
+    /// Its matrices, in the order in which they are used.
+    pub(crate) fn matrices(&self) -> [&MatrixRef; 7] {
+        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
+    }
+}
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    /// `[vocab, embedding]`.
+    pub(crate) embed: MatrixRef,
+    pub(crate) layers: Vec<LayerRef>,
+    pub(crate) output_norm: Vec<f32>,
+    /// `[vocab, embedding]`: the embedding itself where the file has no other.
+    pub(crate) output: MatrixRef,
+}
+
+impl Weights {
+    /// Finds and checks every tensor; puts the factors of `rope_freqs` into `config`.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or of the wrong shape or type.
+    pub(crate) fn load(
+        config: &mut Config,
+        catalog: &Catalog<'_>,
+        maps: &[Arc<Map>],
+    ) -> Result<Weights, WeightError> {
+        let find = Finder { catalog, maps };
+        let c = &*config;
+        let (d, ff) = (c.embedding, c.feed_forward);
+        let (q, k, v) = (c.heads * c.key_dim, c.kv_heads * c.key_dim, c.kv_heads * c.value_dim);
+
+        let embed = find.embedding("token_embd.weight", d, c.vocab)?;
+        let output = match catalog.get("output.weight") {
+            Some(_) => find.embedding("output.weight", d, c.vocab)?,
+            None => embed.clone(),
+        };
+        let output_norm = find.vector("output_norm.weight", d)?;
+        let factors = find.optional("rope_freqs.weight", c.rope.dims / 2)?;
+        let layers = (0..c.layers)
+            .map(|i| {
+                let name = |what: &str| format!("blk.{i}.{what}");
+                let matrix = |what, cols, rows| find.matrix(&name(what), cols, rows);
+                let vector = |what, len| find.vector(&name(what), len);
+                let bias = |what, len| find.optional(&name(what), len);
+                let norm = |wanted: bool, what, len| match wanted {
+                    true => vector(what, len).map(Some),
+                    false => Ok(None),
+                };
+                Ok(LayerRef {
+                    attn_norm: vector("attn_norm.weight", d)?,
+                    q: matrix("attn_q.weight", d, q)?,
+                    k: matrix("attn_k.weight", d, k)?,
+                    v: matrix("attn_v.weight", d, v)?,
+                    o: matrix("attn_output.weight", c.heads * c.value_dim, d)?,
+                    q_bias: bias("attn_q.bias", q)?,
+                    k_bias: bias("attn_k.bias", k)?,
+                    v_bias: bias("attn_v.bias", v)?,
+                    o_bias: bias("attn_output.bias", d)?,
+                    q_norm: norm(c.qk_norm, "attn_q_norm.weight", c.key_dim)?,
+                    k_norm: norm(c.qk_norm, "attn_k_norm.weight", c.key_dim)?,
+                    post_attn_norm: norm(c.post_norms, "post_attention_norm.weight", d)?,
+                    ffn_norm: vector("ffn_norm.weight", d)?,
+                    gate: matrix("ffn_gate.weight", d, ff)?,
+                    up: matrix("ffn_up.weight", d, ff)?,
+                    down: matrix("ffn_down.weight", ff, d)?,
+                    gate_bias: bias("ffn_gate.bias", ff)?,
+                    up_bias: bias("ffn_up.bias", ff)?,
+                    down_bias: bias("ffn_down.bias", d)?,
+                    post_ffn_norm: norm(c.post_norms, "post_ffw_norm.weight", d)?,
+                })
+            })
+            .collect::<Result<Vec<_>, WeightError>>()?;
+        if let Some(factors) = factors {
+            config.rope.scaling = with_factors(&config.rope.scaling, factors)?;
+        }
+        Ok(Weights { embed, layers, output_norm, output })
+    }
+}
+
+/// Joins the factors of a `rope_freqs` tensor with a scaling that the metadata asks for.
+fn with_factors(scaling: &RopeScaling, mut factors: Vec<f32>) -> Result<RopeScaling, WeightError> {
+    let name = "rope_freqs.weight";
+    if let Some(index) = factors.iter().position(|f| !(1e-6..1e9).contains(f)) {
+        let found = factors[index];
+        let expected = "a positive number";
+        return Err(WeightError::Value { name: name.into(), index, found, expected });
+    }
+    if let RopeScaling::Linear { factor } = scaling {
+        factors.iter_mut().for_each(|f| *f *= factor);
+    } else if let RopeScaling::Yarn { .. } = scaling {
+        return Err(WeightError::Shape {
+            name: name.into(),
+            found: format!("[{}]", factors.len()),
+            expected: "no such tensor together with YaRN scaling, which is not supported".into(),
+        });
+    }
+    Ok(RopeScaling::Factors(factors))
+}
+
+struct Finder<'c, 'a> {
+    catalog: &'c Catalog<'a>,
+    maps: &'c [Arc<Map>],
+}
+
+impl Finder<'_, '_> {
+    /// A tensor of exactly this shape. `shape` is innermost first.
+    fn tensor(&self, name: &str, shape: &[usize]) -> Result<(usize, TensorInfo<'_>), WeightError> {
+        let shown = || format!("{shape:?}");
+        let Some(placed) = self.catalog.get(name) else {
+            return Err(WeightError::Missing { name: name.into(), expected: shown() });
+        };
+        let mut expected = [1u64; 4];
+        for (e, &n) in expected.iter_mut().zip(shape) {
+            *e = n as u64;
+        }
+        if placed.info.ne != expected {
+            return Err(WeightError::Shape {
+                name: name.into(),
+                found: format!("{:?}", placed.info.shape()),
+                expected: shown(),
+            });
+        }
+        Ok((placed.shard, placed.info))
+    }
+
+    /// A matrix that maps `cols` features to `rows`.
+    fn matrix(&self, name: &str, cols: usize, rows: usize) -> Result<MatrixRef, WeightError> {
+        let (shard, info) = self.tensor(name, &[cols, rows])?;
+        let ty = weight_type(info.ty).ok_or_else(|| WeightError::Type {
+            name: name.into(),
+            found: info.ty.name(),
+            expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
+        })?;
+        Ok(MatrixRef { shard, bytes: info.range(), ty, rows, cols })
+    }
+
+    /// As [`Finder::matrix`], with a row per token.
+    fn embedding(&self, name: &str, cols: usize, tokens: usize) -> Result<MatrixRef, WeightError> {
+        if let Some(placed) = self.catalog.get(name) {
+            let ne = placed.info.ne;
+            if ne[0] == cols as u64 && ne[1] != tokens as u64 && ne[2] == 1 && ne[3] == 1 {
+                return Err(WeightError::Vocabulary { name: name.into(), rows: ne[1], tokens });
+            }
+        }
+        self.matrix(name, cols, tokens)
+    }
+
+    /// A vector of finite numbers, copied as f32.
+    fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
+        let (shard, info) = self.tensor(name, &[len])?;
+        let ty = weight_type(info.ty).filter(|ty| ty.is_float());
+        let ty = ty.ok_or_else(|| WeightError::Type {
+            name: name.into(),
+            found: info.ty.name(),
+            expected: "F32, F16 or BF16".into(),
+        })?;
+        let mut out = vec![0.0; len];
+        dequantize_row(ty, &self.maps[shard].bytes()[info.range()], &mut out);
+        if let Some(index) = out.iter().position(|v| !v.is_finite()) {
+            let found = out[index];
+            let expected = "a finite number";
+            return Err(WeightError::Value { name: name.into(), index, found, expected });
+        }
+        Ok(out)
+    }
+
+    /// As [`Finder::vector`], for a tensor that need not be there.
+    fn optional(&self, name: &str, len: usize) -> Result<Option<Vec<f32>>, WeightError> {
+        match self.catalog.get(name) {
+            Some(_) => self.vector(name, len).map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+/// The kernels' name for a type, if there are kernels for it.
+fn weight_type(ty: GgmlType) -> Option<WeightType> {
+    Some(match ty {
+        GgmlType::F32 => WeightType::F32,
+        GgmlType::F16 => WeightType::F16,
+        GgmlType::BF16 => WeightType::BF16,
+        GgmlType::Q4_0 => WeightType::Q4_0,
+        GgmlType::Q4_1 => WeightType::Q4_1,
+        GgmlType::Q5_0 => WeightType::Q5_0,
+        GgmlType::Q5_1 => WeightType::Q5_1,
+        GgmlType::Q8_0 => WeightType::Q8_0,
+        GgmlType::Q4_K => WeightType::Q4_K,
+        GgmlType::Q5_K => WeightType::Q5_K,
+        GgmlType::Q6_K => WeightType::Q6_K,
+        _ => return None,
+    })
+}

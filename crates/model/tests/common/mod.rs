@@ -1,0 +1,349 @@
+//! What several tests share: small random models, written as GGUF files.
+#![allow(dead_code)] // every test uses its own part
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use alight_kernels::half::{f16_to_f32, f32_to_f16};
+use alight_kernels::{WeightType, dequantize_row};
+
+/// The real models, where they have been fetched: `$ALIGHT_MODELS` or `models/` in the workspace.
+pub fn real_model(file: &str) -> Option<PathBuf> {
+    let folder = std::env::var_os("ALIGHT_MODELS").map(PathBuf::from);
+    let folder = folder.unwrap_or_else(|| workspace().join("models"));
+    let path = folder.join(file);
+    if !path.exists() {
+        eprintln!("skipped: there is no {} (make models)", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+pub const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
+
+/// The workspace's folder.
+pub fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A small generator of pseudo-random numbers (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn bits(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// Uniform in −1..1.
+    pub fn signed(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    pub fn below(&mut self, n: usize) -> usize {
+        (self.bits() >> 33) as usize % n
+    }
+}
+
+/// RoPE scaling in the metadata.
+#[derive(Clone, Copy, Debug)]
+pub enum Scaling {
+    None,
+    Linear(f32),
+    Yarn { factor: f32, original: usize },
+}
+
+/// A model to make up.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    pub arch: &'static str,
+    pub layers: usize,
+    pub embd: usize,
+    pub ff: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Written as keys only if they are not embd / heads.
+    pub vocab: usize,
+    pub context: usize,
+    pub eps: f32,
+    pub rope_dims: Option<usize>,
+    pub rope_base: f32,
+    pub scaling: Scaling,
+    /// A `rope_freqs.weight` tensor.
+    pub factors: bool,
+    /// gemma3: window and period of the global layers.
+    pub window: Option<(usize, usize)>,
+    pub attn_cap: f32,
+    pub logit_cap: f32,
+    pub biases: bool,
+    pub tied: bool,
+    pub ty: GgmlType,
+    pub seed: u64,
+}
+
+impl Spec {
+    pub fn llama() -> Spec {
+        Spec {
+            arch: "llama",
+            layers: 3,
+            embd: 64,
+            ff: 96,
+            heads: 4,
+            kv_heads: 2,
+            key_dim: 16,
+            value_dim: 16,
+            vocab: 300,
+            context: 512,
+            eps: 1e-5,
+            rope_dims: None,
+            rope_base: 10_000.0,
+            scaling: Scaling::None,
+            factors: false,
+            window: None,
+            attn_cap: 0.0,
+            logit_cap: 0.0,
+            biases: false,
+            tied: true,
+            ty: GgmlType::F32,
+            seed: 1,
+        }
+    }
+
+    pub fn gemma3() -> Spec {
+        Spec {
+            arch: "gemma3",
+            layers: 7,
+            kv_heads: 1,
+            key_dim: 32,
+            value_dim: 32,
+            eps: 1e-6,
+            rope_base: 1_000_000.0,
+            window: Some((12, 6)),
+            seed: 2,
+            ..Spec::llama()
+        }
+    }
+
+    /// Name and shape (innermost first) of every tensor; vectors have one dimension.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let mut all = vec![("token_embd.weight".to_owned(), vec![self.embd, self.vocab])];
+        let (q, k) = (self.heads * self.key_dim, self.kv_heads * self.key_dim);
+        let (v, o) = (self.kv_heads * self.value_dim, self.heads * self.value_dim);
+        for l in 0..self.layers {
+            let mut add = |name: &str, shape: &[usize]| {
+                all.push((format!("blk.{l}.{name}"), shape.to_vec()));
+            };
+            add("attn_norm.weight", &[self.embd]);
+            add("attn_q.weight", &[self.embd, q]);
+            add("attn_k.weight", &[self.embd, k]);
+            add("attn_v.weight", &[self.embd, v]);
+            add("attn_output.weight", &[o, self.embd]);
+            add("ffn_norm.weight", &[self.embd]);
+            add("ffn_gate.weight", &[self.embd, self.ff]);
+            add("ffn_up.weight", &[self.embd, self.ff]);
+            add("ffn_down.weight", &[self.ff, self.embd]);
+            if self.biases {
+                let widths = [
+                    ("attn_q", q),
+                    ("attn_k", k),
+                    ("attn_v", v),
+                    ("attn_output", self.embd),
+                    ("ffn_gate", self.ff),
+                    ("ffn_up", self.ff),
+                    ("ffn_down", self.embd),
+                ];
+                widths.iter().for_each(|(name, n)| add(&format!("{name}.bias"), &[*n]));
+            }
+            if self.arch == "gemma3" {
+                add("attn_q_norm.weight", &[self.key_dim]);
+                add("attn_k_norm.weight", &[self.key_dim]);
+                add("post_attention_norm.weight", &[self.embd]);
+                add("post_ffw_norm.weight", &[self.embd]);
+            }
+        }
+        all.push(("output_norm.weight".to_owned(), vec![self.embd]));
+        if !self.tied {
+            all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
+        }
+        if self.factors {
+            all.push((
+                "rope_freqs.weight".to_owned(),
+                vec![self.rope_dims.unwrap_or(self.key_dim) / 2],
+            ));
+        }
+        all
+    }
+
+    /// The metadata; `skip` leaves out one key.
+    pub fn metadata(&self, skip: &str) -> Builder {
+        let mut b = Builder::new();
+        let key = |name: &str| format!("{}.{name}", self.arch);
+        if skip != "general.architecture" {
+            b.str("general.architecture", self.arch);
+        }
+        for (name, value) in [
+            ("block_count", self.layers),
+            ("context_length", self.context),
+            ("embedding_length", self.embd),
+            ("feed_forward_length", self.ff),
+            ("attention.head_count", self.heads),
+            ("attention.head_count_kv", self.kv_heads),
+        ] {
+            if skip != name {
+                b.u32(&key(name), value as u32);
+            }
+        }
+        if skip != "attention.layer_norm_rms_epsilon" {
+            b.f32(&key("attention.layer_norm_rms_epsilon"), self.eps);
+        }
+        b.f32(&key("rope.freq_base"), self.rope_base);
+        if self.key_dim != self.embd / self.heads && skip != "attention.key_length" {
+            b.u32(&key("attention.key_length"), self.key_dim as u32);
+        }
+        if self.value_dim != self.embd / self.heads && skip != "attention.value_length" {
+            b.u32(&key("attention.value_length"), self.value_dim as u32);
+        }
+        if let Some(dims) = self.rope_dims {
+            b.u32(&key("rope.dimension_count"), dims as u32);
+        }
+        match self.scaling {
+            Scaling::None => {}
+            Scaling::Linear(factor) => {
+                b.str(&key("rope.scaling.type"), "linear");
+                b.f32(&key("rope.scaling.factor"), factor);
+            }
+            Scaling::Yarn { factor, original } => {
+                b.str(&key("rope.scaling.type"), "yarn");
+                b.f32(&key("rope.scaling.factor"), factor);
+                b.u32(&key("rope.scaling.original_context_length"), original as u32);
+            }
+        }
+        if let Some((window, period)) = self.window {
+            b.u32(&key("attention.sliding_window"), window as u32);
+            if period != 6 {
+                b.u32(&key("attention.sliding_window_pattern"), period as u32);
+            }
+        }
+        if self.attn_cap != 0.0 {
+            b.f32(&key("attn_logit_softcapping"), self.attn_cap);
+        }
+        if self.logit_cap != 0.0 {
+            b.f32(&key("final_logit_softcapping"), self.logit_cap);
+        }
+        if skip != "tokenizer" {
+            b.str("tokenizer.ggml.model", "llama");
+            let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
+            let mut types = vec![2, 3, 3];
+            for byte in 0..256.min(self.vocab - 3) {
+                tokens.push(format!("<0x{byte:02X}>"));
+                types.push(6);
+            }
+            while tokens.len() < self.vocab {
+                tokens.push(format!("w{}", tokens.len()));
+                types.push(1);
+            }
+            b.strs("tokenizer.ggml.tokens", &tokens);
+            b.f32s("tokenizer.ggml.scores", &vec![0.0; self.vocab]);
+            b.i32s("tokenizer.ggml.token_type", &types);
+            b.u32("tokenizer.ggml.bos_token_id", 1);
+            b.u32("tokenizer.ggml.eos_token_id", 2);
+            b.u32("tokenizer.ggml.unknown_token_id", 0);
+        }
+        b
+    }
+
+    /// The file, and the weights that it holds, exactly, by name.
+    pub fn build(&self) -> (Vec<u8>, HashMap<String, Vec<f32>>) {
+        let mut b = self.metadata("");
+        let mut random = Random(self.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) + 1);
+        let mut weights = HashMap::new();
+        let mut data = Vec::new();
+        for (name, shape) in self.tensors() {
+            let elements: usize = shape.iter().product();
+            let ty = if shape.len() == 1 { GgmlType::F32 } else { self.ty };
+            let bytes = fill(ty, &name, &shape, elements, &mut random);
+            let mut values = vec![0.0; elements];
+            dequantize_row(kernel_type(ty), &bytes, &mut values);
+            let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+            b.tensor(&name, ty, &shape).unwrap();
+            weights.insert(name, values);
+            data.push(bytes);
+        }
+        (b.file(|i, out| out.copy_from_slice(&data[i])), weights)
+    }
+
+    /// Writes the file into `folder`.
+    pub fn write(&self, folder: &Path) -> (PathBuf, HashMap<String, Vec<f32>>) {
+        let (bytes, weights) = self.build();
+        let path = folder.join(format!("{}-{}.gguf", self.arch, self.seed));
+        std::fs::write(&path, bytes).unwrap();
+        (path, weights)
+    }
+}
+
+pub fn kernel_type(ty: GgmlType) -> WeightType {
+    WeightType::ALL.into_iter().find(|t| t.to_string() == ty.name()).unwrap()
+}
+
+/// Random weights of a scale that keeps activations near 1.
+fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random) -> Vec<u8> {
+    let vector = shape.len() == 1;
+    let scale = if name == "token_embd.weight" {
+        1.0
+    } else if vector {
+        0.3
+    } else {
+        1.7 / (shape[0] as f32).sqrt()
+    };
+    let offset =
+        if vector && name.contains("norm") || name == "rope_freqs.weight" { 1.2 } else { 0.0 };
+    let mut value = || offset + scale * random.signed();
+    match ty {
+        GgmlType::F32 => (0..n).flat_map(|_| value().to_le_bytes()).collect(),
+        GgmlType::F16 => (0..n).flat_map(|_| f32_to_f16(value()).to_le_bytes()).collect(),
+        GgmlType::Q8_0 => {
+            let d = f32_to_f16(scale / 127.0);
+            assert!(f16_to_f32(d) > 0.0);
+            (0..n / 32)
+                .flat_map(|_| {
+                    let mut block = d.to_le_bytes().to_vec();
+                    block.extend((0..32).map(|_| random.bits() as u8));
+                    block
+                })
+                .collect()
+        }
+        GgmlType::Q4_0 => {
+            let d = f32_to_f16(scale / 8.0);
+            (0..n / 32)
+                .flat_map(|_| {
+                    let mut block = d.to_le_bytes().to_vec();
+                    block.extend((0..16).map(|_| random.bits() as u8));
+                    block
+                })
+                .collect()
+        }
+        _ => panic!("no random {ty}"),
+    }
+}
+
+/// Tokens to feed.
+pub fn tokens(n: usize, vocab: usize, seed: u64) -> Vec<u32> {
+    let mut random = Random(seed + 77);
+    (0..n).map(|_| random.below(vocab) as u32).collect()
+}
+
+/// Largest absolute difference.
+pub fn distance(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter()
+        .zip(b)
+        .map(|(a, b)| (a - b).abs())
+        .fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
+}

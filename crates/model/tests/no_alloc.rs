@@ -1,0 +1,98 @@
+//! The token loop allocates nothing: feeding, sampling and turning ids into bytes, counted by the
+//! allocator itself, on all threads. It counts for the whole process, so it is a program of its own
+//! without the test harness, whose main thread allocates when it reports.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use alight_model::sampler::{Sampler, SamplerOptions};
+use alight_model::tokenizer::StreamDecoder;
+use alight_model::{Model, OpenOptions, Session, SessionOptions};
+use common::Spec;
+
+struct Counting;
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: everything is passed on to the system's allocator; counting does not allocate.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as promised by the caller.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as promised by the caller.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn main() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut paths = vec![
+        Spec { ty: alight_formats::GgmlType::Q4_0, ..Spec::llama() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, biases: true, ..Spec::gemma3() }
+            .write(folder.path())
+            .0,
+    ];
+    paths.extend(common::real_model(common::SMOLLM2));
+    paths.extend(common::real_model(common::GEMMA3));
+    for path in paths {
+        let options = OpenOptions { threads: Some(3), isa: None };
+        let model = Model::open(&path, &options).unwrap();
+        // The thread that brings in the weights is not part of the loop.
+        while model.timings().populate.is_none() {
+            std::thread::yield_now();
+        }
+        // Nor is the start of the pool's threads: one unit for each of them, all held at once.
+        let here = AtomicU64::new(0);
+        model.pool().run_each(3, &|_, _| {
+            here.fetch_add(1, Ordering::SeqCst);
+            while here.load(Ordering::SeqCst) < 3 {
+                std::thread::yield_now();
+            }
+        });
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let options = SamplerOptions { repeat_penalty: 1.1, seed: 7, ..SamplerOptions::default() };
+        let mut sampler = Sampler::new(options, model.config().vocab);
+        let mut decoder = StreamDecoder::new();
+        let prompt = common::tokens(70, model.config().vocab, 4);
+
+        let before = COUNT.load(Ordering::Relaxed);
+        session.feed(&prompt).unwrap();
+        for _ in 0..40 {
+            let token = sampler.sample(session.logits());
+            sampler.accept(token);
+            model.tokenizer().decode_bytes(token, decoder.buffer());
+            std::hint::black_box(decoder.take());
+            session.feed(&[token]).unwrap();
+        }
+        session.truncate(10);
+        session.defer(3).unwrap();
+        session.prefill(&prompt).unwrap();
+        let after = COUNT.load(Ordering::Relaxed);
+        assert_eq!(after - before, 0, "allocations on {}", path.display());
+        // The counter counts.
+        drop(std::hint::black_box(vec![1u8; 100]));
+        assert!(COUNT.load(Ordering::Relaxed) > after);
+        println!("no allocation in the token loop on {}", path.display());
+    }
+}

@@ -1,0 +1,320 @@
+//! The forward pass against a plain one in float64, written down from the definition of each
+//! architecture, on small random models that use every feature.
+//!
+//! The oracle rounds keys and values to f16, as the cache does; everything else in it is exact. With
+//! F32 weights nothing but float32 arithmetic differs, so the tolerance is tight: each of the
+//! features tested moves logits by a hundred times as much or more.
+
+mod common;
+
+use std::collections::HashMap;
+
+use alight_formats::GgmlType;
+use alight_kernels::Isa;
+use alight_kernels::half::{f16_to_f32, f32_to_f16};
+use alight_model::{Model, OpenOptions, Session, SessionOptions};
+use common::{Scaling, Spec, distance, tokens};
+
+/// Logits `[tokens][vocab]` of a model, by the definition.
+struct Oracle<'s> {
+    spec: &'s Spec,
+    w: HashMap<String, Vec<f64>>,
+}
+
+impl Oracle<'_> {
+    fn weight(&self, name: &str) -> &[f64] {
+        self.w.get(name).unwrap_or_else(|| panic!("no {name}"))
+    }
+
+    /// W x + b, with the bias if the model has one.
+    fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let w = self.weight(&format!("{name}.weight"));
+        let mut y: Vec<f64> =
+            w.chunks(x.len()).map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect();
+        if let Some(bias) = self.w.get(&format!("{name}.bias")) {
+            y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+        }
+        y
+    }
+
+    fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let mean = x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64;
+        let r = 1.0 / (mean + self.spec.eps as f64).sqrt();
+        x.iter().zip(self.weight(&format!("{name}.weight"))).map(|(x, w)| x * r * w).collect()
+    }
+
+    fn is_local(&self, layer: usize) -> bool {
+        self.spec.window.is_some_and(|(_, period)| layer % period != period - 1)
+    }
+
+    fn rope(&self, layer: usize, pos: usize, head: &mut [f64]) {
+        let s = self.spec;
+        let dims = s.rope_dims.unwrap_or(s.key_dim);
+        let local = self.is_local(layer);
+        let base = if local { 10_000.0 } else { s.rope_base as f64 };
+        for i in 0..dims / 2 {
+            let plain = pos as f64 * base.powf(-2.0 * i as f64 / dims as f64);
+            let mut angle = plain;
+            let mut magnitude = 1.0;
+            if !local {
+                match s.scaling {
+                    Scaling::None => {}
+                    Scaling::Linear(factor) => angle /= factor as f64,
+                    Scaling::Yarn { factor, original } => {
+                        let turns = |n: f64| {
+                            let wavelengths = original as f64 / (n * std::f64::consts::TAU);
+                            dims as f64 * wavelengths.ln() / (2.0 * base.ln())
+                        };
+                        let low = turns(32.0).floor().max(0.0);
+                        let high = turns(1.0).ceil().min(dims as f64 - 1.0);
+                        let keep =
+                            1.0 - ((i as f64 - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
+                        angle = plain / factor as f64 * (1.0 - keep) + plain * keep;
+                        magnitude = 1.0 + 0.1 * (factor as f64).ln();
+                    }
+                }
+                if s.factors {
+                    angle /= self.weight("rope_freqs.weight")[i];
+                }
+            }
+            let (sin, cos) = angle.sin_cos();
+            let (a, b) = if s.arch == "gemma3" { (i, i + dims / 2) } else { (2 * i, 2 * i + 1) };
+            let (x, y) = (head[a], head[b]);
+            head[a] = (x * cos - y * sin) * magnitude;
+            head[b] = (x * sin + y * cos) * magnitude;
+        }
+    }
+
+    fn forward(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
+        let s = self.spec;
+        let gemma = s.arch == "gemma3";
+        let group = s.heads / s.kv_heads;
+        let f16 = |x: f64| f16_to_f32(f32_to_f16(x as f32)) as f64;
+        let mut keys: Vec<Vec<Vec<f64>>> = vec![Vec::new(); s.layers];
+        let mut values = keys.clone();
+        let mut all = Vec::new();
+        for (pos, &token) in tokens.iter().enumerate() {
+            let embed = self.weight("token_embd.weight");
+            let mut x = embed[token as usize * s.embd..][..s.embd].to_vec();
+            if gemma {
+                x.iter_mut().for_each(|x| *x *= (s.embd as f64).sqrt());
+            }
+            for layer in 0..s.layers {
+                let name = |what: &str| format!("blk.{layer}.{what}");
+                let h = self.norm(&name("attn_norm"), &x);
+                let mut q = self.linear(&name("attn_q"), &h);
+                let mut k = self.linear(&name("attn_k"), &h);
+                let v = self.linear(&name("attn_v"), &h);
+                for (what, row) in [("attn_q_norm", &mut q), ("attn_k_norm", &mut k)] {
+                    for head in row.chunks_mut(s.key_dim) {
+                        if gemma {
+                            let normed = self.norm(&name(what), head);
+                            head.copy_from_slice(&normed);
+                        }
+                        self.rope(layer, pos, head);
+                    }
+                }
+                keys[layer].push(k.into_iter().map(f16).collect());
+                values[layer].push(v.into_iter().map(f16).collect());
+                let first = match s.window {
+                    Some((window, _)) if self.is_local(layer) => (pos + 1).saturating_sub(window),
+                    _ => 0,
+                };
+                let mut attended = Vec::new();
+                for (head, q) in q.chunks(s.key_dim).enumerate() {
+                    let kv = head / group;
+                    let scores: Vec<f64> = (first..=pos)
+                        .map(|j| {
+                            let k = &keys[layer][j][kv * s.key_dim..][..s.key_dim];
+                            let dot: f64 = q.iter().zip(k).map(|(a, b)| a * b).sum();
+                            let score = dot / (s.key_dim as f64).sqrt();
+                            let cap = s.attn_cap as f64;
+                            if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                        })
+                        .collect();
+                    let most = scores.iter().copied().fold(f64::MIN, f64::max);
+                    let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+                    let sum: f64 = weights.iter().sum();
+                    for d in 0..s.value_dim {
+                        let at = kv * s.value_dim + d;
+                        let weighted = weights.iter().zip(first..);
+                        attended.push(weighted.map(|(w, j)| w / sum * values[layer][j][at]).sum());
+                    }
+                }
+                let mut y = self.linear(&name("attn_output"), &attended);
+                if gemma {
+                    y = self.norm(&name("post_attention_norm"), &y);
+                }
+                x.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
+                let h = self.norm(&name("ffn_norm"), &x);
+                let gate = self.linear(&name("ffn_gate"), &h);
+                let up = self.linear(&name("ffn_up"), &h);
+                let gated: Vec<f64> =
+                    gate.iter().zip(&up).map(|(g, u)| activation(gemma, *g) * u).collect();
+                let mut y = self.linear(&name("ffn_down"), &gated);
+                if gemma {
+                    y = self.norm(&name("post_ffw_norm"), &y);
+                }
+                x.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
+            }
+            let h = self.norm("output_norm", &x);
+            let mut logits = self.linear(if s.tied { "token_embd" } else { "output" }, &h);
+            let cap = s.logit_cap as f64;
+            if cap != 0.0 {
+                logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
+            }
+            all.push(logits);
+        }
+        all
+    }
+}
+
+fn activation(gelu: bool, x: f64) -> f64 {
+    if gelu {
+        0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+    } else {
+        x / (1.0 + (-x).exp())
+    }
+}
+
+/// Runs a model every way there is and compares each with the oracle. Tolerances are relative to
+/// the largest logit: `one` for one token at a time, `many` for batches.
+fn check(spec: &Spec, length: usize, one: f32, many: f32) {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, weights) = spec.write(folder.path());
+    let w = weights.into_iter().map(|(n, v)| (n, v.into_iter().map(f64::from).collect())).collect();
+    let tokens = tokens(length, spec.vocab, spec.seed);
+    let expected: Vec<Vec<f32>> = Oracle { spec, w }
+        .forward(&tokens)
+        .into_iter()
+        .map(|row| row.into_iter().map(|x| x as f32).collect())
+        .collect();
+    let size = expected.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
+    assert!(size > 0.5, "the model says nothing: {size}");
+    for isa in Isa::available() {
+        let options = OpenOptions { threads: Some(3), isa: Some(isa) };
+        let model = Model::open(&path, &options).unwrap();
+        let close = |what: &str, position: usize, logits: &[f32], tolerance: f32| {
+            let off = distance(logits, &expected[position]) / size;
+            assert!(off <= tolerance, "{isa}: {what}, position {position}: {off:e} in {spec:?}");
+            off
+        };
+        let mut worst = [0f32; 2];
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        for (i, &token) in tokens.iter().enumerate() {
+            let logits = session.feed(&[token]).unwrap();
+            worst[0] = worst[0].max(close("one by one", i, logits, one));
+        }
+        for batch in [5, 64, 512] {
+            let options = SessionOptions { batch, ..SessionOptions::default() };
+            let mut session = Session::new(&model, &options).unwrap();
+            let mut seen = 0;
+            session
+                .feed_each(&tokens, &mut |i, logits| {
+                    assert_eq!(i, seen);
+                    seen += 1;
+                    worst[1] = worst[1].max(close("batch", i, logits, many));
+                })
+                .unwrap();
+            assert_eq!(seen, tokens.len());
+            session.truncate(length / 2);
+            let logits = session.feed(&tokens[length / 2..]).unwrap();
+            close("after truncation", length - 1, logits, many);
+        }
+        eprintln!("{} {isa}: {:e} one by one, {:e} in batches", spec.arch, worst[0], worst[1]);
+    }
+}
+
+const TIGHT: f32 = 5e-4;
+
+#[test]
+fn llama_plain() {
+    check(&Spec::llama(), 100, TIGHT, TIGHT);
+}
+
+#[test]
+fn llama_separate_output_biases_odd_shapes() {
+    let spec = Spec {
+        tied: false,
+        biases: true,
+        embd: 96,
+        ff: 160,
+        heads: 6,
+        kv_heads: 3,
+        key_dim: 24,
+        value_dim: 40,
+        vocab: 333,
+        rope_dims: Some(16),
+        seed: 3,
+        ..Spec::llama()
+    };
+    check(&spec, 70, TIGHT, TIGHT);
+}
+
+#[test]
+fn llama_rope_factors_linear_and_yarn() {
+    let base = Spec { rope_base: 500_000.0, ..Spec::llama() };
+    check(&Spec { factors: true, seed: 4, ..base.clone() }, 60, TIGHT, TIGHT);
+    check(&Spec { scaling: Scaling::Linear(4.0), seed: 5, ..base.clone() }, 60, TIGHT, TIGHT);
+    check(
+        &Spec { factors: true, scaling: Scaling::Linear(2.0), seed: 6, ..base.clone() },
+        60,
+        TIGHT,
+        TIGHT,
+    );
+    let yarn = Scaling::Yarn { factor: 8.0, original: 64 };
+    check(&Spec { scaling: yarn, seed: 7, rope_base: 10_000.0, ..base }, 60, TIGHT, TIGHT);
+}
+
+#[test]
+fn llama_one_head_each_and_many_groups() {
+    check(&Spec { heads: 4, kv_heads: 4, seed: 8, ..Spec::llama() }, 40, TIGHT, TIGHT);
+    check(
+        &Spec { heads: 8, kv_heads: 1, key_dim: 8, value_dim: 8, seed: 9, ..Spec::llama() },
+        40,
+        TIGHT,
+        TIGHT,
+    );
+}
+
+#[test]
+fn gemma3_with_window_edges() {
+    // Past the window, so that each of its edges is met; all local but the sixth layer.
+    check(&Spec::gemma3(), 90, TIGHT, TIGHT);
+    check(&Spec { window: Some((1, 2)), seed: 10, ..Spec::gemma3() }, 20, TIGHT, TIGHT);
+    check(&Spec { window: Some((64, 3)), seed: 11, ..Spec::gemma3() }, 150, TIGHT, TIGHT);
+}
+
+#[test]
+fn gemma3_soft_caps_and_linear_scaling_of_global_layers() {
+    let spec = Spec {
+        attn_cap: 2.0,
+        logit_cap: 3.0,
+        scaling: Scaling::Linear(8.0),
+        seed: 12,
+        ..Spec::gemma3()
+    };
+    check(&spec, 60, TIGHT, TIGHT);
+    check(&Spec { window: None, seed: 13, ..spec }, 40, TIGHT, TIGHT);
+}
+
+#[test]
+fn quantised_weights_within_the_rounding_of_activations() {
+    // One token: 16-bit activations. Batches: 8-bit ones, an error of 1/254 of the largest value
+    // in 32 for each, some of which averages out.
+    let spec = Spec { ty: GgmlType::Q8_0, seed: 14, ..Spec::llama() };
+    check(&spec, 60, 1e-3, 5e-2);
+    check(&Spec { ty: GgmlType::Q4_0, seed: 15, ..spec.clone() }, 60, 1e-3, 5e-2);
+    check(&Spec { ty: GgmlType::Q8_0, seed: 16, ..Spec::gemma3() }, 60, 1e-3, 5e-2);
+    check(&Spec { ty: GgmlType::F16, seed: 17, ..Spec::llama() }, 60, TIGHT, TIGHT);
+}
+
+#[test]
+fn a_long_context_is_cut_into_pieces_and_merged() {
+    // Longer than a piece of attention, for both forms.
+    let spec = Spec { layers: 2, context: 2048, seed: 18, ..Spec::llama() };
+    check(&spec, 700, TIGHT, TIGHT);
+    let spec =
+        Spec { layers: 2, context: 2048, window: Some((300, 2)), seed: 19, ..Spec::gemma3() };
+    check(&spec, 700, TIGHT, TIGHT);
+}
