@@ -1,1 +1,39 @@
-fn main() {}
+//! `alight`: language models straight from a mapped file. (see docs/architecture.md)
+//!
+//! Arguments into calls, results into text. One file (or folder) per subcommand. Invariants of the
+//! whole program: results go to stdout and nothing else does; everything said to the user goes to
+//! stderr through [`say`]; the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130
+//! (interrupted); a reader that closes the pipe ends the program quietly.
+
+mod args;
+mod bench;
+mod completions;
+mod inspect;
+mod interrupt;
+mod open;
+mod outcome;
+mod perplexity;
+mod run;
+mod say;
+mod stats;
+mod units;
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let started = Instant::now();
+    say::install_panic_hook();
+    let outcome = match Cli::parse().command {
+        Command::Run(a) => run::main(a, started),
+        Command::Inspect(a) => inspect::main(&a),
+        Command::Perplexity(a) => perplexity::main(a),
+        Command::Bench(a) => bench::main(a),
+        Command::Completions(a) => completions::main(&a),
+    };
+    outcome::report(outcome)
+}

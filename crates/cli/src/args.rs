@@ -1,0 +1,87 @@
+//! The command line as a whole; each subcommand's arguments are in its own file.
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Parser, Subcommand};
+
+use crate::bench::BenchArgs;
+use crate::completions::CompletionsArgs;
+use crate::inspect::InspectArgs;
+use crate::perplexity::PerplexityArgs;
+use crate::run::RunArgs;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Run language models straight from a mapped file
+#[derive(Debug, Parser)]
+#[command(
+    name = "alight",
+    version,
+    long_version = long_version(),
+    styles = STYLES,
+    propagate_version = false,
+    arg_required_else_help = true,
+    max_term_width = 100,
+    after_help = "\
+Examples:
+  alight run model.gguf \"Why is the sky blue?\"     an answer, streamed as it is made
+  alight run model.gguf                            a chat; Ctrl-D leaves
+  git diff | alight run model.gguf - --system \"Review this change.\"
+  alight inspect model.gguf                        what is in the file
+  alight bench decode model.gguf                   how fast it is here, and what the limit is
+
+The answer goes to standard output and nothing else does; notes and statistics go to standard
+error. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C.
+`alight help COMMAND` explains one command."
+)]
+pub struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer a prompt, or chat
+    Run(RunArgs),
+    /// Show what is in a model file: metadata, tensors, types, sizes, alignment
+    Inspect(InspectArgs),
+    /// Measure how well a model predicts a text, or how far it is from a reference
+    Perplexity(PerplexityArgs),
+    /// Measure tokens per second, and the share of what this machine could do
+    Bench(BenchArgs),
+    /// Write a completion script for your shell
+    Completions(CompletionsArgs),
+}
+
+/// The version, and the kernels that this CPU would run.
+fn long_version() -> &'static str {
+    use std::sync::OnceLock;
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        format!(
+            "{}\nkernels: {} (of {})",
+            env!("CARGO_PKG_VERSION"),
+            alight_kernels::Isa::best(),
+            alight_kernels::Isa::available()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join(", "),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        super::Cli::command().debug_assert();
+    }
+}

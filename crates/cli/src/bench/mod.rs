@@ -1,0 +1,208 @@
+//! `alight bench`: tokens per second, and how much of what this machine can do that is.
+//!
+//! Each repetition starts from the same cache; the median of the repetitions is the figure, their
+//! spread stands beside it. The machine's limits are measured by the same process, right after.
+
+mod machine;
+mod report;
+mod work;
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use alight_model::{Model, Session, SessionOptions};
+use anyhow::anyhow;
+
+use crate::open::{self, EngineArgs};
+use crate::outcome::{Outcome, Stop};
+use crate::say;
+use crate::stats::Summary;
+use report::Report;
+use work::Work;
+
+/// Decoding is warmed up with this many tokens.
+const WARM_UP_TOKENS: usize = 16;
+
+/// Arguments of `alight bench`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight bench decode model.gguf                   128 tokens, one by one
+  alight bench decode model.gguf -d 4096 -n 32     the same with 4096 tokens before them
+  alight bench prefill model.gguf -p 512           a prompt of 512 tokens at once
+  alight bench decode model.gguf -r 10 --json | jq .tokens_per_second.median
+
+Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit;
+a long prompt is limited by multiplications. `share` says how close to that limit a run came.
+Close other programs first: on a busy machine the spread shows it.")]
+pub struct BenchArgs {
+    /// What to measure
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Tokens made one after the other, as in an answer
+    Decode {
+        /// Tokens per repetition
+        #[arg(short = 'n', long, value_name = "N", default_value_t = 128,
+              value_parser = at_least_one, visible_alias = "n-gen")]
+        predict: usize,
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Tokens taken in at once, as in a prompt
+    Prefill {
+        /// Tokens per repetition
+        #[arg(short = 'p', long, value_name = "N", default_value_t = 512,
+              value_parser = at_least_one, visible_alias = "n-prompt")]
+        prompt: usize,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// The model: a .gguf file (of a split model, its first shard)
+    model: PathBuf,
+
+    /// Repetitions
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    repetitions: usize,
+
+    /// Tokens in the cache before each repetition
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 0, visible_alias = "n-depth")]
+    depth: usize,
+
+    /// Tokens that are computed at once
+    #[arg(short = 'b', long = "batch-size", value_name = "N", value_parser = at_least_one)]
+    batch: Option<usize>,
+
+    /// One line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=16_777_216) => Ok(n),
+        _ => Err("expected a number from 1 to 16777216".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn main(args: BenchArgs) -> Outcome {
+    let (common, tokens, decode) = match args.what {
+        What::Decode { predict, common } => (common, predict, true),
+        What::Prefill { prompt, common } => (common, prompt, false),
+    };
+    let model = open::model(&common.model, &common.engine)?;
+    let mut options =
+        SessionOptions { context: Some(common.depth + tokens), ..SessionOptions::default() };
+    if let Some(batch) = common.batch {
+        options.batch = batch;
+    }
+    let mut session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
+    let ids = some_tokens(model.config().vocab, common.depth + tokens);
+    let (before, ids) = ids.split_at(common.depth);
+
+    if !before.is_empty() {
+        say::progress(&format!("filling the cache with {} tokens", common.depth));
+        session.prefill(before).map_err(|e| anyhow!(e))?;
+    }
+    say::progress("warming up");
+    let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
+    once(&mut session, common.depth, warm_up, decode)?;
+
+    let mut rates = Vec::new();
+    let mut steps = Vec::new();
+    for i in 0..common.repetitions {
+        say::progress(&format!("repetition {} of {}", i + 1, common.repetitions));
+        let times = once(&mut session, common.depth, ids, decode)?;
+        rates.push(tokens as f64 / times.iter().sum::<f64>());
+        if decode {
+            steps.extend(times.iter().map(|s| s * 1e3));
+        }
+    }
+    say::progress("measuring the machine's limits");
+    let limits = machine::measure(model.threads(), model.isa());
+    say::progress("");
+
+    let work = if decode {
+        Work::decode(&model, common.depth, tokens)
+    } else {
+        Work::prefill(&model, common.depth, tokens)
+    };
+    let rate = Summary::of(&rates)
+        .ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))?;
+    let report = Report::new(
+        &common.model,
+        &model,
+        report::Run { decode, tokens, depth: common.depth },
+        rate,
+        Summary::of(&steps),
+        work,
+        limits,
+    );
+    let mut out = stdout().lock();
+    if common.json {
+        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
+        out.write_all(b"\n")?;
+    } else {
+        out.write_all(report.human().as_bytes())?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// One repetition: the seconds that each step took.
+fn once(session: &mut Session<'_>, depth: usize, ids: &[u32], decode: bool) -> Outcome<Vec<f64>> {
+    session.truncate(depth);
+    let mut times = Vec::with_capacity(ids.len());
+    for piece in ids.chunks(if decode { 1 } else { ids.len() }) {
+        let began = Instant::now();
+        session.feed(piece).map_err(|e| anyhow!(e))?;
+        times.push(began.elapsed().as_secs_f64());
+    }
+    Ok(times)
+}
+
+/// Token ids from all over the vocabulary, the same every time.
+fn some_tokens(vocab: usize, count: usize) -> Vec<u32> {
+    let mut state = 0x2545_f491_4f6c_dd1d_u64;
+    (0..count)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (((state >> 32) * vocab as u64) >> 32) as u32
+        })
+        .collect()
+}
+
+/// Kept for the report: what the model is called and how big it is.
+fn describe(model: &Model) -> String {
+    format!(
+        "{}, {} parameters, {} of weights read per token",
+        model.name(),
+        crate::units::count(model.parameters()),
+        crate::units::bytes(model.decode_bytes()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn tokens_are_in_the_vocabulary_and_repeat_from_run_to_run() {
+        let ids = super::some_tokens(1000, 5000);
+        assert!(ids.iter().all(|&t| t < 1000));
+        assert!(ids.iter().any(|&t| t < 50) && ids.iter().any(|&t| t >= 950));
+        assert_eq!(ids[..10], super::some_tokens(1000, 10)[..]);
+    }
+}

@@ -1,0 +1,134 @@
+//! The result of a benchmark, as JSON and for people.
+
+use std::path::{Path, PathBuf};
+
+use alight_model::Model;
+use serde::Serialize;
+
+use super::describe;
+use super::machine::Limits;
+use super::work::Work;
+use crate::stats::Summary;
+use crate::units;
+
+/// What was run.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// One by one, or all at once.
+    pub decode: bool,
+    /// Tokens per repetition.
+    pub tokens: usize,
+    /// Tokens in the cache before.
+    pub depth: usize,
+}
+
+/// The result. Fields are only ever added.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// `decode` or `prefill`.
+    what: &'static str,
+    model: PathBuf,
+    tokens: usize,
+    depth: usize,
+    threads: usize,
+    isa: String,
+    tokens_per_second: Summary,
+    /// Milliseconds per token over all repetitions; null for `prefill`.
+    token_ms: Option<Summary>,
+    /// Of one repetition.
+    work: Work,
+    /// At the median.
+    bytes_per_second: f64,
+    macs_per_second: f64,
+    limits: Limits,
+    /// Of the limits, 0 to 1.
+    share_of_read_bandwidth: f64,
+    share_of_int8_peak: f64,
+    #[serde(skip)]
+    about: String,
+}
+
+impl Report {
+    /// Puts a result together.
+    pub fn new(
+        path: &Path,
+        model: &Model,
+        run: Run,
+        rate: Summary,
+        steps: Option<Summary>,
+        work: Work,
+        limits: Limits,
+    ) -> Report {
+        let runs_per_second = rate.median / run.tokens as f64;
+        let bytes_per_second = work.bytes() * runs_per_second;
+        let macs_per_second = work.macs() * runs_per_second;
+        Report {
+            what: if run.decode { "decode" } else { "prefill" },
+            model: path.to_owned(),
+            tokens: run.tokens,
+            depth: run.depth,
+            threads: model.threads(),
+            isa: model.isa().to_string(),
+            tokens_per_second: rate,
+            token_ms: steps,
+            work,
+            bytes_per_second,
+            macs_per_second,
+            limits,
+            share_of_read_bandwidth: bytes_per_second / limits.read_bytes_per_second,
+            share_of_int8_peak: macs_per_second / limits.int8_macs_per_second,
+            about: describe(model),
+        }
+    }
+
+    /// The text.
+    pub fn human(&self) -> String {
+        let rate = &self.tokens_per_second;
+        let mut text = format!(
+            "{}\n\
+             {:<9} {} tokens at depth {}, {} threads, {} kernels\n\
+             speed     {} tokens/s, median of {} ({} to {}, middle half {} to {})\n",
+            crate::say::printable(&self.about),
+            self.what,
+            self.tokens,
+            self.depth,
+            self.threads,
+            self.isa,
+            units::digits(rate.median),
+            rate.runs,
+            units::digits(rate.min),
+            units::digits(rate.max),
+            units::digits(rate.q1),
+            units::digits(rate.q3),
+        );
+        if let Some(step) = &self.token_ms {
+            text += &format!(
+                "token     {}, median of {} ({} to {})\n",
+                units::ms(step.median),
+                step.runs,
+                units::ms(step.min),
+                units::ms(step.max)
+            );
+        }
+        let giga = |x: f64| units::digits(x / 1e9);
+        let percent = |x: f64| format!("{:.0} %", 100.0 * x);
+        text += &format!(
+            "memory    {} GB/s (weights {}, cache {}), {} of the {} GB/s that {} threads read here\n",
+            giga(self.bytes_per_second),
+            units::bytes(self.work.weight_bytes as u64),
+            units::bytes(self.work.kv_bytes as u64),
+            percent(self.share_of_read_bandwidth),
+            giga(self.limits.read_bytes_per_second),
+            self.threads,
+        );
+        text += &format!(
+            "multiply  {} GMAC/s, {} of the {} GMAC/s that {} threads do here in 8 bits",
+            giga(self.macs_per_second),
+            percent(self.share_of_int8_peak),
+            giga(self.limits.int8_macs_per_second),
+            self.threads
+        );
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,32 @@
+//! `alight completions`: a completion script for the user's shell.
+
+use std::io::{Write, stdout};
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::args::Cli;
+use crate::outcome::Outcome;
+
+/// Arguments of `alight completions`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight completions bash > ~/.local/share/bash-completion/completions/alight
+  alight completions zsh  > ~/.zfunc/_alight        # a folder in $fpath
+  alight completions fish > ~/.config/fish/completions/alight.fish")]
+pub struct CompletionsArgs {
+    /// The shell to write for
+    shell: Shell,
+}
+
+/// Writes the script to stdout.
+pub fn main(args: &CompletionsArgs) -> Outcome {
+    // Into memory first: the generator panics when it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "alight", &mut script);
+    let mut out = stdout().lock();
+    out.write_all(&script)?;
+    out.flush()?;
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! The JSON of `alight inspect --json`: complete and stable. Fields are only ever added.
+//!
+//! ```text
+//! { architecture, name, parameters, tensor_bytes, bits_per_weight, types: [{type, tensors, …}],
+//!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors}],
+//!   metadata: [{key, type, elem_type?, len?, value}],
+//!   tensors: [{name, type, shape, elements, bytes, file, offset, alignment}] }
+//! ```
+//! Text that is not UTF-8 has U+FFFD where it is not; floats that are not finite are null.
+
+use std::borrow::Cow;
+use std::io::{self, Write};
+
+use alight_formats::gguf::{Array, Gguf, Value, ValueType};
+use alight_formats::split::Placed;
+use serde::ser::{SerializeSeq, SerializeStruct};
+use serde::{Serialize, Serializer};
+
+use super::{Opened, OpenedFile};
+
+/// Writes the line.
+pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
+    let gguf = model.files[0].gguf;
+    let text = |key: &str| match gguf.get(key) {
+        Some(Value::Str(bytes)) => Some(String::from_utf8_lossy(bytes)),
+        _ => None,
+    };
+    let report = Report {
+        architecture: text("general.architecture"),
+        name: text("general.name"),
+        summary: &model.summary,
+        files: model.files.iter().map(File::of).collect(),
+        metadata: Metadata(gguf),
+        tensors: model.catalog.tensors.iter().map(Tensor::of).collect(),
+    };
+    serde_json::to_writer(&mut *out, &report)?;
+    out.write_all(b"\n")
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    architecture: Option<Cow<'a, str>>,
+    name: Option<Cow<'a, str>>,
+    #[serde(flatten)]
+    summary: &'a super::Summary,
+    files: Vec<File<'a>>,
+    metadata: Metadata<'a>,
+    tensors: Vec<Tensor<'a>>,
+}
+
+#[derive(Serialize)]
+struct File<'a> {
+    path: Cow<'a, str>,
+    bytes: u64,
+    version: u32,
+    alignment: u64,
+    header_bytes: u64,
+    data_start: u64,
+    data_end: u64,
+    tensors: usize,
+}
+
+impl<'a> File<'a> {
+    fn of(file: &OpenedFile<'a>) -> File<'a> {
+        File {
+            path: file.path.to_string_lossy(),
+            bytes: file.bytes,
+            version: file.gguf.version,
+            alignment: file.gguf.alignment,
+            header_bytes: file.gguf.header_len,
+            data_start: file.gguf.data_start,
+            data_end: file.gguf.data_end,
+            tensors: file.gguf.tensors.len(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    #[serde(rename = "type")]
+    ty: &'static str,
+    shape: &'a [u64],
+    elements: u64,
+    bytes: u64,
+    /// Index into `files`.
+    file: usize,
+    offset: u64,
+    alignment: u64,
+}
+
+impl<'a> Tensor<'a> {
+    fn of(placed: &'a Placed<'a>) -> Tensor<'a> {
+        let info = &placed.info;
+        Tensor {
+            name: info.name,
+            ty: info.ty.name(),
+            shape: info.shape(),
+            elements: info.elements(),
+            bytes: info.nbytes,
+            file: placed.shard,
+            offset: info.offset,
+            alignment: super::human::alignment_of(info.offset),
+        }
+    }
+}
+
+struct Metadata<'a>(&'a Gguf<'a>);
+
+impl Serialize for Metadata<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.metadata.iter().map(|(key, value)| Entry { key, value }))
+    }
+}
+
+struct Entry<'a> {
+    key: &'a str,
+    value: &'a Value<'a>,
+}
+
+impl Serialize for Entry<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let array = match self.value {
+            Value::Array(array) => Some(array),
+            _ => None,
+        };
+        let mut out = s.serialize_struct("Entry", if array.is_some() { 5 } else { 3 })?;
+        out.serialize_field("key", self.key)?;
+        out.serialize_field("type", self.value.value_type().name())?;
+        match array {
+            Some(array) => {
+                out.serialize_field("elem_type", array.elem_type().name())?;
+                out.serialize_field("len", &array.len())?;
+                out.serialize_field("value", &Elements(array))?;
+            }
+            None => out.serialize_field("value", &Scalar(self.value))?,
+        }
+        out.end()
+    }
+}
+
+struct Scalar<'a>(&'a Value<'a>);
+
+impl Serialize for Scalar<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match *self.0 {
+            Value::Bool(v) => s.serialize_bool(v),
+            Value::Str(v) => s.serialize_str(&String::from_utf8_lossy(v)),
+            // Not by way of f64, which would show digits that are not in the file.
+            Value::F32(v) => s.serialize_f32(v),
+            Value::F64(v) => s.serialize_f64(v),
+            Value::U64(v) => s.serialize_u64(v),
+            Value::Array(array) => Elements(&array).serialize(s),
+            ref other => s.serialize_i64(other.as_int().unwrap_or(0) as i64),
+        }
+    }
+}
+
+struct Elements<'a>(&'a Array<'a>);
+
+impl Serialize for Elements<'_> {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let array = self.0;
+        fn all<S: Serializer, T: Serialize>(
+            s: S,
+            values: Option<impl Iterator<Item = T>>,
+        ) -> Result<S::Ok, S::Error> {
+            s.collect_seq(values.into_iter().flatten())
+        }
+        match array.elem_type() {
+            ValueType::Str => {
+                let mut seq = s.serialize_seq(Some(array.len()))?;
+                for text in array.iter_str().into_iter().flatten() {
+                    seq.serialize_element(&String::from_utf8_lossy(text))?;
+                }
+                seq.end()
+            }
+            ValueType::F32 => all(s, array.iter_f32()),
+            ValueType::F64 => all(s, array.iter_f64()),
+            ValueType::Bool => all(s, array.iter_bool()),
+            ValueType::U64 => all(s, array.iter_u64()),
+            _ => all(s, array.iter_int().map(|ints| ints.map(|v| v as i64))),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! How a subcommand can end, and the exit status that says so.
+
+use std::io;
+use std::process::ExitCode;
+
+use crate::say;
+
+/// Why a subcommand ended early.
+#[derive(Debug)]
+pub enum Stop {
+    /// It failed; the chain of causes is shown.
+    Failed(anyhow::Error),
+    /// The arguments parsed, but do not make sense together.
+    Usage(String),
+    /// The reader of stdout is gone. Nobody is left to tell, so nothing is said.
+    BrokenPipe,
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// The result of a subcommand.
+pub type Outcome<T = ()> = Result<T, Stop>;
+
+impl From<anyhow::Error> for Stop {
+    fn from(error: anyhow::Error) -> Stop {
+        Stop::Failed(error)
+    }
+}
+
+/// Errors of writing to stdout. Errors of reading files carry the file's name and come as
+/// [`anyhow::Error`].
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Stop {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Stop::BrokenPipe,
+            _ => Stop::Failed(anyhow::Error::new(error).context("cannot write to standard output")),
+        }
+    }
+}
+
+/// Says what went wrong, if anything, and gives the exit status for it.
+pub fn report(outcome: Outcome) -> ExitCode {
+    match outcome {
+        Ok(()) | Err(Stop::BrokenPipe) => ExitCode::SUCCESS,
+        Err(Stop::Failed(error)) => {
+            say::error(&chain(&error));
+            ExitCode::from(1)
+        }
+        Err(Stop::Usage(text)) => {
+            say::error(&text);
+            ExitCode::from(2)
+        }
+        Err(Stop::Interrupted) => ExitCode::from(130),
+    }
+}
+
+/// An error and its causes in one line, leaving out a cause that the text before it repeats.
+pub fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if text.is_empty() {
+            text = cause;
+        } else if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error =
+            anyhow::anyhow!("disk on fire").context("cannot read: disk on fire").context("'x'");
+        assert_eq!(chain(&error), "'x': cannot read: disk on fire");
+    }
+}

@@ -1,0 +1,275 @@
+//! `alight perplexity`: how well a model predicts a text, and how far it is from a reference.
+//!
+//! The procedure is that of llama.cpp's `llama-perplexity`, so that the figures compare: the text
+//! is cut into chunks of `-c` tokens; of each, the first token is replaced by the begin-of-text
+//! token where the model asks for one, and the predictions of the second half are scored.
+
+mod base;
+mod evaluate;
+mod report;
+mod score;
+mod summary;
+
+use std::fs::File;
+use std::io::{BufWriter, Write, stdout};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use alight_model::tokenizer::EncodeOptions;
+use alight_model::{Model, Session, SessionOptions};
+use anyhow::{Context, anyhow, ensure};
+
+use crate::open::{self, EngineArgs};
+use crate::outcome::{Outcome, Stop};
+use crate::say;
+use base::{Base, Row, Shape};
+use evaluate::{Evaluation, Position};
+
+/// Arguments of `alight perplexity`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight perplexity model.gguf text.txt
+  alight perplexity model.gguf text.txt --chunks 8 --json
+  alight perplexity exact.gguf text.txt --save-logits exact.kl
+  alight perplexity model.gguf --kl-base exact.kl  how far from the exact probabilities
+
+The figures compare with llama.cpp's: `llama-perplexity -m MODEL -f FILE`, and its
+`--kl-divergence-base FILE --kl-divergence`. Files of log-probabilities are interchangeable.
+
+`-b 1` feeds tokens one by one, as an answer is made: it measures the arithmetic of decoding
+instead of that of a prompt.")]
+pub struct PerplexityArgs {
+    /// The model: a .gguf file (of a split model, its first shard)
+    model: PathBuf,
+
+    /// The text
+    #[arg(required_unless_present = "kl_base", conflicts_with = "kl_base")]
+    file: Option<PathBuf>,
+
+    /// Compare with the log-probabilities in this file, on the text that it holds
+    #[arg(long, value_name = "FILE")]
+    kl_base: Option<PathBuf>,
+
+    /// Save log-probabilities for --kl-base, 16 bits each
+    #[arg(long, value_name = "FILE", conflicts_with = "kl_base")]
+    save_logits: Option<PathBuf>,
+
+    /// Tokens per chunk
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 512, conflicts_with = "kl_base",
+          value_parser = chunk_size)]
+    ctx_size: usize,
+
+    /// Use the first N chunks; -1: all
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    chunks: i64,
+
+    /// Tokens that are computed at once
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 512, value_parser = batch_size)]
+    batch_size: usize,
+
+    /// One line of JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+fn chunk_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 4..=16_777_216) => Ok(n),
+        _ => Err("expected a number from 4 to 16777216".to_owned()),
+    }
+}
+
+fn batch_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=4096) => Ok(n),
+        _ => Err("expected a number from 1 to 4096".to_owned()),
+    }
+}
+
+/// Runs the command.
+pub fn main(args: PerplexityArgs) -> Outcome {
+    let began = Instant::now();
+    // Before the model: what is quick to refuse is refused first.
+    let base = args.kl_base.as_deref().map(Base::open).transpose()?;
+    let text = args.file.as_deref().map(read_text).transpose()?;
+    let model = open::model(&args.model, &args.engine)?;
+    let vocab = model.config().vocab;
+
+    let (shape, tokens) = match (&base, &text) {
+        (Some(base), _) => (checked(base, vocab, &args)?, Vec::new()),
+        (None, Some(text)) => chunks_of(&model, text, &args)?,
+        (None, None) => return Err(Stop::Usage("give a text, or --kl-base".to_owned())),
+    };
+    let n_chunk = match usize::try_from(args.chunks) {
+        Ok(0) => return Err(Stop::Usage("--chunks 0 leaves nothing to measure".to_owned())),
+        Ok(n) => n.min(shape.n_chunk),
+        Err(_) => shape.n_chunk,
+    };
+    let shape = Shape { n_chunk, ..shape };
+    if shape.n_ctx > model.config().context {
+        say::note(&format!(
+            "the model was trained to look back on {} tokens, not {}",
+            model.config().context,
+            shape.n_ctx
+        ));
+    }
+
+    let options = SessionOptions { context: Some(shape.n_ctx), batch: args.batch_size };
+    let session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
+    let mut evaluation = Evaluation::new(session, shape, args.batch_size);
+    let (mut losses, mut compared) = (Vec::new(), Vec::new());
+    let mut saved =
+        args.save_logits.as_deref().map(|p| Saved::create(p, shape, &tokens)).transpose()?;
+    let mut rows = Vec::new();
+    for chunk in 0..n_chunk {
+        let own;
+        let chunk_tokens = match &base {
+            Some(base) => {
+                own = base.tokens(chunk)?;
+                &own[..]
+            }
+            None => &tokens[chunk * shape.n_ctx..][..shape.n_ctx],
+        };
+        evaluation.chunk(chunk_tokens, &mut |positions: &[Position<'_>]| {
+            if let Some(base) = &base {
+                base.rows(chunk, positions[0].index, positions.len(), &mut rows)?;
+                compared.extend(evaluate::in_parallel(positions, |i, p| {
+                    let row = &rows[i * shape.row_bytes()..][..shape.row_bytes()];
+                    score::compare(p.logits, Row::new(row, vocab), p.next)
+                }));
+            } else {
+                losses
+                    .extend(evaluate::in_parallel(positions, |_, p| score::loss(p.logits, p.next)));
+            }
+            if let Some(saved) = &mut saved {
+                saved.append(positions)?;
+            }
+            Ok(())
+        })?;
+        say::progress(&progress(chunk + 1, n_chunk, &losses, &compared, began));
+    }
+    say::progress("");
+    if let Some(saved) = saved {
+        saved.finish()?;
+    }
+    let text = report::text(
+        &report::About {
+            model: &args.model,
+            chunks: n_chunk,
+            n_ctx: shape.n_ctx,
+            batch: args.batch_size,
+            threads: model.threads(),
+            isa: model.isa().to_string(),
+            seconds: began.elapsed().as_secs_f64(),
+        },
+        &losses,
+        &compared,
+        args.json,
+    )?;
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// The text of a file, without a newline at its end.
+fn read_text(path: &Path) -> anyhow::Result<String> {
+    let named = || format!("'{}'", path.display());
+    let mut text = String::from_utf8(std::fs::read(path).with_context(named)?).map_err(|e| {
+        anyhow!("{} is not UTF-8 text: see byte {}", named(), e.utf8_error().valid_up_to())
+    })?;
+    if text.ends_with('\n') {
+        text.pop();
+    }
+    Ok(text)
+}
+
+/// The chunks of a text: their shape, and the tokens of all.
+fn chunks_of(
+    model: &Model,
+    text: &str,
+    args: &PerplexityArgs,
+) -> anyhow::Result<(Shape, Vec<u32>)> {
+    let options = EncodeOptions { add_bos: None, parse_special: false };
+    let tokens = model.tokenizer().encode(text, options).map_err(|e| anyhow!(e))?;
+    let n_ctx = args.ctx_size;
+    ensure!(
+        tokens.len() >= 2 * n_ctx,
+        "the text has {} tokens; with chunks of {n_ctx} it needs at least {}: give a longer text \
+         or a smaller -c",
+        tokens.len(),
+        2 * n_ctx
+    );
+    let shape = Shape { n_ctx, n_vocab: model.config().vocab, n_chunk: tokens.len() / n_ctx };
+    Ok((shape, tokens))
+}
+
+/// The shape of a reference, if it is one for this model.
+fn checked(base: &Base, vocab: usize, args: &PerplexityArgs) -> anyhow::Result<Shape> {
+    let shape = base.shape();
+    ensure!(
+        shape.n_vocab == vocab,
+        "the reference is of a model with a vocabulary of {}, but that of '{}' is {vocab}",
+        shape.n_vocab,
+        args.model.display()
+    );
+    Ok(shape)
+}
+
+fn progress(
+    done: usize,
+    of: usize,
+    losses: &[f32],
+    compared: &[score::Compared],
+    began: Instant,
+) -> String {
+    let left = began.elapsed().as_secs_f64() / done as f64 * (of - done) as f64;
+    let figure = match summary::distance(compared) {
+        Some(d) => format!("KL {:.5}, perplexity {:.4}", d.kl.mean.value, d.perplexity.value),
+        None => format!("perplexity {:.4}", summary::perplexity(losses).value),
+    };
+    format!("chunk {done} of {of}: {figure}, {left:.0} s left")
+}
+
+/// A file of log-probabilities being written: under another name until it is complete.
+struct Saved {
+    out: BufWriter<File>,
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+impl Saved {
+    fn create(path: &Path, shape: Shape, tokens: &[u32]) -> anyhow::Result<Saved> {
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        let named = || format!("'{}'", partial.display());
+        let file = File::create(&partial).with_context(named)?;
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        base::write_header(&mut out, shape, tokens).with_context(named)?;
+        Ok(Saved { out, partial, path: path.to_owned() })
+    }
+
+    fn append(&mut self, positions: &[Position<'_>]) -> anyhow::Result<()> {
+        let rows = evaluate::in_parallel(positions, |_, p| {
+            let mut row = Vec::new();
+            base::push_row(p.logits, &mut row);
+            row
+        });
+        for row in rows {
+            self.out.write_all(&row).with_context(|| format!("'{}'", self.partial.display()))?;
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> anyhow::Result<()> {
+        let named = || format!("'{}'", self.path.display());
+        self.out.into_inner().map_err(|e| e.into_error()).with_context(named)?;
+        std::fs::rename(&self.partial, &self.path).with_context(named)
+    }
+}

@@ -1,0 +1,130 @@
+//! The result, for people and as JSON.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::score::Compared;
+use super::summary::{Distance, Estimate, distance, perplexity};
+use crate::units;
+
+/// How the result came about.
+#[derive(Debug, Serialize)]
+pub struct About<'a> {
+    /// The model file.
+    pub model: &'a Path,
+    /// Chunks that were scored.
+    pub chunks: usize,
+    /// Tokens per chunk.
+    pub n_ctx: usize,
+    /// Tokens that were computed at once.
+    pub batch: usize,
+    /// Threads.
+    pub threads: usize,
+    /// Kernels.
+    pub isa: String,
+    /// The whole run.
+    pub seconds: f64,
+}
+
+#[derive(Serialize)]
+struct Perplexity<'a> {
+    #[serde(flatten)]
+    about: &'a About<'a>,
+    positions: usize,
+    perplexity: Estimate,
+}
+
+#[derive(Serialize)]
+struct Comparison<'a> {
+    #[serde(flatten)]
+    about: &'a About<'a>,
+    #[serde(flatten)]
+    distance: &'a Distance,
+}
+
+/// The text for stdout: of the comparison if there was one, of the losses otherwise.
+pub fn text(
+    about: &About<'_>,
+    losses: &[f32],
+    compared: &[Compared],
+    json: bool,
+) -> anyhow::Result<String> {
+    let distance = distance(compared);
+    let mut text = match (&distance, json) {
+        (Some(distance), true) => serde_json::to_string(&Comparison { about, distance })?,
+        (Some(distance), false) => comparison(about, distance),
+        (None, _) => {
+            let perplexity = perplexity(losses);
+            let positions = losses.len();
+            if json {
+                serde_json::to_string(&Perplexity { about, positions, perplexity })?
+            } else {
+                format!(
+                    "perplexity {:.4} ± {:.4}   ({positions} positions in {} chunks of {}, {})",
+                    perplexity.value,
+                    perplexity.error,
+                    about.chunks,
+                    about.n_ctx,
+                    units::ms(about.seconds * 1e3)
+                )
+            }
+        }
+    };
+    text.push('\n');
+    Ok(text)
+}
+
+fn comparison(about: &About<'_>, d: &Distance) -> String {
+    let pm = |e: Estimate| format!("{:.6} ± {:.6}", e.value, e.error);
+    let percent = |e: Estimate| format!("{:.3} ± {:.3} %", 100.0 * e.value, 100.0 * e.error);
+    let k = &d.kl;
+    let p = &d.p_diff;
+    let h = |x: f32| format!("{:.3} %", 100.0 * x);
+    format!(
+        "{} positions in {} chunks of {}, {}\n\
+         \n\
+         perplexity            {}\n\
+         perplexity of base    {}\n\
+         ratio                 {}\n\
+         ln ratio              {}\n\
+         correlation of losses {:.2} %\n\
+         \n\
+         KL divergence  mean   {}\n\
+         {:15}median {:.6}, 90 % {:.6}, 95 % {:.6}, 99 % {:.6}, 99.9 % {:.6}\n\
+         {:15}least  {:.6}, most {:.6}\n\
+         same top token        {}\n\
+         Δp             mean   {}\n\
+         {:15}rms    {}\n\
+         {:15}least  {}, 1 % {}, median {}, 99 % {}, most {}",
+        d.positions,
+        about.chunks,
+        about.n_ctx,
+        units::ms(about.seconds * 1e3),
+        pm(d.perplexity),
+        pm(d.base_perplexity),
+        pm(d.perplexity_ratio),
+        pm(d.ln_perplexity_ratio),
+        100.0 * d.correlation,
+        pm(k.mean),
+        "",
+        k.median,
+        k.p90,
+        k.p95,
+        k.p99,
+        k.p99_9,
+        "",
+        k.min,
+        k.max,
+        percent(d.same_top),
+        percent(p.mean),
+        "",
+        percent(d.p_diff_rms),
+        "",
+        h(p.min),
+        h(p.p01),
+        h(p.median),
+        h(p.p99),
+        h(p.max),
+    )
+}

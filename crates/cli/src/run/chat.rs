@@ -1,0 +1,241 @@
+//! A conversation at the terminal.
+//!
+//! The history is rendered anew each turn; the session keeps the part of its cache that the new
+//! tokens begin with, so only what was added is computed. When the history no longer fits, the
+//! oldest exchange is dropped, and the user is told.
+
+use std::io::{Write, stdout};
+use std::time::Instant;
+
+use alight_model::sampler::Sampler;
+use alight_model::{Finish, Session};
+use anyhow::anyhow;
+use rustyline::config::Behavior;
+use rustyline::error::ReadlineError;
+use rustyline::history::MemHistory;
+use rustyline::{Config, Editor};
+
+use super::answer::{Answer, Limits, answer};
+use super::encode::{Encoder, Style, Turn};
+use super::{RunArgs, context_full, report};
+use crate::interrupt::Interrupt;
+use crate::outcome::{Outcome, chain};
+use crate::say;
+
+/// Tokens that an answer should have room for before history is dropped, where the context is not
+/// so small that this would leave nothing for the history.
+const ROOM: usize = 512;
+
+/// Holds a conversation until the user leaves.
+pub fn main(
+    args: &RunArgs,
+    encoder: &Encoder<'_>,
+    session: &mut Session<'_>,
+    sampler: &mut Sampler,
+    limits: Limits,
+) -> Outcome {
+    // The terminal itself, so that stdout carries the answers alone even when it is redirected.
+    let config = Config::builder().behavior(Behavior::PreferTerm).build();
+    let mut editor: Editor<(), MemHistory> =
+        Editor::with_history(config, MemHistory::new()).map_err(|e| anyhow!(e))?;
+    let interrupt = Interrupt::catch()?;
+    say::plain(&format!(
+        "{}: Ctrl-C stops an answer, Ctrl-D leaves.{}",
+        session.model().name(),
+        match encoder.style() {
+            Style::Chat => "",
+            Style::Raw => " Each line is continued on its own.",
+        }
+    ));
+    let mut chat = Chat::new(args.system.as_deref());
+    loop {
+        interrupt.take();
+        let line = match editor.readline("> ") {
+            Ok(line) => line,
+            Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(()),
+            Err(error) => return Err(anyhow!(error).context("the terminal").into()),
+        };
+        if line.trim().is_empty() {
+            continue;
+        }
+        let _ = editor.add_history_entry(&line);
+        let asked = Instant::now();
+
+        let room = ROOM.min(session.context() / 4);
+        let prompt = match chat.prompt(&line, encoder, session.context(), room) {
+            Ok(prompt) => prompt,
+            Err(error) => {
+                say::error(&chain(&error));
+                continue;
+            }
+        };
+        let kept = chat.reuse(session, &prompt);
+        let mut out = stdout().lock();
+        let mut sink = |piece: &str| {
+            out.write_all(piece.as_bytes())?;
+            out.flush()
+        };
+        let answer = answer(session, sampler, &prompt[kept..], limits, interrupt, &mut sink)?;
+        out.write_all(b"\n")?;
+        out.flush()?;
+        if args.stats {
+            say::plain(&report::human(session.model(), &answer, asked, "question"));
+        }
+        if matches!(answer.finish, Finish::ContextFull) {
+            say::note(&context_full(session));
+        }
+        chat.answered(prompt, answer, session);
+    }
+}
+
+/// The conversation so far.
+#[derive(Debug)]
+struct Chat {
+    system: Option<Turn>,
+    /// User and assistant in turn.
+    turns: Vec<Turn>,
+    /// The tokens in the session's cache.
+    cached: Vec<u32>,
+}
+
+impl Chat {
+    fn new(system: Option<&str>) -> Chat {
+        Chat { system: system.map(Turn::system), turns: Vec::new(), cached: Vec::new() }
+    }
+
+    /// Adds the user's line, and returns the tokens of the conversation, with the oldest exchanges
+    /// dropped until `room` tokens of the context are left. On an error the line is taken back.
+    fn prompt(
+        &mut self,
+        line: &str,
+        encoder: &Encoder<'_>,
+        context: usize,
+        room: usize,
+    ) -> anyhow::Result<Vec<u32>> {
+        let result = self.fitted(line, context, room, |turns| match encoder.style() {
+            Style::Chat => encoder.chat(turns),
+            Style::Raw => encoder.raw(line),
+        });
+        match result {
+            Ok((tokens, dropped)) => {
+                if encoder.style() == Style::Raw {
+                    self.turns.clear();
+                } else if dropped > 0 {
+                    say::note(&format!(
+                        "the conversation no longer fits into {context} tokens: the model has \
+                         forgotten its oldest {}",
+                        if dropped == 1 {
+                            "exchange".to_owned()
+                        } else {
+                            format!("{dropped} exchanges")
+                        }
+                    ));
+                }
+                Ok(tokens)
+            }
+            Err(error) => {
+                self.turns.pop();
+                Err(error)
+            }
+        }
+    }
+
+    /// The tokens that fit, and how many exchanges were dropped for that.
+    fn fitted(
+        &mut self,
+        line: &str,
+        context: usize,
+        room: usize,
+        encode: impl Fn(&[Turn]) -> anyhow::Result<Vec<u32>>,
+    ) -> anyhow::Result<(Vec<u32>, usize)> {
+        self.turns.push(Turn::user(line));
+        let exchanges = self.turns.len() / 2;
+        for dropped in 0..=exchanges {
+            let kept = self.system.iter().chain(&self.turns[2 * dropped..]);
+            let tokens = encode(&kept.cloned().collect::<Vec<_>>())?;
+            // With nothing left to drop it may take the whole context, less a token to answer in.
+            let room = if dropped == exchanges { 1 } else { room };
+            if tokens.len() + room <= context {
+                self.turns.drain(..2 * dropped);
+                return Ok((tokens, dropped));
+            }
+            if dropped == exchanges {
+                return Err(anyhow!(
+                    "this message takes {} tokens and the context holds {context}: shorten it, or \
+                     start again with a larger -c",
+                    tokens.len()
+                ));
+            }
+        }
+        unreachable!("the last round returns")
+    }
+
+    /// Rewinds the session to what its cache and `prompt` have in common, leaving at least one
+    /// token to compute. Returns how many tokens that is.
+    fn reuse(&self, session: &mut Session<'_>, prompt: &[u32]) -> usize {
+        let common = self.cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let kept = common.min(prompt.len() - 1).min(session.position());
+        session.truncate(kept);
+        kept
+    }
+
+    /// Takes the answer into the history.
+    fn answered(&mut self, prompt: Vec<u32>, answer: Answer, session: &Session<'_>) {
+        self.cached = prompt;
+        self.cached.extend(&answer.tokens);
+        self.cached.truncate(session.position());
+        if !self.turns.is_empty() {
+            self.turns.push(Turn::assistant(&answer.text));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One token per character.
+    fn encode(turns: &[Turn]) -> anyhow::Result<Vec<u32>> {
+        Ok(turns.iter().flat_map(|t| t.content.chars()).map(u32::from).collect())
+    }
+
+    fn exchanges(chat: &mut Chat, n: usize) {
+        for i in 0..n {
+            chat.turns.push(Turn::user(&format!("question {i}")));
+            chat.turns.push(Turn::assistant(&format!("answer {i}")));
+        }
+    }
+
+    #[test]
+    fn the_oldest_exchanges_go_first_and_the_system_message_stays() {
+        let mut chat = Chat::new(Some("sys"));
+        exchanges(&mut chat, 3); // 3 + 3 · 18 tokens
+        let (tokens, dropped) = chat.fitted("hello", 50, 4, encode).unwrap();
+        // 3 + 2 · 18 + 5 = 44, and 4 of room.
+        assert_eq!((tokens.len(), dropped), (44, 1));
+        assert_eq!(chat.turns[0].content, "question 1");
+        assert_eq!(chat.turns.last().unwrap(), &Turn::user("hello"));
+    }
+
+    #[test]
+    fn all_of_it_is_kept_while_it_fits() {
+        let mut chat = Chat::new(None);
+        exchanges(&mut chat, 2);
+        assert_eq!(chat.fitted("x", 41, 4, encode).unwrap().1, 0);
+        assert_eq!(chat.turns.len(), 5);
+    }
+
+    #[test]
+    fn a_message_too_long_on_its_own_is_an_error() {
+        let mut chat = Chat::new(Some("system"));
+        exchanges(&mut chat, 2);
+        assert_eq!(
+            chat.fitted("123", 10, 4, encode).unwrap(),
+            (encode(&[Turn::system("system"), Turn::user("123")]).unwrap(), 2)
+        );
+        chat.turns.clear();
+        exchanges(&mut chat, 2);
+        assert!(chat.fitted("1234", 10, 4, encode).unwrap_err().to_string().contains("takes 10"));
+        assert_eq!(chat.turns.len(), 4 + 1, "nothing is forgotten for a message that fails");
+    }
+}

@@ -1,0 +1,100 @@
+//! Where the prompt comes from: an argument, a file, stdin, or a person at a terminal.
+
+use std::io::{IsTerminal, Read, stdin};
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+
+use crate::outcome::{Outcome, Stop};
+
+/// The source of the prompt, decided from the arguments alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// Given as an argument.
+    Argument(&'a str),
+    /// A file.
+    File(&'a Path),
+    /// Everything on stdin.
+    Stdin,
+    /// A person: chat.
+    Terminal,
+}
+
+impl<'a> Source<'a> {
+    /// An argument wins (`-` means stdin), then a file; with neither, stdin is the prompt if it is
+    /// a pipe or a file, and the chat partner if it is a terminal. A pipe is left unread when an
+    /// argument is given, as in the body of a shell loop.
+    pub fn of(argument: Option<&'a str>, file: Option<&'a Path>) -> Source<'a> {
+        match (argument, file) {
+            (Some("-"), _) => Source::Stdin,
+            (Some(text), _) => Source::Argument(text),
+            (None, Some(path)) if path == Path::new("-") => Source::Stdin,
+            (None, Some(path)) => Source::File(path),
+            (None, None) if stdin().is_terminal() => Source::Terminal,
+            (None, None) => Source::Stdin,
+        }
+    }
+
+    /// Reads the text. One newline at the end of a file or of stdin is not part of the prompt.
+    pub fn read(&self) -> Outcome<String> {
+        let (bytes, whence) = match self {
+            Source::Argument(text) => return Ok((*text).to_owned()),
+            Source::File(path) => {
+                let whence = format!("'{}'", path.display());
+                (std::fs::read(path).with_context(|| whence.clone())?, whence)
+            }
+            Source::Stdin | Source::Terminal => {
+                let mut bytes = Vec::new();
+                stdin().lock().read_to_end(&mut bytes).context("standard input")?;
+                (bytes, "standard input".to_owned())
+            }
+        };
+        let mut text = String::from_utf8(bytes).map_err(|e| {
+            let at = e.utf8_error().valid_up_to();
+            anyhow!("the prompt on {whence} is not UTF-8 text: see byte {at}")
+        })?;
+        if text.ends_with('\n') {
+            text.pop();
+            if text.ends_with('\r') {
+                text.pop();
+            }
+        }
+        if text.is_empty() {
+            return Err(Stop::Usage(format!(
+                "there is no prompt: {whence} is empty. Give one as an argument, pipe one in, or \
+                 run alight on a terminal to chat"
+            )));
+        }
+        Ok(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_argument_wins_over_stdin() {
+        let path = Path::new("p.txt");
+        assert_eq!(Source::of(Some("hi"), None), Source::Argument("hi"));
+        assert_eq!(Source::of(Some("-"), None), Source::Stdin);
+        assert_eq!(Source::of(None, Some(path)), Source::File(path));
+        assert_eq!(Source::of(None, Some(Path::new("-"))), Source::Stdin);
+    }
+
+    #[test]
+    fn one_trailing_newline_is_not_the_prompt() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("p");
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            Source::File(&path).read()
+        };
+        assert_eq!(read(b"a\nb\n\n").unwrap(), "a\nb\n");
+        assert_eq!(read(b"a\r\n").unwrap(), "a");
+        assert!(matches!(read(b"\n"), Err(Stop::Usage(_))));
+        assert!(
+            matches!(read(b"ab\xff"), Err(Stop::Failed(e)) if e.to_string().contains("byte 2"))
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! What is told about an answer afterwards: one line of JSON, or a few for people.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use alight_model::{Finish, Model};
+use serde::Serialize;
+
+use super::answer::Answer;
+use crate::units;
+
+/// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
+#[derive(Debug, Serialize)]
+pub struct Line<'a> {
+    model: &'a Path,
+    text: &'a str,
+    tokens: &'a [u32],
+    /// `stop`: the model ended; `length`: -n was reached; `context`: no room; `interrupted`.
+    finish: &'static str,
+    prompt_tokens: usize,
+    generated_tokens: usize,
+    tokens_per_second: Option<f64>,
+    prompt_tokens_per_second: f64,
+    seed: u64,
+    threads: usize,
+    isa: String,
+    timings: Timings,
+}
+
+#[derive(Debug, Serialize)]
+struct Timings {
+    /// Opening the model, all in all, and parts of it.
+    open_ms: f64,
+    map_ms: f64,
+    header_ms: f64,
+    weights_ms: f64,
+    tokenizer_ms: f64,
+    /// From the first prompt token fed to the first answer token chosen.
+    prompt_ms: f64,
+    /// From the start of the process (its `main`, a millisecond after the system began to load it)
+    /// to the first token written; null if there was none.
+    first_token_ms: Option<f64>,
+    /// From the start of the process to the last token written.
+    total_ms: f64,
+    /// Between each written token and the one before it.
+    token_ms: Vec<f64>,
+}
+
+/// The reason in one word.
+fn finish(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "stop",
+        Finish::Length => "length",
+        Finish::ContextFull => "context",
+        Finish::Interrupted => "interrupted",
+    }
+}
+
+fn ms(d: Duration) -> f64 {
+    // Microseconds are finer than anything here repeats.
+    (d.as_secs_f64() * 1e6).round() / 1e3
+}
+
+fn prompt_rate(answer: &Answer) -> f64 {
+    answer.prompt_tokens as f64 / answer.prompt.as_secs_f64().max(1e-9)
+}
+
+/// The JSON line.
+pub fn json<'a>(
+    path: &'a Path,
+    model: &Model,
+    answer: &'a Answer,
+    seed: u64,
+    started: Instant,
+) -> Line<'a> {
+    let open = model.timings();
+    let since = |t: &Instant| ms(*t - started);
+    Line {
+        model: path,
+        text: &answer.text,
+        tokens: &answer.tokens,
+        finish: finish(&answer.finish),
+        prompt_tokens: answer.prompt_tokens,
+        generated_tokens: answer.tokens.len(),
+        tokens_per_second: answer.rate(),
+        prompt_tokens_per_second: prompt_rate(answer),
+        seed,
+        threads: model.threads(),
+        isa: model.isa().to_string(),
+        timings: Timings {
+            open_ms: ms(open.total),
+            map_ms: ms(open.map),
+            header_ms: ms(open.header),
+            weights_ms: ms(open.weights),
+            tokenizer_ms: ms(open.tokenizer),
+            prompt_ms: ms(answer.prompt),
+            first_token_ms: answer.written.first().map(since),
+            total_ms: answer.written.last().map_or_else(|| ms(started.elapsed()), since),
+            token_ms: answer.steps().map(ms).collect(),
+        },
+    }
+}
+
+/// The lines of `--stats`. The first token's time counts from `since`, which was when `what` came:
+/// the start of the process, or a question.
+pub fn human(model: &Model, answer: &Answer, since: Instant, what: &str) -> String {
+    let open = model.timings();
+    let time = |d: Duration| units::ms(d.as_secs_f64() * 1e3);
+    let first = match answer.written.first() {
+        Some(t) => format!("{} after the {what}", time(*t - since)),
+        None => "none".to_owned(),
+    };
+    let rate = match answer.rate() {
+        Some(r) => format!("{} tokens/s", units::digits(r)),
+        None => "too few to time".to_owned(),
+    };
+    format!(
+        "open         {} (map {}, header {}, weights {}, tokenizer {})\n\
+         prompt       {} tokens in {} = {} tokens/s\n\
+         first token  {first}\n\
+         answer       {} tokens, {rate}, ended by {}; {} threads, {} kernels",
+        time(open.total),
+        time(open.map),
+        time(open.header),
+        time(open.weights),
+        time(open.tokenizer),
+        answer.prompt_tokens,
+        time(answer.prompt),
+        units::digits(prompt_rate(answer)),
+        answer.tokens.len(),
+        match answer.finish {
+            Finish::Stop => "the model",
+            Finish::Length => "-n",
+            Finish::ContextFull => "the full context",
+            Finish::Interrupted => "Ctrl-C",
+        },
+        model.threads(),
+        model.isa(),
+    )
+}

@@ -1,0 +1,82 @@
+//! The sampling flags, named as llama.cpp names them.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use alight_model::sampler::SamplerOptions;
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Temperature; 0 always takes the most likely token
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = not_negative,
+          visible_alias = "temperature")]
+    temp: f32,
+
+    /// Keep the K most likely tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    top_k: usize,
+
+    /// Keep the most likely tokens that make up this share of the probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = fraction)]
+    top_p: f32,
+
+    /// Keep the tokens at least this likely, relative to the most likely; 0 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = fraction)]
+    min_p: f32,
+
+    /// Make tokens seen lately less likely by this factor; 1 does not
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
+    repeat_penalty: f32,
+
+    /// How many tokens count as seen lately; 0 none
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    repeat_last_n: usize,
+
+    /// Seed of the random choices: the same seed gives the same answer [default: random]
+    #[arg(short = 's', long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    seed: Option<i64>,
+}
+
+impl SamplingArgs {
+    /// The sampler's options. A seed of -1, or none, becomes one that differs from run to run.
+    pub fn options(&self) -> SamplerOptions {
+        SamplerOptions {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            repeat_last_n: self.repeat_last_n,
+            seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(any_seed),
+        }
+    }
+}
+
+/// 32 bits that differ from run to run. Short enough to be typed again.
+fn any_seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let mixed = (now.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32))
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed >> 32
+}
+
+fn number(text: &str, fits: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(x) if x.is_finite() && fits(x) => Ok(x),
+        _ => Err(format!("expected {what}")),
+    }
+}
+
+fn not_negative(text: &str) -> Result<f32, String> {
+    number(text, |x| x >= 0.0, "a number not below 0")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0, "a number above 0")
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+}

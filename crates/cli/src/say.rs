@@ -1,0 +1,93 @@
+//! What is said to the user, on stderr. Nothing here can fail or panic: a closed stderr is silence.
+//!
+//! Text that came from a file (names, keys, paths) can hold control characters; none of them
+//! reaches the terminal.
+
+use std::borrow::Cow;
+use std::io::{IsTerminal, Write, stderr};
+use std::panic;
+
+/// An error: `alight: error: …`.
+pub fn error(text: &str) {
+    line("error", "\x1b[1;31m", text);
+}
+
+/// Something the user should know that is not an error: `alight: note: …`.
+pub fn note(text: &str) {
+    line("note", "\x1b[1;36m", text);
+}
+
+/// A plain line, for statistics and greetings.
+pub fn plain(text: &str) {
+    let _ = writeln!(stderr().lock(), "{}", printable(text));
+}
+
+/// A progress line that overwrites the one before it. Only on a terminal.
+pub fn progress(text: &str) {
+    let mut err = stderr().lock();
+    if err.is_terminal() {
+        let _ = write!(err, "\r\x1b[K{}", printable(text));
+        let _ = err.flush();
+    }
+}
+
+/// Whether styled text may be written to stderr: a terminal, and `NO_COLOR` unset or empty.
+pub fn colour() -> bool {
+    stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|v| v != "dumb")
+}
+
+fn line(label: &str, style: &str, text: &str) {
+    let text = printable(text);
+    let _ = if colour() {
+        writeln!(stderr().lock(), "alight: {style}{label}:\x1b[0m {text}")
+    } else {
+        writeln!(stderr().lock(), "alight: {label}: {text}")
+    };
+}
+
+/// The text with every control character but the newline and the tab shown as an escape, so that a
+/// name in a hostile file cannot drive the terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    let bad = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(bad) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if bad(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    Cow::Owned(out)
+}
+
+/// A panic is a bug of ours: say so in one line and leave with status 1, whichever thread it was.
+pub fn install_panic_hook() {
+    panic::set_hook(Box::new(|info| {
+        let what = info
+            .payload()
+            .downcast_ref::<&str>()
+            .map(|s| (*s).to_owned())
+            .or_else(|| info.payload().downcast_ref::<String>().cloned())
+            .unwrap_or_else(|| "unknown".to_owned());
+        let place = info.location().map(|l| format!(" ({l})")).unwrap_or_default();
+        error(&format!(
+            "internal error: {what}{place}\n\
+             This is a bug in alight {}. Please report it with the command line and the model's \
+             `alight inspect` output.",
+            env!("CARGO_PKG_VERSION")
+        ));
+        std::process::exit(1);
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::printable;
+
+    #[test]
+    fn control_characters_are_shown_not_sent() {
+        assert_eq!(printable("plain, é, 日本\n\tx"), "plain, é, 日本\n\tx");
+        assert_eq!(printable("a\u{1b}[2Jb\r\0\u{9b}c"), "a\\u{1b}[2Jb\\r\\u{0}\\u{9b}c");
+    }
+}

@@ -1,0 +1,164 @@
+//! The command line as a whole: help, versions, completions, usage errors, paths that are not
+//! models, what goes to which stream.
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+
+use support::{alight, command, done};
+
+const COMMANDS: [&str; 5] = ["run", "inspect", "perplexity", "bench", "completions"];
+
+#[test]
+fn help_names_the_commands_and_shows_examples() {
+    let help = alight(&["--help"]).succeeds();
+    assert_eq!(help.stderr, "");
+    for name in COMMANDS {
+        assert!(help.stdout.contains(&format!("\n  {name}")), "{name}: {}", help.stdout);
+        let of = alight(&[name, "--help"]).succeeds().stdout;
+        assert!(of.contains("Examples:\n  alight ") && of.contains("Usage: "), "{name}: {of}");
+        assert!(!of.contains('\x1b'), "styled although not a terminal");
+        assert!(of.lines().all(|l| l.chars().count() <= 100), "{name}: {of}");
+    }
+}
+
+#[test]
+fn sampling_flags_are_named_as_people_know_them() {
+    let help = alight(&["run", "--help"]).succeeds().stdout;
+    for flag in [
+        "-n, --predict",
+        "-c, --ctx-size",
+        "-t, --threads",
+        "--temp",
+        "--top-k",
+        "--top-p",
+        "--min-p",
+        "--repeat-penalty",
+        "--repeat-last-n",
+        "-s, --seed",
+        "-p, --prompt",
+        "-f, --file",
+        "--ignore-eos",
+        "--raw",
+        "--system",
+        "--json",
+        "--stats",
+    ] {
+        assert!(help.contains(flag), "{flag}");
+    }
+    assert!(!help.contains("--isa"));
+}
+
+#[test]
+fn the_version_names_the_kernels() {
+    let version = alight(&["--version"]).succeeds().stdout;
+    assert!(version.starts_with(&format!("alight {}\n", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert!(version.contains("kernels: ") && version.contains("scalar"), "{version}");
+}
+
+#[test]
+fn wrong_usage_has_status_2_and_says_so_on_stderr() {
+    let cases: [&[&str]; 14] = [
+        &[],
+        &["frobnicate"],
+        &["run"],
+        &["run", "m.gguf", "a", "b"],
+        &["run", "m.gguf", "--temp", "hot"],
+        &["run", "m.gguf", "--temp", "-1"],
+        &["run", "m.gguf", "--top-p", "1.5"],
+        &["run", "m.gguf", "-n", "-2"],
+        &["run", "m.gguf", "a", "-p", "b"],
+        &["run", "m.gguf", "a", "-f", "b"],
+        &["run", "m.gguf", "-t", "0"],
+        &["perplexity", "m.gguf"],
+        &["perplexity", "m.gguf", "text", "--kl-base", "base"],
+        &["completions", "cmd.exe"],
+    ];
+    for args in cases {
+        let done = alight(args);
+        assert_eq!(done.status, Some(2), "{args:?}: {}", done.stderr);
+        assert_eq!(done.stdout, "", "{args:?}");
+        assert!(!done.stderr.is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn completions_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = alight(&["completions", shell]).succeeds().stdout;
+        assert!(script.contains("alight") && script.contains("perplexity"), "{shell}");
+    }
+}
+
+#[test]
+fn the_bash_completion_is_valid_bash() {
+    let script = alight(&["completions", "bash"]).succeeds().stdout;
+    let Ok(checked) = std::process::Command::new("bash").args(["-n", "-c", &script]).output()
+    else {
+        return;
+    };
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+/// Every command that opens a model says the same about a path that is none.
+#[test]
+fn paths_that_are_not_models() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, bytes: &[u8]| {
+        let path = dir.path().join(name);
+        fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let folder = dir.path().join("folder");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("model.safetensors"), b"").unwrap();
+    let folder = folder.to_str().unwrap().to_owned();
+    let missing = dir.path().join("none.gguf").to_str().unwrap().to_owned();
+    let text = file("text.txt", b"some text\n");
+
+    let cases: Vec<(String, &[&str])> = vec![
+        (missing, &["none.gguf", "does not exist", "give the path"]),
+        (folder, &["folder", "is a folder", "alight convert", "not there yet"]),
+        (file("a.safetensors", b"\x08\0\0\0\0\0\0\0{}      "), &["safetensors", "alight convert"]),
+        (file("a.pth", b"PK\x03\x04rest"), &["a.pth", ".pth", "alight convert"]),
+        (file("a.bin", b"tjgg\x01\0\0\0"), &["a.bin", "legacy GGML", "alight convert"]),
+        (file("empty.gguf", b""), &["empty.gguf", "is empty"]),
+        (file("notes.gguf", b"Dear diary, today"), &["notes.gguf", "not a GGUF file", "Dear"]),
+        (file("short.gguf", b"GGUF\x03\0\0\0"), &["short.gguf", "cut short"]),
+        ("/dev/null".to_owned(), &["/dev/null", "not a regular file"]),
+    ];
+    for (path, parts) in &cases {
+        for args in [
+            vec!["run", path, "hello"],
+            vec!["inspect", path],
+            vec!["inspect", path, "--json"],
+            vec!["perplexity", path, &text],
+            vec!["bench", "decode", path],
+        ] {
+            alight(&args).fails(1, parts);
+        }
+    }
+}
+
+#[test]
+fn a_kernel_that_the_cpu_lacks_or_nobody_knows_is_wrong_usage() {
+    let done = alight(&["run", "m.gguf", "x", "--isa", "mmx"]);
+    assert_eq!(done.status, Some(2));
+    assert!(done.stderr.contains("expected scalar, avx2 or avx512"), "{}", done.stderr);
+}
+
+#[test]
+fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output =
+        command(&["completions", "bash"]).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    done(output).fails(1, &["cannot write to standard output", "No space left"]);
+
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output =
+        command(&["completions", "bash"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let done = done(output);
+    assert_eq!((done.status, done.stderr.as_str()), (Some(0), ""));
+}

@@ -1,0 +1,118 @@
+//! `alight perplexity` and `alight bench` on a real model: that they run, what they write, and that
+//! a model is no distance from itself. Agreement with llama.cpp's figures: `scripts/accuracy.py`.
+//! Without the model file the tests say so and pass.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use support::{alight, smollm2};
+
+/// A file with a text of some 700 tokens.
+fn text(dir: &Path) -> String {
+    let mut text = String::new();
+    for i in 0..60 {
+        text += &format!("On day {i} the ship sailed {} miles towards the north. ", 7 * i + 3);
+    }
+    let path = dir.join("text.txt");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn json(args: &[&str]) -> Value {
+    let done = alight(args).succeeds();
+    assert_eq!(done.stderr, "", "no progress where there is no terminal");
+    assert_eq!(done.stdout.lines().count(), 1);
+    serde_json::from_str(&done.stdout).unwrap()
+}
+
+#[test]
+fn perplexity_of_a_text() {
+    let Some(model) = smollm2() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let text = text(dir.path());
+    let args = ["perplexity", &model, &text, "-c", "128", "--chunks", "3"];
+    let got = json(&[&args[..], &["--json"]].concat());
+    assert_eq!((got["chunks"].as_u64(), got["n_ctx"].as_u64()), (Some(3), Some(128)));
+    assert_eq!(got["positions"], 3 * 63);
+    let value = got["perplexity"]["value"].as_f64().unwrap();
+    assert!((1.0..30.0).contains(&value), "such a monotonous text is easy: {got}");
+    assert!(got["perplexity"]["error"].as_f64().unwrap() > 0.0);
+    let human = alight(&args).succeeds().stdout;
+    assert!(human.starts_with(&format!("perplexity {value:.4} ± ")), "{human}");
+
+    alight(&["perplexity", &model, &text, "-c", "4096"]).fails(1, &["at least 8192", "smaller -c"]);
+    alight(&["perplexity", &model, "/nowhere.txt"]).fails(1, &["/nowhere.txt", "No such file"]);
+}
+
+#[test]
+fn a_model_is_no_distance_from_itself() {
+    let Some(model) = smollm2() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let text = text(dir.path());
+    let base = dir.path().join("base.kl");
+    let base = base.to_str().unwrap();
+    let args = ["perplexity", &model, &text, "-c", "128", "--chunks", "2"];
+    let saved = json(&[&args[..], &["--json", "--save-logits", base]].concat());
+    assert_eq!(
+        fs::metadata(base).unwrap().len(),
+        20 + 2 * 128 * 4 + 2 * 63 * (49152 + 4) * 2,
+        "the layout of llama-perplexity's files"
+    );
+
+    let got = json(&["perplexity", &model, "--kl-base", base, "--json"]);
+    assert_eq!(got["positions"], 126);
+    let number = |v: &Value| v.as_f64().unwrap();
+    // 16 bits per log-probability are all that parts them.
+    assert!(number(&got["kl"]["mean"]["value"]).abs() < 1e-5, "{got}");
+    assert!(number(&got["kl"]["max"]).abs() < 1e-3, "{got}");
+    assert!(number(&got["same_top"]["value"]) > 0.98, "{got}");
+    assert!((number(&got["perplexity_ratio"]["value"]) - 1.0).abs() < 1e-4, "{got}");
+    let parted = number(&got["perplexity"]["value"]) - number(&saved["perplexity"]["value"]);
+    assert!(parted.abs() < 1e-9, "{got} {saved}");
+
+    // One by one: other kernels, a little distance, never a large one.
+    let steps =
+        json(&["perplexity", &model, "--kl-base", base, "--json", "-b", "1", "--chunks", "1"]);
+    assert_eq!(steps["positions"], 63);
+    assert!(number(&steps["kl"]["mean"]["value"]) < 0.02, "{steps}");
+
+    let human = alight(&["perplexity", &model, "--kl-base", base, "--chunks", "1"]).succeeds();
+    assert!(human.stdout.contains("KL divergence  mean"), "{}", human.stdout);
+
+    let cut = fs::read(base).unwrap();
+    fs::write(base, &cut[..cut.len() - 2]).unwrap();
+    alight(&["perplexity", &model, "--kl-base", base]).fails(1, &["base.kl", "not complete"]);
+}
+
+#[test]
+fn benchmarks() {
+    let Some(model) = smollm2() else { return };
+    let number = |v: &Value| v.as_f64().unwrap_or_else(|| panic!("{v}"));
+    for (what, size) in [("decode", "-n"), ("prefill", "-p")] {
+        let got = json(&["bench", what, &model, size, "8", "-r", "2", "-d", "16", "--json"]);
+        assert_eq!(got["what"], what);
+        assert_eq!((got["tokens"].as_u64(), got["depth"].as_u64()), (Some(8), Some(16)));
+        let rate = &got["tokens_per_second"];
+        assert_eq!(rate["runs"], 2);
+        assert!(number(&rate["min"]) > 0.0 && number(&rate["min"]) <= number(&rate["median"]));
+        assert!(number(&rate["median"]) <= number(&rate["max"]));
+        assert_eq!(got["token_ms"].is_null(), what == "prefill");
+        for key in ["bytes_per_second", "macs_per_second", "share_of_read_bandwidth"] {
+            assert!(number(&got[key]) > 0.0, "{key}: {got}");
+        }
+        assert!(number(&got["limits"]["read_bytes_per_second"]) > 1e8, "{got}");
+        // 134.5 M weights at 5.74 bits, the norms left out.
+        if what == "decode" {
+            let bytes = number(&got["work"]["weight_bytes"]) / 8.0;
+            assert!((90e6..98e6).contains(&bytes), "{bytes}");
+            let macs = number(&got["work"]["weight_macs"]) / 8.0;
+            assert!((134e6..135e6).contains(&macs), "{macs}");
+        }
+    }
+    let human = alight(&["bench", "decode", &model, "-n", "4", "-r", "1"]).succeeds();
+    assert!(human.stdout.contains(" tokens/s, median of 1") && human.stderr.is_empty());
+    assert!(human.stdout.contains("% of the "), "{}", human.stdout);
+}

@@ -1,0 +1,99 @@
+//! Running the program from tests.
+#![allow(dead_code)] // each test file uses its own part of this
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+/// What the program did.
+pub struct Done {
+    /// Exit status; `None` if a signal ended it.
+    pub status: Option<i32>,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// The program, with an environment that does not depend on who runs the tests.
+pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_alight"));
+    command.args(args).env_remove("NO_COLOR").env("TERM", "xterm-256color");
+    command
+}
+
+/// Runs it with nothing on stdin.
+pub fn alight<S: AsRef<OsStr>>(args: &[S]) -> Done {
+    with_stdin(args, b"")
+}
+
+/// Runs it with `input` in a pipe on stdin.
+pub fn with_stdin<S: AsRef<OsStr>>(args: &[S], input: &[u8]) -> Done {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // It may leave without reading.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    done(child.wait_with_output().unwrap())
+}
+
+/// Takes an output apart.
+pub fn done(output: Output) -> Done {
+    Done {
+        status: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+impl Done {
+    /// Asserts a failure with this status, nothing on stdout, and one line on stderr that begins
+    /// as errors do and contains all of `parts`.
+    #[track_caller]
+    pub fn fails(&self, status: i32, parts: &[&str]) {
+        let Done { status: got, stdout, stderr } = self;
+        assert_eq!(*got, Some(status), "{stderr}");
+        assert_eq!(stdout, "");
+        assert!(stderr.starts_with("alight: error: "), "{stderr}");
+        assert!(!stderr.contains("panicked") && !stderr.contains("backtrace"), "{stderr}");
+        assert!(!stderr.contains('\x1b'), "{stderr:?}");
+        for part in parts {
+            assert!(stderr.contains(part), "{part:?} is not in {stderr:?}");
+        }
+    }
+
+    /// Asserts success.
+    #[track_caller]
+    pub fn succeeds(self) -> Done {
+        assert_eq!(self.status, Some(0), "{}", self.stderr);
+        self
+    }
+}
+
+/// Where the real models are.
+fn models() -> PathBuf {
+    let workspace = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+    std::env::var_os("ALIGHT_MODELS").map_or_else(|| workspace.join("models"), PathBuf::from)
+}
+
+/// A real model, or `None` (said on stderr) where it has not been fetched.
+pub fn model(file: &str) -> Option<String> {
+    let path = models().join(file);
+    if path.is_file() {
+        return Some(path.to_str().unwrap().to_owned());
+    }
+    eprintln!("skipped: {} is missing (scripts/fetch_models.py gets it)", path.display());
+    None
+}
+
+/// SmolLM2 135M.
+pub fn smollm2() -> Option<String> {
+    model("SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+/// Gemma 3 270M, a base model without a chat template.
+pub fn gemma3() -> Option<String> {
+    model("gemma-3-270m-q4_k_m.gguf")
+}
