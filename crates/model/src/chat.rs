@@ -276,6 +276,9 @@ fn environment() -> Environment<'static> {
     environment.add_filter("tojson", to_json);
     environment.add_filter("length", length);
     environment.add_filter("count", length);
+    // minijinja goes through nothing as if it were an empty list, and calls it iterable; templates
+    // ask `tools is iterable and tools | length > 0`.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
         Err(Error::new(ErrorKind::InvalidOperation, "raise_exception was called")
             .with_source(Raised(message)))
@@ -303,7 +306,7 @@ fn length(value: &Value) -> Result<usize, Error> {
 fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let sort_keys: Option<bool> = options.get("sort_keys")?;
-    let _ascii: Option<bool> = options.get("ensure_ascii")?;
+    let ascii: Option<bool> = options.get("ensure_ascii")?;
     let separators: Option<Vec<String>> = options.get("separators")?;
     options.assert_all_used()?;
     let given = separators.as_deref();
@@ -314,7 +317,8 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
         }
         None => (if indent.is_some() { "," } else { ", " }, ": "),
     };
-    let writer = Json { indent, sort: sort_keys.unwrap_or(false), item, key };
+    let (sort, ascii) = (sort_keys.unwrap_or(false), ascii.unwrap_or(false));
+    let writer = Json { indent, sort, ascii, item, key };
     let mut out = String::new();
     writer.write(value, 0, &mut out)?;
     Ok(Value::from_safe_string(out))
@@ -323,6 +327,7 @@ fn to_json(value: &Value, options: Kwargs) -> Result<Value, Error> {
 struct Json<'a> {
     indent: Option<usize>,
     sort: bool,
+    ascii: bool,
     item: &'a str,
     key: &'a str,
 }
@@ -337,7 +342,7 @@ impl Json<'_> {
             ValueKind::Undefined | ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => write_number(value, out),
-            ValueKind::String => write_string(value.as_str().unwrap_or_default(), out),
+            ValueKind::String => self.write_string(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let mut items = value.try_iter()?.peekable();
                 if items.peek().is_none() {
@@ -365,12 +370,12 @@ impl Json<'_> {
                 for (i, key) in keys.iter().enumerate() {
                     self.begin_item(i, depth + 1, out);
                     match key.as_str() {
-                        Some(key) => write_string(key, out),
+                        Some(key) => self.write_string(key, out),
                         // As Python does with numbers, booleans and None for keys.
                         None => {
                             let mut text = String::new();
                             self.write(key, depth + 1, &mut text)?;
-                            write_string(&text, out);
+                            self.write_string(&text, out);
                         }
                     }
                     out.push_str(self.key);
@@ -387,6 +392,28 @@ impl Json<'_> {
             }
         }
         Ok(())
+    }
+
+    fn write_string(&self, text: &str, out: &mut String) {
+        out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                '\u{8}' => out.push_str("\\b"),
+                '\u{c}' => out.push_str("\\f"),
+                c if c < ' ' || (self.ascii && !c.is_ascii()) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        let _ = write!(out, "\\u{unit:04x}");
+                    }
+                }
+                c => out.push(c),
+            }
+        }
+        out.push('"');
     }
 
     fn begin_item(&self, number: usize, depth: usize, out: &mut String) {
@@ -428,26 +455,6 @@ fn write_number(value: &Value, out: &mut String) {
             Err(_) => write!(out, "{text}"),
         }
     };
-}
-
-fn write_string(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\0'..='\u{1f}' => {
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 /// `{% generation %}` marks what a model said, for training; here it must only not be an error.
@@ -515,6 +522,20 @@ mod tests {
     }
 
     #[test]
+    fn json_can_be_ascii_and_nothing_is_not_iterable() {
+        let context = serde_json::json!({ "v": "é🚀\u{7f}", "n": null });
+        assert_eq!(
+            render("{{ v | tojson(ensure_ascii=true) }}", context.clone()).unwrap(),
+            "\"\\u00e9\\ud83d\\ude80\u{7f}\""
+        );
+        assert_eq!(
+            render("{{ [n is iterable, v is iterable, [] is iterable, 1 is iterable] }}", context)
+                .unwrap(),
+            "[False, True, True, False]"
+        );
+    }
+
+    #[test]
     fn generation_tags_have_no_effect() {
         let context = || serde_json::json!({});
         for (source, expected) in [
@@ -560,7 +581,7 @@ mod tests {
         ] {
             assert!(endless(source).is_err(), "{source}");
         }
-        let deep = "{{".repeat(1) + &"(".repeat(100_000) + &")".repeat(100_000) + "}}";
+        let deep = "{{".to_owned() + &"(".repeat(100_000) + &")".repeat(100_000) + "}}";
         assert!(matches!(ChatTemplate::new(&deep, "", ""), Err(ChatError::Syntax { .. })));
         let long = " ".repeat(MAX_SOURCE + 1);
         assert!(matches!(ChatTemplate::new(&long, "", ""), Err(ChatError::TooLong { .. })));

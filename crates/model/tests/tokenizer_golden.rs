@@ -12,8 +12,8 @@ fn workspace() -> PathBuf {
 }
 
 fn tokenizer(file: &str) -> Option<Tokenizer> {
-    let folder = std::env::var_os("ALIGHT_MODELS")
-        .map_or_else(|| workspace().join("models"), PathBuf::from);
+    let folder =
+        std::env::var_os("ALIGHT_MODELS").map_or_else(|| workspace().join("models"), PathBuf::from);
     let path = folder.join(file);
     if !path.is_file() {
         eprintln!("skipped: {} is missing (scripts/fetch_models.py gets it)", path.display());

@@ -331,10 +331,10 @@ fn spellings_in_the_plain_ranges_stay_text() {
         (ends, ids.last() == Some(&96))
     };
     assert_eq!(all(&[]), (3, true));
-    assert_eq!(all(&[6..11]), (2, true));
+    assert_eq!(all(&[6..11, 12..12]), (2, true));
     assert_eq!(all(&[0..1, 10..13]), (0, true));
     assert_eq!(all(&[5..6, 11..12, 17..20]), (3, true)); // user-defined tokens always match
-    assert_eq!(all(&[0..text.len()]), (0, true));
+    assert_eq!(all(&[0..10, 10..text.len()]), (0, true));
 }
 
 #[test]

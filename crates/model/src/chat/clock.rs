@@ -94,9 +94,9 @@ pub(super) fn format_utc(seconds: u64, format: &str) -> String {
             Some('D' | 'x') => write!(out, "{month:02}/{day:02}/{:02}", year % 100),
             Some('Z') => write!(out, "UTC"),
             Some('z') => write!(out, "+0000"),
-            Some('n') => write!(out, "\n"),
-            Some('t') => write!(out, "\t"),
-            Some('%') => write!(out, "%"),
+            Some('n') => out.write_char('\n'),
+            Some('t') => out.write_char('\t'),
+            Some('%') => out.write_char('%'),
             _ => {
                 out.push('%');
                 continue;

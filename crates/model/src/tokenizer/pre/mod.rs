@@ -7,6 +7,8 @@
 
 mod classes;
 mod split;
+#[cfg(test)]
+mod tests;
 
 use classes::{Characters, LETTER, PUNCTUATION, Piece};
 use split::{Case, Ends, LLAMA3, Words};
