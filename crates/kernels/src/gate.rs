@@ -1,8 +1,8 @@
 //! Gates of feed-forward layers: `gate = activation(gate) * up`.
 //!
-//! The SIMD tiers use their own exp (within 2 ulp): SiLU is within 4 ulp; GELU's relative error is at
-//! most `2⁻²¹ + 2⁻²² |2u|` (4 ulp for `x > -1`; where `x < -5` and the result is below 1e-6, the
-//! rounding of `u` is amplified). Infinities give their limits, NaN stays NaN.
+//! The SIMD tiers use their own exp (within 2 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
+//! ulp for `x > -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is
+//! amplified while the result vanishes. Infinities give their limits, NaN stays NaN.
 
 use crate::Isa;
 use crate::lanes::{self, Binary, Lanes, by_tier};

@@ -241,7 +241,7 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
         for pos in 0..128 {
             // Scores from -6.4e6 to 6.3e6: all weight on the last key.
             let key = vec![(pos as f32 - 64.0) * 100.0; 32];
-            kv_store(isa, &shape, &mut k, &mut v, pos, &key, &vec![pos as f32; 32]);
+            kv_store(isa, &shape, &mut k, &mut v, pos, &key, &[pos as f32; 32]);
         }
         let params = AttentionParams { scale: 1.0, softcap: None, window: None };
         let mut scratch = AttentionScratch::new(AttentionLimits { rows: 1, k_dim: 32, v_dim: 32 });

@@ -7,6 +7,7 @@
 
 use std::marker::PhantomData;
 
+use super::LINE;
 use crate::lanes::{Lanes, Outlined};
 
 /// Elements of the right-hand matrix.
@@ -88,57 +89,109 @@ pub(super) struct Sums {
     pub rescale: Option<*const f32>,
 }
 
-/// `R` rows times `NV` vectors of columns.
-struct Product<B: Source, const R: usize, const NV: usize> {
+/// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`.
+struct Product<B: Source, const R: usize, const NV: usize, const P: usize> {
     left: Left,
     right: Right<B::E>,
     k: usize,
-    /// Lanes of the last vector to read, 0 for all.
+    /// If `NV` is 1: lanes to read, 0 for all.
     tail: usize,
     sums: Sums,
     source: PhantomData<B>,
 }
 
-impl<B: Source, const R: usize, const NV: usize> Outlined for Product<B, R, NV> {
+impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Product<B, R, NV, P> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Lanes>(self) {
-        let Product { left, right, k, tail, sums: to, .. } = self;
+        let Product { left, right, k: end, tail, sums: to, .. } = self;
         // SAFETY: the elements exist and the CPU has the features: the promise made to `multiply`.
         unsafe {
-            let mut sums = [[S::splat(0.0); NV]; R];
+            let mut sums = [[[S::splat(0.0); NV]; R]; P];
             let rows: [*const f32; R] = std::array::from_fn(|r| left.p.wrapping_add(r * left.row));
             let offsets: [usize; NV] =
-                std::array::from_fn(|v| v * S::N / 16 * right.line + v * S::N % 16);
+                std::array::from_fn(|v| v * S::N / LINE * right.line + v * S::N % LINE);
             let mut b = right.p;
-            for k in 0..k {
-                let mut columns = [S::splat(0.0); NV];
-                for (v, column) in columns.iter_mut().enumerate() {
-                    let p = b.add(offsets[v]);
-                    *column = if tail != 0 && v == NV - 1 {
-                        B::load_n::<S>(p, tail)
-                    } else {
-                        B::load::<S>(p)
-                    };
-                }
-                for (sums, row) in sums.iter_mut().zip(rows) {
-                    let x = S::splat(*row.add(k));
-                    for (sum, column) in sums.iter_mut().zip(columns) {
-                        *sum = S::fma(x, column, *sum);
+            let mut k = 0;
+            macro_rules! step {
+                ($phase:expr) => {{
+                    let mut columns = [S::splat(0.0); NV];
+                    for (v, column) in columns.iter_mut().enumerate() {
+                        let p = b.add(offsets[v]);
+                        *column = if NV == 1 && tail != 0 {
+                            B::load_n::<S>(p, tail)
+                        } else {
+                            B::load::<S>(p)
+                        };
                     }
-                }
-                // Beyond the end after the last round, hence wrapping.
-                b = b.wrapping_add(right.step);
+                    for (sums, row) in sums[$phase].iter_mut().zip(rows) {
+                        let x = S::splat(*row.add(k));
+                        for (sum, column) in sums.iter_mut().zip(columns) {
+                            *sum = S::fma(x, column, *sum);
+                        }
+                    }
+                    // Beyond the end after the last round, hence wrapping.
+                    b = b.wrapping_add(right.step);
+                    k += 1;
+                }};
             }
-            for (r, sums) in sums.into_iter().enumerate() {
-                for (v, mut sum) in sums.into_iter().enumerate() {
+            while k + P <= end {
+                for phase in 0..P {
+                    step!(phase);
+                }
+            }
+            while k < end {
+                step!(0);
+            }
+            for r in 0..R {
+                for v in 0..NV {
+                    let mut sum = sums[0][r][v];
+                    for other in &sums[1..] {
+                        sum = S::add(sum, other[r][v]);
+                    }
                     let p = to.p.add(r * to.row + v * S::N);
                     if let Some(factors) = to.rescale {
                         sum = S::fma(S::load(p), S::splat(*factors.add(r)), sum);
                     }
                     S::store(p, sum);
                 }
+            }
+        }
+    }
+}
+
+/// [`multiply`] with keys in the cache: one line of 16 positions after the other, so that memory is
+/// read from front to end. (Four lines side by side, as `multiply` takes them, halve what the
+/// hardware prefetcher delivers from DRAM.) Independent sums keep the multipliers busy.
+///
+/// # Safety
+/// As for [`multiply`]; `width` must be a multiple of 16.
+#[inline(always)]
+pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
+    left: Left,
+    right: Right<B::E>,
+    k: usize,
+    width: usize,
+    sums: Sums,
+) {
+    for c in (0..width).step_by(LINE) {
+        // SAFETY: columns c.. exist; the rest is the caller's.
+        unsafe {
+            let right = Right { p: right.p.add(c / LINE * right.line), ..right };
+            let sums = Sums { p: sums.p.add(c), ..sums };
+            macro_rules! go {
+                ($nv:literal, $p:literal) => {{
+                    let source = PhantomData;
+                    S::outline(Product::<B, R, $nv, $p> { left, right, k, tail: 0, sums, source })
+                }};
+            }
+            if S::N == 16 {
+                go!(1, 4)
+            } else if R <= 3 {
+                go!(2, 2)
+            } else {
+                go!(2, 1)
             }
         }
     }
@@ -159,11 +212,11 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
 ) {
     let mut c = 0;
     macro_rules! go {
-        ($nv:literal, $tail:expr) => {{
+        ($nv:literal, $p:literal, $tail:expr) => {{
             // SAFETY: columns c.. exist; the rest is the caller's.
             unsafe {
-                let p = right.p.add(c / 16 * right.line + c % 16);
-                S::outline(Product::<B, R, $nv> {
+                let p = right.p.add(c / LINE * right.line + c % LINE);
+                S::outline(Product::<B, R, $nv, $p> {
                     left,
                     right: Right { p, ..right },
                     k,
@@ -175,20 +228,20 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             c += $nv * S::N;
         }};
     }
-    // Sums take at most 24 of 32 registers, or 12 of 16.
+    // Sums take at most 24 of 32 registers, or 12 of 16; 8 at least keep two multipliers busy.
     let wide = S::N == 16;
     while c < width {
         let rest = width - c;
-        if R <= (if wide { 2 } else { 1 }) && rest >= 8 * S::N {
-            go!(8, 0)
-        } else if R <= (if wide { 6 } else { 3 }) && rest >= 4 * S::N {
-            go!(4, 0)
+        if R <= 2 && rest >= 4 * S::N {
+            if R == 1 || wide { go!(4, 2, 0) } else { go!(4, 1, 0) }
+        } else if wide && rest >= 4 * S::N {
+            go!(4, 1, 0)
         } else if rest >= 2 * S::N {
-            go!(2, 0)
+            go!(2, 1, 0)
         } else if rest >= S::N {
-            go!(1, 0)
+            go!(1, 1, 0)
         } else {
-            go!(1, rest)
+            go!(1, 1, rest)
         }
     }
 }

@@ -17,8 +17,9 @@
 //! # Where numbers are rounded
 //! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept).
 //! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
-//! SIMD tiers, one multiplication by `scale` after the dot product, `exp` within 2 ulp
-//! ([`crate::softmax`] says how), one division at the end.
+//! SIMD tiers (up to four independent sums per dot product), one multiplication by `scale` after the
+//! dot product, `exp` within 2 ulp, a weighted sum per block of 64 positions added to the rescaled
+//! running one, one multiplication by the inverse of `l` at the end.
 //!
 //! # Masks
 //! The token at position `p` attends positions `j <= p` with `p - j < window`. Keys outside are
@@ -45,6 +46,9 @@ use stream::{attend_merge as merge_lanes, attend_partial as partial_lanes};
 /// Positions per line of the key cache, and what the capacity must be a multiple of.
 pub const LINE: usize = 16;
 
+/// Columns of the value cache that lie together.
+pub(crate) const COLUMNS: usize = 64;
+
 /// Positions whose scores are held at a time.
 pub(crate) const BLOCK: usize = 64;
 
@@ -52,7 +56,8 @@ pub(crate) const BLOCK: usize = 64;
 ///
 /// - keys: `[kv_heads][capacity / 16][k_dim][16]` f16: 16 positions side by side, so that a dot
 ///   product with a query runs over positions in lanes and needs no horizontal sum.
-/// - values: `[kv_heads][capacity][v_dim]` f16.
+/// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with
+///   rows that short): a kernel has sums for 64 columns in registers, and so reads them front to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Key/value heads.
@@ -74,6 +79,13 @@ impl KvShape {
     /// Elements (`u16`) of the value cache.
     pub const fn v_len(&self) -> usize {
         self.kv_heads * self.capacity * self.v_dim
+    }
+
+    /// Where columns `c..c + width` of the value at `pos` lie within a head, for `c` a multiple of
+    /// [`COLUMNS`]: the place of the first, and the width (also the distance to the next position).
+    fn value_columns(&self, pos: usize, c: usize) -> (usize, usize) {
+        let width = COLUMNS.min(self.v_dim - c);
+        (self.capacity * c + pos * width, width)
     }
 
     fn check(&self) {
@@ -110,7 +122,7 @@ impl<'a> KvCache<'a> {
         &self.k[kv_head * n..][..n]
     }
 
-    /// Values of one head: `[capacity][v_dim]`.
+    /// Values of one head: `[v_dim / 64][capacity][64]`.
     fn values(&self, kv_head: usize) -> &'a [u16] {
         let n = self.shape.capacity * self.shape.v_dim;
         &self.v[kv_head * n..][..n]
@@ -313,7 +325,11 @@ pub fn attend_partial(
 ) {
     let shape = &cache.shape;
     assert!(kv_head < shape.kv_heads, "key/value head {kv_head} of {shape:?}");
-    assert!(q.len().is_multiple_of(shape.k_dim), "{} query elements for {shape:?}", q.len());
+    assert!(
+        !q.is_empty() && q.len().is_multiple_of(shape.k_dim),
+        "{} query elements for {shape:?}",
+        q.len()
+    );
     assert!(pos < shape.capacity && keys.end <= shape.capacity, "{pos}, {keys:?} in {shape:?}");
     let rows = q.len() / shape.k_dim;
     assert_eq!(partial.len(), partial_len(rows, shape.v_dim), "partial result length");

@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    AttentionParams, BLOCK, HeadsOut, KvCache, LINE, Queries, padded, partial_len, partial_row_len,
+    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Queries, padded, partial_len,
+    partial_row_len,
 };
 use crate::half::f16_to_f32;
 
@@ -49,9 +50,11 @@ fn attend_row(
         for (j, &score) in (start..end).zip(scores.iter()) {
             let p = (score - reference).exp();
             l += p;
-            let value = &v_cache[j * shape.v_dim..][..shape.v_dim];
-            for (a, &x) in acc.iter_mut().zip(value) {
-                *a += p * f16_to_f32(x);
+            for (c, acc) in acc[..shape.v_dim].chunks_mut(COLUMNS).enumerate() {
+                let (at, width) = shape.value_columns(j, c * COLUMNS);
+                for (a, &x) in acc.iter_mut().zip(&v_cache[at..at + width]) {
+                    *a += p * f16_to_f32(x);
+                }
             }
         }
         start = end;

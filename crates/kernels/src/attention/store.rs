@@ -2,9 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::{KvShape, LINE};
+use super::{COLUMNS, KvShape, LINE};
 use crate::Isa;
 use crate::half::f32_to_f16;
+use crate::lanes::{Lanes, by_tier};
 
 /// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`) of one position.
 ///
@@ -58,20 +59,28 @@ impl<'a> KvWriter<'a> {
         assert!(pos < s.capacity, "position {pos} in {s:?}");
         assert_eq!(k.len(), s.kv_heads * s.k_dim, "keys of one position");
         assert_eq!(v.len(), s.kv_heads * s.v_dim, "values of one position");
-        let _ = isa;
+        let narrow = |from: &[f32], to: &mut [u16]| by_tier!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes);
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
             let line = (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
-            for (d, &x) in head.iter().enumerate() {
-                // SAFETY: pos < capacity, so the index is below k_len, the length checked in new();
-                // this position's elements are ours alone.
-                unsafe { self.k.add(line + d * LINE).write(f32_to_f16(saturate(x))) }
+            for (c, part) in head.chunks(COLUMNS).enumerate() {
+                let mut halves = [0u16; COLUMNS];
+                narrow(part, &mut halves[..part.len()]);
+                for (d, &x) in halves[..part.len()].iter().enumerate() {
+                    let at = line + (c * COLUMNS + d) * LINE;
+                    // SAFETY: pos < capacity, so the index is below k_len, the length checked in
+                    // new(); this position's elements are the caller's alone.
+                    unsafe { self.k.add(at).write(x) }
+                }
             }
         }
         for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
-            let row = (h * s.capacity + pos) * s.v_dim;
-            for (d, &x) in head.iter().enumerate() {
-                // SAFETY: as above, with v_len.
-                unsafe { self.v.add(row + d).write(f32_to_f16(saturate(x))) }
+            for (c, columns) in head.chunks(COLUMNS).enumerate() {
+                let (at, _) = s.value_columns(pos, c * COLUMNS);
+                let at = h * s.capacity * s.v_dim + at;
+                // SAFETY: as above, with v_len; at..at + columns.len() is this position's.
+                narrow(columns, unsafe {
+                    std::slice::from_raw_parts_mut(self.v.add(at), columns.len())
+                });
             }
         }
     }
@@ -80,4 +89,28 @@ impl<'a> KvWriter<'a> {
 /// Into the range of f16; `clamp` keeps NaN.
 fn saturate(x: f32) -> f32 {
     x.clamp(-65504.0, 65504.0)
+}
+
+fn narrow_scalar(from: &[f32], to: &mut [u16]) {
+    from.iter().zip(to).for_each(|(&x, y)| *y = f32_to_f16(saturate(x)));
+}
+
+#[inline(always)]
+unsafe fn saturate_lanes<S: Lanes>(x: S::V) -> S::V {
+    // NaN as second operand passes.
+    // SAFETY: the caller has the features.
+    unsafe { S::max(S::splat(-65504.0), S::min(S::splat(65504.0), x)) }
+}
+
+#[inline(always)]
+unsafe fn narrow_lanes<S: Lanes>(from: &[f32], to: &mut [u16]) {
+    let whole = from.len().min(to.len()) / S::N * S::N;
+    for d in (0..whole).step_by(S::N) {
+        // SAFETY: N elements follow in both; the caller has the features.
+        unsafe {
+            let x = S::load(from.as_ptr().add(d));
+            S::store_f16(to.as_mut_ptr().add(d), saturate_lanes::<S>(x));
+        }
+    }
+    narrow_scalar(&from[whole..], &mut to[whole..]);
 }

@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
-use super::micro::{F16, F32, Left, Right, Source, Sums, multiply};
+use super::micro::{F16, F32, Left, Right, Source, Sums, multiply, multiply_lines};
 use super::{
-    AttentionParams, BLOCK, HeadsOut, KvCache, LINE, Queries, padded, partial_len, partial_row_len,
+    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Queries, padded, partial_len,
+    partial_row_len,
 };
 use crate::lanes::{self, Lanes, Outlined};
 
@@ -211,7 +212,8 @@ unsafe fn stream<S: Lanes>(
     keys: &mut [f32],
     values: &mut [f32],
 ) {
-    let (k_dim, v_dim) = (cache.shape.k_dim, cache.shape.v_dim);
+    let shape = cache.shape;
+    let (k_dim, v_dim) = (shape.k_dim, shape.v_dim);
     let (k_cache, v_cache) = (cache.keys(kv_head), cache.values(kv_head));
     let (start, end) = (state.keys.start, state.keys.end);
     let mut block = start / BLOCK * BLOCK;
@@ -226,17 +228,23 @@ unsafe fn stream<S: Lanes>(
                 let from = &k_cache[lines.start * k_dim..lines.end * k_dim];
                 widen_rows::<S>(from, from.len(), from.len(), &mut keys[offset..]);
                 let pad = padded(v_dim);
-                let from = &v_cache[low * v_dim..high * v_dim];
-                widen_rows::<S>(from, v_dim, pad, &mut values[(low - block) * pad..]);
+                for c in (0..v_dim).step_by(COLUMNS) {
+                    let (at, width) = shape.value_columns(low, c);
+                    let from = &v_cache[at..at + (high - low) * width];
+                    widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
+                }
                 let k = Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim };
-                let v = Right { p: values.as_ptr(), step: pad, line: LINE };
+                let v = |_| (Right { p: values.as_ptr(), step: pad, line: LINE }, pad);
                 panels::<S, F32>(params, k_dim, pad, state, block, k, v);
             } else {
                 // The block may reach beyond the cache; only its existing part is touched.
                 let p = k_cache.as_ptr().wrapping_add(block * k_dim);
                 let k = Right { p, step: LINE, line: LINE * k_dim };
-                let p = v_cache.as_ptr().wrapping_add(block * v_dim);
-                let v = Right { p, step: v_dim, line: LINE };
+                let v = |c| {
+                    let (at, width) = shape.value_columns(block, c);
+                    let p = v_cache.as_ptr().wrapping_add(at);
+                    (Right { p, step: width, line: LINE }, width)
+                };
                 panels::<S, F16>(params, k_dim, v_dim, state, block, k, v);
             }
         }
@@ -244,16 +252,18 @@ unsafe fn stream<S: Lanes>(
     }
 }
 
-/// Widens rows of `n` f16 to rows of `pad` f32, zeros beyond `n`. `pad` is a multiple of 16.
+/// Widens rows of `n` f16 to f32 that lie `pitch` apart, with zeros up to a multiple of 16.
 ///
 /// # Safety
 /// The CPU has the features of `S`.
 #[inline(always)]
-unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pad: usize, to: &mut [f32]) {
-    for (from, to) in from.chunks_exact(n).zip(to.chunks_exact_mut(pad)) {
-        let (p, q) = (from.as_ptr(), to.as_mut_ptr());
+unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pitch: usize, to: &mut [f32]) {
+    let rows = from.len() / n;
+    assert!(rows == 0 || to.len() >= (rows - 1) * pitch + n.next_multiple_of(16));
+    for (r, from) in from.chunks_exact(n).enumerate() {
+        let (p, q) = (from.as_ptr(), to.as_mut_ptr().wrapping_add(r * pitch));
         let mut i = 0;
-        // SAFETY: within the chunks; the caller's features.
+        // SAFETY: within the chunk and the length asserted; the caller's features.
         unsafe {
             while i + S::N <= n {
                 S::store(q.add(i), S::load_f16(p.add(i)));
@@ -263,7 +273,7 @@ unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pad: usize, to: &mut [f32
                 S::store(q.add(i), S::load_f16_n(p.add(i), n - i));
                 i += S::N;
             }
-            while i < pad {
+            while i < n.next_multiple_of(16) {
                 S::store(q.add(i), S::splat(0.0));
                 i += S::N;
             }
@@ -271,7 +281,8 @@ unsafe fn widen_rows<S: Lanes>(from: &[u16], n: usize, pad: usize, to: &mut [f32
     }
 }
 
-/// One block for every panel.
+/// One block for every panel. `v(c)` gives the values from column `c` on and how many columns lie
+/// together there.
 ///
 /// # Safety
 /// The CPU has the features of `S`; `state` describes memory that exists; keys (whole lines) and
@@ -284,7 +295,7 @@ unsafe fn panels<S: Lanes, B: Source>(
     state: &Rows,
     block: usize,
     k: Right<B::E>,
-    v: Right<B::E>,
+    v: impl Fn(usize) -> (Right<B::E>, usize),
 ) {
     let mut row = 0;
     while row < state.rows {
@@ -301,30 +312,35 @@ unsafe fn panels<S: Lanes, B: Source>(
                 let k = Right { p: k.p.wrapping_add(first / LINE * k.line), ..k };
                 let p = state.scores.add(first);
                 let scores = Sums { p, row: BLOCK, rescale: None };
-                rows::<S, B>(n, q, k, k_dim, last - first, scores);
+                rows::<S, B, true>(n, q, k, k_dim, last - first, scores);
                 let weights =
                     Weights { params, state, block, row, n, first, last, rescale: &mut rescale };
                 S::outline(weights);
                 let p = Left { p: state.scores.add(low), row: BLOCK };
-                let v = Right { p: v.p.wrapping_add(low * v.step), ..v };
-                let acc = Sums {
-                    p: state.acc.add(row * state.acc_stride),
-                    row: state.acc_stride,
-                    rescale: Some(rescale.as_ptr()),
-                };
-                rows::<S, B>(n, p, v, high - low, v_cols, acc);
+                let mut c = 0;
+                while c < v_cols {
+                    let (v, width) = v(c);
+                    let v = Right { p: v.p.wrapping_add(low * v.step), ..v };
+                    let acc = Sums {
+                        p: state.acc.add(row * state.acc_stride + c),
+                        row: state.acc_stride,
+                        rescale: Some(rescale.as_ptr()),
+                    };
+                    rows::<S, B, false>(n, p, v, high - low, width, acc);
+                    c += width;
+                }
             }
         }
         row += n;
     }
 }
 
-/// [`multiply`] for `n` rows; blocks of f32 come with full panels only.
+/// [`multiply`] for `n` rows, with keys or with values; blocks of f32 come with full panels only.
 ///
 /// # Safety
 /// As for [`multiply`].
 #[inline(always)]
-unsafe fn rows<S: Lanes, B: Source>(
+unsafe fn rows<S: Lanes, B: Source, const KEYS: bool>(
     n: usize,
     left: Left,
     right: Right<B::E>,
@@ -332,19 +348,25 @@ unsafe fn rows<S: Lanes, B: Source>(
     width: usize,
     sums: Sums,
 ) {
-    // SAFETY: the caller's.
-    unsafe {
-        if B::WIDE {
-            return multiply::<S, B, PANEL>(left, right, k, width, sums);
-        }
-        match n {
-            1 => multiply::<S, B, 1>(left, right, k, width, sums),
-            2 => multiply::<S, B, 2>(left, right, k, width, sums),
-            3 => multiply::<S, B, 3>(left, right, k, width, sums),
-            4 => multiply::<S, B, 4>(left, right, k, width, sums),
-            5 => multiply::<S, B, 5>(left, right, k, width, sums),
-            _ => multiply::<S, B, 6>(left, right, k, width, sums),
-        }
+    macro_rules! go {
+        ($r:expr) => {
+            // SAFETY: the caller's.
+            unsafe {
+                if KEYS && !B::WIDE {
+                    multiply_lines::<S, B, { $r }>(left, right, k, width, sums)
+                } else {
+                    multiply::<S, B, { $r }>(left, right, k, width, sums)
+                }
+            }
+        };
+    }
+    match if B::WIDE { PANEL } else { n } {
+        1 => go!(1),
+        2 => go!(2),
+        3 => go!(3),
+        4 => go!(4),
+        5 => go!(5),
+        _ => go!(6),
     }
 }
 
@@ -378,14 +400,16 @@ impl Outlined for Weights<'_> {
             let (mut shift, mut reference) = ([0f32; 16], [0f32; PANEL]);
             for r in 0..n {
                 let scores = state.scores.add(r * BLOCK);
+                let mut max = S::splat(f32::NEG_INFINITY);
+                for c in (first..last).step_by(S::N) {
+                    let s = S::mul(S::load(scores.add(c)), scale);
+                    S::store(scores.add(c), s);
+                    max = S::max(s, max);
+                }
                 if let Some(cap) = params.softcap {
                     for c in (first..last).step_by(S::N) {
-                        let s = S::mul(S::load(scores.add(c)), scale);
-                        S::store(scores.add(c), lanes::softcap::<S>(s, cap));
-                    }
-                } else {
-                    for c in (first..last).step_by(S::N) {
-                        S::store(scores.add(c), S::mul(S::load(scores.add(c)), scale));
+                        let s = lanes::softcap::<S>(S::load(scores.add(c)), cap);
+                        S::store(scores.add(c), s);
                     }
                 }
                 if mask {
@@ -394,9 +418,11 @@ impl Outlined for Weights<'_> {
                         scores.add(c).write(f32::NEG_INFINITY);
                     }
                 }
-                let mut max = S::splat(f32::NEG_INFINITY);
-                for c in (first..last).step_by(S::N) {
-                    max = S::max(S::load(scores.add(c)), max);
+                if mask || params.softcap.is_some() {
+                    max = S::splat(f32::NEG_INFINITY);
+                    for c in (first..last).step_by(S::N) {
+                        max = S::max(S::load(scores.add(c)), max);
+                    }
                 }
                 let m = state.m.add((row + r) * state.ml_stride);
                 let new = S::largest(max).max(*m);

@@ -1,0 +1,305 @@
+//! Norm, rope, gates, softmax and vector operations against float64, every tier, every tail.
+
+mod common;
+
+use alight_kernels::Isa;
+use alight_kernels::gate::{gelu_tanh_mul, silu_mul};
+use alight_kernels::norm::{rms_norm, rms_norm_in_place};
+use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
+use alight_kernels::softmax::softmax;
+use alight_kernels::vec::{add_assign, argmax, dot, scale, softcap};
+use common::Rng;
+
+/// Calls `test(isa, rng, n)` with every length to 70 and some larger.
+fn lengths(mut test: impl FnMut(Isa, &mut Rng, usize)) {
+    for isa in Isa::available() {
+        let mut rng = Rng(7);
+        for n in (1..70).chain([127, 576, 640, 1536, 2049, 6144]) {
+            test(isa, &mut rng, n);
+        }
+    }
+}
+
+fn close(
+    found: &[f32],
+    exact: impl Iterator<Item = f64>,
+    relative: f64,
+    absolute: f64,
+    what: &str,
+) {
+    for (i, (&f, e)) in found.iter().zip(exact).enumerate() {
+        let error = (f as f64 - e).abs();
+        assert!(error <= relative * e.abs() + absolute, "{what} [{i}]: {f} instead of {e}");
+    }
+}
+
+#[test]
+fn rms_norm_is_exact_to_1e_6() {
+    lengths(|isa, rng, n| {
+        let size = rng.pick(&[1e-3, 1.0, 1e4]);
+        let x: Vec<f32> = rng.normals(n).iter().map(|x| x * size).collect();
+        let w = rng.normals(n);
+        let eps = rng.pick(&[1e-6f32, 1e-5]);
+        let mean = x.iter().map(|&x| x as f64 * x as f64).sum::<f64>() / n as f64;
+        let r = 1.0 / (mean + eps as f64).sqrt();
+        let exact = || x.iter().zip(&w).map(|(&x, &w)| x as f64 * r * w as f64);
+        let mut out = vec![f32::NAN; n];
+        rms_norm(isa, &x, &w, eps, &mut out);
+        close(&out, exact(), 1e-6, 0.0, &format!("{isa} norm of {n}"));
+        let mut y = x.clone();
+        rms_norm_in_place(isa, &mut y, &w, eps);
+        assert_eq!(y, out);
+    });
+}
+
+#[test]
+fn vector_operations_match_float64() {
+    lengths(|isa, rng, n| {
+        let (x, y) = (rng.normals(n), rng.normals(n));
+        let mut z = x.clone();
+        add_assign(isa, &mut z, &y);
+        let exact: Vec<f32> = x.iter().zip(&y).map(|(a, b)| a + b).collect();
+        assert_eq!(z, exact, "{isa} sum of {n}");
+        let mut z = x.clone();
+        scale(isa, &mut z, 3.7);
+        assert_eq!(z, x.iter().map(|x| x * 3.7).collect::<Vec<_>>(), "{isa}");
+        let products = || x.iter().zip(&y).map(|(&a, &b)| a as f64 * b as f64);
+        let size: f64 = products().map(f64::abs).sum();
+        let found = dot(isa, &x, &y) as f64;
+        let error = (found - products().sum::<f64>()).abs();
+        assert!(error <= (n as f64 / 8.0 + 8.0) * 6e-8 * size, "{isa} dot of {n}: {error}");
+        let cap = rng.pick(&[0.5f32, 30.0]);
+        let mut z: Vec<f32> = x.iter().map(|x| x * 20.0).collect();
+        let exact: Vec<f64> =
+            z.iter().map(|&z| cap as f64 * (z as f64 / cap as f64).tanh()).collect();
+        softcap(isa, &mut z, cap);
+        close(&z, exact.into_iter(), 5e-7, 0.0, &format!("{isa} softcap"));
+    });
+}
+
+#[test]
+fn argmax_is_the_first_of_the_largest_and_never_nan() {
+    lengths(|isa, rng, n| {
+        // Few different values, so that there are equals.
+        let mut x: Vec<f32> = (0..n).map(|_| rng.range(0, 5) as f32).collect();
+        if n > 3 {
+            let at = rng.range(0, n);
+            x[at] = f32::NAN;
+        }
+        let mut best = None;
+        for (i, &v) in x.iter().enumerate() {
+            if !v.is_nan() && best.is_none_or(|b: usize| v > x[b]) {
+                best = Some(i);
+            }
+        }
+        assert_eq!(argmax(isa, &x), best.unwrap_or(0), "{isa} {x:?}");
+    });
+    for isa in Isa::available() {
+        assert_eq!(argmax(isa, &[]), 0);
+        assert_eq!(argmax(isa, &[f32::NAN; 40]), 0);
+        assert_eq!(argmax(isa, &[f32::NEG_INFINITY, -3.0]), 1);
+    }
+}
+
+#[test]
+fn gates_match_float64() {
+    lengths(|isa, rng, n| {
+        let gate: Vec<f32> = rng.normals(n).iter().map(|x| x * 4.0).collect();
+        let up = rng.normals(n);
+        let mut z = gate.clone();
+        silu_mul(isa, &mut z, &up);
+        let exact = gate.iter().zip(&up).map(|(&g, &u)| {
+            let g = g as f64;
+            g / (1.0 + (-g).exp()) * u as f64
+        });
+        close(&z, exact, 6e-7, 0.0, &format!("{isa} silu"));
+        let mut z = gate.clone();
+        gelu_tanh_mul(isa, &mut z, &up);
+        for ((&z, &g), &u) in z.iter().zip(&gate).zip(&up) {
+            let g = g as f64;
+            let v = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044715 * g * g * g);
+            // The textbook form cancels below -5; the same without cancelling:
+            let exact = g / (1.0 + (-2.0 * v).exp()) * u as f64;
+            let relative = 2f64.powi(-21) * (1.0 + 2.0 * v.abs());
+            let error = (z as f64 - exact).abs();
+            assert!(error <= relative * exact.abs() + 1e-37, "{isa} gelu({g}): {z}, not {exact}");
+            assert!((exact - 0.5 * g * (1.0 + v.tanh()) * u as f64).abs() < 1e-13);
+        }
+    });
+    for isa in Isa::available() {
+        for gate in [silu_mul, gelu_tanh_mul] {
+            let mut z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN];
+            gate(isa, &mut z, &[2.0; 5]);
+            assert_eq!(z[..4], [0.0, 0.0, 0.0, f32::INFINITY], "{isa}");
+            assert!(z[4].is_nan(), "{isa}");
+        }
+    }
+}
+
+#[test]
+fn softmax_matches_float64() {
+    lengths(|isa, rng, n| {
+        let spread = rng.pick(&[1.0, 30.0]);
+        let mut x: Vec<f32> = rng.normals(n).iter().map(|x| x * spread + 1000.0).collect();
+        if n > 5 {
+            x[3] = f32::NEG_INFINITY;
+        }
+        let max = x.iter().fold(f64::NEG_INFINITY, |m, &x| m.max(x as f64));
+        let exps: Vec<f64> = x.iter().map(|&x| (x as f64 - max).exp()).collect();
+        let sum: f64 = exps.iter().sum();
+        let mut z = x.clone();
+        softmax(isa, &mut z);
+        close(&z, exps.iter().map(|e| e / sum), 2e-6, 1e-38, &format!("{isa} softmax of {n}"));
+        if n > 5 {
+            assert_eq!(z[3], 0.0);
+        }
+        x[n - 1] = f32::NAN;
+        softmax(isa, &mut x);
+        assert!(x.iter().all(|x| x.is_nan()), "{isa}: NaN must not be hidden");
+    });
+    for isa in Isa::available() {
+        softmax(isa, &mut []);
+    }
+}
+
+#[test]
+fn rope_rotates_as_defined() {
+    for isa in Isa::available() {
+        let mut rng = Rng(3);
+        for dims in (2..70).step_by(2).chain([80, 96, 128, 256]) {
+            let params = RopeParams { dims, base: 10000.0, scaling: RopeScaling::None };
+            let table = RopeTable::new(&params);
+            let pairs = dims / 2;
+            let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
+            let pos = rng.pick(&[0, 1, 4095, 131_071, 1_000_000]);
+            table.fill(pos, &mut cos, &mut sin);
+            for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
+                let x = rng.normals(dims + 5);
+                let mut y = x.clone();
+                rope_apply(isa, &mut y, &cos, &sin, pairing);
+                let mut exact: Vec<f64> = x.iter().map(|&x| x as f64).collect();
+                for i in 0..pairs {
+                    let (a, b) = match pairing {
+                        RopePairing::Interleaved => (2 * i, 2 * i + 1),
+                        RopePairing::Halves => (i, i + pairs),
+                    };
+                    let angle = pos as f64 * 10000f64.powf(-2.0 * i as f64 / dims as f64);
+                    let (s, c) = angle.sin_cos();
+                    (exact[a], exact[b]) =
+                        (x[a] as f64 * c - x[b] as f64 * s, x[a] as f64 * s + x[b] as f64 * c);
+                }
+                let what = format!("{isa} {pairing:?} {dims} at {pos}");
+                close(&y, exact.into_iter(), 0.0, 1e-6, &what);
+                assert_eq!(y[dims..], x[dims..], "{what}: beyond the rotated elements");
+            }
+        }
+    }
+}
+
+/// The angles as ggml computes them, in f32: the angle multiplied once per pair, YaRN's ramp between
+/// two "correction dims".
+fn ggml_angles(pos: usize, dims: usize, base: f32, scaling: &RopeScaling) -> Vec<(f32, f32)> {
+    let (mut freq_scale, mut magnitude, mut yarn) = (1.0f32, 1.0f32, None);
+    match scaling {
+        RopeScaling::Linear { factor } => freq_scale = 1.0 / factor,
+        &RopeScaling::Yarn { factor, orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow } => {
+            freq_scale = 1.0 / factor;
+            magnitude = attn_factor;
+            let corr = |turns: f32| {
+                dims as f32 * (orig_ctx as f32 / (turns * 2.0 * std::f32::consts::PI)).ln()
+                    / (2.0 * base.ln())
+            };
+            let low = corr(beta_fast).floor().max(0.0);
+            let high = corr(beta_slow).ceil().min(dims as f32 - 1.0);
+            yarn = Some((low, high, ext_factor));
+            if ext_factor != 0.0 {
+                magnitude *= 1.0 + 0.1 * (1.0 / freq_scale).ln();
+            }
+        }
+        _ => {}
+    }
+    let step = base.powf(-2.0 / dims as f32);
+    let mut angle = pos as f32;
+    let mut out = Vec::new();
+    for i in 0..dims / 2 {
+        let slow = match scaling {
+            RopeScaling::Factors(f) => f[i],
+            _ => 1.0,
+        };
+        let whole = angle / slow;
+        let mut theta = freq_scale * whole;
+        if let Some((low, high, ext)) = yarn.filter(|y| y.2 != 0.0) {
+            let ramp = 1.0 - ((i as f32 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+            theta = theta * (1.0 - ramp * ext) + whole * ramp * ext;
+        }
+        out.push((theta.cos() * magnitude, theta.sin() * magnitude));
+        angle *= step;
+    }
+    out
+}
+
+#[test]
+fn rope_scalings_agree_with_ggml() {
+    let factors: Vec<f32> =
+        (0..32).map(|i| if i < 12 { 1.0 } else { 1.0 + (i - 12) as f32 * 0.4 }).collect();
+    let yarn = |factor, orig_ctx, ext_factor, attn_factor| RopeScaling::Yarn {
+        factor,
+        orig_ctx,
+        ext_factor,
+        attn_factor,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+    };
+    let scalings = [
+        RopeScaling::None,
+        RopeScaling::Linear { factor: 8.0 },
+        RopeScaling::Factors(factors),
+        yarn(4.0, 4096, 1.0, 1.0),
+        yarn(16.0, 8192, 0.7, 0.9),
+        yarn(4.0, 4096, 0.0, 1.0),
+    ];
+    for scaling in scalings {
+        for base in [10000.0, 500000.0, 1e6] {
+            let table = RopeTable::new(&RopeParams { dims: 64, base, scaling: scaling.clone() });
+            let (mut cos, mut sin) = (vec![0.0; 32], vec![0.0; 32]);
+            for pos in [0, 1, 7, 100, 5000, 100_000] {
+                table.fill(pos, &mut cos, &mut sin);
+                for (i, (c, s)) in ggml_angles(pos, 64, base, &scaling).into_iter().enumerate() {
+                    // ggml's own rounding: of the angle, once per pair.
+                    let angle = pos as f64 * (base as f64).powf(-2.0 * i as f64 / 64.0);
+                    let tolerance = 1e-6 + angle * (i as f64 + 4.0) * 2e-7;
+                    let error = (c - cos[i]).abs().max((s - sin[i]).abs()) as f64;
+                    let what = format!("{scaling:?} base {base} at {pos}, pair {i}");
+                    assert!(error <= tolerance, "{what}: {error} > {tolerance}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn yarn_keeps_fast_pairs_and_slows_slow_ones() {
+    // Far apart, as they should be whatever the tolerance above: pair 0 turns as if unscaled, the
+    // last one 4 times slower, both longer by 1 + 0.1 ln 4.
+    let scaling = RopeScaling::Yarn {
+        factor: 4.0,
+        orig_ctx: 4096,
+        ext_factor: 1.0,
+        attn_factor: 1.0,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+    };
+    let table = RopeTable::new(&RopeParams { dims: 64, base: 10000.0, scaling });
+    let (mut cos, mut sin) = (vec![0.0; 32], vec![0.0; 32]);
+    table.fill(3000, &mut cos, &mut sin);
+    let size = 1.0 + 0.1 * 4f64.ln();
+    let last = 3000.0 * 10000f64.powf(-62.0 / 64.0) / 4.0;
+    for (found, exact) in [
+        (cos[0], 3000f64.cos() * size),
+        (sin[0], 3000f64.sin() * size),
+        (cos[31], last.cos() * size),
+        (sin[31], last.sin() * size),
+    ] {
+        assert!((found as f64 - exact).abs() < 1e-6, "{found} {exact}");
+    }
+}
