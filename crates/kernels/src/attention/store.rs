@@ -59,12 +59,11 @@ impl<'a> KvWriter<'a> {
         assert!(pos < s.capacity, "position {pos} in {s:?}");
         assert_eq!(k.len(), s.kv_heads * s.k_dim, "keys of one position");
         assert_eq!(v.len(), s.kv_heads * s.v_dim, "values of one position");
-        let narrow = |from: &[f32], to: &mut [u16]| by_tier!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes);
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
             let line = (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
             for (c, part) in head.chunks(COLUMNS).enumerate() {
                 let mut halves = [0u16; COLUMNS];
-                narrow(part, &mut halves[..part.len()]);
+                narrow(isa, part, &mut halves[..part.len()]);
                 for (d, &x) in halves[..part.len()].iter().enumerate() {
                     let at = line + (c * COLUMNS + d) * LINE;
                     // SAFETY: pos < capacity, so the index is below k_len, the length checked in
@@ -78,7 +77,7 @@ impl<'a> KvWriter<'a> {
                 let (at, _) = s.value_columns(pos, c * COLUMNS);
                 let at = h * s.capacity * s.v_dim + at;
                 // SAFETY: as above, with v_len; at..at + columns.len() is this position's.
-                narrow(columns, unsafe {
+                narrow(isa, columns, unsafe {
                     std::slice::from_raw_parts_mut(self.v.add(at), columns.len())
                 });
             }
@@ -89,6 +88,11 @@ impl<'a> KvWriter<'a> {
 /// Into the range of f16; `clamp` keeps NaN.
 fn saturate(x: f32) -> f32 {
     x.clamp(-65504.0, 65504.0)
+}
+
+/// Rounds to f16, saturating.
+fn narrow(isa: Isa, from: &[f32], to: &mut [u16]) {
+    by_tier!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
 }
 
 fn narrow_scalar(from: &[f32], to: &mut [u16]) {
