@@ -21,6 +21,11 @@ pub(super) unsafe fn fill<Q: Unpack>(
     k: Range<usize>,
     p: &mut Panel,
 ) {
+    // The rows of the next panel are asked for in the order of the file while this one is
+    // unpacked: each step asks for as many bytes as it reads. With few tokens, unpacking is bound
+    // by memory, and 16 rows at once are more streams than the hardware follows.
+    let skipped = (k.start / Q::BLOCK) * Q::BYTES * rows.len();
+    let mut ahead = w.data.as_ptr().wrapping_add(rows.end * w.row_bytes + skipped);
     for tile in 0..rows.len().div_ceil(TILE) {
         let mut row = [std::ptr::null(); TILE];
         for (i, row) in row.iter_mut().enumerate() {
@@ -36,6 +41,10 @@ pub(super) unsafe fn fill<Q: Unpack>(
                 }
                 scales::<Q>(&group, g, tile, p);
                 for j in 0..left / 64 {
+                    for _ in 0..(TILE * 64 / Q::BLOCK * Q::BYTES) / 64 {
+                        _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                        ahead = ahead.wrapping_add(64);
+                    }
                     step::<Q, false>(&group, j, 4 * g + j, tile, p);
                 }
                 if !left.is_multiple_of(64) {
