@@ -204,22 +204,18 @@ impl Tokenizer {
     fn encode_spm(&self, text: &str, fragments: &[Fragment], out: &mut Vec<u32>) {
         let mut spm = Spm::default();
         let mut escaped = String::new();
-        let mut after_special = true;
         for &fragment in fragments {
             match fragment {
-                Fragment::Token(id) => {
-                    out.push(id);
-                    after_special = true;
-                }
+                Fragment::Token(id) => out.push(id),
                 Fragment::Text(from, to) => {
                     let part = text.get(from as usize..to as usize).unwrap_or_default();
                     escaped.clear();
-                    if self.add_space_prefix && after_special {
+                    // A text fragment is the first, or follows a special token.
+                    if self.add_space_prefix {
                         escaped.push(SPACE);
                     }
                     escape_spaces(part, &mut escaped);
                     spm.encode(&escaped, &self.vocab, self.ids.unknown, out);
-                    after_special = false;
                 }
             }
         }

@@ -293,9 +293,13 @@ pub(crate) fn han_and_kana(piece: Piece<'_>, ends: &mut Ends<'_>) {
     runs(piece, 0, wanted, ends);
 }
 
-/// `[一-龥ࠀ-一가-퟿]+` set apart.
+/// `[一-龥ࠀ-一가-퟿]+` set apart, but for the white space in those ranges (U+3000 and others):
+/// llama.cpp replaces it before it matches.
 pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
-    let wanted = |i| matches!(piece.char(i), '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}');
+    let wanted = |i| {
+        matches!(piece.char(i), '\u{800}'..='\u{9fa5}' | '\u{ac00}'..='\u{d7ff}')
+            && !piece.is(i, SPACE)
+    };
     runs(piece, 0, wanted, ends);
 }
 

@@ -95,7 +95,7 @@ fn deepseek() {
         &["deepseek-v3", "hunyuan-dense"],
         &["123¦4¦日本カナ¦ab¦!cd¦ !!\n¦ e\u{301}¦\t¦ x", "a¦-b¦ -¦c"],
     );
-    check(&["deepseek-coder"], &["ab¦\n¦\n¦ cd¦ ,.¦1¦2¦ ¦日本¦+"]);
+    check(&["deepseek-coder"], &["ab¦\n¦\n¦ cd¦ ,.¦1¦2¦ ¦日本¦+", "日¦\u{3000}¦ (¦本"]);
 }
 
 #[test]
