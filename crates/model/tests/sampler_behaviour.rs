@@ -112,6 +112,8 @@ fn repeated_tokens_become_less_likely() {
     assert_eq!(sampler.sample(&logits), 2);
     sampler.accept(2); // 4, 1.5, 1.25: 0 was accepted three tokens ago
     assert_eq!(sampler.sample(&logits), 0);
+    sampler.accept(0); // 2, 3, 1.25: and now 1 was
+    assert_eq!(sampler.sample(&logits), 1);
     // A negative logit is multiplied, so it sinks as well.
     let mut sampler = Sampler::new(options, 2);
     sampler.accept(0);
