@@ -1,6 +1,6 @@
 //! Gates of feed-forward layers: `gate = activation(gate) * up`.
 //!
-//! The SIMD tiers use their own exp (within 2 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
+//! The SIMD tiers use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
 //! ulp for `x > -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is
 //! amplified while the result vanishes. Infinities give their limits, NaN stays NaN.
 

@@ -1,6 +1,6 @@
 //! Softmax in place.
 //!
-//! The SIMD tiers use their own exp (within 2 ulp) and sum in vectors of f32; a result is within
+//! The SIMD tiers use their own exp (within 1 ulp) and sum in vectors of f32; a result is within
 //! `(n / 32 + 8) · 2⁻²⁴` of exact, relatively.
 
 use crate::Isa;

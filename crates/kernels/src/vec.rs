@@ -14,7 +14,7 @@ pub fn scale(isa: Isa, x: &mut [f32], s: f32) {
     by_tier!(isa, (x: &mut [f32], s: f32) -> (), scale_scalar, scale_lanes)
 }
 
-/// `x = cap * tanh(x / cap)`; tanh within 2 ulp.
+/// `x = cap * tanh(x / cap)`; tanh within 1.5 ulp.
 pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
     by_tier!(isa, (x: &mut [f32], cap: f32) -> (), softcap_scalar, softcap_lanes)
 }

@@ -18,7 +18,7 @@
 //! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept).
 //! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
 //! SIMD tiers (up to four independent sums per dot product), one multiplication by `scale` after the
-//! dot product, `exp` within 2 ulp, a weighted sum per block of 64 positions added to the rescaled
+//! dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
 //! running one, one multiplication by the inverse of `l` at the end.
 //!
 //! # Masks
