@@ -113,16 +113,13 @@ unsafe fn tokens<T: Tile>(
             tile::<T, TOKENS>(rows.clone(), k.clone(), x, t, out, p);
             t += TOKENS;
         }
-        if n - t >= 4 {
-            tile::<T, 4>(rows.clone(), k.clone(), x, t, out, p);
-            t += 4;
-        }
-        if n - t >= 2 {
-            tile::<T, 2>(rows.clone(), k.clone(), x, t, out, p);
-            t += 2;
-        }
-        if n > t {
-            tile::<T, 1>(rows, k, x, t, out, p);
+        match n - t {
+            1 => tile::<T, 1>(rows, k, x, t, out, p),
+            2 => tile::<T, 2>(rows, k, x, t, out, p),
+            3 => tile::<T, 3>(rows, k, x, t, out, p),
+            4 => tile::<T, 4>(rows, k, x, t, out, p),
+            5 => tile::<T, 5>(rows, k, x, t, out, p),
+            _ => {}
         }
     }
 }
