@@ -52,7 +52,8 @@ pub fn measure(threads: usize, isa: Isa) -> Limits {
 
 /// The most that `threads` threads together do per second: each prepares once, then all work at
 /// the same time, `passes` times; `work` returns how much it did. The fastest pass counts, from
-/// the common start to the last thread's end.
+/// the first thread's start to the last one's end. The threads take the time themselves: one more
+/// that only watched would have no core to run on.
 fn best<T>(
     threads: usize,
     passes: usize,
@@ -60,33 +61,29 @@ fn best<T>(
     work: impl Fn(&T) -> u64 + Sync,
 ) -> f64 {
     let threads = threads.max(1);
-    let barrier = Barrier::new(threads + 1);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    let prepared = prepare();
-                    let mut done = 0;
-                    for _ in 0..passes {
-                        barrier.wait();
-                        done = work(&prepared);
-                        barrier.wait();
-                    }
-                    done
-                })
-            })
-            .collect();
-        let mut seconds = f64::INFINITY;
-        for _ in 0..passes {
-            barrier.wait();
-            let began = Instant::now();
-            barrier.wait();
-            seconds = seconds.min(began.elapsed().as_secs_f64());
-        }
+    let barrier = Barrier::new(threads);
+    let runs: Vec<Vec<(Instant, Instant, u64)>> = thread::scope(|scope| {
+        let run = || {
+            let prepared = prepare();
+            let pass = |_| {
+                barrier.wait();
+                let began = Instant::now();
+                let done = work(&prepared);
+                (began, Instant::now(), done)
+            };
+            (0..passes).map(pass).collect()
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
         // A panic there has already ended the process through the hook.
-        let done: u64 = workers.into_iter().map(|w| w.join().unwrap_or(0)).sum();
-        done as f64 / seconds
-    })
+        workers.into_iter().filter_map(|w| w.join().ok()).collect()
+    });
+    let rate = |pass: usize| {
+        let began = runs.iter().map(|r| r[pass].0).min()?;
+        let ended = runs.iter().map(|r| r[pass].1).max()?;
+        let done: u64 = runs.iter().map(|r| r[pass].2).sum();
+        Some(done as f64 / (ended - began).as_secs_f64())
+    };
+    (0..passes).filter_map(rate).fold(0.0, f64::max)
 }
 
 #[cfg(test)]
