@@ -4,7 +4,7 @@
 use super::scalar;
 use crate::matmul::unpack::avx2::Unpack;
 use crate::matmul::{Activations, Matrix};
-use crate::quant::{self, Quant};
+use crate::quant::{self, Quant, with_quant};
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -15,24 +15,20 @@ use std::ops::Range;
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
-        match w.weight_type() {
-            WeightType::Q4_0 => quantized::<quant::Q4_0>(w, rows, x, out),
-            WeightType::Q4_1 => quantized::<quant::Q4_1>(w, rows, x, out),
-            WeightType::Q5_0 => quantized::<quant::Q5_0>(w, rows, x, out),
-            WeightType::Q5_1 => quantized::<quant::Q5_1>(w, rows, x, out),
-            WeightType::Q8_0 => quantized::<quant::Q8_0>(w, rows, x, out),
-            WeightType::Q4_K => quantized::<quant::Q4K>(w, rows, x, out),
-            WeightType::Q5_K => quantized::<quant::Q5K>(w, rows, x, out),
-            WeightType::Q6_K => quantized::<quant::Q6K>(w, rows, x, out),
-            WeightType::F32 => float(rows, w, x, out, |p| _mm256_loadu_ps(p.cast())),
-            WeightType::F16 => {
-                float(rows, w, x, out, |p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast())))
+        with_quant!(
+            w.weight_type(),
+            Q => quantized::<Q>(w, rows, x, out),
+            match w.weight_type() {
+                WeightType::F32 => float(rows, w, x, out, |p| _mm256_loadu_ps(p.cast())),
+                WeightType::F16 => {
+                    float(rows, w, x, out, |p| _mm256_cvtph_ps(_mm_loadu_si128(p.cast())))
+                }
+                _ => float(rows, w, x, out, |p| {
+                    let v = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v))
+                }),
             }
-            WeightType::BF16 => float(rows, w, x, out, |p| {
-                let v = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(v))
-            }),
-        }
+        )
     }
 }
 

@@ -9,7 +9,7 @@
 use super::scalar;
 use crate::matmul::unpack::avx512::{Group, Unpack, lane_scales, two_scales};
 use crate::matmul::{Activations, Matrix};
-use crate::quant;
+use crate::quant::with_quant;
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -31,24 +31,20 @@ const LONG: usize = 12 * 1024;
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
-        match w.weight_type() {
-            WeightType::Q4_0 => quantized::<quant::Q4_0>(w, rows, x, out),
-            WeightType::Q4_1 => quantized::<quant::Q4_1>(w, rows, x, out),
-            WeightType::Q5_0 => quantized::<quant::Q5_0>(w, rows, x, out),
-            WeightType::Q5_1 => quantized::<quant::Q5_1>(w, rows, x, out),
-            WeightType::Q8_0 => quantized::<quant::Q8_0>(w, rows, x, out),
-            WeightType::Q4_K => quantized::<quant::Q4K>(w, rows, x, out),
-            WeightType::Q5_K => quantized::<quant::Q5K>(w, rows, x, out),
-            WeightType::Q6_K => quantized::<quant::Q6K>(w, rows, x, out),
-            WeightType::F32 => float(rows, w, x, out, |p| _mm512_loadu_ps(p.cast())),
-            WeightType::F16 => {
-                float(rows, w, x, out, |p| _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
+        with_quant!(
+            w.weight_type(),
+            Q => quantized::<Q>(w, rows, x, out),
+            match w.weight_type() {
+                WeightType::F32 => float(rows, w, x, out, |p| _mm512_loadu_ps(p.cast())),
+                WeightType::F16 => {
+                    float(rows, w, x, out, |p| _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())))
+                }
+                _ => float(rows, w, x, out, |p| {
+                    let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
+                }),
             }
-            WeightType::BF16 => float(rows, w, x, out, |p| {
-                let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
-            }),
-        }
+        )
     }
 }
 

@@ -6,7 +6,7 @@
 use super::{PANEL_ROWS, Panel, avx512_panel};
 use crate::matmul::unpack::avx512::{Unpack, two_scales};
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{self, Quant};
+use crate::quant::{Quant, with_quant};
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -27,15 +27,10 @@ pub(super) unsafe fn panel(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        match w.weight_type() {
-            WeightType::Q4_0 => quantized::<quant::Q4_0>(w, rows, k, x, out, p),
-            WeightType::Q4_1 => quantized::<quant::Q4_1>(w, rows, k, x, out, p),
-            WeightType::Q5_0 => quantized::<quant::Q5_0>(w, rows, k, x, out, p),
-            WeightType::Q5_1 => quantized::<quant::Q5_1>(w, rows, k, x, out, p),
-            WeightType::Q8_0 => quantized::<quant::Q8_0>(w, rows, k, x, out, p),
-            WeightType::Q4_K => quantized::<quant::Q4K>(w, rows, k, x, out, p),
-            WeightType::Q5_K => quantized::<quant::Q5K>(w, rows, k, x, out, p),
-            WeightType::Q6_K => quantized::<quant::Q6K>(w, rows, k, x, out, p),
+        with_quant!(
+            w.weight_type(),
+            Q => quantized::<Q>(w, rows, k, x, out, p),
+            match w.weight_type() {
             WeightType::F32 => {
                 avx512_panel::fill_float(w, rows.clone(), k.clone(), p, |at, n| {
                     _mm512_maskz_loadu_ps(first(n), at.cast())
@@ -48,14 +43,15 @@ pub(super) unsafe fn panel(
                 });
                 tokens::<Float>(rows, k, x, out, p);
             }
-            WeightType::BF16 => {
+            _ => {
                 avx512_panel::fill_float(w, rows.clone(), k.clone(), p, |at, n| {
                     let v = _mm256_maskz_loadu_epi16(first(n), at.cast());
                     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(v)))
                 });
                 tokens::<Float>(rows, k, x, out, p);
             }
-        }
+            }
+        )
     }
 }
 
