@@ -14,6 +14,7 @@ use std::collections::BinaryHeap;
 
 use super::alphabet;
 use super::error::TokenizerError;
+use super::symbols::{NONE, Symbol, char_len, cut, join};
 use super::table::Strings;
 use super::vocab::{Vocab, spell_byte};
 
@@ -46,18 +47,6 @@ impl Merges {
         self.pairs.find(scratch)
     }
 }
-
-/// A symbol of the part being merged; `len` 0: it was merged into another.
-#[derive(Clone, Copy)]
-struct Symbol {
-    start: u32,
-    len: u32,
-    prev: u32,
-    next: u32,
-}
-
-/// No symbol.
-const NONE: u32 = u32::MAX;
 
 /// A pair that could be merged. Ordered by rank, then from left to right.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,24 +100,16 @@ impl Bpe {
             return;
         }
 
-        self.cut();
+        cut(&self.encoded, &mut self.symbols);
         for right in 1..self.symbols.len() as u32 {
             self.consider(right - 1, right, merges);
         }
         while let Some(Reverse(found)) = self.heap.pop() {
-            let left = self.symbols[found.left as usize];
-            let right = self.symbols[found.right as usize];
-            if left.len == 0 || right.len == 0 || left.len + right.len != found.len {
-                continue;
+            let joined = join(&mut self.symbols, found.left, found.right, found.len);
+            if let Some((prev, next)) = joined {
+                self.consider(prev, found.left, merges);
+                self.consider(found.left, next, merges);
             }
-            self.symbols[found.left as usize].len = found.len;
-            self.symbols[found.left as usize].next = right.next;
-            self.symbols[found.right as usize].len = 0;
-            if right.next != NONE {
-                self.symbols[right.next as usize].prev = found.left;
-            }
-            self.consider(left.prev, found.left, merges);
-            self.consider(found.left, right.next, merges);
         }
 
         let mut at = if self.symbols.is_empty() { NONE } else { 0 };
@@ -140,26 +121,6 @@ impl Bpe {
                 None => fall_apart(text, vocab, manner, out),
             }
             at = symbol.next;
-        }
-    }
-
-    /// One symbol per character of the encoded part.
-    fn cut(&mut self) {
-        self.symbols.clear();
-        let mut start = 0;
-        while start < self.encoded.len() {
-            let len = char_len(self.encoded[start]).min(self.encoded.len() - start);
-            let number = self.symbols.len() as u32;
-            self.symbols.push(Symbol {
-                start: start as u32,
-                len: len as u32,
-                prev: number.checked_sub(1).unwrap_or(NONE),
-                next: number + 1,
-            });
-            start += len;
-        }
-        if let Some(last) = self.symbols.last_mut() {
-            last.next = NONE;
         }
     }
 
@@ -194,16 +155,5 @@ fn fall_apart(text: &[u8], vocab: &Vocab, manner: Manner, out: &mut Vec<u32>) {
         let len = char_len(text[at]).min(text.len() - at);
         out.extend(vocab.plain_id(&text[at..at + len]));
         at += len;
-    }
-}
-
-/// The length of a UTF-8 character by its first byte.
-#[inline]
-pub(crate) fn char_len(first: u8) -> usize {
-    match first {
-        0..=0xbf => 1,
-        0xc0..=0xdf => 2,
-        0xe0..=0xef => 3,
-        _ => 4,
     }
 }

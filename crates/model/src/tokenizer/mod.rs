@@ -19,6 +19,7 @@ mod pre;
 mod special;
 mod spm;
 mod stream;
+mod symbols;
 mod table;
 mod vocab;
 

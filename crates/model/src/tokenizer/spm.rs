@@ -8,18 +8,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::bpe::char_len;
+use super::symbols::{NONE, Symbol, cut, join};
 use super::vocab::{Vocab, spell_byte};
-
-#[derive(Clone, Copy)]
-struct Symbol {
-    start: u32,
-    len: u32,
-    prev: u32,
-    next: u32,
-}
-
-const NONE: u32 = u32::MAX;
 
 /// A pair that makes a token. The greatest is merged next.
 #[derive(Clone, Copy)]
@@ -69,24 +59,16 @@ impl Spm {
         out: &mut Vec<u32>,
     ) {
         let text = text.as_bytes();
-        self.cut(text);
+        cut(text, &mut self.symbols);
         for right in 1..self.symbols.len() as u32 {
             self.consider(text, right - 1, right, vocab);
         }
         while let Some(found) = self.heap.pop() {
-            let left = self.symbols[found.left as usize];
-            let right = self.symbols[found.right as usize];
-            if left.len == 0 || right.len == 0 || left.len + right.len != found.len {
-                continue;
+            let joined = join(&mut self.symbols, found.left, found.right, found.len);
+            if let Some((prev, next)) = joined {
+                self.consider(text, prev, found.left, vocab);
+                self.consider(text, found.left, next, vocab);
             }
-            self.symbols[found.left as usize].len = found.len;
-            self.symbols[found.left as usize].next = right.next;
-            self.symbols[found.right as usize].len = 0;
-            if right.next != NONE {
-                self.symbols[right.next as usize].prev = found.left;
-            }
-            self.consider(text, left.prev, found.left, vocab);
-            self.consider(text, found.left, right.next, vocab);
         }
 
         let mut at = if self.symbols.is_empty() { NONE } else { 0 };
@@ -102,25 +84,6 @@ impl Spm {
                 }
             }
             at = symbol.next;
-        }
-    }
-
-    fn cut(&mut self, text: &[u8]) {
-        self.symbols.clear();
-        let mut start = 0;
-        while start < text.len() {
-            let len = char_len(text[start]).min(text.len() - start);
-            let number = self.symbols.len() as u32;
-            self.symbols.push(Symbol {
-                start: start as u32,
-                len: len as u32,
-                prev: number.checked_sub(1).unwrap_or(NONE),
-                next: number + 1,
-            });
-            start += len;
-        }
-        if let Some(last) = self.symbols.last_mut() {
-            last.next = NONE;
         }
     }
 
