@@ -35,7 +35,7 @@ fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
 fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
     let (rows, cols) = (w.rows(), w.cols());
     let mut act = Activations::new(tokens, cols);
-    act.begin(isa, tokens, cols, Kinds::of([w.weight_type()]));
+    act.begin(isa, tokens, cols, Kinds::of([w.kind()]));
     let x: Vec<f32> = (0..cols).map(|i| (i as f32).sin()).collect();
     for t in 0..tokens {
         act.put(t, &x);

@@ -4,7 +4,7 @@
 //! thread. Each kernel exists as portable scalar code and, where it pays, for AVX2 and for AVX-512
 //! (with VNNI); the caller passes the [`Isa`] that was chosen once at run time.
 //!
-//! Matrices stay in the canonical GGUF block layout, in place in the mapped file.
+//! Matrices are read where they lie, in GGUF's own blocks or in the packed layout of [`tiles`].
 
 pub mod attention;
 pub mod dequant;
@@ -18,10 +18,11 @@ pub mod peak;
 mod quant;
 pub mod rope;
 pub mod softmax;
+pub mod tiles;
 pub mod types;
 pub mod vec;
 
 pub use dequant::dequantize_row;
 pub use isa::Isa;
 pub use matmul::{Activations, Kinds, MatmulScratch, Matrix, Output, matmul, piece_rows};
-pub use types::WeightType;
+pub use types::{Layout, WeightType};

@@ -131,7 +131,7 @@ impl Quant for Q8_0 {
 
 /// The 6-bit scale and minimum of group `g` of a Q4_K or Q5_K block; `s` are its 12 bytes.
 #[inline(always)]
-fn scale_min_k(s: &[u8], g: usize) -> (u8, u8) {
+pub(crate) fn scale_min_k(s: &[u8], g: usize) -> (u8, u8) {
     if g < 4 {
         (s[g] & 63, s[g + 4] & 63)
     } else {

@@ -34,6 +34,15 @@ pub enum WeightType {
     Q6_K,
 }
 
+/// How the weights of a matrix are arranged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// GGUF's: row after row of blocks.
+    Rows,
+    /// Packed: tiles of 16 interleaved rows, see [`crate::tiles`].
+    Tiles,
+}
+
 impl WeightType {
     /// Every type, in the order of their GGUF ids.
     pub const ALL: [WeightType; 11] = [

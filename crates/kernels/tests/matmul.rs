@@ -7,44 +7,7 @@ mod common;
 use alight_kernels::{
     Activations, Isa, Kinds, MatmulScratch, Matrix, Output, WeightType, dequantize_row, matmul,
 };
-use common::Rng;
-
-fn uniform(rng: &mut Rng, low: f32, high: f32) -> f32 {
-    low + (high - low) * rng.unit() as f32
-}
-
-/// Random blocks with sane scales: random bytes, then every f16 field replaced.
-fn random_blocks(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
-    let mut bytes = vec![0u8; ty.row_bytes(cols).unwrap() * rows];
-    if ty.is_float() {
-        for (i, b) in bytes.chunks_exact_mut(ty.block_bytes()).enumerate() {
-            let v = uniform(rng, -1.0, 1.0) * if i % 97 == 0 { 30.0 } else { 1.0 };
-            match ty {
-                WeightType::F32 => b.copy_from_slice(&v.to_le_bytes()),
-                WeightType::F16 => {
-                    b.copy_from_slice(&alight_kernels::half::f32_to_f16(v).to_le_bytes())
-                }
-                _ => b.copy_from_slice(&alight_kernels::half::f32_to_bf16(v).to_le_bytes()),
-            }
-        }
-        return bytes;
-    }
-    for b in bytes.iter_mut() {
-        *b = rng.next() as u8;
-    }
-    let fields: &[usize] = match ty {
-        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => &[0, 2],
-        WeightType::Q6_K => &[208],
-        _ => &[0],
-    };
-    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        for &f in fields {
-            let d = alight_kernels::half::f32_to_f16(uniform(rng, -0.05, 0.05));
-            block[f..f + 2].copy_from_slice(&d.to_le_bytes());
-        }
-    }
-    bytes
-}
+use common::{Rng, random_blocks, uniform};
 
 /// Activations as networks have them: mostly small, a few large.
 fn random_activations(rng: &mut Rng, n: usize) -> Vec<f32> {
@@ -96,7 +59,7 @@ impl Case {
         let w = Matrix::new(self.ty, &self.blocks, self.rows, self.cols).unwrap();
         // Larger than needed, and dirty, so that stale contents would show.
         let mut act = Activations::new(self.tokens + 1, self.cols + 300);
-        act.begin(isa, self.tokens, self.cols, Kinds::of([self.ty]));
+        act.begin(isa, self.tokens, self.cols, Kinds::of([w.kind()]));
         for t in 0..self.tokens {
             act.put(t, &vec![1e3; self.cols]);
         }
@@ -200,7 +163,7 @@ fn hostile_blocks_are_computed_without_harm() {
             for isa in Isa::available() {
                 for tokens in [1, 3] {
                     let mut act = Activations::new(tokens, 512);
-                    act.begin(isa, tokens, 512, Kinds::of([ty]));
+                    act.begin(isa, tokens, 512, Kinds::of([w.kind()]));
                     for t in 0..tokens {
                         let mut x = random_activations(&mut rng, 512);
                         (x[0], x[100], x[200]) = (f32::NAN, f32::INFINITY, -1e-42);
@@ -232,7 +195,7 @@ fn zero_and_tiny_activations_give_zero() {
         for isa in Isa::available() {
             for (tokens, x) in [(1, 0.0), (2, 0.0), (1, 1e-45), (2, 1e-45)] {
                 let mut act = Activations::new(tokens, 512);
-                act.begin(isa, tokens, 512, Kinds::of([ty]));
+                act.begin(isa, tokens, 512, Kinds::of([w.kind()]));
                 for t in 0..tokens {
                     act.put(t, &[x; 512]);
                 }

@@ -22,7 +22,6 @@ mod attention;
 mod buffers;
 
 use alight_kernels::attention::AttentionParams;
-use alight_kernels::dequant::dequantize_row;
 use alight_kernels::matmul::{Activations, Kinds, Matrix, Output, matmul};
 use alight_kernels::norm::{rms_norm, rms_norm_in_place};
 use alight_kernels::rope::{RopeTable, rope_apply};
@@ -87,7 +86,7 @@ impl<'m> Net<'m> {
     pub(crate) fn new(model: &'m Model) -> Net<'m> {
         let config = model.config();
         let (weights, maps) = (model.weights(), model.maps());
-        let kinds = |ms: &[&Matrix<'_>]| Kinds::of(ms.iter().map(|m| m.weight_type()));
+        let kinds = |ms: &[&Matrix<'_>]| Kinds::of(ms.iter().map(|m| m.kind()));
         let layers = weights.layers.iter().enumerate().map(|(i, w)| {
             let [q, k, v, o, gate, up, down] = w.matrices().map(|m| m.view(maps));
             let local = config.is_local(i);
@@ -161,7 +160,7 @@ impl<'m> Net<'m> {
             self.each_token(n, &|i, _| {
                 // SAFETY: each token is one unit's.
                 let row = unsafe { x.row_mut(i, 0..d) };
-                dequantize_row(self.embed.weight_type(), self.embed.row(tokens[i] as usize), row);
+                self.embed.dequantize_row(tokens[i] as usize, row);
                 if c.embedding_scale != 1.0 {
                     vec::scale(isa, row, c.embedding_scale);
                 }
@@ -248,7 +247,7 @@ impl<'m> Net<'m> {
         let Buffers { x, acts, threads, .. } = b;
         let x = Output::new(x, d);
         let threads = &*threads;
-        let kinds = Kinds::of([self.output.weight_type()]);
+        let kinds = Kinds::of([self.output.kind()]);
         self.pack(acts, n, d, kinds, &|i, thread, put| {
             // SAFETY: each token is one unit's, each thread's scratch one unit's at a time.
             let (x, s) = unsafe { (x.row_mut(first + i, 0..d), threads.get(thread)) };

@@ -16,7 +16,7 @@
 //! Float weights read the values themselves, `[T][K]` f32.
 
 use crate::isa::Isa;
-use crate::types::WeightType;
+use crate::types::{Layout, WeightType};
 
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
@@ -25,21 +25,32 @@ const WIDE: f32 = 32512.0;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kinds {
     float: bool,
-    quantized: bool,
+    rows: bool,
+    tiles: bool,
 }
 
 impl Kinds {
-    /// The kinds that these weight types need.
-    pub fn of(types: impl IntoIterator<Item = WeightType>) -> Kinds {
-        types.into_iter().fold(Kinds::default(), |k, ty| Kinds {
+    /// The kinds that these matrices need: the [`kind`](super::Matrix::kind) of each.
+    pub fn of(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> Kinds {
+        matrices.into_iter().fold(Kinds::default(), |k, (ty, layout)| Kinds {
             float: k.float || ty.is_float(),
-            quantized: k.quantized || !ty.is_float(),
+            rows: k.rows || !ty.is_float() && layout == Layout::Rows,
+            tiles: k.tiles || !ty.is_float() && layout == Layout::Tiles,
         })
     }
 
-    /// Whether activations of these kinds can be multiplied with a matrix of type `ty`.
-    pub fn covers(self, ty: WeightType) -> bool {
-        if ty.is_float() { self.float } else { self.quantized }
+    /// Whether activations of these kinds can be multiplied with a matrix of this kind.
+    pub fn covers(self, (ty, layout): (WeightType, Layout)) -> bool {
+        match layout {
+            _ if ty.is_float() => self.float,
+            Layout::Rows => self.rows,
+            Layout::Tiles => self.tiles,
+        }
+    }
+
+    /// Whether any of the matrices is quantised.
+    fn quantized(self) -> bool {
+        self.rows || self.tiles
     }
 }
 
@@ -99,7 +110,7 @@ impl Activations {
             self.max_cols
         );
         assert!(
-            !kinds.quantized || cols.is_multiple_of(32),
+            !kinds.quantized() || cols.is_multiple_of(32),
             "quantised weights come in groups of 32"
         );
         (self.isa, self.tokens, self.cols, self.kinds) = (isa, tokens, cols, kinds);
@@ -229,7 +240,7 @@ impl ActSlots<'_> {
             if self.kinds.float {
                 std::ptr::copy_nonoverlapping(x.as_ptr(), self.float.add(t * k), k);
             }
-            if !self.kinds.quantized {
+            if !self.kinds.quantized() {
                 return;
             }
             if self.tokens == 1 {

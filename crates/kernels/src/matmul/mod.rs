@@ -1,4 +1,4 @@
-//! `y[t, n] = Σ_k W[n, k] · x[t, k]` with `W` left in its canonical GGUF blocks.
+//! `y[t, n] = Σ_k W[n, k] · x[t, k]` with `W` where it lies: in GGUF's blocks, or packed in tiles.
 //!
 //! Two ways, chosen by the number of tokens when the activations are packed:
 //!
@@ -27,14 +27,20 @@ mod unpack;
 pub use activations::{ActSlots, Activations, Kinds};
 pub use gemm::MatmulScratch;
 
-use crate::types::WeightType;
+use crate::dequant::dequantize_row;
+use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::isa::Isa;
+use crate::quant::Group32;
+use crate::tiles::{self, TILE_ROWS, Tiled};
+use crate::types::{Layout, WeightType};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A weight matrix `[rows, cols]`, row-major, in GGUF blocks along `cols`.
+/// A weight matrix `[rows, cols]` in GGUF blocks along `cols`, or in tiles of such rows.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
+    layout: Layout,
     ty: WeightType,
     data: &'a [u8],
     rows: usize,
@@ -52,6 +58,13 @@ pub enum MatrixError {
         /// Weights per row.
         cols: usize,
     },
+    /// The type or the number of rows has no packed form.
+    NotPackable {
+        /// The weight type.
+        ty: WeightType,
+        /// Rows of the matrix.
+        rows: usize,
+    },
     /// The bytes are not `rows` rows long.
     Size {
         /// Bytes needed, or `None` if the number overflows.
@@ -67,6 +80,9 @@ impl fmt::Display for MatrixError {
             MatrixError::RaggedRow { ty, cols } => {
                 write!(f, "a row of {cols} weights is not a whole number of {ty} blocks")
             }
+            MatrixError::NotPackable { ty, rows } => {
+                write!(f, "{rows} rows of {ty} have no packed form, which takes tiles of 16 rows")
+            }
             MatrixError::Size { expected: Some(e), found } => {
                 write!(f, "the matrix takes {e} bytes, found {found}")
             }
@@ -80,24 +96,54 @@ impl fmt::Display for MatrixError {
 impl std::error::Error for MatrixError {}
 
 impl<'a> Matrix<'a> {
-    /// A view of `data` as `rows` × `cols` weights of type `ty`.
+    /// A view of `data` as `rows` × `cols` weights of type `ty` in GGUF's layout.
+    ///
+    /// # Errors
+    /// If a row is not a whole number of blocks, or `data` is not as long as all rows.
     pub fn new(
         ty: WeightType,
         data: &'a [u8],
         rows: usize,
         cols: usize,
     ) -> Result<Matrix<'a>, MatrixError> {
+        Matrix::with_layout(Layout::Rows, ty, data, rows, cols)
+    }
+
+    /// As [`Matrix::new`], in either layout.
+    ///
+    /// # Errors
+    /// As [`Matrix::new`], and if the matrix has no packed form but should be in it.
+    pub fn with_layout(
+        layout: Layout,
+        ty: WeightType,
+        data: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> Result<Matrix<'a>, MatrixError> {
+        if layout == Layout::Tiles && !tiles::packable(ty, rows, ty.block_len()) {
+            return Err(MatrixError::NotPackable { ty, rows });
+        }
         let row_bytes = ty.row_bytes(cols).ok_or(MatrixError::RaggedRow { ty, cols })?;
         let expected = row_bytes.checked_mul(rows);
         if expected != Some(data.len()) {
             return Err(MatrixError::Size { expected, found: data.len() });
         }
-        Ok(Matrix { ty, data, rows, cols, row_bytes })
+        Ok(Matrix { layout, ty, data, rows, cols, row_bytes })
     }
 
     /// The weight type.
     pub fn weight_type(&self) -> WeightType {
         self.ty
+    }
+
+    /// How the weights are arranged.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// What decides which activations it needs.
+    pub fn kind(&self) -> (WeightType, Layout) {
+        (self.ty, self.layout)
     }
 
     /// Output features.
@@ -115,9 +161,60 @@ impl<'a> Matrix<'a> {
         self.data
     }
 
-    /// The bytes of one row.
-    pub fn row(&self, r: usize) -> &'a [u8] {
+    /// Row `r` as floats; `out` is `[cols]`.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` has another length.
+    pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
+        assert!(r < self.rows && out.len() == self.cols, "no such row, or another length");
+        match self.layout {
+            Layout::Rows => dequantize_row(self.ty, self.row(r), out),
+            Layout::Tiles => {
+                // The row's blocks, one after the other, made canonical again.
+                let mut block = [0; 256];
+                let block = &mut block[..self.ty.block_bytes()];
+                let units = self.tile(r / TILE_ROWS).chunks_exact(TILE_ROWS * block.len());
+                for (unit, out) in units.zip(out.chunks_exact_mut(self.ty.block_len())) {
+                    tiles::unpack_block(self.ty, unit, r % TILE_ROWS, block);
+                    dequantize_row(self.ty, block, out);
+                }
+            }
+        }
+    }
+
+    /// The bytes of one row, which must not be in a tile.
+    fn row(&self, r: usize) -> &'a [u8] {
+        debug_assert!(self.layout == Layout::Rows);
         &self.data[r * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// The bytes of the tile of rows `16i .. 16i + 16`.
+    fn tile(&self, i: usize) -> &'a [u8] {
+        debug_assert!(self.layout == Layout::Tiles);
+        &self.data[TILE_ROWS * i * self.row_bytes..][..TILE_ROWS * self.row_bytes]
+    }
+
+    /// Weight `k` of row `r` of a packed F16 or BF16 matrix.
+    #[inline(always)]
+    fn tile_float(&self, r: usize, k: usize) -> f32 {
+        let at = 2 * (TILE_ROWS * k + r % TILE_ROWS);
+        let tile = self.tile(r / TILE_ROWS);
+        let bits = u16::from_le_bytes([tile[at], tile[at + 1]]);
+        if self.ty == WeightType::F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
+    }
+
+    /// Weights `32·b .. 32·b + 32` of row `r`, wherever they lie.
+    #[inline(always)]
+    fn group<Q: Tiled>(&self, r: usize, b: usize) -> Group32 {
+        let (at, g) = (b / (Q::BLOCK / 32), b % (Q::BLOCK / 32));
+        match self.layout {
+            Layout::Rows => Q::group(&self.row(r)[at * Q::BYTES..][..Q::BYTES], g),
+            Layout::Tiles => {
+                let unit = TILE_ROWS * Q::BYTES;
+                let unit = &self.tile(r / TILE_ROWS)[at * unit..][..unit];
+                Q::tile_group(unit, r % TILE_ROWS, g)
+            }
+        }
     }
 }
 
@@ -191,8 +288,9 @@ pub unsafe fn matmul(
 ) {
     assert!(rows.start <= rows.end && rows.end <= w.rows, "rows outside the matrix");
     assert_eq!(w.cols, x.cols(), "the activations do not fit the matrix");
-    assert!(x.kinds().covers(w.ty), "the activations were not packed for {}", w.ty);
+    assert!(x.kinds().covers(w.kind()), "the activations were not packed for {}", w.ty);
     assert!(rows.end <= out.stride && (x.tokens() - 1) * out.stride + rows.end <= out.len);
+    assert!(w.layout == Layout::Rows || x.isa() == Isa::Scalar, "no kernels for tiles yet");
     if x.tokens() == 1 {
         // SAFETY: the elements are ours by the caller's promise.
         let out = unsafe { out.row_mut(0, rows.clone()) };

@@ -1,6 +1,8 @@
-//! Shared by the tests: a small deterministic random number generator.
+//! Shared by the tests: a small deterministic random number generator, and random weights.
 
 #![allow(dead_code)]
+
+use alight_kernels::WeightType;
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Rng(pub u64);
@@ -36,4 +38,42 @@ impl Rng {
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.range(0, from.len())]
     }
+}
+
+/// In `low..high`.
+pub fn uniform(rng: &mut Rng, low: f32, high: f32) -> f32 {
+    low + (high - low) * rng.unit() as f32
+}
+
+/// Random blocks with sane scales: random bytes, then every f16 field replaced.
+pub fn random_blocks(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; ty.row_bytes(cols).unwrap() * rows];
+    if ty.is_float() {
+        for (i, b) in bytes.chunks_exact_mut(ty.block_bytes()).enumerate() {
+            let v = uniform(rng, -1.0, 1.0) * if i % 97 == 0 { 30.0 } else { 1.0 };
+            match ty {
+                WeightType::F32 => b.copy_from_slice(&v.to_le_bytes()),
+                WeightType::F16 => {
+                    b.copy_from_slice(&alight_kernels::half::f32_to_f16(v).to_le_bytes())
+                }
+                _ => b.copy_from_slice(&alight_kernels::half::f32_to_bf16(v).to_le_bytes()),
+            }
+        }
+        return bytes;
+    }
+    for b in bytes.iter_mut() {
+        *b = rng.next() as u8;
+    }
+    let fields: &[usize] = match ty {
+        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => &[0, 2],
+        WeightType::Q6_K => &[208],
+        _ => &[0],
+    };
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        for &f in fields {
+            let d = alight_kernels::half::f32_to_f16(uniform(rng, -0.05, 0.05));
+            block[f..f + 2].copy_from_slice(&d.to_le_bytes());
+        }
+    }
+    bytes
 }

@@ -2,29 +2,27 @@
 
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::matmul::{Activations, Matrix};
-use crate::quant::{Quant, with_quant};
-use crate::types::WeightType;
+use crate::quant::with_quant;
+use crate::tiles::Tiled;
+use crate::types::{Layout, WeightType};
 use std::ops::Range;
 
 pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     let ty = w.weight_type();
     for (r, out) in rows.zip(out) {
-        let row = w.row(r);
-        *out = with_quant!(ty, Q => quantized::<Q>(row, x), float(ty, row, x.float(0)));
+        *out = with_quant!(ty, Q => quantized::<Q>(w, r, x), float_row(w, r, x.float(0)));
     }
 }
 
 /// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 (16 for two scales).
 #[inline(always)]
-pub(super) fn quantized<Q: Quant>(row: &[u8], x: &Activations) -> f32 {
+fn quantized<Q: Tiled>(w: &Matrix<'_>, r: usize, x: &Activations) -> f32 {
     let (xq, s32, scale) = (x.q16(), x.s32(), x.scale());
-    let per_block = Q::BLOCK / 32;
     let mut total = 0f32;
     let mut group = 0f32;
     let count = xq.len() / 32;
     for b in 0..count {
-        let block = &row[b / per_block * Q::BYTES..][..Q::BYTES];
-        let u = Q::group(block, b % per_block);
+        let u = w.group::<Q>(r, b);
         let xb = &xq[32 * b..][..32];
         let mut sums = [0i32; 2];
         for (i, &xq) in xb.iter().enumerate() {
@@ -40,6 +38,18 @@ pub(super) fn quantized<Q: Quant>(row: &[u8], x: &Activations) -> f32 {
         }
     }
     total
+}
+
+/// As [`float`], for a row in either layout.
+fn float_row(w: &Matrix<'_>, r: usize, x: &[f32]) -> f32 {
+    if w.layout() == Layout::Rows {
+        return float(w.weight_type(), w.row(r), x);
+    }
+    let mut acc = [0f32; 8];
+    for (k, &x) in x.iter().enumerate() {
+        acc[k % 8] += w.tile_float(r, k) * x;
+    }
+    acc.iter().sum()
 }
 
 /// Σ w·x in eight partial sums.

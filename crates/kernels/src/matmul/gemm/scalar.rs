@@ -4,6 +4,8 @@ use super::{PANEL_ROWS, Panel};
 use crate::dequant::dequantize_row;
 use crate::matmul::{Activations, Matrix, Output};
 use crate::quant::{self, Quant, with_quant};
+use crate::tiles::Tiled;
+use crate::types::Layout;
 use std::ops::Range;
 
 /// # Safety
@@ -34,12 +36,10 @@ pub(super) unsafe fn panel(
 
 /// Unpacks the panel.
 #[inline(always)]
-pub(super) fn fill<Q: Quant>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
-    let per_block = Q::BLOCK / 32;
+pub(super) fn fill<Q: Tiled>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
     for (i, r) in rows.enumerate() {
-        let row = w.row(r);
         for (b, g) in (k.start / 32..k.end / 32).enumerate() {
-            let u = Q::group(&row[g / per_block * Q::BYTES..][..Q::BYTES], g % per_block);
+            let u = w.group::<Q>(r, g);
             let mut sums = [0i32; 2];
             for (j, q) in u.q.chunks_exact(4).enumerate() {
                 for (l, &q) in q.iter().enumerate() {
@@ -109,7 +109,17 @@ pub(super) fn fill_float(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p:
     let mut row = [0f32; super::MAX_K_FLOAT];
     for (i, r) in rows.enumerate() {
         let row = &mut row[..k.len()];
-        dequantize_row(w.weight_type(), &w.row(r)[k.start * size..k.end * size], row);
+        match w.layout() {
+            Layout::Rows => {
+                let bytes = &w.row(r)[k.start * size..k.end * size];
+                dequantize_row(w.weight_type(), bytes, row);
+            }
+            Layout::Tiles => {
+                for (v, k) in row.iter_mut().zip(k.clone()) {
+                    *v = w.tile_float(r, k);
+                }
+            }
+        }
         for (j, &v) in row.iter().enumerate() {
             p.float[j * PANEL_ROWS + i] = v;
         }

@@ -1,0 +1,227 @@
+//! Which parts of a block go where in a unit of a tile, and moving them there and back.
+
+use super::TILE_ROWS;
+use crate::types::WeightType;
+
+/// A part of a block, in the order in which parts follow one another in a unit.
+pub(super) enum Field {
+    /// `count` elements of 1, 2 or 4 bytes from byte `at` on, each transposed by itself.
+    Elements { at: usize, size: usize, count: usize },
+    /// Signed bytes from `at` on, as lines, held with the sign bit turned over.
+    Signed { at: usize, count: usize },
+    /// 32 fifth bits of Q5_0 and Q5_1: bit `i` belongs to weight `i`.
+    Bits32 { at: usize },
+    /// 256 fifth bits of Q5_K: bit `g` of byte `i` belongs to weight `32g + i`.
+    Bits256 { at: usize },
+}
+
+use Field::{Bits32, Bits256, Elements, Signed};
+
+const fn halves(at: usize, count: usize) -> Field {
+    Elements { at, size: 2, count }
+}
+
+const fn lines(at: usize, count: usize) -> Field {
+    Elements { at, size: 4, count }
+}
+
+/// The fields of a type's block; together they are all its bytes.
+pub(super) const fn of(ty: WeightType) -> &'static [Field] {
+    const SCALES_K: Field = Elements { at: 4, size: 1, count: 12 };
+    match ty {
+        WeightType::Q4_0 => const { &[halves(0, 1), lines(2, 4)] },
+        WeightType::Q4_1 => const { &[halves(0, 2), lines(4, 4)] },
+        WeightType::Q5_0 => const { &[halves(0, 1), Bits32 { at: 2 }, lines(6, 4)] },
+        WeightType::Q5_1 => const { &[halves(0, 2), Bits32 { at: 4 }, lines(8, 4)] },
+        WeightType::Q8_0 => const { &[halves(0, 1), Signed { at: 2, count: 8 }] },
+        WeightType::Q4_K => const { &[halves(0, 2), SCALES_K, lines(16, 32)] },
+        WeightType::Q5_K => const { &[halves(0, 2), SCALES_K, Bits256 { at: 16 }, lines(48, 32)] },
+        WeightType::Q6_K => {
+            const {
+                &[
+                    halves(208, 1),
+                    Elements { at: 192, size: 1, count: 16 },
+                    lines(128, 16),
+                    lines(0, 32),
+                ]
+            }
+        }
+        WeightType::F16 | WeightType::BF16 => const { &[halves(0, 1)] },
+        WeightType::F32 => const { &[] },
+    }
+}
+
+/// Puts a block into a unit, as that of row `r`. The unit's masks must have been zeroed.
+#[inline(always)]
+pub(super) fn pack(fields: &[Field], block: &[u8], r: usize, mut unit: &mut [u8]) {
+    for field in fields {
+        let (part, rest) = unit.split_at_mut(field.unit_bytes());
+        match *field {
+            Elements { at, size: 1, count } => scatter::<1>(&block[at..], count, r, part),
+            Elements { at, size: 2, count } => scatter::<2>(&block[at..], count, r, part),
+            Elements { at, count, .. } => scatter::<4>(&block[at..], count, r, part),
+            Signed { at, count } => {
+                for e in 0..count {
+                    let v = u32_at(block, at + 4 * e) ^ 0x8080_8080;
+                    part[part_at(r, e, 4)..][..4].copy_from_slice(&v.to_le_bytes());
+                }
+            }
+            Bits32 { at } => {
+                let bits = u64::from(u32_at(block, at));
+                for i in 0..8 {
+                    or_mask(part, i, ((bits >> first_bit32(i)) & 15) << (4 * r));
+                }
+            }
+            Bits256 { at } => {
+                for l in 0..8 {
+                    let bytes = u32_at(block, at + 4 * l);
+                    for g in 0..8 {
+                        or_mask(part, mask256(g, l), u64::from(nibble(bytes >> g)) << (4 * r));
+                    }
+                }
+            }
+        }
+        unit = rest;
+    }
+}
+
+/// The inverse of [`pack`]: the block of row `r` of a unit.
+#[inline(always)]
+pub(super) fn unpack(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
+    for field in fields {
+        let (part, rest) = unit.split_at(field.unit_bytes());
+        match *field {
+            Elements { at, size: 1, count } => gather::<1>(part, r, count, &mut block[at..]),
+            Elements { at, size: 2, count } => gather::<2>(part, r, count, &mut block[at..]),
+            Elements { at, count, .. } => gather::<4>(part, r, count, &mut block[at..]),
+            Signed { at, count } => {
+                for e in 0..count {
+                    let v = u32_at(part, part_at(r, e, 4)) ^ 0x8080_8080;
+                    block[at + 4 * e..][..4].copy_from_slice(&v.to_le_bytes());
+                }
+            }
+            Bits32 { at } => {
+                let bits = (0..8).fold(0u32, |bits, i| {
+                    bits | ((mask_at(part, i) >> (4 * r)) as u32 & 15) << first_bit32(i)
+                });
+                block[at..][..4].copy_from_slice(&bits.to_le_bytes());
+            }
+            Bits256 { at } => {
+                for l in 0..8 {
+                    let bytes = (0..8).fold(0u32, |bytes, g| {
+                        let n = (mask_at(part, mask256(g, l)) >> (4 * r)) as u32 & 15;
+                        bytes | bits_of(n) << g
+                    });
+                    block[at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
+                }
+            }
+        }
+        unit = rest;
+    }
+}
+
+/// `count` elements of `N` bytes to their places among those of 16 rows.
+#[inline(always)]
+fn scatter<const N: usize>(from: &[u8], count: usize, r: usize, part: &mut [u8]) {
+    for (from, to) in from.chunks_exact(N).zip(part.chunks_exact_mut(TILE_ROWS * N)).take(count) {
+        to[r * N..][..N].copy_from_slice(from);
+    }
+}
+
+/// The inverse of [`scatter`].
+#[inline(always)]
+fn gather<const N: usize>(part: &[u8], r: usize, count: usize, to: &mut [u8]) {
+    for (from, to) in part.chunks_exact(TILE_ROWS * N).zip(to.chunks_exact_mut(N)).take(count) {
+        to.copy_from_slice(&from[r * N..][..N]);
+    }
+}
+
+impl Field {
+    /// Bytes of the field in a unit.
+    fn unit_bytes(&self) -> usize {
+        TILE_ROWS
+            * match *self {
+                Elements { size, count, .. } => size * count,
+                Signed { count, .. } => 4 * count,
+                Bits32 { .. } => 4,
+                Bits256 { .. } => 32,
+            }
+    }
+}
+
+/// Where element `e` of row `r` is in its field.
+#[inline(always)]
+const fn part_at(r: usize, e: usize, size: usize) -> usize {
+    (e * TILE_ROWS + r) * size
+}
+
+#[inline(always)]
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+/// Mask `i` of a unit's masks.
+#[inline(always)]
+pub(super) fn mask_at(masks: &[u8], i: usize) -> u64 {
+    u64::from(u32_at(masks, 8 * i)) | u64::from(u32_at(masks, 8 * i + 4)) << 32
+}
+
+#[inline(always)]
+fn or_mask(masks: &mut [u8], i: usize, bits: u64) {
+    let mask = mask_at(masks, i) | bits;
+    masks[8 * i..][..8].copy_from_slice(&mask.to_le_bytes());
+}
+
+/// The first of four weights whose fifth bits are in mask `i` of a group of 32: line `i / 2`, low
+/// or high nibbles.
+#[inline(always)]
+const fn first_bit32(i: usize) -> usize {
+    16 * (i % 2) + 4 * (i / 2)
+}
+
+/// The mask of weights `32g + 4l ..` of a Q5_K block: that of line `l` of the pair of groups.
+#[inline(always)]
+pub(super) const fn mask256(g: usize, l: usize) -> usize {
+    16 * (g / 2) + 2 * l + g % 2
+}
+
+/// Bits 0, 8, 16 and 24 as a nibble.
+#[inline(always)]
+const fn nibble(bytes: u32) -> u32 {
+    ((bytes & 0x0101_0101).wrapping_mul(1 << 24 | 1 << 17 | 1 << 10 | 1 << 3) >> 24) & 15
+}
+
+/// The inverse of [`nibble`].
+#[inline(always)]
+const fn bits_of(nibble: u32) -> u32 {
+    nibble.wrapping_mul(1 | 1 << 7 | 1 << 14 | 1 << 21) & 0x0101_0101
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_all_of_a_block_once() {
+        for ty in WeightType::ALL.into_iter().filter(|ty| *ty != WeightType::F32) {
+            let mut seen = vec![0; ty.block_bytes()];
+            for field in of(ty) {
+                let (at, bytes) = match *field {
+                    Elements { at, .. } | Signed { at, .. } | Bits32 { at } | Bits256 { at } => {
+                        (at, field.unit_bytes() / TILE_ROWS)
+                    }
+                };
+                seen[at..at + bytes].iter_mut().for_each(|n| *n += 1);
+            }
+            assert!(seen.iter().all(|n| *n == 1), "{ty}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn nibbles_come_back() {
+        for n in 0..16 {
+            assert_eq!(nibble(bits_of(n) | 0xf0f0_f0f0), n);
+        }
+        assert_eq!(bits_of(0b1010), 0x0100_0100);
+    }
+}

@@ -1,0 +1,124 @@
+//! The packed layout: tiles of 16 rows, interleaved so that one 64-byte line holds four
+//! consecutive weights of each of the 16 rows.
+//!
+//! A line is what one `vpdpbusd` multiplies with four broadcast activations: sixteen rows advance
+//! together, no sum over lanes is needed at a row's end, and memory is read in one stream.
+//!
+//! The layout is a permutation of the bits of GGUF's blocks: a packed matrix takes exactly as many
+//! bytes as the canonical one, and unpacking gives them back. Rows `16i .. 16i + 16` lie at byte
+//! `16i · row_bytes`, as in the canonical layout, so a tile can be packed and found by itself.
+//!
+//! A tile is a sequence of units, one for the blocks at the same place of its 16 rows. In a unit
+//! every field of the block is transposed: element by element, the 16 rows side by side.
+//!
+//! | type | unit |
+//! |---|---|
+//! | Q4_0 | `d[16]` f16 · 4 lines of nibbles |
+//! | Q4_1 | `d[16]`, `m[16]` f16 · 4 lines of nibbles |
+//! | Q5_0 | `d[16]` f16 · 8 masks of fifth bits · 4 lines of nibbles |
+//! | Q5_1 | `d[16]`, `m[16]` f16 · 8 masks · 4 lines |
+//! | Q8_0 | `d[16]` f16 · 8 lines of q + 128 |
+//! | Q4_K | `d[16]`, `dmin[16]` f16 · the 12 bytes of scales `[12][16]` · 32 lines of nibbles |
+//! | Q5_K | `d[16]`, `dmin[16]` f16 · `[12][16]` · 64 masks · 32 lines of nibbles |
+//! | Q6_K | `d[16]` f16 · scales `[16][16]` i8 · 16 lines of bit pairs · 32 lines of nibbles |
+//! | F16, BF16 | one weight of 16 rows |
+//!
+//! A line of nibbles or bit pairs holds bytes `4l .. 4l + 4` of the block's field of each row: byte
+//! `4r + j` of the line is byte `4l + j` of row `r`. A mask is 64 bits, bit `4r + j` belonging to
+//! byte `4r + j` of a line's low (even masks) or high (odd masks) nibbles.
+//!
+//! F32 has no packed form: nothing that is large is F32.
+
+mod fields;
+mod read;
+
+pub(crate) use read::Tiled;
+
+use crate::types::WeightType;
+use fields::Field;
+
+/// Rows of a tile.
+pub const TILE_ROWS: usize = 16;
+
+/// The layout's name in files, and the version of its definition.
+pub const NAME: &str = "tiles16";
+/// See [`NAME`].
+pub const VERSION: u32 = 1;
+
+/// Whether a matrix `[rows, cols]` of type `ty` has a packed form.
+pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
+    !matches!(ty, WeightType::F32)
+        && rows > 0
+        && rows.is_multiple_of(TILE_ROWS)
+        && cols > 0
+        && cols.is_multiple_of(ty.block_len())
+}
+
+/// Runs `$body` with the fields and the block's bytes as constants, one copy of it per type, so
+/// that its loops over fields unroll.
+macro_rules! with_fields {
+    ($ty:expr, $fields:ident, $block:ident => $body:expr) => {
+        with_fields!(@ $ty, $fields, $block, $body,
+            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K F16 BF16)
+    };
+    (@ $ty:expr, $fields:ident, $block:ident, $body:expr, $($name:ident)*) => {
+        match $ty {
+            $(WeightType::$name => {
+                const $block: usize = WeightType::$name.block_bytes();
+                const $fields: &[Field] = fields::of(WeightType::$name);
+                $body
+            })*
+            WeightType::F32 => unreachable!("F32 has no packed form"),
+        }
+    };
+}
+
+/// Packs whole tiles: `src` are canonical rows of `cols` weights, `dst` takes as many bytes.
+///
+/// # Panics
+/// If the type has no packed form, a row is not a whole number of blocks, or the bytes are not
+/// whole tiles and equally many.
+pub fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
+    let row = check(ty, cols, src, dst);
+    with_fields!(ty, FIELDS, BLOCK => {
+        for (src, dst) in src.chunks_exact(TILE_ROWS * row).zip(dst.chunks_exact_mut(TILE_ROWS * row)) {
+            for (b, unit) in dst.chunks_exact_mut(TILE_ROWS * BLOCK).enumerate() {
+                unit.fill(0);
+                for r in 0..TILE_ROWS {
+                    fields::pack(FIELDS, &src[r * row + b * BLOCK..][..BLOCK], r, unit);
+                }
+            }
+        }
+    })
+}
+
+/// The inverse of [`pack`].
+///
+/// # Panics
+/// As [`pack`].
+pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
+    let row = check(ty, cols, src, dst);
+    with_fields!(ty, FIELDS, BLOCK => {
+        for (src, dst) in src.chunks_exact(TILE_ROWS * row).zip(dst.chunks_exact_mut(TILE_ROWS * row)) {
+            for (b, unit) in src.chunks_exact(TILE_ROWS * BLOCK).enumerate() {
+                for r in 0..TILE_ROWS {
+                    fields::unpack(FIELDS, unit, r, &mut dst[r * row + b * BLOCK..][..BLOCK]);
+                }
+            }
+        }
+    })
+}
+
+/// The canonical block of row `r` of one unit.
+pub(crate) fn unpack_block(ty: WeightType, unit: &[u8], r: usize, block: &mut [u8]) {
+    fields::unpack(fields::of(ty), unit, r, block);
+}
+
+/// Bytes of a row.
+fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
+    assert!(packable(ty, TILE_ROWS, cols), "rows of {cols} {ty} weights have no packed form");
+    let row = cols / ty.block_len() * ty.block_bytes();
+    let whole = src.len().is_multiple_of(TILE_ROWS * row);
+    assert!(src.len() == dst.len() && whole, "not whole tiles");
+    row
+}
