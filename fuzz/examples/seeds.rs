@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
+use alight_formats::packed::{LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, has_tiles};
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -35,6 +36,14 @@ fn main() -> io::Result<()> {
         builder.tensor("a", GgmlType::F32, &[3]).map_err(io::Error::other)?;
         builder.tensor("b", GgmlType::Q8_0, &[32, 1, 2, 1]).map_err(io::Error::other)?;
         files.push((format!("alignment-{shift}"), builder.file(|_, out| out.fill(0x22))));
+    }
+    for ty in GgmlType::ALL.iter().filter(|ty| has_tiles(**ty)) {
+        let mut builder = Builder::with_alignment(4096);
+        builder.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, 1);
+        builder.tensor("a", GgmlType::F32, &[3]).map_err(io::Error::other)?;
+        let added = builder.packed_tensor("b", *ty, &[ty.block_len(), 16]);
+        added.map_err(io::Error::other)?;
+        files.push((format!("packed-{ty}"), builder.file(|_, out| out.fill(0x44))));
     }
     write(corpus.join("gguf"), &files)?;
 

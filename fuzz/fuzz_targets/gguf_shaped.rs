@@ -9,6 +9,8 @@ use libfuzzer_sys::fuzz_target;
 struct File {
     version: u8,
     alignment: Option<Lie<u8>>,
+    /// Layout (right, or these bytes) and its version: tensors are packed where they can be.
+    packed: Option<(Option<Vec<u8>>, Lie<()>)>,
     entries: Vec<Entry>,
     tensors: Vec<Tensor>,
     counts: (Lie<()>, Lie<()>),
@@ -108,16 +110,30 @@ impl File {
         let mut out = Out { bytes: b"GGUF".to_vec(), wide: version != 1 };
         out.u32(version);
         out.size(self.counts.0.of(self.tensors.len() as u64));
-        let entries = self.entries.len() + usize::from(self.alignment.is_some());
+        let entries = self.entries.len()
+            + usize::from(self.alignment.is_some())
+            + 2 * usize::from(self.packed.is_some());
         out.size(self.counts.1.of(entries as u64));
         let mut alignment = 32;
         if let Some(lie) = &self.alignment {
-            let right = if let Lie::Right(shift) = lie { 8 << (shift % 9) } else { 32 };
+            let right = match (lie, &self.packed) {
+                (Lie::Right(_), Some(_)) => 4096,
+                (Lie::Right(shift), None) => 8 << (shift % 9),
+                _ => 32,
+            };
             let value = lie.of(right) as u32;
             out.string(b"general.alignment", &Lie::Right(()));
             out.u32(4);
             out.u32(value);
             alignment = u64::from(value).clamp(1, 4096);
+        }
+        if let Some((layout, version)) = &self.packed {
+            out.string(b"alight.layout", &Lie::Right(()));
+            out.u32(8);
+            out.string(layout.as_deref().unwrap_or(b"tiles16"), &Lie::Right(()));
+            out.string(b"alight.layout.version", &Lie::Right(()));
+            out.u32(4);
+            out.u32(version.of(1) as u32);
         }
         for entry in &self.entries {
             out.name(&entry.key);
@@ -168,12 +184,18 @@ impl File {
             let mut elements = 1_u64;
             for (index, dim) in tensor.dims.iter().enumerate() {
                 let right = if let Lie::Right(n) = dim { u64::from(n % 4) + 1 } else { 1 };
-                let right = if index == 0 { right * block } else { right };
+                let right = match index {
+                    0 => right * block,
+                    1 if self.packed.is_some() => right * 16,
+                    _ => right,
+                };
                 let value = dim.of(right);
                 out.size(value);
                 elements = elements.saturating_mul(value);
             }
-            out.u32(tensor.ty.of(id) as u32);
+            let packable = !matches!(id, 0 | 39) && tensor.dims.len() > 1;
+            let tag = if self.packed.is_some() && packable { 0x416c_0000 } else { 0 };
+            out.u32(tensor.ty.of(id | tag) as u32);
             out.u64(tensor.offset.of(offset));
             end = offset.saturating_add((elements / block).saturating_mul(block_bytes));
             offset = end.checked_next_multiple_of(alignment).unwrap_or(end);

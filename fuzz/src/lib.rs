@@ -49,6 +49,9 @@ fn check(file: &Gguf<'_>, bytes: &[u8]) {
         assert_eq!(tensor.offset, end.next_multiple_of(file.alignment));
         let rows = tensor.elements() / tensor.ne[0];
         assert_eq!(tensor.row_bytes() * rows, tensor.nbytes);
+        if tensor.packed {
+            assert!(file.packed && tensor.ne[1] % 16 == 0 && tensor.offset % 4096 == 0);
+        }
         let data = tensor.data(bytes).expect("the data lies in the file");
         assert_eq!(data.len() as u64, tensor.nbytes);
         end = tensor.offset + tensor.nbytes;
@@ -66,7 +69,11 @@ fn check(file: &Gguf<'_>, bytes: &[u8]) {
         }
     }
     for tensor in &file.tensors {
-        writer.tensor(tensor.name, tensor.ty, tensor.shape()).expect("a good shape");
+        let added = match tensor.packed {
+            true => writer.packed_tensor(tensor.name, tensor.ty, tensor.shape()),
+            false => writer.tensor(tensor.name, tensor.ty, tensor.shape()),
+        };
+        added.expect("a good shape");
     }
     // Alignment and shapes are bounded by the file, so this is no larger than some files.
     if file.alignment > 4096 {
@@ -82,7 +89,7 @@ fn check(file: &Gguf<'_>, bytes: &[u8]) {
     }
     assert_eq!(again.tensors.len(), file.tensors.len());
     for (a, b) in file.tensors.iter().zip(&again.tensors) {
-        assert_eq!((a.name, a.ne, a.ty, a.nbytes), (b.name, b.ne, b.ty, b.nbytes));
+        assert_eq!((a.name, a.ne, a.type_id(), a.nbytes), (b.name, b.ne, b.type_id(), b.nbytes));
         assert_eq!(a.data(bytes), b.data(&copy));
     }
 }

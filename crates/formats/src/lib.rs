@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod gguf;
+pub mod packed;
 pub mod split;
 mod text;
 pub mod types;

@@ -226,6 +226,14 @@ pub enum TypeError {
         /// What the fork calls it, or "unnamed".
         name: &'static str,
     },
+    /// The id says that the tensor is packed, but its type has no packed form.
+    #[error("type {id} stands for packed {ty}, and {ty} has no packed form")]
+    NotPackable {
+        /// The id in the file.
+        id: u32,
+        /// The type that it names.
+        ty: GgmlType,
+    },
     /// The id has no meaning.
     #[error("type {id} is unknown; known ids are 0 to {}", GgmlType::ALL[GgmlType::ALL.len() - 1].id())]
     Unknown {

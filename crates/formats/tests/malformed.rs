@@ -7,6 +7,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use alight_formats::gguf::{Gguf, GgufError as E, MAX_HEADER, Place, ValueType, parse};
+use alight_formats::packed::{PACKED_BASE, packed_id};
 use alight_formats::{GgmlType, TypeError};
 use support::*;
 
@@ -357,6 +358,85 @@ fn class_6_alignment() {
         assert_eq!(file.alignment, u64::from(value));
         assert!(file.tensors.iter().all(|tensor| tensor.offset.is_multiple_of(file.alignment)));
         assert_eq!(file.tensors[1].data(&bytes), Some(&[0xab; 4][..]));
+    }
+}
+
+/// A file with the keys of the packed layout and one tensor.
+fn packed(layout: Option<&str>, version: Option<u32>, ty: u32, ne: &[u64]) -> Vec<u8> {
+    let entries = 1 + u64::from(layout.is_some()) + u64::from(version.is_some());
+    let mut raw = Raw::v3(1, entries);
+    raw.key("general.alignment", U32).u32(4096);
+    if let Some(layout) = layout {
+        raw.key("alight.layout", STR).string(layout);
+    }
+    if let Some(version) = version {
+        raw.key("alight.layout.version", U32).u32(version);
+    }
+    raw.tensor("blk.7", ne, ty, 0).data(4096, 16 * 256 * 4).done()
+}
+
+#[test]
+fn packed_tensors() {
+    let tiles = |ty: u32, ne: &[u64]| packed(Some("tiles16"), Some(1), ty, ne);
+    let id = PACKED_BASE | 2;
+    let aligned = |alignment: u32| {
+        let mut raw = Raw::v3(1, 3);
+        raw.key("general.alignment", U32).u32(alignment);
+        raw.key("alight.layout", STR).string("tiles16").key("alight.layout.version", U32).u32(1);
+        raw.tensor("t", &[32, 16], id, 0).data(alignment as usize, 16 * 18).done()
+    };
+    let typed = |layout: u32, version: u32| {
+        let mut raw = Raw::v3(0, 2);
+        raw.key("alight.layout", layout).u64(0).key("alight.layout.version", version).u64(0).done()
+    };
+    table! {
+        "no layout", packed(None, None, id, &[32, 16]), E::PackedWithoutLayout { .. }, ["\"blk.7\"", "alight.layout", "missing"];
+        "a version alone", packed(None, Some(1), id, &[32, 16]), E::PackedWithoutLayout { .. }, ["alight.layout"];
+        "no version", packed(Some("tiles16"), None, id, &[32, 16]), E::MissingKey { .. }, ["alight.layout.version"];
+        "unknown layout", packed(Some("tiles32\u{1b}"), Some(1), id, &[32, 16]), E::UnknownLayout { .. }, ["tiles32\\u{1b}", "tiles16", "pack the original"];
+        "no layout's name", packed(Some(""), Some(1), 0, &[32]), E::UnknownLayout { .. }, ["\"\""];
+        "unknown layout, nothing packed", packed(Some("x"), Some(1), 0, &[32, 16]), E::UnknownLayout { .. }, [];
+        "version 0", packed(Some("tiles16"), Some(0), id, &[32, 16]), E::OutOfRange { found: 0, .. }, ["alight.layout.version"];
+        "version 2", packed(Some("tiles16"), Some(2), id, &[32, 16]), E::NewerLayout { found: 2, known: 1 }, ["2", "newer alight", "update"];
+        "newer and unknown", packed(Some("x"), Some(u32::MAX), 77, &[32, 16]), E::NewerLayout { .. }, ["4294967295"];
+        "layout is a number", typed(U64, U64), E::OutOfRange { .. }, [];
+        "version is text", typed(STR, STR), E::WrongType { found: ValueType::Str, .. }, ["alight.layout.version", "integer"];
+        "a vector", tiles(id, &[32]), E::PackedRows { found: 1, tile: 16, .. }, ["\"blk.7\"", "1 rows", "16"];
+        "15 rows", tiles(id, &[32, 15]), E::PackedRows { found: 15, .. }, ["15"];
+        "17 rows", tiles(id, &[32, 17]), E::PackedRows { found: 17, .. }, [];
+        "8 rows twice", tiles(id, &[32, 8, 2]), E::PackedRows { found: 8, .. }, [];
+        "partial block", tiles(id, &[33, 16]), E::PartialBlock { found: 33, .. }, ["Q4_0"];
+        "past the end", tiles(id, &[32, 16 << 20]), E::PastEnd { .. }, ["\"blk.7\""];
+        "alignment 32", aligned(32), E::PackedMisaligned { alignment: 4096, .. }, ["\"t\"", "4096"];
+        "alignment 2048", aligned(2048), E::PackedMisaligned { found: 2048, .. }, ["2048"];
+        "removed type", tiles(PACKED_BASE | 4, &[32, 16]), E::TensorType { reason: TypeError::Unknown { .. }, .. }, [];
+        "base of another", tiles(id + 0x1_0000, &[32, 16]), E::TensorType { reason: TypeError::Unknown { .. }, .. }, [];
+    }
+    for ty in GgmlType::ALL {
+        let bytes = tiles(PACKED_BASE | ty.id(), &[ty.block_len(), 16]);
+        match packed_id(*ty) {
+            Some(id) => {
+                let file = measured(&bytes).unwrap();
+                let tensor = &file.tensors[0];
+                assert!(file.packed && tensor.packed);
+                assert_eq!((tensor.ty, tensor.type_id()), (*ty, id));
+                assert_eq!(tensor.nbytes, 16 * ty.block_bytes(), "as many bytes as the canonical");
+            }
+            None => {
+                table! { "no packed form", bytes,
+                E::TensorType { reason: TypeError::NotPackable { .. }, .. }, ["\"blk.7\"", ty.name()]; }
+            }
+        }
+    }
+    // Canonical tensors beside packed ones keep their id.
+    let bytes = tiles(0, &[3]);
+    let file = measured(&bytes).unwrap();
+    assert!(file.packed && !file.tensors[0].packed && file.tensors[0].type_id() == 0);
+    assert!(!measured(&small()).unwrap().packed);
+    assert!(measured(&aligned(4096)).unwrap().tensors[0].packed);
+    assert!(measured(&aligned(65536)).unwrap().tensors[0].packed);
+    for len in 0..bytes.len() - 16 * 256 * 4 {
+        measured(&bytes[..len]).expect_err("a cut file is not whole");
     }
 }
 

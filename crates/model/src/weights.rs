@@ -202,6 +202,14 @@ impl Finder<'_, '_> {
                 expected: shown(),
             });
         }
+        // Until the kernels read tiles: rows of them would be garbage.
+        if placed.info.packed {
+            return Err(WeightError::Type {
+                name: name.into(),
+                found: "packed",
+                expected: "a type with rows: unpack the file first (`alight unpack`)".into(),
+            });
+        }
         Ok((placed.shard, placed.info))
     }
 

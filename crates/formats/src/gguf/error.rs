@@ -137,6 +137,31 @@ pub enum GgufError {
     )]
     PastEnd { place: Place, start: u64, nbytes: u64, file: u64 },
 
+    #[error(
+        "metadata \"alight.layout.version\" is {found}, and this alight knows version {known}: the file \
+         was packed by a newer alight; pack the original again, or update alight"
+    )]
+    NewerLayout { found: u64, known: u64 },
+
+    #[error(
+        "metadata \"alight.layout\" is {}, expected \"tiles16\": the file was packed in a layout that \
+         this alight does not know; pack the original again",
+        shown(.found)
+    )]
+    UnknownLayout { found: Box<[u8]> },
+
+    #[error(
+        "{place}: is packed, but the file does not say in which layout: metadata \"alight.layout\" is \
+         missing"
+    )]
+    PackedWithoutLayout { place: Place },
+
+    #[error("{place}: is packed and has {found} rows, expected a multiple of {tile}")]
+    PackedRows { place: Place, found: u64, tile: u64 },
+
+    #[error("{place}: is packed and begins at byte {found}, expected a multiple of {alignment}")]
+    PackedMisaligned { place: Place, found: u64, alignment: u64 },
+
     // What a caller asks of a header that is in order:
     #[error("metadata {} is missing", shown(.key.as_bytes()))]
     MissingKey { key: Box<str> },

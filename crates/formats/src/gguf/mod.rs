@@ -16,6 +16,9 @@
 //! a zero byte, booleans other than 0 and 1, and alignments below 8 or above [`MAX_ALIGNMENT`] are
 //! refused here. As there, the file may end right after the last tensor without padding, and bytes
 //! after it are ignored.
+//!
+//! Files that `alight pack` wrote have tensors in another layout, under type ids of their own; see
+//! [`packed`]. Only alight reads those.
 
 mod cursor;
 mod error;
@@ -30,6 +33,7 @@ pub use error::{GgufError, Place};
 pub use parse::parse;
 pub use value::{Array, Strings, Value, ValueType};
 
+use crate::packed;
 use crate::types::GgmlType;
 
 /// Alignment of tensor data when the file does not say.
@@ -63,6 +67,9 @@ pub struct Gguf<'a> {
     pub data_start: u64,
     /// Where the last tensor ends; `data_start` if there are none. Bytes after it mean nothing.
     pub data_end: u64,
+    /// Whether `alight pack` wrote the file: it names a layout that is known here, and tensors may
+    /// be packed.
+    pub packed: bool,
     /// Key and value, in file order.
     pub metadata: Vec<(&'a str, Value<'a>)>,
     /// The tensors, in file order, which is also the order of their data.
@@ -82,6 +89,9 @@ pub struct TensorInfo<'a> {
     pub ne: [u64; 4],
     /// Type of the elements; `ne[0]` is a multiple of its block.
     pub ty: GgmlType,
+    /// Whether the data is in tiles of [`packed::TILE_ROWS`] rows, `ne[1]` being whole tiles, instead
+    /// of in rows. The number of bytes is the same. See [`packed`].
+    pub packed: bool,
     /// Where its data begins, in bytes from the start of the file.
     pub offset: u64,
     /// Bytes of data, without padding; `offset + nbytes` is at most the length of the file.
@@ -103,6 +113,12 @@ impl<'a> TensorInfo<'a> {
     /// Bytes of one row of `ne[0]` elements.
     pub fn row_bytes(&self) -> u64 {
         self.ty.row_bytes(self.ne[0]).unwrap_or(0)
+    }
+
+    /// The number that stands for its type in a file.
+    pub fn type_id(&self) -> u32 {
+        let packed = if self.packed { packed::packed_id(self.ty) } else { None };
+        packed.unwrap_or(self.ty.id())
     }
 
     /// Where the data lies in the file.

@@ -9,8 +9,11 @@ use std::collections::hash_map::Entry;
 use super::cursor::Cursor;
 use super::value::{Array, Value, ValueType};
 use super::{
-    DEFAULT_ALIGNMENT, Gguf, GgufError, MAX_ALIGNMENT, MAX_ENTRIES, MAX_HEADER, MAX_KEY, MAX_NAME,
-    MIN_ALIGNMENT, Place, TensorInfo,
+    DEFAULT_ALIGNMENT, FromValue, Gguf, GgufError, MAX_ALIGNMENT, MAX_ENTRIES, MAX_HEADER, MAX_KEY,
+    MAX_NAME, MIN_ALIGNMENT, Place, TensorInfo,
+};
+use crate::packed::{
+    LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY, PACKED_ALIGNMENT, TILE_ROWS, type_of,
 };
 use crate::text::shown;
 use crate::types::GgmlType;
@@ -63,7 +66,10 @@ pub fn parse(file: &[u8]) -> Result<Gguf<'_>, GgufError> {
         Some(index) => alignment(&metadata[*index as usize].1)?,
     };
 
-    let (mut tensors, names) = tensors(&mut cursor, n_tensors)?;
+    let entry = |key| keys.get(key).map(|index| &metadata[*index as usize].1);
+    let packed = layout(entry(LAYOUT_KEY), entry(LAYOUT_VERSION_KEY))?;
+
+    let (mut tensors, names) = tensors(&mut cursor, n_tensors, packed)?;
     let header_len = cursor.pos() as u64;
     // Both terms are below 2^30, see MAX_HEADER and MAX_ALIGNMENT.
     let data_start = header_len.next_multiple_of(alignment);
@@ -75,6 +81,7 @@ pub fn parse(file: &[u8]) -> Result<Gguf<'_>, GgufError> {
         header_len,
         data_start,
         data_end,
+        packed,
         metadata,
         tensors,
         keys,
@@ -233,10 +240,35 @@ fn alignment(value: &Value<'_>) -> Result<u64, GgufError> {
     }
 }
 
+/// Whether the file names a layout, which then has to be the one that is known here. The version is
+/// looked at first: a newer alight may have changed the rest.
+fn layout(layout: Option<&Value<'_>>, version: Option<&Value<'_>>) -> Result<bool, GgufError> {
+    if let Some(version) = version {
+        let found = u64::from_value(LAYOUT_VERSION_KEY, version)?;
+        if found > LAYOUT_VERSION {
+            return Err(GgufError::NewerLayout { found, known: LAYOUT_VERSION });
+        }
+        if found == 0 {
+            let (key, found) = (LAYOUT_VERSION_KEY.into(), i128::from(found));
+            return Err(GgufError::OutOfRange { key, found, expected: "a layout's version" });
+        }
+    }
+    let Some(layout) = layout else { return Ok(false) };
+    let found = <&[u8]>::from_value(LAYOUT_KEY, layout)?;
+    if found != LAYOUT.as_bytes() {
+        return Err(GgufError::UnknownLayout { found: found.into() });
+    }
+    match version {
+        Some(_) => Ok(true),
+        None => Err(GgufError::MissingKey { key: LAYOUT_VERSION_KEY.into() }),
+    }
+}
+
 /// The tensors, with offsets still relative to the data, and the index of their names.
 fn tensors<'a>(
     cursor: &mut Cursor<'a>,
     count: u64,
+    packed: bool,
 ) -> Result<(Vec<TensorInfo<'a>>, Index<'a>), GgufError> {
     let mut tensors = Vec::with_capacity(count.min(4096) as usize);
     let mut names = Index::with_capacity(count.min(4096) as usize);
@@ -251,7 +283,11 @@ fn tensors<'a>(
                 return Err(GgufError::DuplicateTensor { name: name.into(), first, second: index });
             }
         };
-        tensors.push(tensor(cursor, name)?);
+        let tensor = tensor(cursor, name)?;
+        if tensor.packed && !packed {
+            return Err(GgufError::PackedWithoutLayout { place: Place::Tensor(name.into()) });
+        }
+        tensors.push(tensor);
     }
     Ok((tensors, names))
 }
@@ -272,11 +308,14 @@ fn tensor<'a>(cursor: &mut Cursor<'a>, name: &'a str) -> Result<TensorInfo<'a>, 
         }
     }
     let id = cursor.u32("type").map_err(cursor.at(place))?;
-    let ty =
-        GgmlType::from_id(id).map_err(|reason| GgufError::TensorType { place: place(), reason })?;
+    let (ty, packed) =
+        type_of(id).map_err(|reason| GgufError::TensorType { place: place(), reason })?;
     let nbytes = nbytes(ty, &ne, place)?;
+    if packed && !ne[1].is_multiple_of(TILE_ROWS) {
+        return Err(GgufError::PackedRows { place: place(), found: ne[1], tile: TILE_ROWS });
+    }
     let offset = cursor.u64("data offset").map_err(cursor.at(place))?;
-    Ok(TensorInfo { name, n_dims, ne, ty, offset, nbytes })
+    Ok(TensorInfo { name, n_dims, ne, ty, packed, offset, nbytes })
 }
 
 /// Bytes of data of a tensor; both its elements and its bytes are countable in 63 bits.
@@ -327,6 +366,10 @@ fn place(
             return Err(GgufError::Overlap { place: place(), found, expected });
         }
         let start = data_start + found;
+        if tensor.packed && !start.is_multiple_of(PACKED_ALIGNMENT) {
+            let alignment = PACKED_ALIGNMENT;
+            return Err(GgufError::PackedMisaligned { place: place(), found: start, alignment });
+        }
         if tensor.nbytes > file.saturating_sub(start) {
             let nbytes = tensor.nbytes;
             return Err(GgufError::PastEnd { place: place(), start, nbytes, file });

@@ -1,19 +1,21 @@
-//! GGUF headers out of a description: what later becomes the writer of converted files, and what
-//! tests build their files with.
+//! GGUF headers out of a description: what writes packed and converted files, and what tests build
+//! their files with.
 //!
-//! The header is version 3. Tensors are laid out in the order in which they were added, each at the
+//! The header is version 3 (or 2, which differs by the number alone). Tensors are laid out in the order in which they were added, each at the
 //! next multiple of the alignment, as the format demands. Data is not held here: the caller writes
 //! each tensor's bytes where [`Builder::layout`] puts them, and zeros between them.
 
 use super::parse::nbytes;
 use super::{DEFAULT_ALIGNMENT, GgufError, Place, Value, ValueType};
-use crate::types::GgmlType;
+use crate::packed::packed_id;
+use crate::types::{GgmlType, TypeError};
 
 /// Collects metadata and tensors; [`Builder::header`] makes bytes of them.
 ///
 /// It does not check that keys and names are unique or short enough; parsing the result does.
 #[derive(Clone, Debug)]
 pub struct Builder {
+    version: u32,
     alignment: u64,
     entries: Vec<u8>,
     n_entries: u64,
@@ -29,6 +31,8 @@ pub struct Planned {
     pub shape: Vec<u64>,
     /// Type of the elements.
     pub ty: GgmlType,
+    /// The number that stands for its type and layout.
+    pub id: u32,
     /// Where its data begins, from the start of the data.
     pub offset: u64,
     /// Bytes of data, without padding.
@@ -66,16 +70,28 @@ impl Builder {
     /// Nothing yet, with the default alignment of 32 bytes.
     pub fn new() -> Self {
         let entries = Vec::new();
-        Builder { alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors: Vec::new() }
+        let tensors = Vec::new();
+        Builder { version: 3, alignment: DEFAULT_ALIGNMENT, entries, n_entries: 0, tensors }
+    }
+
+    /// Writes version 2 instead of 3: the same, but for the number.
+    pub fn version_2(&mut self) -> &mut Self {
+        self.version = 2;
+        self
     }
 
     /// Nothing yet, with `general.alignment` as the first entry. `alignment` should be a power of
     /// two from [`MIN_ALIGNMENT`](super::MIN_ALIGNMENT) to [`MAX_ALIGNMENT`](super::MAX_ALIGNMENT).
     pub fn with_alignment(alignment: u32) -> Self {
         let mut builder = Builder::new();
-        builder.u32("general.alignment", alignment);
-        builder.alignment = u64::from(alignment).max(1);
+        builder.alignment(alignment);
         builder
+    }
+
+    /// Adds `general.alignment` as the next entry; before any tensor is added.
+    pub fn alignment(&mut self, alignment: u32) -> &mut Self {
+        self.alignment = u64::from(alignment).max(1);
+        self.u32("general.alignment", alignment)
     }
 
     scalars! {
@@ -159,6 +175,34 @@ impl Builder {
         ty: GgmlType,
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
+        self.add(name, ty, ty.id(), shape)
+    }
+
+    /// As [`Builder::tensor`], for one whose data is in tiles. The rest of what a packed file needs
+    /// (alignment, the keys of the layout, whole tiles) is the caller's.
+    ///
+    /// # Errors
+    /// As [`Builder::tensor`], and the type has no packed form.
+    pub fn packed_tensor(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        shape: &[u64],
+    ) -> Result<&mut Self, GgufError> {
+        let id = packed_id(ty).ok_or_else(|| GgufError::TensorType {
+            place: Place::Tensor(name.into()),
+            reason: TypeError::NotPackable { id: ty.id(), ty },
+        })?;
+        self.add(name, ty, id, shape)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        ty: GgmlType,
+        id: u32,
+        shape: &[u64],
+    ) -> Result<&mut Self, GgufError> {
         let place = || Place::Tensor(name.into());
         let mut ne = [1; 4];
         match ne.get_mut(..shape.len()) {
@@ -177,7 +221,8 @@ impl Builder {
                 .and_then(|end| end.checked_next_multiple_of(self.alignment))
                 .ok_or_else(|| GgufError::ShapeOverflow { place: place(), ne })?,
         };
-        self.tensors.push(Planned { name: name.into(), shape: shape.into(), ty, offset, nbytes });
+        let (name, shape) = (name.into(), shape.into());
+        self.tensors.push(Planned { name, shape, ty, id, offset, nbytes });
         Ok(self)
     }
 
@@ -190,7 +235,7 @@ impl Builder {
     pub fn header(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.entries.len() + 64 + 96 * self.tensors.len());
         out.extend(b"GGUF");
-        out.extend(3_u32.to_le_bytes());
+        out.extend(self.version.to_le_bytes());
         out.extend((self.tensors.len() as u64).to_le_bytes());
         out.extend(self.n_entries.to_le_bytes());
         out.extend(&self.entries);
@@ -200,7 +245,7 @@ impl Builder {
             for extent in &tensor.shape {
                 out.extend(extent.to_le_bytes());
             }
-            out.extend(tensor.ty.id().to_le_bytes());
+            out.extend(tensor.id.to_le_bytes());
             out.extend(tensor.offset.to_le_bytes());
         }
         let padded = out.len().next_multiple_of(self.alignment as usize);
