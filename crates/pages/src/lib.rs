@@ -1,8 +1,11 @@
 //! Ranges of a file into memory.
 //!
-//! So far: [`Map`], a read-only shared map of one regular file. It refuses what is not a regular
+//! [`Map`] is a read-only shared map of one regular file. It refuses what is not a regular
 //! file without blocking on it, and it survives the file's being cut short underneath it: the
 //! program keeps running and [`Map::check`] names the file.
+//!
+//! [`residency()`] says how much of a file is in the page cache, [`Facts`] what else matters for reading
+//! it, and [`choose`] how that is best done, with a reason.
 //!
 //! This crate touches files, the page cache and one signal handler (SIGBUS, see [`fault`]); it knows
 //! nothing of tensors. It is the only room besides the kernels and the pool that uses `unsafe`.
@@ -10,8 +13,18 @@
 #![cfg(unix)]
 
 mod error;
+mod facts;
 pub mod fault;
+mod filesystem;
+mod limits;
 mod map;
+pub mod policy;
+mod residency;
 
 pub use error::{FileKind, MapError};
+pub use facts::{DirectAlign, Facts};
+pub use filesystem::{Filesystem, Kind};
+pub use limits::LimitSource;
 pub use map::{Advice, Map};
+pub use policy::{Choice, How, Load, Prefetch, Wish, choose};
+pub use residency::{Residency, Source, evict, residency, warm};

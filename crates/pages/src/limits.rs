@@ -1,0 +1,320 @@
+//! How much memory there still is for this process: what the system has, and what its control groups
+//! allow.
+//!
+//! "Available" is what can be had without swapping: free memory and what is given back when asked for,
+//! above all the clean pages of files. A group's part is counted likewise: its limit, less what it
+//! uses, plus the file pages among that. (They are on the lists `active_file` and `inactive_file`;
+//! pages of tmpfs and locked pages are not, and cannot be given back.) Dirty pages are counted as if
+//! they were clean: they can be had too, after a write. What other groups use is no concern of a
+//! group's limit, but a limit of any group *around* ours holds for us as well, so the whole ancestry
+//! is asked, as far as it can be seen from inside a container.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+/// What limits the memory available.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitSource {
+    /// What the system has available (MemAvailable).
+    System,
+    /// A control group: its folder.
+    Cgroup(PathBuf),
+    /// All memory that the machine has: this system does not say how much of it is available.
+    Total,
+    /// The system says nothing.
+    Unknown,
+}
+
+impl fmt::Display for LimitSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LimitSource::System => f.write_str("MemAvailable"),
+            LimitSource::Cgroup(folder) => write!(f, "the limit of cgroup {}", folder.display()),
+            LimitSource::Total => f.write_str("all memory of the machine"),
+            LimitSource::Unknown => f.write_str("unknown"),
+        }
+    }
+}
+
+/// Bytes of memory that this process can have, and what says so. Unknown is `u64::MAX`.
+pub(crate) fn available() -> (u64, LimitSource) {
+    let system = system();
+    if !cfg!(any(target_os = "linux", target_os = "android")) {
+        return system;
+    }
+    let text = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let (groups, mounts) = (text("/proc/self/cgroup"), text("/proc/self/mountinfo"));
+    smallest(folders(&groups, &mounts), system)
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn system() -> (u64, LimitSource) {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let kib = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    match kib {
+        Some(kib) => (kib * 1024, LimitSource::System),
+        None => (u64::MAX, LimitSource::Unknown),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn system() -> (u64, LimitSource) {
+    // SAFETY: takes a number, gives a number.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    match u64::try_from(pages) {
+        Ok(pages) if pages > 0 => {
+            (pages.saturating_mul(crate::fault::page_size() as u64), LimitSource::Total)
+        }
+        _ => (u64::MAX, LimitSource::Unknown),
+    }
+}
+
+/// The two layouts of a memory controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+/// The folders of our control groups and of all around them that can be seen.
+/// `groups` is /proc/self/cgroup, `mounts` /proc/self/mountinfo.
+fn folders(groups: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
+    let mut found = Vec::new();
+    for line in groups.lines() {
+        // hierarchy:controllers:path
+        let mut fields = line.splitn(3, ':');
+        let (Some(id), Some(controllers), Some(path)) =
+            (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let version = match (id, controllers) {
+            ("0", "") => Version::Two,
+            (_, list) if list.split(',').any(|c| c == "memory") => Version::One,
+            _ => continue,
+        };
+        let Some((root, point)) = mounts.lines().find_map(|line| mount(line, version)) else {
+            continue;
+        };
+        let path = Path::new(path);
+        // Outside of what this namespace may see.
+        if path.components().any(|c| c == Component::ParentDir) {
+            continue;
+        }
+        // A container sees its own group mounted as the root, or a mount of a group as its root.
+        let inside = path.strip_prefix(&root).or_else(|_| path.strip_prefix("/")).unwrap_or(path);
+        let leaf = if inside == Path::new("") { point.clone() } else { point.join(inside) };
+        let around = leaf.ancestors().take_while(|folder| folder.starts_with(&point));
+        found.extend(around.map(|folder| (folder.to_owned(), version)));
+    }
+    found
+}
+
+/// Root and mount point of a line of mountinfo, if it is the hierarchy sought:
+/// `id parent device ROOT POINT options [optional]* - TYPE source SUPEROPTIONS`.
+fn mount(line: &str, version: Version) -> Option<(PathBuf, PathBuf)> {
+    let (head, tail) = line.split_once(" - ")?;
+    let mut tail = tail.split(' ');
+    let (ty, options) = (tail.next()?, tail.nth(1).unwrap_or(""));
+    let sought = match version {
+        Version::Two => ty == "cgroup2",
+        Version::One => ty == "cgroup" && options.split(',').any(|o| o == "memory"),
+    };
+    let mut head = head.split(' ').skip(3);
+    let (root, point) = (head.next()?, head.next()?);
+    sought.then(|| (PathBuf::from(unescaped(root)), PathBuf::from(unescaped(point))))
+}
+
+/// Spaces and the like are `\040` in mountinfo.
+fn unescaped(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('\\') {
+        out.push_str(before);
+        match after.get(..3).and_then(|octal| u8::from_str_radix(octal, 8).ok()) {
+            Some(byte) => {
+                out.push(char::from(byte));
+                rest = &after[3..];
+            }
+            None => {
+                out.push('\\');
+                rest = after;
+            }
+        }
+    }
+    out + rest
+}
+
+/// The smallest of what the system has and what each group still allows.
+fn smallest(folders: Vec<(PathBuf, Version)>, system: (u64, LimitSource)) -> (u64, LimitSource) {
+    let mut least = system;
+    for (folder, version) in folders {
+        let text = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_default();
+        let number = |name: &str| text(name).trim().parse::<u64>().ok();
+        // Above `memory.high` a group is slowed down until it gives back: no less a limit. "max" and
+        // a missing file are none.
+        let (limit, used, lists) = match version {
+            Version::Two => (
+                [number("memory.max"), number("memory.high")].into_iter().flatten().min(),
+                "memory.current",
+                ["active_file ", "inactive_file "],
+            ),
+            // `total_`: with the groups inside, as the use is counted.
+            Version::One => (
+                number("memory.limit_in_bytes"),
+                "memory.usage_in_bytes",
+                ["total_active_file ", "total_inactive_file "],
+            ),
+        };
+        let Some(limit) = limit else { continue };
+        let Some(used) = number(used) else { continue };
+        if limit.saturating_sub(used) >= least.0 {
+            continue;
+        }
+        // Only now: this file is slow to make.
+        let stat = text("memory.stat");
+        let file_pages: u64 = stat
+            .lines()
+            .filter_map(|line| {
+                lists.iter().find_map(|list| line.strip_prefix(list)?.trim().parse::<u64>().ok())
+            })
+            .sum();
+        // The two are not read at the same instant: there may seem to be more of them than are used.
+        let left = limit.saturating_sub(used.saturating_sub(file_pages));
+        if left < least.0 {
+            least = (left, LimitSource::Cgroup(folder));
+        }
+    }
+    least
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    const G: u64 = 1 << 30;
+
+    fn paths(groups: &str, mounts: &str) -> Vec<String> {
+        folders(groups, mounts).into_iter().map(|(p, _)| p.display().to_string()).collect()
+    }
+
+    #[test]
+    fn the_whole_ancestry_is_found() {
+        let v2 = "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(
+            paths("0::/user.slice/a b/run.scope\n", v2),
+            [
+                "/sys/fs/cgroup/user.slice/a b/run.scope",
+                "/sys/fs/cgroup/user.slice/a b",
+                "/sys/fs/cgroup/user.slice",
+                "/sys/fs/cgroup"
+            ]
+        );
+        // Version 1 beside a version 2 that has no controllers, as on this project's machines.
+        let v1 = "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                  34 31 0:31 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset";
+        let groups = "9:name=systemd:/\n4:cpu,memory:/process/x:y\n3:cpuset:/\n0::/\n";
+        assert_eq!(
+            paths(groups, v1),
+            [
+                "/sys/fs/cgroup/memory/process/x:y",
+                "/sys/fs/cgroup/memory/process",
+                "/sys/fs/cgroup/memory"
+            ]
+        );
+        // A container of version 1 that sees only its own group, as the root of the mount.
+        let docker =
+            "35 31 0:32 /docker/0a1b /sys/fs/my\\040cgroup/memory ro - cgroup cgroup rw,memory";
+        assert_eq!(paths("4:memory:/docker/0a1b", docker), ["/sys/fs/my cgroup/memory"]);
+        // With a namespace of its own; outside of it; not mounted at all; nonsense.
+        assert_eq!(paths("0::/", v2), ["/sys/fs/cgroup"]);
+        assert_eq!(paths("0::/../other", v2), [""; 0]);
+        assert_eq!(paths("0::/a", v1), [""; 0]);
+        assert_eq!(paths("memory\n::\n", "- cgroup2\n"), [""; 0]);
+    }
+
+    /// Folders as the kernel makes them.
+    fn group(root: &Path, path: &str, files: &[(&str, String)]) {
+        let folder = root.join(path);
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text) in files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_smallest_remainder_counts_and_file_pages_can_be_had() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let stat = |active: u64, inactive: u64, shmem: u64| {
+            format!(
+                "anon {G}\nfile {}\nactive_file {active}\ninactive_file {inactive}\nshmem {shmem}\n",
+                active + inactive + shmem
+            )
+        };
+        group(
+            root,
+            "outer",
+            &[
+                ("memory.max", format!("{}\n", 8 * G)),
+                ("memory.current", format!("{}\n", 7 * G)),
+                ("memory.stat", stat(G, G, 2 * G)),
+            ],
+        );
+        group(
+            root,
+            "outer/inner",
+            &[
+                ("memory.max", "max\n".to_owned()),
+                ("memory.high", "max\n".to_owned()),
+                ("memory.current", format!("{G}\n")),
+            ],
+        );
+        let ours = |system| {
+            let all = ["outer/inner", "outer", ""].map(|p| (root.join(p), Version::Two));
+            smallest(all.to_vec(), (system, LimitSource::System))
+        };
+        // 8 − 7 + 2 GiB of file pages; those of tmpfs stay.
+        assert_eq!(ours(16 * G), (3 * G, LimitSource::Cgroup(root.join("outer"))));
+        assert_eq!(ours(2 * G), (2 * G, LimitSource::System));
+        fs::write(root.join("outer/inner/memory.high"), format!("{}", 2 * G)).unwrap();
+        assert_eq!(ours(16 * G), (G, LimitSource::Cgroup(root.join("outer/inner"))));
+        // Over its limit, and statistics that are newer than the use.
+        fs::write(root.join("outer/inner/memory.high"), format!("{}", G / 2)).unwrap();
+        assert_eq!(ours(16 * G).0, 0);
+        fs::write(root.join("outer/inner/memory.stat"), stat(9 * G, 9 * G, 0)).unwrap();
+        assert_eq!(ours(16 * G).0, G / 2);
+
+        group(
+            root,
+            "one",
+            &[
+                ("memory.limit_in_bytes", format!("{}", 4 * G)),
+                ("memory.usage_in_bytes", format!("{}", 3 * G)),
+                (
+                    "memory.stat",
+                    format!("inactive_file 7\ntotal_inactive_file {G}\ntotal_active_file 0\n"),
+                ),
+            ],
+        );
+        let one = vec![(root.join("one"), Version::One), (root.join("nowhere"), Version::One)];
+        let got = smallest(one, (16 * G, LimitSource::System));
+        assert_eq!(got, (2 * G, LimitSource::Cgroup(root.join("one"))));
+    }
+
+    #[test]
+    fn this_machine_has_some_memory_but_not_all_of_it() {
+        let (bytes, source) = available();
+        let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+        let total: u64 = meminfo
+            .lines()
+            .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok())
+            .unwrap();
+        assert!(bytes > 0 && bytes <= total * 1024, "{bytes} by {source}");
+    }
+}

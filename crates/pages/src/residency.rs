@@ -1,0 +1,447 @@
+//! How much of a file is in the page cache now, and getting it out of there.
+//!
+//! Asked of the kernel by cachestat(2) (Linux 6.5; tens of microseconds per GiB), else by mincore(2)
+//! over a map that is never touched (12 ms per GiB). Three things make the plain question go wrong:
+//! - Both calls answer only those who own the file or may write it. To others cachestat says EPERM,
+//!   and mincore says that *every* page is there. Then pages are sampled by reads that refuse to
+//!   wait (RWF_NOWAIT), which anybody who may read the file may do.
+//! - On overlayfs (what containers have) cachestat looks at a file that has no pages of its own and
+//!   says 0. A map is one of the file beneath, so there mincore is asked.
+//! - A container's filter may forbid cachestat with EPERM instead of ENOSYS; it then is as if it did
+//!   not exist.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::ptr;
+use std::time::Duration;
+
+/// How many pages of a range are in the page cache. They may leave it, or come, at any time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// Pages that the range touches (of the system's page size), the ends included.
+    pub pages: u64,
+    /// How many of them are in the page cache.
+    pub cached: u64,
+    /// How that is known.
+    pub source: Source,
+}
+
+impl Residency {
+    /// The cached part, 0 to 1; 1 of an empty range.
+    pub fn share(&self) -> f64 {
+        if self.pages == 0 { 1.0 } else { self.cached as f64 / self.pages as f64 }
+    }
+
+    /// No page is cached, and that was counted, not sampled.
+    pub fn is_proven_cold(&self) -> bool {
+        self.cached == 0 && self.source != Source::Sampled
+    }
+}
+
+/// How a residency is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Source {
+    /// Counted by cachestat(2).
+    Cachestat,
+    /// Counted by mincore(2).
+    Mincore,
+    /// Estimated from pages all over the range.
+    Sampled,
+}
+
+impl Source {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Cachestat => "cachestat",
+            Source::Mincore => "mincore",
+            Source::Sampled => "sampled",
+        }
+    }
+}
+
+/// Pages looked at by mincore for an estimate: its standard error is at most 1/√n/2, here 3 %. (An
+/// estimate decides between "nearly all" and "not"; 3 % either way is near enough.)
+const SAMPLES: u64 = 256;
+/// Pages looked at by reads: each that is not cached starts the reading of one page.
+const READ_SAMPLES: u64 = 64;
+/// Pages that mincore is asked about at once: one byte each, on the stack.
+const VECTOR: usize = 16 << 10;
+
+/// How much of `range` (bytes of `file`; cut at its end) is in the page cache: counted, if the system
+/// tells this user; else estimated (see [`Source`]).
+///
+/// # Errors
+/// The system refuses every way of asking.
+pub fn residency(file: &File, range: Range<u64>) -> io::Result<Residency> {
+    ask(file, range, u64::MAX)
+}
+
+/// As [`residency`], but where only mincore can be asked, which is slow, it is asked about a sample.
+pub(crate) fn estimate(file: &File, range: Range<u64>) -> io::Result<Residency> {
+    ask(file, range, SAMPLES)
+}
+
+/// Takes the file out of the page cache, as far as that goes without privilege: its changes are
+/// written (fsync), then its pages are given up (fadvise). Returns what is left: nothing of it, if
+/// [`Residency::is_proven_cold`]. Pages stay that some process has mapped and touched, or is reading.
+///
+/// # Errors
+/// The system cannot do it (it is not Linux, Android or FreeBSD), or cannot say what is left.
+pub fn evict(file: &File) -> io::Result<Residency> {
+    let len = file.metadata()?.len();
+    // A file on a medium that cannot be written has no changes to write.
+    let _ = file.sync_all();
+    let mut left = None;
+    // Pages on their way into the cache's lists are missed by the first pass now and then.
+    for pause in [0, 1, 5, 20, 50] {
+        std::thread::sleep(Duration::from_millis(pause));
+        give_up(file)?;
+        let now = residency(file, 0..len)?;
+        if now.cached == 0 {
+            return Ok(now);
+        }
+        left = Some(now);
+    }
+    left.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
+}
+
+#[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
+fn give_up(file: &File) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
+fn give_up(_: &File) -> io::Result<()> {
+    Err(io::Error::new(
+        io::ErrorKind::Unsupported,
+        "this system has no call that takes a file out of the page cache",
+    ))
+}
+
+fn ask(file: &File, range: Range<u64>, most_by_mincore: u64) -> io::Result<Residency> {
+    let metadata = file.metadata()?;
+    let range = range.start..range.end.min(metadata.len());
+    if range.start >= range.end {
+        return Ok(Residency { pages: 0, cached: 0, source: Source::Cachestat });
+    }
+    let page = crate::fault::page_size() as u64;
+    let pages = range.start / page..(range.end - 1) / page + 1;
+    let count = pages.end - pages.start;
+    if let Some(cached) = cachestat(file, &range) {
+        let cached = cached.min(count);
+        return Ok(Residency { pages: count, cached, source: Source::Cachestat });
+    }
+    if may_be_told(file, &metadata) {
+        if count <= most_by_mincore {
+            let cached = Window::map(file, pages)?.cached()?;
+            return Ok(Residency { pages: count, cached, source: Source::Mincore });
+        }
+        // A map of address space costs nothing however large it is.
+        let window = Window::map(file, pages.clone())?;
+        let one = |page: u64| Ok(window.look(page..page + 1)? == 1);
+        return sample(count, SAMPLES, one);
+    }
+    let apart = without_readahead(file);
+    let file = apart.as_ref().unwrap_or(file);
+    sample(count, READ_SAMPLES, |n| is_there_without_waiting(file, (pages.start + n) * page))
+}
+
+/// Estimates from pages in the middle of equal parts.
+fn sample(
+    pages: u64,
+    samples: u64,
+    is_there: impl Fn(u64) -> io::Result<bool>,
+) -> io::Result<Residency> {
+    let samples = pages.min(samples);
+    let mut there = 0;
+    for i in 0..samples {
+        let at = (u128::from(2 * i + 1) * u128::from(pages) / u128::from(2 * samples)) as u64;
+        there += u64::from(is_there(at)?);
+    }
+    let cached = (u128::from(there) * u128::from(pages) / u128::from(samples)) as u64;
+    Ok(Residency { pages, cached, source: Source::Sampled })
+}
+
+/// Pages of `range` that are cached, by cachestat; `None` where it does not answer or not truly.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn cachestat(file: &File, range: &Range<u64>) -> Option<u64> {
+    /// The number on every architecture but Alpha. Not in the C libraries yet.
+    const SYS_CACHESTAT: libc::c_long = 451;
+    #[repr(C)]
+    struct CachestatRange {
+        off: u64,
+        len: u64,
+    }
+    #[repr(C)]
+    #[derive(Default)]
+    struct Cachestat {
+        cache: u64,
+        dirty: u64,
+        writeback: u64,
+        evicted: u64,
+        recently_evicted: u64,
+    }
+    if crate::filesystem::magic(file) == Some(crate::filesystem::OVERLAYFS) {
+        return None;
+    }
+    let asked = CachestatRange { off: range.start, len: range.end - range.start };
+    let mut answer = Cachestat::default();
+    // SAFETY: the kernel reads the first struct and writes the second; both are laid out as it
+    // defines them and outlive the call. An older kernel answers ENOSYS.
+    let status = unsafe {
+        libc::syscall(
+            SYS_CACHESTAT,
+            file.as_raw_fd(),
+            ptr::from_ref(&asked),
+            ptr::from_mut(&mut answer),
+            0 as libc::c_uint,
+        )
+    };
+    (status == 0).then_some(answer.cache)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn cachestat(_: &File, _: &Range<u64>) -> Option<u64> {
+    None
+}
+
+/// Whether mincore tells this user the truth: Linux does so since 5.2 only to the owner, to those
+/// with the owner's rights, and to those who may write the file.
+fn may_be_told(file: &File, metadata: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    if !cfg!(any(target_os = "linux", target_os = "android")) {
+        return true;
+    }
+    // SAFETY: always succeeds, takes nothing.
+    let me = unsafe { libc::geteuid() };
+    if me == 0 || me == metadata.uid() {
+        return true;
+    }
+    let own = format!("/proc/self/fd/{}\0", file.as_raw_fd());
+    // SAFETY: a string that ends with a zero byte.
+    unsafe {
+        libc::faccessat(libc::AT_FDCWD, own.as_ptr().cast(), libc::W_OK, libc::AT_EACCESS) == 0
+    }
+}
+
+/// The same file, opened once more: reading there does not start reading what follows, and the
+/// advice that says so does not touch the maps made from `file`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn without_readahead(file: &File) -> Option<File> {
+    let apart = File::open(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()?;
+    // SAFETY: takes numbers only.
+    unsafe { libc::posix_fadvise(apart.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+    Some(apart)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn without_readahead(_: &File) -> Option<File> {
+    None
+}
+
+/// Whether the page at offset `at` is cached: reads one byte on the condition that it is.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn is_there_without_waiting(file: &File, at: u64) -> io::Result<bool> {
+    let mut byte = 0u8;
+    let into = libc::iovec { iov_base: ptr::from_mut(&mut byte).cast(), iov_len: 1 };
+    let at = libc::off_t::try_from(at).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: one byte is written to `byte`, which outlives the call.
+    let got = unsafe { libc::preadv2(file.as_raw_fd(), &into, 1, at, libc::RWF_NOWAIT) };
+    match got {
+        1 => Ok(true),
+        0 => Ok(false),
+        _ => match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            error => Err(error),
+        },
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn is_there_without_waiting(_: &File, _: u64) -> io::Result<bool> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// A map of pages that is never touched: only mincore looks at it.
+struct Window {
+    start: *mut libc::c_void,
+    len: usize,
+    pages: u64,
+}
+
+impl Window {
+    fn map(file: &File, pages: Range<u64>) -> io::Result<Window> {
+        let page = crate::fault::page_size() as u64;
+        let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
+        let len = usize::try_from((pages.end - pages.start) * page).map_err(too_large)?;
+        let at = libc::off_t::try_from(pages.start * page).map_err(too_large)?;
+        // SAFETY: a new map at a place that the system chooses.
+        let start = unsafe {
+            libc::mmap(
+                ptr::null_mut(),
+                len,
+                libc::PROT_READ,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                at,
+            )
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Window { start, len, pages: pages.end - pages.start })
+    }
+
+    fn cached(&self) -> io::Result<u64> {
+        let mut cached = 0;
+        for from in (0..self.pages).step_by(VECTOR) {
+            cached += self.look(from..(from + VECTOR as u64).min(self.pages))?;
+        }
+        Ok(cached)
+    }
+
+    /// Cached pages among some of the window's, at most [`VECTOR`].
+    fn look(&self, pages: Range<u64>) -> io::Result<u64> {
+        let page = crate::fault::page_size();
+        let count = (pages.end - pages.start) as usize;
+        let mut vector = [0u8; VECTOR];
+        let vector = &mut vector[..count];
+        // SAFETY: pages of the map, and a vector of one byte for each.
+        let status = unsafe {
+            let start = self.start.cast::<u8>().add(pages.start as usize * page);
+            libc::mincore(start.cast(), count * page, vector.as_mut_ptr().cast())
+        };
+        if status != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The other bits are reserved, or mean other things elsewhere.
+        Ok(vector.iter().filter(|&&b| b & 1 == 1).count() as u64)
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, unmapped once, and never referred to.
+        unsafe { libc::munmap(self.start, self.len) };
+    }
+}
+
+/// Reads `range` of `file` into the page cache, 1 MiB at a time, and forgets the bytes.
+///
+/// # Errors
+/// As reading does.
+pub fn warm(file: &File, range: Range<u64>) -> io::Result<()> {
+    let mut buffer = vec![0; 1 << 20];
+    let mut at = range.start;
+    while at < range.end {
+        let want = buffer.len().min(usize::try_from(range.end - at).unwrap_or(usize::MAX));
+        match file.read_at(&mut buffer[..want], at) {
+            Ok(0) => return Ok(()),
+            Ok(n) => at += n as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    const PAGE: u64 = 4096;
+    const LEN: u64 = 300 * PAGE + 5;
+
+    /// A file of 301 pages on the disk where the test itself lies (/tmp may be memory).
+    fn file() -> File {
+        let exe = std::env::current_exe().unwrap();
+        let mut file = tempfile::tempfile_in(exe.parent().unwrap()).unwrap();
+        file.write_all(&vec![7; LEN as usize]).unwrap();
+        // Readahead would bring more than what a test reads.
+        // SAFETY: takes numbers only.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
+        file
+    }
+
+    fn by_mincore(file: &File) -> u64 {
+        Window::map(file, 0..301).unwrap().cached().unwrap()
+    }
+
+    fn by_reads(file: &File) -> u64 {
+        sample(301, 64, |n| is_there_without_waiting(file, n * PAGE)).unwrap().cached
+    }
+
+    #[test]
+    fn evicted_is_0_and_read_is_all_whoever_is_asked() {
+        let file = file();
+        let left = evict(&file).unwrap();
+        assert!(left.is_proven_cold(), "{left:?}");
+        assert_eq!((left.pages, by_mincore(&file)), (301, 0));
+
+        warm(&file, 7 * PAGE..9 * PAGE).unwrap();
+        let some = residency(&file, 0..LEN).unwrap();
+        assert_eq!(some.cached, by_mincore(&file));
+        assert!((2..301).contains(&some.cached), "{some:?}");
+        let two = residency(&file, 8 * PAGE - 1..8 * PAGE + 1).unwrap();
+        assert_eq!((two.pages, two.cached), (2, 2));
+
+        warm(&file, 0..LEN).unwrap();
+        let all = residency(&file, 0..u64::MAX).unwrap();
+        assert_eq!((all.pages, all.cached, all.share()), (301, 301, 1.0));
+        assert_eq!((by_mincore(&file), by_reads(&file)), (301, 301));
+
+        evict(&file).unwrap();
+        assert_eq!(by_reads(&file), 0);
+        let none = residency(&file, LEN..LEN + 1).unwrap();
+        assert_eq!((none.pages, none.cached, none.share()), (0, 0, 1.0));
+    }
+
+    /// The kernel tells strangers nothing (cachestat: EPERM) or untruths (mincore: everything).
+    #[test]
+    fn somebody_elses_file_is_sampled() {
+        // SAFETY: always succeeds.
+        if unsafe { libc::geteuid() } != 0 {
+            eprintln!("skipped: only root can become somebody else");
+            return;
+        }
+        let exe = std::env::current_exe().unwrap();
+        let readable = tempfile::NamedTempFile::new_in(exe.parent().unwrap()).unwrap();
+        std::fs::write(readable.path(), vec![7; LEN as usize]).unwrap();
+        std::fs::set_permissions(
+            readable.path(),
+            std::os::unix::fs::PermissionsExt::from_mode(0o444),
+        )
+        .unwrap();
+        let readable = File::open(readable.path()).unwrap();
+        evict(&readable).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: takes numbers; the plain system call changes this thread alone.
+                let status = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+                assert_eq!(status, 0);
+                let cold = residency(&readable, 0..LEN).unwrap();
+                // An older kernel still counts.
+                if cold.source == Source::Sampled {
+                    assert_eq!(
+                        by_mincore(&readable),
+                        301,
+                        "mincore tells strangers the truth now?"
+                    );
+                }
+                assert!(cold.cached < 30, "{cold:?}");
+                warm(&readable, 0..LEN).unwrap();
+                assert_eq!(residency(&readable, 0..LEN).unwrap().cached, 301);
+            });
+        });
+    }
+}
