@@ -20,7 +20,7 @@ fn main() -> Result<(), ModelError> {
     let batch = flag("-b").unwrap_or(SessionOptions::default().batch);
     let prompt: Vec<u32> = args.map(|id| id.parse().expect(usage)).collect();
     let began = Instant::now();
-    let model = Model::open(Path::new(&path), &OpenOptions { threads, isa: None })?;
+    let model = Model::open(Path::new(&path), &OpenOptions { threads, ..OpenOptions::default() })?;
     let mut session = Session::new(&model, &SessionOptions { batch, context: None })?;
     let ready = began.elapsed();
     let mut next = top(session.feed(&prompt)?);

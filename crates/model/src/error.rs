@@ -2,6 +2,7 @@
 //! names the file, the key or tensor, what was found and what was expected.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use alight_formats::gguf::GgufError;
 use alight_formats::split::SplitError;
@@ -9,6 +10,7 @@ use alight_kernels::Isa;
 use alight_pages::MapError;
 use thiserror::Error;
 
+use crate::load::LoadError;
 use crate::tokenizer::TokenizerError;
 
 /// Why a model could not be opened, or a step not be made.
@@ -58,6 +60,9 @@ pub enum ModelError {
         /// What is wrong in it.
         source: TokenizerError,
     },
+    /// Weights did not come. Names the file, or the limit that was met.
+    #[error(transparent)]
+    Load(Arc<LoadError>),
     /// The kernels that were asked for do not run here.
     #[error("this CPU cannot run the {isa} kernels; it can run {}", list(available))]
     Isa {

@@ -30,10 +30,12 @@ use alight_kernels::{Isa, gate, vec};
 pub(crate) use self::buffers::Buffers;
 use self::buffers::{Angles, Scratch};
 use crate::config::{Config, Gate};
+use crate::error::ModelError;
 use crate::kv::Kv;
+use crate::load::{Store, arrival};
 use crate::open::Model;
 use crate::pool::{PerThread, Pool};
-use crate::weights::LayerRef;
+use crate::weights::{LayerRef, MatrixRef};
 
 /// Rows of a matrix in one unit of work: what the kernels unpack at a time.
 const UNIT_ROWS: usize = 32;
@@ -51,7 +53,16 @@ pub(crate) enum Want {
     All,
 }
 
-/// A block with its matrices at hand.
+/// A block: what is known of it before its matrices are there.
+struct Block<'m> {
+    w: &'m LayerRef,
+    /// Which packings the consumers of qkv's, o's, gate and up's, and down's input need.
+    kinds: [Kinds; 4],
+    local: bool,
+    attention: AttentionParams,
+}
+
+/// The matrices of a block at hand.
 struct Layer<'m> {
     w: &'m LayerRef,
     q: Matrix<'m>,
@@ -61,23 +72,22 @@ struct Layer<'m> {
     gate: Matrix<'m>,
     up: Matrix<'m>,
     down: Matrix<'m>,
-    /// Which packings the consumers of qkv's, o's, gate and up's, and down's input need.
-    kinds: [Kinds; 4],
-    local: bool,
-    attention: AttentionParams,
 }
 
-/// A network ready to run: views on the weights, tables, and the threads.
+/// A network ready to run: where the weights are, tables, and the threads.
 pub(crate) struct Net<'m> {
     config: &'m Config,
     pool: &'m Pool,
     isa: Isa,
+    store: &'m Store,
     /// `[vocab, embedding]`.
-    embed: Matrix<'m>,
-    layers: Vec<Layer<'m>>,
+    embed: &'m MatrixRef,
+    blocks: Vec<Block<'m>>,
     output_norm: &'m [f32],
     /// `[vocab, embedding]`.
-    output: Matrix<'m>,
+    output: &'m MatrixRef,
+    /// Behind which gate the output is.
+    output_section: usize,
     /// Frequencies of the global layers, and of the local ones.
     ropes: [Option<RopeTable>; 2],
 }
@@ -85,21 +95,18 @@ pub(crate) struct Net<'m> {
 impl<'m> Net<'m> {
     pub(crate) fn new(model: &'m Model) -> Net<'m> {
         let config = model.config();
-        let (weights, maps) = (model.weights(), model.maps());
-        let kinds = |ms: &[&Matrix<'_>]| Kinds::of(ms.iter().map(|m| m.kind()));
-        let layers = weights.layers.iter().enumerate().map(|(i, w)| {
-            let [q, k, v, o, gate, up, down] = w.matrices().map(|m| m.view(maps));
+        let weights = model.weights();
+        let kinds = |ms: &[&MatrixRef]| Kinds::of(ms.iter().map(|m| m.kind()));
+        let blocks = weights.layers.iter().enumerate().map(|(i, w)| {
             let local = config.is_local(i);
-            Layer {
+            Block {
                 w,
-                kinds: [kinds(&[&q, &k, &v]), kinds(&[&o]), kinds(&[&gate, &up]), kinds(&[&down])],
-                q,
-                k,
-                v,
-                o,
-                gate,
-                up,
-                down,
+                kinds: [
+                    kinds(&[&w.q, &w.k, &w.v]),
+                    kinds(&[&w.o]),
+                    kinds(&[&w.gate, &w.up]),
+                    kinds(&[&w.down]),
+                ],
                 local,
                 attention: AttentionParams {
                     scale: config.attention_scale,
@@ -112,15 +119,28 @@ impl<'m> Net<'m> {
             config,
             pool: model.pool(),
             isa: model.isa(),
-            embed: weights.embed.view(maps),
-            layers: layers.collect(),
+            store: model.store(),
+            embed: &weights.embed,
+            blocks: blocks.collect(),
             output_norm: &weights.output_norm,
-            output: weights.output.view(maps),
+            output: &weights.output,
+            output_section: match weights.tied {
+                true => arrival::EMBEDDING,
+                false => arrival::output(config.layers),
+            },
             ropes: [
                 Some(RopeTable::new(&config.rope)),
                 config.local.as_ref().map(|local| RopeTable::new(&local.rope)),
             ],
         }
+    }
+
+    /// The matrices of block `index`, as soon as they are there.
+    fn layer(&self, index: usize) -> Result<Layer<'m>, ModelError> {
+        self.store.arrival().wait(arrival::layer(index))?;
+        let w = self.blocks[index].w;
+        let [q, k, v, o, gate, up, down] = w.matrices().map(|m| m.view(self.store));
+        Ok(Layer { w, q, k, v, o, gate, up, down })
     }
 
     /// Runs `tokens`, which follow the `pos` positions in the cache. Afterwards the cache holds
@@ -129,6 +149,9 @@ impl<'m> Net<'m> {
     ///
     /// The caller has checked that ids are in the vocabulary, that there are tokens, no more than
     /// the buffers' batch, and that the cache has room.
+    ///
+    /// # Errors
+    /// The weights do not come. What the cache holds from `pos` on is worthless then.
     pub(crate) fn run(
         &self,
         b: &mut Buffers,
@@ -136,7 +159,7 @@ impl<'m> Net<'m> {
         tokens: &[u32],
         mut pos: usize,
         want: Want,
-    ) {
+    ) -> Result<(), ModelError> {
         let (isa, c) = (self.isa, self.config);
         let (d, ff, eps) = (c.embedding, c.feed_forward, c.rms_eps);
         let (qd, kd, vd) = (c.heads * c.key_dim, c.kv_heads * c.key_dim, c.kv_heads * c.value_dim);
@@ -155,12 +178,14 @@ impl<'m> Net<'m> {
         let up = Output::new(up, ff);
         let threads = &*threads;
 
+        self.store.arrival().wait(arrival::EMBEDDING)?;
         {
+            let embed = self.embed.view(self.store);
             let angles = angles.each_mut().map(Angles::rows);
             self.each_token(n, &|i, _| {
                 // SAFETY: each token is one unit's.
                 let row = unsafe { x.row_mut(i, 0..d) };
-                self.embed.dequantize_row(tokens[i] as usize, row);
+                embed.dequantize_row(tokens[i] as usize, row);
                 if c.embedding_scale != 1.0 {
                     vec::scale(isa, row, c.embedding_scale);
                 }
@@ -174,10 +199,11 @@ impl<'m> Net<'m> {
             });
         }
 
-        for (index, layer) in self.layers.iter().enumerate() {
-            let w = layer.w;
-            let before = index.checked_sub(1).map(|i| self.layers[i].w);
-            self.pack(acts, n, d, layer.kinds[0], &|i, thread, put| {
+        for (index, block) in self.blocks.iter().enumerate() {
+            let layer = &self.layer(index)?;
+            let w = block.w;
+            let before = index.checked_sub(1).map(|i| self.blocks[i].w);
+            self.pack(acts, n, d, block.kinds[0], &|i, thread, put| {
                 // SAFETY: each token is one unit's, each thread's scratch one unit's at a time.
                 let (x, y, s) =
                     unsafe { (x.row_mut(i, 0..d), y.row_mut(i, 0..d), threads.get(thread)) };
@@ -188,11 +214,11 @@ impl<'m> Net<'m> {
                 put(&s.row);
             });
             self.project(&[(&layer.q, q), (&layer.k, k), (&layer.v, v)], acts, threads);
-            self.place(layer, angles, kv, index, pos, n, [q, k, v]);
+            self.place(block, angles, kv, index, pos, n, [q, k, v]);
 
-            if index + 1 == self.layers.len() {
+            if index + 1 == self.blocks.len() {
                 match want {
-                    Want::Nothing => return,
+                    Want::Nothing => return Ok(()),
                     Want::All => {}
                     Want::Last if n == 1 => {}
                     Want::Last => {
@@ -208,13 +234,13 @@ impl<'m> Net<'m> {
             }
 
             let cache = kv.layer(index);
-            self.attend(&layer.attention, &cache, pos, n, q, att, partials, threads);
-            self.pack(acts, n, od, layer.kinds[1], &|i, _, put| {
+            self.attend(&block.attention, &cache, pos, n, q, att, partials, threads);
+            self.pack(acts, n, od, block.kinds[1], &|i, _, put| {
                 // SAFETY: each token is one unit's.
                 put(unsafe { att.row_mut(i, 0..od) });
             });
             self.project(&[(&layer.o, y)], acts, threads);
-            self.pack(acts, n, d, layer.kinds[2], &|i, thread, put| {
+            self.pack(acts, n, d, block.kinds[2], &|i, thread, put| {
                 // SAFETY: each token is one unit's, each thread's scratch one unit's at a time.
                 let (x, y, s) =
                     unsafe { (x.row_mut(i, 0..d), y.row_mut(i, 0..d), threads.get(thread)) };
@@ -223,25 +249,35 @@ impl<'m> Net<'m> {
                 put(&s.row);
             });
             self.gate_up(layer, acts, threads, gate, up, n);
-            self.pack(acts, n, ff, layer.kinds[3], &|i, _, put| {
+            self.pack(acts, n, ff, block.kinds[3], &|i, _, put| {
                 // SAFETY: each token is one unit's.
                 put(unsafe { gate.row_mut(i, 0..ff) });
             });
             self.project(&[(&layer.down, y)], acts, threads);
         }
 
-        if let Some(layer) = self.layers.last() {
+        if let Some(block) = self.blocks.last() {
             self.each_token(n, &|i, _| {
                 // SAFETY: each token is one unit's.
                 let (x, y) = unsafe { (x.row_mut(i, 0..d), y.row_mut(i, 0..d)) };
-                self.residual(x, y, &layer.w.down_bias, &layer.w.post_ffn_norm);
+                self.residual(x, y, &block.w.down_bias, &block.w.post_ffn_norm);
             });
         }
+        Ok(())
     }
 
     /// Computes the logits of the rows `first..first + n` of the residual stream into `logits`
     /// `[n, vocab]`.
-    pub(crate) fn logits(&self, b: &mut Buffers, first: usize, n: usize, logits: &mut [f32]) {
+    ///
+    /// # Errors
+    /// The output matrix does not come.
+    pub(crate) fn logits(
+        &self,
+        b: &mut Buffers,
+        first: usize,
+        n: usize,
+        logits: &mut [f32],
+    ) -> Result<(), ModelError> {
         let (isa, c) = (self.isa, self.config);
         let (d, vocab) = (c.embedding, c.vocab);
         let Buffers { x, acts, threads, .. } = b;
@@ -256,16 +292,19 @@ impl<'m> Net<'m> {
         });
         let out = Output::new(logits, vocab);
         let acts = &*acts;
+        self.store.arrival().wait(self.output_section)?;
+        let output = self.output.view(self.store);
         self.pool.run(vocab.div_ceil(UNIT_ROWS), usize::MAX, &|units, thread| {
             let rows = units.start * UNIT_ROWS..(units.end * UNIT_ROWS).min(vocab);
             // SAFETY: the units of a region are disjoint, so are their rows; scratch as above.
             unsafe {
-                matmul(&self.output, rows.clone(), acts, out, &mut threads.get(thread).matmul);
+                matmul(&output, rows.clone(), acts, out, &mut threads.get(thread).matmul);
                 if let Some(cap) = c.logit_softcap {
                     (0..n).for_each(|t| vec::softcap(isa, out.row_mut(t, rows.clone()), cap));
                 }
             }
         });
+        Ok(())
     }
 
     /// Runs `f(token, thread)` for every token.
@@ -368,7 +407,7 @@ impl<'m> Net<'m> {
     #[allow(clippy::too_many_arguments)]
     fn place(
         &self,
-        layer: &Layer<'_>,
+        block: &Block<'_>,
         angles: &mut [Angles; 2],
         kv: &mut Kv,
         index: usize,
@@ -376,8 +415,8 @@ impl<'m> Net<'m> {
         n: usize,
         [q, k, v]: [Output<'_>; 3],
     ) {
-        let (isa, c, w) = (self.isa, self.config, layer.w);
-        let angles = angles[usize::from(layer.local)].rows();
+        let (isa, c, w) = (self.isa, self.config, block.w);
+        let angles = angles[usize::from(block.local)].rows();
         let writer = kv.writer(index);
         let one = |i: usize| {
             // SAFETY: each token is one unit's; angles are only read here.

@@ -18,13 +18,10 @@ use alight_pages::Map;
 use crate::chat::ChatTemplate;
 use crate::config::Config;
 use crate::error::ModelError;
+use crate::load::{Loader, Store};
 use crate::pool::Pool;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
-
-mod populate;
-
-use populate::Populate;
 
 /// How to open a model.
 #[derive(Clone, Debug, Default)]
@@ -48,8 +45,8 @@ pub struct OpenTimings {
     pub weights: Duration,
     /// Building the tokenizer and compiling the chat template.
     pub tokenizer: Duration,
-    /// Bringing the weights into the page tables, in the background; `None` while that goes on.
-    pub populate: Option<Duration>,
+    /// Bringing the weights to where they are read, in the background; `None` while that goes on.
+    pub load: Option<Duration>,
     /// The whole call.
     pub total: Duration,
 }
@@ -59,9 +56,9 @@ pub struct OpenTimings {
 /// Any number of sessions can share it. Its pool runs one region at a time: sessions that are fed
 /// from several threads at once are correct, but share the threads unevenly.
 pub struct Model {
-    // Before the maps: dropping it ends the thread that reads them.
-    populate: Populate,
-    maps: Vec<Arc<Map>>,
+    // First, because dropping it ends the threads that bring the weights.
+    loader: Loader,
+    store: Arc<Store>,
     config: Config,
     weights: Weights,
     tokenizer: Tokenizer,
@@ -161,8 +158,8 @@ impl Model {
         drop(headers);
         timings.total = began.elapsed();
         Ok(Model {
-            populate: checked.populate,
-            maps,
+            loader: checked.loader,
+            store: checked.store,
             config: checked.config,
             weights: checked.weights,
             tokenizer: vocabulary.tokenizer,
@@ -203,12 +200,12 @@ impl Model {
 
     /// The files, in the order of the shards.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &Path> {
-        self.maps.iter().map(|map| map.path())
+        self.store.maps().iter().map(|map| map.path())
     }
 
     /// Bytes of all files.
     pub fn file_bytes(&self) -> u64 {
-        self.maps.iter().map(|map| map.len() as u64).sum()
+        self.store.maps().iter().map(|map| map.len() as u64).sum()
     }
 
     /// Weights in all tensors.
@@ -257,7 +254,17 @@ impl Model {
 
     /// Where the time of opening went.
     pub fn timings(&self) -> OpenTimings {
-        OpenTimings { populate: self.populate.took(), ..self.timings }
+        OpenTimings { load: self.loader.took(), ..self.timings }
+    }
+
+    /// Returns when the weights are where they are going to stay: nothing that a step reads has to
+    /// be brought any more. Feeding does not need it; it waits by itself for what it reads.
+    ///
+    /// # Errors
+    /// They cannot be brought there.
+    pub fn wait_loaded(&self) -> Result<(), ModelError> {
+        self.loader.wait()?;
+        self.check()
     }
 
     /// Whether everything that was read from the files so far can be relied on.
@@ -265,16 +272,15 @@ impl Model {
     /// # Errors
     /// A file has become shorter since it was mapped, or a page of it could not be read.
     pub fn check(&self) -> Result<(), ModelError> {
-        self.maps.iter().try_for_each(|map| map.check())?;
-        Ok(())
+        self.store.check()
     }
 
     pub(crate) fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    pub(crate) fn maps(&self) -> &[Arc<Map>] {
-        &self.maps
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
     }
 }
 
@@ -289,7 +295,8 @@ fn parse(map: &Map) -> Result<Gguf<'_>, ModelError> {
 struct Checked {
     config: Config,
     weights: Weights,
-    populate: Populate,
+    store: Arc<Store>,
+    loader: Loader,
     took: Duration,
 }
 
@@ -306,8 +313,8 @@ fn check(
     let weights = Weights::load(&mut config, catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
-    let populate = Populate::start(maps, &weights);
-    Ok(Checked { config, weights, populate, took })
+    let (store, loader) = Loader::start(maps.to_vec(), &weights);
+    Ok(Checked { config, weights, store, loader, took })
 }
 
 /// What the tokenizer's thread brings.

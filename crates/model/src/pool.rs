@@ -34,7 +34,7 @@ mod cores;
 mod park;
 mod per_thread;
 
-use park::Parking;
+pub(crate) use park::Parking;
 pub(crate) use per_thread::PerThread;
 
 /// What runs a range of units on a thread (0 is the caller, workers count from 1).

@@ -90,7 +90,7 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// No tokens, a token outside the vocabulary, a context that is too small ([`ModelError`]
-    /// says how to raise it), or a file that has shrunk.
+    /// says how to raise it), weights that do not come, or a file that has shrunk.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
         self.append(tokens, Want::Last)?;
         Ok(&self.logits)
@@ -125,11 +125,11 @@ impl<'m> Session<'m> {
         let start = self.position;
         for (part, tokens) in tokens.chunks(self.batch).enumerate() {
             let pos = start + part * self.batch;
-            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, Want::All);
+            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, Want::All)?;
             for first in (0..tokens.len()).step_by(rows) {
                 let n = rows.min(tokens.len() - first);
                 let logits = &mut self.many_logits[..n * vocab];
-                self.net.logits(&mut self.buffers, first, n, logits);
+                self.net.logits(&mut self.buffers, first, n, logits)?;
                 self.model.check()?;
                 for (i, row) in logits.chunks_exact(vocab).enumerate() {
                     f(part * self.batch + first + i, row);
@@ -148,9 +148,9 @@ impl<'m> Session<'m> {
         let parts = tokens.len().div_ceil(self.batch);
         for (part, tokens) in tokens.chunks(self.batch).enumerate() {
             let want = if part + 1 == parts { want } else { Want::Nothing };
-            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, want);
+            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, want)?;
             if want == Want::Last {
-                self.net.logits(&mut self.buffers, 0, 1, &mut self.logits);
+                self.net.logits(&mut self.buffers, 0, 1, &mut self.logits)?;
             }
             self.model.check()?;
             pos += tokens.len();
@@ -176,7 +176,7 @@ impl<'m> Session<'m> {
     fn settle(&mut self) -> Result<(), ModelError> {
         if let Some(token) = self.deferred {
             let pos = self.position - 1;
-            self.net.run(&mut self.buffers, &mut self.kv, &[token], pos, Want::Nothing);
+            self.net.run(&mut self.buffers, &mut self.kv, &[token], pos, Want::Nothing)?;
             self.model.check()?;
             self.deferred = None;
         }

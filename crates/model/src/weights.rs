@@ -9,32 +9,37 @@ use std::sync::Arc;
 use alight_formats::GgmlType;
 use alight_formats::gguf::TensorInfo;
 use alight_formats::split::Catalog;
-use alight_kernels::WeightType;
 use alight_kernels::dequant::dequantize_row;
 use alight_kernels::matmul::Matrix;
 use alight_kernels::rope::RopeScaling;
+use alight_kernels::{Layout, WeightType};
 use alight_pages::Map;
 
 use crate::config::Config;
 use crate::error::WeightError;
+use crate::load::{Place, Store};
 
-/// A matrix in one of the maps.
+/// A matrix: which bytes of which file, and where they are now.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixRef {
     shard: usize,
     bytes: Range<usize>,
+    place: Place,
+    /// How the weights are arranged where they are now.
+    layout: Layout,
     ty: WeightType,
     rows: usize,
     cols: usize,
 }
 
 impl MatrixRef {
-    /// The matrix itself. `maps` are those that the catalog was read from.
-    pub(crate) fn view<'m>(&self, maps: &'m [Arc<Map>]) -> Matrix<'m> {
-        let data = &maps[self.shard].bytes()[self.bytes.clone()];
+    /// The matrix itself, which has to be there: who calls has passed the gate before its section.
+    pub(crate) fn view<'m>(&self, store: &'m Store) -> Matrix<'m> {
+        let data = store.bytes(self.shard, self.bytes.clone(), self.place);
         // The parser has checked that rows are whole blocks, and the length follows from the
         // shape; a mistake here would be ours, not the file's.
-        Matrix::new(self.ty, data, self.rows, self.cols).expect("a checked matrix")
+        Matrix::with_layout(self.layout, self.ty, data, self.rows, self.cols)
+            .expect("a checked matrix")
     }
 
     /// Bytes of weights.
@@ -47,8 +52,13 @@ impl MatrixRef {
         self.rows as u64 * self.cols as u64
     }
 
-    /// Where it lies: shard and bytes.
-    pub(crate) fn place(&self) -> (usize, Range<usize>) {
+    /// What decides which activations it needs.
+    pub(crate) fn kind(&self) -> (WeightType, Layout) {
+        (self.ty, self.layout)
+    }
+
+    /// Where it lies in the files: shard and bytes.
+    pub(crate) fn source(&self) -> (usize, Range<usize>) {
         (self.shard, self.bytes.clone())
     }
 }
@@ -94,6 +104,8 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab, embedding]`: the embedding itself where the file has no other.
     pub(crate) output: MatrixRef,
+    /// Whether the output is the embedding.
+    pub(crate) tied: bool,
 }
 
 impl Weights {
@@ -112,9 +124,10 @@ impl Weights {
         let (q, k, v) = (c.heads * c.key_dim, c.kv_heads * c.key_dim, c.kv_heads * c.value_dim);
 
         let embed = find.embedding("token_embd.weight", d, c.vocab)?;
-        let output = match catalog.get("output.weight") {
-            Some(_) => find.embedding("output.weight", d, c.vocab)?,
-            None => embed.clone(),
+        let tied = catalog.get("output.weight").is_none();
+        let output = match tied {
+            false => find.embedding("output.weight", d, c.vocab)?,
+            true => embed.clone(),
         };
         let output_norm = find.vector("output_norm.weight", d)?;
         let factors = find.optional("rope_freqs.weight", c.rope.dims / 2)?;
@@ -155,7 +168,7 @@ impl Weights {
         if let Some(factors) = factors {
             config.rope.scaling = with_factors(&config.rope.scaling, factors)?;
         }
-        Ok(Weights { embed, layers, output_norm, output })
+        Ok(Weights { embed, layers, output_norm, output, tied })
     }
 }
 
@@ -202,14 +215,6 @@ impl Finder<'_, '_> {
                 expected: shown(),
             });
         }
-        // Until the kernels read tiles: rows of them would be garbage.
-        if placed.info.packed {
-            return Err(WeightError::Type {
-                name: name.into(),
-                found: "packed",
-                expected: "a type with rows: unpack the file first (`alight unpack`)".into(),
-            });
-        }
         Ok((placed.shard, placed.info))
     }
 
@@ -221,7 +226,8 @@ impl Finder<'_, '_> {
             found: info.ty.name(),
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
         })?;
-        Ok(MatrixRef { shard, bytes: info.range(), ty, rows, cols })
+        let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
+        Ok(MatrixRef { shard, bytes: info.range(), place: Place::Map, layout, ty, rows, cols })
     }
 
     /// As [`Finder::matrix`], with a row per token.

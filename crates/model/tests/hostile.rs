@@ -15,7 +15,7 @@ fn refused(bytes: &[u8], parts: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("hostile.gguf");
     std::fs::write(&path, bytes).unwrap();
-    let options = OpenOptions { threads: Some(1), isa: None };
+    let options = OpenOptions { threads: Some(1), ..OpenOptions::default() };
     let Err(error) = Model::open(&path, &options) else { panic!("opened, expected {parts:?}") };
     let text = error.to_string();
     for part in parts.iter().chain(&["hostile.gguf"]) {
@@ -237,7 +237,7 @@ fn weights_of_nonsense_do_not_crash() {
             let folder = tempfile::tempdir().unwrap();
             let path: &Path = &folder.path().join("nonsense.gguf");
             std::fs::write(path, &bytes).unwrap();
-            let options = OpenOptions { threads: Some(2), isa: None };
+            let options = OpenOptions { threads: Some(2), ..OpenOptions::default() };
             // A norm may have been hit: then opening says so.
             let Ok(model) = Model::open(path, &options) else { continue };
             let mut session = alight_model::Session::new(&model, &Default::default()).unwrap();

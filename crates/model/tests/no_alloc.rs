@@ -56,12 +56,10 @@ fn main() {
     paths.extend(common::real_model(common::SMOLLM2));
     paths.extend(common::real_model(common::GEMMA3));
     for path in paths {
-        let options = OpenOptions { threads: Some(3), isa: None };
+        let options = OpenOptions { threads: Some(3), ..OpenOptions::default() };
         let model = Model::open(&path, &options).unwrap();
         // The thread that brings in the weights is not part of the loop.
-        while model.timings().populate.is_none() {
-            std::thread::yield_now();
-        }
+        model.wait_loaded().unwrap();
         // Nor is the start of the pool's threads: one unit for each of them, all held at once.
         let here = AtomicU64::new(0);
         model.pool().run_each(3, &|_, _| {

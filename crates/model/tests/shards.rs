@@ -7,7 +7,8 @@ use alight_model::{Model, OpenOptions, Session, SessionOptions};
 use common::Spec;
 
 fn logits(path: &std::path::Path) -> Vec<f32> {
-    let model = Model::open(path, &OpenOptions { threads: Some(2), isa: None }).unwrap();
+    let model =
+        Model::open(path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     session.feed(&common::tokens(9, 300, 1)).unwrap().to_vec()
 }

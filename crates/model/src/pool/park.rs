@@ -4,15 +4,15 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// A word that threads can wait on.
-pub(super) struct Parking {
+pub(crate) struct Parking {
     /// The word itself.
-    pub(super) word: AtomicU32,
+    pub(crate) word: AtomicU32,
     #[cfg(not(target_os = "linux"))]
     gate: (std::sync::Mutex<()>, std::sync::Condvar),
 }
 
 impl Parking {
-    pub(super) fn new(value: u32) -> Parking {
+    pub(crate) fn new(value: u32) -> Parking {
         Parking {
             word: AtomicU32::new(value),
             #[cfg(not(target_os = "linux"))]
@@ -23,7 +23,7 @@ impl Parking {
     /// Sleeps while the word is `expected`, until woken or until the time is over; may return
     /// early for no reason.
     #[cfg(target_os = "linux")]
-    pub(super) fn wait(&self, expected: u32, time: Option<Duration>) {
+    pub(crate) fn wait(&self, expected: u32, time: Option<Duration>) {
         let time = time.map(|time| libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as libc::c_long,
@@ -43,7 +43,7 @@ impl Parking {
 
     /// Wakes at most `count` threads that wait on the word.
     #[cfg(target_os = "linux")]
-    pub(super) fn wake(&self, count: u32) {
+    pub(crate) fn wake(&self, count: u32) {
         // SAFETY: waking touches only the kernel's queue for this address.
         unsafe {
             libc::syscall(
@@ -58,7 +58,7 @@ impl Parking {
     /// Sleeps while the word is `expected`, until woken; may return early for no reason. It does
     /// not need the time: it is woken in any case.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn wait(&self, expected: u32, _time: Option<Duration>) {
+    pub(crate) fn wait(&self, expected: u32, _time: Option<Duration>) {
         use std::sync::{PoisonError, atomic::Ordering};
         let guard = self.gate.0.lock().unwrap_or_else(PoisonError::into_inner);
         if self.word.load(Ordering::SeqCst) == expected {
@@ -68,7 +68,7 @@ impl Parking {
 
     /// Wakes all threads that wait on the word.
     #[cfg(not(target_os = "linux"))]
-    pub(super) fn wake(&self, _count: u32) {
+    pub(crate) fn wake(&self, _count: u32) {
         use std::sync::PoisonError;
         // Taking the lock orders this after the check of a thread that is about to sleep.
         drop(self.gate.0.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,0 +1,216 @@
+//! What is there already: the gate between a load that goes on and the forward pass behind it.
+//!
+//! The weights are cut into sections (the embedding, each layer, the output). A section is open
+//! when none of its pieces is missing; the forward pass waits, parked, before a section that is
+//! not, and pays one atomic load per section once everything is there.
+//!
+//! Invariants:
+//! - Whoever passes the gate sees every byte that was written before its pieces were counted.
+//! - A failure wakes everybody and stays: no one waits for what will not come.
+//! - Neither waiting nor counting allocates.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use super::error::LoadError;
+use crate::error::ModelError;
+use crate::pool::Parking;
+
+/// The section of the embedding.
+pub(crate) const EMBEDDING: usize = 0;
+
+/// The section of layer `index`.
+pub(crate) fn layer(index: usize) -> usize {
+    1 + index
+}
+
+/// The section of the output matrix, where it is not the embedding.
+pub(crate) fn output(layers: usize) -> usize {
+    1 + layers
+}
+
+/// Pieces that are missing, by section.
+pub(crate) struct Arrival {
+    /// Nothing is missing any more.
+    complete: AtomicBool,
+    missing: Box<[AtomicU32]>,
+    missing_in_all: AtomicU32,
+    /// Why the rest will not come.
+    failure: OnceLock<Arc<LoadError>>,
+    /// Set when the load has ended, with or without what is missing.
+    over: AtomicBool,
+    /// Changes when a section opens, and when the load ends.
+    bell: Parking,
+    /// Nanoseconds that callers of [`Arrival::wait`] were parked.
+    waited: AtomicU64,
+}
+
+#[allow(dead_code)] // the rest of the load path comes next
+impl Arrival {
+    /// A load that brings `missing[section]` pieces.
+    pub(super) fn new(missing: &[u32]) -> Arrival {
+        let all = missing.iter().sum();
+        Arrival {
+            complete: AtomicBool::new(all == 0),
+            missing: missing.iter().map(|&n| AtomicU32::new(n)).collect(),
+            missing_in_all: AtomicU32::new(all),
+            failure: OnceLock::new(),
+            over: AtomicBool::new(false),
+            bell: Parking::new(0),
+            waited: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns when `section` is there; at once if everything is.
+    ///
+    /// # Errors
+    /// The load has failed.
+    #[inline]
+    pub(crate) fn wait(&self, section: usize) -> Result<(), ModelError> {
+        if self.complete.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.wait_while(|| self.missing[section].load(Ordering::Acquire) > 0)
+    }
+
+    /// Returns when the load has ended.
+    ///
+    /// # Errors
+    /// It has failed.
+    pub(super) fn wait_over(&self) -> Result<(), ModelError> {
+        self.wait_while(|| !self.over.load(Ordering::Acquire))
+    }
+
+    #[cold]
+    fn wait_while(&self, missing: impl Fn() -> bool) -> Result<(), ModelError> {
+        let mut began = None;
+        let result = loop {
+            // Read before the state: a change after that changes the bell, so the wait returns.
+            let bell = self.bell.word.load(Ordering::Acquire);
+            if let Err(error) = self.check() {
+                break Err(error);
+            }
+            if !missing() {
+                break Ok(());
+            }
+            began.get_or_insert_with(Instant::now);
+            self.bell.wait(bell, None);
+        };
+        if let Some(began) = began {
+            self.waited.fetch_add(began.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+        result
+    }
+
+    /// Whether the load has failed.
+    ///
+    /// # Errors
+    /// It has.
+    pub(crate) fn check(&self) -> Result<(), ModelError> {
+        match self.failure.get() {
+            Some(error) => Err(ModelError::Load(Arc::clone(error))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether nothing is missing any more.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete.load(Ordering::Acquire)
+    }
+
+    /// Whether the load has ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Counts a piece of `section`, which has been written.
+    pub(super) fn arrived(&self, section: usize) {
+        // AcqRel: who counts the last piece passes on what the others wrote before theirs.
+        let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
+        if self.missing_in_all.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.complete.store(true, Ordering::Release);
+        }
+        if last_of_section {
+            self.ring();
+        }
+    }
+
+    /// The load ends here; what is missing will not come. The first reason counts.
+    pub(super) fn fail(&self, error: LoadError) {
+        let _ = self.failure.set(Arc::new(error));
+        self.ring();
+    }
+
+    /// The load has ended.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    /// How long the forward pass waited in all.
+    pub(super) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
+    }
+
+    fn ring(&self) {
+        self.bell.word.fetch_add(1, Ordering::Release);
+        self.bell.wake(u32::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn the_gate_opens_section_by_section() {
+        let arrival = Arrival::new(&[0, 2, 1]);
+        arrival.wait(0).unwrap();
+        thread::scope(|scope| {
+            let one = scope.spawn(|| arrival.wait(1));
+            let two = scope.spawn(|| arrival.wait(2));
+            arrival.arrived(1);
+            thread::sleep(Duration::from_millis(5));
+            assert!(!one.is_finished() && !two.is_finished());
+            arrival.arrived(1);
+            one.join().unwrap().unwrap();
+            assert!(!two.is_finished() && !arrival.is_complete());
+            arrival.arrived(2);
+            two.join().unwrap().unwrap();
+        });
+        assert!(arrival.is_complete() && !arrival.is_over());
+        assert!(arrival.waited() >= Duration::from_millis(5));
+    }
+
+    #[test]
+    fn nobody_waits_for_a_load_that_failed() {
+        let arrival = Arrival::new(&[1, 1]);
+        thread::scope(|scope| {
+            let waiting = [scope.spawn(|| arrival.wait(0)), scope.spawn(|| arrival.wait(1))];
+            let over = scope.spawn(|| arrival.wait_over());
+            thread::sleep(Duration::from_millis(2));
+            arrival.fail(LoadError::Stopped);
+            for waiting in waiting {
+                assert!(matches!(waiting.join().unwrap(), Err(ModelError::Load(_))));
+            }
+            assert!(over.join().unwrap().is_err());
+        });
+        // What has arrived before is no better: the model cannot be used.
+        assert!(arrival.wait(0).is_err() && arrival.check().is_err());
+    }
+
+    #[test]
+    fn many_pieces_from_many_threads() {
+        let arrival = Arrival::new(&[3000]);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| arrival.wait(0));
+            for _ in 0..3 {
+                scope.spawn(|| (0..1000).for_each(|_| arrival.arrived(0)));
+            }
+            waiting.join().unwrap().unwrap();
+        });
+        assert!(arrival.is_complete());
+    }
+}
