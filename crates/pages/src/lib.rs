@@ -2,7 +2,8 @@
 //!
 //! [`Map`] is a read-only shared map of one regular file. It refuses what is not a regular
 //! file without blocking on it, and it survives the file's being cut short underneath it: the
-//! program keeps running and [`Map::check`] names the file.
+//! program keeps running and [`Map::check`] names the file. [`transfer`] copies ranges of a file into
+//! memory, around the page cache where that helps; a [`Region`] is memory made for that.
 //!
 //! [`residency()`] says how much of a file is in the page cache, [`Facts`] what else matters for reading
 //! it, and [`choose`] how that is best done, with a reason.
@@ -19,7 +20,10 @@ mod filesystem;
 mod limits;
 mod map;
 pub mod policy;
+mod ranges;
+mod region;
 mod residency;
+pub mod transfer;
 
 pub use error::{FileKind, MapError};
 pub use facts::{DirectAlign, Facts};
@@ -27,4 +31,5 @@ pub use filesystem::{Filesystem, Kind};
 pub use limits::LimitSource;
 pub use map::{Advice, Map};
 pub use policy::{Choice, How, Load, Prefetch, Wish, choose};
+pub use region::{LockError, Region, RegionError};
 pub use residency::{Residency, Source, evict, residency, warm};

@@ -7,9 +7,12 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::error::{FileKind, MapError};
 use crate::fault::{self, Slot};
+use crate::ranges::Ranges;
+use crate::region::LockError;
 
 /// A read-only shared map of one regular file.
 ///
@@ -27,6 +30,8 @@ pub struct Map {
     path: PathBuf,
     file: File,
     slot: SlotHandle,
+    /// Bytes that are locked.
+    locked: Mutex<Ranges>,
 }
 
 /// The registry's entry; a type of its own to have `Debug`.
@@ -102,7 +107,7 @@ impl Map {
             _ => return Err(map_error(io::Error::last_os_error())),
         };
         let slot = SlotHandle(Slot::register(start.as_ptr() as usize, pages));
-        Ok(Map { start, len, path: path.into(), file, slot })
+        Ok(Map { start, len, path: path.into(), file, slot, locked: Mutex::default() })
     }
 
     /// The bytes of the file.
@@ -184,6 +189,89 @@ impl Map {
         self.madvise(start, len, advice)
     }
 
+    /// Gives back this process's hold on the whole pages within `range`, and returns their bytes. The
+    /// map stays valid: a page that is touched again comes back from the page cache, or from the file.
+    /// For what has been copied elsewhere.
+    ///
+    /// Pages that are partly outside of `range` stay, and so do those that are
+    /// [locked](Map::lock), here or by `mlockall`.
+    pub fn give_back(&self, range: Range<usize>) -> usize {
+        let page = fault::page_size();
+        // Nothing lies behind the end of the file: its last page is whole.
+        let end = if range.end >= self.len { self.pages_len() } else { range.end / page * page };
+        let Some(start) = range.start.checked_next_multiple_of(page) else { return 0 };
+        if start >= end {
+            return 0;
+        }
+        let locked = self.locked();
+        let spare = locked.spare(start..end, |held| self.outward(held));
+        // While the lock is held: nobody locks a page that is on its way out.
+        let given =
+            |part: &Range<usize>| self.madvise(part.start, part.len(), libc::MADV_DONTNEED).is_ok();
+        spare.into_iter().filter(given).map(|part| part.len()).sum()
+    }
+
+    /// Reads `range` and keeps it in physical memory until it is [unlocked](Map::unlock) or the map is
+    /// dropped. A range that reaches past the end is cut.
+    ///
+    /// # Errors
+    /// RLIMIT_MEMLOCK or the machine's memory does not allow it: see [`LockError`].
+    pub fn lock(&self, range: Range<usize>) -> Result<(), LockError> {
+        let range = range.start..range.end.min(self.len);
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut locked = self.locked();
+        let pages = self.outward(&range);
+        // SAFETY: pages of the map; locking changes no contents.
+        match unsafe { libc::mlock(self.start.as_ptr().add(pages.start).cast(), pages.len()) } {
+            0 => {
+                locked.add(range);
+                Ok(())
+            }
+            _ => {
+                let error = LockError::last(range.len());
+                // Some systems have locked a part by now.
+                self.unlock_pages(pages, &locked);
+                Err(error)
+            }
+        }
+    }
+
+    /// Lets go of `range`. Pages stay locked that hold something else which is.
+    pub fn unlock(&self, range: Range<usize>) {
+        let range = range.start..range.end.min(self.len);
+        if range.is_empty() {
+            return;
+        }
+        let mut locked = self.locked();
+        locked.remove(&range);
+        self.unlock_pages(self.outward(&range), &locked);
+    }
+
+    /// Unlocks those of `pages` of which nothing is `locked`.
+    fn unlock_pages(&self, pages: Range<usize>, locked: &Ranges) {
+        for part in locked.spare(pages, |held| self.outward(held)) {
+            // SAFETY: pages of the map; unlocking changes no contents.
+            unsafe { libc::munlock(self.start.as_ptr().add(part.start).cast(), part.len()) };
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Ranges> {
+        self.locked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The whole pages around `range`, which is not empty and within the file.
+    fn outward(&self, range: &Range<usize>) -> Range<usize> {
+        let page = fault::page_size();
+        range.start / page * page..range.end.next_multiple_of(page)
+    }
+
+    /// Bytes of the file in whole pages.
+    fn pages_len(&self) -> usize {
+        self.len.next_multiple_of(fault::page_size())
+    }
+
     /// Can what was read from the map be relied on? Costs one `fstat`: a file that was cut short
     /// within its last page raises no fault, its lost bytes just read as zeros.
     ///
@@ -216,7 +304,7 @@ impl Map {
         Some((start, end - start))
     }
 
-    /// `start` is the offset of a page, `start + len` at most the map's length.
+    /// `start` is the offset of a page, `start + len` at most the map's length in whole pages.
     fn madvise(&self, start: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: within the map; none of the advice in use changes what a read-only map of a file
         // shows. (DONTNEED drops pages that come back from the file, or as the zeros they were.)

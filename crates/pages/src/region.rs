@@ -1,0 +1,181 @@
+//! Private memory for copies of weights: large, zero, and free until it is touched.
+
+use std::io;
+use std::ptr::{self, NonNull};
+
+use thiserror::Error;
+
+/// Where a region begins: the size of a huge page on x86-64 and (with 4 KiB pages) on AArch64.
+const HUGE: usize = 2 << 20;
+
+/// Private anonymous memory of this process.
+///
+/// It begins at a multiple of 2 MiB and asks for huge pages, because the first touch of a 4 KiB page
+/// costs more than copying into it. It reads as zeros until written, and pages that nobody touches
+/// cost nothing but address space.
+///
+/// Several threads fill a region at the same time, each its own part, through
+/// [`as_mut_ptr`](Region::as_mut_ptr): the region cannot check that, the writers promise it.
+#[derive(Debug)]
+pub struct Region {
+    start: NonNull<u8>,
+    len: usize,
+    /// What is mapped from `start` on: `len` in whole pages, and at least one.
+    mapped: usize,
+}
+
+// SAFETY: the memory belongs to this value alone and is unmapped once, by its owner. Shared access
+// reads; who writes through `as_mut_ptr` promises that nobody else uses that part meanwhile.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+/// The system does not give as much memory.
+#[derive(Debug, Error)]
+#[error(
+    "cannot reserve {len} bytes of memory: {source}; free some, raise the limit on address space \
+     (ulimit -v), or use a smaller model"
+)]
+pub struct RegionError {
+    /// Bytes wanted.
+    pub len: usize,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// Memory cannot be locked.
+#[derive(Debug, Error)]
+#[error("cannot lock {bytes} bytes in memory: {source}; {}", advice(*.limit, source))]
+pub struct LockError {
+    /// Bytes that were to be locked.
+    pub bytes: usize,
+    /// How many bytes this process may lock (the soft RLIMIT_MEMLOCK); `None` if there is no limit.
+    pub limit: Option<u64>,
+    /// What the system says.
+    pub source: io::Error,
+}
+
+/// What to do about memory that cannot be locked.
+fn advice(limit: Option<u64>, source: &io::Error) -> String {
+    match (limit, source.raw_os_error()) {
+        (Some(limit), Some(libc::ENOMEM | libc::EPERM | libc::EAGAIN)) => format!(
+            "the limit RLIMIT_MEMLOCK is {limit} bytes for all that this process locks: raise it \
+             (ulimit -l unlimited, LimitMEMLOCK= of a systemd unit, or --ulimit memlock=-1 of a \
+             container), grant CAP_IPC_LOCK, or do without locking"
+        ),
+        _ => "there may not be as much free memory: free some, or do without locking".into(),
+    }
+}
+
+impl LockError {
+    /// The system's last error, for `bytes` that could not be locked.
+    pub(crate) fn last(bytes: usize) -> LockError {
+        let source = io::Error::last_os_error();
+        LockError { bytes, limit: lock_limit(), source }
+    }
+}
+
+/// The soft limit on locked memory, in bytes.
+fn lock_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills a struct of ours.
+    let status = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) };
+    #[allow(clippy::unnecessary_cast)] // signed on some systems
+    (status == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur as u64)
+}
+
+impl Region {
+    /// Reserves `len` bytes.
+    ///
+    /// # Errors
+    /// There is not as much address space.
+    pub fn new(len: usize) -> Result<Region, RegionError> {
+        let error = |source| RegionError { len, source };
+        let too_large = || error(io::Error::from_raw_os_error(libc::ENOMEM));
+        let page = crate::fault::page_size();
+        if len > isize::MAX as usize {
+            return Err(too_large());
+        }
+        let mapped = len.max(1).checked_next_multiple_of(page).ok_or_else(too_large)?;
+        let reserved = mapped.checked_add(HUGE).ok_or_else(too_large)?;
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: new memory at a place that the system chooses.
+        let base = unsafe { libc::mmap(ptr::null_mut(), reserved, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(error(io::Error::last_os_error()));
+        }
+        // More than needed was mapped, to find a multiple of 2 MiB in it; the rest goes back.
+        let before = (base as usize).next_multiple_of(HUGE) - base as usize;
+        let after = reserved - before - mapped;
+        // SAFETY: within what was just mapped, which nobody else knows of; whole pages, because
+        // `base`, `HUGE` and `mapped` are multiples of the page size (a page is at most 64 KiB).
+        let start = unsafe {
+            if before > 0 {
+                libc::munmap(base, before);
+            }
+            let start = base.cast::<u8>().add(before);
+            if after > 0 {
+                libc::munmap(start.add(mapped).cast(), after);
+            }
+            start
+        };
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        // SAFETY: advice on memory of ours; it changes no contents. That it is not taken is no error.
+        unsafe {
+            libc::madvise(start.cast(), mapped, libc::MADV_HUGEPAGE);
+        }
+        let start = NonNull::new(start).ok_or_else(too_large)?;
+        Ok(Region { start, len, mapped })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// All of it. What a thread is still writing to must not be looked at before it is done.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: `len` readable bytes that live as long as `self`. Writers promise to write only
+        // where nobody reads.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// Where it begins, for writing: a multiple of 2 MiB. Writing through this pointer is sound only
+    /// where no other thread reads or writes at the same time, and while the region lives.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Keeps all of it in physical memory until it is dropped. This touches every page: lock after
+    /// filling, or the memory is paid for at once.
+    ///
+    /// # Errors
+    /// RLIMIT_MEMLOCK or the machine's memory does not allow it.
+    pub fn lock(&self) -> Result<(), LockError> {
+        if self.len == 0 {
+            return Ok(());
+        }
+        // SAFETY: memory of ours; locking changes no contents.
+        match unsafe { libc::mlock(self.start.as_ptr().cast(), self.len) } {
+            0 => Ok(()),
+            _ => Err(LockError::last(self.len)),
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`, by this value alone; no reference outlives it. A lock goes with
+        // the memory.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped) };
+    }
+}

@@ -1,0 +1,169 @@
+//! Pieces cut into blocks: single reads, aligned as the file asks for.
+
+use super::{Piece, Place, Target};
+
+/// What reads must be multiples of, in bytes; powers of two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Align {
+    /// Offsets in the file, and lengths.
+    pub offset: usize,
+    /// Addresses.
+    pub memory: usize,
+}
+
+impl Align {
+    /// Reads through the page cache go anywhere.
+    pub const NONE: Align = Align { offset: 1, memory: 1 };
+
+    fn down(self, at: u64) -> u64 {
+        at & !(self.offset as u64 - 1)
+    }
+
+    fn up(self, at: u64) -> u64 {
+        self.down(at + (self.offset as u64 - 1))
+    }
+}
+
+/// One read.
+#[derive(Debug)]
+pub(crate) struct Block {
+    /// Where in the file.
+    pub offset: u64,
+    /// Bytes to read, up to the next multiple of the alignment.
+    pub len: usize,
+    /// Where to. `len` bytes from here on are the transfer's.
+    pub to: *mut u8,
+    /// Whether `to` is in a slot (or in the caller's memory).
+    pub in_slot: bool,
+    /// Bytes that have to come: less than `len` at the end of a piece.
+    pub need: usize,
+    /// Bytes that have come.
+    pub done: usize,
+    /// How often it was tried again without progress.
+    pub tries: u32,
+    copy: Option<Copy>,
+}
+
+/// What of a block goes elsewhere when it is complete.
+#[derive(Debug)]
+struct Copy {
+    skip: usize,
+    len: usize,
+    to: *mut u8,
+}
+
+impl Block {
+    /// Takes note that `count` bytes came, counted from `from` (at most `done`) on. Whether that is
+    /// progress.
+    pub fn advance(&mut self, from: usize, count: usize) -> bool {
+        let done = from + count.min(self.len - from);
+        let progress = done > self.done;
+        self.done = self.done.max(done);
+        progress
+    }
+
+    pub fn complete(&self) -> bool {
+        self.done >= self.need
+    }
+
+    /// From where, within the block, an aligned read goes on.
+    pub fn resume(&self, align: Align) -> usize {
+        self.done & !(align.offset.max(align.memory) - 1)
+    }
+
+    /// Copies what was read aside to its place. The block must be complete.
+    pub fn deliver(&self) {
+        if let Some(copy) = &self.copy {
+            // SAFETY: `skip + len` bytes of the block have been read (it is complete, and they are
+            // part of what it needs) into a slot; `to` has room for `len` bytes, by the promise of
+            // `Target::new`, and is not in a slot.
+            unsafe { std::ptr::copy_nonoverlapping(self.to.add(copy.skip), copy.to, copy.len) };
+        }
+    }
+}
+
+/// The reads that bring a piece, and where it will be.
+pub(crate) struct Plan {
+    pub blocks: Vec<Block>,
+    pub bytes: *const u8,
+    pub len: usize,
+}
+
+/// Whether the inner, aligned part of a piece can be read straight to its target.
+fn straight(piece: &Piece, target: Target, align: Align) -> bool {
+    let inner = align.up(piece.range.start);
+    let address = target.0 as usize + (inner - piece.range.start) as usize;
+    inner < align.down(piece.range.end) && address.is_multiple_of(align.memory)
+}
+
+/// Bytes of a slot that this piece needs.
+pub(crate) fn slot_bytes(piece: &Piece, align: Align) -> usize {
+    match piece.place {
+        _ if piece.len() == 0 => 0,
+        Place::At(target) if straight(piece, target, align) => match align.offset {
+            1 => 0,
+            offset => 2 * offset,
+        },
+        _ => (align.up(piece.range.end) - align.down(piece.range.start)) as usize,
+    }
+}
+
+/// Cuts `piece` into reads of at most `block` bytes, a multiple of the alignment. `slot` is aligned
+/// and has [`slot_bytes`].
+pub(crate) fn plan(piece: &Piece, slot: *mut u8, align: Align, block: usize) -> Plan {
+    let (start, end) = (piece.range.start, piece.range.end);
+    let len = piece.len() as usize;
+    let mut blocks = Vec::new();
+    if len == 0 {
+        return Plan { blocks, bytes: slot, len };
+    }
+    // A read of the aligned range around `from..until` to `to`.
+    let mut cut = |from: u64, until: u64, to: *mut u8, in_slot: bool| {
+        let first = align.down(from);
+        let mut offset = first;
+        while offset < until {
+            let next = (offset + block as u64).min(align.up(until));
+            blocks.push(Block {
+                offset,
+                len: (next - offset) as usize,
+                // Stays within the slot or the target, which hold the whole aligned range.
+                to: to.wrapping_add((offset - first) as usize),
+                in_slot,
+                need: (next.min(until) - offset) as usize,
+                done: 0,
+                tries: 0,
+                copy: None,
+            });
+            offset = next;
+        }
+    };
+    let target = match piece.place {
+        Place::Slot => {
+            cut(start, end, slot, true);
+            let bytes = slot.wrapping_add((start - align.down(start)) as usize);
+            return Plan { blocks, bytes, len };
+        }
+        Place::At(target) => target,
+    };
+    if straight(piece, target, align) {
+        let (inner, outer) = (align.up(start), align.down(end));
+        if start < inner {
+            cut(start, inner, slot, true);
+        }
+        let to = target.0.wrapping_add((inner - start) as usize);
+        cut(inner, outer, to, false);
+        if outer < end {
+            cut(outer, end, slot.wrapping_add(align.offset), true);
+        }
+    } else {
+        cut(start, end, slot, true);
+    }
+    // What went to a slot is a detour.
+    for block in blocks.iter_mut().filter(|block| block.in_slot) {
+        let skip = start.saturating_sub(block.offset) as usize;
+        let at = (block.offset + skip as u64 - start) as usize;
+        let to = target.0.wrapping_add(at);
+        block.copy = Some(Copy { skip, len: block.need - skip, to });
+    }
+    Plan { blocks, bytes: target.0, len }
+}

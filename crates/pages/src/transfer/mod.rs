@@ -1,0 +1,181 @@
+//! Reading ranges of a file completely, fast, and around the page cache where that helps.
+//!
+//! [`Method::Direct`] reads with O_DIRECT through io_uring, a ring for each thread. A ring a thread,
+//! and not one thread that reads for all: whoever consumes a piece has its next pieces in flight
+//! meanwhile, nothing is handed from thread to thread, no core is spent on a thread that only
+//! waits, and a slow consumer holds back nobody else, since pieces are taken one by one.
+//!
+//! Where something of this is not to be had, the next best is used and the [`Report`] says why:
+//! io_uring refused (a seccomp filter, an old kernel) → plain reads by more threads than there are
+//! cores; locked memory refused → buffers that are not registered; O_DIRECT refused or pointless →
+//! reads through the page cache. [`Method::Read`] is the last of these from the start.
+//!
+//! Blocks are aligned as `statx` (STATX_DIOALIGN) asks for. A piece that begins or ends within a
+//! block is read outward into a slot, or, when it goes straight to its place, in three parts, of
+//! which the outer ones go through a small buffer: nothing is ever written outside a piece's place.
+
+mod blocks;
+mod direct;
+mod error;
+mod report;
+#[cfg(target_os = "linux")]
+mod ring;
+mod threads;
+mod work;
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+pub use error::TransferError;
+pub use report::{Engine, Fallback, Report};
+
+use work::Work;
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Around the page cache, which stays as it is.
+    Direct,
+    /// Through the page cache, which keeps what was read.
+    Read,
+}
+
+/// A part of the file that is wanted, and where.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Bytes of the file. An empty range is handed over without reading.
+    pub range: Range<u64>,
+    /// Where they go.
+    pub place: Place,
+}
+
+/// Where the bytes of a piece go.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Into a slot that is used again for another piece as soon as the consumer returns.
+    Slot,
+    /// To memory of the caller's.
+    At(Target),
+}
+
+/// Memory of the caller's that receives a piece.
+///
+/// A target whose address is the piece's offset in the file modulo 4096 (more if the filesystem asks
+/// for more) is read into directly; any other is correct too but costs a copy. Nothing outside of it
+/// is written. Cut neighbouring pieces at multiples of 4096 bytes of the file: each that is not
+/// costs two more reads of 4 KiB.
+#[derive(Clone, Copy, Debug)]
+pub struct Target(*mut u8);
+
+// SAFETY: `Target::new` promises that the transfer, on whichever thread, alone uses the memory.
+unsafe impl Send for Target {}
+// SAFETY: as above.
+unsafe impl Sync for Target {}
+
+impl Target {
+    /// # Safety
+    /// When passed to [`transfer()`], `address` must be valid for writing as many bytes as the
+    /// piece has, and until the transfer is over nobody else reads or writes them, except the
+    /// consumer, after the piece was handed to it (and then nobody writes while it is read).
+    pub unsafe fn new(address: *mut u8) -> Target {
+        Target(address)
+    }
+}
+
+impl Piece {
+    /// A piece that is handed to the consumer in a slot.
+    pub fn slot(range: Range<u64>) -> Piece {
+        Piece { range, place: Place::Slot }
+    }
+
+    /// A piece that goes to `address`.
+    ///
+    /// # Safety
+    /// As [`Target::new`].
+    pub unsafe fn at(range: Range<u64>, address: *mut u8) -> Piece {
+        Piece { range, place: Place::At(Target(address)) }
+    }
+
+    fn len(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+}
+
+/// How much is read at a time, and by whom. The defaults were measured, see `Default`.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Threads on which consumers run at the same time, at least 1.
+    pub threads: usize,
+    /// Bytes of one read; rounded up to what the file's alignment asks for.
+    pub block: usize,
+    /// Reads in flight, of all threads together.
+    pub depth: usize,
+    /// Threads that read where there is no io_uring: they mostly wait, so there are more of them
+    /// than of cores.
+    pub readers: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        Options { threads: cores, block: 1 << 20, depth: 32, readers: 8.max(cores) }
+    }
+}
+
+/// Reads every piece completely and calls `each` with its index and bytes as soon as it is there,
+/// about in order, on one of `options.threads` threads of its own (at most as many at a time).
+/// Returns when the last call has returned.
+///
+/// Slots take (threads × pieces in flight × the largest piece) bytes, which [`Report::buffers`]
+/// tells; cut large tensors into pieces of a few MiB.
+///
+/// When `stop` becomes true, no more is read, pieces in flight are waited for and dropped. A panic
+/// in `each` stops the transfer likewise and goes on in the caller.
+///
+/// # Errors
+/// The file ends before a piece does, a read fails, there is no memory for slots, or the transfer
+/// was stopped. Some pieces may have been handed over before that.
+pub fn transfer(
+    file: &File,
+    path: &Path,
+    pieces: &[Piece],
+    method: Method,
+    options: &Options,
+    stop: &AtomicBool,
+    each: &(dyn Fn(usize, &[u8]) + Sync),
+) -> Result<Report, TransferError> {
+    let begun = Instant::now();
+    let mut report = Report::new(pieces.iter().map(Piece::len).sum());
+    let opened = match method {
+        Method::Read => None,
+        Method::Direct => match direct::open(file, path) {
+            Ok(direct) => Some(direct),
+            Err(why) => {
+                report.fallbacks.push(why);
+                None
+            }
+        },
+    };
+    let work = Work::new(file, path, pieces, options, stop, each);
+    work.check_length()?;
+    if let Some(direct) = &opened {
+        #[cfg(target_os = "linux")]
+        ring::run(&work, direct, &mut report)?;
+        if work.remains() && !work.direct_refused() {
+            threads::run(&work, Some(direct), &mut report)?;
+        }
+    }
+    if let Some(why) = work.refusal() {
+        report.fallbacks.push(why);
+    }
+    if work.remains() {
+        threads::run(&work, None, &mut report)?;
+    }
+    work.finish()?;
+    report.took = begun.elapsed();
+    Ok(report)
+}

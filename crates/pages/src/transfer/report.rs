@@ -1,0 +1,130 @@
+//! How a transfer went.
+
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// How a transfer went.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// What issued the reads (the last of them, if that changed on the way).
+    pub engine: Engine,
+    /// Whether the page cache was bypassed for all of it.
+    pub direct: bool,
+    /// Whether the slots were registered with the kernel.
+    pub registered: bool,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+    /// Bytes of memory for slots.
+    pub buffers: u64,
+    /// What could not be had, in the order in which it was noticed.
+    pub fallbacks: Vec<Fallback>,
+    /// How long it took, with the consumers' work.
+    pub took: Duration,
+}
+
+impl Report {
+    pub(crate) fn new(bytes: u64) -> Report {
+        Report {
+            engine: Engine::Threads,
+            direct: false,
+            registered: false,
+            bytes,
+            buffers: 0,
+            fallbacks: Vec::new(),
+            took: Duration::ZERO,
+        }
+    }
+}
+
+/// What issues the reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Engine {
+    /// A ring for each thread, with many reads in flight.
+    IoUring,
+    /// Threads that read and wait.
+    Threads,
+}
+
+impl fmt::Display for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Engine::IoUring => "io_uring",
+            Engine::Threads => "threads",
+        })
+    }
+}
+
+/// Something that could not be had, and was done without.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fallback {
+    /// The system refuses io_uring: threads read instead.
+    NoRing {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// Slots cannot be registered: they are used without.
+    NotRegistered {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// The file cannot be opened for direct reads: it is read through the page cache.
+    DirectNotOpened {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// A direct read was refused: the rest was read through the page cache.
+    DirectNotRead {
+        /// The system's error number.
+        errno: i32,
+    },
+    /// The filesystem says that this file has no direct reads.
+    DirectUnsupported,
+    /// The file lives in memory: a direct read would be a copy like any other.
+    InMemory,
+    /// The file is compressed: it can only be read through the page cache.
+    Compressed,
+    /// This system has no O_DIRECT.
+    NoDirect,
+}
+
+impl fmt::Display for Fallback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = |errno: &i32| io::Error::from_raw_os_error(*errno);
+        match self {
+            Fallback::NoRing { errno } => {
+                write!(f, "io_uring is refused ({}): threads read instead", error(errno))
+            }
+            Fallback::NotRegistered { errno } => write!(
+                f,
+                "buffers cannot be registered ({}; RLIMIT_MEMLOCK may be too low): used without",
+                error(errno)
+            ),
+            Fallback::DirectNotOpened { errno } => write!(
+                f,
+                "the file cannot be opened for direct reads ({}): read through the page cache",
+                error(errno)
+            ),
+            Fallback::DirectNotRead { errno } => write!(
+                f,
+                "a direct read was refused ({}): read through the page cache",
+                error(errno)
+            ),
+            Fallback::DirectUnsupported => {
+                f.write_str("the filesystem has no direct reads: read through the page cache")
+            }
+            Fallback::InMemory => {
+                f.write_str("the file lives in memory: read through the page cache")
+            }
+            Fallback::Compressed => {
+                f.write_str("the file is compressed: read through the page cache")
+            }
+            Fallback::NoDirect => {
+                f.write_str("this system has no direct reads: read through the page cache")
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Reading by threads that wait: where there is no io_uring, and through the page cache.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::blocks::{self, Align, Block};
+use super::direct::Direct;
+use super::work::Work;
+use super::{Engine, Report, TransferError};
+use crate::region::Region;
+
+/// Reads what nobody has taken yet, around the page cache if told how, else through it.
+pub(crate) fn run(
+    work: &Work,
+    direct: Option<&Direct>,
+    report: &mut Report,
+) -> Result<(), TransferError> {
+    let align = direct.map_or(Align::NONE, |direct| direct.align);
+    let consumers = work.options.threads.max(1);
+    let readers = work.options.readers.max(consumers).min(work.remaining());
+    let slot = work.slot_bytes(align);
+    let memory = |source| TransferError::Memory { path: work.path.into(), source };
+    let slots = Region::new(slot.saturating_mul(readers)).map_err(memory)?;
+    report.engine = Engine::Threads;
+    report.buffers = report.buffers.max(slots.len() as u64);
+    let turnstile = Turnstile { free: Mutex::new(consumers), changed: Condvar::new() };
+    thread::scope(|scope| {
+        for reader in 0..readers {
+            // In bounds: the region has `readers` slots.
+            let slot = Slot(slots.as_mut_ptr().wrapping_add(reader * slot));
+            let turnstile = &turnstile;
+            scope.spawn(move || read_pieces(work, direct, align, slot, turnstile));
+        }
+    });
+    Ok(())
+}
+
+/// One thread's slot.
+struct Slot(*mut u8);
+
+// SAFETY: each slot is made for one thread, which alone uses it.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    /// A method, so that closures capture the whole and not the pointer in it.
+    fn start(&self) -> *mut u8 {
+        self.0
+    }
+}
+
+/// Lets only so many through at a time.
+struct Turnstile {
+    free: Mutex<usize>,
+    changed: Condvar,
+}
+
+impl Turnstile {
+    fn pass(&self, through: impl FnOnce()) {
+        struct Leave<'a>(&'a Turnstile);
+        impl Drop for Leave<'_> {
+            fn drop(&mut self) {
+                *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+                self.0.changed.notify_one();
+            }
+        }
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while *free == 0 {
+            free = self.changed.wait(free).unwrap_or_else(PoisonError::into_inner);
+        }
+        *free -= 1;
+        drop(free);
+        let _leave = Leave(self);
+        through();
+    }
+}
+
+fn read_pieces(
+    work: &Work,
+    direct: Option<&Direct>,
+    align: Align,
+    slot: Slot,
+    turnstile: &Turnstile,
+) {
+    while let Some(piece) = work.take() {
+        let plan = blocks::plan(&work.pieces[piece], slot.start(), align, work.block(align));
+        for mut block in plan.blocks {
+            if work.over() {
+                return;
+            }
+            if let Err(error) = read_block(work, direct, &mut block) {
+                return work.fail(error);
+            }
+            block.deliver();
+        }
+        // SAFETY: all blocks of the piece are complete: as many bytes have been written there, and
+        // nobody writes until the consumer returns.
+        let bytes = unsafe { std::slice::from_raw_parts(plan.bytes, plan.len) };
+        turnstile.pass(|| work.hand_over(piece, bytes));
+    }
+}
+
+/// Completes one block, whatever has come of it already, waiting as long as it takes.
+///
+/// A direct read that brings nothing new is followed by one through the page cache, which says
+/// whether the file ends there or the filesystem only stopped at an odd place.
+pub(crate) fn read_block(
+    work: &Work,
+    direct: Option<&Direct>,
+    block: &mut Block,
+) -> Result<(), TransferError> {
+    let mut direct = direct.filter(|_| !work.direct_refused());
+    let mut pause = Duration::from_micros(50);
+    while !block.complete() {
+        let (file, from, until) = match direct {
+            Some(direct) => (&direct.file, block.resume(direct.align), block.len),
+            None => (work.file, block.done, block.need),
+        };
+        let at = block.offset + from as u64;
+        // SAFETY: `from..until` is within the block's bytes, which this transfer may write.
+        let count = unsafe {
+            let to = block.to.add(from);
+            libc::pread(file.as_raw_fd(), to.cast(), until - from, at as libc::off_t)
+        };
+        if let Ok(count) = usize::try_from(count) {
+            if block.advance(from, count) {
+                pause = Duration::from_micros(50);
+            } else if direct.take().is_none() {
+                return Err(end_of_file(work, block));
+            }
+            continue;
+        }
+        let source = io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(libc::EINTR) => {}
+            // Twice as long each time: seven seconds in all.
+            Some(libc::EAGAIN) if pause < Duration::from_secs(5) && !work.over() => {
+                thread::sleep(pause);
+                pause *= 2;
+            }
+            Some(errno @ (libc::EINVAL | libc::EOPNOTSUPP)) if direct.is_some() => {
+                work.refuse_direct(errno);
+                direct = None;
+            }
+            _ => {
+                let len = (until - from) as u64;
+                return Err(TransferError::Read { path: work.path.into(), at, len, source });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn end_of_file(work: &Work, block: &Block) -> TransferError {
+    TransferError::EndOfFile {
+        path: work.path.into(),
+        wanted: block.offset + block.need as u64,
+        found: block.offset + block.done as u64,
+    }
+}

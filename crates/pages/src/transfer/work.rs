@@ -1,0 +1,157 @@
+//! What the threads of one transfer share: which piece is next, what went wrong, when to stop.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use super::blocks::Align;
+use super::{Fallback, Options, Piece, TransferError};
+
+pub(crate) struct Work<'a> {
+    pub file: &'a File,
+    pub path: &'a Path,
+    pub pieces: &'a [Piece],
+    pub options: &'a Options,
+    stop: &'a AtomicBool,
+    each: &'a (dyn Fn(usize, &[u8]) + Sync),
+    next: AtomicUsize,
+    /// Some thread failed or panicked.
+    halted: AtomicBool,
+    error: Mutex<Option<TransferError>>,
+    /// The error with which a direct read was refused, or 0.
+    refused: AtomicI32,
+}
+
+impl<'a> Work<'a> {
+    pub fn new(
+        file: &'a File,
+        path: &'a Path,
+        pieces: &'a [Piece],
+        options: &'a Options,
+        stop: &'a AtomicBool,
+        each: &'a (dyn Fn(usize, &[u8]) + Sync),
+    ) -> Work<'a> {
+        Work {
+            file,
+            path,
+            pieces,
+            options,
+            stop,
+            each,
+            next: AtomicUsize::new(0),
+            halted: AtomicBool::new(false),
+            error: Mutex::new(None),
+            refused: AtomicI32::new(0),
+        }
+    }
+
+    /// Fails if the file is too short already.
+    pub fn check_length(&self) -> Result<(), TransferError> {
+        let wanted = self.pieces.iter().filter(|piece| piece.len() > 0).map(|p| p.range.end).max();
+        let wanted = wanted.unwrap_or(0);
+        let metadata = self.file.metadata().map_err(|source| TransferError::Read {
+            path: self.path.into(),
+            at: 0,
+            len: wanted,
+            source,
+        })?;
+        let found = metadata.len();
+        if metadata.is_file() && found < wanted {
+            return Err(TransferError::EndOfFile { path: self.path.into(), wanted, found });
+        }
+        Ok(())
+    }
+
+    /// The next piece that nobody has taken.
+    pub fn take(&self) -> Option<usize> {
+        if self.over() {
+            return None;
+        }
+        // Bounded: each thread goes at most once past the end and then stops asking.
+        let next = self.next.fetch_add(1, Relaxed);
+        (next < self.pieces.len()).then_some(next)
+    }
+
+    /// Whether there are pieces to take.
+    pub fn remains(&self) -> bool {
+        !self.over() && self.next.load(Relaxed) < self.pieces.len()
+    }
+
+    /// Pieces that nobody has taken.
+    pub fn remaining(&self) -> usize {
+        self.pieces.len().saturating_sub(self.next.load(Relaxed))
+    }
+
+    /// Whether to stop: asked to, or because of an error.
+    pub fn over(&self) -> bool {
+        self.halted.load(Relaxed) || self.stop.load(Relaxed)
+    }
+
+    /// Hands a complete piece to the consumer.
+    pub fn hand_over(&self, piece: usize, bytes: &[u8]) {
+        if !self.over() {
+            let guard = HaltOnPanic(&self.halted);
+            (self.each)(piece, bytes);
+            std::mem::forget(guard);
+        }
+    }
+
+    /// Stops everybody because of `error`; the first one counts.
+    pub fn fail(&self, error: TransferError) {
+        self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.halted.store(true, Relaxed);
+    }
+
+    /// Takes note that direct reads are refused.
+    pub fn refuse_direct(&self, errno: i32) {
+        let _ = self.refused.compare_exchange(0, errno, Relaxed, Relaxed);
+    }
+
+    pub fn direct_refused(&self) -> bool {
+        self.refused.load(Relaxed) != 0
+    }
+
+    pub fn refusal(&self) -> Option<Fallback> {
+        match self.refused.load(Relaxed) {
+            0 => None,
+            errno => Some(Fallback::DirectNotRead { errno }),
+        }
+    }
+
+    /// Bytes of a slot that any piece fits in; a multiple of whatever needs to be aligned.
+    pub fn slot_bytes(&self, align: Align) -> usize {
+        let largest = self.pieces.iter().map(|piece| super::blocks::slot_bytes(piece, align)).max();
+        largest.unwrap_or(0).max(1).next_multiple_of(align.offset.max(align.memory).max(4096))
+    }
+
+    /// Bytes of the largest piece.
+    pub fn largest(&self) -> usize {
+        self.pieces.iter().map(|piece| piece.len() as usize).max().unwrap_or(0)
+    }
+
+    /// Bytes of one read, given what it must be a multiple of.
+    pub fn block(&self, align: Align) -> usize {
+        self.options.block.clamp(4096, 1 << 30).next_multiple_of(align.offset.max(4096))
+    }
+
+    /// How it ended.
+    pub fn finish(&self) -> Result<(), TransferError> {
+        match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(error) => Err(error),
+            None if self.stop.load(Relaxed) => {
+                Err(TransferError::Stopped { path: self.path.into() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// Stops the other threads when a consumer panics.
+struct HaltOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for HaltOnPanic<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
