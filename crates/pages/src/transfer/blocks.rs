@@ -40,6 +40,7 @@ pub(crate) struct Block {
     /// Bytes that have come.
     pub done: usize,
     /// How often it was tried again without progress.
+    #[cfg(target_os = "linux")]
     pub tries: u32,
     copy: Option<Copy>,
 }
@@ -131,6 +132,7 @@ pub(crate) fn plan(piece: &Piece, slot: *mut u8, align: Align, block: usize) -> 
                 in_slot,
                 need: (next.min(until) - offset) as usize,
                 done: 0,
+                #[cfg(target_os = "linux")]
                 tries: 0,
                 copy: None,
             });

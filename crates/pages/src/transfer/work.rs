@@ -126,6 +126,7 @@ impl<'a> Work<'a> {
     }
 
     /// Bytes of the largest piece.
+    #[cfg(target_os = "linux")]
     pub fn largest(&self) -> usize {
         self.pieces.iter().map(|piece| piece.len() as usize).max().unwrap_or(0)
     }
