@@ -1,8 +1,9 @@
 //! Speed of the matrix products on one thread: `cargo run --release -p alight-kernels --example
-//! matmul_speed [ISA]`. Minima of many repetitions; bytes are those of the weights.
+//! matmul_speed [ISA [TYPE]]`, for both layouts. Minima of many repetitions; bytes are those of the weights.
 
 use alight_kernels::{
-    Activations, Isa, Kinds, MatmulScratch, Matrix, Output, WeightType, matmul, peak, piece_rows,
+    Activations, Isa, Kinds, Layout, MatmulScratch, Matrix, Output, WeightType, matmul, peak,
+    piece_rows,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -54,6 +55,7 @@ fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
 
 fn main() {
     let only: Option<Isa> = std::env::args().nth(1).map(|s| s.parse().unwrap());
+    let name = std::env::args().nth(2);
     for isa in Isa::available().into_iter().filter(|i| only.is_none_or(|o| o == *i)) {
         let macs = peak::int8_macs(isa, 100_000) as f64;
         let top =
@@ -69,21 +71,29 @@ fn main() {
         drop(memory);
         println!("{isa}: int8 peak {top:.0} GMAC/s, memory {bw:.1} GB/s");
         for ty in WeightType::ALL {
+            if name.as_ref().is_some_and(|name| *name != ty.to_string()) {
+                continue;
+            }
             // 512 KiB of weights for the second-level cache, 256 MiB for memory.
             let cols = 2048;
             let row = ty.row_bytes(cols).unwrap();
-            let (few, many) = (512 * 1024 / row, (256 << 20) / row);
+            let (few, many) = (512 * 1024 / row / 32 * 32, (256 << 20) / row / 32 * 32);
             let (small, large) = (blocks(ty, few, cols), blocks(ty, many, cols));
-            let w = Matrix::new(ty, &small, few, cols).unwrap();
-            let cached = small.len() as f64 / run(isa, &w, 1) / 1e9;
-            let big = Matrix::new(ty, &large, many, cols).unwrap();
-            let cold = large.len() as f64 / run(isa, &big, 1) / 1e9;
-            print!("  {ty:5} 1 token: cached {cached:5.1} GB/s, memory {cold:5.1} GB/s;  GMAC/s:");
-            for tokens in [2, 5, 16, 96, 510] {
-                let macs = (few * cols * tokens) as f64;
-                print!("  {tokens}: {:.0}", macs / run(isa, &w, tokens) / 1e9);
+            for layout in [Layout::Rows, Layout::Tiles] {
+                // Random bytes are as good in either layout.
+                let Ok(w) = Matrix::with_layout(layout, ty, &small, few, cols) else { continue };
+                let big = Matrix::with_layout(layout, ty, &large, many, cols).unwrap();
+                let cached = small.len() as f64 / run(isa, &w, 1) / 1e9;
+                let cold = large.len() as f64 / run(isa, &big, 1) / 1e9;
+                print!(
+                    "  {ty:5} {layout:?}: 1 token cached {cached:5.1}, memory {cold:5.1} GB/s; GMAC/s"
+                );
+                for tokens in [2, 5, 16, 96, 510] {
+                    let macs = (few * cols * tokens) as f64;
+                    print!("  {tokens}: {:.0}", macs / run(isa, &w, tokens) / 1e9);
+                }
+                println!();
             }
-            println!();
         }
     }
 }

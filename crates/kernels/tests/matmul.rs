@@ -5,7 +5,9 @@
 mod common;
 
 use alight_kernels::{
-    Activations, Isa, Kinds, MatmulScratch, Matrix, Output, WeightType, dequantize_row, matmul,
+    Activations, Isa, Kinds, Layout, MatmulScratch, Matrix, Output, WeightType, dequantize_row,
+    matmul,
+    tiles::{pack, packable},
 };
 use common::{Rng, random_blocks, uniform};
 
@@ -14,8 +16,10 @@ fn random_activations(rng: &mut Rng, n: usize) -> Vec<f32> {
     (0..n).map(|i| uniform(rng, -1.0, 1.0) * if i % 61 == 7 { 40.0 } else { 1.0 }).collect()
 }
 
+#[derive(Clone)]
 struct Case {
     ty: WeightType,
+    layout: Layout,
     rows: usize,
     cols: usize,
     tokens: usize,
@@ -52,11 +56,22 @@ impl Case {
                 bound.push(if ty.is_float() { 0.0 } else { err * 1.0001 } + size * 2e-6 * 16.0);
             }
         }
-        Case { ty, rows, cols, tokens, blocks, x, bound, exact }
+        Case { ty, layout: Layout::Rows, rows, cols, tokens, blocks, x, bound, exact }
+    }
+
+    /// The same matrix packed, if it can be.
+    fn packed(&self) -> Option<Case> {
+        if !packable(self.ty, self.rows, self.cols) {
+            return None;
+        }
+        let mut blocks = vec![0; self.blocks.len()];
+        pack(self.ty, self.cols, &self.blocks, &mut blocks);
+        Some(Case { layout: Layout::Tiles, blocks, ..self.clone() })
     }
 
     fn run(&self, isa: Isa, rows: std::ops::Range<usize>) -> Vec<f32> {
-        let w = Matrix::new(self.ty, &self.blocks, self.rows, self.cols).unwrap();
+        let (layout, ty) = (self.layout, self.ty);
+        let w = Matrix::with_layout(layout, ty, &self.blocks, self.rows, self.cols).unwrap();
         // Larger than needed, and dirty, so that stale contents would show.
         let mut act = Activations::new(self.tokens + 1, self.cols + 300);
         act.begin(isa, self.tokens, self.cols, Kinds::of([w.kind()]));
@@ -75,13 +90,20 @@ impl Case {
     }
 
     fn check(&self) {
+        self.check_layout();
+        if let Some(packed) = self.packed() {
+            packed.check_layout();
+        }
+    }
+
+    fn check_layout(&self) {
         let scalar = self.run(Isa::Scalar, 0..self.rows);
         for isa in Isa::available() {
             let out = self.run(isa, 0..self.rows);
             for (i, &y) in out.iter().enumerate() {
                 let what = format!(
-                    "{} {isa} {}×{} tokens {} output {i}",
-                    self.ty, self.rows, self.cols, self.tokens
+                    "{} {:?} {isa} {}×{} tokens {} output {i}",
+                    self.ty, self.layout, self.rows, self.cols, self.tokens
                 );
                 let (exact, bound) = (self.exact[i], self.bound[i]);
                 let off = (y as f64 - exact).abs();
@@ -100,8 +122,8 @@ impl Case {
 fn products_are_as_exact_as_the_activations_allow() {
     let mut rng = Rng(1);
     for ty in WeightType::ALL {
-        for (rows, cols) in [(1, 256), (7, 512), (33, 768), (64, 1024), (16, 2304)] {
-            for tokens in [1, 2, 3, 5, 6, 7, 13] {
+        for (rows, cols) in [(1, 256), (7, 512), (33, 768), (64, 1024), (16, 2304), (48, 512)] {
+            for tokens in [1, 2, 3, 5, 6, 7, 13, 27] {
                 Case::new(&mut rng, ty, rows, cols, tokens).check();
             }
         }
@@ -115,6 +137,7 @@ fn tails_shorter_than_a_step() {
         for cols in [32, 64, 96, 288, 352, 576, 640, 800, 1504] {
             for tokens in [1, 4, 6] {
                 Case::new(&mut rng, ty, 37, cols, tokens).check();
+                Case::new(&mut rng, ty, 32, cols, tokens).check();
             }
         }
     }
@@ -122,6 +145,7 @@ fn tails_shorter_than_a_step() {
         for cols in [1, 3, 15, 17, 100, 255, 257, 600] {
             for tokens in [1, 4, 6] {
                 Case::new(&mut rng, ty, 19, cols, tokens).check();
+                Case::new(&mut rng, ty, 16, cols, tokens).check();
             }
         }
     }
@@ -132,22 +156,28 @@ fn a_range_of_rows_writes_only_itself() {
     let mut rng = Rng(3);
     for ty in [WeightType::Q4_0, WeightType::Q6_K, WeightType::F16] {
         for tokens in [1, 8] {
-            let case = Case::new(&mut rng, ty, 70, 512, tokens);
-            for isa in Isa::available() {
-                let whole = case.run(isa, 0..70);
-                let part = case.run(isa, 33..47);
-                for t in 0..tokens {
-                    for r in 0..70 {
-                        let v = part[t * 70 + r];
-                        if (33..47).contains(&r) {
-                            // Panels begin elsewhere, but each row is summed in the same order.
-                            assert_eq!(v.to_bits(), whole[t * 70 + r].to_bits(), "{ty} {isa} {r}");
-                        } else {
-                            assert!(v.is_nan(), "{ty} {isa}: row {r} was written");
-                        }
-                    }
+            let case = Case::new(&mut rng, ty, 80, 512, tokens);
+            for case in [case.packed().unwrap(), case] {
+                for isa in Isa::available() {
+                    only_rows(&case, isa, 33..47);
+                    only_rows(&case, isa, 17..18);
                 }
             }
+        }
+    }
+}
+
+fn only_rows(case: &Case, isa: Isa, rows: std::ops::Range<usize>) {
+    let whole = case.run(isa, 0..case.rows);
+    let part = case.run(isa, rows.clone());
+    for (i, (part, whole)) in part.iter().zip(whole).enumerate() {
+        let r = i % case.rows;
+        let what = format!("{} {:?} {isa} row {r}", case.ty, case.layout);
+        if rows.contains(&r) {
+            // Panels begin elsewhere, but each row is summed in the same order.
+            assert_eq!(part.to_bits(), whole.to_bits(), "{what}");
+        } else {
+            assert!(part.is_nan(), "{what} was written");
         }
     }
 }
@@ -158,9 +188,14 @@ fn hostile_blocks_are_computed_without_harm() {
     let mut rng = Rng(4);
     for ty in WeightType::ALL {
         for fill in [0xffu8, 0x7c, 0xfc, 0x00, 0x01] {
-            let blocks = vec![fill; ty.row_bytes(512).unwrap() * 20];
-            let w = Matrix::new(ty, &blocks, 20, 512).unwrap();
-            for isa in Isa::available() {
+            let blocks = vec![fill; ty.row_bytes(512).unwrap() * 32];
+            let rows = Matrix::new(ty, &blocks, 32, 512);
+            let tiles = Matrix::with_layout(Layout::Tiles, ty, &blocks, 32, 512);
+            for (w, isa) in [rows, tiles]
+                .into_iter()
+                .flatten()
+                .flat_map(|w| Isa::available().into_iter().map(move |isa| (w, isa)))
+            {
                 for tokens in [1, 3] {
                     let mut act = Activations::new(tokens, 512);
                     act.begin(isa, tokens, 512, Kinds::of([w.kind()]));
@@ -169,14 +204,14 @@ fn hostile_blocks_are_computed_without_harm() {
                         (x[0], x[100], x[200]) = (f32::NAN, f32::INFINITY, -1e-42);
                         act.put(t, &x);
                     }
-                    let mut out = vec![0f32; 20 * tokens];
+                    let mut out = vec![0f32; 32 * tokens];
                     // SAFETY: one thread.
                     unsafe {
                         matmul(
                             &w,
-                            0..20,
+                            0..32,
                             &act,
-                            Output::new(&mut out, 20),
+                            Output::new(&mut out, 32),
                             &mut MatmulScratch::new(),
                         )
                     };

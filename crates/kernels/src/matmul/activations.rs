@@ -13,8 +13,13 @@
 //! unsigned operand. Making it the activations costs one constant per row and group of weights,
 //! −128·Σw, which is computed once with the panel and shared by all tokens.)
 //!
+//! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand
+//! and the integers stay signed; twelve tokens lie together, so that one address and constant
+//! offsets reach all of them.
+//!
 //! Float weights read the values themselves, `[T][K]` f32.
 
+use super::tiles::BLOCK;
 use crate::isa::Isa;
 use crate::types::{Layout, WeightType};
 
@@ -57,7 +62,7 @@ impl Kinds {
 /// One cache line; makes the packed bytes 64-byte aligned.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+pub(super) struct Line([u8; 64]);
 
 /// Packed activations `[tokens, cols]`. Allocated once; packing allocates nothing.
 pub struct Activations {
@@ -74,6 +79,21 @@ pub struct Activations {
     s32: Vec<f32>,
     s16: Vec<f32>,
     float: Vec<f32>,
+    pub(super) tiles: TileActs,
+}
+
+/// Several tokens for packed weights, in blocks of [`BLOCK`] tokens.
+pub(super) struct TileActs {
+    /// `[T/BLOCK][K/32][BLOCK][32]` i8
+    pub(super) q: Vec<Line>,
+    /// `[T/BLOCK][K/32][BLOCK]`
+    pub(super) scale: Vec<f32>,
+    /// `[T/BLOCK][K/32][BLOCK]`, scale · Σ q
+    pub(super) s32: Vec<f32>,
+    /// `[T/BLOCK][K/32][BLOCK]`, −Σ q
+    pub(super) z32: Vec<i32>,
+    /// `[T/BLOCK][K/32][2][BLOCK]`, −Σ q of each 16
+    pub(super) z16: Vec<i32>,
 }
 
 impl Activations {
@@ -93,6 +113,16 @@ impl Activations {
             s32: zeroed(t * k / 32),
             s16: zeroed(k / 16),
             float: zeroed(t * k),
+            tiles: {
+                let groups = t.next_multiple_of(BLOCK) * k / 32;
+                TileActs {
+                    q: zeroed(groups / 2),
+                    scale: zeroed(groups),
+                    s32: zeroed(groups),
+                    z32: zeroed(groups),
+                    z16: zeroed(2 * groups),
+                }
+            },
         }
     }
 
@@ -134,6 +164,13 @@ impl Activations {
             s32: self.s32.as_mut_ptr(),
             s16: self.s16.as_mut_ptr(),
             float: self.float.as_mut_ptr(),
+            tiles: TileSlots {
+                q: self.tiles.q.as_mut_ptr().cast(),
+                scale: self.tiles.scale.as_mut_ptr(),
+                s32: self.tiles.s32.as_mut_ptr(),
+                z32: self.tiles.z32.as_mut_ptr(),
+                z16: self.tiles.z16.as_mut_ptr(),
+            },
             _owner: std::marker::PhantomData,
         }
     }
@@ -215,7 +252,17 @@ pub struct ActSlots<'a> {
     s32: *mut f32,
     s16: *mut f32,
     float: *mut f32,
+    tiles: TileSlots,
     _owner: std::marker::PhantomData<&'a mut Activations>,
+}
+
+/// The pointers of [`TileActs`].
+struct TileSlots {
+    q: *mut i8,
+    scale: *mut f32,
+    s32: *mut f32,
+    z32: *mut i32,
+    z16: *mut i32,
 }
 
 // SAFETY: different tokens use disjoint parts of the buffers, see `put`.
@@ -254,7 +301,14 @@ impl ActSlots<'_> {
             } else {
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => self.put_bytes_avx512(t, x),
+                    Isa::Avx512 => {
+                        if self.kinds.rows {
+                            self.put_bytes_avx512(t, x);
+                        }
+                        if self.kinds.tiles {
+                            self.put_tiles_avx512(t, x);
+                        }
+                    }
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => self.put_bytes_avx2(t, x),
                     _ => self.put_bytes(t, x),
@@ -360,7 +414,7 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{ActSlots, WIDE, scale_for};
+    use super::{ActSlots, BLOCK, WIDE, scale_for};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -436,6 +490,37 @@ mod avx512 {
                     let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(i0, i1));
                     *self.scale.add(t * (k / 32) + g) = a;
                     *self.s32.add(t * (k / 32) + g) = a * sum as f32;
+                }
+            }
+        }
+
+        /// Token `t` of several for packed weights.
+        #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+        pub(super) unsafe fn put_tiles_avx512(&self, t: usize, x: &[f32]) {
+            let groups = x.len() / 32;
+            let (block, t) = (t / BLOCK, t % BLOCK);
+            // SAFETY: within the buffers, as in `put`.
+            unsafe {
+                for g in 0..groups {
+                    let v0 = _mm512_loadu_ps(x.as_ptr().add(32 * g));
+                    let v1 = _mm512_loadu_ps(x.as_ptr().add(32 * g + 16));
+                    let zero = _mm512_setzero_ps();
+                    let max = _mm512_max_ps(_mm512_abs_ps(v0), zero);
+                    let max = _mm512_max_ps(_mm512_abs_ps(v1), max);
+                    let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), 127.0);
+                    let inv = _mm512_set1_ps(inv);
+                    let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
+                    let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);
+                    let at = (block * groups + g) * BLOCK;
+                    let out = self.tiles.q.add(32 * (at + t));
+                    _mm_storeu_si128(out.cast(), _mm512_cvtepi32_epi8(i0));
+                    _mm_storeu_si128(out.add(16).cast(), _mm512_cvtepi32_epi8(i1));
+                    let (s0, s1) = (_mm512_reduce_add_epi32(i0), _mm512_reduce_add_epi32(i1));
+                    *self.tiles.scale.add(at + t) = a;
+                    *self.tiles.s32.add(at + t) = a * (s0 + s1) as f32;
+                    *self.tiles.z32.add(at + t) = -(s0 + s1);
+                    *self.tiles.z16.add(2 * at + t) = -s0;
+                    *self.tiles.z16.add(2 * at + BLOCK + t) = -s1;
                 }
             }
         }

@@ -22,6 +22,7 @@
 mod activations;
 mod dot;
 mod gemm;
+mod tiles;
 mod unpack;
 
 pub use activations::{ActSlots, Activations, Kinds};
@@ -29,9 +30,8 @@ pub use gemm::MatmulScratch;
 
 use crate::dequant::dequantize_row;
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::isa::Isa;
 use crate::quant::Group32;
-use crate::tiles::{self, TILE_ROWS, Tiled};
+use crate::tiles::{TILE_ROWS, Tiled, packable, unpack_block};
 use crate::types::{Layout, WeightType};
 use std::fmt;
 use std::marker::PhantomData;
@@ -120,7 +120,7 @@ impl<'a> Matrix<'a> {
         rows: usize,
         cols: usize,
     ) -> Result<Matrix<'a>, MatrixError> {
-        if layout == Layout::Tiles && !tiles::packable(ty, rows, ty.block_len()) {
+        if layout == Layout::Tiles && !packable(ty, rows, ty.block_len()) {
             return Err(MatrixError::NotPackable { ty, rows });
         }
         let row_bytes = ty.row_bytes(cols).ok_or(MatrixError::RaggedRow { ty, cols })?;
@@ -175,7 +175,7 @@ impl<'a> Matrix<'a> {
                 let block = &mut block[..self.ty.block_bytes()];
                 let units = self.tile(r / TILE_ROWS).chunks_exact(TILE_ROWS * block.len());
                 for (unit, out) in units.zip(out.chunks_exact_mut(self.ty.block_len())) {
-                    tiles::unpack_block(self.ty, unit, r % TILE_ROWS, block);
+                    unpack_block(self.ty, unit, r % TILE_ROWS, block);
                     dequantize_row(self.ty, block, out);
                 }
             }
@@ -290,8 +290,10 @@ pub unsafe fn matmul(
     assert_eq!(w.cols, x.cols(), "the activations do not fit the matrix");
     assert!(x.kinds().covers(w.kind()), "the activations were not packed for {}", w.ty);
     assert!(rows.end <= out.stride && (x.tokens() - 1) * out.stride + rows.end <= out.len);
-    assert!(w.layout == Layout::Rows || x.isa() == Isa::Scalar, "no kernels for tiles yet");
-    if x.tokens() == 1 {
+    if w.layout == Layout::Tiles {
+        // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
+        unsafe { tiles::rows(w, rows, x, out, scratch) };
+    } else if x.tokens() == 1 {
         // SAFETY: the elements are ours by the caller's promise.
         let out = unsafe { out.row_mut(0, rows.clone()) };
         dot::rows(w, rows, x, out);

@@ -1,0 +1,134 @@
+//! Tiles with AVX2, one token: eight rows at a time, their bytes widened to 16 bits, against four
+//! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512).
+
+use super::avx2_lines::{Lines, Scales};
+use crate::matmul::{Activations, Matrix, Output};
+use crate::quant::{self, Quant, with_quant};
+use crate::tiles::TILE_ROWS;
+use crate::types::WeightType;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// # Safety
+/// As for `tiles::rows`; there is one token; the CPU has AVX2, FMA and F16C.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Output<'_>) {
+    let mut r = rows.start;
+    while r < rows.end {
+        let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
+        let end = rows.end.min(TILE_ROWS * (i + 1));
+        let tile = w.tile(i).as_ptr();
+        let mut sums = [0f32; TILE_ROWS];
+        for half in 0..2 {
+            // SAFETY: a whole tile; the caller's CPU has the tier.
+            unsafe {
+                let sum = with_quant!(
+                    w.weight_type(),
+                    Q => quantized::<Q>(tile, half, x),
+                    float(w.weight_type(), tile, half, x.float(0))
+                );
+                _mm256_storeu_ps(sums.as_mut_ptr().add(8 * half), sum);
+            }
+        }
+        // SAFETY: the elements are ours by the caller's promise.
+        let out = unsafe { out.row_mut(0, r..end) };
+        out.copy_from_slice(&sums[first..][..end - r]);
+        r = end;
+    }
+}
+
+/// The sums of rows `8·half ..` of a tile.
+#[inline(always)]
+unsafe fn quantized<Q: Lines>(tile: *const u8, half: usize, x: &Activations) -> __m256 {
+    let (xq, scale) = (x.q16(), x.scale());
+    let groups = xq.len() / 32;
+    let per_unit = Q::BLOCK / 32;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut total = _mm256_setzero_ps();
+        let mut acc = _mm256_setzero_ps();
+        for b in 0..groups {
+            let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
+            let x16 = xq.as_ptr().add(32 * b);
+            let scales = Q::scales(unit, b % per_unit, half);
+            group::<Q>(unit, b, half, x16, &scales, x, &mut acc);
+            // The activations have one scale per 256.
+            if b % 8 == 7 || b + 1 == groups {
+                total = _mm256_fmadd_ps(acc, _mm256_set1_ps(scale[b / 8]), total);
+                acc = _mm256_setzero_ps();
+            }
+        }
+        total
+    }
+}
+
+#[inline(always)]
+unsafe fn group<Q: Lines>(
+    unit: *const u8,
+    b: usize,
+    half: usize,
+    x16: *const i16,
+    scales: &Scales,
+    x: &Activations,
+    acc: &mut __m256,
+) {
+    let g = b % (Q::BLOCK / 32);
+    let two_scales = Q::ZERO == quant::Q6K::ZERO;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let mut sums = [_mm256_setzero_si256(); 2];
+        for part in 0..2 {
+            let mut s = [_mm256_setzero_si256(); 2];
+            for j in 4 * part..4 * part + 4 {
+                let w = Q::line(unit, g, j, half);
+                let x = _mm256_set1_epi64x(x16.add(4 * j).cast::<i64>().read_unaligned());
+                let w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w));
+                let w1 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(w));
+                s[0] = _mm256_add_epi32(s[0], _mm256_madd_epi16(w0, x));
+                s[1] = _mm256_add_epi32(s[1], _mm256_madd_epi16(w1, x));
+            }
+            // Pairs of lanes are a row's: rows 0 1 4 5, 2 3 6 7 after the addition.
+            let rows = _mm256_hadd_epi32(s[0], s[1]);
+            sums[part] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
+        }
+        let zero = _mm256_set1_ps(Q::ZERO as f32);
+        if two_scales {
+            for part in 0..2 {
+                let s = _mm256_set1_ps(x.s16()[2 * b + part]);
+                let f = _mm256_fnmadd_ps(zero, s, _mm256_cvtepi32_ps(sums[part]));
+                *acc = _mm256_fmadd_ps(f, scales.d[part], *acc);
+            }
+        } else {
+            let s = _mm256_set1_ps(x.s32()[b]);
+            let mut f = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));
+            if Q::ZERO != 0 {
+                f = _mm256_fnmadd_ps(zero, s, f);
+            }
+            *acc = _mm256_fmadd_ps(f, scales.d[0], *acc);
+            if Q::MIN {
+                *acc = _mm256_fmadd_ps(scales.m, s, *acc);
+            }
+        }
+    }
+}
+
+/// The sums of rows `8·half ..` of a tile of 16-bit floats.
+#[inline(always)]
+unsafe fn float(ty: WeightType, tile: *const u8, half: usize, x: &[f32]) -> __m256 {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // Independent sums hide the latency.
+        let mut acc = [_mm256_setzero_ps(); 4];
+        for (k, &x) in x.iter().enumerate() {
+            let v = _mm_loadu_si128(tile.add(2 * TILE_ROWS * k + 16 * half).cast());
+            let w = if ty == WeightType::F16 {
+                _mm256_cvtph_ps(v)
+            } else {
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(v)))
+            };
+            acc[k % 4] = _mm256_fmadd_ps(w, _mm256_set1_ps(x), acc[k % 4]);
+        }
+        let [a, b, c, d] = acc;
+        _mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d))
+    }
+}

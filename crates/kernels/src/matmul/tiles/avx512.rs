@@ -1,0 +1,459 @@
+//! Tiles with AVX-512 VNNI: one line of weights (unsigned bytes, 16 rows × 4) against four
+//! broadcast activations (signed bytes) is one `vpdpbusd`.
+//!
+//! One token: 16-bit activations as high and low bytes, so sixteen products for 32 weights of 16
+//! rows; the nibbles of Q4_0 come at 18 bytes per cycle at best.
+//!
+//! Several tokens, twelve at a time: eight products per token and group, one conversion, one
+//! multiplication and one (with offsets two) fused multiply-adds. On a core with one 512-bit
+//! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
+
+use super::BLOCK;
+use super::avx512_lines::{Lines, Scales};
+use crate::matmul::{Activations, Matrix, Output};
+use crate::quant::{self, Quant, with_quant};
+use crate::tiles::TILE_ROWS;
+use crate::types::WeightType;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// How far ahead of its use memory is asked for, in bytes. A tile is followed by the next.
+const AHEAD: usize = 4096;
+
+/// Columns that several blocks of tokens pass over before the next: with these, twelve tokens take
+/// 12 KiB and 32 rows 18 KiB and more, which all stay near. A multiple of 256.
+const STRETCH: usize = 1024;
+
+/// # Safety
+/// As for `tiles::rows`; the CPU has the tier.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Output<'_>) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        with_quant!(
+            w.weight_type(),
+            Q => each_tile::<Integer<Q>>(w, rows, x, out),
+            match w.weight_type() {
+                WeightType::F16 => each_tile::<Half>(w, rows, x, out),
+                _ => each_tile::<Brain>(w, rows, x, out),
+            }
+        )
+    }
+}
+
+/// How the weights of a tile are multiplied.
+trait Tile {
+    /// Tokens of a block of the activations.
+    const TOKENS: usize;
+
+    /// All columns with one token.
+    ///
+    /// # Safety
+    /// `tile` is a whole tile, the activations fit it, the CPU has the tier.
+    unsafe fn one(tile: *const u8, x: &Activations) -> __m512;
+
+    /// Columns `k` with the first `T` tokens of block `block`, added to `acc`.
+    ///
+    /// # Safety
+    /// As for `one`; there is room for the activations of whole blocks.
+    unsafe fn block<const T: usize>(
+        tile: *const u8,
+        k: Range<usize>,
+        x: &Activations,
+        block: usize,
+        acc: &mut [__m512; T],
+    );
+}
+
+#[inline(always)]
+unsafe fn each_tile<W: Tile>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Output<'_>) {
+    let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
+    // SAFETY: by the caller's promise; masked lanes are neither read nor written.
+    unsafe {
+        if x.tokens() == 1 {
+            for i in tiles {
+                let sums = W::one(w.tile(i).as_ptr(), x);
+                _mm512_mask_storeu_ps(at(out, 0, i), mask(i, &rows), sums);
+            }
+            return;
+        }
+        let blocks = x.tokens().div_ceil(W::TOKENS);
+        let stretch = if blocks == 1 { w.cols() } else { STRETCH };
+        for start in (0..w.cols()).step_by(stretch) {
+            let k = start..w.cols().min(start + stretch);
+            for block in 0..blocks {
+                for i in tiles.clone() {
+                    let tile = w.tile(i).as_ptr();
+                    let place = Place { out, block, i, mask: mask(i, &rows) };
+                    // The smallest of these that is enough: what is computed for tokens that do
+                    // not exist is not stored.
+                    match (x.tokens() - W::TOKENS * block).min(W::TOKENS) {
+                        1 | 2 => tokens::<W, 2>(tile, k.clone(), x, place),
+                        3 | 4 => tokens::<W, 4>(tile, k.clone(), x, place),
+                        5 | 6 => tokens::<W, 6>(tile, k.clone(), x, place),
+                        7 | 8 => tokens::<W, 8>(tile, k.clone(), x, place),
+                        _ => tokens::<W, BLOCK>(tile, k.clone(), x, place),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where a block's sums go.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    out: Output<'a>,
+    block: usize,
+    /// The tile.
+    i: usize,
+    /// Its rows.
+    mask: __mmask16,
+}
+
+/// The first row of tile `i` for token `t`.
+#[inline(always)]
+fn at(out: Output<'_>, t: usize, i: usize) -> *mut f32 {
+    out.ptr.wrapping_add(t * out.stride + TILE_ROWS * i)
+}
+
+/// Which rows of tile `i` are in `rows`.
+#[inline(always)]
+fn mask(i: usize, rows: &Range<usize>) -> __mmask16 {
+    let below = |r: usize| (1u32 << r.saturating_sub(TILE_ROWS * i).min(TILE_ROWS)) - 1;
+    (below(rows.end) & !below(rows.start)) as __mmask16
+}
+
+/// # Safety
+/// As for `Tile::block`.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn tokens<W: Tile, const T: usize>(
+    tile: *const u8,
+    k: Range<usize>,
+    x: &Activations,
+    place: Place<'_>,
+) {
+    let Place { out, block, i, mask } = place;
+    let first = W::TOKENS * block;
+    let count = (x.tokens() - first).min(T);
+    // SAFETY: by the caller's promise; masked lanes are neither read nor written.
+    unsafe {
+        let mut acc = [_mm512_setzero_ps(); T];
+        if k.start != 0 {
+            for t in 0..count {
+                acc[t] = _mm512_maskz_loadu_ps(mask, at(out, first + t, i));
+            }
+        }
+        W::block::<T>(tile, k, x, block, &mut acc);
+        for t in 0..count {
+            _mm512_mask_storeu_ps(at(out, first + t, i), mask, acc[t]);
+        }
+    }
+}
+
+/// Asks for `bytes` from `p` on, which may point anywhere.
+#[inline(always)]
+unsafe fn prefetch(p: *const u8, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: a prefetch never faults; the callers' CPU has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.wrapping_add(64 * line).cast()) }
+    }
+}
+
+/// Four bytes in every lane.
+#[inline(always)]
+unsafe fn four(p: *const i8) -> __m512i {
+    // SAFETY: inside the callers' activations.
+    unsafe { _mm512_set1_epi32(p.cast::<i32>().read_unaligned()) }
+}
+
+/// Quantised weights.
+struct Integer<Q>(std::marker::PhantomData<Q>);
+
+impl<Q: Lines> Tile for Integer<Q> {
+    const TOKENS: usize = BLOCK;
+
+    #[inline(always)]
+    unsafe fn one(tile: *const u8, x: &Activations) -> __m512 {
+        let bytes = TILE_ROWS * Q::BYTES;
+        let groups = x.cols() / 32;
+        let per_unit = Q::BLOCK / 32;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let mut total = _mm512_setzero_ps();
+            let mut b = 0;
+            while b < groups {
+                // The activations have one scale per 256.
+                let end = groups.min(b + 8);
+                let a = _mm512_set1_ps(x.scale()[b / 8]);
+                let mut acc = _mm512_setzero_ps();
+                while b < end {
+                    let unit = tile.add(b / per_unit * bytes);
+                    prefetch(unit.wrapping_add(AHEAD), bytes);
+                    let head = Q::head(unit);
+                    let mut g = 0;
+                    while g < per_unit {
+                        one_group::<Q, 0>(unit, &head, g, b + g, x, &mut acc);
+                        if Q::PHASES > 1 {
+                            one_group::<Q, 1>(unit, &head, g + 1, b + g + 1, x, &mut acc);
+                        }
+                        if Q::PHASES > 2 {
+                            one_group::<Q, 2>(unit, &head, g + 2, b + g + 2, x, &mut acc);
+                            one_group::<Q, 3>(unit, &head, g + 3, b + g + 3, x, &mut acc);
+                        }
+                        g += Q::PHASES;
+                    }
+                    b += per_unit;
+                }
+                total = _mm512_fmadd_ps(acc, a, total);
+            }
+            total
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn block<const T: usize>(
+        tile: *const u8,
+        k: Range<usize>,
+        x: &Activations,
+        block: usize,
+        acc: &mut [__m512; T],
+    ) {
+        let bytes = TILE_ROWS * Q::BYTES;
+        let per_unit = Q::BLOCK / 32;
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let x = Block::of(x, block);
+            let mut b = k.start / 32;
+            while b < k.end / 32 {
+                let unit = tile.add(b / per_unit * bytes);
+                prefetch(unit.wrapping_add(AHEAD), bytes);
+                let head = Q::head(unit);
+                let mut g = 0;
+                while g < per_unit {
+                    group::<Q, 0, T>(unit, &head, g, b + g, &x, acc);
+                    if Q::PHASES > 1 {
+                        group::<Q, 1, T>(unit, &head, g + 1, b + g + 1, &x, acc);
+                    }
+                    if Q::PHASES > 2 {
+                        group::<Q, 2, T>(unit, &head, g + 2, b + g + 2, &x, acc);
+                        group::<Q, 3, T>(unit, &head, g + 3, b + g + 3, &x, acc);
+                    }
+                    g += Q::PHASES;
+                }
+                b += per_unit;
+            }
+        }
+    }
+}
+
+const fn two_scales<Q: Quant>() -> bool {
+    Q::ZERO == quant::Q6K::ZERO
+}
+
+/// Adds group `g` of a unit, group `b` of the row, for one token.
+#[inline(always)]
+unsafe fn one_group<Q: Lines, const P: usize>(
+    unit: *const u8,
+    head: &Q::Head,
+    g: usize,
+    b: usize,
+    x: &Activations,
+    acc: &mut __m512,
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        // 64 high bytes, then 64 low bytes.
+        let hi = x.q8().add(128 * (b / 2) + 32 * (b % 2));
+        let lo = hi.add(64);
+        let Scales { d, m } = Q::scales(unit, head, g);
+        // Independent sums of the first and the second 16 weights hide the latency.
+        let mut h = [_mm512_setzero_si512(); 2];
+        let mut l = [_mm512_setzero_si512(); 2];
+        for j in 0..8 {
+            let w = Q::line::<P>(unit, g, j);
+            h[j / 4] = _mm512_dpbusd_epi32(h[j / 4], w, four(hi.add(4 * j)));
+            l[j / 4] = _mm512_dpbusd_epi32(l[j / 4], w, four(lo.add(4 * j)));
+        }
+        let zero = _mm512_set1_ps(Q::ZERO as f32);
+        if two_scales::<Q>() {
+            for i in 0..2 {
+                let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[i]), l[i]);
+                let s = _mm512_set1_ps(*x.s16().as_ptr().add(2 * b + i));
+                let f = _mm512_fnmadd_ps(zero, s, _mm512_cvtepi32_ps(p));
+                *acc = _mm512_fmadd_ps(f, d[i], *acc);
+            }
+        } else {
+            let h = _mm512_add_epi32(h[0], h[1]);
+            let l = _mm512_add_epi32(l[0], l[1]);
+            let mut f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(h), l));
+            let s = _mm512_set1_ps(*x.s32().as_ptr().add(b));
+            if Q::ZERO != 0 {
+                f = _mm512_fnmadd_ps(zero, s, f);
+            }
+            *acc = _mm512_fmadd_ps(f, d[0], *acc);
+            if Q::MIN {
+                *acc = _mm512_fmadd_ps(m, s, *acc);
+            }
+        }
+    }
+}
+
+/// A block of tokens' activations, see `activations`.
+struct Block {
+    /// `[K/32][BLOCK][32]`
+    q: *const i8,
+    /// `[K/32][BLOCK]`
+    scale: *const f32,
+    /// `[K/32][BLOCK]`
+    s32: *const f32,
+    /// `[K/32][BLOCK]`, minus the sums of 32 integers
+    z32: *const i32,
+    /// `[K/32][2][BLOCK]`, minus the sums of 16
+    z16: *const i32,
+}
+
+impl Block {
+    #[inline(always)]
+    fn of(x: &Activations, block: usize) -> Block {
+        let at = block * BLOCK * (x.cols() / 32);
+        Block {
+            q: x.tiles.q.as_ptr().cast::<i8>().wrapping_add(32 * at),
+            scale: x.tiles.scale.as_ptr().wrapping_add(at),
+            s32: x.tiles.s32.as_ptr().wrapping_add(at),
+            z32: x.tiles.z32.as_ptr().wrapping_add(at),
+            z16: x.tiles.z16.as_ptr().wrapping_add(2 * at),
+        }
+    }
+}
+
+/// Adds group `g` of a unit, group `b` of the row, for `T` tokens.
+#[inline(always)]
+unsafe fn group<Q: Lines, const P: usize, const T: usize>(
+    unit: *const u8,
+    head: &Q::Head,
+    g: usize,
+    b: usize,
+    x: &Block,
+    acc: &mut [__m512; T],
+) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let q = x.q.add(32 * BLOCK * b);
+        let scale = x.scale.add(BLOCK * b);
+        let z = if two_scales::<Q>() { x.z16.add(2 * BLOCK * b) } else { x.z32.add(BLOCK * b) };
+        let Scales { d, m } = Q::scales(unit, head, g);
+        let parts = if two_scales::<Q>() { 2 } else { 1 };
+        for part in 0..parts {
+            let mut sums = [_mm512_setzero_si512(); T];
+            if Q::ZERO != 0 {
+                // −ZERO · Σ x, ZERO being a power of two.
+                let shift = _mm_cvtsi32_si128(Q::ZERO.trailing_zeros() as i32);
+                for t in 0..T {
+                    let z = _mm512_set1_epi32(*z.add(BLOCK * part + t));
+                    sums[t] = _mm512_sll_epi32(z, shift);
+                }
+            }
+            for j in part * 4..(part * 4 + 8 / parts) {
+                let w = Q::line::<P>(unit, g, j);
+                for t in 0..T {
+                    sums[t] = _mm512_dpbusd_epi32(sums[t], w, four(q.add(32 * t + 4 * j)));
+                }
+            }
+            for t in 0..T {
+                let a = _mm512_mul_ps(d[part], _mm512_set1_ps(*scale.add(t)));
+                acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), a, acc[t]);
+            }
+        }
+        if Q::MIN {
+            let s32 = x.s32.add(BLOCK * b);
+            for t in 0..T {
+                acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(*s32.add(t)), acc[t]);
+            }
+        }
+    }
+}
+
+/// F16 weights.
+struct Half;
+/// BF16 weights.
+struct Brain;
+
+/// The weights of a column of 16 rows.
+trait Column {
+    /// # Safety
+    /// 32 bytes can be read at `p`; the CPU has the tier.
+    unsafe fn load(p: *const u8) -> __m512;
+}
+
+impl Column for Half {
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> __m512 {
+        // SAFETY: by the caller's promise.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+}
+
+impl Column for Brain {
+    #[inline(always)]
+    unsafe fn load(p: *const u8) -> __m512 {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let v = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(v))
+        }
+    }
+}
+
+impl<C: Column> Tile for C {
+    const TOKENS: usize = BLOCK;
+
+    #[inline(always)]
+    unsafe fn one(tile: *const u8, x: &Activations) -> __m512 {
+        let x = x.float(0);
+        // SAFETY: by the caller's promise.
+        unsafe {
+            // Independent sums hide the latency.
+            let mut acc = [_mm512_setzero_ps(); 4];
+            for (k, x) in x.chunks(4).enumerate() {
+                let column = tile.add(4 * COLUMN * k);
+                prefetch(column.wrapping_add(AHEAD), 4 * COLUMN);
+                for (i, &x) in x.iter().enumerate() {
+                    let w = C::load(column.add(COLUMN * i));
+                    acc[i] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), acc[i]);
+                }
+            }
+            let [a, b, c, d] = acc;
+            _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn block<const T: usize>(
+        tile: *const u8,
+        k: Range<usize>,
+        x: &Activations,
+        block: usize,
+        acc: &mut [__m512; T],
+    ) {
+        let mut xp = [std::ptr::null(); T];
+        for (t, xp) in xp.iter_mut().enumerate() {
+            // What stands for a token that does not exist is not used.
+            *xp = x.float((BLOCK * block + t).min(x.tokens() - 1)).as_ptr();
+        }
+        // SAFETY: by the caller's promise.
+        unsafe {
+            for k in k {
+                let column = tile.add(COLUMN * k);
+                _mm_prefetch::<_MM_HINT_T0>(column.wrapping_add(AHEAD).cast());
+                let w = C::load(column);
+                for t in 0..T {
+                    acc[t] = _mm512_fmadd_ps(w, _mm512_set1_ps(*xp[t].add(k)), acc[t]);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes of a column of a tile of 16-bit floats.
+const COLUMN: usize = 2 * TILE_ROWS;
