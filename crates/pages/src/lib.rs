@@ -4,6 +4,7 @@
 //! file without blocking on it, and it survives the file's being cut short underneath it: the
 //! program keeps running and [`Map::check`] names the file. [`transfer`] copies ranges of a file into
 //! memory, around the page cache where that helps; a [`Region`] is memory made for that.
+//! A [`Replacement`] writes a file so that it is there as a whole or not at all.
 //!
 //! [`residency()`] says how much of a file is in the page cache, [`Facts`] what else matters for reading
 //! it, and [`choose`] how that is best done, with a reason.
@@ -22,6 +23,7 @@ mod map;
 pub mod policy;
 mod ranges;
 mod region;
+mod replace;
 mod residency;
 pub mod transfer;
 
@@ -32,4 +34,5 @@ pub use limits::LimitSource;
 pub use map::{Advice, Map};
 pub use policy::{Choice, How, Load, Prefetch, Wish, choose};
 pub use region::{LockError, Region, RegionError};
+pub use replace::{ReplaceError, Replacement};
 pub use residency::{Residency, Source, evict, residency, warm};

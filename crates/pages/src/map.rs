@@ -321,7 +321,7 @@ impl Drop for Map {
     }
 }
 
-fn file_kind(kind: FileType) -> FileKind {
+pub(crate) fn file_kind(kind: FileType) -> FileKind {
     if kind.is_dir() {
         FileKind::Directory
     } else if kind.is_fifo() {
