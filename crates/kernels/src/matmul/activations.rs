@@ -112,7 +112,7 @@ impl Activations {
             scale: zeroed(t * k / 32),
             s32: zeroed(t * k / 32),
             s16: zeroed(k / 16),
-            float: zeroed(t * k),
+            float: zeroed(t.next_multiple_of(BLOCK) * k),
             tiles: {
                 let groups = t.next_multiple_of(BLOCK) * k / 32;
                 TileActs {
@@ -216,6 +216,13 @@ impl Activations {
 
     pub(super) fn s16(&self) -> &[f32] {
         &self.s16
+    }
+
+    /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
+    /// but are in the buffer.
+    pub(super) fn float_block(&self, first: usize, count: usize) -> *const f32 {
+        assert!((first + count) * self.cols <= self.float.len());
+        self.float[first * self.cols..].as_ptr()
     }
 
     /// Token `t` unrounded, `[cols]`.
