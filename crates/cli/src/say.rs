@@ -33,8 +33,12 @@ pub fn progress(text: &str) {
 
 /// Whether styled text may be written to stderr: a terminal, and `NO_COLOR` unset or empty.
 pub fn colour() -> bool {
-    stderr().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+    stderr().is_terminal() && colours_allowed()
+}
+
+/// Whether a terminal may be given styled text: `NO_COLOR` unset or empty, and not a dumb one.
+pub fn colours_allowed() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
         && std::env::var_os("TERM").is_none_or(|v| v != "dumb")
 }
 

@@ -50,6 +50,7 @@ fn everything_is_in_the_json() {
     assert_eq!(got["files"][0]["alignment"], 4096);
     assert_eq!(got["files"][0]["bytes"], fs::metadata(&path).unwrap().len());
     assert_eq!(got["files"][0]["tensors"], 2);
+    assert_eq!(got["files"][0]["cached_bytes"], got["files"][0]["bytes"], "written just now");
     let value = |key: &str| {
         let all = got["metadata"].as_array().unwrap();
         all.iter().find(|m| m["key"] == key).unwrap().clone()
@@ -78,9 +79,10 @@ fn everything_is_in_the_json() {
         got["tensors"],
         json!([
             {"name": "first\u{7}.weight", "type": "IQ2_XXS", "shape": [256, 3], "elements": 768,
-             "bytes": 198, "file": 0, "offset": start, "alignment": lowest_bit(start)},
+             "bytes": 198, "file": 0, "offset": start, "alignment": lowest_bit(start),
+             "cached_bytes": 198},
             {"name": "second", "type": "F32", "shape": [5], "elements": 5, "bytes": 20, "file": 0,
-             "offset": start + 4096, "alignment": lowest_bit(start + 4096)},
+             "offset": start + 4096, "alignment": lowest_bit(start + 4096), "cached_bytes": 20},
         ])
     );
     assert_eq!(got["types"][0]["type"], "IQ2_XXS");
@@ -160,4 +162,111 @@ fn a_real_model_is_shown_in_full() {
     let last = got["tensors"].as_array().unwrap().last().unwrap().clone();
     let end = last["offset"].as_u64().unwrap() + last["bytes"].as_u64().unwrap();
     assert_eq!(got["files"][0]["data_end"], end);
+}
+
+/// Bytes of a tensor. Readahead is as much as 8 MiB on some machines.
+#[cfg(target_os = "linux")]
+const BIG: u64 = 24 << 20;
+
+/// A file of three tensors of 24 MiB, on a disk, of which only the second is in the page cache, and the
+/// header with what is read along with it.
+#[cfg(target_os = "linux")]
+fn a_third_cached(dir: &Path) -> String {
+    let mut b = Builder::with_alignment(4096);
+    b.str("general.architecture", "transmogrifier");
+    for name in ["first", "second", "third"] {
+        b.tensor(name, GgmlType::F32, &[BIG / 4]).unwrap();
+    }
+    let path = write(&dir.join("m.gguf"), &b);
+    let file = fs::File::open(&path).unwrap();
+    assert_eq!(alight_pages::evict(&file).unwrap().cached, 0, "a test on a disk");
+    let end = file.metadata().unwrap().len();
+    alight_pages::warm(&file, end - 2 * BIG..end - BIG).unwrap();
+    path
+}
+
+/// A folder on the disk where the tests are built.
+#[cfg(target_os = "linux")]
+fn on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn what_is_in_the_page_cache_is_shown() {
+    let dir = on_disk();
+    let path = a_third_cached(dir.path());
+    let got: Value =
+        serde_json::from_str(&alight(&["inspect", &path, "--json"]).succeeds().stdout).unwrap();
+    let cached = |i: usize| got["tensors"][i]["cached_bytes"].as_u64().unwrap();
+    assert_eq!(cached(1), BIG);
+    // Readahead brings more than what was read: of the first with the header, of the third behind
+    // the second.
+    assert!(cached(0) < BIG && cached(2) < BIG, "{} {}", cached(0), cached(2));
+    let whole = got["files"][0]["cached_bytes"].as_u64().unwrap();
+    assert!((BIG..3 * BIG).contains(&whole), "{whole}");
+    assert_eq!(got["files"][0]["cached_source"], "cachestat");
+
+    let text = alight(&["inspect", &path]).succeeds().stdout;
+    assert!(text.lines().any(|l| l.contains("second") && l.ends_with("   100 %")), "{text}");
+    assert!(
+        text.lines().any(|l| l.starts_with("cached  ") && l.ends_with("(cachestat)")),
+        "{text}"
+    );
+    assert!(!text.contains(['█', '░', '\x1b']), "no bars in a pipe: {text}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn bars_on_a_terminal_keep_to_its_width_and_to_no_color() {
+    const SCRIPT: &str = "\
+import fcntl, os, pty, struct, sys, termios
+width, args = int(sys.argv[1]), sys.argv[2:]
+pid, fd = pty.fork()
+if pid == 0:
+    fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack('4H', 24, width, 0, 0))
+    os.execv(args[0], args)
+out = b''
+try:
+    while got := os.read(fd, 65536):
+        out += got
+except OSError:
+    pass
+sys.stdout.buffer.write(out)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+";
+    let dir = on_disk();
+    let path = a_third_cached(dir.path());
+    let on_terminal = |width: &str, no_colour: bool| {
+        let mut python = std::process::Command::new("python3");
+        python.args(["-c", SCRIPT, width, env!("CARGO_BIN_EXE_alight"), "inspect", &path]);
+        python.env("TERM", "xterm").env_remove("NO_COLOR");
+        if no_colour {
+            python.env("NO_COLOR", "1");
+        }
+        match python.output() {
+            Ok(done) => {
+                assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+                Some(String::from_utf8(done.stdout).unwrap().replace('\r', ""))
+            }
+            Err(error) => {
+                eprintln!("skipped: python3: {error}");
+                None
+            }
+        }
+    };
+    let Some(plain) = on_terminal("100", true) else { return };
+    let second = |text: &str| text.lines().rfind(|l| l.contains("second")).unwrap().to_owned();
+    assert!(second(&plain).ends_with("100 % ██████████"), "{plain}");
+    assert!(!plain.contains('\x1b'), "{plain:?}");
+    let picture = plain.lines().find(|l| l.starts_with("cached")).unwrap();
+    assert!(picture.ends_with("·]") && picture.contains("█████"), "{picture}");
+    assert!(picture.chars().count() <= 100, "{picture}");
+
+    let coloured = on_terminal("100", false).unwrap();
+    assert!(second(&coloured).ends_with("\x1b[32m██████████\x1b[0m"), "{coloured:?}");
+    // Too narrow for bars: the numbers stay.
+    let narrow = on_terminal("60", true).unwrap();
+    assert!(second(&narrow).ends_with("100 %"), "{narrow}");
+    assert!(narrow.lines().any(|l| l.contains("··]") && l.chars().count() <= 60), "{narrow}");
 }

@@ -6,18 +6,22 @@ use std::io::{self, Write};
 use alight_formats::gguf::{Array, Gguf, Value};
 
 use super::Opened;
+use super::cached::{Canvas, bar, percent, picture};
 use crate::say::printable;
 use crate::units;
 
 /// Characters of a value that are shown.
 const SHOWN: usize = 64;
 
+/// Characters of a tensor's bar.
+const BAR: usize = 10;
+
 /// Writes the whole text.
-pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
-    heading(model, out)?;
+pub fn write(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
+    heading(model, canvas, out)?;
     metadata(model.files[0].gguf, out)?;
     types(model, out)?;
-    tensors(model, out)
+    tensors(model, canvas, out)
 }
 
 /// The largest power of two that divides an offset.
@@ -28,7 +32,7 @@ pub fn alignment_of(offset: u64) -> u64 {
     }
 }
 
-fn heading(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
+fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
     let gguf = model.files[0].gguf;
     let text = |key: &str| match gguf.get(key) {
         Some(Value::Str(bytes)) => quoted(bytes).trim_matches('"').to_owned(),
@@ -44,7 +48,7 @@ fn heading(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         model.catalog.tensors.len(),
         summary.bits_per_weight.map_or(String::new(), |b| format!(", {b:.2} bits per weight")),
     )?;
-    for file in &model.files {
+    for (file, cached) in model.files.iter().zip(&model.cached.files) {
         writeln!(
             out,
             "file          {}\n              {} ({} bytes), GGUF version {}, alignment {}, \
@@ -58,6 +62,29 @@ fn heading(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
             file.gguf.data_start,
             file.gguf.data_end,
         )?;
+        let Some(cached) = cached else { continue };
+        let share = cached.bytes as f64 / file.bytes as f64;
+        let mut line = format!(
+            "cached        {} of {} ({}{})",
+            percent(cached.bytes, file.bytes),
+            units::bytes(file.bytes),
+            if cached.source == "sampled" { "about, " } else { "" },
+            cached.source,
+        );
+        // The picture goes below if it does not fit beside.
+        if let Some(width) = canvas.width {
+            let beside = width.saturating_sub(line.chars().count() + 4);
+            let (gap, room) = if beside >= 24 {
+                (" ".to_owned(), beside)
+            } else {
+                (format!("\n{:14}", ""), width.saturating_sub(17))
+            };
+            if room >= 8 {
+                let _ =
+                    write!(line, "{gap}[{}]", canvas.paint(&picture(&cached.parts, room), share));
+            }
+        }
+        writeln!(out, "{line}")?;
     }
     Ok(())
 }
@@ -93,7 +120,7 @@ fn types(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn tensors(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
+fn tensors(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
     let tensors = &model.catalog.tensors;
     writeln!(out, "\ntensors ({})", tensors.len())?;
     let names: Vec<_> = tensors.iter().map(|t| printable(t.info.name)).collect();
@@ -106,19 +133,29 @@ fn tensors(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
     let name_width = width(&mut names.iter().map(|n| n.chars().count()), 4);
     let shape_width = width(&mut shapes.iter().map(|s| s.chars().count()), 5);
     let many = model.files.len() > 1;
+    let told = model.cached.tensors.iter().any(Option::is_some);
+    // What stands before the bar, and behind it.
+    let taken = name_width + shape_width + 53 + if many { 6 } else { 0 };
+    let bars = told && canvas.width.is_some_and(|width| taken + BAR < width);
     if !tensors.is_empty() {
         writeln!(
             out,
-            "  {:name_width$}  type     {:shape_width$}  {:>8}  {:>13}  {:>7}{}",
+            "  {:name_width$}  type     {:shape_width$}  {:>8}  {:>13}  {:>7}{}{}",
             "name",
             "shape",
             "size",
             "offset",
             "align",
+            match (told, bars && many) {
+                (true, true) => format!("  {:1$}", "cached", 7 + BAR),
+                (true, false) => "  cached".to_owned(),
+                (false, _) => String::new(),
+            },
             if many { "  file" } else { "" }
         )?;
     }
-    for ((tensor, name), shape) in tensors.iter().zip(&names).zip(&shapes) {
+    let rows = tensors.iter().zip(&model.cached.tensors).zip(&names).zip(&shapes);
+    for (((tensor, cached), name), shape) in rows {
         let mut line = format!(
             "  {name:name_width$}  {:7}  {shape:shape_width$}  {:>8}  {:>#13x}  {:>7}",
             tensor.info.ty,
@@ -126,6 +163,15 @@ fn tensors(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
             tensor.info.offset,
             alignment_of(tensor.info.offset),
         );
+        if told {
+            let of = tensor.info.nbytes;
+            let text = cached.map_or_else(|| "?".to_owned(), |bytes| percent(bytes, of));
+            let _ = write!(line, "  {text:>6}");
+            if bars {
+                let share = cached.unwrap_or(0) as f64 / of.max(1) as f64;
+                let _ = write!(line, " {}", canvas.paint(&bar(share, BAR), share));
+            }
+        }
         if many {
             // Writing to a String cannot fail.
             let _ = write!(line, "  {:>4}", tensor.shard + 1);

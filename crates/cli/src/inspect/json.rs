@@ -2,10 +2,13 @@
 //!
 //! ```text
 //! { architecture, name, parameters, tensor_bytes, bits_per_weight, types: [{type, tensors, …}],
-//!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors}],
+//!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors,
+//!            cached_bytes, cached_source}],
 //!   metadata: [{key, type, elem_type?, len?, value}],
-//!   tensors: [{name, type, shape, elements, bytes, file, offset, alignment}] }
+//!   tensors: [{name, type, shape, elements, bytes, file, offset, alignment, cached_bytes}] }
 //! ```
+//! `cached_bytes` are in the page cache now, null where the system does not say, as to tensors in
+//! somebody else's file; `cached_source` is cachestat, mincore or sampled.
 //! Text that is not UTF-8 has U+FFFD where it is not; floats that are not finite are null.
 
 use std::borrow::Cow;
@@ -16,6 +19,7 @@ use alight_formats::split::Placed;
 use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
+use super::cached::FileCached;
 use super::{Opened, OpenedFile};
 
 /// Writes the line.
@@ -29,9 +33,9 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         architecture: text("general.architecture"),
         name: text("general.name"),
         summary: &model.summary,
-        files: model.files.iter().map(File::of).collect(),
+        files: model.files.iter().zip(&model.cached.files).map(File::of).collect(),
         metadata: Metadata(gguf),
-        tensors: model.catalog.tensors.iter().map(Tensor::of).collect(),
+        tensors: model.catalog.tensors.iter().zip(&model.cached.tensors).map(Tensor::of).collect(),
     };
     serde_json::to_writer(&mut *out, &report)?;
     out.write_all(b"\n")
@@ -58,10 +62,12 @@ struct File<'a> {
     data_start: u64,
     data_end: u64,
     tensors: usize,
+    cached_bytes: Option<u64>,
+    cached_source: Option<&'static str>,
 }
 
 impl<'a> File<'a> {
-    fn of(file: &OpenedFile<'a>) -> File<'a> {
+    fn of((file, cached): (&OpenedFile<'a>, &Option<FileCached>)) -> File<'a> {
         File {
             path: file.path.to_string_lossy(),
             bytes: file.bytes,
@@ -71,6 +77,8 @@ impl<'a> File<'a> {
             data_start: file.gguf.data_start,
             data_end: file.gguf.data_end,
             tensors: file.gguf.tensors.len(),
+            cached_bytes: cached.as_ref().map(|c| c.bytes),
+            cached_source: cached.as_ref().map(|c| c.source),
         }
     }
 }
@@ -87,10 +95,11 @@ struct Tensor<'a> {
     file: usize,
     offset: u64,
     alignment: u64,
+    cached_bytes: Option<u64>,
 }
 
 impl<'a> Tensor<'a> {
-    fn of(placed: &'a Placed<'a>) -> Tensor<'a> {
+    fn of((placed, cached): (&'a Placed<'a>, &Option<u64>)) -> Tensor<'a> {
         let info = &placed.info;
         Tensor {
             name: info.name,
@@ -101,6 +110,7 @@ impl<'a> Tensor<'a> {
             file: placed.shard,
             offset: info.offset,
             alignment: super::human::alignment_of(info.offset),
+            cached_bytes: *cached,
         }
     }
 }

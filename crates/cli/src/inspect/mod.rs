@@ -1,6 +1,7 @@
 //! `alight inspect`: what is in a model file. Needs only the header to make sense, so it also shows
 //! architectures that alight cannot run and types that it has no kernels for.
 
+mod cached;
 mod human;
 mod json;
 mod summary;
@@ -15,6 +16,7 @@ use anyhow::{Context, anyhow};
 
 use crate::open;
 use crate::outcome::Outcome;
+use cached::{Cached, Canvas};
 use summary::Summary;
 
 /// Arguments of `alight inspect`.
@@ -27,7 +29,9 @@ Examples:
   alight inspect model.gguf --json | jq -r '.metadata[] | select(.key == \"tokenizer.chat_template\").value'
 
 Shapes are as GGUF has them, innermost first: a matrix of 3 rows and 5 columns is 5 × 3.
-`align` is the largest power of two that a tensor's offset in its file is a multiple of.")]
+`align` is the largest power of two that a tensor's offset in its file is a multiple of.
+`cached` is the part that is in memory now (in the page cache): a start reads only the rest. On a
+terminal the file is drawn from its beginning to its end.")]
 pub struct InspectArgs {
     /// The model: a .gguf file (of a split model, any shard)
     model: PathBuf,
@@ -59,6 +63,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
             .zip(&headers)
             .map(|((path, map), gguf)| OpenedFile { path, bytes: map.len() as u64, gguf })
             .collect(),
+        cached: Cached::of(&maps, &catalog),
         summary: Summary::of(&catalog),
         catalog: &catalog,
     };
@@ -67,7 +72,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
     if args.json {
         json::write(&model, &mut text)?;
     } else {
-        human::write(&model, &mut text)?;
+        human::write(&model, Canvas::stdout(), &mut text)?;
     }
     for map in &maps {
         map.check().map_err(|e| anyhow!(e))?;
@@ -84,6 +89,7 @@ struct Opened<'a> {
     files: Vec<OpenedFile<'a>>,
     catalog: &'a Catalog<'a>,
     summary: Summary,
+    cached: Cached,
 }
 
 /// One file.
