@@ -79,6 +79,13 @@ fn main() {
             let row = ty.row_bytes(cols).unwrap();
             let (few, many) = (512 * 1024 / row / 32 * 32, (256 << 20) / row / 32 * 32);
             let (small, large) = (blocks(ty, few, cols), blocks(ty, many, cols));
+            if let Ok(w) = Matrix::with_layout(Layout::Tiles, ty, &small, few, cols) {
+                let mut tiles = vec![0; small.len()];
+                let pack = best(|| alight_kernels::tiles::pack(ty, cols, w.data(), &mut tiles));
+                let back = best(|| alight_kernels::tiles::unpack(ty, cols, w.data(), &mut tiles));
+                let speed = |s: f64| small.len() as f64 / s / 1e9;
+                println!("  {ty:5} pack {:.1}, unpack {:.1} GB/s", speed(pack), speed(back));
+            }
             for layout in [Layout::Rows, Layout::Tiles] {
                 // Random bytes are as good in either layout.
                 let Ok(w) = Matrix::with_layout(layout, ty, &small, few, cols) else { continue };

@@ -51,32 +51,42 @@ pub(super) const fn of(ty: WeightType) -> &'static [Field] {
     }
 }
 
-/// Puts a block into a unit, as that of row `r`. The unit's masks must have been zeroed.
+/// Fills a unit from 16 blocks: that of row `r` begins at `r · stride`.
 #[inline(always)]
-pub(super) fn pack(fields: &[Field], block: &[u8], r: usize, mut unit: &mut [u8]) {
+pub(super) fn pack(fields: &[Field], blocks: &[u8], stride: usize, mut unit: &mut [u8]) {
     for field in fields {
         let (part, rest) = unit.split_at_mut(field.unit_bytes());
         match *field {
-            Elements { at, size: 1, count } => scatter::<1>(&block[at..], count, r, part),
-            Elements { at, size: 2, count } => scatter::<2>(&block[at..], count, r, part),
-            Elements { at, count, .. } => scatter::<4>(&block[at..], count, r, part),
+            Elements { at, size: 1, count } => scatter::<1>(&blocks[at..], stride, count, part),
+            Elements { at, size: 2, count } => scatter::<2>(&blocks[at..], stride, count, part),
+            Elements { at, count, .. } => {
+                transpose(&blocks[at..], [stride, 4], part, [4, 64], count)
+            }
             Signed { at, count } => {
-                for e in 0..count {
-                    let v = u32_at(block, at + 4 * e) ^ 0x8080_8080;
-                    part[part_at(r, e, 4)..][..4].copy_from_slice(&v.to_le_bytes());
-                }
+                transpose(&blocks[at..], [stride, 4], part, [4, 64], count);
+                part.iter_mut().for_each(|b| *b ^= 0x80);
             }
             Bits32 { at } => {
-                let bits = u64::from(u32_at(block, at));
-                for i in 0..8 {
-                    or_mask(part, i, ((bits >> first_bit32(i)) & 15) << (4 * r));
+                let mut masks = [0u64; 8];
+                for r in 0..TILE_ROWS {
+                    let bits = u64::from(u32_at(blocks, r * stride + at));
+                    for (i, mask) in masks.iter_mut().enumerate() {
+                        *mask |= ((bits >> first_bit32(i)) & 15) << (4 * r);
+                    }
                 }
+                write_masks(&masks, part);
             }
             Bits256 { at } => {
                 for l in 0..8 {
-                    let bytes = u32_at(block, at + 4 * l);
-                    for g in 0..8 {
-                        or_mask(part, mask256(g, l), u64::from(nibble(bytes >> g)) << (4 * r));
+                    let mut masks = [0u64; 8];
+                    for r in 0..TILE_ROWS {
+                        let bytes = u32_at(blocks, r * stride + at + 4 * l);
+                        for (g, mask) in masks.iter_mut().enumerate() {
+                            *mask |= u64::from(nibble(bytes >> g)) << (4 * r);
+                        }
+                    }
+                    for (g, mask) in masks.iter().enumerate() {
+                        write_masks(&[*mask], &mut part[8 * mask256(g, l)..]);
                     }
                 }
             }
@@ -85,34 +95,25 @@ pub(super) fn pack(fields: &[Field], block: &[u8], r: usize, mut unit: &mut [u8]
     }
 }
 
-/// The inverse of [`pack`]: the block of row `r` of a unit.
+/// The inverse of [`pack`].
 #[inline(always)]
-pub(super) fn unpack(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
+pub(super) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], stride: usize) {
     for field in fields {
         let (part, rest) = unit.split_at(field.unit_bytes());
         match *field {
-            Elements { at, size: 1, count } => gather::<1>(part, r, count, &mut block[at..]),
-            Elements { at, size: 2, count } => gather::<2>(part, r, count, &mut block[at..]),
-            Elements { at, count, .. } => gather::<4>(part, r, count, &mut block[at..]),
+            Elements { at, size: 4, count } => {
+                transpose(part, [4, 64], &mut blocks[at..], [stride, 4], count);
+            }
             Signed { at, count } => {
-                for e in 0..count {
-                    let v = u32_at(part, part_at(r, e, 4)) ^ 0x8080_8080;
-                    block[at + 4 * e..][..4].copy_from_slice(&v.to_le_bytes());
+                transpose(part, [4, 64], &mut blocks[at..], [stride, 4], count);
+                for r in 0..TILE_ROWS {
+                    let signed = &mut blocks[r * stride + at..][..4 * count];
+                    signed.iter_mut().for_each(|b| *b ^= 0x80);
                 }
             }
-            Bits32 { at } => {
-                let bits = (0..8).fold(0u32, |bits, i| {
-                    bits | ((mask_at(part, i) >> (4 * r)) as u32 & 15) << first_bit32(i)
-                });
-                block[at..][..4].copy_from_slice(&bits.to_le_bytes());
-            }
-            Bits256 { at } => {
-                for l in 0..8 {
-                    let bytes = (0..8).fold(0u32, |bytes, g| {
-                        let n = (mask_at(part, mask256(g, l)) >> (4 * r)) as u32 & 15;
-                        bytes | bits_of(n) << g
-                    });
-                    block[at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
+            _ => {
+                for r in 0..TILE_ROWS {
+                    unpack_field(field, part, r, &mut blocks[r * stride..]);
                 }
             }
         }
@@ -120,15 +121,55 @@ pub(super) fn unpack(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u
     }
 }
 
-/// `count` elements of `N` bytes to their places among those of 16 rows.
-#[inline(always)]
-fn scatter<const N: usize>(from: &[u8], count: usize, r: usize, part: &mut [u8]) {
-    for (from, to) in from.chunks_exact(N).zip(part.chunks_exact_mut(TILE_ROWS * N)).take(count) {
-        to[r * N..][..N].copy_from_slice(from);
+/// The block of row `r` of a unit.
+pub(super) fn unpack_row(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
+    for field in fields {
+        let (part, rest) = unit.split_at(field.unit_bytes());
+        unpack_field(field, part, r, block);
+        unit = rest;
     }
 }
 
-/// The inverse of [`scatter`].
+#[inline(always)]
+fn unpack_field(field: &Field, part: &[u8], r: usize, block: &mut [u8]) {
+    match *field {
+        Elements { at, size: 1, count } => gather::<1>(part, r, count, &mut block[at..]),
+        Elements { at, size: 2, count } => gather::<2>(part, r, count, &mut block[at..]),
+        Elements { at, count, .. } => gather::<4>(part, r, count, &mut block[at..]),
+        Signed { at, count } => {
+            gather::<4>(part, r, count, &mut block[at..]);
+            block[at..at + 4 * count].iter_mut().for_each(|b| *b ^= 0x80);
+        }
+        Bits32 { at } => {
+            let bits = (0..8).fold(0u32, |bits, i| {
+                bits | ((mask_at(part, i) >> (4 * r)) as u32 & 15) << first_bit32(i)
+            });
+            block[at..][..4].copy_from_slice(&bits.to_le_bytes());
+        }
+        Bits256 { at } => {
+            for l in 0..8 {
+                let bytes = (0..8).fold(0u32, |bytes, g| {
+                    let n = (mask_at(part, mask256(g, l)) >> (4 * r)) as u32 & 15;
+                    bytes | bits_of(n) << g
+                });
+                block[at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
+            }
+        }
+    }
+}
+
+/// `count` elements of `N` bytes of 16 blocks to their places.
+#[inline(always)]
+fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mut [u8]) {
+    for r in 0..TILE_ROWS {
+        let from = blocks[r * stride..][..N * count].chunks_exact(N);
+        for (from, to) in from.zip(part.chunks_exact_mut(TILE_ROWS * N)) {
+            to[r * N..][..N].copy_from_slice(from);
+        }
+    }
+}
+
+/// `count` elements of `N` bytes of row `r` from their places.
 #[inline(always)]
 fn gather<const N: usize>(part: &[u8], r: usize, count: usize, to: &mut [u8]) {
     for (from, to) in part.chunks_exact(TILE_ROWS * N).zip(to.chunks_exact_mut(N)).take(count) {
@@ -136,9 +177,51 @@ fn gather<const N: usize>(part: &[u8], r: usize, count: usize, to: &mut [u8]) {
     }
 }
 
+/// Copies `count` elements (a multiple of four) of four bytes of 16 rows, in squares of four by
+/// four. Element `e` of row `r` is at `r · stride[0] + e · stride[1]`; one of the two is 4.
+#[inline(always)]
+fn transpose(from: &[u8], fs: [usize; 2], to: &mut [u8], ts: [usize; 2], count: usize) {
+    for e in (0..count).step_by(4) {
+        for r in (0..TILE_ROWS).step_by(4) {
+            let (from, to) = (&from[r * fs[0] + e * fs[1]..], &mut to[r * ts[0] + e * ts[1]..]);
+            square(from, fs[0].max(fs[1]), to, ts[0].max(ts[1]));
+        }
+    }
+}
+
+/// Transposes four times four numbers of four bytes; lines of four are `fs` and `ts` bytes apart.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
+    use std::arch::x86_64::*;
+    assert!(from.len() >= 3 * fs + 16 && to.len() >= 3 * ts + 16);
+    // SAFETY: inside the slices by the assertion; SSE2 is part of the architecture.
+    unsafe {
+        let load = |i: usize| _mm_loadu_si128(from.as_ptr().add(i * fs).cast());
+        let (a, b, c, d) = (load(0), load(1), load(2), load(3));
+        let (ab, cd) = (_mm_unpacklo_epi32(a, b), _mm_unpacklo_epi32(c, d));
+        let (ef, gh) = (_mm_unpackhi_epi32(a, b), _mm_unpackhi_epi32(c, d));
+        let mut store = |i: usize, v| _mm_storeu_si128(to.as_mut_ptr().add(i * ts).cast(), v);
+        store(0, _mm_unpacklo_epi64(ab, cd));
+        store(1, _mm_unpackhi_epi64(ab, cd));
+        store(2, _mm_unpacklo_epi64(ef, gh));
+        store(3, _mm_unpackhi_epi64(ef, gh));
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
+    for i in 0..4 {
+        for j in 0..4 {
+            let v: [u8; 4] = std::array::from_fn(|b| from[i * fs + 4 * j + b]);
+            to[j * ts + 4 * i..][..4].copy_from_slice(&v);
+        }
+    }
+}
+
 impl Field {
     /// Bytes of the field in a unit.
-    fn unit_bytes(&self) -> usize {
+    const fn unit_bytes(&self) -> usize {
         TILE_ROWS
             * match *self {
                 Elements { size, count, .. } => size * count,
@@ -147,12 +230,6 @@ impl Field {
                 Bits256 { .. } => 32,
             }
     }
-}
-
-/// Where element `e` of row `r` is in its field.
-#[inline(always)]
-const fn part_at(r: usize, e: usize, size: usize) -> usize {
-    (e * TILE_ROWS + r) * size
 }
 
 #[inline(always)]
@@ -167,9 +244,10 @@ pub(super) fn mask_at(masks: &[u8], i: usize) -> u64 {
 }
 
 #[inline(always)]
-fn or_mask(masks: &mut [u8], i: usize, bits: u64) {
-    let mask = mask_at(masks, i) | bits;
-    masks[8 * i..][..8].copy_from_slice(&mask.to_le_bytes());
+fn write_masks(masks: &[u64], to: &mut [u8]) {
+    for (mask, to) in masks.iter().zip(to.chunks_exact_mut(8)) {
+        to.copy_from_slice(&mask.to_le_bytes());
+    }
 }
 
 /// The first of four weights whose fifth bits are in mask `i` of a group of 32: line `i / 2`, low

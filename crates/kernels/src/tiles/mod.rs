@@ -83,10 +83,7 @@ pub fn pack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     with_fields!(ty, FIELDS, BLOCK => {
         for (src, dst) in src.chunks_exact(TILE_ROWS * row).zip(dst.chunks_exact_mut(TILE_ROWS * row)) {
             for (b, unit) in dst.chunks_exact_mut(TILE_ROWS * BLOCK).enumerate() {
-                unit.fill(0);
-                for r in 0..TILE_ROWS {
-                    fields::pack(FIELDS, &src[r * row + b * BLOCK..][..BLOCK], r, unit);
-                }
+                fields::pack(FIELDS, &src[b * BLOCK..], row, unit);
             }
         }
     })
@@ -101,9 +98,7 @@ pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     with_fields!(ty, FIELDS, BLOCK => {
         for (src, dst) in src.chunks_exact(TILE_ROWS * row).zip(dst.chunks_exact_mut(TILE_ROWS * row)) {
             for (b, unit) in src.chunks_exact(TILE_ROWS * BLOCK).enumerate() {
-                for r in 0..TILE_ROWS {
-                    fields::unpack(FIELDS, unit, r, &mut dst[r * row + b * BLOCK..][..BLOCK]);
-                }
+                fields::unpack(FIELDS, unit, &mut dst[b * BLOCK..], row);
             }
         }
     })
@@ -111,7 +106,7 @@ pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
 
 /// The canonical block of row `r` of one unit.
 pub(crate) fn unpack_block(ty: WeightType, unit: &[u8], r: usize, block: &mut [u8]) {
-    fields::unpack(fields::of(ty), unit, r, block);
+    fields::unpack_row(fields::of(ty), unit, r, block);
 }
 
 /// Bytes of a row.

@@ -5,8 +5,10 @@
 //! signed again and their sign is moved over (|w| ≤ 128, 2·128·127 fits).
 
 use super::{PANEL_ROWS, Panel, scalar};
+use crate::matmul::tiles::avx2_panel;
 use crate::matmul::{Activations, Matrix, Output};
 use crate::quant::{self, Quant, with_quant};
+use crate::types::Layout;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -29,7 +31,11 @@ pub(super) unsafe fn panel(
         with_quant!(
             w.weight_type(),
             Q => {
-                scalar::fill::<Q>(w, rows.clone(), k.clone(), p);
+                if w.layout() == Layout::Tiles && avx2_panel::fits(&rows) {
+                    avx2_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
+                } else {
+                    scalar::fill::<Q>(w, rows.clone(), k.clone(), p);
+                }
                 tokens::<Q>(rows, k, x, out, p);
             },
             {

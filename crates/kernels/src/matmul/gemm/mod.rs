@@ -59,12 +59,12 @@ impl Default for MatmulScratch {
 
 /// See the module's documentation.
 #[repr(C, align(64))]
-struct Panel {
-    q: [i8; MAX_K * PANEL_ROWS],
-    z: [i32; MAX_K / 16 * PANEL_ROWS],
+pub(super) struct Panel {
+    pub(super) q: [i8; MAX_K * PANEL_ROWS],
+    pub(super) z: [i32; MAX_K / 16 * PANEL_ROWS],
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
-    d: [f32; MAX_K / 16 * PANEL_ROWS],
-    m: [f32; MAX_K / 32 * PANEL_ROWS],
+    pub(super) d: [f32; MAX_K / 16 * PANEL_ROWS],
+    pub(super) m: [f32; MAX_K / 32 * PANEL_ROWS],
 }
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but

@@ -9,6 +9,9 @@ use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
+/// How far ahead of its use memory is asked for, in bytes. A tile is followed by the next.
+const AHEAD: usize = 8192;
+
 /// # Safety
 /// As for `tiles::rows`; there is one token; the CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -50,6 +53,14 @@ unsafe fn quantized<Q: Lines>(tile: *const u8, half: usize, x: &Activations) -> 
         for b in 0..groups {
             let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
             let x16 = xq.as_ptr().add(32 * b);
+            if half == 0 {
+                // The second half finds the tile in the cache.
+                let group = TILE_ROWS * Q::BYTES / per_unit;
+                let ahead = unit.wrapping_add(AHEAD + b % per_unit * group);
+                for line in 0..group.div_ceil(64) {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64 * line).cast());
+                }
+            }
             let scales = Q::scales(unit, b % per_unit, half);
             group::<Q>(unit, b, half, x16, &scales, x, &mut acc);
             // The activations have one scale per 256.

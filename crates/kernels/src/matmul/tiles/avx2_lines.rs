@@ -1,11 +1,11 @@
 //! How AVX2 reads each format's units: half lines of 8 rows × 4 unsigned bytes, and their scales.
 
-use crate::quant::{self, Quant, scale_min_k};
+use crate::quant::{self, Quant};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 
 /// What turns the sums of a group of 32 weights into floats, for each of 8 rows.
-pub(super) struct Scales {
+pub(in crate::matmul) struct Scales {
     /// Of the first and of the second 16 weights: the same, but for Q6_K.
     pub d: [__m256; 2],
     /// The offset; zeros where the format has none.
@@ -17,7 +17,7 @@ pub(super) struct Scales {
 /// # Safety
 /// Of all functions: `unit` points to a whole unit, groups and lines exist, the CPU has AVX2, FMA
 /// and F16C.
-pub(super) trait Lines: Quant {
+pub(in crate::matmul) trait Lines: Quant {
     /// Of group `g`.
     unsafe fn scales(unit: *const u8, g: usize, half: usize) -> Scales;
 
@@ -115,18 +115,19 @@ blocks_of_32! {
 unsafe fn scales_k(unit: *const u8, g: usize, half: usize) -> Scales {
     // SAFETY: inside the caller's unit.
     unsafe {
-        let (mut sc, mut min) = ([0u8; 8], [0u8; 8]);
-        for r in 0..8 {
-            let mut bytes = [0; 12];
-            for (i, b) in bytes.iter_mut().enumerate() {
-                *b = *unit.add(64 + TILE_ROWS * i + 8 * half + r);
-            }
-            (sc[r], min[r]) = scale_min_k(&bytes, g);
-        }
-        let floats = |b: [u8; 8]| {
-            let v = _mm_cvtsi64_si128(i64::from_le_bytes(b));
-            _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v))
+        // Byte i of the twelve, of 8 rows: see `scale_min_k` in `quant` for the bits.
+        let at = |i: usize| _mm_loadl_epi64(unit.add(64 + TILE_ROWS * i + 8 * half).cast());
+        let (six, four) = (_mm_set1_epi8(63), _mm_set1_epi8(15));
+        let upper = |v| _mm_and_si128(_mm_srli_epi16::<2>(v), _mm_set1_epi8(0x30));
+        let (sc, min) = if g < 4 {
+            (_mm_and_si128(at(g), six), _mm_and_si128(at(g + 4), six))
+        } else {
+            let v = at(g + 4);
+            let high = _mm_and_si128(_mm_srli_epi16::<4>(v), four);
+            let low = _mm_and_si128(v, four);
+            (_mm_or_si128(low, upper(at(g - 4))), _mm_or_si128(high, upper(at(g))))
         };
+        let floats = |v| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(v));
         let d = _mm256_mul_ps(halves(unit.add(16 * half)), floats(sc));
         let m = _mm256_mul_ps(halves(unit.add(32 + 16 * half)), floats(min));
         Scales { d: [d; 2], m: _mm256_sub_ps(_mm256_setzero_ps(), m) }

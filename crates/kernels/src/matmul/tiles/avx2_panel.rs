@@ -1,0 +1,70 @@
+//! Filling a panel of the AVX2 product from tiles: lines are what a panel holds, but for the zero
+//! point.
+
+use super::avx2_lines::Lines;
+use crate::matmul::Matrix;
+use crate::matmul::gemm::{PANEL_ROWS, Panel};
+use crate::quant::{self, Quant};
+use crate::tiles::TILE_ROWS;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// Whether [`fill`] can fill the panel of `rows`: whole tiles from a tile's beginning.
+pub(in crate::matmul) fn fits(rows: &Range<usize>) -> bool {
+    rows.start.is_multiple_of(TILE_ROWS) && rows.end.is_multiple_of(TILE_ROWS)
+}
+
+/// # Safety
+/// `w` is packed, `rows` are at most those of a panel and [`fits`], `k` is a stretch of whole
+/// blocks; the CPU has AVX2, FMA and F16C.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn fill<Q: Lines>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    let per_unit = Q::BLOCK / 32;
+    let two_scales = Q::ZERO == quant::Q6K::ZERO;
+    // SAFETY: inside the tiles and the panel, by the caller's promise.
+    unsafe {
+        let zero = _mm256_set1_epi8(Q::ZERO as u8 as i8);
+        for (first, i) in (rows.start / TILE_ROWS..rows.end / TILE_ROWS).enumerate() {
+            let tile = w.tile(i).as_ptr();
+            for half in 0..2 {
+                let row = TILE_ROWS * first + 8 * half;
+                for (g, b) in (k.start / 32..k.end / 32).enumerate() {
+                    let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
+                    let mut sums = [_mm256_setzero_si256(); 2];
+                    for j in 0..8 {
+                        let q = _mm256_sub_epi8(Q::line(unit, b % per_unit, j, half), zero);
+                        let to = p.q.as_mut_ptr().add(((8 * g + j) * PANEL_ROWS + row) * 4);
+                        _mm256_storeu_si256(to.cast(), q);
+                        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
+                        let four = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+                        sums[j / 4] = _mm256_add_epi32(sums[j / 4], four);
+                    }
+                    // −128 · Σ q
+                    let z =
+                        |sum| _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<7>(sum));
+                    let scales = Q::scales(unit, b % per_unit, half);
+                    if two_scales {
+                        for part in 0..2 {
+                            let at = (2 * g + part) * PANEL_ROWS + row;
+                            _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[part]);
+                            _mm256_storeu_si256(p.z.as_mut_ptr().add(at).cast(), z(sums[part]));
+                        }
+                    } else {
+                        let at = g * PANEL_ROWS + row;
+                        let sum = _mm256_add_epi32(sums[0], sums[1]);
+                        _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[0]);
+                        _mm256_storeu_si256(p.z.as_mut_ptr().add(at).cast(), z(sum));
+                    }
+                    if Q::MIN {
+                        _mm256_storeu_ps(p.m.as_mut_ptr().add(g * PANEL_ROWS + row), scales.m);
+                    }
+                }
+            }
+        }
+    }
+}
