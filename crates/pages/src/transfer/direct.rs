@@ -9,6 +9,9 @@ use super::blocks::Align;
 pub(crate) struct Direct {
     pub file: File,
     pub align: Align,
+    /// Whether a program answers for the file.
+    #[cfg(target_os = "linux")]
+    pub fuse: bool,
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -53,7 +56,12 @@ mod linux {
             return Err(Fallback::Compressed);
         }
         match reopen(file, path) {
-            Ok(file) => Ok(Direct { file, align }),
+            Ok(file) => {
+                const FUSE: i64 = 0x6573_5546;
+                // A program that does not know statfs gives an error; nothing else does.
+                let fuse = matches!(filesystem(&file), Some(FUSE) | None);
+                Ok(Direct { file, align, fuse })
+            }
             Err(error) => {
                 Err(Fallback::DirectNotOpened { errno: error.raw_os_error().unwrap_or(libc::EIO) })
             }

@@ -20,6 +20,8 @@ mod error;
 mod report;
 #[cfg(target_os = "linux")]
 mod ring;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 mod threads;
 mod work;
 
@@ -117,12 +119,23 @@ pub struct Options {
     /// Threads that read where there is no io_uring: they mostly wait, so there are more of them
     /// than of cores.
     pub readers: usize,
+    /// Whether to use io_uring if it is to be had.
+    pub ring: bool,
+    /// Whether to register slots with the kernel if it allows it.
+    pub register: bool,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Options { threads: cores, block: 1 << 20, depth: 32, readers: 8.max(cores) }
+        Options {
+            threads: cores,
+            block: 1 << 20,
+            depth: 32,
+            readers: 8.max(cores),
+            ring: true,
+            register: true,
+        }
     }
 }
 
@@ -148,11 +161,16 @@ pub fn transfer(
     stop: &AtomicBool,
     each: &(dyn Fn(usize, &[u8]) + Sync),
 ) -> Result<Report, TransferError> {
+    run(&Work::new(file, path, pieces, options, stop, each), method)
+}
+
+fn run(work: &Work, method: Method) -> Result<Report, TransferError> {
     let begun = Instant::now();
-    let mut report = Report::new(pieces.iter().map(Piece::len).sum());
+    let mut report = Report::new(work.pieces.iter().map(Piece::len).sum());
+    work.check_length()?;
     let opened = match method {
         Method::Read => None,
-        Method::Direct => match direct::open(file, path) {
+        Method::Direct => match direct::open(work.file, work.path) {
             Ok(direct) => Some(direct),
             Err(why) => {
                 report.fallbacks.push(why);
@@ -160,20 +178,23 @@ pub fn transfer(
             }
         },
     };
-    let work = Work::new(file, path, pieces, options, stop, each);
-    work.check_length()?;
     if let Some(direct) = &opened {
         #[cfg(target_os = "linux")]
-        ring::run(&work, direct, &mut report)?;
+        if work.options.ring && direct.fuse {
+            report.fallbacks.push(Fallback::NoRingOnFuse);
+        } else if work.options.ring {
+            ring::run(work, direct, &mut report)?;
+        }
         if work.remains() && !work.direct_refused() {
-            threads::run(&work, Some(direct), &mut report)?;
+            threads::run(work, Some(direct), &mut report)?;
         }
     }
-    if let Some(why) = work.refusal() {
-        report.fallbacks.push(why);
+    match work.refusal() {
+        Some(why) => report.fallbacks.push(why),
+        None => report.direct = opened.is_some(),
     }
     if work.remains() {
-        threads::run(&work, None, &mut report)?;
+        threads::run(work, None, &mut report)?;
     }
     work.finish()?;
     report.took = begun.elapsed();

@@ -66,6 +66,10 @@ pub enum Fallback {
         /// The system's error number.
         errno: i32,
     },
+    /// io_uring is not used for files on FUSE: threads read instead. When a program that answers for
+    /// such a file answers short, io_uring goes on at the wrong offset (seen on Linux 6.18 with
+    /// O_DIRECT and FOPEN_DIRECT_IO), and there is nothing to win: it would have threads wait too.
+    NoRingOnFuse,
     /// Slots cannot be registered: they are used without.
     NotRegistered {
         /// The system's error number.
@@ -97,6 +101,9 @@ impl fmt::Display for Fallback {
         match self {
             Fallback::NoRing { errno } => {
                 write!(f, "io_uring is refused ({}): threads read instead", error(errno))
+            }
+            Fallback::NoRingOnFuse => {
+                f.write_str("io_uring is not safe for files on FUSE: threads read instead")
             }
             Fallback::NotRegistered { errno } => write!(
                 f,

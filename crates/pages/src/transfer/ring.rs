@@ -37,11 +37,10 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
     let memory = |source| TransferError::Memory { path: work.path.into(), source };
     let slots = Region::new(slot.saturating_mul(flights).saturating_mul(count)).map_err(memory)?;
     report.engine = Engine::IoUring;
-    report.direct = true;
     report.buffers = slots.len() as u64;
 
     let mut workers = Vec::new();
-    report.registered = true;
+    report.registered = work.options.register;
     for (i, ring) in rings.into_iter().enumerate() {
         // In bounds: the region has `count` times `flights` slots.
         let first = slots.as_mut_ptr().wrapping_add(i * flights * slot);
@@ -288,9 +287,15 @@ impl<'a> Worker<'a> {
                 continue;
             };
             self.numbers.push(number);
-            match entry.result() {
+            let from = block.resume(self.direct.align);
+            let result = entry.result();
+            #[cfg(test)]
+            let result = match self.work.interpose {
+                Some(interpose) => interpose(result, block.to.wrapping_add(from)),
+                None => result,
+            };
+            match result {
                 count if count > 0 => {
-                    let from = block.resume(self.direct.align);
                     if block.advance(from, count as usize) {
                         block.tries = 0;
                     } else {

@@ -28,11 +28,18 @@ pub(crate) fn run(
     report.buffers = report.buffers.max(slots.len() as u64);
     let turnstile = Turnstile { free: Mutex::new(consumers), changed: Condvar::new() };
     thread::scope(|scope| {
+        let mut handles = Vec::new();
         for reader in 0..readers {
             // In bounds: the region has `readers` slots.
             let slot = Slot(slots.as_mut_ptr().wrapping_add(reader * slot));
             let turnstile = &turnstile;
-            scope.spawn(move || read_pieces(work, direct, align, slot, turnstile));
+            handles.push(scope.spawn(move || read_pieces(work, direct, align, slot, turnstile)));
+        }
+        for handle in handles {
+            if let Err(panic) = handle.join() {
+                // The consumer's own, for the caller to see.
+                std::panic::resume_unwind(panic);
+            }
         }
     });
     Ok(())
@@ -154,9 +161,11 @@ pub(crate) fn read_block(
 }
 
 fn end_of_file(work: &Work, block: &Block) -> TransferError {
-    TransferError::EndOfFile {
-        path: work.path.into(),
-        wanted: block.offset + block.need as u64,
-        found: block.offset + block.done as u64,
-    }
+    let wanted = block.offset + block.need as u64;
+    // Where it ends, unless it has become longer meanwhile.
+    let found = match work.file.metadata() {
+        Ok(metadata) if metadata.len() < wanted => metadata.len(),
+        _ => block.offset + block.done as u64,
+    };
+    TransferError::EndOfFile { path: work.path.into(), wanted, found }
 }

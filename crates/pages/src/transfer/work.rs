@@ -21,7 +21,14 @@ pub(crate) struct Work<'a> {
     error: Mutex<Option<TransferError>>,
     /// The error with which a direct read was refused, or 0.
     refused: AtomicI32,
+    /// Changes what came of a read through a ring, in memory too. For tests: disks rarely do it.
+    #[cfg(test)]
+    pub interpose: Option<&'a Interpose<'a>>,
 }
+
+/// Told the result of a read, and where to; returns another result.
+#[cfg(test)]
+pub(crate) type Interpose<'a> = dyn Fn(i32, *mut u8) -> i32 + Sync + 'a;
 
 impl<'a> Work<'a> {
     pub fn new(
@@ -43,6 +50,8 @@ impl<'a> Work<'a> {
             halted: AtomicBool::new(false),
             error: Mutex::new(None),
             refused: AtomicI32::new(0),
+            #[cfg(test)]
+            interpose: None,
         }
     }
 

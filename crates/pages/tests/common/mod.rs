@@ -1,0 +1,90 @@
+//! What several tests of transfers need.
+#![allow(dead_code)] // not each of them needs all
+
+#[cfg(target_os = "linux")]
+pub mod fuse;
+#[cfg(target_os = "linux")]
+pub mod mounts;
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+
+use alight_pages::transfer::{Method, Options, Piece, Report, TransferError, transfer};
+use tempfile::TempDir;
+
+/// Bytes in which every block differs from every other.
+pub fn contents(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A folder on a disk (not in memory).
+pub fn disk_folder() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A file with these bytes, on the disk.
+pub fn write(path: &Path, bytes: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// A folder on a disk, and a file in it.
+pub fn on_disk(bytes: &[u8]) -> (TempDir, PathBuf) {
+    let folder = disk_folder();
+    let path = folder.path().join("weights");
+    write(&path, bytes);
+    (folder, path)
+}
+
+/// Small blocks, so that a small file takes many.
+pub fn options(ring: bool) -> Options {
+    let mut options = Options::default();
+    (options.threads, options.block, options.depth, options.readers) = (2, 16384, 8, 4);
+    options.ring = ring;
+    options
+}
+
+/// The whole file in pieces that begin and end anywhere, the last one at its end.
+pub fn uneven_pieces(len: usize) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let (mut at, mut step) = (0, 1);
+    while at < len {
+        let end = len.min(at + step);
+        pieces.push(Piece::slot(at as u64..end as u64));
+        (at, step) = (end, step % 100_000 * 3 + 77);
+    }
+    pieces
+}
+
+/// Transfers all pieces and compares each with the file's bytes, once.
+pub fn compare(
+    path: &Path,
+    expected: &[u8],
+    pieces: &[Piece],
+    method: Method,
+    options: &Options,
+) -> Result<Report, TransferError> {
+    let file = File::open(path).unwrap();
+    let seen: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(0)).collect();
+    let stop = AtomicBool::new(false);
+    let report = transfer(&file, path, pieces, method, options, &stop, &|i, bytes| {
+        let range = pieces[i].range.start as usize..pieces[i].range.end as usize;
+        assert!(bytes == &expected[range.clone()], "piece {i}, {range:?}");
+        seen[i].fetch_add(1, SeqCst);
+    })?;
+    assert!(seen.iter().all(|count| count.load(SeqCst) == 1), "every piece, once");
+    assert_eq!(report.bytes, pieces.iter().map(|p| p.range.end - p.range.start).sum::<u64>());
+    Ok(report)
+}
