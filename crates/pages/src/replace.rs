@@ -101,6 +101,14 @@ impl Replacement {
     /// There is something else than a regular file at `dest`, the folder cannot be written to, or
     /// there is no room for `len` bytes.
     pub fn create(dest: &Path, len: u64) -> Result<Replacement, ReplaceError> {
+        Replacement::create_with(dest, len, unnamed)
+    }
+
+    fn create_with(
+        dest: &Path,
+        len: u64,
+        unnamed: fn(&Path) -> Option<File>,
+    ) -> Result<Replacement, ReplaceError> {
         let create = |source| ReplaceError::Create { path: dest.into(), source };
         let resolved = match fs::metadata(dest) {
             Ok(metadata) if metadata.is_file() => fs::canonicalize(dest).map_err(create)?,
@@ -318,4 +326,64 @@ fn hidden_name(dest: &Path) -> OsString {
     let number = COUNT.fetch_add(1, Relaxed);
     hidden.extend_from_slice(format!(".{}-{number}.tmp", std::process::id()).as_bytes());
     OsString::from_vec(hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn where_files_need_names_a_hidden_one_is_used_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("packed");
+        fs::write(&dest, b"old").unwrap();
+        // Two at a time, of which one is given up.
+        let one = Replacement::create_with(&dest, 3, |_| None).unwrap();
+        let two = Replacement::create_with(&dest, 3, |_| None).unwrap();
+        assert!(!one.is_unnamed());
+        let all = names(folder.path());
+        assert_eq!(all.len(), 3);
+        assert!(all[..2].iter().all(|name| name.as_encoded_bytes().starts_with(b".packed.")));
+        one.file().write_all(b"one").unwrap();
+        two.file().write_all(b"two").unwrap();
+        drop(one);
+        assert_eq!(fs::read(&dest).unwrap(), b"old");
+        two.commit().unwrap();
+        assert_eq!(fs::read(&dest).unwrap(), b"two");
+        assert_eq!(names(folder.path()), ["packed"]);
+    }
+
+    #[test]
+    fn a_commit_that_fails_leaves_nothing() {
+        for unnamed in [unnamed, (|_| None) as fn(&Path) -> Option<File>] {
+            let folder = tempfile::tempdir().unwrap();
+            let dest = folder.path().join("packed");
+            let new = Replacement::create_with(&dest, 3, unnamed).unwrap();
+            new.file().write_all(b"new").unwrap();
+            // A folder cannot be replaced by a file.
+            fs::create_dir(&dest).unwrap();
+            let error = new.commit().unwrap_err();
+            assert!(matches!(error, ReplaceError::Commit { .. }), "{error}");
+            assert!(error.to_string().starts_with(dest.to_str().unwrap()), "{error}");
+            assert_eq!(names(folder.path()), ["packed"]);
+        }
+    }
+
+    #[test]
+    fn a_name_of_any_length_has_a_hidden_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("x".repeat(255));
+        let new = Replacement::create_with(&dest, 3, |_| None).unwrap();
+        new.file().write_all(b"new").unwrap();
+        new.commit().unwrap();
+        assert_eq!(fs::read(&dest).unwrap(), b"new");
+    }
 }

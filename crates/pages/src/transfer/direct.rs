@@ -12,6 +12,28 @@ pub(crate) struct Direct {
     /// Whether a program answers for the file.
     #[cfg(target_os = "linux")]
     pub fuse: bool,
+    /// Whether memory must have been touched before it is read into: btrfs goes through the page
+    /// cache for memory that has not (Linux 6.18), since it must not wait for a page fault.
+    pub touch: bool,
+}
+
+impl Direct {
+    /// Prepares memory for reading into it, where that is needed.
+    pub fn prepare(&self, start: *mut u8, len: usize) {
+        #[cfg(target_os = "linux")]
+        if self.touch {
+            /// Since Linux 5.14. Before that, the page cache may be used.
+            const MADV_POPULATE_WRITE: libc::c_int = 23;
+            let page = crate::fault::page_size();
+            let first = start as usize / page * page;
+            let len = (start as usize + len).next_multiple_of(page) - first;
+            // SAFETY: pages of memory that the caller may write to, or neighbours on the same page;
+            // their contents stay as they are. That it fails is no error.
+            unsafe { libc::madvise(first as *mut libc::c_void, len, MADV_POPULATE_WRITE) };
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (start, len, self.touch);
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -36,6 +58,9 @@ mod linux {
     /// Reads start and end at multiples of this even where less would do: pages of the caches below.
     const AT_LEAST: usize = 4096;
 
+    /// The magic number of btrfs.
+    const BTRFS: i64 = 0x9123_683e;
+
     /// Opens the same file again with O_DIRECT.
     ///
     /// Where the filesystem does not say what it can (before Linux 6.1, or not taught yet), direct
@@ -58,9 +83,10 @@ mod linux {
         match reopen(file, path) {
             Ok(file) => {
                 const FUSE: i64 = 0x6573_5546;
+                let touch = filesystem(&file) == Some(BTRFS);
                 // A program that does not know statfs gives an error; nothing else does.
                 let fuse = matches!(filesystem(&file), Some(FUSE) | None);
-                Ok(Direct { file, align, fuse })
+                Ok(Direct { file, align, fuse, touch })
             }
             Err(error) => {
                 Err(Fallback::DirectNotOpened { errno: error.raw_os_error().unwrap_or(libc::EIO) })
@@ -120,7 +146,6 @@ mod linux {
     /// Whether a btrfs file has compressed extents, which the filesystem reads through the page
     /// cache whatever it is asked.
     fn compressed(file: &File) -> bool {
-        const BTRFS: i64 = 0x9123_683e;
         /// FS_IOC_FIEMAP: _IOWR('f', 11, struct fiemap)
         const FIEMAP: u32 = 0xc020_660b;
         const ENCODED: u32 = 0x8;

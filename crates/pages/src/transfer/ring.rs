@@ -36,6 +36,7 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
     let slot = work.slot_bytes(direct.align);
     let memory = |source| TransferError::Memory { path: work.path.into(), source };
     let slots = Region::new(slot.saturating_mul(flights).saturating_mul(count)).map_err(memory)?;
+    direct.prepare(slots.as_mut_ptr(), slots.len());
     report.engine = Engine::IoUring;
     report.buffers = slots.len() as u64;
 
@@ -67,7 +68,10 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
         };
         handles.into_iter().map(join).fold(None, Option::or)
     });
-    report.fallbacks.extend(broken.map(|errno| Fallback::NoRing { errno }));
+    if let Some(errno) = broken {
+        report.fallbacks.push(Fallback::NoRing { errno });
+        (report.engine, report.registered) = (Engine::Threads, false);
+    }
     Ok(())
 }
 
@@ -225,6 +229,9 @@ impl<'a> Worker<'a> {
         let to = block.to.wrapping_add(from);
         let len = (block.len - from) as u32;
         let offset = block.offset + from as u64;
+        if !block.in_slot {
+            self.direct.prepare(to, len as usize);
+        }
         let file = types::Fd(self.direct.file.as_raw_fd());
         let entry = if self.registered && block.in_slot {
             opcode::ReadFixed::new(file, to, len, slot as u16).offset(offset).build()

@@ -24,6 +24,9 @@ pub(crate) fn run(
     let slot = work.slot_bytes(align);
     let memory = |source| TransferError::Memory { path: work.path.into(), source };
     let slots = Region::new(slot.saturating_mul(readers)).map_err(memory)?;
+    if let Some(direct) = direct {
+        direct.prepare(slots.as_mut_ptr(), slots.len());
+    }
     report.engine = Engine::Threads;
     report.buffers = report.buffers.max(slots.len() as u64);
     let turnstile = Turnstile { free: Mutex::new(consumers), changed: Condvar::new() };
@@ -122,7 +125,13 @@ pub(crate) fn read_block(
     let mut pause = Duration::from_micros(50);
     while !block.complete() {
         let (file, from, until) = match direct {
-            Some(direct) => (&direct.file, block.resume(direct.align), block.len),
+            Some(direct) => {
+                let from = block.resume(direct.align);
+                if !block.in_slot {
+                    direct.prepare(block.to.wrapping_add(from), block.len - from);
+                }
+                (&direct.file, from, block.len)
+            }
             None => (work.file, block.done, block.need),
         };
         let at = block.offset + from as u64;
