@@ -57,7 +57,7 @@ proptest! {
         let mut options = Options::default();
         (options.threads, options.block, options.depth, options.readers) =
             (threads, block, depth, 3);
-        (options.ring, options.register) = (ring, register);
+        (options.ring, options.register, options.reader_block) = (ring, register, block);
         let report = compare(path, expected, &pieces, method, &options).unwrap();
         if cfg!(target_os = "linux") {
             prop_assert_eq!(report.direct, method == Method::Direct, "{:?}", report.fallbacks);

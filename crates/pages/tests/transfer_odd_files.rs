@@ -63,7 +63,7 @@ fn reads_that_come_short_are_continued() {
             [(Method::Direct, true), (Method::Direct, false), (Method::Read, true)]
         {
             let mut options = options(ring);
-            options.block = 131_072;
+            (options.block, options.reader_block) = (131_072, 131_072);
             shorter.store(0, SeqCst);
             let report =
                 compare(&fuse.path, &contents(LEN), &uneven_pieces(LEN), method, &options).unwrap();

@@ -106,19 +106,36 @@ impl Piece {
     }
 }
 
-/// How much is read at a time, and by whom. The defaults were measured, see `Default`.
+/// How much is read at a time, and by whom.
+///
+/// The defaults are measured: `examples/read_speed.rs`, best GB/s of 5 rounds of 256 MiB, cold by
+/// cachestat, 2 cores, ext4 on a virtio disk that gives 2.5 GB/s, Linux 6.18, 2026-11-22, beside other
+/// work on the machine (which moves any of these by 0.1, and medians by more):
+///
+/// | | 256 KiB | 512 KiB | 1 MiB | 2 MiB | 4 MiB |
+/// |---|---|---|---|---|---|
+/// | ring, 2 threads | 2.4 at depth 16, 2.5 at 64 | 2.4, 2.4 | 2.3 at 8, 2.4 at 32 | 2.4 at 8, 2.3 at 16 | 2.1 at 4, 2.4 at 8 |
+/// | ring, 2 threads, not registered | | | 2.6 at 32 | | |
+/// | direct by 1, 4, 8, 16 readers | | | 2.5, 2.5, 2.4, 2.4 | | 2.3, 2.7, 2.5, 2.5 |
+/// | page cache by 1, 4, 8, 16 readers | | | 1.3, 2.1, 1.0, 1.0 | | 2.2, 1.8, 2.1, 1.9 |
+///
+/// That is: this disk is busy with 4 MiB in flight, and how they are cut matters little. 16 reads of
+/// 1 MiB leave room for disks with more to do and for consumers that take their time, and take few
+/// slots. Readers that wait have one read in flight each: those are larger.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {
     /// Threads on which consumers run at the same time, at least 1.
     pub threads: usize,
-    /// Bytes of one read; rounded up to what the file's alignment asks for.
+    /// Bytes of one read through a ring; rounded up to what the file's alignment asks for.
     pub block: usize,
-    /// Reads in flight, of all threads together.
+    /// Reads in flight through rings, of all threads together.
     pub depth: usize,
-    /// Threads that read where there is no io_uring: they mostly wait, so there are more of them
-    /// than of cores.
+    /// Threads that read where there is no ring: they mostly wait, so there are more of them than of
+    /// cores.
     pub readers: usize,
+    /// Bytes of one read of these.
+    pub reader_block: usize,
     /// Whether to use io_uring if it is to be had.
     pub ring: bool,
     /// Whether to register slots with the kernel if it allows it.
@@ -131,8 +148,9 @@ impl Default for Options {
         Options {
             threads: cores,
             block: 1 << 20,
-            depth: 32,
-            readers: 8.max(cores),
+            depth: 16,
+            readers: (2 * cores).clamp(4, 16),
+            reader_block: 4 << 20,
             ring: true,
             register: true,
         }
@@ -143,8 +161,10 @@ impl Default for Options {
 /// about in order, on one of `options.threads` threads of its own (at most as many at a time).
 /// Returns when the last call has returned.
 ///
-/// Slots take (threads × pieces in flight × the largest piece) bytes, which [`Report::buffers`]
-/// tells; cut large tensors into pieces of a few MiB.
+/// Slots take memory, which [`Report::buffers`] tells: for each of `threads` as many times the largest
+/// piece as bring its share of `depth` blocks, and one more (with the defaults, two threads and pieces
+/// of 4 MiB: 2 × 3 × 4 MiB); or, without a ring, one for each of `readers`. Cut large tensors into
+/// pieces of a few MiB, smaller ones where there are many threads.
 ///
 /// When `stop` becomes true, no more is read, pieces in flight are waited for and dropped. A panic
 /// in `each` stops the transfer likewise and goes on in the caller.

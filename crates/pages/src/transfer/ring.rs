@@ -30,7 +30,7 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
         }
     };
     // Pieces that keep the ring full, and one that is being consumed.
-    let block = work.block(direct.align);
+    let block = work.block(work.options.block, direct.align);
     let flights = depth.saturating_mul(block).div_ceil(work.largest().max(1)).min(depth) + 1;
     let flights = flights.min(work.remaining().div_ceil(count)).max(1);
     let slot = work.slot_bytes(direct.align);

@@ -94,8 +94,9 @@ fn read_pieces(
     slot: Slot,
     turnstile: &Turnstile,
 ) {
+    let size = work.block(work.options.reader_block, align);
     while let Some(piece) = work.take() {
-        let plan = blocks::plan(&work.pieces[piece], slot.start(), align, work.block(align));
+        let plan = blocks::plan(&work.pieces[piece], slot.start(), align, size);
         for mut block in plan.blocks {
             if work.over() {
                 return;

@@ -140,9 +140,9 @@ impl<'a> Work<'a> {
         self.pieces.iter().map(|piece| piece.len() as usize).max().unwrap_or(0)
     }
 
-    /// Bytes of one read, given what it must be a multiple of.
-    pub fn block(&self, align: Align) -> usize {
-        self.options.block.clamp(4096, 1 << 30).next_multiple_of(align.offset.max(4096))
+    /// Bytes of one read, from how many are wanted and what it must be a multiple of.
+    pub fn block(&self, wanted: usize, align: Align) -> usize {
+        wanted.clamp(4096, 1 << 30).next_multiple_of(align.offset.max(4096))
     }
 
     /// How it ended.

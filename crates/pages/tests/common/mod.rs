@@ -52,7 +52,7 @@ pub fn on_disk(bytes: &[u8]) -> (TempDir, PathBuf) {
 pub fn options(ring: bool) -> Options {
     let mut options = Options::default();
     (options.threads, options.block, options.depth, options.readers) = (2, 16384, 8, 4);
-    options.ring = ring;
+    (options.reader_block, options.ring) = (16384, ring);
     options
 }
 
