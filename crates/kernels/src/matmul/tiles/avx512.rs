@@ -321,6 +321,9 @@ struct Block {
     z32: *const i32,
     /// `[K/32][2][BLOCK]`, minus the sums of 16
     z16: *const i32,
+    /// All tokens are in this block, so that what lies ahead of it in the tile is read next. With
+    /// more blocks the weights come from the cache and the next stretch is far away.
+    alone: bool,
 }
 
 impl Block {
@@ -333,6 +336,7 @@ impl Block {
             s32: x.tiles.s32.as_ptr().wrapping_add(at),
             z32: x.tiles.z32.as_ptr().wrapping_add(at),
             z16: x.tiles.z16.as_ptr().wrapping_add(2 * at),
+            alone: x.tokens() <= BLOCK,
         }
     }
 }
@@ -349,7 +353,9 @@ unsafe fn group<Q: Lines, const P: usize, const T: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        ahead::<Q>(unit, g);
+        if x.alone {
+            ahead::<Q>(unit, g);
+        }
         let q = x.q.add(32 * BLOCK * b);
         let scale = x.scale.add(BLOCK * b);
         let z = if two_scales::<Q>() { x.z16.add(2 * BLOCK * b) } else { x.z32.add(BLOCK * b) };
