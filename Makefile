@@ -70,6 +70,7 @@ unit: models
 agree: models build .venv/stamp
 	$(VENV) scripts/make_dequant_vectors.py --check
 	$(VENV) crates/formats/tests/compare_with_gguf_py.py $(SMOLLM2) $(GEMMA3)
+	$(VENV) scripts/check_packed.py --model smollm2
 	$(VENV) scripts/agree_tokens.py
 	$(VENV) scripts/agree_greedy.py --live 3 --quiet
 

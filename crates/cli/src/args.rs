@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::inspect::InspectArgs;
+use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
 use crate::run::RunArgs;
 
@@ -31,6 +32,7 @@ Examples:
   alight run model.gguf                            a chat; Ctrl-D leaves
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight inspect model.gguf                        what is in the file
+  alight pack model.gguf -o packed.gguf            the same weights, laid out for speed
   alight bench decode model.gguf                   how fast it is here, and what the limit is
 
 The answer goes to standard output and nothing else does; notes and statistics go to standard
@@ -54,6 +56,10 @@ pub enum Command {
     Perplexity(PerplexityArgs),
     /// Measure tokens per second, and the share of what this machine could do
     Bench(BenchArgs),
+    /// Write a model file in the layout that runs fastest
+    Pack(PackArgs),
+    /// Make the original of a packed file again
+    Unpack(UnpackArgs),
     /// Write a completion script for your shell
     Completions(CompletionsArgs),
 }

@@ -12,6 +12,7 @@ mod inspect;
 mod interrupt;
 mod open;
 mod outcome;
+mod pack;
 mod perplexity;
 mod run;
 mod say;
@@ -33,6 +34,8 @@ fn main() -> ExitCode {
         Command::Inspect(a) => inspect::main(&a),
         Command::Perplexity(a) => perplexity::main(a),
         Command::Bench(a) => bench::main(a),
+        Command::Pack(a) => pack::pack(&a),
+        Command::Unpack(a) => pack::unpack(&a),
         Command::Completions(a) => completions::main(&a),
     };
     outcome::report(outcome)

@@ -78,10 +78,10 @@ fn everything_is_in_the_json() {
     assert_eq!(
         got["tensors"],
         json!([
-            {"name": "first\u{7}.weight", "type": "IQ2_XXS", "shape": [256, 3], "elements": 768,
+            {"name": "first\u{7}.weight", "type": "IQ2_XXS", "layout": "rows", "shape": [256, 3], "elements": 768,
              "bytes": 198, "file": 0, "offset": start, "alignment": lowest_bit(start),
              "cached_bytes": 198},
-            {"name": "second", "type": "F32", "shape": [5], "elements": 5, "bytes": 20, "file": 0,
+            {"name": "second", "type": "F32", "layout": "rows", "shape": [5], "elements": 5, "bytes": 20, "file": 0,
              "offset": start + 4096, "alignment": lowest_bit(start + 4096), "cached_bytes": 20},
         ])
     );

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-use alight_formats::gguf::{Array, Gguf, Value};
+use alight_formats::gguf::{Array, Gguf, TensorInfo, Value};
+use alight_formats::packed::LAYOUT;
 
 use super::Opened;
 use super::cached::{Canvas, bar, percent, picture};
@@ -32,6 +33,12 @@ pub fn alignment_of(offset: u64) -> u64 {
     }
 }
 
+/// The type, with a mark if the tensor is packed.
+fn type_of(info: &TensorInfo<'_>) -> String {
+    let mark = if info.packed { "x16" } else { "" };
+    format!("{}{mark}", info.ty)
+}
+
 fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
     let gguf = model.files[0].gguf;
     let text = |key: &str| match gguf.get(key) {
@@ -48,6 +55,10 @@ fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
         model.catalog.tensors.len(),
         summary.bits_per_weight.map_or(String::new(), |b| format!(", {b:.2} bits per weight")),
     )?;
+    if gguf.packed {
+        let packed = model.catalog.tensors.iter().filter(|t| t.info.packed).count();
+        writeln!(out, "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16)")?;
+    }
     for (file, cached) in model.files.iter().zip(&model.cached.files) {
         writeln!(
             out,
@@ -158,7 +169,7 @@ fn tensors(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
     for (((tensor, cached), name), shape) in rows {
         let mut line = format!(
             "  {name:name_width$}  {:7}  {shape:shape_width$}  {:>8}  {:>#13x}  {:>7}",
-            tensor.info.ty,
+            type_of(&tensor.info),
             units::bytes(tensor.info.nbytes),
             tensor.info.offset,
             alignment_of(tensor.info.offset),

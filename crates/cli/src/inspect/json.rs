@@ -5,7 +5,7 @@
 //!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors,
 //!            cached_bytes, cached_source}],
 //!   metadata: [{key, type, elem_type?, len?, value}],
-//!   tensors: [{name, type, shape, elements, bytes, file, offset, alignment, cached_bytes}] }
+//!   tensors: [{name, type, layout, shape, elements, bytes, file, offset, alignment, cached_bytes}] }
 //! ```
 //! `cached_bytes` are in the page cache now, null where the system does not say, as to tensors in
 //! somebody else's file; `cached_source` is cachestat, mincore or sampled.
@@ -88,6 +88,8 @@ struct Tensor<'a> {
     name: &'a str,
     #[serde(rename = "type")]
     ty: &'static str,
+    /// "rows" as GGUF has them, or the name of the packed layout.
+    layout: &'static str,
     shape: &'a [u64],
     elements: u64,
     bytes: u64,
@@ -104,6 +106,7 @@ impl<'a> Tensor<'a> {
         Tensor {
             name: info.name,
             ty: info.ty.name(),
+            layout: layout(info.packed),
             shape: info.shape(),
             elements: info.elements(),
             bytes: info.nbytes,
@@ -113,6 +116,10 @@ impl<'a> Tensor<'a> {
             cached_bytes: *cached,
         }
     }
+}
+
+fn layout(packed: bool) -> &'static str {
+    if packed { alight_formats::packed::LAYOUT } else { "rows" }
 }
 
 struct Metadata<'a>(&'a Gguf<'a>);

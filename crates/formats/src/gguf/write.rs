@@ -233,6 +233,14 @@ impl Builder {
 
     /// The header, padded to the alignment: tensor data begins right behind it.
     pub fn header(&self) -> Vec<u8> {
+        let mut out = self.unpadded_header();
+        let padded = out.len().next_multiple_of(self.alignment as usize);
+        out.resize(padded, 0);
+        out
+    }
+
+    /// The header up to its last byte that means something.
+    pub fn unpadded_header(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.entries.len() + 64 + 96 * self.tensors.len());
         out.extend(b"GGUF");
         out.extend(self.version.to_le_bytes());
@@ -248,8 +256,6 @@ impl Builder {
             out.extend(tensor.id.to_le_bytes());
             out.extend(tensor.offset.to_le_bytes());
         }
-        let padded = out.len().next_multiple_of(self.alignment as usize);
-        out.resize(padded, 0);
         out
     }
 

@@ -1,0 +1,73 @@
+//! A bar for something that takes seconds, on a terminal only.
+
+use std::time::{Duration, Instant};
+
+use crate::{say, units};
+
+/// Characters of the bar.
+const WIDTH: u64 = 30;
+/// Between two pictures of it.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How far something has come.
+pub struct Bar {
+    what: &'static str,
+    started: Instant,
+    shown: Option<Instant>,
+}
+
+impl Bar {
+    /// Nothing is shown yet.
+    pub fn new(what: &'static str) -> Bar {
+        Bar { what, started: Instant::now(), shown: None }
+    }
+
+    /// Shows that `done` of `total` bytes are done. Cheap when called often.
+    pub fn show(&mut self, done: u64, total: u64) {
+        let now = Instant::now();
+        // The last one always: what follows is the disk's, and takes its time.
+        if done < total && now.duration_since(self.shown.unwrap_or(self.started)) < PAUSE {
+            return;
+        }
+        self.shown = Some(now);
+        let text = if done < total {
+            let rate = done as f64 / now.duration_since(self.started).as_secs_f64().max(1e-9);
+            format!("{}/s", units::bytes(rate as u64))
+        } else {
+            "waiting for the disk".to_owned()
+        };
+        say::progress(&format!(
+            "{} {} {} of {}, {text}",
+            self.what,
+            picture(done, total),
+            units::bytes(done),
+            units::bytes(total),
+        ));
+    }
+
+    /// Removes it.
+    pub fn clear(&mut self) {
+        if self.shown.take().is_some() {
+            say::progress("");
+        }
+    }
+}
+
+/// `[████      ]`.
+fn picture(done: u64, total: u64) -> String {
+    let full =
+        (u128::from(done.min(total)) * u128::from(WIDTH) / u128::from(total.max(1))) as usize;
+    format!("[{}{}]", "█".repeat(full), " ".repeat(WIDTH as usize - full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bar_fills() {
+        assert_eq!(picture(0, 0), format!("[{}]", " ".repeat(30)));
+        assert_eq!(picture(u64::MAX / 2 + 1, u64::MAX).matches('█').count(), 15);
+        assert_eq!(picture(7, 7), format!("[{}]", "█".repeat(30)));
+    }
+}

@@ -1,0 +1,153 @@
+//! `alight pack` and `alight unpack`: a model file in the layout that the kernels read fastest, and
+//! back.
+
+mod bar;
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use alight_convert::{ConvertError, KeptReason, Options, Packed, Progress, Unpacked, Volume};
+use anyhow::anyhow;
+
+use crate::interrupt::Interrupt;
+use crate::outcome::{Outcome, Stop};
+use crate::{open, say, units};
+use bar::Bar;
+
+/// Arguments of `alight pack`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight pack model.gguf -o model.packed.gguf
+  alight pack model-00001-of-00003.gguf -o model.packed.gguf     a split model into one file
+  alight unpack model.packed.gguf -o model.gguf                  the original again, bit for bit
+
+A packed file is as large as the original and is run in the same way: mapped, without copying or
+repacking, and faster. It is a GGUF file that only alight reads; other programs refuse it. Its
+weights are the same bits in another order, nothing is rounded.
+
+The new file appears when it is complete; until then, whatever happens, an old one stays.")]
+pub struct PackArgs {
+    /// The model: a .gguf file (of a split model, any shard)
+    model: PathBuf,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Arguments of `alight unpack`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight unpack model.packed.gguf -o model.gguf
+
+The result is the file that `alight pack` was given, bit for bit: its SHA-256 is in the packed file
+and is compared before the new file appears. A split model comes out in one file.")]
+pub struct UnpackArgs {
+    /// The packed model: a file that `alight pack` wrote
+    packed: PathBuf,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Where to write.
+#[derive(Debug, clap::Args)]
+struct OutputArgs {
+    /// The file to write
+    #[arg(short, long, value_name = "OUT")]
+    output: PathBuf,
+
+    /// Replace OUT if it exists
+    #[arg(long)]
+    force: bool,
+}
+
+/// Runs `alight pack`.
+pub fn pack(args: &PackArgs) -> Outcome {
+    open::check_path(&args.model)?;
+    let done = with_progress("packing", |on_progress| {
+        alight_convert::pack(&args.model, &args.output.output, args.output.options(), on_progress)
+    });
+    let Packed { volume, tensors, packed, packed_bytes, kept, .. } =
+        done.map_err(|error| match error {
+            Stop::Failed(error) => Stop::Failed(open::explain(&args.model, error)),
+            other => other,
+        })?;
+    say::plain(&format!(
+        "{}: {}; {packed} of {tensors} tensors packed ({})",
+        args.output.output.display(),
+        speed(&volume),
+        units::bytes(packed_bytes),
+    ));
+    let mut reasons: BTreeMap<KeptReason, (usize, u64)> = BTreeMap::new();
+    for tensor in kept {
+        let (count, bytes) = reasons.entry(tensor.reason).or_default();
+        *count += 1;
+        *bytes += tensor.nbytes;
+    }
+    if !reasons.is_empty() {
+        let text = |(reason, (count, bytes)): (KeptReason, (usize, u64))| {
+            format!("{count} ({}): {reason}", units::bytes(bytes))
+        };
+        let text: Vec<String> = reasons.into_iter().map(text).collect();
+        say::plain(&format!("as they were: {}", text.join("; ")));
+    }
+    Ok(())
+}
+
+/// Runs `alight unpack`.
+pub fn unpack(args: &UnpackArgs) -> Outcome {
+    open::check_path(&args.packed)?;
+    let Unpacked { volume, tensors, packed, sha256 } = with_progress("unpacking", |on_progress| {
+        alight_convert::unpack(
+            &args.packed,
+            &args.output.output,
+            args.output.options(),
+            on_progress,
+        )
+    })?;
+    say::plain(&format!(
+        "{}: {}; {packed} of {tensors} tensors unpacked; the original bit for bit, SHA-256 {sha256}",
+        args.output.output.display(),
+        speed(&volume),
+    ));
+    Ok(())
+}
+
+impl OutputArgs {
+    fn options(&self) -> Options {
+        Options { force: self.force }
+    }
+}
+
+/// Runs a job with a bar on a terminal; Ctrl-C stops it, and then nothing is left of it.
+fn with_progress<T>(
+    what: &'static str,
+    job: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<T, ConvertError>,
+) -> Outcome<T> {
+    let interrupt = Interrupt::catch()?;
+    let mut bar = Bar::new(what);
+    let done = job(&mut |progress| {
+        bar.show(progress.done, progress.total);
+        if interrupt.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    bar.clear();
+    match done {
+        Ok(done) => Ok(done),
+        Err(ConvertError::Stopped) => Err(Stop::Interrupted),
+        Err(error) => Err(Stop::Failed(anyhow!(error))),
+    }
+}
+
+/// Bytes, seconds, and both together.
+fn speed(volume: &Volume) -> String {
+    let seconds = volume.took.as_secs_f64().max(1e-9);
+    format!(
+        "{} in {}, {}/s",
+        units::bytes(volume.written),
+        units::ms(seconds * 1000.0),
+        units::bytes((volume.written as f64 / seconds) as u64),
+    )
+}

@@ -1,0 +1,201 @@
+//! `alight pack` and `alight unpack`: what they say, what they refuse, and that neither a kill, nor a
+//! full disk, nor Ctrl-C costs a file or leaves one.
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use support::{alight, command, done, smollm2};
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A model of one matrix of about `mib` MiB in `dir`.
+fn source(dir: &Path, mib: u64) -> PathBuf {
+    let mut b = Builder::new();
+    b.str("general.architecture", "llama").str("general.name", "test");
+    b.tensor("blk.0.ffn_up.weight", GgmlType::F16, &[4096, mib * 128]).unwrap();
+    b.tensor("blk.0.attn_norm.weight", GgmlType::F32, &[100]).unwrap();
+    b.tensor("odd", GgmlType::Q8_0, &[32, 17]).unwrap();
+    let path = dir.join("source.gguf");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&b.header()).unwrap();
+    let end = b.layout().last().map(|last| last.offset + last.nbytes).unwrap() as usize;
+    let noise: Vec<u8> =
+        (0..1_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for at in (0..end).step_by(noise.len()) {
+        file.write_all(&noise[..noise.len().min(end - at)]).unwrap();
+    }
+    path
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn there_and_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path(), 4);
+    let [packed, back] = ["packed.gguf", "back.gguf"].map(|name| dir.path().join(name));
+    let out = alight(&["pack", text(&source), "-o", text(&packed)]).succeeds();
+    assert_eq!(out.stdout, "");
+    for part in
+        ["packed.gguf: 4.2", " MB in ", "1 of 3 tensors packed (4.19 MB)", "1 (400 B): vectors"]
+    {
+        assert!(out.stderr.contains(part), "{part:?} is not in {:?}", out.stderr);
+    }
+    assert!(out.stderr.contains("1 (578 B): rows not a multiple of 16"), "{:?}", out.stderr);
+    assert!(!out.stderr.contains(['\r', '\x1b']), "no bar without a terminal");
+
+    let shown = alight(&["inspect", text(&packed)]).succeeds().stdout;
+    assert!(shown.contains("layout        tiles16") && shown.contains("F16x16"), "{shown}");
+    let json = alight(&["inspect", text(&packed), "--json"]).succeeds().stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let layouts: Vec<_> =
+        json["tensors"].as_array().unwrap().iter().map(|t| &t["layout"]).collect();
+    assert_eq!(layouts, ["rows", "rows", "tiles16"]);
+
+    let out = alight(&["unpack", text(&packed), "-o", text(&back)]).succeeds();
+    assert!(out.stderr.contains("bit for bit, SHA-256 "), "{:?}", out.stderr);
+    assert!(fs::read(&back).unwrap() == fs::read(&source).unwrap());
+    assert_eq!(names(dir.path()), ["back.gguf", "packed.gguf", "source.gguf"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path(), 1);
+    let packed = dir.path().join("packed.gguf");
+    alight(&["pack", text(&source), "-o", text(&packed)]).succeeds();
+    let fails = |args: &[&str], parts: &[&str]| alight(args).fails(1, parts);
+    let (s, p) = (text(&source), text(&packed));
+    fails(&["pack", s, "-o", p], &["packed.gguf", "exists already", "--force"]);
+    fails(&["pack", s, "-o", s, "--force"], &["source.gguf", "is the source itself"]);
+    fails(&["pack", p, "-o", "/nowhere/x", "--force"], &["packed already", "alight unpack"]);
+    fails(&["unpack", s, "-o", p, "--force"], &["source.gguf", "is not packed"]);
+    fails(&["pack", s, "-o", text(dir.path()), "--force"], &["is a folder"]);
+    fails(&["pack", s, "-o", "/nowhere/x"], &["/nowhere/x", "folder does not exist"]);
+    fails(&["pack", "/nowhere/m.gguf", "-o", p], &["does not exist"]);
+    let zip = dir.path().join("zip");
+    fs::write(&zip, b"PK\x03\x04............").unwrap();
+    fails(&["pack", text(&zip), "-o", p, "--force"], &["zip archive"]);
+    assert_eq!(alight(&["pack", s]).status, Some(2), "where to?");
+    alight(&["pack", s, "-o", p, "--force"]).succeeds();
+}
+
+#[test]
+fn a_packed_file_cut_short_anywhere_is_refused_before_use() {
+    let Some(model) = smollm2() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let packed = dir.path().join("packed.gguf");
+    alight(&["pack", &model, "-o", text(&packed)]).succeeds();
+    let bytes = fs::read(&packed).unwrap();
+    // Behind the last tensor there may be padding, which nobody misses.
+    let end = alight_formats::gguf::parse(&bytes).unwrap().data_end;
+    let file = File::options().write(true).open(&packed).unwrap();
+    let step = end / 23;
+    let lens = (1..23).map(|i| i * step + i).chain([1, 23, 24, 100, 4096, end - 4096, end - 1]);
+    let mut lens: Vec<u64> = lens.collect();
+    lens.sort();
+    for len in lens.into_iter().rev() {
+        file.set_len(len).unwrap();
+        alight(&["inspect", text(&packed)]).fails(1, &["packed.gguf"]);
+        alight(&["run", text(&packed), "hello"]).fails(1, &["packed.gguf"]);
+    }
+}
+
+/// Runs `alight pack` and waits until it is at work.
+fn packing(source: &Path, dest: &Path) -> Child {
+    let child = command(&["pack", text(source), "-o", text(dest), "--force"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Its second thread reads and writes.
+    let tasks = format!("/proc/{}/task", child.id());
+    let started = Instant::now();
+    while fs::read_dir(&tasks).map_or(0, Iterator::count) < 2 {
+        assert!(started.elapsed() < Duration::from_secs(20), "it never began, or was too quick");
+    }
+    child
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_kill_or_ctrl_c_in_the_middle_leaves_the_old_file_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path(), 200);
+    let dest = dir.path().join("packed.gguf");
+    fs::write(&dest, "old").unwrap();
+    for delay in [0, 3, 20, 60] {
+        let mut child = packing(&source, &dest);
+        std::thread::sleep(Duration::from_millis(delay));
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().code(), None, "killed in time");
+        assert_eq!(fs::read(&dest).unwrap(), b"old", "after {delay} ms");
+        assert_eq!(names(dir.path()), ["packed.gguf", "source.gguf"], "after {delay} ms");
+    }
+    let child = packing(&source, &dest);
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let out = done(child.wait_with_output().unwrap());
+    assert_eq!((out.status, &out.stdout[..], &out.stderr[..]), (Some(130), "", ""));
+    assert_eq!(fs::read(&dest).unwrap(), b"old");
+    assert_eq!(names(dir.path()), ["packed.gguf", "source.gguf"]);
+}
+
+/// A small file system, unmounted at the end.
+struct Small(tempfile::TempDir);
+
+impl Small {
+    fn new(size: &str) -> Option<Small> {
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "alight-test"])
+            .arg(dir.path())
+            .stderr(Stdio::null())
+            .status();
+        if mount.is_ok_and(|status| status.success()) {
+            return Some(Small(dir));
+        }
+        eprintln!("skipped: may not mount a small tmpfs here (needs root)");
+        None
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0.path()).status();
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said_clearly_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = source(dir.path(), 8);
+    let packed = dir.path().join("packed.gguf");
+    alight(&["pack", text(&source), "-o", text(&packed)]).succeeds();
+    let Some(small) = Small::new("4m") else { return };
+    let dest = small.0.path().join("new.gguf");
+    fs::write(&dest, "old").unwrap();
+    for (what, from) in [("pack", &source), ("unpack", &packed)] {
+        let out = alight(&[what, text(from), "-o", text(&dest), "--force"]);
+        out.fails(1, &["new.gguf", "free"]);
+        assert_eq!(fs::read(&dest).unwrap(), b"old");
+        assert_eq!(names(small.0.path()), ["new.gguf"]);
+    }
+}

@@ -1,0 +1,98 @@
+//! The order in which a forward pass reads the tensors of a model, so that a file in that order is
+//! read from front to back.
+
+/// What each part of a layer is called, in the order of use. What is not listed comes last, in the
+/// order of the source.
+const LAYER: &[&str] = &[
+    "attn_norm",
+    "attn_norm_2",
+    "attn_qkv",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_q_norm",
+    "attn_k_norm",
+    "attn_output",
+    "post_attention_norm",
+    "ffn_norm",
+    "ffn_gate_inp",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "ffn_gate_exps",
+    "ffn_up_exps",
+    "ffn_down_exps",
+    "ffn_gate_shexp",
+    "ffn_up_shexp",
+    "ffn_down_shexp",
+    "post_ffw_norm",
+];
+
+/// Positions of `names` in the order of use.
+pub(crate) fn execution_order(names: &[&str]) -> Vec<usize> {
+    // One matrix that is both embedding and output is read whole at the end, and a row of it at the
+    // beginning.
+    let tied = !names.contains(&"output.weight");
+    let mut order: Vec<usize> = (0..names.len()).collect();
+    order.sort_by_key(|index| (place(names[*index], tied), *index));
+    order
+}
+
+/// Sorts: what comes before the layers, the layers, what comes after them.
+fn place(name: &str, tied: bool) -> (u8, u64, usize, bool) {
+    if let Some((layer, part)) = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'))
+        && let Ok(layer) = layer.parse::<u64>()
+    {
+        let stem = part.rsplit_once('.').map_or(part, |(stem, _)| stem);
+        let rank = LAYER.iter().position(|known| *known == stem).unwrap_or(LAYER.len());
+        // A bias is added to what its matrix gives.
+        return (2, layer, rank, part.ends_with(".bias"));
+    }
+    match name {
+        "token_embd.weight" if !tied => (0, 0, 0, false),
+        "token_embd.weight" => (5, 0, 0, false),
+        _ if name.starts_with("output_norm") => (3, 0, 0, false),
+        _ if name.starts_with("output.") => (4, 0, 0, name.ends_with(".bias")),
+        _ => (1, 0, 0, false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ordered<'a>(names: &[&'a str]) -> Vec<&'a str> {
+        execution_order(names).into_iter().map(|i| names[i]).collect()
+    }
+
+    #[test]
+    fn a_layer_is_in_the_order_of_use_and_layers_are_counted_not_spelled() {
+        let mut names = vec!["blk.10.attn_q.weight", "blk.9.ffn_down.weight", "rope_freqs.weight"];
+        names.extend(["blk.2.attn_q.bias", "blk.2.ffn_up.weight", "blk.2.post_ffw_norm.weight"]);
+        names.extend(["blk.2.attn_q.weight", "blk.2.ffn_gate.weight", "blk.2.ffn_norm.weight"]);
+        names.extend([
+            "blk.2.strange.weight",
+            "blk.2.attn_output.weight",
+            "blk.2.attn_norm.weight",
+        ]);
+        names.extend(["output_norm.weight", "token_embd.weight"]);
+        let mut expected = vec!["rope_freqs.weight", "blk.2.attn_norm.weight"];
+        expected.extend(["blk.2.attn_q.weight", "blk.2.attn_q.bias", "blk.2.attn_output.weight"]);
+        expected.extend(["blk.2.ffn_norm.weight", "blk.2.ffn_gate.weight", "blk.2.ffn_up.weight"]);
+        expected.extend(["blk.2.post_ffw_norm.weight", "blk.2.strange.weight"]);
+        expected.extend(["blk.9.ffn_down.weight", "blk.10.attn_q.weight", "output_norm.weight"]);
+        expected.push("token_embd.weight");
+        assert_eq!(ordered(&names), expected, "tied: the embedding is read at the end");
+        names.push("output.weight");
+        expected.pop();
+        expected.insert(0, "token_embd.weight");
+        expected.push("output.weight");
+        assert_eq!(ordered(&names), expected, "untied: a row of it at the beginning");
+    }
+
+    #[test]
+    fn strange_names_keep_their_order() {
+        let names = ["b", "blk..x", "a", "blk.1", "blk.-1.attn_q.weight"];
+        assert_eq!(ordered(&names), names);
+    }
+}

@@ -1,0 +1,375 @@
+//! A model into one file with its matrices in tiles.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+use std::time::Instant;
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo, Value};
+use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
+use alight_kernels::{WeightType, tiles};
+use alight_pages::{Map, Replacement};
+
+use crate::copy::{self, From, Hashed, How, MAX_TILE, Step};
+use crate::order::execution_order;
+use crate::restore::{self, Source};
+use crate::source::{self, Headers, tiled_type};
+use crate::{ConvertError, OnProgress, Options, Volume, dest, read};
+
+/// Most bytes of a source that belong to nothing and are kept nevertheless.
+const MAX_FILLER: u64 = 16 << 20;
+
+/// What [`pack`] did.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    /// Bytes and time.
+    pub volume: Volume,
+    /// Tensors of the model.
+    pub tensors: usize,
+    /// Those that are in tiles now.
+    pub packed: usize,
+    /// Bytes of those.
+    pub packed_bytes: u64,
+    /// Those that are as they were.
+    pub kept: Vec<Kept>,
+    /// The checksum of the source, in hexadecimal.
+    pub sha256: String,
+}
+
+/// A tensor that was not packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name.
+    pub name: String,
+    /// Its bytes.
+    pub nbytes: u64,
+    /// Why.
+    pub reason: KeptReason,
+}
+
+/// Why a tensor was not packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum KeptReason {
+    /// It is no matrix.
+    Vector,
+    /// Single rows of it are read, one for each token, and the whole never.
+    Lookup,
+    /// Its type has no packed form.
+    Type(GgmlType),
+    /// Its rows are not a multiple of 16.
+    Rows,
+    /// Sixteen of its rows are more than is transformed at once.
+    LongRows,
+}
+
+impl fmt::Display for KeptReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeptReason::Vector => write!(f, "vectors"),
+            KeptReason::Lookup => write!(f, "read by single rows"),
+            KeptReason::Type(ty) => write!(f, "{ty} has no packed form"),
+            KeptReason::Rows => write!(f, "rows not a multiple of {TILE_ROWS}"),
+            KeptReason::LongRows => write!(f, "rows too long"),
+        }
+    }
+}
+
+/// A tensor of the source and what becomes of it.
+struct Item<'m> {
+    info: TensorInfo<'m>,
+    map: &'m Map,
+    tiles: Result<WeightType, KeptReason>,
+}
+
+/// Packs the model at `source` (of a split model, any shard) into a new file at `dest`.
+///
+/// The new file is a GGUF of version 3 with the source's metadata and tensors. Tensors begin on
+/// pages and stand in the order in which they are used; matrices are in tiles where they can be.
+/// [`unpack`](crate::unpack) makes the source of it again.
+///
+/// # Errors
+/// See [`ConvertError`]. There is no file at `dest` then, or the one that was there before.
+pub fn pack(
+    source: &Path,
+    dest: &Path,
+    options: Options,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Packed, ConvertError> {
+    let started = Instant::now();
+    let maps = source::open(source)?;
+    let headers = source::headers(&maps)?;
+    for (gguf, map) in headers.files.iter().zip(&maps) {
+        if gguf.packed {
+            return Err(ConvertError::AlreadyPacked { path: map.path().into() });
+        }
+    }
+    let dest = dest::check(dest, options, &maps)?;
+
+    let items = items(&headers, &maps);
+    let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();
+    let order = execution_order(&names);
+    let invalid = |source| ConvertError::Header { path: maps[0].path().into(), source };
+    let canonical = Canonical::of(&headers, &maps)?;
+    let mut source = canonical.source(&headers, &maps, &order)?;
+    let metadata = metadata(&headers);
+    let builder = header(&metadata, &source, &items, &order).map_err(invalid)?;
+    let start = builder.header().len() as u64;
+    let entries = metadata.len() as u64 + restore::MOST_ENTRIES;
+    if builder.unpadded_header().len() > MAX_HEADER || entries > MAX_ENTRIES {
+        let (found, limit) = (start, MAX_HEADER as u64);
+        return Err(ConvertError::HeaderTooLong { path: maps[0].path().into(), found, limit });
+    }
+    let mut places = vec![0; items.len()];
+    let mut end = start;
+    for (index, planned) in order.iter().zip(builder.layout()) {
+        places[*index] = start + planned.offset;
+        end = places[*index] + planned.nbytes;
+    }
+    // To the end of a page, so that direct reads of the last tensor need no special care.
+    let written = end.next_multiple_of(PACKED_ALIGNMENT);
+
+    let replacement = Replacement::create(&dest, written)?;
+    let steps = steps(&canonical, &items, &places, &maps[0]);
+    let to = (replacement.file(), dest.as_path());
+    source.sha256 = copy::run(&steps, to, Hashed::Source, on_progress)?;
+    for map in &maps {
+        map.check()?;
+    }
+    // Only now the checksum is known. It is as long as the one that stood in for it.
+    let header = header(&metadata, &source, &items, &order).map_err(invalid)?.header();
+    let step =
+        Step { from: From::Memory(&header), len: header.len() as u64, to: Some(0), how: How::Copy };
+    copy::run(&[step], to, Hashed::Result, &mut |_| std::ops::ControlFlow::Continue(()))?;
+    replacement.file().set_len(written).map_err(|source| write_error(&dest, source))?;
+    replacement.commit()?;
+
+    let volume = Volume { read: canonical.len(), written, took: started.elapsed() };
+    let packed = || items.iter().filter(|item| item.tiles.is_ok());
+    let kept = order.iter().filter_map(|index| {
+        let Item { info, tiles, .. } = &items[*index];
+        let reason = tiles.err()?;
+        Some(Kept { name: info.name.into(), nbytes: info.nbytes, reason })
+    });
+    Ok(Packed {
+        volume,
+        tensors: items.len(),
+        packed: packed().count(),
+        packed_bytes: packed().map(|item| item.info.nbytes).sum(),
+        kept: kept.collect(),
+        sha256: source.sha256,
+    })
+}
+
+fn write_error(path: &Path, source: std::io::Error) -> ConvertError {
+    ConvertError::Write { path: path.into(), source }
+}
+
+/// The tensors of the source, in its order.
+fn items<'m>(headers: &Headers<'m>, maps: &'m [Map]) -> Vec<Item<'m>> {
+    let tied = headers.catalog.get("output.weight").is_none();
+    let item = |placed: &alight_formats::split::Placed<'m>| Item {
+        info: placed.info,
+        map: &maps[placed.shard],
+        tiles: packable(&placed.info, tied),
+    };
+    headers.catalog.tensors.iter().map(item).collect()
+}
+
+/// Whether a tensor can be packed, and as what.
+fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason> {
+    if info.elements() == info.ne[0] {
+        return Err(KeptReason::Vector);
+    }
+    let ty = tiled_type(info.ty).ok_or(KeptReason::Type(info.ty))?;
+    if info.name == "token_embd.weight" && !tied {
+        return Err(KeptReason::Lookup);
+    }
+    if info.row_bytes() > MAX_TILE / TILE_ROWS {
+        return Err(KeptReason::LongRows);
+    }
+    // Both fit: they are less than the bytes of the file, which is mapped.
+    if !tiles::packable(ty, info.ne[1] as usize, info.ne[0] as usize) {
+        return Err(KeptReason::Rows);
+    }
+    Ok(ty)
+}
+
+/// The metadata that goes into the packed file.
+fn metadata<'m>(headers: &Headers<'m>) -> Vec<(&'m str, Value<'m>)> {
+    let split = headers.files.len() > 1;
+    let all = headers.files.first().map(|gguf| gguf.metadata.iter()).into_iter().flatten();
+    all.filter(|(key, _)| !split || !key.starts_with("split.")).copied().collect()
+}
+
+/// The header of the packed file.
+fn header(
+    metadata: &[(&str, Value<'_>)],
+    source: &Source<'_>,
+    items: &[Item<'_>],
+    order: &[usize],
+) -> Result<Builder, GgufError> {
+    // As the source, if that asks for more than a page.
+    let alignment = source.alignment().max(PACKED_ALIGNMENT) as u32;
+    let mut out = restore::header(3, Some(alignment), metadata, std::iter::empty())?;
+    if source.alignment.is_none() {
+        out.alignment(alignment);
+    }
+    source.write(&mut out);
+    for index in order {
+        let Item { info, tiles, .. } = &items[*index];
+        match tiles {
+            Ok(_) => out.packed_tensor(info.name, info.ty, info.shape())?,
+            Err(_) => out.tensor(info.name, info.ty, info.shape())?,
+        };
+    }
+    Ok(out)
+}
+
+/// The source as a sequence of bytes: header, then a gap before each tensor, and one at the end.
+struct Canonical<'m> {
+    version: u32,
+    alignment: Option<u32>,
+    header: Cow<'m, [u8]>,
+    /// The header follows from the metadata and the tensors.
+    regular: bool,
+    gaps: Vec<u64>,
+    tensors: u64,
+    /// Shards have gaps of their own, which do not count: those of the one file are zeros.
+    merged: bool,
+}
+
+impl<'m> Canonical<'m> {
+    fn of(headers: &Headers<'m>, maps: &'m [Map]) -> Result<Canonical<'m>, ConvertError> {
+        let path = || maps[0].path().into();
+        let first = &headers.files[0];
+        if let Some((key, _)) = first.metadata.iter().find(|(key, _)| restore::is_reserved(key)) {
+            let problem = format!("({key}) is reserved for packed files, and this is none");
+            return Err(ConvertError::Restore { path: path(), key: "alight.*", problem });
+        }
+        let merged = maps.len() > 1;
+        let alignment = first.get("general.alignment").map(|_| first.alignment as u32);
+        let version = if merged { 3 } else { first.version };
+        let infos = || headers.catalog.tensors.iter().map(|placed| &placed.info);
+        let metadata = metadata(headers);
+        let made = restore::header(version, alignment, &metadata, infos())
+            .map_err(|source| ConvertError::Header { path: path(), source })?;
+        let made = made.unpadded_header();
+        let found = maps[0].bytes().get(..first.header_len as usize).unwrap_or_default();
+        let regular = merged || made == found;
+        let header = if merged { Cow::Owned(made) } else { Cow::Borrowed(found) };
+        let tensors = infos().map(|info| info.nbytes).sum();
+        let sizes = || infos().map(|info| info.nbytes);
+        let len = match merged {
+            false => maps[0].len() as u64,
+            // Padded at the end too, as merging tools do.
+            true => {
+                let end = restore::gaps(header.len() as u64, first.alignment, sizes(), u64::MAX);
+                let end = end.and_then(|gaps| gaps.last().map(|rest| u64::MAX - rest));
+                end.unwrap_or(0).next_multiple_of(first.alignment)
+            }
+        };
+        let gaps = restore::gaps(header.len() as u64, first.alignment, sizes(), len);
+        // The parser has seen all of them in the file.
+        let gaps = gaps.unwrap_or_else(|| vec![0; headers.catalog.tensors.len() + 1]);
+        let tail = gaps.last().copied().unwrap_or(0);
+        if tail > restore::MAX_TAIL {
+            let limit = restore::MAX_TAIL;
+            return Err(ConvertError::Junk { path: path(), found: tail, limit });
+        }
+        Ok(Canonical { version, alignment, header, regular, gaps, tensors, merged })
+    }
+
+    fn len(&self) -> u64 {
+        self.header.len() as u64 + self.gaps.iter().sum::<u64>() + self.tensors
+    }
+
+    /// What the packed file says of it; the checksum is not known yet.
+    fn source(
+        &self,
+        headers: &Headers<'m>,
+        maps: &'m [Map],
+        order: &[usize],
+    ) -> Result<Source<'m>, ConvertError> {
+        let mut position = vec![0; order.len()];
+        for (packed, index) in order.iter().enumerate() {
+            position[*index] = packed as u32;
+        }
+        Ok(Source {
+            version: self.version,
+            alignment: self.alignment,
+            order: position,
+            bytes: self.len(),
+            filler: match self.merged {
+                true => Cow::Borrowed(&[]),
+                false => Cow::Owned(self.filler(&headers.files[0], &maps[0])?),
+            },
+            header: (!self.regular).then(|| self.header.clone()),
+            sha256: "0".repeat(64),
+        })
+    }
+
+    /// What is in the gaps, up to the last byte that is not zero.
+    fn filler(&self, gguf: &Gguf<'_>, map: &Map) -> Result<Vec<u8>, ConvertError> {
+        let mut out = Vec::new();
+        // Zeros that are left out unless something follows.
+        let mut zeros = 0_u64;
+        let mut buffer = vec![0; 1 << 20];
+        let mut at = self.header.len() as u64;
+        let sizes = gguf.tensors.iter().map(|info| info.nbytes).chain([0]);
+        for (gap, nbytes) in self.gaps.iter().zip(sizes) {
+            let mut left = *gap;
+            while left > 0 {
+                let piece = &mut buffer[..left.min(1 << 20) as usize];
+                read::exact(map, at, piece)?;
+                left -= piece.len() as u64;
+                at += piece.len() as u64;
+                let Some(last) = piece.iter().rposition(|byte| *byte != 0) else {
+                    zeros += piece.len() as u64;
+                    continue;
+                };
+                let found = out.len() as u64 + zeros + last as u64 + 1;
+                if found > MAX_FILLER {
+                    let (path, found) = (map.path().into(), self.gaps.iter().sum());
+                    return Err(ConvertError::Junk { path, found, limit: MAX_FILLER });
+                }
+                out.resize(out.len() + zeros as usize, 0);
+                out.extend_from_slice(&piece[..=last]);
+                zeros = (piece.len() - last - 1) as u64;
+            }
+            at += nbytes;
+        }
+        Ok(out)
+    }
+}
+
+/// Everything that is read, in the order of the source.
+fn steps<'a>(
+    canonical: &'a Canonical<'a>,
+    items: &[Item<'a>],
+    places: &[u64],
+    first: &'a Map,
+) -> Vec<Step<'a>> {
+    let header = &canonical.header[..];
+    let mut at = header.len() as u64;
+    let step = |from, len, to, how| Step { from, len, to, how };
+    let mut out = vec![step(From::Memory(header), at, None, How::Copy)];
+    let gap = |at, len| {
+        let from = if canonical.merged { From::Zeros } else { From::File { map: first, at } };
+        step(from, len, None, How::Copy)
+    };
+    for ((item, place), before) in items.iter().zip(places).zip(&canonical.gaps) {
+        out.push(gap(at, *before));
+        let how = match item.tiles {
+            Ok(ty) => How::Pack { ty, cols: item.info.ne[0] as usize },
+            Err(_) => How::Copy,
+        };
+        let from = From::File { map: item.map, at: item.info.offset };
+        out.push(step(from, item.info.nbytes, Some(*place), how));
+        at += before + item.info.nbytes;
+    }
+    out.push(gap(at, canonical.gaps.last().copied().unwrap_or(0)));
+    out
+}

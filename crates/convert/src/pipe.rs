@@ -1,0 +1,96 @@
+//! Two halves of a job on two threads, with a few buffers going round between them.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+
+/// Buffers in use.
+const BUFFERS: usize = 4;
+
+/// Calls `produce` on this thread until it has nothing more, and `consume` on another with what it
+/// left in its buffer and said about it, in the same order.
+///
+/// A buffer keeps its capacity from one use to the next; its contents are stale.
+///
+/// # Errors
+/// The first that either of them returns; the other one ends soon after.
+pub(crate) fn pipe<T: Send, E: Send>(
+    mut produce: impl FnMut(&mut Vec<u8>) -> Result<Option<T>, E>,
+    mut consume: impl FnMut(T, &[u8]) -> Result<(), E> + Send,
+) -> Result<(), E> {
+    let (full, to_consume) = channel::<(T, Vec<u8>)>();
+    let (empty, to_fill): (_, Receiver<Vec<u8>>) = channel();
+    thread::scope(|scope| {
+        for _ in 0..BUFFERS {
+            // The receiver is alive.
+            let _ = empty.send(Vec::new());
+        }
+        let consumer = scope.spawn(move || {
+            for (tag, buffer) in to_consume {
+                consume(tag, &buffer)?;
+                // The producer may be done.
+                let _ = empty.send(buffer);
+            }
+            Ok(())
+        });
+        let mut produced = Ok(());
+        // Ends when the consumer has gone, which it only does with an error.
+        while let Ok(mut buffer) = to_fill.recv() {
+            match produce(&mut buffer) {
+                Ok(Some(tag)) => {
+                    if full.send((tag, buffer)).is_err() {
+                        break;
+                    }
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    produced = Err(error);
+                    break;
+                }
+            }
+        }
+        drop(full);
+        let consumed = match consumer.join() {
+            Ok(consumed) => consumed,
+            Err(panic) => std::panic::resume_unwind(panic),
+        };
+        consumed.and(produced)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_arrives_in_order() {
+        let mut next = 0_u32;
+        let mut seen = Vec::new();
+        let made = pipe(
+            |buffer| {
+                next += 1;
+                buffer.clear();
+                buffer.extend(next.to_le_bytes());
+                Ok::<_, ()>((next <= 100).then_some(next))
+            },
+            |tag, bytes| {
+                assert_eq!(bytes, tag.to_le_bytes());
+                seen.push(tag);
+                Ok(())
+            },
+        );
+        assert_eq!(made, Ok(()));
+        assert_eq!(seen, (1..=100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_error_on_either_side_ends_it() {
+        let endless = |_: &mut Vec<u8>| Ok(Some(()));
+        let mut left = 10;
+        let consume = |(), _: &[u8]| {
+            left -= 1;
+            if left == 0 { Err("full") } else { Ok(()) }
+        };
+        assert_eq!(pipe(endless, consume), Err("full"));
+        assert_eq!(pipe(|_| Err::<Option<()>, _>("unreadable"), |(), _| Ok(())), Err("unreadable"));
+    }
+}

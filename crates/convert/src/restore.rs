@@ -1,0 +1,184 @@
+//! What a packed file says about its source, so that the source can be made again bit for bit.
+//!
+//! | key | value |
+//! |---|---|
+//! | `alight.layout`, `alight.layout.version` | the layout of packed tensors |
+//! | `alight.source.version` | u32, the version of GGUF that the source was |
+//! | `alight.source.alignment` | u32, its `general.alignment`; absent if it had none |
+//! | `alight.source.order` | u32 for each of its tensors, in its order: which tensor of this file it is |
+//! | `alight.source.bytes` | u64, its length |
+//! | `alight.source.filler` | u8 array, all bytes of it that are neither header nor tensor, up to the last that is not zero; absent if all are zero |
+//! | `alight.source.header` | u8 array, its header; absent if it follows from the rest, as it nearly always does |
+//! | `alight.source.sha256` | 64 hexadecimal digits, the checksum of the whole source |
+//!
+//! These stand behind all other metadata, which is the source's, unchanged and in its order, but for
+//! `general.alignment`. The source of a split model is what it would be in one file.
+
+use std::borrow::Cow;
+
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{
+    Array, DEFAULT_ALIGNMENT, Gguf, GgufError, MAX_ALIGNMENT, MIN_ALIGNMENT, TensorInfo, Value,
+};
+use alight_formats::packed::{LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY};
+use alight_pages::Map;
+
+use crate::ConvertError;
+
+const VERSION: &str = "alight.source.version";
+const ALIGNMENT: &str = "alight.source.alignment";
+const ORDER: &str = "alight.source.order";
+const BYTES: &str = "alight.source.bytes";
+const FILLER: &str = "alight.source.filler";
+const HEADER: &str = "alight.source.header";
+const SHA256: &str = "alight.source.sha256";
+
+/// Metadata that packing adds, at most.
+pub(crate) const MOST_ENTRIES: u64 = 10;
+
+/// Whether a key belongs to packed files alone.
+pub(crate) fn is_reserved(key: &str) -> bool {
+    key == LAYOUT_KEY || key == LAYOUT_VERSION_KEY || key.starts_with("alight.source.")
+}
+
+/// The source of a packed file.
+pub(crate) struct Source<'a> {
+    /// Of the format.
+    pub(crate) version: u32,
+    /// If it said so.
+    pub(crate) alignment: Option<u32>,
+    /// Which tensor of the packed file each of its tensors is.
+    pub(crate) order: Vec<u32>,
+    /// Its length.
+    pub(crate) bytes: u64,
+    /// What is between and behind; zeros follow.
+    pub(crate) filler: Cow<'a, [u8]>,
+    /// Its header, unless [`header`] makes the same.
+    pub(crate) header: Option<Cow<'a, [u8]>>,
+    /// In hexadecimal.
+    pub(crate) sha256: String,
+}
+
+impl Source<'_> {
+    /// The alignment of its tensors.
+    pub(crate) fn alignment(&self) -> u64 {
+        self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from)
+    }
+
+    /// Adds the keys.
+    pub(crate) fn write(&self, to: &mut Builder) {
+        to.str(LAYOUT_KEY, LAYOUT).u32(LAYOUT_VERSION_KEY, LAYOUT_VERSION as u32);
+        to.u32(VERSION, self.version);
+        if let Some(alignment) = self.alignment {
+            to.u32(ALIGNMENT, alignment);
+        }
+        to.u32s(ORDER, &self.order).u64(BYTES, self.bytes);
+        if !self.filler.is_empty() {
+            to.u8s(FILLER, &self.filler);
+        }
+        if let Some(header) = &self.header {
+            to.u8s(HEADER, header);
+        }
+        to.str(SHA256, &self.sha256);
+    }
+}
+
+/// Reads the keys of a packed file and checks that they can be true.
+pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Source<'a>, ConvertError> {
+    let wrong =
+        |key, problem: String| ConvertError::Restore { path: map.path().into(), key, problem };
+    let invalid = |source| ConvertError::Header { path: map.path().into(), source };
+    let bytes = |key| -> Result<Option<&'a [u8]>, ConvertError> {
+        let Some(array) = gguf.value::<Array<'a>>(key).map_err(invalid)? else { return Ok(None) };
+        array.as_u8().map(Some).ok_or_else(|| wrong(key, "is not an array of bytes".into()))
+    };
+
+    let version = gguf.require::<u32>(VERSION).map_err(invalid)?;
+    if !(1..=3).contains(&version) {
+        return Err(wrong(VERSION, format!("is {version}, expected 1, 2 or 3")));
+    }
+    let alignment = gguf.value::<u32>(ALIGNMENT).map_err(invalid)?;
+    if let Some(found) = alignment
+        && !(found.is_power_of_two() && (MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&found))
+    {
+        return Err(wrong(ALIGNMENT, format!("is {found}, expected a power of two")));
+    }
+    let order = gguf.require::<Array<'a>>(ORDER).map_err(invalid)?;
+    let order: Vec<u32> = match order.iter_u32() {
+        Some(order) => order.collect(),
+        None => return Err(wrong(ORDER, "is not an array of u32".into())),
+    };
+    let mut seen = vec![false; gguf.tensors.len()];
+    for index in &order {
+        match seen.get_mut(*index as usize) {
+            Some(seen) if !*seen => *seen = true,
+            _ => return Err(wrong(ORDER, format!("names tensor {index} twice or has too many"))),
+        }
+    }
+    if order.len() != seen.len() {
+        let problem = format!("has {} elements, expected {}", order.len(), seen.len());
+        return Err(wrong(ORDER, problem));
+    }
+    let sha256 = gguf.require::<&str>(SHA256).map_err(invalid)?;
+    if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
+        return Err(wrong(SHA256, "is not 64 hexadecimal digits".into()));
+    }
+    Ok(Source {
+        version,
+        alignment,
+        order,
+        bytes: gguf.require::<u64>(BYTES).map_err(invalid)?,
+        filler: bytes(FILLER)?.unwrap_or_default().into(),
+        header: bytes(HEADER)?.map(Cow::Borrowed),
+        sha256: sha256.to_ascii_lowercase(),
+    })
+}
+
+/// The header that a source with these contents has if it was written as everybody writes it.
+///
+/// # Errors
+/// The tensors are too large for their places to be counted.
+pub(crate) fn header<'a, 'g: 'a>(
+    version: u32,
+    alignment: Option<u32>,
+    metadata: &'a [(&'g str, Value<'g>)],
+    tensors: impl Iterator<Item = &'a TensorInfo<'g>>,
+) -> Result<Builder, GgufError> {
+    let mut out = Builder::new();
+    if version == 2 {
+        out.version_2();
+    }
+    for (key, value) in metadata.iter().filter(|(key, _)| !is_reserved(key)) {
+        match (*key, alignment) {
+            ("general.alignment", Some(alignment)) => out.alignment(alignment),
+            ("general.alignment", None) => continue,
+            _ => out.value(key, value),
+        };
+    }
+    for tensor in tensors {
+        out.tensor(tensor.name, tensor.ty, tensor.shape())?;
+    }
+    Ok(out)
+}
+
+/// Most bytes behind the last tensor. No model has any; more is a file of another kind in disguise,
+/// or a damaged number that would fill the disk with zeros.
+pub(crate) const MAX_TAIL: u64 = 64 << 20;
+
+/// Bytes between and behind tensors: how many there are before, in turn, each of them and the end.
+pub(crate) fn gaps(
+    header_len: u64,
+    alignment: u64,
+    tensors: impl Iterator<Item = u64>,
+    file_len: u64,
+) -> Option<Vec<u64>> {
+    let mut at = header_len;
+    let mut gaps = Vec::new();
+    for nbytes in tensors {
+        let start = at.checked_next_multiple_of(alignment)?;
+        gaps.push(start - at);
+        at = start.checked_add(nbytes)?;
+    }
+    gaps.push(file_len.checked_sub(at)?);
+    Some(gaps)
+}

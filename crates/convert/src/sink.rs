@@ -1,0 +1,111 @@
+//! Writing in large pieces.
+//!
+//! What the page cache takes in small writes it keeps in small folios, and a file in small folios is
+//! mapped page by page: twenty times slower than one that was written in megabytes. So bytes are
+//! gathered here until they reach a boundary of [`UNIT`] bytes in the file.
+
+use std::fs::File;
+use std::io;
+
+/// Writes end at multiples of this many bytes of the file where they can.
+const UNIT: u64 = 4 << 20;
+
+/// Bytes that are gathered for one place in a file.
+pub(crate) struct Sink<'f> {
+    file: &'f File,
+    /// Where `bytes` belong in the file.
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'f> Sink<'f> {
+    pub(crate) fn new(file: &'f File) -> Self {
+        Sink { file, at: 0, bytes: Vec::new() }
+    }
+
+    /// Goes on at byte `at` of the file.
+    pub(crate) fn seek(&mut self, at: u64) -> io::Result<()> {
+        if at != self.at + self.bytes.len() as u64 {
+            self.flush()?;
+            self.at = at;
+        }
+        Ok(())
+    }
+
+    /// Appends `len` bytes, which `fill` makes. They are zero before.
+    pub(crate) fn put(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> io::Result<()> {
+        let start = self.bytes.len();
+        self.bytes.resize(start + len, 0);
+        fill(&mut self.bytes[start..]);
+        let end = self.at + self.bytes.len() as u64;
+        let boundary = end - end % UNIT;
+        if boundary > self.at {
+            let whole = (boundary - self.at) as usize;
+            write_all_at(self.file, &self.bytes[..whole], self.at)?;
+            self.bytes.copy_within(whole.., 0);
+            self.bytes.truncate(self.bytes.len() - whole);
+            self.at = boundary;
+        }
+        Ok(())
+    }
+
+    /// Writes what is left.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        write_all_at(self.file, &self.bytes, self.at)?;
+        self.at += self.bytes.len() as u64;
+        self.bytes.clear();
+        Ok(())
+    }
+}
+
+#[cfg(unix)]
+fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+}
+
+#[cfg(windows)]
+fn write_all_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match std::os::windows::fs::FileExt::seek_write(file, bytes, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                bytes = &bytes[n..];
+                at += n as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_in_pieces_anywhere_lies_where_it_belongs() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let len = 3 * UNIT as usize + 777;
+        let byte = |i: usize| (i * 31 % 251) as u8;
+        let mut sink = Sink::new(file.as_file());
+        // The second half first, then the first half; pieces of all sizes.
+        for (start, end) in [(len / 2, len), (0, len / 2)] {
+            sink.seek(start as u64).unwrap();
+            let mut at = start;
+            let mut piece = 1;
+            while at < end {
+                let n = piece.min(end - at);
+                sink.seek(at as u64).unwrap();
+                sink.put(n, |out| out.iter_mut().enumerate().for_each(|(i, o)| *o = byte(at + i)))
+                    .unwrap();
+                at += n;
+                piece = piece * 3 + 1;
+            }
+        }
+        sink.flush().unwrap();
+        let found = std::fs::read(file.path()).unwrap();
+        assert_eq!(found.len(), len);
+        assert!(found.iter().enumerate().all(|(i, b)| *b == byte(i)));
+    }
+}

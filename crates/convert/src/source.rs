@@ -1,0 +1,91 @@
+//! A model that is converted: its files, mapped, and their headers.
+
+use std::path::Path;
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::{self, Gguf};
+use alight_formats::split::{self, Catalog, Shard};
+use alight_kernels::WeightType;
+use alight_pages::Map;
+
+use crate::ConvertError;
+
+/// The headers of a model's files, and all tensors.
+pub(crate) struct Headers<'m> {
+    pub(crate) files: Vec<Gguf<'m>>,
+    pub(crate) catalog: Catalog<'m>,
+}
+
+/// Maps the model at `path`: one file, or all shards of a split model in order.
+pub(crate) fn open(path: &Path) -> Result<Vec<Map>, ConvertError> {
+    let map = Map::open(path)?;
+    let names = split::names(&file_name(path), &parse(&map)?)
+        .map_err(|source| ConvertError::Split { path: path.into(), source })?;
+    if names.len() == 1 {
+        return Ok(vec![map]);
+    }
+    names.iter().map(|name| Ok(Map::open(&path.with_file_name(name))?)).collect()
+}
+
+/// Reads the headers of what [`open`] mapped.
+pub(crate) fn headers(maps: &[Map]) -> Result<Headers<'_>, ConvertError> {
+    let files = maps.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+    let names: Vec<String> = maps.iter().map(|map| file_name(map.path())).collect();
+    let shards: Vec<Shard<'_, '_>> =
+        names.iter().zip(&files).map(|(name, gguf)| Shard { name, gguf }).collect();
+    let catalog = split::merge(&shards).map_err(|source| {
+        let path = maps.first().map(|map| map.path().into()).unwrap_or_default();
+        ConvertError::Split { path, source }
+    })?;
+    Ok(Headers { files, catalog })
+}
+
+/// The header of one file.
+pub(crate) fn parse(map: &Map) -> Result<Gguf<'_>, ConvertError> {
+    let parsed = gguf::parse(map.bytes());
+    // If the file shrank meanwhile, that is the reason for whatever else is wrong.
+    map.check()?;
+    parsed.map_err(|source| ConvertError::Header { path: map.path().into(), source })
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// The kernels' name for a type that has a packed form.
+pub(crate) fn tiled_type(ty: GgmlType) -> Option<WeightType> {
+    Some(match ty {
+        GgmlType::F16 => WeightType::F16,
+        GgmlType::BF16 => WeightType::BF16,
+        GgmlType::Q4_0 => WeightType::Q4_0,
+        GgmlType::Q4_1 => WeightType::Q4_1,
+        GgmlType::Q5_0 => WeightType::Q5_0,
+        GgmlType::Q5_1 => WeightType::Q5_1,
+        GgmlType::Q8_0 => WeightType::Q8_0,
+        GgmlType::Q4_K => WeightType::Q4_K,
+        GgmlType::Q5_K => WeightType::Q5_K,
+        GgmlType::Q6_K => WeightType::Q6_K,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alight_formats::packed;
+    use alight_kernels::tiles;
+
+    #[test]
+    fn formats_and_kernels_mean_the_same_layout() {
+        assert_eq!((packed::LAYOUT, packed::LAYOUT_VERSION), (tiles::NAME, tiles::VERSION.into()));
+        assert_eq!(packed::TILE_ROWS, tiles::TILE_ROWS as u64);
+        for ty in GgmlType::ALL {
+            assert_eq!(tiled_type(*ty).is_some(), packed::has_tiles(*ty), "{ty}");
+            if let Some(kernels) = tiled_type(*ty) {
+                assert_eq!(kernels.to_string(), ty.name());
+                assert_eq!(kernels.block_bytes() as u64, ty.block_bytes());
+                assert!(tiles::packable(kernels, 16, ty.block_len() as usize));
+            }
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! A packed file into what it was made from.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::time::Instant;
+
+use alight_pages::{Map, Replacement};
+
+use crate::copy::{self, From, Hashed, How, Step};
+use crate::restore;
+use crate::source::{self, tiled_type};
+use crate::{ConvertError, OnProgress, Options, Volume, dest};
+
+/// What [`unpack`] did.
+#[derive(Clone, Debug)]
+pub struct Unpacked {
+    /// Bytes and time.
+    pub volume: Volume,
+    /// Tensors of the model.
+    pub tensors: usize,
+    /// Those that had been in tiles.
+    pub packed: usize,
+    /// The checksum of the new file, in hexadecimal; it is the one of the file that was packed.
+    pub sha256: String,
+}
+
+/// Makes the file that was packed into `source` again, at `dest`, bit for bit; a split model comes
+/// out in one file. Its checksum is compared before it gets its name.
+///
+/// # Errors
+/// See [`ConvertError`]. There is no file at `dest` then, or the one that was there before.
+pub fn unpack(
+    source: &Path,
+    dest: &Path,
+    options: Options,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Unpacked, ConvertError> {
+    let started = Instant::now();
+    let maps = [Map::open(source)?];
+    let map = &maps[0];
+    let gguf = source::parse(map)?;
+    if !gguf.packed {
+        return Err(ConvertError::NotPacked { path: source.into() });
+    }
+    let told = restore::read(map, &gguf)?;
+    let dest = dest::check(dest, options, &maps)?;
+
+    let tensors: Vec<_> =
+        told.order.iter().filter_map(|index| gguf.tensors.get(*index as usize)).collect();
+    let header = match &told.header {
+        Some(header) => header.clone(),
+        None => {
+            let tensors = tensors.iter().copied();
+            let made = restore::header(told.version, told.alignment, &gguf.metadata, tensors);
+            let made =
+                made.map_err(|source| ConvertError::Header { path: map.path().into(), source });
+            Cow::Owned(made?.unpadded_header())
+        }
+    };
+    let sizes = tensors.iter().map(|info| info.nbytes);
+    let gaps = restore::gaps(header.len() as u64, told.alignment(), sizes, told.bytes);
+    let plausible = |gaps: &Vec<u64>| gaps.last().is_some_and(|tail| *tail <= restore::MAX_TAIL);
+    let gaps = gaps.filter(plausible).ok_or_else(|| ConvertError::Restore {
+        path: map.path().into(),
+        key: "alight.source.bytes",
+        problem: format!("is {}, which does not go with its tensors", told.bytes),
+    })?;
+
+    let mut steps = Vec::new();
+    let mut at = 0;
+    let mut put = |from, len, how| {
+        steps.push(Step { from, len, to: Some(at), how });
+        at += len;
+    };
+    put(From::Memory(&header), header.len() as u64, How::Copy);
+    let mut filler = &told.filler[..];
+    for (index, gap) in gaps.iter().enumerate() {
+        let (known, rest) =
+            filler.split_at(filler.len().min(usize::try_from(*gap).unwrap_or(usize::MAX)));
+        filler = rest;
+        put(From::Memory(known), known.len() as u64, How::Copy);
+        put(From::Zeros, gap - known.len() as u64, How::Copy);
+        let Some(info) = tensors.get(index) else { continue };
+        let how = match tiled_type(info.ty).filter(|_| info.packed) {
+            Some(ty) => How::Unpack { ty, cols: info.ne[0] as usize },
+            None => How::Copy,
+        };
+        if info.packed && info.row_bytes() > copy::MAX_TILE / alight_formats::packed::TILE_ROWS {
+            return Err(ConvertError::Restore {
+                path: map.path().into(),
+                key: alight_formats::packed::LAYOUT_KEY,
+                problem: format!("does not go with rows of {} bytes", info.row_bytes()),
+            });
+        }
+        put(From::File { map, at: info.offset }, info.nbytes, how);
+    }
+
+    let replacement = Replacement::create(&dest, told.bytes)?;
+    let to = (replacement.file(), dest.as_path());
+    let found = copy::run(&steps, to, Hashed::Result, on_progress)?;
+    map.check()?;
+    if found != told.sha256 {
+        let (path, expected) = (map.path().into(), told.sha256);
+        return Err(ConvertError::Checksum { path, found, expected });
+    }
+    let set = replacement.file().set_len(told.bytes);
+    set.map_err(|source| ConvertError::Write { path: dest.clone(), source })?;
+    replacement.commit()?;
+    Ok(Unpacked {
+        volume: Volume { read: map.len() as u64, written: told.bytes, took: started.elapsed() },
+        tensors: tensors.len(),
+        packed: tensors.iter().filter(|info| info.packed).count(),
+        sha256: found,
+    })
+}
