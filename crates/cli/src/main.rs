@@ -5,9 +5,11 @@
 //! stderr through [`say`]; the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130
 //! (interrupted); a reader that closes the pipe ends the program quietly.
 
+mod account;
 mod args;
 mod bench;
 mod completions;
+mod explain_load;
 mod inspect;
 mod interrupt;
 mod open;

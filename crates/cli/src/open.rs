@@ -6,9 +6,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use alight_kernels::Isa;
-use alight_model::{Model, OpenOptions};
+use alight_model::{Load, Model, OpenOptions, Repack};
 use anyhow::anyhow;
 
+use crate::explain_load;
 use crate::outcome::{Outcome, Stop};
 
 /// Arguments of every command that computes.
@@ -21,6 +22,79 @@ pub struct EngineArgs {
     /// Kernels to use instead of the best that this CPU has: scalar, avx2, avx512
     #[arg(long, value_name = "NAME", hide = true)]
     pub isa: Option<Isa>,
+
+    /// How weights come from the file: a map of it, direct reads past the page cache, reads through
+    /// it, or what suits the moment
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    load: LoadArg,
+
+    /// Reorder weights while loading, for faster kernels: takes memory of this process; auto: where
+    /// they are copied anyway
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    repack: RepackArg,
+
+    /// Give mapped pages back when their weights have been reordered
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    reclaim: Switch,
+
+    /// Lock the weights in memory
+    #[arg(long)]
+    lock: bool,
+
+    /// Say on standard error how the weights are loaded, and why
+    #[arg(long)]
+    explain_load: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LoadArg {
+    Auto,
+    Mmap,
+    Direct,
+    Read,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RepackArg {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+impl EngineArgs {
+    /// As the library takes them.
+    fn options(&self) -> OpenOptions {
+        OpenOptions {
+            threads: self.threads,
+            isa: self.isa,
+            load: match self.load {
+                LoadArg::Auto => Load::Auto,
+                LoadArg::Mmap => Load::Mmap,
+                LoadArg::Direct => Load::Direct,
+                LoadArg::Read => Load::Read,
+            },
+            repack: match self.repack {
+                RepackArg::Auto => Repack::Auto,
+                RepackArg::On => Repack::On,
+                RepackArg::Off => Repack::Off,
+            },
+            reclaim: self.reclaim == Switch::On,
+            lock: self.lock,
+        }
+    }
+
+    /// Says what came of loading, if that was asked for.
+    pub fn explain_outcome(&self, model: &Model) {
+        if self.explain_load {
+            explain_load::outcome(model);
+        }
+    }
 }
 
 fn threads(text: &str) -> Result<usize, String> {
@@ -36,8 +110,12 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
         return Err(Stop::Usage(format!("this CPU cannot run the {isa} kernels")));
     }
     check_path(path)?;
-    let options = OpenOptions { threads: args.threads, isa: args.isa };
-    Ok(Model::open(path, &options).map_err(|error| explain(path, anyhow!(error)))?)
+    let model = Model::open(path, &args.options());
+    let model = model.map_err(|error| explain(path, anyhow!(error)))?;
+    if args.explain_load {
+        explain_load::decision(&model);
+    }
+    Ok(model)
 }
 
 /// Finds what is wrong with a path before any reader of formats sees it.

@@ -121,6 +121,12 @@ pub enum ModelError {
     },
 }
 
+impl From<LoadError> for ModelError {
+    fn from(error: LoadError) -> ModelError {
+        ModelError::Load(Arc::new(error))
+    }
+}
+
 /// Why hyper-parameters make no model.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]

@@ -124,10 +124,7 @@ impl<'m> Net<'m> {
             blocks: blocks.collect(),
             output_norm: &weights.output_norm,
             output: &weights.output,
-            output_section: match weights.tied {
-                true => arrival::EMBEDDING,
-                false => arrival::output(config.layers),
-            },
+            output_section: model.store().output_section(),
             ropes: [
                 Some(RopeTable::new(&config.rope)),
                 config.local.as_ref().map(|local| RopeTable::new(&local.rope)),

@@ -30,7 +30,7 @@ mod weights;
 pub use config::{Architecture, Config};
 pub use error::ModelError;
 pub use generate::{Finish, GenerateOptions, Generated, generate};
-pub use load::LoadError;
+pub use load::{Load, LoadError, LoadReport, Repack};
 pub use open::{Model, OpenOptions, OpenTimings};
 pub use pool::Pool;
 pub use session::{Session, SessionOptions};

@@ -1,9 +1,8 @@
 //! Opening a model: map, parse, check, and build the tokenizer, with as little waiting as can be.
 //!
-//! The tokenizer is built on a thread of its own while this one checks the tensors; a third thread
-//! brings the weights into this process's page tables in the order in which the forward pass will
-//! read them, and goes on doing so after [`Model::open`] has returned. Nothing here reads the
-//! weights themselves.
+//! The tokenizer is built on a thread of its own while this one checks the tensors; others bring the
+//! weights in the order in which the forward pass will read them (see [`crate::load`]), and go on
+//! doing so after [`Model::open`] has returned. Nothing here waits for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,18 +17,39 @@ use alight_pages::Map;
 use crate::chat::ChatTemplate;
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::load::{Loader, Store};
+use crate::load::{Load, LoadReport, Loader, Repack, Store, Wanted};
 use crate::pool::Pool;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
 
 /// How to open a model.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// Threads of the token loop; `None`: [`Pool::default_threads`].
     pub threads: Option<usize>,
     /// The tier of kernels; `None`: the best that this CPU has.
     pub isa: Option<Isa>,
+    /// How the weights come from the files.
+    pub load: Load,
+    /// Whether they are packed on the way.
+    pub repack: Repack,
+    /// Whether pages of a map are given back when their contents have been packed.
+    pub reclaim: bool,
+    /// Whether what a step reads is locked in memory once it is there.
+    pub lock: bool,
+}
+
+impl Default for OpenOptions {
+    fn default() -> OpenOptions {
+        OpenOptions {
+            threads: None,
+            isa: None,
+            load: Load::Auto,
+            repack: Repack::Auto,
+            reclaim: true,
+            lock: false,
+        }
+    }
 }
 
 /// Where the time of [`Model::open`] went. `tokenizer` overlaps with `weights`.
@@ -97,7 +117,17 @@ impl Model {
             .map_err(|source| ModelError::Split { path: path.into(), source })?;
         if names.len() == 1 {
             let keep = vec![Arc::clone(&first)];
-            return Model::assemble(path, keep, vec![header], &names, isa, pool, timings, began);
+            return Model::assemble(
+                path,
+                keep,
+                vec![header],
+                &names,
+                options,
+                isa,
+                pool,
+                timings,
+                began,
+            );
         }
         let mut maps = Vec::with_capacity(names.len());
         for name in &names {
@@ -110,7 +140,7 @@ impl Model {
         timings.header += clock.elapsed();
         // The headers borrow from maps that move into the model: from clones of their Arcs.
         let keep = maps.clone();
-        Model::assemble(path, keep, headers, &names, isa, pool, timings, began)
+        Model::assemble(path, keep, headers, &names, options, isa, pool, timings, began)
     }
 
     /// Puts the pieces together. `headers` may borrow from maps that are alive elsewhere.
@@ -120,6 +150,7 @@ impl Model {
         maps: Vec<Arc<Map>>,
         headers: Vec<Gguf<'_>>,
         names: &[String],
+        options: &OpenOptions,
         isa: Isa,
         pool: Pool,
         mut timings: OpenTimings,
@@ -134,7 +165,7 @@ impl Model {
             let tokenizer = thread::Builder::new()
                 .name("alight-vocab".into())
                 .spawn_scoped(scope, || vocabulary(gguf));
-            let checked = check(path, gguf, &catalog, &maps);
+            let checked = check(path, gguf, &catalog, &maps, options);
             let built = match tokenizer {
                 Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
                 // The system gives no more threads.
@@ -156,6 +187,9 @@ impl Model {
         };
         let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
         drop(headers);
+        if options.reclaim {
+            checked.loader.give_back_headers();
+        }
         timings.total = began.elapsed();
         Ok(Model {
             loader: checked.loader,
@@ -254,7 +288,12 @@ impl Model {
 
     /// Where the time of opening went.
     pub fn timings(&self) -> OpenTimings {
-        OpenTimings { load: self.loader.took(), ..self.timings }
+        OpenTimings { load: self.loader.report().took, ..self.timings }
+    }
+
+    /// How the weights come: the facts, the choice and its reason, and what has happened so far.
+    pub fn load_report(&self) -> LoadReport {
+        self.loader.report()
     }
 
     /// Returns when the weights are where they are going to stay: nothing that a step reads has to
@@ -305,15 +344,18 @@ fn check(
     gguf: &Gguf<'_>,
     catalog: &Catalog<'_>,
     maps: &[Arc<Map>],
+    options: &OpenOptions,
 ) -> Result<Checked, ModelError> {
     let clock = Instant::now();
     let path = || -> PathBuf { path.into() };
     let mut config =
         Config::from_gguf(gguf).map_err(|source| ModelError::Config { path: path(), source })?;
-    let weights = Weights::load(&mut config, catalog, maps)
+    let mut weights = Weights::load(&mut config, catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
-    let (store, loader) = Loader::start(maps.to_vec(), &weights);
+    let OpenOptions { load, repack, reclaim, lock, .. } = *options;
+    let wanted = Wanted { load, repack, reclaim, lock };
+    let (store, loader) = Loader::start(maps.to_vec(), &mut weights, wanted)?;
     Ok(Checked { config, weights, store, loader, took })
 }
 

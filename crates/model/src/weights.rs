@@ -4,6 +4,7 @@
 //! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
 
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use alight_formats::GgmlType;
@@ -57,6 +58,29 @@ impl MatrixRef {
         (self.ty, self.layout)
     }
 
+    /// Output features.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input features.
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Where it is, or will be.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Says where it will be.
+    pub(crate) fn moved(&mut self, place: Place) {
+        self.place = place;
+        if let Place::Tiles(_) = place {
+            self.layout = Layout::Tiles;
+        }
+    }
+
     /// Where it lies in the files: shard and bytes.
     pub(crate) fn source(&self) -> (usize, Range<usize>) {
         (self.shard, self.bytes.clone())
@@ -93,6 +117,11 @@ impl LayerRef {
     pub(crate) fn matrices(&self) -> [&MatrixRef; 7] {
         [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
     }
+
+    pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 7] {
+        let LayerRef { q, k, v, o, gate, up, down, .. } = self;
+        [q, k, v, o, gate, up, down]
+    }
 }
 
 /// All weights of a model.
@@ -109,6 +138,13 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
+    /// Every matrix once.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
+        let layers = self.layers.iter().flat_map(|layer| layer.matrices());
+        let output = (!self.tied).then_some(&self.output);
+        [&self.embed].into_iter().chain(layers).chain(output)
+    }
+
     /// Finds and checks every tensor; puts the factors of `rope_freqs` into `config`.
     ///
     /// # Errors
@@ -251,7 +287,14 @@ impl Finder<'_, '_> {
             expected: "F32, F16 or BF16".into(),
         })?;
         let mut out = vec![0.0; len];
-        dequantize_row(ty, &self.maps[shard].bytes()[info.range()], &mut out);
+        // Read, not mapped: a fault would bring the neighbourhood in as well, of each of a hundred
+        // vectors of a file that may not be in the page cache. Where that fails, the map says why.
+        let (map, range) = (&self.maps[shard], info.range());
+        let mut bytes = vec![0; range.len()];
+        if map.file().read_exact_at(&mut bytes, range.start as u64).is_err() {
+            bytes.copy_from_slice(&map.bytes()[range]);
+        }
+        dequantize_row(ty, &bytes, &mut out);
         if let Some(index) = out.iter().position(|v| !v.is_finite()) {
             let found = out[index];
             let expected = "a finite number";

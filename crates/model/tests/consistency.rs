@@ -19,7 +19,11 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
 }
 
 fn open(path: &std::path::Path, threads: usize, isa: Isa) -> Model {
-    Model::open(path, &OpenOptions { threads: Some(threads), isa: Some(isa) }).unwrap()
+    Model::open(
+        path,
+        &OpenOptions { threads: Some(threads), isa: Some(isa), ..OpenOptions::default() },
+    )
+    .unwrap()
 }
 
 #[test]

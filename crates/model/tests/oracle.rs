@@ -192,7 +192,7 @@ fn check(spec: &Spec, length: usize, one: f32, many: f32) {
     let size = expected.iter().flatten().fold(0f32, |m, x| m.max(x.abs()));
     assert!(size > 0.5, "the model says nothing: {size}");
     for isa in Isa::available() {
-        let options = OpenOptions { threads: Some(3), isa: Some(isa) };
+        let options = OpenOptions { threads: Some(3), isa: Some(isa), ..OpenOptions::default() };
         let model = Model::open(&path, &options).unwrap();
         let close = |what: &str, position: usize, logits: &[f32], tolerance: f32| {
             let off = distance(logits, &expected[position]) / size;

@@ -125,7 +125,7 @@ fn new_slot() -> &'static Slot {
 }
 
 /// Bytes of a page.
-pub(crate) fn page_size() -> usize {
+pub fn page_size() -> usize {
     match PAGE.load(SeqCst) {
         0 => {
             // SAFETY: asks for a constant of the system.

@@ -1,6 +1,7 @@
 //! Private memory for copies of weights: large, zero, and free until it is touched.
 
 use std::io;
+use std::ops::Range;
 use std::ptr::{self, NonNull};
 
 use thiserror::Error;
@@ -161,13 +162,24 @@ impl Region {
     /// # Errors
     /// RLIMIT_MEMLOCK or the machine's memory does not allow it.
     pub fn lock(&self) -> Result<(), LockError> {
-        if self.len == 0 {
+        self.lock_range(0..self.len)
+    }
+
+    /// As [`lock`](Region::lock), only the pages of `range`. What reaches past the end is cut.
+    ///
+    /// # Errors
+    /// As [`lock`](Region::lock).
+    pub fn lock_range(&self, range: Range<usize>) -> Result<(), LockError> {
+        let (start, end) = (range.start, range.end.min(self.len));
+        if start >= end {
             return Ok(());
         }
-        // SAFETY: memory of ours; locking changes no contents.
-        match unsafe { libc::mlock(self.start.as_ptr().cast(), self.len) } {
+        let page = crate::fault::page_size();
+        let start = start / page * page;
+        // SAFETY: within memory of ours, from the start of a page on; locking changes no contents.
+        match unsafe { libc::mlock(self.start.as_ptr().add(start).cast(), end - start) } {
             0 => Ok(()),
-            _ => Err(LockError::last(self.len)),
+            _ => Err(LockError::last(end - start)),
         }
     }
 }

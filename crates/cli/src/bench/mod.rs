@@ -158,6 +158,7 @@ pub fn main(args: BenchArgs) -> Outcome {
         out.write_all(report.human().as_bytes())?;
     }
     out.flush()?;
+    common.engine.explain_outcome(&model);
     Ok(())
 }
 

@@ -174,6 +174,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes())?;
     out.flush()?;
+    args.engine.explain_outcome(&model);
     Ok(())
 }
 

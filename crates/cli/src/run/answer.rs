@@ -9,6 +9,7 @@ use alight_model::tokenizer::StreamDecoder;
 use alight_model::{Finish, GenerateOptions, Session, generate};
 use anyhow::anyhow;
 
+use crate::account::{self, Faults};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
@@ -39,6 +40,8 @@ pub struct Answer {
     pub prompt: Duration,
     /// When each token had been written out.
     pub written: Vec<Instant>,
+    /// Page faults up to the first token.
+    pub first_faults: Option<Faults>,
 }
 
 impl Answer {
@@ -73,6 +76,7 @@ pub fn answer(
         prompt_tokens: prompt.len(),
         prompt: Duration::ZERO,
         written: Vec::new(),
+        first_faults: None,
     };
     let room = session.context().saturating_sub(session.position());
     // A prompt that does not fit goes to `generate` whole: its error has the right numbers.
@@ -105,6 +109,9 @@ pub fn answer(
         answer.text.push_str(piece);
         answer.tokens.push(id);
         answer.written.push(Instant::now());
+        if answer.written.len() == 1 {
+            answer.first_faults = account::faults();
+        }
         match sent {
             Ok(()) if !interrupt.pressed() => ControlFlow::Continue(()),
             Ok(()) => ControlFlow::Break(()),

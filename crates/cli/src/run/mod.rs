@@ -167,6 +167,7 @@ pub fn main(args: RunArgs, started: Instant) -> Outcome {
     }
     out.write_all(b"\n")?;
     out.flush()?;
+    args.engine.explain_outcome(&model);
     if args.stats {
         say::plain(&report::human(&model, &answer, started, "start of the process"));
     }

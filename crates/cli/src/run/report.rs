@@ -7,6 +7,7 @@ use alight_model::{Finish, Model};
 use serde::Serialize;
 
 use super::answer::Answer;
+use crate::account::{self, Memory};
 use crate::units;
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
@@ -25,6 +26,49 @@ pub struct Line<'a> {
     threads: usize,
     isa: String,
     timings: Timings,
+    load: Load,
+    /// In bytes, at the end; null where the system does not tell.
+    memory: Memory,
+    faults: FaultCounts,
+    /// Bytes that this process made the system read from disks; null where it does not tell.
+    bytes_read: Option<u64>,
+}
+
+/// How the weights came.
+#[derive(Debug, Serialize)]
+struct Load {
+    /// `mmap`, `direct` or `read`.
+    method: &'static str,
+    /// Why, in one sentence.
+    reason: String,
+    /// What issued the reads, `io_uring` or `threads`; null if the file is only mapped.
+    engine: Option<String>,
+    /// Whether the page cache was bypassed.
+    direct: bool,
+    /// Whether matrices were packed, why or why not, and how many.
+    repack: bool,
+    repack_reason: String,
+    packed: usize,
+    bytes_repacked: u64,
+    bytes_given_back: u64,
+    /// Bytes of weights that were read into memory of this process.
+    bytes_read: u64,
+    bytes_locked: u64,
+    /// From the start of the load to its end; null if it was not over.
+    seconds: Option<f64>,
+    /// How long the prompt and the answer waited for weights.
+    waited_seconds: f64,
+    /// What could not be had, in words.
+    fallbacks: Vec<String>,
+}
+
+/// Page faults of the process; null where the system does not tell.
+#[derive(Debug, Serialize)]
+struct FaultCounts {
+    minor: Option<u64>,
+    major: Option<u64>,
+    /// Of these, after the first token was written; null if there was none.
+    major_after_first_token: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -98,6 +142,41 @@ pub fn json<'a>(
             total_ms: answer.written.last().map_or_else(|| ms(started.elapsed()), since),
             token_ms: answer.steps().map(ms).collect(),
         },
+        load: load(model),
+        memory: account::memory(),
+        faults: faults(answer),
+        bytes_read: account::bytes_read(),
+    }
+}
+
+fn load(model: &Model) -> Load {
+    let report = model.load_report();
+    Load {
+        method: report.method().name(),
+        reason: report.reason().to_owned(),
+        engine: report.engine.map(|engine| engine.to_string()),
+        direct: report.direct,
+        repack: report.repack,
+        packed: report.packed,
+        bytes_repacked: report.bytes_repacked,
+        bytes_given_back: report.bytes_given_back,
+        bytes_read: report.bytes_read,
+        bytes_locked: report.bytes_locked,
+        seconds: report.took.map(|took| took.as_secs_f64()),
+        waited_seconds: report.waited.as_secs_f64(),
+        fallbacks: report.fallbacks.iter().map(ToString::to_string).collect(),
+        repack_reason: report.repack_reason,
+    }
+}
+
+fn faults(answer: &Answer) -> FaultCounts {
+    let now = account::faults();
+    FaultCounts {
+        minor: now.map(|faults| faults.minor),
+        major: now.map(|faults| faults.major),
+        major_after_first_token: now
+            .zip(answer.first_faults)
+            .map(|(now, then)| now.major.saturating_sub(then.major)),
     }
 }
 

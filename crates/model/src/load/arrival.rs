@@ -46,7 +46,6 @@ pub(crate) struct Arrival {
     waited: AtomicU64,
 }
 
-#[allow(dead_code)] // the rest of the load path comes next
 impl Arrival {
     /// A load that brings `missing[section]` pieces.
     pub(super) fn new(missing: &[u32]) -> Arrival {
@@ -114,16 +113,6 @@ impl Arrival {
         }
     }
 
-    /// Whether nothing is missing any more.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete.load(Ordering::Acquire)
-    }
-
-    /// Whether the load has ended.
-    pub(super) fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
-    }
-
     /// Counts a piece of `section`, which has been written.
     pub(super) fn arrived(&self, section: usize) {
         // AcqRel: who counts the last piece passes on what the others wrote before theirs.
@@ -176,11 +165,11 @@ mod tests {
             assert!(!one.is_finished() && !two.is_finished());
             arrival.arrived(1);
             one.join().unwrap().unwrap();
-            assert!(!two.is_finished() && !arrival.is_complete());
+            assert!(!two.is_finished() && !arrival.complete.load(Ordering::Relaxed));
             arrival.arrived(2);
             two.join().unwrap().unwrap();
         });
-        assert!(arrival.is_complete() && !arrival.is_over());
+        assert!(arrival.complete.load(Ordering::Relaxed));
         assert!(arrival.waited() >= Duration::from_millis(5));
     }
 
@@ -211,6 +200,6 @@ mod tests {
             }
             waiting.join().unwrap().unwrap();
         });
-        assert!(arrival.is_complete());
+        assert!(arrival.complete.load(Ordering::Relaxed));
     }
 }

@@ -1,6 +1,10 @@
 //! Why weights did not come. Every message names the file or the limit that it is about.
 
-use alight_pages::MapError;
+use std::io;
+use std::path::PathBuf;
+
+use alight_pages::transfer::TransferError;
+use alight_pages::{LockError, MapError, RegionError};
 use thiserror::Error;
 
 /// Why a load failed. It comes out of the first step that needs what is missing, and of every step
@@ -11,7 +15,34 @@ pub enum LoadError {
     /// A mapped file has shrunk or cannot be read.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The model is being dropped. Nobody is left to see it.
+    /// A file cannot be read, or ends too early.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// A file cannot be looked at.
+    #[error("{}: cannot look at it: {source}", path.display())]
+    Facts {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// There is no memory for a copy of the weights.
+    #[error("{}: {source}; --load mmap --repack off needs no copy", path.display())]
+    Memory {
+        /// The file.
+        path: PathBuf,
+        /// How much was wanted.
+        source: RegionError,
+    },
+    /// The weights cannot be kept in memory.
+    #[error("{}: --lock: {source}", path.display())]
+    Lock {
+        /// The file.
+        path: PathBuf,
+        /// How much was to be locked, the limit, and what to do.
+        source: LockError,
+    },
+    /// The load has ended without bringing everything: the model is being dropped, or a bug of ours.
     #[error("the load was stopped")]
     Stopped,
 }

@@ -1,30 +1,67 @@
 //! Bringing the weights to where the kernels read them, while the forward pass follows.
 //!
-//! A [`Plan`] says which pieces of the files are brought in which order; a thread of its own (and
-//! its helpers) carries it out; [`Arrival`] is the gate at which the forward pass waits for what is
-//! not there yet. Weights that lie in a warm map are not waited for: they come by the page tables
+//! For each file the policy of `pages` decides from the facts how it is read. A [`Plan`] says where
+//! each matrix will be and which pieces of the files are brought in which order; a thread of its own
+//! (and its helpers) carries it out; [`Arrival`] is the gate at which the forward pass waits for what
+//! is not there yet. Weights that lie in a warm map are not waited for: they come by the page tables
 //! being filled ahead, or by faults.
+//!
+//! Invariants:
+//! - A weight is in one place: in the map, or in an image of the file, or packed. While weights are
+//!   packed from a map, its pages are given back piece by piece.
+//! - A piece is written by one thread, once, before it is counted; it is read only behind the gate.
+//! - A load that fails is an error of the next step, and of every one after that. Dropping a
+//!   [`Loader`] ends the load within a few pieces.
 
 pub(crate) mod arrival;
+mod bring;
 mod error;
 mod plan;
+mod reclaim;
+mod report;
 mod store;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use alight_pages::Map;
+pub use alight_pages::Load;
+use alight_pages::{Facts, How, Map, Wish, choose};
 
 pub(crate) use arrival::Arrival;
 pub use error::LoadError;
-use plan::Plan;
+use plan::{Plan, Way};
+use reclaim::Reclaim;
+pub use report::{FileReport, LoadReport};
 pub(crate) use store::{Place, Store};
 
 use crate::error::ModelError;
-use crate::weights::Weights;
+use crate::weights::{MatrixRef, Weights};
+
+/// Whether matrices are packed on their way into memory: another order of the same bits, which the
+/// kernels read faster, in memory of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Repack {
+    /// Where the weights are copied anyway.
+    #[default]
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
+}
+
+/// How the weights are to come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) load: Load,
+    pub(crate) repack: Repack,
+    /// Give back what was packed.
+    pub(crate) reclaim: bool,
+    /// Lock what a step reads.
+    pub(crate) lock: bool,
+}
 
 /// A load that goes on in the background, and ends with this.
 pub(crate) struct Loader {
@@ -35,28 +72,70 @@ pub(crate) struct Loader {
 struct Shared {
     store: Arc<Store>,
     stop: AtomicBool,
-    took: Mutex<Option<Duration>>,
+    /// By file, where pages are given back.
+    reclaim: Vec<Option<Reclaim>>,
+    repacked: AtomicU64,
+    /// By file, where the first weights begin.
+    headers: Vec<usize>,
+    /// What to lock when all is there.
+    lock: Vec<MatrixRef>,
+    report: Mutex<LoadReport>,
 }
 
 impl Loader {
     /// Decides where the weights go, says so in `weights`, and starts to bring them.
-    pub(crate) fn start(maps: Vec<Arc<Map>>, weights: &Weights) -> (Arc<Store>, Loader) {
-        let plan = Plan::new(weights);
+    ///
+    /// # Errors
+    /// A file cannot be looked at, or there is no memory for a copy.
+    pub(crate) fn start(
+        maps: Vec<Arc<Map>>,
+        weights: &mut Weights,
+        wanted: Wanted,
+    ) -> Result<(Arc<Store>, Loader), LoadError> {
+        let report = decide(&maps, weights, wanted)?;
+        let way =
+            |file: &FileReport| Way { how: file.choice.method, prefetch: file.choice.prefetch };
+        let ways: Vec<Way> = report.files.iter().map(way).collect();
+        let mut plan = Plan::new(weights, &ways, report.repack);
+        if wanted.lock {
+            plan.seal();
+        }
+        let pieces = |shard| plan.jobs.iter().filter(move |job| job.shard == shard);
+        let packs = |job: &&plan::Job| matches!(job.work, plan::Work::Pack { .. });
+        let reclaim = maps.iter().enumerate().map(|(shard, map)| {
+            let from_map = ways[shard].how == How::Mmap && pieces(shard).any(|job| packs(&job));
+            (wanted.reclaim && from_map).then(|| {
+                let pending = pieces(shard).filter(packs).map(|job| job.source.clone());
+                Reclaim::new(pending, &plan.kept[shard], map.len())
+            })
+        });
+        let reclaim = reclaim.collect();
+        let mut headers: Vec<usize> = maps.iter().map(|map| map.len()).collect();
+        for matrix in weights.matrices() {
+            let (shard, bytes) = matrix.source();
+            headers[shard] = headers[shard].min(bytes.start);
+        }
         let arrival = Arrival::new(&plan.missing);
-        let store = Arc::new(Store::new(maps, arrival));
+        let store = Arc::new(Store::new(maps, &plan, arrival)?);
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
             stop: AtomicBool::new(false),
-            took: Mutex::new(None),
+            reclaim,
+            repacked: AtomicU64::new(0),
+            headers,
+            lock: if wanted.lock { weights.matrices().cloned().collect() } else { Vec::new() },
+            report: Mutex::new(LoadReport { packed: plan.packed, ..report }),
         });
         let theirs = Arc::clone(&shared);
+        let plan = Arc::new(plan);
+        let (its_plan, its_ways) = (Arc::clone(&plan), ways.clone());
         let thread = std::thread::Builder::new().name("alight-load".into());
-        let thread = thread.spawn(move || theirs.bring(&plan));
+        let thread = thread.spawn(move || theirs.bring(&its_plan, &its_ways));
         if thread.is_err() {
-            // The system gives no more threads: pages come when touched.
-            store.arrival().end();
+            // The system gives no more threads: then here and now.
+            shared.bring(&plan, &ways);
         }
-        (store, Loader { shared, thread: thread.ok() })
+        Ok((store, Loader { shared, thread: thread.ok() }))
     }
 
     /// Returns when everything is where it is going to stay.
@@ -64,28 +143,134 @@ impl Loader {
         self.shared.store.arrival().wait_over()
     }
 
-    /// How long it took, if it is over.
-    pub(crate) fn took(&self) -> Option<Duration> {
-        *self.shared.took.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What was decided, and what has happened so far.
+    pub(crate) fn report(&self) -> LoadReport {
+        let shared = &self.shared;
+        let report = shared.report().clone();
+        LoadReport {
+            bytes_repacked: shared.repacked.load(Ordering::Relaxed),
+            bytes_given_back: shared.reclaim.iter().flatten().map(Reclaim::given).sum(),
+            waited: shared.store.arrival().waited(),
+            ..report
+        }
+    }
+
+    /// Gives back the pages of headers, which nobody reads any more, of files whose weights were
+    /// copied.
+    pub(crate) fn give_back_headers(&self) {
+        for (shard, map) in self.shared.store.maps().iter().enumerate() {
+            if !self.shared.store.in_use(shard) {
+                map.give_back(0..self.shared.headers[shard]);
+            }
+        }
+    }
+}
+
+/// What is known of the files, and what follows from it.
+fn decide(maps: &[Arc<Map>], weights: &Weights, wanted: Wanted) -> Result<LoadReport, LoadError> {
+    let mut facts = Vec::with_capacity(maps.len());
+    for map in maps {
+        let of = |source| LoadError::Facts { path: map.path().into(), source };
+        facts.push(Facts::of(map.file()).map_err(of)?);
+    }
+    let (mut bytes, mut packable) = (vec![0u64; maps.len()], false);
+    for matrix in weights.matrices() {
+        bytes[matrix.source().0] += matrix.len();
+        packable |= Plan::packable(matrix);
+    }
+    // All of them share the memory.
+    let all = bytes.iter().sum();
+    let choices = |copied| {
+        let wish = Wish { load: wanted.load, copied, weights: all };
+        facts.iter().map(|facts| choose(facts, &wish)).collect::<Vec<_>>()
+    };
+    let mut choice = choices(wanted.repack == Repack::On && packable);
+    let copied = choice.iter().any(|choice| choice.method != How::Mmap);
+    let (repack, reason) = match wanted.repack {
+        _ if !packable => (false, "No matrix has a packed form that it is not in already."),
+        Repack::On => (true, "--repack on was given."),
+        Repack::Off => (false, "--repack off was given."),
+        Repack::Auto if copied => (true, "The weights are copied anyway."),
+        Repack::Auto => (false, "The weights are used in place, without a copy."),
+    };
+    if wanted.repack == Repack::Auto && repack {
+        choice = choices(true);
+    }
+    let files = maps.iter().zip(bytes).zip(facts.iter().zip(choice));
+    let files = files.map(|((map, weights), (facts, choice))| FileReport {
+        path: map.path().into(),
+        weights,
+        facts: facts.clone(),
+        choice,
+    });
+    Ok(LoadReport {
+        files: files.collect(),
+        repack,
+        repack_reason: reason.to_owned(),
+        packed: 0,
+        bytes_repacked: 0,
+        bytes_given_back: 0,
+        bytes_read: 0,
+        bytes_locked: 0,
+        engine: None,
+        direct: false,
+        fallbacks: Vec::new(),
+        took: None,
+        waited: std::time::Duration::ZERO,
+    })
+}
+
+/// Says that a load is over, whatever ended it.
+struct Over<'a>(&'a Arrival);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail(LoadError::Stopped);
+        }
+        self.0.end();
     }
 }
 
 impl Shared {
     /// The thread's life.
-    fn bring(&self, plan: &Plan) {
+    fn bring(&self, plan: &Plan, ways: &[Way]) {
         let began = Instant::now();
-        for job in &plan.jobs {
-            // A file that has shrunk is noticed by the next check of the map.
-            let map = &self.store.maps()[job.shard];
-            if self.stop.load(Ordering::Relaxed) || map.populate(job.source.clone()).is_err() {
-                break;
-            }
-            if let Some(section) = job.section {
-                self.store.arrival().arrived(section);
-            }
+        let arrival = self.store.arrival();
+        let over = Over(arrival);
+        let result = self.carry_out(plan, ways).and_then(|()| self.lock_all());
+        match result {
+            Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section)),
+            Err(error) => arrival.fail(error),
         }
-        *self.took.lock().unwrap_or_else(PoisonError::into_inner) = Some(began.elapsed());
-        self.store.arrival().end();
+        self.report().took = Some(began.elapsed());
+        drop(over);
+    }
+
+    /// Locks what a step reads, if that is wanted.
+    fn lock_all(&self) -> Result<(), LoadError> {
+        let mut bytes = 0;
+        for matrix in &self.lock {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(LoadError::Stopped);
+            }
+            let (shard, range) = matrix.source();
+            let map = &self.store.maps()[shard];
+            bytes += range.len() as u64;
+            let locked = match (matrix.place(), self.store.image(shard), self.store.tiles()) {
+                (Place::Tiles(at), _, Some(tiles)) => tiles.lock_range(at..at + range.len()),
+                (Place::Image, Some(image), _) => image.lock_range(range),
+                _ => map.lock(range),
+            };
+            let named = |source| LoadError::Lock { path: map.path().into(), source };
+            locked.map_err(named)?;
+        }
+        self.report().bytes_locked = bytes;
+        Ok(())
+    }
+
+    fn report(&self) -> MutexGuard<'_, LoadReport> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,12 +1,34 @@
-//! What a load has to do: pieces of the files, in the order in which the forward pass reads them.
+//! What a load has to do: pieces of the files, in the order in which the forward pass reads them,
+//! and where each matrix will be.
 
 use std::ops::Range;
 
-use super::arrival;
-use crate::weights::Weights;
+use alight_kernels::tiles::{self, TILE_ROWS};
+use alight_kernels::{Layout, WeightType};
+use alight_pages::{How, Prefetch};
 
-/// Pages of a map that are asked for at a time; between two of them a load can be stopped.
-const STEP: usize = 16 << 20;
+use super::arrival;
+use super::store::Place;
+use crate::weights::{MatrixRef, Weights};
+
+/// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
+const WARM_STEP: usize = 16 << 20;
+/// Bytes that one of the threads ahead of a cold map brings at a time.
+const COLD_STEP: usize = 2 << 20;
+/// Bytes that are read at a time into an image of the file.
+const COPY_STEP: usize = 2 << 20;
+/// Bytes that are packed at a time, about: whole tiles.
+const PACK_STEP: usize = 1 << 20;
+/// Where packed matrices begin in their region: at whole cache lines, two by two.
+const ALIGN: usize = 128;
+
+/// How one file is read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) how: How,
+    /// What is done to the map where weights stay in it.
+    pub(super) prefetch: Prefetch,
+}
 
 /// A piece of a file and what becomes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +39,18 @@ pub(super) struct Job {
     pub(super) source: Range<usize>,
     /// Who waits for it; `None`: nobody.
     pub(super) section: Option<usize>,
+    pub(super) work: Work,
+}
+
+/// What becomes of a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// It stays in the map; its pages are brought in.
+    Touch,
+    /// It goes to the same offset in the image of its file.
+    Copy,
+    /// Whole tiles of a matrix: packed, they go to this offset in the region of tiles.
+    Pack { ty: WeightType, cols: usize, to: usize },
 }
 
 /// A load.
@@ -26,41 +60,164 @@ pub(super) struct Plan {
     pub(super) jobs: Vec<Job>,
     /// Pieces of each section that the forward pass has to wait for.
     pub(super) missing: Vec<u32>,
+    /// Bytes of the region of packed matrices.
+    pub(super) tiles: usize,
+    /// Matrices that are packed, and their bytes.
+    pub(super) packed: usize,
+    pub(super) packed_bytes: u64,
+    /// The files' bytes that stay where the map shows them, by file.
+    pub(super) kept: Vec<Vec<Range<usize>>>,
+    /// Which files need an image.
+    pub(super) images: Vec<bool>,
+    /// Behind which gate the output matrix is.
+    pub(super) output_section: usize,
+    /// One piece of this section is not a job: that all memory is locked.
+    pub(super) sealed: Option<usize>,
 }
 
 impl Plan {
-    /// Weights that stay in the map: the layers in order, the output, and at last the embedding,
-    /// of which a step reads a row.
-    pub(super) fn new(weights: &Weights) -> Plan {
-        let mut jobs = Vec::new();
-        let layers = weights.layers.iter().map(|layer| layer.matrices().to_vec());
-        let sections = layers.chain([vec![&weights.output], vec![&weights.embed]]);
-        for matrices in sections {
-            let places = matrices.into_iter().map(|matrix| matrix.source());
-            for (shard, run) in runs(places) {
-                let end = run.end;
-                jobs.extend(run.step_by(STEP).map(|at| {
-                    let source = at..end.min(at + STEP);
-                    Job { shard, source, section: None }
-                }));
+    /// Decides where every matrix goes, and says so in `weights`. `ways` are those of the files.
+    pub(super) fn new(weights: &mut Weights, ways: &[Way], repack: bool) -> Plan {
+        let layers = weights.layers.len();
+        let mut plan = Plan {
+            missing: vec![0; arrival::output(layers) + 1],
+            kept: vec![Vec::new(); ways.len()],
+            images: vec![false; ways.len()],
+            output_section: arrival::output(layers),
+            ..Plan::default()
+        };
+        // The embedding is copied first, because the first token needs a row of it. Where it stays in
+        // the map it comes last: nobody waits for the few rows that are needed. An embedding that is
+        // not the output too is not packed: rows of tiles are slower to read, and nothing else reads it.
+        let tied = weights.tied;
+        plan.settle(&mut weights.embed, ways, repack && tied);
+        let embedding_in_map = weights.embed.place() == Place::Map;
+        if !embedding_in_map {
+            plan.section(&[&weights.embed], ways, Some(arrival::EMBEDDING));
+        }
+        for (i, layer) in weights.layers.iter_mut().enumerate() {
+            for matrix in layer.matrices_mut() {
+                plan.settle(matrix, ways, repack);
+            }
+            plan.section(&layer.matrices(), ways, Some(arrival::layer(i)));
+        }
+        if !tied {
+            plan.settle(&mut weights.output, ways, repack);
+            plan.section(&[&weights.output], ways, Some(arrival::output(layers)));
+        } else {
+            weights.output = weights.embed.clone();
+            match embedding_in_map {
+                true => plan.section(&[&weights.output], ways, Some(arrival::output(layers))),
+                false => plan.output_section = arrival::EMBEDDING,
             }
         }
-        jobs.dedup();
-        Plan { jobs, missing: vec![0; arrival::output(weights.layers.len()) + 1] }
+        if embedding_in_map && !tied {
+            plan.section(&[&weights.embed], ways, None);
+        }
+        plan
+    }
+
+    /// All memory will be locked at the end. The last layer opens after that, so that no step can miss
+    /// that it fails.
+    pub(super) fn seal(&mut self) {
+        let last = self.missing.len() - 2;
+        self.missing[last] += 1;
+        self.sealed = Some(last);
+    }
+
+    /// Whether a matrix could be packed.
+    pub(super) fn packable(matrix: &MatrixRef) -> bool {
+        let (ty, layout) = matrix.kind();
+        layout == Layout::Rows && tiles::packable(ty, matrix.rows(), matrix.cols())
+    }
+
+    /// Decides where one matrix goes.
+    fn settle(&mut self, matrix: &mut MatrixRef, ways: &[Way], repack: bool) {
+        let (shard, bytes) = matrix.source();
+        if repack && Plan::packable(matrix) {
+            let at = self.tiles.next_multiple_of(ALIGN);
+            self.tiles = at + bytes.len();
+            self.packed += 1;
+            self.packed_bytes += bytes.len() as u64;
+            matrix.moved(Place::Tiles(at));
+        } else if ways[shard].how == How::Mmap {
+            self.kept[shard].push(bytes);
+            matrix.moved(Place::Map);
+        } else {
+            self.images[shard] = true;
+            matrix.moved(Place::Image);
+        }
+    }
+
+    /// Adds the pieces of matrices that are waited for together.
+    fn section(&mut self, matrices: &[&MatrixRef], ways: &[Way], section: Option<usize>) {
+        let before = self.jobs.len();
+        let at = |place: Place| matrices.iter().filter(move |m| m.place() == place);
+        // Padding and norms between matrices are brought along.
+        for (shard, run) in runs(at(Place::Map).map(|m| m.source()), 64 << 10) {
+            let (step, section) = match ways[shard].prefetch {
+                Prefetch::None => continue,
+                Prefetch::Populate => (WARM_STEP, None),
+                Prefetch::ReadThreads(_) => (COLD_STEP, section),
+            };
+            self.cut(shard, run, step, section, Work::Touch);
+        }
+        // Not here: they might be part of another piece, and nothing may be written twice.
+        for (shard, run) in runs(at(Place::Image).map(|m| m.source()), 0) {
+            self.cut(shard, run, COPY_STEP, section, Work::Copy);
+        }
+        for matrix in matrices {
+            let Place::Tiles(to) = matrix.place() else { continue };
+            let ((ty, _), (shard, bytes)) = (matrix.kind(), matrix.source());
+            let cols = matrix.cols();
+            let tile = bytes.len() / matrix.rows() * TILE_ROWS;
+            let step = (PACK_STEP / tile).max(1) * tile;
+            for at in bytes.clone().step_by(step) {
+                let source = at..bytes.end.min(at + step);
+                let work = Work::Pack { ty, cols, to: to + (at - bytes.start) };
+                self.jobs.push(Job { shard, source, section, work });
+            }
+        }
+        // Within a section, in the order of the files.
+        self.jobs[before..].sort_by_key(|job| (job.shard, job.source.start));
+        for job in &self.jobs[before..] {
+            if let Some(section) = job.section {
+                self.missing[section] += 1;
+            }
+        }
+    }
+
+    /// Cuts a run at multiples of `step` in the file.
+    fn cut(
+        &mut self,
+        shard: usize,
+        run: Range<usize>,
+        step: usize,
+        section: Option<usize>,
+        work: Work,
+    ) {
+        let mut at = run.start;
+        while at < run.end {
+            let end = (at + 1).next_multiple_of(step).min(run.end);
+            self.jobs.push(Job { shard, source: at..end, section, work });
+            at = end;
+        }
     }
 }
 
-/// Joins what lies side by side.
-fn runs(places: impl Iterator<Item = (usize, Range<usize>)>) -> Vec<(usize, Range<usize>)> {
-    /// Tensors with less than this between them (padding, norms) count as side by side.
-    const NEAR: usize = 64 << 10;
+/// Joins what lies side by side, with less than `near` bytes between.
+fn runs(
+    places: impl Iterator<Item = (usize, Range<usize>)>,
+    near: usize,
+) -> Vec<(usize, Range<usize>)> {
     let mut runs: Vec<(usize, Range<usize>)> = Vec::new();
     for (shard, bytes) in places {
         match runs.last_mut() {
             Some((s, run))
                 if *s == shard
-                    && bytes.start + NEAR >= run.start
-                    && bytes.start <= run.end + NEAR =>
+                    && bytes.start + near >= run.start
+                    && bytes.start <= run.end + near
+                    && (near > 0 || bytes.start == run.end) =>
             {
                 run.start = run.start.min(bytes.start);
                 run.end = run.end.max(bytes.end);
@@ -78,10 +235,21 @@ mod tests {
     #[test]
     fn neighbours_are_joined() {
         let far = 10 << 20;
+        let near = 64 << 10;
         let places = [(0, 100..200), (0, 232..300), (0, far..far + 5), (1, 0..50)];
-        assert_eq!(runs(places.into_iter()), [(0, 100..300), (0, far..far + 5), (1, 0..50)]);
+        assert_eq!(runs(places.into_iter(), near), [(0, 100..300), (0, far..far + 5), (1, 0..50)]);
         // Files that list a layer's tensors in another order than they are used.
         let places = [(0, 500..600), (0, 400..500), (0, 300..400)];
-        assert_eq!(runs(places.into_iter()), [(0, 300..600)]);
+        assert_eq!(runs(places.into_iter(), near), [(0, 300..600)]);
+        let places = [(0, 100..200), (0, 200..300), (0, 304..400), (0, 50..100)];
+        assert_eq!(runs(places.into_iter(), 0), [(0, 100..300), (0, 304..400), (0, 50..100)]);
+    }
+
+    #[test]
+    fn cuts_are_at_whole_steps_of_the_file() {
+        let mut plan = Plan::default();
+        plan.cut(2, 100..2500, 1000, Some(1), Work::Copy);
+        let ranges: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
+        assert_eq!(ranges, [100..1000, 1000..2000, 2000..2500]);
     }
 }

@@ -1,0 +1,78 @@
+//! `--explain-load`: how the weights come, in a few lines on stderr.
+
+use alight_model::Model;
+use alight_model::load::{FileReport, LoadReport};
+
+use crate::{say, units};
+
+/// What was decided, right after the model was opened.
+pub fn decision(model: &Model) {
+    let report = model.load_report();
+    for file in &report.files {
+        say::plain(&facts(file));
+        say::plain(&format!("load    {}: {}", file.choice.method.name(), file.choice.reason));
+    }
+    let repack = match report.repack {
+        true => format!("{} matrices", report.packed),
+        false => "none".to_owned(),
+    };
+    say::plain(&format!("repack  {repack}: {}", report.repack_reason));
+}
+
+/// What came of it, at the end.
+pub fn outcome(model: &Model) {
+    say::plain(&done(&model.load_report()));
+}
+
+fn facts(file: &FileReport) -> String {
+    let facts = &file.facts;
+    let source = facts.cached_source.map_or("not known", |source| source.name());
+    let align = match facts.direct {
+        Some(align) => format!("direct reads aligned to {}", align.offset),
+        None if facts.direct_refused => "no direct reads".to_owned(),
+        None => "direct reads not known".to_owned(),
+    };
+    let available = match facts.available {
+        u64::MAX => "memory not known".to_owned(),
+        bytes => format!("{} available ({})", units::bytes(bytes), facts.limit_source),
+    };
+    format!(
+        "facts   {}: {} of weights in {}, {:.0} % in the page cache ({source}); {}; {align}; \
+         {available}; found in {}",
+        file.path.display(),
+        units::bytes(file.weights),
+        units::bytes(facts.len),
+        (100.0 * facts.cached_share()).floor(),
+        facts.filesystem.name,
+        units::ms(facts.took.as_secs_f64() * 1e3),
+    )
+}
+
+fn done(report: &LoadReport) -> String {
+    let time = |d: std::time::Duration| units::ms(d.as_secs_f64() * 1e3);
+    let mut parts = vec![match report.took {
+        Some(took) => format!("in {}", time(took)),
+        None => "not over yet".to_owned(),
+    }];
+    if let Some(engine) = report.engine {
+        let way = if report.direct { "past" } else { "through" };
+        let bytes = units::bytes(report.bytes_read);
+        parts.push(format!("{bytes} read by {engine} {way} the page cache"));
+    }
+    let counts = [
+        (report.bytes_repacked, "packed"),
+        (report.bytes_given_back, "of the map given back"),
+        (report.bytes_locked, "locked"),
+    ];
+    for (bytes, what) in counts {
+        if bytes > 0 {
+            parts.push(format!("{} {what}", units::bytes(bytes)));
+        }
+    }
+    parts.push(format!("steps waited {} for it", time(report.waited)));
+    let mut text = format!("loaded  {}", parts.join(", "));
+    for fallback in &report.fallbacks {
+        text += &format!("\n        {fallback}");
+    }
+    text
+}

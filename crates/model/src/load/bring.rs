@@ -1,0 +1,162 @@
+//! Carrying out a plan: the threads that read, touch and pack.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use alight_kernels::{WeightType, tiles};
+use alight_pages::transfer::{self, Method, Options, Piece, transfer};
+use alight_pages::{How, Map, Prefetch, Region};
+
+use super::Shared;
+use super::error::LoadError;
+use super::plan::{Job, Plan, Way, Work};
+
+impl Shared {
+    /// Does all of `plan`, in order; returns when it is done, has failed, or was stopped.
+    pub(super) fn carry_out(&self, plan: &Plan, ways: &[Way]) -> Result<(), LoadError> {
+        let lane = |job: &Job| (job.shard, ways[job.shard].how);
+        for jobs in plan.jobs.chunk_by(|a, b| lane(a) == lane(b)) {
+            let Some(first) = jobs.first() else { continue };
+            match ways[first.shard].how {
+                How::Mmap => self.by_map(jobs, ways[first.shard].prefetch)?,
+                How::Direct => self.by_transfer(jobs, Method::Direct)?,
+                How::Read => self.by_transfer(jobs, Method::Read)?,
+            }
+        }
+        for (reclaim, map) in self.reclaim.iter().zip(self.store.maps()) {
+            if let Some(reclaim) = reclaim {
+                reclaim.sweep(map);
+            }
+        }
+        Ok(())
+    }
+
+    /// Jobs of one file whose bytes come through its map.
+    fn by_map(&self, jobs: &[Job], prefetch: Prefetch) -> Result<(), LoadError> {
+        let packs = jobs.iter().any(|job| matches!(job.work, Work::Pack { .. }));
+        let readers = match prefetch {
+            Prefetch::ReadThreads(n) => n,
+            Prefetch::Populate | Prefetch::None => 1,
+        };
+        let threads = if packs { readers.max(Options::default().threads) } else { readers };
+        self.crew(threads.min(jobs.len()), jobs.len(), &|i| {
+            let job = &jobs[i];
+            let map = &self.store.maps()[job.shard];
+            match job.work {
+                Work::Pack { ty, cols, to } => {
+                    // All at once, which is cheaper than by faults, and no page beyond it.
+                    map.populate(job.source.clone())?;
+                    self.pack(ty, cols, &map.bytes()[job.source.clone()], to);
+                    // Zeros in place of what the file has lost are not let through.
+                    map.check()?;
+                    if let Some(reclaim) = &self.reclaim[job.shard] {
+                        reclaim.done(map, job.source.clone());
+                    }
+                }
+                // What nobody waits for may fail: who touches it will see.
+                Work::Touch if job.section.is_none() => drop(map.populate(job.source.clone())),
+                Work::Touch => fetch(map, job.source.clone())?,
+                Work::Copy => unreachable!("a plan copies from files that are read"),
+            }
+            if let Some(section) = job.section {
+                self.store.arrival().arrived(section);
+            }
+            Ok(())
+        })
+    }
+
+    /// Jobs of one file that is read.
+    fn by_transfer(&self, jobs: &[Job], method: Method) -> Result<(), LoadError> {
+        let Some(first) = jobs.first() else { return Ok(()) };
+        let map = &self.store.maps()[first.shard];
+        let range = |range: &Range<usize>| range.start as u64..range.end as u64;
+        let pieces: Vec<Piece> = jobs
+            .iter()
+            .map(|job| match (job.work, self.store.image(job.shard)) {
+                (Work::Copy, Some(image)) => {
+                    assert!(job.source.end <= image.len());
+                    // SAFETY: within the image, which lives as long as the store. Pieces of a plan are
+                    // disjoint, and nobody looks at one before it is counted as arrived.
+                    unsafe {
+                        let address = image.as_mut_ptr().add(job.source.start);
+                        Piece::at(range(&job.source), address)
+                    }
+                }
+                _ => Piece::slot(range(&job.source)),
+            })
+            .collect();
+        let each = |i: usize, bytes: &[u8]| {
+            if let Work::Pack { ty, cols, to } = jobs[i].work {
+                self.pack(ty, cols, bytes, to);
+            }
+            if let Some(section) = jobs[i].section {
+                self.store.arrival().arrived(section);
+            }
+        };
+        let options = transfer::Options::default();
+        let report =
+            transfer(map.file(), map.path(), &pieces, method, &options, &self.stop, &each)?;
+        self.report().add(&report);
+        Ok(())
+    }
+
+    /// Packs whole tiles into the region of tiles, `to` bytes from its start.
+    fn pack(&self, ty: WeightType, cols: usize, source: &[u8], to: usize) {
+        let region = self.store.tiles().map(Region::as_mut_ptr).zip(self.store.tiles());
+        let Some((start, region)) = region else { return };
+        assert!(to + source.len() <= region.len());
+        // SAFETY: within the region. Pieces of a plan go to disjoint places, and nobody looks at one
+        // before it is counted as arrived.
+        let target = unsafe { std::slice::from_raw_parts_mut(start.add(to), source.len()) };
+        tiles::pack(ty, cols, source, target);
+        self.repacked.fetch_add(source.len() as u64, Ordering::Relaxed);
+    }
+
+    /// Runs `f(i)` for every `i` below `count`, about in order, on `threads` threads, of which this is
+    /// one. The first error ends it.
+    fn crew(
+        &self,
+        threads: usize,
+        count: usize,
+        f: &(dyn Fn(usize) -> Result<(), LoadError> + Sync),
+    ) -> Result<(), LoadError> {
+        let next = AtomicUsize::new(0);
+        let halted = AtomicBool::new(false);
+        let error = Mutex::new(None);
+        let work = || {
+            while !halted.load(Ordering::Relaxed) {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                if i >= count {
+                    return;
+                }
+                let result = match self.stop.load(Ordering::Relaxed) {
+                    true => Err(LoadError::Stopped),
+                    false => f(i),
+                };
+                if let Err(why) = result {
+                    halted.store(true, Ordering::Relaxed);
+                    error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(why);
+                }
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..threads {
+                // With fewer threads than wanted it takes longer.
+                let _ = thread::Builder::new().name("alight-load".into()).spawn_scoped(scope, work);
+            }
+            work();
+        });
+        match error.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Brings a range of a cold map into memory.
+fn fetch(map: &Map, range: Range<usize>) -> Result<(), LoadError> {
+    map.populate(range)?;
+    Ok(())
+}

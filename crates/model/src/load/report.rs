@@ -1,0 +1,78 @@
+//! How the weights were brought, and why in that way.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use alight_pages::transfer::{Engine, Fallback, Report};
+use alight_pages::{Choice, Facts, How};
+
+/// How one file is read.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FileReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Bytes of it that are weights of this model.
+    pub weights: u64,
+    /// What was known when it was opened.
+    pub facts: Facts,
+    /// What was decided.
+    pub choice: Choice,
+}
+
+/// How the weights come: what was decided, and what has happened so far.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct LoadReport {
+    /// By file, in the order of the shards.
+    pub files: Vec<FileReport>,
+    /// Whether matrices are packed on the way.
+    pub repack: bool,
+    /// Why, or why not, in one sentence.
+    pub repack_reason: String,
+    /// Matrices that are packed on the way.
+    pub packed: usize,
+    /// Bytes packed so far.
+    pub bytes_repacked: u64,
+    /// Bytes of mapped pages that were given back after their contents had been packed.
+    pub bytes_given_back: u64,
+    /// Bytes of weights that were read into memory of this process.
+    pub bytes_read: u64,
+    /// Bytes that are locked in memory.
+    pub bytes_locked: u64,
+    /// What issued the reads; `None`: nothing is read, or not yet.
+    pub engine: Option<Engine>,
+    /// Whether all of them went past the page cache.
+    pub direct: bool,
+    /// What could not be had.
+    pub fallbacks: Vec<Fallback>,
+    /// From the start of the load to its end; `None` while it goes on.
+    pub took: Option<Duration>,
+    /// How long steps had to wait for weights.
+    pub waited: Duration,
+}
+
+impl LoadReport {
+    /// How the first file is read. The others are read in the same way unless the facts about them
+    /// differ.
+    pub fn method(&self) -> How {
+        self.files.first().map_or(How::Mmap, |file| file.choice.method)
+    }
+
+    /// Why, in one sentence.
+    pub fn reason(&self) -> &str {
+        self.files.first().map_or("", |file| &file.choice.reason)
+    }
+
+    /// Adds how a transfer went.
+    pub(super) fn add(&mut self, report: &Report) {
+        self.direct = report.direct && self.engine.is_none_or(|_| self.direct);
+        self.engine = Some(report.engine);
+        self.bytes_read += report.bytes;
+        for fallback in &report.fallbacks {
+            if !self.fallbacks.contains(fallback) {
+                self.fallbacks.push(fallback.clone());
+            }
+        }
+    }
+}
