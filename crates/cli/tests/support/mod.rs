@@ -64,6 +64,13 @@ impl Done {
         }
     }
 
+    /// Asserts a wrong use of the command line that the parser noticed, about `part`.
+    #[track_caller]
+    pub fn fails_as_usage(&self, part: &str) {
+        assert_eq!(self.status, Some(2), "{}", self.stderr);
+        assert!(self.stdout.is_empty() && self.stderr.contains(part), "{}", self.stderr);
+    }
+
     /// Asserts success.
     #[track_caller]
     pub fn succeeds(self) -> Done {
