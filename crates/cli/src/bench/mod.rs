@@ -1,8 +1,10 @@
-//! `alight bench`: tokens per second, and how much of what this machine can do that is.
+//! `alight bench`: tokens per second, and how much of what this machine can do that is; and how long
+//! it takes to the first token ([`load`]).
 //!
 //! Each repetition starts from the same cache; the median of the repetitions is the figure, their
 //! spread stands beside it. The machine's limits are measured by the same process, right after.
 
+mod load;
 mod machine;
 mod report;
 mod work;
@@ -32,6 +34,7 @@ Examples:
   alight bench decode model.gguf -d 4096 -n 32     the same with 4096 tokens before them
   alight bench prefill model.gguf -p 512           a prompt of 512 tokens at once
   alight bench decode model.gguf -r 10 --json | jq .tokens_per_second.median
+  alight bench load model.gguf --svg load.svg      from cold, warm and resident to the first token
 
 Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit;
 a long prompt is limited by multiplications. `share` says how close to that limit a run came.
@@ -62,6 +65,11 @@ enum What {
         #[command(flatten)]
         common: Common,
     },
+    /// Time to the first token, by every way in which weights can come into memory
+    Load(load::LoadArgs),
+    /// The process behind `load`'s resident cells
+    #[command(hide = true)]
+    Resident(load::ResidentArgs),
 }
 
 #[derive(Debug, clap::Args)]
@@ -101,6 +109,8 @@ pub fn main(args: BenchArgs) -> Outcome {
     let (common, tokens, decode) = match args.what {
         What::Decode { predict, common } => (common, predict, true),
         What::Prefill { prompt, common } => (common, prompt, false),
+        What::Load(args) => return load::main(&args),
+        What::Resident(args) => return load::resident(&args),
     };
     let model = open::model(&common.model, &common.engine)?;
     let mut options =

@@ -101,7 +101,7 @@ struct OpenedFile<'a> {
 }
 
 /// All files of the model that `path` is or belongs to.
-fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     open::check_path(path)?;
     let first = map(path)?;
     let gguf = parse(path, &first)?;

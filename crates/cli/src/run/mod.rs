@@ -2,7 +2,7 @@
 
 mod answer;
 mod chat;
-mod encode;
+pub mod encode;
 mod prompt;
 mod report;
 mod sampling;

@@ -1,0 +1,168 @@
+//! `alight bench load`: how long until the first token, by every way in which weights can come.
+//!
+//! A cell is a state of the page cache, a file (canonical, or packed by `alight pack`), whether it is
+//! repacked, and a way of loading. Cells that start cold or warm are fresh processes of this very
+//! program, `alight run`; a cell `resident` is one process that answers a prompt again and again.
+//! Cells are interleaved, so that what disturbs the machine disturbs all of them.
+//!
+//! What is measured, of each process:
+//! - `first token`: by itself, from the start of its `main` to the first token;
+//! - `process`: from outside, from before it is made until it is gone (its figures about memory are
+//!   gathered in between);
+//! - what it read from the disk, its memory and its faults: see [`child`].
+
+mod cells;
+mod child;
+mod disk;
+mod files;
+mod report;
+mod resident;
+mod state;
+mod svg;
+mod table;
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow};
+
+use crate::outcome::{Outcome, Stop};
+use crate::say;
+use cells::{Cell, State, Variant};
+use child::{Child, Sample};
+use files::Files;
+use report::Report;
+pub use resident::ResidentArgs;
+pub use resident::main as resident;
+
+/// Arguments of `alight bench load`.
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    /// The model: a .gguf file (of a split model, its first shard), not packed
+    model: PathBuf,
+
+    /// The same model as `alight pack` writes it [default: made for the time of the benchmark beside
+    /// the model, or where temporary files go]
+    #[arg(long, value_name = "FILE")]
+    packed: Option<PathBuf>,
+
+    /// Leave the packed file out
+    #[arg(long, conflicts_with = "packed")]
+    no_packed: bool,
+
+    /// States to start from: cold, warm, resident [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    state: Vec<State>,
+
+    /// Ways to load: mmap, direct, read, auto [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    load: Vec<alight_pages::Load>,
+
+    /// Repetitions of each cell
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5,
+          value_parser = super::at_least_one)]
+    repetitions: usize,
+
+    /// Text whose first token of continuation is waited for
+    #[arg(short = 'p', long, value_name = "TEXT", default_value = "The capital of France is")]
+    prompt: String,
+
+    /// Threads to compute with [default: one per core]
+    #[arg(short = 't', long, value_name = "N", value_parser = super::at_least_one)]
+    threads: Option<usize>,
+
+    /// One line of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Draw the times to the first token into a file
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn main(args: &LoadArgs) -> Outcome {
+    let canonical = Files::of(&args.model)?;
+    let mut packing = None;
+    let packed = match &args.packed {
+        Some(path) => Some(Files::of(path)?),
+        None if args.no_packed => None,
+        None => {
+            say::progress("packing");
+            match files::pack(&args.model) {
+                Ok(made) => {
+                    let files = Files::of(&made.file)?;
+                    packing = Some(made);
+                    Some(files)
+                }
+                Err(error) => {
+                    say::note(&format!("without a packed file: {}", crate::outcome::chain(&error)));
+                    None
+                }
+            }
+        }
+    };
+    let cells = cells::matrix(&args.state, &args.load, packed.is_some());
+    if cells.is_empty() {
+        return Err(Stop::Usage("nothing to measure is left".to_owned()));
+    }
+    let measured = measure(args, &cells, &canonical, packed.as_ref());
+    // Removed before anything else can end the program.
+    drop(packing);
+    let report = measured?;
+    if let Some(path) = &args.svg {
+        std::fs::write(path, svg::draw(&report))
+            .with_context(|| format!("cannot write '{}'", path.display()))?;
+    }
+    let mut out = stdout().lock();
+    if args.json {
+        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
+        out.write_all(b"\n")?;
+    } else {
+        out.write_all(table::write(&report).as_bytes())?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn measure(
+    args: &LoadArgs,
+    cells: &[Cell],
+    canonical: &Files,
+    packed: Option<&Files>,
+) -> anyhow::Result<Report> {
+    let files = |cell: &Cell| match cell.variant {
+        Variant::Packed => packed.ok_or_else(|| anyhow!("there is no packed file")),
+        _ => Ok(canonical),
+    };
+    let child = Child { prompt: &args.prompt, threads: args.threads };
+    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cells.len()];
+    let mut disk = disk::Disk::default();
+    for i in 0..args.repetitions {
+        let said = |what: &str| {
+            say::progress(&format!("repetition {} of {}: {what}", i + 1, args.repetitions));
+        };
+        if cells.iter().any(|cell| cell.state == State::Cold) {
+            said("the disk");
+            disk.measure(canonical)?;
+        }
+        // There and back again, so that no cell always comes after the same one.
+        let mut order: Vec<usize> = (0..cells.len()).collect();
+        if i % 2 == 1 {
+            order.reverse();
+        }
+        for at in order {
+            let cell = &cells[at];
+            said(&cell.name());
+            let files = files(cell)?;
+            let proof = match cell.state {
+                State::Cold => state::cold(files)?,
+                State::Warm | State::Resident => state::warm(files)?,
+            };
+            let sample = child.run(cell, files.first(), proof).with_context(|| cell.name())?;
+            samples[at].push(sample);
+        }
+    }
+    say::progress("");
+    Ok(Report::new(canonical, packed, args.repetitions, &disk, cells, &samples))
+}

@@ -1,0 +1,72 @@
+//! The process behind a cell `resident`: opens a model as `alight run` does, answers the prompt once,
+//! and then again and again, each time in a new session. Not for people: `alight bench load` starts it.
+
+use std::io::{Write, stdout};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use alight_model::{Session, SessionOptions};
+use anyhow::anyhow;
+use serde_json::json;
+
+use crate::open::{self, EngineArgs};
+use crate::outcome::{Outcome, Stop};
+use crate::run::encode::{Encoder, Style};
+use crate::stats::Summary;
+
+/// Arguments of `alight bench resident`.
+#[derive(Debug, clap::Args)]
+pub struct ResidentArgs {
+    /// The model
+    model: PathBuf,
+
+    /// Text whose first token of continuation is waited for
+    #[arg(short = 'p', long, value_name = "TEXT", allow_hyphen_values = true)]
+    prompt: String,
+
+    /// Sessions after the first
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 4,
+          value_parser = super::super::at_least_one)]
+    repetitions: usize,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+/// Runs the command: one line of JSON with fields as those of `alight run --json`. The time is the
+/// median of the sessions after the first.
+pub fn main(args: &ResidentArgs) -> Outcome {
+    let model = open::model(&args.model, &args.engine)?;
+    let prompt = Encoder::new(&model, Style::Raw, false).raw(&args.prompt)?;
+    let mut times = Vec::new();
+    let mut token = None;
+    let mut faults = None;
+    for i in 0..=args.repetitions {
+        let began = Instant::now();
+        let mut session =
+            Session::new(&model, &SessionOptions::default()).map_err(|e| anyhow!(e))?;
+        let logits = session.feed(&prompt).map_err(|e| anyhow!(e))?;
+        let best = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+        token = best.map(|(id, _)| id);
+        if i > 0 {
+            times.push(began.elapsed().as_secs_f64() * 1e3);
+        } else {
+            faults = super::child::own_faults();
+        }
+    }
+    let time = Summary::of(&times)
+        .ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))?;
+    let since = faults
+        .zip(super::child::own_faults())
+        .map(|(before, after)| json!({"minor": after.0 - before.0, "major": after.1 - before.1}));
+    let line = json!({
+        "timings": {"first_token_ms": time.median},
+        "tokens": [token],
+        "prompt_tokens": prompt.len(),
+        "faults": since,
+    });
+    let mut out = stdout().lock();
+    writeln!(out, "{line}")?;
+    out.flush()?;
+    Ok(())
+}
