@@ -116,3 +116,39 @@ fn benchmarks() {
     assert!(human.stdout.contains(" tokens/s, median of 1") && human.stderr.is_empty());
     assert!(human.stdout.contains("% of the "), "{}", human.stdout);
 }
+
+/// The states, proven; what each cell tells; and that the picture is one.
+#[cfg(target_os = "linux")]
+#[test]
+fn loading_by_every_way() {
+    let Some(model) = smollm2() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let svg = dir.path().join("load.svg");
+    let args = ["bench", "load", &model, "--no-packed", "-r", "1", "--load", "mmap,direct,auto"];
+    let got = json(&[&args[..], &["--json", "--svg", svg.to_str().unwrap()]].concat());
+    let cells = got["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 3 * (3 + 3 + 1));
+    assert_eq!(got["same_token"], true, "{got}");
+    let bytes = fs::metadata(&model).unwrap().len();
+    for cell in cells {
+        let number = |key: &str| cell[key]["median"].as_f64().unwrap_or_else(|| panic!("{cell}"));
+        assert!(number("first_token_ms") > 0.0 && number("peak_rss") > 1e6, "{cell}");
+        assert!(number("rss_anon") > 0.0 && number("pss") > 0.0, "{cell}");
+        // Other tests use the same file, so it may be warm again before it is read.
+        if cell["state"] == "warm" && cell["load"] == "mmap" && cell["state_proven"] == true {
+            assert!(number("read_bytes") < bytes as f64 / 10.0, "{cell}");
+        }
+        if cell["load"] == "direct" && cell["state"] == "warm" {
+            assert!(number("read_bytes") > 0.8 * bytes as f64, "read from the disk: {cell}");
+        }
+        assert_eq!(cell["of_best"].is_null(), cell["load"] != "auto", "{cell}");
+    }
+    assert!(got["disk"]["alight_ms"]["median"].as_f64().unwrap() > 0.0);
+    assert!(fs::read_to_string(&svg).unwrap().starts_with("<svg "));
+
+    let text = alight(&[&args[..], &["--state", "warm"]].concat()).succeeds().stdout;
+    assert!(text.contains("\nwarm: ") && !text.contains("\ncold: "), "{text}");
+    let wrong = alight(&["bench", "load", &model, "--state", "tepid"]);
+    assert!(wrong.status == Some(2) && wrong.stderr.contains("cold, warm, resident"));
+    alight(&["bench", "load", &model, "--packed", "/nowhere.gguf"]).fails(1, &["/nowhere.gguf"]);
+}

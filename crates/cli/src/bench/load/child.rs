@@ -171,12 +171,6 @@ impl Account {
     }
 }
 
-/// The faults of this process so far, minor and major.
-pub fn own_faults() -> Option<(u64, u64)> {
-    let stat = parse_stat(&std::fs::read_to_string("/proc/self/stat").ok()?)?;
-    Some((stat.minor_faults, stat.major_faults))
-}
-
 struct Stat {
     ended: bool,
     minor_faults: u64,

@@ -43,7 +43,7 @@ impl Disk {
                 .map_err(|e| anyhow!(e))?;
             all += done.took.as_secs_f64() * 1e3;
             self.how = format!(
-                "{:?}, {}",
+                "{}, {}",
                 done.engine,
                 if done.direct { "direct" } else { "through the page cache" }
             );

@@ -9,6 +9,7 @@ use alight_model::{Session, SessionOptions};
 use anyhow::anyhow;
 use serde_json::json;
 
+use crate::account;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::encode::{Encoder, Style};
@@ -51,19 +52,21 @@ pub fn main(args: &ResidentArgs) -> Outcome {
         if i > 0 {
             times.push(began.elapsed().as_secs_f64() * 1e3);
         } else {
-            faults = super::child::own_faults();
+            faults = account::faults();
         }
     }
     let time = Summary::of(&times)
         .ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))?;
     let since = faults
-        .zip(super::child::own_faults())
-        .map(|(before, after)| json!({"minor": after.0 - before.0, "major": after.1 - before.1}));
+        .zip(account::faults())
+        .map(|(before, after)| json!({"minor": after.minor - before.minor, "major": after.major - before.major}));
     let line = json!({
         "timings": {"first_token_ms": time.median},
         "tokens": [token],
         "prompt_tokens": prompt.len(),
         "faults": since,
+        "memory": account::memory(),
+        "load": {"method": model.load_report().method().name()},
     });
     let mut out = stdout().lock();
     writeln!(out, "{line}")?;
