@@ -26,6 +26,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 
+use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 use cells::{Cell, State, Variant};
@@ -82,6 +83,8 @@ pub struct LoadArgs {
 
 /// Runs the command.
 pub fn main(args: &LoadArgs) -> Outcome {
+    // Ctrl-C ends the child that runs, which ends us, after the packed file has been removed.
+    let interrupt = Interrupt::catch()?;
     let canonical = Files::of(&args.model)?;
     let mut packing = None;
     let packed = match &args.packed {
@@ -95,6 +98,7 @@ pub fn main(args: &LoadArgs) -> Outcome {
                     packing = Some(made);
                     Some(files)
                 }
+                Err(_) if interrupt.pressed() => return Err(Stop::Interrupted),
                 Err(error) => {
                     say::note(&format!("without a packed file: {}", crate::outcome::chain(&error)));
                     None
@@ -106,9 +110,12 @@ pub fn main(args: &LoadArgs) -> Outcome {
     if cells.is_empty() {
         return Err(Stop::Usage("nothing to measure is left".to_owned()));
     }
-    let measured = measure(args, &cells, &canonical, packed.as_ref());
+    let measured = measure(args, &cells, &canonical, packed.as_ref(), interrupt);
     // Removed before anything else can end the program.
     drop(packing);
+    if interrupt.pressed() {
+        return Err(Stop::Interrupted);
+    }
     let report = measured?;
     if let Some(path) = &args.svg {
         std::fs::write(path, svg::draw(&report))
@@ -130,6 +137,7 @@ fn measure(
     cells: &[Cell],
     canonical: &Files,
     packed: Option<&Files>,
+    interrupt: Interrupt,
 ) -> anyhow::Result<Report> {
     let files = |cell: &Cell| match cell.variant {
         Variant::Packed => packed.ok_or_else(|| anyhow!("there is no packed file")),
@@ -152,6 +160,9 @@ fn measure(
             order.reverse();
         }
         for at in order {
+            if interrupt.pressed() {
+                return Err(anyhow!("interrupted"));
+            }
             let cell = &cells[at];
             said(&cell.name());
             let files = files(cell)?;
