@@ -85,6 +85,35 @@ fn answers_are_the_same_and_memory_is_one_copy() {
     }
 }
 
+/// A packed file is used in place: the same sums in the same order as with packing while loading.
+#[test]
+fn a_packed_file_is_like_packing_while_loading() {
+    for model in [smollm2(), gemma3()].into_iter().flatten() {
+        let dir = tempfile::tempdir().unwrap();
+        let packed = dir.path().join("packed.gguf");
+        let packed = packed.to_str().unwrap();
+        alight(&["pack", &model, "-o", packed]).succeeds();
+        let run = |path: &str, way: &[&str]| {
+            let args =
+                ["run", path, "--raw", "Once upon a time", "--temp", "0", "-n", "24", "--json"];
+            json(&[&args[..], way].concat())
+        };
+        let expected = run(&model, &["--repack", "on"])["tokens"].clone();
+        for way in WAYS {
+            // There is nothing to pack, whatever is asked for.
+            let repacks: &[&str] = if way == WAYS[1] { &["auto", "on", "off"] } else { &["auto"] };
+            for &repack in repacks {
+                let line = run(packed, &[way, &["--repack", repack]].concat());
+                assert_eq!(line["tokens"], expected, "{way:?}, repack {repack}");
+                assert_eq!(line["load"]["packed"], 0);
+                let peak = number(&line["memory"]["peak_rss"]);
+                let weights = fs::metadata(packed).unwrap().len() as f64;
+                assert!(peak <= 1.05 * weights + 100e6, "{way:?}, repack {repack}: {peak}");
+            }
+        }
+    }
+}
+
 #[test]
 fn perplexity_is_the_same_to_the_bit() {
     let Some(model) = smollm2() else { return };

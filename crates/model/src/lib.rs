@@ -4,13 +4,14 @@
 //! Invariants of this room:
 //! - Nothing here prints; every failure is a typed [`ModelError`] that names the file and what in
 //!   it was found and expected.
-//! - Weights are never copied: matrices are read in place from the mapped file. Only the small
-//!   vectors (norms, biases, RoPE factors) are copied, as f32, when a model is opened.
+//! - A matrix is in one place: in the mapped file, or in memory of this process, as it was or packed
+//!   ([`load`]). The small vectors (norms, biases, RoPE factors) are copied as f32 when a model is
+//!   opened.
 //! - After [`Session::new`] the token loop (feed, sample, decode) allocates nothing.
 //! - Results do not depend on the number of threads: the cut of the work into pieces follows from
 //!   shapes and positions alone.
-//! - `unsafe` is in the pool, where the forward pass shares buffers between its threads, and around
-//!   the cache's memory; nowhere else.
+//! - `unsafe` is in the pool, where the forward pass shares buffers between its threads, around the
+//!   cache's memory, and where a load fills regions piece by piece; nowhere else.
 
 mod arch;
 pub mod chat;
