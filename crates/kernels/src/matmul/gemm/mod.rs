@@ -51,6 +51,13 @@ impl MatmulScratch {
     }
 }
 
+impl MatmulScratch {
+    /// Room for what packed matrices sum up: 32 KiB.
+    pub(super) fn sums(&mut self) -> &mut [f32] {
+        &mut self.panel.float
+    }
+}
+
 impl Default for MatmulScratch {
     fn default() -> Self {
         MatmulScratch::new()

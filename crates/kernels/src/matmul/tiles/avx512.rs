@@ -22,25 +22,32 @@ use std::ops::Range;
 /// level, or 2 KiB ahead, 22 and 10.)
 const AHEAD: usize = 8192;
 
-/// Columns that several blocks of tokens pass over before the next. All tiles of a piece of work
-/// pass over a block of tokens, whose activations stay in the first-level caches, before the next
-/// block: what is read again and again from further away are the weights, which are smaller. A
-/// multiple of 256; shorter stretches load and store the sums too often (measured, 3B: 512 columns
-/// 81, 1024 101, 2048 102 tokens per second), longer ones leave the cache.
-const STRETCH: usize = 2048;
+/// Tiles that all blocks of tokens pass over before the next: 256 rows, whose weights stay in the
+/// second-level cache.
+pub(super) const TOGETHER: usize = 16;
+
+/// Columns that these tiles pass over before the next, so that a block's activations for them stay
+/// in the first-level cache. A multiple of 256.
+const STRETCH: usize = 1024;
 
 /// # Safety
-/// As for `tiles::rows`; the CPU has the tier.
+/// As for `tiles::rows`; the CPU has the tier. `sums` has room for [`TOGETHER`] tiles of `[BLOCK][16]`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Output<'_>) {
+pub(super) unsafe fn rows(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    sums: &mut [f32],
+) {
     // SAFETY: by the caller's promise.
     unsafe {
         with_quant!(
             w.weight_type(),
-            Q => each_tile::<Integer<Q>>(w, rows, x, out),
+            Q => each_tile::<Integer<Q>>(w, rows, x, out, sums),
             match w.weight_type() {
-                WeightType::F16 => each_tile::<Half>(w, rows, x, out),
-                _ => each_tile::<Brain>(w, rows, x, out),
+                WeightType::F16 => each_tile::<Half>(w, rows, x, out, sums),
+                _ => each_tile::<Brain>(w, rows, x, out, sums),
             }
         )
     }
@@ -48,9 +55,6 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 
 /// How the weights of a tile are multiplied.
 trait Tile {
-    /// Tokens of a block of the activations.
-    const TOKENS: usize;
-
     /// All columns with one token.
     ///
     /// # Safety
@@ -71,7 +75,13 @@ trait Tile {
 }
 
 #[inline(always)]
-unsafe fn each_tile<W: Tile>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Output<'_>) {
+unsafe fn each_tile<W: Tile>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Activations,
+    out: Output<'_>,
+    sums: &mut [f32],
+) {
     let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
     // SAFETY: by the caller's promise; masked lanes are neither read nor written.
     unsafe {
@@ -82,47 +92,37 @@ unsafe fn each_tile<W: Tile>(w: &Matrix<'_>, rows: Range<usize>, x: &Activations
             }
             return;
         }
-        let blocks = x.tokens().div_ceil(W::TOKENS);
+        let (sums, _) = sums.as_chunks_mut::<{ BLOCK * TILE_ROWS }>();
+        let blocks = x.tokens().div_ceil(BLOCK);
         let stretch = if blocks == 1 { w.cols() } else { STRETCH };
-        for start in (0..w.cols()).step_by(stretch) {
-            let k = start..w.cols().min(start + stretch);
+        for first in tiles.clone().step_by(TOGETHER) {
+            let tiles = first..tiles.end.min(first + TOGETHER);
             for block in 0..blocks {
-                for i in tiles.clone() {
-                    let tile = w.tile(i).as_ptr();
-                    let place = Place { out, block, i, mask: mask(i, &rows) };
-                    one_block::<W>(tile, k.clone(), x, place);
+                let tokens = (x.tokens() - BLOCK * block).min(BLOCK);
+                for start in (0..w.cols()).step_by(stretch) {
+                    let k = start..w.cols().min(start + stretch);
+                    for (i, sums) in tiles.clone().zip(sums.iter_mut()) {
+                        let tile = w.tile(i).as_ptr();
+                        // The smallest of these that is enough: what is computed for tokens that
+                        // do not exist is not stored.
+                        match tokens {
+                            1 | 2 => add::<W, 2>(tile, k.clone(), x, block, sums),
+                            3 | 4 => add::<W, 4>(tile, k.clone(), x, block, sums),
+                            5 | 6 => add::<W, 6>(tile, k.clone(), x, block, sums),
+                            7 | 8 => add::<W, 8>(tile, k.clone(), x, block, sums),
+                            _ => add::<W, BLOCK>(tile, k.clone(), x, block, sums),
+                        }
+                    }
+                }
+                for (i, sums) in tiles.clone().zip(sums.iter()) {
+                    for (t, sums) in sums.chunks_exact(TILE_ROWS).take(tokens).enumerate() {
+                        let sums = _mm512_loadu_ps(sums.as_ptr());
+                        _mm512_mask_storeu_ps(at(out, BLOCK * block + t, i), mask(i, &rows), sums);
+                    }
                 }
             }
         }
     }
-}
-
-/// The tokens of one block.
-#[inline(always)]
-unsafe fn one_block<W: Tile>(tile: *const u8, k: Range<usize>, x: &Activations, place: Place<'_>) {
-    // The smallest of these that is enough: what is computed for tokens that do not exist is not
-    // stored.
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match (x.tokens() - W::TOKENS * place.block).min(W::TOKENS) {
-            1 | 2 => tokens::<W, 2>(tile, k, x, place),
-            3 | 4 => tokens::<W, 4>(tile, k, x, place),
-            5 | 6 => tokens::<W, 6>(tile, k, x, place),
-            7 | 8 => tokens::<W, 8>(tile, k, x, place),
-            _ => tokens::<W, BLOCK>(tile, k, x, place),
-        }
-    }
-}
-
-/// Where a block's sums go.
-#[derive(Clone, Copy)]
-struct Place<'a> {
-    out: Output<'a>,
-    block: usize,
-    /// The tile.
-    i: usize,
-    /// Its rows.
-    mask: __mmask16,
 }
 
 /// The first row of tile `i` for token `t`.
@@ -138,29 +138,29 @@ fn mask(i: usize, rows: &Range<usize>) -> __mmask16 {
     (below(rows.end) & !below(rows.start)) as __mmask16
 }
 
+/// Adds the products of columns `k` to `sums` `[T][16 rows]`, which the first columns overwrite.
+///
 /// # Safety
 /// As for `Tile::block`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-unsafe fn tokens<W: Tile, const T: usize>(
+unsafe fn add<W: Tile, const T: usize>(
     tile: *const u8,
     k: Range<usize>,
     x: &Activations,
-    place: Place<'_>,
+    block: usize,
+    sums: &mut [f32; BLOCK * TILE_ROWS],
 ) {
-    let Place { out, block, i, mask } = place;
-    let first = W::TOKENS * block;
-    let count = (x.tokens() - first).min(T);
-    // SAFETY: by the caller's promise; masked lanes are neither read nor written.
+    // SAFETY: by the caller's promise; T is at most BLOCK.
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         if k.start != 0 {
-            for t in 0..count {
-                acc[t] = _mm512_maskz_loadu_ps(mask, at(out, first + t, i));
+            for t in 0..T {
+                acc[t] = _mm512_loadu_ps(sums.as_ptr().add(TILE_ROWS * t));
             }
         }
         W::block::<T>(tile, k, x, block, &mut acc);
-        for t in 0..count {
-            _mm512_mask_storeu_ps(at(out, first + t, i), mask, acc[t]);
+        for t in 0..T {
+            _mm512_storeu_ps(sums.as_mut_ptr().add(TILE_ROWS * t), acc[t]);
         }
     }
 }
@@ -185,8 +185,6 @@ unsafe fn four(p: *const i8) -> __m512i {
 struct Integer<Q>(std::marker::PhantomData<Q>);
 
 impl<Q: Lines> Tile for Integer<Q> {
-    const TOKENS: usize = BLOCK;
-
     #[inline(always)]
     unsafe fn one(tile: *const u8, x: &Activations) -> __m512 {
         let bytes = TILE_ROWS * Q::BYTES;
@@ -435,8 +433,6 @@ impl Column for Brain {
 }
 
 impl<C: Column> Tile for C {
-    const TOKENS: usize = BLOCK;
-
     #[inline(always)]
     unsafe fn one(tile: *const u8, x: &Activations) -> __m512 {
         let x = x.float(0);

@@ -35,7 +35,7 @@ pub(super) unsafe fn rows(
         // SAFETY: `Activations::begin` has checked that the CPU has the tier; the rest by the
         // caller's promise.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::rows(w, rows, x, out) },
+        Isa::Avx512 => unsafe { avx512::rows(w, rows, x, out, scratch.sums()) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if x.tokens() == 1 => unsafe { avx2::rows(w, rows, x, out) },
