@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use alight_formats::gguf::{self, Gguf, GgufError};
 use alight_formats::split::{self, Catalog, Shard};
 use alight_kernels::Isa;
-use alight_pages::Map;
+use alight_pages::{Facts, Map};
 
 use crate::chat::ChatTemplate;
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::load::{Load, LoadReport, Loader, Repack, Store, Wanted};
+use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
 use crate::pool::Pool;
 use crate::tokenizer::Tokenizer;
 use crate::weights::Weights;
@@ -107,6 +107,7 @@ impl Model {
 
         let clock = Instant::now();
         let first = Arc::new(Map::open(path)?);
+        let mut facts = vec![load::facts(&first)?];
         timings.map = clock.elapsed();
         let clock = Instant::now();
         let header = parse(&first)?;
@@ -120,6 +121,7 @@ impl Model {
             return Model::assemble(
                 path,
                 keep,
+                facts,
                 vec![header],
                 &names,
                 options,
@@ -135,12 +137,18 @@ impl Model {
             maps.push(Arc::new(Map::open(&path.with_file_name(name))?));
             timings.map += clock.elapsed();
         }
+        // Before their headers are read: those of the first shard, which has been, stay as they were.
+        let first = names.iter().position(|name| Some(name.as_str()) == file_name.as_deref());
+        let given = facts.swap_remove(0);
+        for (i, map) in maps.iter().enumerate() {
+            facts.push(if Some(i) == first { given.clone() } else { load::facts(map)? });
+        }
         let clock = Instant::now();
         let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
         timings.header += clock.elapsed();
         // The headers borrow from maps that move into the model: from clones of their Arcs.
         let keep = maps.clone();
-        Model::assemble(path, keep, headers, &names, options, isa, pool, timings, began)
+        Model::assemble(path, keep, facts, headers, &names, options, isa, pool, timings, began)
     }
 
     /// Puts the pieces together. `headers` may borrow from maps that are alive elsewhere.
@@ -148,6 +156,7 @@ impl Model {
     fn assemble(
         path: &Path,
         maps: Vec<Arc<Map>>,
+        facts: Vec<Facts>,
         headers: Vec<Gguf<'_>>,
         names: &[String],
         options: &OpenOptions,
@@ -165,7 +174,7 @@ impl Model {
             let tokenizer = thread::Builder::new()
                 .name("alight-vocab".into())
                 .spawn_scoped(scope, || vocabulary(gguf));
-            let checked = check(path, gguf, &catalog, &maps, options);
+            let checked = check(path, gguf, &catalog, &maps, facts, options);
             let built = match tokenizer {
                 Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
                 // The system gives no more threads.
@@ -190,6 +199,7 @@ impl Model {
         if options.reclaim {
             checked.loader.give_back_headers();
         }
+        checked.loader.leave_as_found();
         timings.total = began.elapsed();
         Ok(Model {
             loader: checked.loader,
@@ -344,6 +354,7 @@ fn check(
     gguf: &Gguf<'_>,
     catalog: &Catalog<'_>,
     maps: &[Arc<Map>],
+    facts: Vec<Facts>,
     options: &OpenOptions,
 ) -> Result<Checked, ModelError> {
     let clock = Instant::now();
@@ -355,7 +366,7 @@ fn check(
     let took = clock.elapsed();
     let OpenOptions { load, repack, reclaim, lock, .. } = *options;
     let wanted = Wanted { load, repack, reclaim, lock };
-    let (store, loader) = Loader::start(maps.to_vec(), &mut weights, wanted)?;
+    let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted)?;
     Ok(Checked { config, weights, store, loader, took })
 }
 

@@ -35,4 +35,4 @@ pub use map::{Advice, Map};
 pub use policy::{Choice, How, Load, Prefetch, Wish, choose};
 pub use region::{LockError, Region, RegionError};
 pub use replace::{ReplaceError, Replacement};
-pub use residency::{Residency, Source, evict, residency, warm};
+pub use residency::{Residency, Source, evict, give_up, residency, warm};

@@ -116,8 +116,12 @@ pub fn evict(file: &File) -> io::Result<Residency> {
     left.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
+/// Gives up the file's pages in the page cache: those that are written and that nobody has mapped.
+///
+/// # Errors
+/// The system cannot do it (it is not Linux, Android or FreeBSD).
 #[cfg(any(target_os = "linux", target_os = "android", target_os = "freebsd"))]
-fn give_up(file: &File) -> io::Result<()> {
+pub fn give_up(file: &File) -> io::Result<()> {
     // SAFETY: takes numbers only.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
         0 => Ok(()),
@@ -125,8 +129,12 @@ fn give_up(file: &File) -> io::Result<()> {
     }
 }
 
+/// Gives up the file's pages in the page cache: those that are written and that nobody has mapped.
+///
+/// # Errors
+/// The system cannot do it (it is not Linux, Android or FreeBSD).
 #[cfg(not(any(target_os = "linux", target_os = "android", target_os = "freebsd")))]
-fn give_up(_: &File) -> io::Result<()> {
+pub fn give_up(_: &File) -> io::Result<()> {
     Err(io::Error::new(
         io::ErrorKind::Unsupported,
         "this system has no call that takes a file out of the page cache",

@@ -7,7 +7,7 @@ use std::thread;
 
 use alight_kernels::{WeightType, tiles};
 use alight_pages::transfer::{self, Method, Options, Piece, transfer};
-use alight_pages::{How, Map, Prefetch, Region};
+use alight_pages::{How, Prefetch, Region};
 
 use super::Shared;
 use super::error::LoadError;
@@ -57,7 +57,7 @@ impl Shared {
                 }
                 // What nobody waits for may fail: who touches it will see.
                 Work::Touch if job.section.is_none() => drop(map.populate(job.source.clone())),
-                Work::Touch => fetch(map, job.source.clone())?,
+                Work::Touch => map.populate(job.source.clone())?,
                 Work::Copy => unreachable!("a plan copies from files that are read"),
             }
             if let Some(section) = job.section {
@@ -153,10 +153,4 @@ impl Shared {
             None => Ok(()),
         }
     }
-}
-
-/// Brings a range of a cold map into memory.
-fn fetch(map: &Map, range: Range<usize>) -> Result<(), LoadError> {
-    map.populate(range)?;
-    Ok(())
 }

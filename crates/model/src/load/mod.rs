@@ -89,10 +89,11 @@ impl Loader {
     /// A file cannot be looked at, or there is no memory for a copy.
     pub(crate) fn start(
         maps: Vec<Arc<Map>>,
+        facts: Vec<Facts>,
         weights: &mut Weights,
         wanted: Wanted,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
-        let report = decide(&maps, weights, wanted)?;
+        let report = decide(&maps, facts, weights, wanted);
         let way =
             |file: &FileReport| Way { how: file.choice.method, prefetch: file.choice.prefetch };
         let ways: Vec<Way> = report.files.iter().map(way).collect();
@@ -164,15 +165,29 @@ impl Loader {
             }
         }
     }
+
+    /// Takes out of the page cache what headers and vectors brought into it (and the read-ahead behind
+    /// them) of files that are read past it, where nothing of them was there before.
+    pub(crate) fn leave_as_found(&self) {
+        let files = self.shared.report().files.clone();
+        for (map, file) in self.shared.store.maps().iter().zip(files) {
+            if file.choice.method == How::Direct && file.facts.cached == 0 {
+                map.give_back(0..map.len());
+                // Where the system has no such call the pages stay, which is all that happens.
+                let _ = alight_pages::give_up(map.file());
+            }
+        }
+    }
 }
 
-/// What is known of the files, and what follows from it.
-fn decide(maps: &[Arc<Map>], weights: &Weights, wanted: Wanted) -> Result<LoadReport, LoadError> {
-    let mut facts = Vec::with_capacity(maps.len());
-    for map in maps {
-        let of = |source| LoadError::Facts { path: map.path().into(), source };
-        facts.push(Facts::of(map.file()).map_err(of)?);
-    }
+/// What is known of a file. To be asked before anything of it is read, which would change it.
+pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
+    let of = |source| LoadError::Facts { path: map.path().into(), source };
+    Facts::of(map.file()).map_err(of)
+}
+
+/// What follows from what is known of the files.
+fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wanted) -> LoadReport {
     let (mut bytes, mut packable) = (vec![0u64; maps.len()], false);
     for matrix in weights.matrices() {
         bytes[matrix.source().0] += matrix.len();
@@ -203,7 +218,7 @@ fn decide(maps: &[Arc<Map>], weights: &Weights, wanted: Wanted) -> Result<LoadRe
         facts: facts.clone(),
         choice,
     });
-    Ok(LoadReport {
+    LoadReport {
         files: files.collect(),
         repack,
         repack_reason: reason.to_owned(),
@@ -217,7 +232,7 @@ fn decide(maps: &[Arc<Map>], weights: &Weights, wanted: Wanted) -> Result<LoadRe
         fallbacks: Vec::new(),
         took: None,
         waited: std::time::Duration::ZERO,
-    })
+    }
 }
 
 /// Says that a load is over, whatever ended it.
