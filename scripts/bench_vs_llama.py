@@ -4,7 +4,8 @@
 Three cases: tg128 (128 tokens, one by one), pp512 (a prompt of 512 tokens), tg32@4096 (32 tokens after 4096 others;
 llama.cpp with flash attention auto, on and off, so that its best is known). In every round each engine runs once,
 in its own process, one right after the other; the ratio is taken within the round, where both met the same
-machine, and the median over the rounds is reported with its spread.
+machine, and the median over the rounds is reported with its spread. With `--packed-in FOLDER` the same weights in a packed
+file (FOLDER/MODEL.packed.gguf, made by `alight pack` if it is not there) run as one more engine.
 
 `llama-bench` and `alight bench` both warm up and time the computation alone, without loading. A case at depth takes
 minutes on the large models (their prompt of 4096 has to be computed first): choose it with --case.
@@ -59,33 +60,47 @@ def theirs(args, path, case, extra) -> float:
 def measure(args, name, case) -> dict:
     path = common.model_path(name, args.models)
     variants = CASES[case][3] if args.peer else {}
-    rates = {"alight": []} | {v: [] for v in variants}
-    ratios, bests, last = [], [], {}
+    files = {"alight": path}
+    if args.packed_in:
+        files["packed"] = packed(args, name, path)
+    rates = {engine: [] for engine in [*files, *variants]}
+    ratios = {engine: [] for engine in files}
+    bests = {engine: [] for engine in files}
+    last = {}
     for i in range(args.rounds):
         if sys.stderr.isatty():
             common.say(f"{name} {case}: round {i + 1} of {args.rounds}")
         # Who goes first changes from round to round.
-        steps = ["alight", *variants]
-        for step in steps if i % 2 == 0 else reversed(steps):
-            if step == "alight":
-                last = ours(args, path, case)
-                rates[step].append(last["tokens_per_second"]["median"])
+        for step in list(rates) if i % 2 == 0 else reversed(rates):
+            if step in files:
+                last[step] = ours(args, files[step], case)
+                rates[step].append(last[step]["tokens_per_second"]["median"])
             else:
                 rates[step].append(theirs(args, path, case, variants[step]))
             time.sleep(args.pause)
-        if variants:
-            ratios.append(rates["alight"][-1] / rates["default"][-1])
-            bests.append(rates["alight"][-1] / max(rates[v][-1] for v in variants))
+        for engine in files if variants else []:
+            ratios[engine].append(rates[engine][-1] / rates["default"][-1])
+            bests[engine].append(rates[engine][-1] / max(rates[v][-1] for v in variants))
     return {
         "model": name,
         "case": case,
         "threads": args.threads,
         "rates": {who: common.summary(values) for who, values in rates.items()},
-        "ratio_to_default": common.summary(ratios) if ratios else None,
-        "ratio_to_best": common.summary(bests) if bests else None,
-        "alight": {k: last.get(k) for k in ("isa", "work", "bytes_per_second", "macs_per_second", "limits",
-                                            "share_of_read_bandwidth", "share_of_int8_peak")},
+        "ratio_to_default": {who: common.summary(r) for who, r in ratios.items() if r},
+        "ratio_to_best": {who: common.summary(r) for who, r in bests.items() if r},
+        "last": {engine: {k: run.get(k) for k in ("isa", "work", "bytes_per_second", "macs_per_second", "limits",
+                                                  "share_of_read_bandwidth", "share_of_int8_peak")}
+                 for engine, run in last.items()},
     }
+
+
+def packed(args, name, path) -> Path:
+    """The packed file of a model, which is made if it is not there."""
+    out = args.packed_in / f"{name}.packed.gguf"
+    if not out.exists():
+        args.packed_in.mkdir(parents=True, exist_ok=True)
+        run([common.alight(args.alight), "pack", path, "-o", out], args.timeout)
+    return out
 
 
 def main() -> int:
@@ -97,6 +112,7 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two processes")
     parser.add_argument("--timeout", type=float, default=1200, help="seconds for one process")
     parser.add_argument("--alone", action="store_true", help="without llama.cpp")
+    parser.add_argument("--packed-in", type=Path, metavar="FOLDER", help="also with packed files, kept in FOLDER")
     common.add_arguments(parser)
     args = parser.parse_args()
     args.peer = not args.alone and common.has_llama("llama-bench", args.llama)
@@ -110,18 +126,21 @@ def main() -> int:
                 continue
             r = results[-1]
             if len(results) == 1:
-                rows = [["model", "case", "alight t/s", "llama.cpp t/s", "its best t/s", "ratio", "to its best", "limit"]]
-            best = max((r["rates"][v] for v in r["rates"] if v != "alight"), key=lambda s: s["median"], default=None)
-            share = r["alight"]["share_of_int8_peak"] if case == "pp512" else r["alight"]["share_of_read_bandwidth"]
-            kind = "of int8 peak" if case == "pp512" else "of bandwidth"
-            rows.append([
-                name, case, common.spread(r["rates"]["alight"]),
-                common.spread(r["rates"]["default"]) if "default" in r["rates"] else "-",
-                common.spread(best) if best else "-",
-                common.spread(r["ratio_to_default"], 2) if r["ratio_to_default"] else "-",
-                common.spread(r["ratio_to_best"], 2) if r["ratio_to_best"] else "-",
-                f"{100 * share:.0f} % {kind}" if share is not None else "-",
-            ])
+                rows = [["model", "case", "file", "alight t/s", "llama.cpp t/s", "its best t/s", "ratio", "to its best", "limit"]]
+            theirs_only = [r["rates"][v] for v in r["rates"] if v not in r["last"]]
+            best = max(theirs_only, key=lambda s: s["median"], default=None)
+            for engine, last in r["last"].items():
+                share = last["share_of_int8_peak"] if case == "pp512" else last["share_of_read_bandwidth"]
+                kind = "of int8 peak" if case == "pp512" else "of bandwidth"
+                ratio, to_best = r["ratio_to_default"].get(engine), r["ratio_to_best"].get(engine)
+                rows.append([
+                    name, case, "packed" if engine == "packed" else "GGUF", common.spread(r["rates"][engine]),
+                    common.spread(r["rates"]["default"]) if "default" in r["rates"] else "-",
+                    common.spread(best) if best else "-",
+                    common.spread(ratio, 2) if ratio else "-",
+                    common.spread(to_best, 2) if to_best else "-",
+                    f"{100 * share:.0f} % {kind}" if share is not None else "-",
+                ])
     if args.json:
         print(json.dumps(results))
     else:

@@ -13,8 +13,9 @@ use crate::weights::{MatrixRef, Weights};
 
 /// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
 const WARM_STEP: usize = 16 << 20;
-/// Bytes that one of the threads ahead of a cold map brings at a time.
-const COLD_STEP: usize = 2 << 20;
+/// Bytes that one of the threads ahead of a cold map brings at a time: as much as the read-ahead of
+/// the disk that this was measured on (3B, cold, 4 threads: 1.16 s, and 1.54 s with 2 MiB).
+const COLD_STEP: usize = 8 << 20;
 /// Bytes that are read at a time into an image of the file.
 const COPY_STEP: usize = 2 << 20;
 /// Bytes that are packed at a time, about: whole tiles.
