@@ -62,6 +62,9 @@ pub enum Advice {
     WillNeed,
     /// Not for a while: this process's pages may go (the page cache keeps the file's).
     DontNeed,
+    /// What is read from the disk may come in huge pages, where the filesystem's cache has such: two
+    /// megabytes at a time, which are also mapped at once, by everybody, as long as they stay cached.
+    HugePages,
 }
 
 impl Map {
@@ -185,6 +188,10 @@ impl Map {
             Advice::Random => libc::MADV_RANDOM,
             Advice::WillNeed => libc::MADV_WILLNEED,
             Advice::DontNeed => libc::MADV_DONTNEED,
+            #[cfg(any(target_os = "linux", target_os = "android"))]
+            Advice::HugePages => libc::MADV_HUGEPAGE,
+            #[cfg(not(any(target_os = "linux", target_os = "android")))]
+            Advice::HugePages => return Err(io::Error::from(io::ErrorKind::Unsupported)),
         };
         self.madvise(start, len, advice)
     }

@@ -9,6 +9,9 @@
 //!   interleaved bytes, then a register-blocked integer kernel runs over all tokens. Activations
 //!   are 8-bit with one scale per 32.
 //!
+//! Packed matrices ([`tiles`]) need neither rows nor panels: a tile is multiplied as it lies, with
+//! the same activations in both cases.
+//!
 //! Weights and their scales are used exactly as stored in both; sums are exact integers within a
 //! group of 32 (16 for Q6_K) and f32 across groups. F32, F16 and BF16 weights are multiplied in
 //! f32 with unrounded activations.

@@ -7,7 +7,7 @@ use std::thread;
 
 use alight_kernels::{WeightType, tiles};
 use alight_pages::transfer::{self, Method, Options, Piece, transfer};
-use alight_pages::{How, Prefetch, Region};
+use alight_pages::{Advice, How, Prefetch, Region};
 
 use super::Shared;
 use super::error::LoadError;
@@ -37,7 +37,16 @@ impl Shared {
     fn by_map(&self, jobs: &[Job], prefetch: Prefetch) -> Result<(), LoadError> {
         let packs = jobs.iter().any(|job| matches!(job.work, Work::Pack { .. }));
         let readers = match prefetch {
-            Prefetch::ReadThreads(n) => n,
+            Prefetch::ReadThreads(n) => {
+                // The page cache keeps what it has read in the pages in which it was read. In small
+                // ones the file would be slow to map ever after (3B, warm: 140 ms against 4). Where
+                // huge ones cannot be had, small ones will do.
+                if let Some(first) = jobs.first() {
+                    let map = &self.store.maps()[first.shard];
+                    let _ = map.advise(0..map.len(), Advice::HugePages);
+                }
+                n
+            }
             Prefetch::Populate | Prefetch::None => 1,
         };
         let threads = if packs { readers.max(Options::default().threads) } else { readers };

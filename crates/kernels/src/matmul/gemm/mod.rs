@@ -31,6 +31,8 @@ const MAX_K: usize = 768;
 /// Columns of a float panel at most: 32 KiB of floats.
 const MAX_K_FLOAT: usize = 256;
 
+const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= super::tiles::SUMS);
+
 /// One thread's panel. Allocated once.
 pub struct MatmulScratch {
     panel: Box<Panel>,
@@ -52,7 +54,7 @@ impl MatmulScratch {
 }
 
 impl MatmulScratch {
-    /// Room for what packed matrices sum up: 32 KiB.
+    /// Room for what packed matrices sum up: [`SUMS`](super::tiles::SUMS) floats at least.
     pub(super) fn sums(&mut self) -> &mut [f32] {
         &mut self.panel.float
     }

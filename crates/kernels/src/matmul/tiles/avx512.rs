@@ -8,8 +8,8 @@
 //! multiplication and one (with offsets two) fused multiply-adds. On a core with one 512-bit
 //! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
 
-use super::BLOCK;
 use super::avx512_lines::{Lines, Scales};
+use super::{BLOCK, TOGETHER};
 use crate::matmul::{Activations, Matrix, Output};
 use crate::quant::{self, Quant, with_quant};
 use crate::tiles::TILE_ROWS;
@@ -22,16 +22,13 @@ use std::ops::Range;
 /// level, or 2 KiB ahead, 22 and 10.)
 const AHEAD: usize = 8192;
 
-/// Tiles that all blocks of tokens pass over before the next: 256 rows, whose weights stay in the
-/// second-level cache.
-pub(super) const TOGETHER: usize = 16;
-
-/// Columns that these tiles pass over before the next, so that a block's activations for them stay
+/// Columns that [`TOGETHER`] tiles pass over before the next, so that a block's activations for them stay
 /// in the first-level cache. A multiple of 256.
 const STRETCH: usize = 1024;
 
 /// # Safety
-/// As for `tiles::rows`; the CPU has the tier. `sums` has room for [`TOGETHER`] tiles of `[BLOCK][16]`.
+/// As for `tiles::rows`; the CPU has the tier. `sums` has room for
+/// [`SUMS`](super::SUMS).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,

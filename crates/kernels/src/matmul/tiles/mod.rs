@@ -17,10 +17,18 @@ mod avx512_lines;
 
 use super::{Activations, MatmulScratch, Matrix, Output, dot, gemm};
 use crate::isa::Isa;
+use crate::tiles::TILE_ROWS;
 use std::ops::Range;
 
 /// Tokens whose activations lie together, and that are computed together.
 pub(super) const BLOCK: usize = 12;
+
+/// Tiles that all blocks of tokens pass over before the next: 256 rows, whose weights stay in the
+/// second-level cache.
+const TOGETHER: usize = 16;
+
+/// Sums that are kept meanwhile.
+pub(super) const SUMS: usize = TOGETHER * BLOCK * TILE_ROWS;
 
 /// # Safety
 /// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
