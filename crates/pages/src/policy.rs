@@ -157,10 +157,15 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
     // The pages are there: whatever else is true, reading them from the disk again is worse.
     if is_warm(facts) {
         return if wish.copied {
-            map(format!(
-                "{cached} of the file is in the page cache, so the {weights} are copied from a map \
-                 of it and nothing is read twice."
-            ))
+            // Not from a map: filling page tables and emptying them again behind the copying threads
+            // interrupts every core (3B, packed, warm: 0.75 s from a map, 0.46 s read).
+            copy(
+                How::Read,
+                format!(
+                    "{cached} of the file is in the page cache and the {weights} are copied anyway, so \
+                     they are read from there."
+                ),
+            )
         } else {
             map(format!("{cached} of the file is in the page cache, so it is used in place."))
         };
@@ -311,11 +316,11 @@ mod tests {
         #[rustfmt::skip]
         let table: &[(&str, u64, u64, Expected, Expected)] = &[
             // 1. cached
-            ("ext2/3/4", 1000, MUCH, (Mmap, Populate, "100 % of the file"), (Mmap, None, "100 % of the file")),
-            ("ext2/3/4", 900, MUCH, (Mmap, Populate, "90 % of the file"), (Mmap, None, "90 % of the file")),
-            ("xfs", 1000, LITTLE, (Mmap, Populate, "page cache"), (Mmap, None, "page cache")),
-            ("nfs", 950, MUCH, (Mmap, Populate, "95 %"), (Mmap, None, "95 %")),
-            ("btrfs", 999, MUCH, (Mmap, Populate, "99 %"), (Mmap, None, "990 MB")),
+            ("ext2/3/4", 1000, MUCH, (Mmap, Populate, "100 % of the file"), (Read, None, "100 % of the file")),
+            ("ext2/3/4", 900, MUCH, (Mmap, Populate, "90 % of the file"), (Read, None, "90 % of the file")),
+            ("xfs", 1000, LITTLE, (Mmap, Populate, "page cache"), (Read, None, "page cache")),
+            ("nfs", 950, MUCH, (Mmap, Populate, "95 %"), (Read, None, "95 %")),
+            ("btrfs", 999, MUCH, (Mmap, Populate, "99 %"), (Read, None, "990 MB")),
             // 2. cold and local
             ("ext2/3/4", 899, MUCH, (Mmap, LOCAL, "89 %"), (Direct, None, "aligned to 512")),
             ("ext2/3/4", 0, MUCH, (Mmap, LOCAL, "10.00 GB"), (Direct, None, "Only 0 %")),
