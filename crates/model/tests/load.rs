@@ -171,7 +171,7 @@ fn copy(file: &str, folder: &Path) -> Option<PathBuf> {
 #[test]
 #[cfg(target_os = "linux")]
 fn nothing_is_left_on_the_disk_after_loading() {
-    let folder = tempfile::tempdir_in(common::workspace().join("target")).unwrap();
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let Some(path) = copy(common::SMOLLM2, folder.path()) else { return };
     let file = std::fs::File::open(&path).unwrap();
     for load in [Load::Mmap, Load::Direct, Load::Read] {
