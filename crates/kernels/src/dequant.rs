@@ -2,7 +2,7 @@
 //! multiplication and at most one addition per weight, never fused.
 
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::quant::{Quant, with_quant};
+use crate::quant::{Group32, Quant, with_quant};
 use crate::types::WeightType;
 
 /// Dequantises one row (or any whole number of blocks): `bytes` → `out` `[out.len()]`.
@@ -23,13 +23,18 @@ pub fn dequantize_row(ty: WeightType, bytes: &[u8], out: &mut [f32]) {
 fn dequantize<Q: Quant>(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks_exact(Q::BYTES).zip(out.chunks_exact_mut(Q::BLOCK)) {
         for (g, out) in out.chunks_exact_mut(32).enumerate() {
-            let u = Q::group(block, g);
-            for (i, out) in out.iter_mut().enumerate() {
-                let v = u.d[i / 16] * (u.q[i] as i32 - Q::ZERO) as f32;
-                // Adding a zero would turn −0 into +0.
-                *out = if Q::MIN { v + u.m } else { v };
-            }
+            put::<Q>(&Q::group(block, g), out);
         }
+    }
+}
+
+/// The 32 weights of a group.
+#[inline(always)]
+pub(crate) fn put<Q: Quant>(u: &Group32, out: &mut [f32]) {
+    for (i, out) in out.iter_mut().enumerate() {
+        let v = u.d[i / 16] * (u.q[i] as i32 - Q::ZERO) as f32;
+        // Adding a zero would turn −0 into +0.
+        *out = if Q::MIN { v + u.m } else { v };
     }
 }
 

@@ -33,6 +33,11 @@ pub trait Quant {
     fn group(block: &[u8], g: usize) -> Group32;
 }
 
+/// Whether a format has a scale per 16 weights rather than per 32.
+pub const fn two_scales<Q: Quant>() -> bool {
+    Q::ZERO == Q6K::ZERO
+}
+
 #[inline(always)]
 fn f16_at(b: &[u8], i: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([b[i], b[i + 1]]))

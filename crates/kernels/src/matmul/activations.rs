@@ -481,15 +481,7 @@ mod avx512 {
             unsafe {
                 let k = x.len();
                 for g in 0..k / 32 {
-                    let v0 = _mm512_loadu_ps(x.as_ptr().add(32 * g));
-                    let v1 = _mm512_loadu_ps(x.as_ptr().add(32 * g + 16));
-                    let zero = _mm512_setzero_ps();
-                    let max = _mm512_max_ps(_mm512_abs_ps(v0), zero);
-                    let max = _mm512_max_ps(_mm512_abs_ps(v1), max);
-                    let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), 127.0);
-                    let inv = _mm512_set1_ps(inv);
-                    let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
-                    let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);
+                    let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
                     let out = self.q.add(t * k + 32 * g);
                     let bytes = |v| _mm_xor_si128(_mm512_cvtepi32_epi8(v), _mm_set1_epi8(-128));
                     _mm_storeu_si128(out.cast(), bytes(i0));
@@ -509,15 +501,7 @@ mod avx512 {
             // SAFETY: within the buffers, as in `put`.
             unsafe {
                 for g in 0..groups {
-                    let v0 = _mm512_loadu_ps(x.as_ptr().add(32 * g));
-                    let v1 = _mm512_loadu_ps(x.as_ptr().add(32 * g + 16));
-                    let zero = _mm512_setzero_ps();
-                    let max = _mm512_max_ps(_mm512_abs_ps(v0), zero);
-                    let max = _mm512_max_ps(_mm512_abs_ps(v1), max);
-                    let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), 127.0);
-                    let inv = _mm512_set1_ps(inv);
-                    let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
-                    let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);
+                    let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
                     let at = (block * groups + g) * BLOCK;
                     let out = self.tiles.q.add(32 * (at + t));
                     _mm_storeu_si128(out.cast(), _mm512_cvtepi32_epi8(i0));
@@ -550,6 +534,21 @@ mod avx512 {
         let v = _mm512_min_ps(v, _mm512_set1_ps(limit));
         let v = _mm512_max_ps(v, _mm512_set1_ps(-limit));
         _mm512_maskz_cvtps_epi32(ordered, v)
+    }
+
+    /// 32 values of `x` as 8-bit integers, 16 to a register, and their scale.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq")]
+    unsafe fn quantize_32(x: *const f32) -> (f32, __m512i, __m512i) {
+        // SAFETY: the caller's pointer has 32 readable floats.
+        let (v0, v1) = unsafe { (_mm512_loadu_ps(x), _mm512_loadu_ps(x.add(16))) };
+        let max = _mm512_max_ps(_mm512_abs_ps(v0), _mm512_setzero_ps());
+        let max = _mm512_max_ps(_mm512_abs_ps(v1), max);
+        let (a, inv) = scale_for(_mm512_reduce_max_ps(max).min(f32::MAX), 127.0);
+        let inv = _mm512_set1_ps(inv);
+        let i0 = quantize(_mm512_mul_ps(v0, inv), 127.0);
+        let i1 = quantize(_mm512_mul_ps(v1, inv), 127.0);
+        (a, i0, i1)
     }
 
     #[inline]

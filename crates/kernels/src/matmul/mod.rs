@@ -25,16 +25,18 @@
 mod activations;
 mod dot;
 mod gemm;
+#[cfg(target_arch = "x86_64")]
+mod prefetch;
 mod tiles;
 mod unpack;
 
 pub use activations::{ActSlots, Activations, Kinds};
 pub use gemm::MatmulScratch;
 
-use crate::dequant::dequantize_row;
+use crate::dequant::{self, dequantize_row};
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::quant::Group32;
-use crate::tiles::{TILE_ROWS, Tiled, packable, unpack_block};
+use crate::quant::{Group32, with_quant};
+use crate::tiles::{TILE_ROWS, Tiled, packable};
 use crate::types::{Layout, WeightType};
 use std::fmt;
 use std::marker::PhantomData;
@@ -172,16 +174,17 @@ impl<'a> Matrix<'a> {
         assert!(r < self.rows && out.len() == self.cols, "no such row, or another length");
         match self.layout {
             Layout::Rows => dequantize_row(self.ty, self.row(r), out),
-            Layout::Tiles => {
-                // The row's blocks, one after the other, made canonical again.
-                let mut block = [0; 256];
-                let block = &mut block[..self.ty.block_bytes()];
-                let units = self.tile(r / TILE_ROWS).chunks_exact(TILE_ROWS * block.len());
-                for (unit, out) in units.zip(out.chunks_exact_mut(self.ty.block_len())) {
-                    unpack_block(self.ty, unit, r % TILE_ROWS, block);
-                    dequantize_row(self.ty, block, out);
+            Layout::Tiles => with_quant!(
+                self.ty,
+                Q => {
+                    for (b, out) in out.chunks_exact_mut(32).enumerate() {
+                        dequant::put::<Q>(&self.group::<Q>(r, b), out);
+                    }
+                },
+                for (k, out) in out.iter_mut().enumerate() {
+                    *out = self.tile_float(r, k);
                 }
-            }
+            ),
         }
     }
 

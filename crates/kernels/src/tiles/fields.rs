@@ -111,50 +111,27 @@ pub(super) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
                     signed.iter_mut().for_each(|b| *b ^= 0x80);
                 }
             }
-            _ => {
+            Elements { at, size: 1, count } => gather::<1>(part, count, &mut blocks[at..], stride),
+            Elements { at, count, .. } => gather::<2>(part, count, &mut blocks[at..], stride),
+            Bits32 { at } => {
                 for r in 0..TILE_ROWS {
-                    unpack_field(field, part, r, &mut blocks[r * stride..]);
+                    let bits = (0..8).fold(0u32, |bits, i| {
+                        bits | ((mask_at(part, i) >> (4 * r)) as u32 & 15) << first_bit32(i)
+                    });
+                    blocks[r * stride + at..][..4].copy_from_slice(&bits.to_le_bytes());
+                }
+            }
+            Bits256 { at } => {
+                for (r, l) in (0..TILE_ROWS).flat_map(|r| (0..8).map(move |l| (r, l))) {
+                    let bytes = (0..8).fold(0u32, |bytes, g| {
+                        let n = (mask_at(part, mask256(g, l)) >> (4 * r)) as u32 & 15;
+                        bytes | bits_of(n) << g
+                    });
+                    blocks[r * stride + at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
                 }
             }
         }
         unit = rest;
-    }
-}
-
-/// The block of row `r` of a unit.
-pub(super) fn unpack_row(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
-    for field in fields {
-        let (part, rest) = unit.split_at(field.unit_bytes());
-        unpack_field(field, part, r, block);
-        unit = rest;
-    }
-}
-
-#[inline(always)]
-fn unpack_field(field: &Field, part: &[u8], r: usize, block: &mut [u8]) {
-    match *field {
-        Elements { at, size: 1, count } => gather::<1>(part, r, count, &mut block[at..]),
-        Elements { at, size: 2, count } => gather::<2>(part, r, count, &mut block[at..]),
-        Elements { at, count, .. } => gather::<4>(part, r, count, &mut block[at..]),
-        Signed { at, count } => {
-            gather::<4>(part, r, count, &mut block[at..]);
-            block[at..at + 4 * count].iter_mut().for_each(|b| *b ^= 0x80);
-        }
-        Bits32 { at } => {
-            let bits = (0..8).fold(0u32, |bits, i| {
-                bits | ((mask_at(part, i) >> (4 * r)) as u32 & 15) << first_bit32(i)
-            });
-            block[at..][..4].copy_from_slice(&bits.to_le_bytes());
-        }
-        Bits256 { at } => {
-            for l in 0..8 {
-                let bytes = (0..8).fold(0u32, |bytes, g| {
-                    let n = (mask_at(part, mask256(g, l)) >> (4 * r)) as u32 & 15;
-                    bytes | bits_of(n) << g
-                });
-                block[at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
-            }
-        }
     }
 }
 
@@ -169,11 +146,14 @@ fn scatter<const N: usize>(blocks: &[u8], stride: usize, count: usize, part: &mu
     }
 }
 
-/// `count` elements of `N` bytes of row `r` from their places.
+/// The inverse of [`scatter`].
 #[inline(always)]
-fn gather<const N: usize>(part: &[u8], r: usize, count: usize, to: &mut [u8]) {
-    for (from, to) in part.chunks_exact(TILE_ROWS * N).zip(to.chunks_exact_mut(N)).take(count) {
-        to.copy_from_slice(&from[r * N..][..N]);
+fn gather<const N: usize>(part: &[u8], count: usize, blocks: &mut [u8], stride: usize) {
+    for r in 0..TILE_ROWS {
+        let to = blocks[r * stride..][..N * count].chunks_exact_mut(N);
+        for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * N)) {
+            to.copy_from_slice(&from[r * N..][..N]);
+        }
     }
 }
 

@@ -104,11 +104,6 @@ pub fn unpack(ty: WeightType, cols: usize, src: &[u8], dst: &mut [u8]) {
     })
 }
 
-/// The canonical block of row `r` of one unit.
-pub(crate) fn unpack_block(ty: WeightType, unit: &[u8], r: usize, block: &mut [u8]) {
-    fields::unpack_row(fields::of(ty), unit, r, block);
-}
-
 /// Bytes of a row.
 fn check(ty: WeightType, cols: usize, src: &[u8], dst: &[u8]) -> usize {
     assert!(packable(ty, TILE_ROWS, cols), "rows of {cols} {ty} weights have no packed form");

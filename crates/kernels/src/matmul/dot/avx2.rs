@@ -4,7 +4,7 @@
 use super::scalar;
 use crate::matmul::unpack::avx2::Unpack;
 use crate::matmul::{Activations, Matrix};
-use crate::quant::{self, Quant, with_quant};
+use crate::quant::{two_scales, with_quant};
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -81,7 +81,7 @@ unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -
                     }
                     let p0 = _mm256_madd_epi16(w0, x0);
                     let p1 = _mm256_madd_epi16(w1, x1);
-                    if Q::ZERO == quant::Q6K::ZERO {
+                    if two_scales::<Q>() {
                         // The one format with two scales per 32.
                         let f0 = _mm256_cvtepi32_ps(p0);
                         let f1 = _mm256_cvtepi32_ps(p1);

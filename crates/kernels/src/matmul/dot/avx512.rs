@@ -7,9 +7,9 @@
 //! activations.
 
 use super::scalar;
-use crate::matmul::unpack::avx512::{Group, Unpack, lane_scales, two_scales};
-use crate::matmul::{Activations, Matrix};
-use crate::quant::with_quant;
+use crate::matmul::unpack::avx512::{Group, Unpack, lane_scales};
+use crate::matmul::{Activations, Matrix, prefetch};
+use crate::quant::{two_scales, with_quant};
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -91,7 +91,7 @@ unsafe fn dot<Q: Unpack, const R: usize>(
             // Rows to come are asked for in the order of the file, a few lines per group: measured
             // twice as fast as prefetching along each of the rows.
             let bytes = 256 / Q::BLOCK * Q::BYTES * R;
-            prefetch(next.wrapping_add(g * bytes), bytes, long);
+            ahead(next.wrapping_add(g * bytes), bytes, long);
             let group = begin::<Q, R>(&row, g, 8);
             let mut acc = offsets::<Q, R>(&group, g, x);
             let q = x.q8().add(512 * g);
@@ -105,7 +105,7 @@ unsafe fn dot<Q: Unpack, const R: usize>(
         if Q::BLOCK == 32 && rest != 0 {
             let g = k / 256;
             let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
-            prefetch(next.wrapping_add(whole), (R * row_bytes).saturating_sub(whole), long);
+            ahead(next.wrapping_add(whole), (R * row_bytes).saturating_sub(whole), long);
             let group = begin::<Q, R>(&row, g, rest / 32);
             let mut acc = offsets::<Q, R>(&group, g, x);
             let q = x.q8().add(512 * g);
@@ -169,17 +169,11 @@ unsafe fn offsets<Q: Unpack, const R: usize>(
     }
 }
 
-/// Asks for `bytes` from `p` on, which may point anywhere: into the first-level cache, or where
-/// rows are so `long` that they would push the activations out of it, into the second.
+/// Asks for rows to come: into the first-level cache, or where they are so `long` that they would
+/// push the activations out of it, into the second.
 #[inline(always)]
-unsafe fn prefetch(p: *const u8, bytes: usize, long: bool) {
-    for line in 0..bytes.div_ceil(64) {
-        let p = p.wrapping_add(64 * line).cast();
-        // SAFETY: a prefetch never faults; the callers' CPU has it.
-        unsafe {
-            if long { _mm_prefetch::<_MM_HINT_T1>(p) } else { _mm_prefetch::<_MM_HINT_T0>(p) }
-        }
-    }
+fn ahead(p: *const u8, bytes: usize, long: bool) {
+    if long { prefetch::far(p, bytes) } else { prefetch::near(p, bytes) }
 }
 
 /// Group `g` of every row. (A loop, not a closure: closures do not inherit the tier.)

@@ -7,7 +7,7 @@
 use super::{PANEL_ROWS, Panel, scalar};
 use crate::matmul::tiles::avx2_panel;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{self, Quant, with_quant};
+use crate::quant::{self, Quant, two_scales, with_quant};
 use crate::types::Layout;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -107,7 +107,7 @@ unsafe fn columns<Q: Quant, const C: usize>(
     let cols = x.cols();
     let groups = cols / 32;
     // Column groups that share a scale: two per 32 for Q6_K.
-    let parts = if Q::ZERO == quant::Q6K::ZERO { 2 } else { 1 };
+    let parts = if two_scales::<Q>() { 2 } else { 1 };
     // SAFETY: by the caller's promise.
     unsafe {
         let mut acc = [_mm256_setzero_ps(); C];

@@ -4,9 +4,9 @@
 //! operations: on a core with one 512-bit multiplier 80 % (73 %) of its peak at best.
 
 use super::{PANEL_ROWS, Panel, avx512_panel};
-use crate::matmul::unpack::avx512::{Unpack, two_scales};
+use crate::matmul::unpack::avx512::Unpack;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{Quant, with_quant};
+use crate::quant::{Quant, two_scales, with_quant};
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;

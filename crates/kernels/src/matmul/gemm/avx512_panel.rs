@@ -2,7 +2,8 @@
 
 use super::{PANEL_ROWS, Panel};
 use crate::matmul::Matrix;
-use crate::matmul::unpack::avx512::{Group, Unpack, two_scales};
+use crate::matmul::unpack::avx512::{Group, Unpack};
+use crate::quant::two_scales;
 use std::arch::x86_64::*;
 use std::ops::Range;
 

@@ -3,7 +3,7 @@
 use super::{PANEL_ROWS, Panel};
 use crate::dequant::dequantize_row;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{self, Quant, with_quant};
+use crate::quant::{Quant, two_scales, with_quant};
 use crate::tiles::Tiled;
 use crate::types::Layout;
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub(super) fn fill<Q: Tiled>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>
                     p.q[((8 * b + j) * PANEL_ROWS + i) * 4 + l] = q as i8;
                 }
             }
-            if Q::ZERO == quant::Q6K::ZERO {
+            if two_scales::<Q>() {
                 for h in 0..2 {
                     p.d[(2 * b + h) * PANEL_ROWS + i] = u.d[h];
                     p.z[(2 * b + h) * PANEL_ROWS + i] = -128 * sums[h];
@@ -86,7 +86,7 @@ unsafe fn multiply<Q: Quant>(
                     let q = p.q[((8 * b + j / 4) * PANEL_ROWS + i) * 4 + j % 4];
                     sums[j / 16] += q as i32 * (xq as u8 as i32 - 128);
                 }
-                acc[i] += if Q::ZERO == quant::Q6K::ZERO {
+                acc[i] += if two_scales::<Q>() {
                     a * (p.d[2 * b * PANEL_ROWS + i] * sums[0] as f32
                         + p.d[(2 * b + 1) * PANEL_ROWS + i] * sums[1] as f32)
                 } else {

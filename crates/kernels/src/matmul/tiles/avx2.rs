@@ -2,8 +2,8 @@
 //! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512).
 
 use super::avx2_lines::{Lines, Scales};
-use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{self, Quant, with_quant};
+use crate::matmul::{Activations, Matrix, Output, prefetch};
+use crate::quant::{two_scales, with_quant};
 use crate::tiles::TILE_ROWS;
 use crate::types::WeightType;
 use std::arch::x86_64::*;
@@ -57,9 +57,7 @@ unsafe fn quantized<Q: Lines>(tile: *const u8, half: usize, x: &Activations) -> 
                 // The second half finds the tile in the cache.
                 let group = TILE_ROWS * Q::BYTES / per_unit;
                 let ahead = unit.wrapping_add(AHEAD + b % per_unit * group);
-                for line in 0..group.div_ceil(64) {
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.wrapping_add(64 * line).cast());
-                }
+                prefetch::far(ahead, group);
             }
             let scales = Q::scales(unit, b % per_unit, half);
             group::<Q>(unit, b, half, x16, &scales, x, &mut acc);
@@ -84,7 +82,6 @@ unsafe fn group<Q: Lines>(
     acc: &mut __m256,
 ) {
     let g = b % (Q::BLOCK / 32);
-    let two_scales = Q::ZERO == quant::Q6K::ZERO;
     // SAFETY: by the caller's promise.
     unsafe {
         let mut sums = [_mm256_setzero_si256(); 2];
@@ -103,7 +100,7 @@ unsafe fn group<Q: Lines>(
             sums[part] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
         }
         let zero = _mm256_set1_ps(Q::ZERO as f32);
-        if two_scales {
+        if two_scales::<Q>() {
             for part in 0..2 {
                 let s = _mm256_set1_ps(x.s16()[2 * b + part]);
                 let f = _mm256_fnmadd_ps(zero, s, _mm256_cvtepi32_ps(sums[part]));

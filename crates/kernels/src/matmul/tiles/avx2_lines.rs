@@ -1,5 +1,6 @@
 //! How AVX2 reads each format's units: half lines of 8 rows × 4 unsigned bytes, and their scales.
 
+use crate::matmul::unpack::avx2::fifth_bits;
 use crate::quant::{self, Quant};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
@@ -53,21 +54,7 @@ unsafe fn bits(lines: *const u8, l: usize, half: usize, by: usize) -> __m256i {
 #[inline(always)]
 unsafe fn with_fifth(q: __m256i, masks: *const u8, i: usize, half: usize) -> __m256i {
     // SAFETY: inside the caller's unit.
-    unsafe {
-        let v = _mm256_set1_epi32(masks.add(8 * i + 4 * half).cast::<i32>().read_unaligned());
-        // Byte i of the result looks at byte i / 8 …
-        let at = _mm256_set_epi64x(
-            0x0303_0303_0303_0303,
-            0x0202_0202_0202_0202,
-            0x0101_0101_0101_0101,
-            0,
-        );
-        let v = _mm256_shuffle_epi8(v, at);
-        // … and there at bit i % 8.
-        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        let set = _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
-        _mm256_or_si256(q, _mm256_and_si256(set, _mm256_set1_epi8(16)))
-    }
+    unsafe { _mm256_or_si256(q, fifth_bits(masks.add(8 * i + 4 * half))) }
 }
 
 /// A format of blocks of 32, whose groups are its units.

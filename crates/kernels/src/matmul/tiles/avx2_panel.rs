@@ -4,7 +4,7 @@
 use super::avx2_lines::Lines;
 use crate::matmul::Matrix;
 use crate::matmul::gemm::{PANEL_ROWS, Panel};
-use crate::quant::{self, Quant};
+use crate::quant::two_scales;
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -25,7 +25,6 @@ pub(in crate::matmul) unsafe fn fill<Q: Lines>(
     p: &mut Panel,
 ) {
     let per_unit = Q::BLOCK / 32;
-    let two_scales = Q::ZERO == quant::Q6K::ZERO;
     // SAFETY: inside the tiles and the panel, by the caller's promise.
     unsafe {
         let zero = _mm256_set1_epi8(Q::ZERO as u8 as i8);
@@ -48,7 +47,7 @@ pub(in crate::matmul) unsafe fn fill<Q: Lines>(
                     let z =
                         |sum| _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<7>(sum));
                     let scales = Q::scales(unit, b % per_unit, half);
-                    if two_scales {
+                    if two_scales::<Q>() {
                         for part in 0..2 {
                             let at = (2 * g + part) * PANEL_ROWS + row;
                             _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[part]);

@@ -10,8 +10,8 @@
 
 use super::avx512_lines::{Lines, Scales};
 use super::{BLOCK, TOGETHER};
-use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{self, Quant, with_quant};
+use crate::matmul::{Activations, Matrix, Output, prefetch};
+use crate::quant::{two_scales, with_quant};
 use crate::tiles::TILE_ROWS;
 use crate::types::WeightType;
 use std::arch::x86_64::*;
@@ -162,15 +162,6 @@ unsafe fn add<W: Tile, const T: usize>(
     }
 }
 
-/// Asks for `bytes` from `p` on, which may point anywhere.
-#[inline(always)]
-unsafe fn prefetch(p: *const u8, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: a prefetch never faults; the callers' CPU has it.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.wrapping_add(64 * line).cast()) }
-    }
-}
-
 /// Four bytes in every lane.
 #[inline(always)]
 unsafe fn four(p: *const i8) -> __m512i {
@@ -257,14 +248,9 @@ impl<Q: Lines> Tile for Integer<Q> {
 /// Asks for what lies ahead of group `g` of a unit, as much as a group has:
 /// asked for all at once, long units would take every buffer that waits for memory.
 #[inline(always)]
-unsafe fn ahead<Q: Lines>(unit: *const u8, g: usize) {
+fn ahead<Q: Lines>(unit: *const u8, g: usize) {
     let group = TILE_ROWS * Q::BYTES / (Q::BLOCK / 32);
-    // SAFETY: by the caller's promise.
-    unsafe { prefetch(unit.wrapping_add(AHEAD + group * g), group) }
-}
-
-const fn two_scales<Q: Quant>() -> bool {
-    Q::ZERO == quant::Q6K::ZERO
+    prefetch::far(unit.wrapping_add(AHEAD + group * g), group);
 }
 
 /// Adds group `g` of a unit, group `b` of the row, for one token.
@@ -439,7 +425,7 @@ impl<C: Column> Tile for C {
             let mut acc = [_mm512_setzero_ps(); 4];
             for (k, x) in x.chunks(4).enumerate() {
                 let column = tile.add(4 * COLUMN * k);
-                prefetch(column.wrapping_add(AHEAD), 4 * COLUMN);
+                prefetch::far(column.wrapping_add(AHEAD), 4 * COLUMN);
                 for (i, &x) in x.iter().enumerate() {
                     let w = C::load(column.add(COLUMN * i));
                     acc[i] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), acc[i]);
@@ -464,37 +450,21 @@ impl<C: Column> Tile for C {
         // SAFETY: by the caller's promise.
         unsafe {
             let tile = tile.add(COLUMN * k.start);
-            // More than six at a time need more addresses than there are registers for them.
-            let (first, rest) = acc.split_at_mut(if T > 6 { T / 2 } else { T });
-            columns::<C>(tile, k.len(), x, stride, first);
-            if !rest.is_empty() {
-                columns::<C>(tile, k.len(), x.add(T / 2 * stride), stride, rest);
+            for (i, acc) in acc.chunks_mut(TOGETHER_FLOAT).enumerate() {
+                let x = x.add(i * TOGETHER_FLOAT * stride);
+                match acc.len() {
+                    2 => columns::<C, 2>(tile, k.len(), x, stride, acc),
+                    4 => columns::<C, 4>(tile, k.len(), x, stride, acc),
+                    _ => columns::<C, TOGETHER_FLOAT>(tile, k.len(), x, stride, acc),
+                }
             }
         }
     }
 }
 
-/// Adds `n` columns times tokens that are `stride` floats apart, one for each of `acc`.
+/// Adds `n` columns times `N` tokens that are `stride` floats apart to `acc`, one for each.
 #[inline(always)]
-unsafe fn columns<C: Column>(
-    tile: *const u8,
-    n: usize,
-    x: *const f32,
-    stride: usize,
-    acc: &mut [__m512],
-) {
-    // SAFETY: by the caller's promise.
-    unsafe {
-        match acc.len() {
-            2 => fixed::<C, 2>(tile, n, x, stride, acc),
-            4 => fixed::<C, 4>(tile, n, x, stride, acc),
-            _ => fixed::<C, 6>(tile, n, x, stride, acc),
-        }
-    }
-}
-
-#[inline(always)]
-unsafe fn fixed<C: Column, const N: usize>(
+unsafe fn columns<C: Column, const N: usize>(
     tile: *const u8,
     n: usize,
     x: *const f32,
@@ -507,7 +477,7 @@ unsafe fn fixed<C: Column, const N: usize>(
         sums.copy_from_slice(acc);
         for k in 0..n {
             let column = tile.add(COLUMN * k);
-            _mm_prefetch::<_MM_HINT_T1>(column.wrapping_add(AHEAD).cast());
+            prefetch::far(column.wrapping_add(AHEAD), COLUMN);
             let w = C::load(column);
             for t in 0..N {
                 let x = _mm512_set1_ps(*x.add(stride * t + k));
@@ -517,6 +487,10 @@ unsafe fn fixed<C: Column, const N: usize>(
         acc.copy_from_slice(&sums);
     }
 }
+
+/// Tokens that are multiplied with float weights at a time: more need more addresses than there are
+/// registers for them.
+const TOGETHER_FLOAT: usize = 6;
 
 /// Bytes of a column of a tile of 16-bit floats.
 const COLUMN: usize = 2 * TILE_ROWS;

@@ -180,53 +180,40 @@ unsafe fn nibbles_k<const P: usize>(lines: *const u8, g: usize, j: usize) -> __m
     }
 }
 
-impl Lines for quant::Q4K {
-    const PHASES: usize = 2;
-    type Head = HeadK;
+/// A format of superblocks whose pairs of groups share lines of nibbles.
+macro_rules! pairs_of_groups {
+    ($($name:ident: |$unit:ident, $g:ident, $j:ident, $p:ident| $line:expr;)*) => {$(
+        impl Lines for quant::$name {
+            const PHASES: usize = 2;
+            type Head = HeadK;
 
-    #[inline(always)]
-    unsafe fn head(unit: *const u8) -> HeadK {
-        // SAFETY: by the trait's contract.
-        unsafe { head_k(unit) }
-    }
+            #[inline(always)]
+            unsafe fn head(unit: *const u8) -> HeadK {
+                // SAFETY: by the trait's contract.
+                unsafe { head_k(unit) }
+            }
 
-    #[inline(always)]
-    unsafe fn scales(_: *const u8, head: &HeadK, g: usize) -> Scales {
-        // SAFETY: by the trait's contract.
-        unsafe { scales_k(head, g) }
-    }
+            #[inline(always)]
+            unsafe fn scales(_: *const u8, head: &HeadK, g: usize) -> Scales {
+                // SAFETY: by the trait's contract.
+                unsafe { scales_k(head, g) }
+            }
 
-    #[inline(always)]
-    unsafe fn line<const P: usize>(unit: *const u8, g: usize, j: usize) -> __m512i {
-        // SAFETY: by the trait's contract.
-        unsafe { nibbles_k::<P>(unit.add(256), g, j) }
-    }
+            #[inline(always)]
+            unsafe fn line<const $p: usize>($unit: *const u8, $g: usize, $j: usize) -> __m512i {
+                // SAFETY: by the trait's contract.
+                unsafe { $line }
+            }
+        }
+    )*};
 }
 
-impl Lines for quant::Q5K {
-    const PHASES: usize = 2;
-    type Head = HeadK;
-
-    #[inline(always)]
-    unsafe fn head(unit: *const u8) -> HeadK {
-        // SAFETY: by the trait's contract.
-        unsafe { head_k(unit) }
-    }
-
-    #[inline(always)]
-    unsafe fn scales(_: *const u8, head: &HeadK, g: usize) -> Scales {
-        // SAFETY: by the trait's contract.
-        unsafe { scales_k(head, g) }
-    }
-
-    #[inline(always)]
-    unsafe fn line<const P: usize>(unit: *const u8, g: usize, j: usize) -> __m512i {
-        // SAFETY: by the trait's contract.
-        unsafe {
-            let q = nibbles_k::<P>(unit.add(768), g, j);
-            with_fifth(q, unit.add(256), 16 * (g / 2) + 2 * j + P)
-        }
-    }
+pairs_of_groups! {
+    Q4K: |unit, g, j, P| nibbles_k::<P>(unit.add(256), g, j);
+    Q5K: |unit, g, j, P| {
+        let q = nibbles_k::<P>(unit.add(768), g, j);
+        with_fifth(q, unit.add(256), 16 * (g / 2) + 2 * j + P)
+    };
 }
 
 impl Lines for quant::Q6K {

@@ -40,7 +40,7 @@ unsafe fn nibbles(p: *const u8) -> __m256i {
 
 /// 32 bits at `p` → 32 bytes of 0 or 16.
 #[inline(always)]
-unsafe fn fifth_bits(p: *const u8) -> __m256i {
+pub(in crate::matmul) unsafe fn fifth_bits(p: *const u8) -> __m256i {
     // SAFETY: the caller's pointer has 4 readable bytes and the CPU has AVX2.
     unsafe {
         let v = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());

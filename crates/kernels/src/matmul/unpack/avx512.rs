@@ -2,7 +2,7 @@
 //! or eight blocks of the others. The scales of a group are gathered once into one register; its
 //! integers come in four steps of 64, one register of bytes each.
 
-use crate::quant::{self, Quant};
+use crate::quant::{Quant, two_scales};
 use std::arch::x86_64::*;
 
 /// 256 weights of a row.
@@ -30,11 +30,6 @@ pub(in crate::matmul) trait Unpack: Quant {
     /// # Safety
     /// The row holds these weights; the CPU has the tier.
     unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i;
-}
-
-/// Whether a format has a scale per 16 weights rather than per 32.
-pub(in crate::matmul) const fn two_scales<Q: Quant>() -> bool {
-    Q::ZERO == quant::Q6K::ZERO
 }
 
 /// The scale of each lane of step `j`; a lane is four weights.
