@@ -215,16 +215,6 @@ def shared(args, name, packed) -> dict:
 
 # --- all of it -----------------------------------------------------------------------------------
 
-def pack(args, name, folder) -> Path | None:
-    out = Path(folder) / f"{name}.packed.gguf"
-    command = [str(c) for c in [common.alight(args.alight), "pack", common.model_path(name, args.models), "-o", out]]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        common.say(f"{name}: without a packed file: {done.stderr.strip() or done.returncode}")
-        return None
-    return out.resolve()
-
-
 def measure(args, name, packed) -> dict:
     run = commands(args, name, packed)
     path = common.model_path(name, args.models).resolve()
@@ -303,11 +293,9 @@ def main() -> int:
         common.say("llama.cpp is not built (make bench-peer): measuring Alight alone")
     results = []
     with tempfile.TemporaryDirectory(prefix=".bench-load-", dir=args.models) as folder:
-        if args.packed_in:
-            args.packed_in.mkdir(parents=True, exist_ok=True)
         for name in args.model:
-            kept = args.packed_in and args.packed_in / f"{name}.packed.gguf"
-            packed = kept.resolve() if kept and kept.is_file() else pack(args, name, args.packed_in or folder)
+            model = common.model_path(name, args.models)
+            packed = common.packed_file(common.alight(args.alight), name, model, args.packed_in or Path(folder))
             result = measure(args, name, packed)
             if packed and args.share and (not args.only or any(part in "alight packed" for part in args.only)):
                 result["shared"] = shared(args, name, packed)

@@ -61,8 +61,8 @@ def measure(args, name, case) -> dict:
     path = common.model_path(name, args.models)
     variants = CASES[case][3] if args.peer else {}
     files = {"alight": path}
-    if args.packed_in:
-        files["packed"] = packed(args, name, path)
+    if args.packed_in and (packed := common.packed_file(common.alight(args.alight), name, path, args.packed_in)):
+        files["packed"] = packed
     rates = {engine: [] for engine in [*files, *variants]}
     ratios = {engine: [] for engine in files}
     bests = {engine: [] for engine in files}
@@ -92,15 +92,6 @@ def measure(args, name, case) -> dict:
                                                   "share_of_read_bandwidth", "share_of_int8_peak")}
                  for engine, run in last.items()},
     }
-
-
-def packed(args, name, path) -> Path:
-    """The packed file of a model, which is made if it is not there."""
-    out = args.packed_in / f"{name}.packed.gguf"
-    if not out.exists():
-        args.packed_in.mkdir(parents=True, exist_ok=True)
-        run([common.alight(args.alight), "pack", path, "-o", out], args.timeout)
-    return out
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 import os
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 
@@ -49,6 +50,18 @@ def alight(given: Path | None = None) -> Path:
     if not path.is_file():
         raise SystemExit(f"{path} is missing: cargo build --release makes it")
     return path.resolve()
+
+
+def packed_file(program: Path, name: str, model: Path, folder: Path) -> Path | None:
+    """The packed file of a model in `folder`, made by `alight pack` if it is not there; None if that fails."""
+    out = folder / f"{name}.packed.gguf"
+    if not out.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([str(c) for c in [program, "pack", model, "-o", out]], capture_output=True, text=True)
+        if done.returncode != 0:
+            say(f"{name}: without a packed file: {done.stderr.strip() or done.returncode}")
+            return None
+    return out.resolve()
 
 
 def llama_tool(name: str, given: Path | None = None) -> Path:

@@ -40,13 +40,32 @@ pub fn memory() -> Memory {
 
 /// The page faults of all threads.
 pub fn faults() -> Option<Faults> {
-    faults_in(&fs::read_to_string("/proc/self/stat").ok()?)
+    Some(stat("self")?.faults)
 }
 
 /// Bytes that this process made the system read from disks.
 pub fn bytes_read() -> Option<u64> {
-    let io = fs::read_to_string("/proc/self/io").ok()?;
+    bytes_read_by("self")
+}
+
+/// Bytes that a process (its number, or `self`) made the system read from disks.
+pub fn bytes_read_by(process: &str) -> Option<u64> {
+    let io = fs::read_to_string(format!("/proc/{process}/io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("read_bytes:"))?.trim().parse().ok()
+}
+
+/// What the system says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// It has ended, and nobody has taken its exit status yet.
+    pub ended: bool,
+    /// Its page faults, of all threads.
+    pub faults: Faults,
+}
+
+/// Of a process (its number, or `self`).
+pub fn stat(process: &str) -> Option<Stat> {
+    stat_in(&fs::read_to_string(format!("/proc/{process}/stat")).ok()?)
 }
 
 /// The bytes in a line such as `RssAnon:   123 kB`.
@@ -55,14 +74,15 @@ fn kilobytes(text: &str, name: &str) -> Option<u64> {
     value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// From a line of `/proc/PID/stat`.
-fn faults_in(stat: &str) -> Option<Faults> {
-    // The second field is a name in parentheses, which may hold anything; the tenth and the twelfth
-    // count faults.
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(7);
-    let minor = fields.next()?.parse().ok()?;
+/// From the line of `/proc/PID/stat`: `pid (name) state …`.
+fn stat_in(line: &str) -> Option<Stat> {
+    // The name may hold anything; behind it, the state is the first field, and the eighth and the
+    // tenth count faults.
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    let ended = matches!(fields.next()?, "Z" | "X");
+    let minor = fields.nth(6)?.parse().ok()?;
     let major = fields.nth(1)?.parse().ok()?;
-    Some(Faults { minor, major })
+    Some(Stat { ended, faults: Faults { minor, major } })
 }
 
 #[cfg(test)]
@@ -76,8 +96,12 @@ mod tests {
         assert_eq!(kilobytes(status, "RssFile:"), None);
         assert_eq!(kilobytes(status, "Pss:"), None);
         let stat = "12 (a) b) c) R 1 2 3 4 5 4194304 77 0 5 0 10";
-        assert_eq!(faults_in(stat), Some(Faults { minor: 77, major: 5 }));
-        assert_eq!(faults_in("12 (a"), None);
+        let faults = Faults { minor: 77, major: 5 };
+        assert_eq!(stat_in(stat), Some(Stat { ended: false, faults }));
+        assert_eq!(stat_in("12 (a"), None);
+        let ended = stat_in("7 (a) Z 1 2) Z 1 2 3 4 5 6 701 8 901 10 11").unwrap();
+        assert!(ended.ended);
+        assert_eq!((ended.faults.minor, ended.faults.major), (701, 901));
     }
 
     #[test]

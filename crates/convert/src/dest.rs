@@ -2,6 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use alight_pages::Map;
@@ -55,14 +56,6 @@ pub(crate) fn check(
     fs::canonicalize(dest).map_err(|source| ConvertError::Write { path: dest.into(), source })
 }
 
-#[cfg(unix)]
 fn same_file(a: &Metadata, b: &Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
     (a.dev(), a.ino()) == (b.dev(), b.ino())
-}
-
-/// Left to the comparison of paths.
-#[cfg(not(unix))]
-fn same_file(_: &Metadata, _: &Metadata) -> bool {
-    false
 }

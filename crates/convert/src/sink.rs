@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
 
 /// Writes end at multiples of this many bytes of the file where they can.
 const UNIT: u64 = 4 << 20;
@@ -41,7 +42,7 @@ impl<'f> Sink<'f> {
         let boundary = end - end % UNIT;
         if boundary > self.at {
             let whole = (boundary - self.at) as usize;
-            write_all_at(self.file, &self.bytes[..whole], self.at)?;
+            self.file.write_all_at(&self.bytes[..whole], self.at)?;
             self.bytes.copy_within(whole.., 0);
             self.bytes.truncate(self.bytes.len() - whole);
             self.at = boundary;
@@ -51,32 +52,11 @@ impl<'f> Sink<'f> {
 
     /// Writes what is left.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
-        write_all_at(self.file, &self.bytes, self.at)?;
+        self.file.write_all_at(&self.bytes, self.at)?;
         self.at += self.bytes.len() as u64;
         self.bytes.clear();
         Ok(())
     }
-}
-
-#[cfg(unix)]
-fn write_all_at(file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-    std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
-}
-
-#[cfg(windows)]
-fn write_all_at(file: &File, mut bytes: &[u8], mut at: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match std::os::windows::fs::FileExt::seek_write(file, bytes, at) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => {
-                bytes = &bytes[n..];
-                at += n as u64;
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf};
+use alight_formats::packed;
 use alight_formats::split::{self, Catalog, Shard};
 use alight_kernels::WeightType;
 use alight_pages::Map;
@@ -54,25 +55,12 @@ fn file_name(path: &Path) -> String {
 
 /// The kernels' name for a type that has a packed form.
 pub(crate) fn tiled_type(ty: GgmlType) -> Option<WeightType> {
-    Some(match ty {
-        GgmlType::F16 => WeightType::F16,
-        GgmlType::BF16 => WeightType::BF16,
-        GgmlType::Q4_0 => WeightType::Q4_0,
-        GgmlType::Q4_1 => WeightType::Q4_1,
-        GgmlType::Q5_0 => WeightType::Q5_0,
-        GgmlType::Q5_1 => WeightType::Q5_1,
-        GgmlType::Q8_0 => WeightType::Q8_0,
-        GgmlType::Q4_K => WeightType::Q4_K,
-        GgmlType::Q5_K => WeightType::Q5_K,
-        GgmlType::Q6_K => WeightType::Q6_K,
-        _ => return None,
-    })
+    WeightType::from_gguf(ty.id()).filter(|_| packed::has_tiles(ty))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alight_formats::packed;
     use alight_kernels::tiles;
 
     #[test]

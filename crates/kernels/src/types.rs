@@ -59,6 +59,24 @@ impl WeightType {
         WeightType::BF16,
     ];
 
+    /// The type that has this id in GGUF files, if there are kernels for it.
+    pub const fn from_gguf(id: u32) -> Option<WeightType> {
+        Some(match id {
+            0 => WeightType::F32,
+            1 => WeightType::F16,
+            2 => WeightType::Q4_0,
+            3 => WeightType::Q4_1,
+            6 => WeightType::Q5_0,
+            7 => WeightType::Q5_1,
+            8 => WeightType::Q8_0,
+            12 => WeightType::Q4_K,
+            13 => WeightType::Q5_K,
+            14 => WeightType::Q6_K,
+            30 => WeightType::BF16,
+            _ => return None,
+        })
+    }
+
     /// Weights per block.
     pub const fn block_len(self) -> usize {
         match self {

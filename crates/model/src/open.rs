@@ -131,24 +131,25 @@ impl Model {
                 began,
             );
         }
-        let mut maps = Vec::with_capacity(names.len());
+        let (mut maps, mut all_facts) = (Vec::new(), Vec::new());
         for name in &names {
+            if Some(name.as_str()) == file_name.as_deref() {
+                maps.push(Arc::clone(&first));
+                all_facts.append(&mut facts);
+                continue;
+            }
             let clock = Instant::now();
-            maps.push(Arc::new(Map::open(&path.with_file_name(name))?));
+            let map = Arc::new(Map::open(&path.with_file_name(name))?);
+            all_facts.push(load::facts(&map)?);
+            maps.push(map);
             timings.map += clock.elapsed();
-        }
-        // Before their headers are read: those of the first shard, which has been, stay as they were.
-        let first = names.iter().position(|name| Some(name.as_str()) == file_name.as_deref());
-        let given = facts.swap_remove(0);
-        for (i, map) in maps.iter().enumerate() {
-            facts.push(if Some(i) == first { given.clone() } else { load::facts(map)? });
         }
         let clock = Instant::now();
         let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
         timings.header += clock.elapsed();
         // The headers borrow from maps that move into the model: from clones of their Arcs.
         let keep = maps.clone();
-        Model::assemble(path, keep, facts, headers, &names, options, isa, pool, timings, began)
+        Model::assemble(path, keep, all_facts, headers, &names, options, isa, pool, timings, began)
     }
 
     /// Puts the pieces together. `headers` may borrow from maps that are alive elsewhere.

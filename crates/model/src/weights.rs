@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use alight_formats::GgmlType;
 use alight_formats::gguf::TensorInfo;
 use alight_formats::split::Catalog;
 use alight_kernels::dequant::dequantize_row;
@@ -257,7 +256,7 @@ impl Finder<'_, '_> {
     /// A matrix that maps `cols` features to `rows`.
     fn matrix(&self, name: &str, cols: usize, rows: usize) -> Result<MatrixRef, WeightError> {
         let (shard, info) = self.tensor(name, &[cols, rows])?;
-        let ty = weight_type(info.ty).ok_or_else(|| WeightError::Type {
+        let ty = WeightType::from_gguf(info.ty.id()).ok_or_else(|| WeightError::Type {
             name: name.into(),
             found: info.ty.name(),
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
@@ -280,7 +279,7 @@ impl Finder<'_, '_> {
     /// A vector of finite numbers, copied as f32.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
         let (shard, info) = self.tensor(name, &[len])?;
-        let ty = weight_type(info.ty).filter(|ty| ty.is_float());
+        let ty = WeightType::from_gguf(info.ty.id()).filter(|ty| ty.is_float());
         let ty = ty.ok_or_else(|| WeightError::Type {
             name: name.into(),
             found: info.ty.name(),
@@ -310,22 +309,4 @@ impl Finder<'_, '_> {
             None => Ok(None),
         }
     }
-}
-
-/// The kernels' name for a type, if there are kernels for it.
-fn weight_type(ty: GgmlType) -> Option<WeightType> {
-    Some(match ty {
-        GgmlType::F32 => WeightType::F32,
-        GgmlType::F16 => WeightType::F16,
-        GgmlType::BF16 => WeightType::BF16,
-        GgmlType::Q4_0 => WeightType::Q4_0,
-        GgmlType::Q4_1 => WeightType::Q4_1,
-        GgmlType::Q5_0 => WeightType::Q5_0,
-        GgmlType::Q5_1 => WeightType::Q5_1,
-        GgmlType::Q8_0 => WeightType::Q8_0,
-        GgmlType::Q4_K => WeightType::Q4_K,
-        GgmlType::Q5_K => WeightType::Q5_K,
-        GgmlType::Q6_K => WeightType::Q6_K,
-        _ => return None,
-    })
 }

@@ -76,9 +76,9 @@ impl Facts {
 }
 
 /// What statx(2) says about direct reads (since Linux 6.1): their alignment, and whether they are
-/// refused.
+/// refused. Neither, if it says nothing.
 #[cfg(any(target_os = "linux", target_os = "android"))]
-fn direct(file: &File) -> (Option<DirectAlign>, bool) {
+pub(crate) fn direct(file: &File) -> (Option<DirectAlign>, bool) {
     use std::os::fd::AsRawFd;
     const STATX_DIOALIGN: u32 = 0x2000;
     /// The kernel's struct, as far as it matters: 256 bytes, of which older C libraries do not name

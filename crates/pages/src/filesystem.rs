@@ -56,6 +56,11 @@ fn kind(name: &str) -> Kind {
 /// overlayfs, which is special to [`residency`](crate::residency()).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 pub(crate) const OVERLAYFS: u32 = 0x794c_7630;
+/// btrfs and FUSE, which are special to [`transfer`](crate::transfer).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) const BTRFS: u32 = 0x9123_683E;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) const FUSE: u32 = 0x6573_5546;
 
 /// The numbers of statfs(2), from linux/magic.h and, where they are not in the kernel's tree, from
 /// the file system's own sources (zfs, lustre, gpfs, beegfs, vmhgfs).
@@ -63,7 +68,7 @@ pub(crate) const OVERLAYFS: u32 = 0x794c_7630;
 const MAGIC: [(u32, &str); 40] = [
     (0xEF53, "ext2/3/4"),
     (0x5846_5342, "xfs"),
-    (0x9123_683E, "btrfs"),
+    (BTRFS, "btrfs"),
     (0x2FC1_2FC1, "zfs"),
     (0xCA45_1A4E, "bcachefs"),
     (0x3434, "nilfs2"),
@@ -98,7 +103,7 @@ const MAGIC: [(u32, &str); 40] = [
     (0x2003_0528, "orangefs"),
     (0x786F_4256, "vboxsf"),
     (0xBACB_ACBC, "vmhgfs"),
-    (0x6573_5546, "fuse"), // virtiofs as well
+    (FUSE, "fuse"), // virtiofs as well
     (0x2468, "minix"),
     (0x0001_1954, "ufs"),
 ];

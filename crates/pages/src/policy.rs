@@ -231,13 +231,10 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
 
 /// What a map needs, whoever decided for it.
 fn prefetch(facts: &Facts, wish: &Wish) -> Prefetch {
-    if wish.copied && (is_warm(facts) || facts.filesystem.kind == Kind::Memory) {
-        // The copying threads touch the pages themselves and give them back behind them; filled in
-        // advance, they would all count as ours at once.
-        return Prefetch::None;
-    }
     if is_warm(facts) || facts.filesystem.kind == Kind::Memory {
-        return Prefetch::Populate;
+        // Threads that copy touch the pages themselves and give them back behind them; filled in
+        // advance, they would all count as ours at once.
+        return if wish.copied { Prefetch::None } else { Prefetch::Populate };
     }
     if !fits(facts, wish) {
         // What is read first would be pushed out by what is read last, before it is used.

@@ -169,8 +169,8 @@ impl Loader {
     /// Takes out of the page cache what headers and vectors brought into it (and the read-ahead behind
     /// them) of files that are read past it, where nothing of them was there before.
     pub(crate) fn leave_as_found(&self) {
-        let files = self.shared.report().files.clone();
-        for (map, file) in self.shared.store.maps().iter().zip(files) {
+        let report = self.shared.report();
+        for (map, file) in self.shared.store.maps().iter().zip(&report.files) {
             if file.choice.method == How::Direct && file.facts.cached == 0 {
                 map.give_back(0..map.len());
                 // Where the system has no such call the pages stay, which is all that happens.

@@ -63,9 +63,8 @@ pub(super) struct Plan {
     pub(super) missing: Vec<u32>,
     /// Bytes of the region of packed matrices.
     pub(super) tiles: usize,
-    /// Matrices that are packed, and their bytes.
+    /// Matrices that are packed.
     pub(super) packed: usize,
-    pub(super) packed_bytes: u64,
     /// The files' bytes that stay where the map shows them, by file.
     pub(super) kept: Vec<Vec<Range<usize>>>,
     /// Which files need an image.
@@ -139,7 +138,6 @@ impl Plan {
             let at = self.tiles.next_multiple_of(ALIGN);
             self.tiles = at + bytes.len();
             self.packed += 1;
-            self.packed_bytes += bytes.len() as u64;
             matrix.moved(Place::Tiles(at));
         } else if ways[shard].how == How::Mmap {
             self.kept[shard].push(bytes);

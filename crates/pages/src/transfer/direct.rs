@@ -54,38 +54,36 @@ mod linux {
     use std::path::Path;
 
     use super::{Align, Direct, Fallback};
+    use crate::facts::{self, DirectAlign};
+    use crate::filesystem::{self, BTRFS, FUSE, Kind};
 
     /// Reads start and end at multiples of this even where less would do: pages of the caches below.
     const AT_LEAST: usize = 4096;
-
-    /// The magic number of btrfs.
-    const BTRFS: i64 = 0x9123_683e;
 
     /// Opens the same file again with O_DIRECT.
     ///
     /// Where the filesystem does not say what it can (before Linux 6.1, or not taught yet), direct
     /// reads are tried, aligned to pages: the first read tells.
     pub(crate) fn open(file: &File, path: &Path) -> Result<Direct, Fallback> {
-        if lives_in_memory(file) {
+        if filesystem::of(file).kind == Kind::Memory {
             return Err(Fallback::InMemory);
         }
-        let align = match dio_align(file) {
-            Some((0, _) | (_, 0)) => return Err(Fallback::DirectUnsupported),
-            Some((memory, offset)) => {
-                let power = |n: u32| (n as usize).next_power_of_two();
-                Align { offset: power(offset).max(AT_LEAST), memory: power(memory) }
+        let align = match facts::direct(file) {
+            (_, true) => return Err(Fallback::DirectUnsupported),
+            (Some(DirectAlign { memory, offset }), _) => {
+                Align { offset: (offset as usize).max(AT_LEAST), memory: memory as usize }
             }
-            None => Align { offset: AT_LEAST, memory: AT_LEAST },
+            (None, _) => Align { offset: AT_LEAST, memory: AT_LEAST },
         };
         if compressed(file) {
             return Err(Fallback::Compressed);
         }
         match reopen(file, path) {
             Ok(file) => {
-                const FUSE: i64 = 0x6573_5546;
-                let touch = filesystem(&file) == Some(BTRFS);
+                let magic = filesystem::magic(&file);
+                let touch = magic == Some(BTRFS);
                 // A program that does not know statfs gives an error; nothing else does.
-                let fuse = matches!(filesystem(&file), Some(FUSE) | None);
+                let fuse = matches!(magic, Some(FUSE) | None);
                 Ok(Direct { file, align, fuse, touch })
             }
             Err(error) => {
@@ -110,37 +108,6 @@ mod linux {
             }
             result => result,
         }
-    }
-
-    /// Alignment of addresses and of offsets that direct reads need, zero if there are none; `None`
-    /// if the system does not say.
-    fn dio_align(file: &File) -> Option<(u32, u32)> {
-        // SAFETY: an all-zero statx is a valid value of this plain C struct.
-        let mut found: libc::statx = unsafe { MaybeUninit::zeroed().assume_init() };
-        let (flags, mask) = (libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN);
-        // SAFETY: an open file, an empty path, and a struct of ours to fill.
-        let status =
-            unsafe { libc::statx(file.as_raw_fd(), c"".as_ptr(), flags, mask, &mut found) };
-        (status == 0 && found.stx_mask & libc::STATX_DIOALIGN != 0)
-            .then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
-    }
-
-    fn lives_in_memory(file: &File) -> bool {
-        const TMPFS: i64 = 0x0102_1994;
-        const RAMFS: i64 = 0x8584_58f6;
-        const HUGETLBFS: i64 = 0x9584_58f6;
-        matches!(filesystem(file), Some(TMPFS | RAMFS | HUGETLBFS))
-    }
-
-    /// The magic number of the filesystem.
-    fn filesystem(file: &File) -> Option<i64> {
-        // SAFETY: an all-zero statfs is a valid value of this plain C struct.
-        let mut found: libc::statfs = unsafe { MaybeUninit::zeroed().assume_init() };
-        // SAFETY: an open file and a struct of ours to fill.
-        let status = unsafe { libc::fstatfs(file.as_raw_fd(), &mut found) };
-        // The type's width and sign differ between systems; the number has 32 bits.
-        #[allow(clippy::unnecessary_cast)]
-        (status == 0).then_some(found.f_type as u32 as i64)
     }
 
     /// Whether a btrfs file has compressed extents, which the filesystem reads through the page
@@ -169,7 +136,7 @@ mod linux {
             reserved: u32,
             extents: [Extent; EXTENTS],
         }
-        if filesystem(file) != Some(BTRFS) {
+        if filesystem::magic(file) != Some(BTRFS) {
             return false;
         }
         // SAFETY: all-zero is a valid value of this plain C struct.

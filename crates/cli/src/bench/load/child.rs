@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use super::cells::{Cell, State};
 use super::state::Proof;
+use crate::account;
 
 /// Prompts that a resident process answers; the first of them is not counted.
 const PROMPTS: usize = 4;
@@ -150,41 +151,22 @@ struct Account {
 impl Account {
     /// Waits until the process has ended, which it is about to: its output is closed.
     fn of_ended(pid: u32) -> Account {
-        let text = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+        let process = pid.to_string();
         let patience = Instant::now() + Duration::from_secs(60);
         let stat = loop {
-            match text("stat").map(|stat| parse_stat(&stat)) {
-                Ok(Some(stat)) if stat.ended || Instant::now() > patience => break stat,
-                Ok(Some(_)) => std::thread::sleep(Duration::from_micros(200)),
+            match account::stat(&process) {
+                Some(stat) if stat.ended || Instant::now() > patience => break stat,
+                Some(_) => std::thread::sleep(Duration::from_micros(200)),
                 // Not Linux.
-                _ => return Account::default(),
+                None => return Account::default(),
             }
         };
-        let read_bytes = text("io").ok().and_then(|io| {
-            io.lines().find_map(|line| line.strip_prefix("read_bytes:")?.trim().parse().ok())
-        });
         Account {
-            read_bytes,
-            minor_faults: Some(stat.minor_faults),
-            major_faults: Some(stat.major_faults),
+            read_bytes: account::bytes_read_by(&process),
+            minor_faults: Some(stat.faults.minor),
+            major_faults: Some(stat.faults.major),
         }
     }
-}
-
-struct Stat {
-    ended: bool,
-    minor_faults: u64,
-    major_faults: u64,
-}
-
-/// /proc/PID/stat: `pid (name) state …`; the name may hold anything.
-fn parse_stat(text: &str) -> Option<Stat> {
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    Some(Stat {
-        ended: matches!(*fields.first()?, "Z" | "X"),
-        minor_faults: fields.get(7)?.parse().ok()?,
-        major_faults: fields.get(9)?.parse().ok()?,
-    })
 }
 
 #[cfg(test)]
@@ -202,14 +184,6 @@ mod tests {
         process.wait().unwrap();
         assert!(account.minor_faults.unwrap() > 10, "{account:?}");
         assert!(account.major_faults.is_some() && account.read_bytes.is_some(), "{account:?}");
-    }
-
-    #[test]
-    fn a_name_may_hold_anything() {
-        let stat = parse_stat("7 (a) Z 1 2) Z 1 2 3 4 5 6 701 8 901 10 11").unwrap();
-        assert!(stat.ended);
-        assert_eq!((stat.minor_faults, stat.major_faults), (701, 901));
-        assert!(parse_stat("7 (a").is_none());
     }
 
     #[test]
