@@ -28,6 +28,7 @@ find_py := sh scripts/need.sh python && py=$$(sh scripts/find_python.sh)
 help: ## this list
 	@echo "make run      build, fetch a small model (98 MB, once) and let it answer; PROMPT=\"...\" asks something else"
 	@echo "make build    build the release binary, $(ALIGHT)"
+	@echo "make rusage   build the static 'rusage', which tells what a command cost (Linux)"
 	@echo "make test     everything that CI runs: format, lints, tests, agreement with llama.cpp on two real models"
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
@@ -49,6 +50,14 @@ export PROMPT
 .PHONY: build
 build: need-rust
 	@cargo build --release --locked -p alight
+
+# One static file, small itself, since the size of what it measures begins with its own.
+RUSAGE_TARGET ?= $(shell uname -m)-unknown-linux-musl
+.PHONY: rusage
+rusage: need-rust
+	@rustup target add $(RUSAGE_TARGET) 2>/dev/null || true
+	@cargo rustc --locked -p rusage --bin rusage --profile small --target $(RUSAGE_TARGET) -- -C relocation-model=static
+	@echo $(TARGET_DIR)/$(RUSAGE_TARGET)/small/rusage
 
 # --- test --------------------------------------------------------------------------------------
 

@@ -1,0 +1,93 @@
+//! The command line, the runs, the report.
+
+mod args;
+mod cold;
+mod json;
+mod output;
+mod report;
+mod runs;
+
+use std::ffi::OsString;
+
+use args::{Args, Parsed};
+use rusage::{RunError, Status, signals};
+
+/// Statuses as env(1), nohup(1) and timeout(1) have them.
+const OWN_FAILURE: i32 = 125;
+const NOT_EXECUTABLE: i32 = 126;
+const NOT_FOUND: i32 = 127;
+
+/// How a run of `rusage` fails by its own fault or by that of what it was given.
+#[derive(Debug)]
+pub enum Failure {
+    /// It says why, and ends with status 125.
+    Own(String),
+    /// A program could not be started.
+    Run(RunError),
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Failure {
+        Failure::Run(error)
+    }
+}
+
+/// Everything. `words` are the arguments without the program's own name. Returns the exit status.
+pub fn main(words: Vec<OsString>) -> i32 {
+    match args::parse(words) {
+        Ok(Parsed::Show(text)) => match output::to_stdout(&text) {
+            Ok(()) => 0,
+            Err(_) => OWN_FAILURE,
+        },
+        Ok(Parsed::Run(args)) => measure(&args),
+        Err(why) => {
+            output::complain(&why);
+            output::complain("try 'rusage --help'");
+            OWN_FAILURE
+        }
+    }
+}
+
+fn measure(args: &Args) -> i32 {
+    // Over all runs: what comes between two of them must not take the report away.
+    let passed = signals::Passed::on();
+    let mut output = match output::Output::open(args) {
+        Ok(output) => output,
+        Err(why) => {
+            output::complain(&why);
+            return OWN_FAILURE;
+        }
+    };
+    let measured = runs::all(args, &passed);
+    let told = if measured.has_runs() {
+        let text = if args.json {
+            json::line(args, &measured)
+        } else {
+            report::text(args, &measured, output.bold())
+        };
+        output.write(&text)
+    } else {
+        Ok(())
+    };
+    drop(passed);
+    match &measured.failure {
+        Some(Failure::Own(why)) => output::complain(why),
+        Some(Failure::Run(error)) => output::complain(&error.to_string()),
+        None => {}
+    }
+    if let Err(why) = &told {
+        output::complain(why);
+    }
+    let status = match (&measured.failure, measured.interrupted, measured.last_status) {
+        (Some(Failure::Run(RunError::NotFound { .. })), ..) => NOT_FOUND,
+        (Some(Failure::Run(RunError::NotExecutable { .. })), ..) => NOT_EXECUTABLE,
+        (Some(_), ..) | (None, None, None) => OWN_FAILURE,
+        (None, None, Some(Status::Exited(code))) => code,
+        (None, Some(signal), _) | (None, None, Some(Status::Killed { signal, .. })) => {
+            signals::die_by(signal);
+            // It was one that does not end this process.
+            128 + signal
+        }
+    };
+    if status == 0 && told.is_err() { OWN_FAILURE } else { status }
+}

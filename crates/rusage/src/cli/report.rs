@@ -1,0 +1,125 @@
+//! The report for people.
+
+use rusage::{Summary, Usage, thousands};
+
+use super::args::Args;
+use super::output::printable;
+use super::runs::{Measured, Run};
+
+/// All lines, each with its prefix.
+pub fn text(args: &Args, measured: &Measured, bold: bool) -> String {
+    let mut lines = Vec::new();
+    let compared = args.commands.len() > 1;
+    for (command, runs) in args.commands.iter().zip(&measured.runs) {
+        if compared || args.runs > 1 {
+            let plural = if runs.len() == 1 { "" } else { "s" };
+            let medians = if runs.len() > 1 { ": medians (smallest to largest)" } else { "" };
+            let name = name(&command.words());
+            lines.push(format!("{} run{plural} of {name}{medians}", thousands(runs.len() as u64)));
+        }
+        if !runs.is_empty() {
+            lines.extend(account(runs));
+        }
+    }
+    for (command, other) in args.commands.iter().zip(&measured.runs).skip(1) {
+        lines.extend(comparison(
+            &args.commands[0].words(),
+            &measured.runs[0],
+            &command.words(),
+            other,
+        ));
+    }
+    let prefix = if bold { "\x1b[1mRL\x1b[0m: " } else { "RL: " };
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(prefix);
+        text.push_str(&printable(&line));
+        text.push('\n');
+    }
+    text
+}
+
+/// The lines of one command.
+fn account(runs: &[Run]) -> Vec<String> {
+    let usages: Vec<Usage> = runs.iter().map(|run| run.ended.usage).collect();
+    let floor = runs.iter().map(|run| run.ended.floor).max().unwrap_or(0);
+    let mut lines = rusage::lines(&usages, floor);
+    #[cfg(target_os = "linux")]
+    lines.extend(beyond(runs));
+    let failed = runs.iter().filter(|run| !run.ended.status.is_success()).count();
+    if failed > 0 && runs.len() > 1 {
+        lines.push(format!("failed in {failed} of {} runs", runs.len()));
+    }
+    lines
+}
+
+/// The tree's peak and the processor's counters, where they were asked for and are known.
+#[cfg(target_os = "linux")]
+fn beyond(runs: &[Run]) -> Vec<String> {
+    use rusage::tree::How;
+
+    let mut lines = Vec::new();
+    let peaks: Vec<_> = runs.iter().filter_map(|run| run.ended.tree_peak).collect();
+    let bytes: Vec<f64> = peaks.iter().map(|peak| peak.bytes as f64).collect();
+    if let (Some(summary), Some(peak)) = (Summary::of(&bytes), peaks.first()) {
+        let samples: u64 = peaks.iter().map(|peak| peak.samples).sum();
+        let how = match peak.how {
+            How::Cgroup => "its control group's peak, page cache included".to_owned(),
+            How::Pss => format!("largest sum of proportional sizes, looked at {samples} times"),
+        };
+        let kb = thousands((summary.median / 1024.0).round() as u64);
+        lines.push(format!("whole tree peaked at {kb}kb ({how})"));
+    }
+    for (i, first) in runs[0].ended.counters.iter().enumerate() {
+        let counts = runs.iter().filter_map(|run| run.ended.counters.get(i));
+        let counts: Vec<f64> = counts.map(|counter| counter.count as f64).collect();
+        let Some(summary) = Summary::of(&counts) else { continue };
+        let mut notes = Vec::new();
+        if first.user_only {
+            notes.push("without the kernel's".to_owned());
+        }
+        if first.share < 100 {
+            notes.push(format!("counted {}% of the time", first.share));
+        }
+        let notes =
+            if notes.is_empty() { String::new() } else { format!(" ({})", notes.join(", ")) };
+        lines.push(format!("took {} {}{notes}", thousands(summary.median as u64), first.name));
+    }
+    lines
+}
+
+/// How the wall times of two commands compare, pair by pair.
+fn comparison(first: &[String], runs: &[Run], other: &[String], others: &[Run]) -> Option<String> {
+    let (ratio, faster) = ratio(runs, others)?;
+    Some(format!(
+        "{} took {:.3}× the wall time of {} (median of {}; middle half {:.3} to {:.3}), and was \
+         faster in {faster}",
+        name(first),
+        ratio.median,
+        name(other),
+        match ratio.runs {
+            1 => "1 pair".to_owned(),
+            n => format!("{n} pairs"),
+        },
+        ratio.q1,
+        ratio.q3,
+    ))
+}
+
+/// The ratio of the wall times of pairs of runs, and in how many of these the first was faster.
+pub fn ratio(runs: &[Run], others: &[Run]) -> Option<(Summary, usize)> {
+    let wall = |run: &Run| run.ended.usage.wall.as_secs_f64();
+    let ratios: Vec<f64> =
+        runs.iter().zip(others).map(|(run, other)| wall(run) / wall(other).max(1e-9)).collect();
+    Some((Summary::of(&ratios)?, ratios.iter().filter(|ratio| **ratio < 1.0).count()))
+}
+
+/// A command line in short.
+fn name(words: &[String]) -> String {
+    const MOST: usize = 60;
+    let line = words.join(" ");
+    match line.char_indices().nth(MOST) {
+        Some((at, _)) => format!("'{}…'", &line[..at]),
+        None => format!("'{line}'"),
+    }
+}

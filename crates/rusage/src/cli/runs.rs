@@ -1,0 +1,87 @@
+//! The runs, in turns.
+
+use rusage::{Ended, Options, Status, signals};
+
+use super::Failure;
+use super::args::Args;
+use super::cold::{self, Evicted};
+
+/// One run of a command.
+#[derive(Debug)]
+pub struct Run {
+    /// Its account.
+    pub ended: Ended,
+    /// What was taken out of the page cache before.
+    pub evicted: Vec<Evicted>,
+}
+
+/// What came of all runs.
+#[derive(Debug, Default)]
+pub struct Measured {
+    /// For each command its runs, in order. The first commands may have one more than the last ones.
+    pub runs: Vec<Vec<Run>>,
+    /// How the last run ended.
+    pub last_status: Option<Status>,
+    /// The signal that ended the series before its end, though the run in which it came succeeded.
+    pub interrupted: Option<i32>,
+    /// Why it ended early.
+    pub failure: Option<Failure>,
+}
+
+impl Measured {
+    /// Whether there is anything to report.
+    pub fn has_runs(&self) -> bool {
+        self.runs.iter().any(|runs| !runs.is_empty())
+    }
+}
+
+/// Runs all commands as often as was asked. A signal that came to this process ends it after the run
+/// in which it came.
+pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
+    let mut measured = Measured::default();
+    measured.runs.resize_with(args.commands.len(), Vec::new);
+    let options = Options { io: args.json, tree: args.tree, counters: args.counters, small: true };
+    let files = match cold::files(&args.cold) {
+        Ok(files) => files,
+        Err(why) => {
+            measured.failure = Some(Failure::Own(why));
+            return measured;
+        }
+    };
+    for round in 0..args.warmup + args.runs {
+        for turn in 0..args.commands.len() {
+            // Forth and back, so that what drifts meets all alike.
+            let which = if round % 2 == 0 { turn } else { args.commands.len() - 1 - turn };
+            let prepared = if args.drop_caches { cold::drop_caches() } else { Ok(()) };
+            let evicted = match prepared.and_then(|()| cold::evict(&files)) {
+                Ok(evicted) => evicted,
+                Err(why) => {
+                    measured.failure = Some(Failure::Own(why));
+                    return measured;
+                }
+            };
+            let ended = match args.commands[which].run(&options) {
+                Ok(ended) => ended,
+                Err(error) => {
+                    measured.failure = Some(error.into());
+                    return measured;
+                }
+            };
+            let status = ended.status;
+            let failed = !status.is_success();
+            if round >= args.warmup || (failed && !args.ignore_failure) {
+                measured.runs[which].push(Run { ended, evicted });
+            }
+            measured.last_status = Some(status);
+            if failed && !args.ignore_failure {
+                return measured;
+            }
+            let last = round + 1 == args.warmup + args.runs && turn + 1 == args.commands.len();
+            if let Some(signal) = passed.came().filter(|_| !last) {
+                measured.interrupted = Some(signal);
+                return measured;
+            }
+        }
+    }
+    measured
+}

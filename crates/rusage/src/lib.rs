@@ -1,0 +1,38 @@
+//! What a process cost, as the kernel's own counters tell it.
+//!
+//! [`Command::run`] runs a program to its end and gives its account, [`Ended`]; [`wait`] does the
+//! same for a child that was started elsewhere. [`Mark`] and [`Phases`] take the account of this
+//! process, piece by piece; [`Memory`] splits what it has resident. [`Summary`] is the median and
+//! spread of repeated measurements.
+//!
+//! Times are durations, sizes are bytes; what a system does not tell is `None` or zero, as said at
+//! each field. Nothing here prints.
+//!
+//! # What the numbers are worth
+//! - The kernel's share of processor time is sampled at clock ticks on most systems: below
+//!   [`SPLIT_RELIABLE`] of processor time it means little (the sum is exact).
+//! - The peak size of a child begins at the size of the process that made it, because exec folds the
+//!   old image's peak into the new one's. [`Ended::floor`] is that size; a peak at or below it says
+//!   only "not more than this". A measuring program must be small to measure small programs.
+//! - The counters of a child contain those of its own children which it has waited for, and no
+//!   others; the peak size is that of the largest single one, not of their sum.
+
+mod account;
+#[cfg(unix)]
+mod command;
+#[cfg(target_os = "linux")]
+pub mod counters;
+mod lines;
+mod summary;
+#[cfg(target_os = "linux")]
+pub mod tree;
+mod usage;
+
+pub use account::{Mark, Memory, Phase, Phases};
+#[cfg(unix)]
+pub use command::signals;
+#[cfg(unix)]
+pub use command::{Command, Ended, IoBytes, Options, RunError, Status, wait};
+pub use lines::{lines, thousands};
+pub use summary::{Summary, quantile};
+pub use usage::{SPLIT_RELIABLE, Usage};

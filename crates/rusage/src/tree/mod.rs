@@ -1,0 +1,38 @@
+//! The peak memory of a program and of everything that it starts, at the same time.
+//!
+//! The kernel's account of a process has the peak of its largest child, not the sum. Two ways lead to
+//! the sum, and they do not measure the same:
+//! - a control group of its own (cgroup version 2, kernel 5.19): the kernel keeps the peak, exactly, of
+//!   all memory that is charged to the group, which includes page cache that the program was the first
+//!   to bring in, and the kernel's own structures;
+//! - sampling the processes' proportional sizes (PSS), shared pages counted once: what peaks between
+//!   two samples is missed.
+
+mod cgroup;
+mod sample;
+
+use serde::Serialize;
+
+pub(crate) use cgroup::Cgroup;
+pub(crate) use sample::Sampler;
+
+/// The most memory that a tree of processes had at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TreePeak {
+    /// Bytes.
+    pub bytes: u64,
+    /// How that is known.
+    pub how: How,
+    /// Times that it was looked at; 0 for a control group, where the kernel does.
+    pub samples: u64,
+}
+
+/// How the peak of a tree is known; see the [module](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    /// `memory.peak` of a control group, page cache included.
+    Cgroup,
+    /// The largest sum of PSS that was seen.
+    Pss,
+}

@@ -1,0 +1,104 @@
+//! Looking at the sizes of all processes of a tree again and again.
+
+use std::collections::HashMap;
+use std::fs;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use libc::pid_t;
+
+use super::{How, TreePeak};
+use crate::account::kilobytes;
+
+/// Between two looks, at least.
+const PAUSE: Duration = Duration::from_millis(5);
+/// A look takes the kernel a walk over the processes' page tables, during which they cannot map
+/// anything: the pause is this many times as long as that took.
+const REST: u32 = 20;
+
+/// The processes that are known of a tree, by number, with the time of their start: numbers are used
+/// again.
+#[derive(Debug, Default)]
+pub(crate) struct Sampler {
+    known: HashMap<pid_t, u64>,
+}
+
+impl Sampler {
+    /// Looks at the tree of the child `pid` until it has ended (it is not waited for). `None` if that
+    /// cannot be known (before Linux 5.3), or nothing was seen of it.
+    pub(crate) fn watch(pid: pid_t) -> Option<TreePeak> {
+        // SAFETY: takes numbers, returns a descriptor that is nobody else's, or -1.
+        let ended = unsafe {
+            let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
+            if fd < 0 {
+                return None;
+            }
+            OwnedFd::from_raw_fd(fd as libc::c_int)
+        };
+        let mut sampler = Sampler::default();
+        let mut peak = TreePeak { bytes: 0, how: How::Pss, samples: 0 };
+        loop {
+            let began = Instant::now();
+            if let Some(bytes) = sampler.look(pid) {
+                peak.bytes = peak.bytes.max(bytes);
+                peak.samples += 1;
+            }
+            let pause = PAUSE.max(began.elapsed() * REST).as_millis() as libc::c_int;
+            let mut poll = libc::pollfd { fd: ended.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one valid structure. A signal ends it early, which does no harm.
+            if unsafe { libc::poll(&mut poll, 1, pause) } > 0 {
+                return (peak.samples > 0).then_some(peak);
+            }
+        }
+    }
+
+    /// The sum of the proportional sizes now, of what was seen before and of new children.
+    fn look(&mut self, root: pid_t) -> Option<u64> {
+        self.add(root);
+        let mut found: Vec<pid_t> = self.known.keys().copied().collect();
+        while let Some(pid) = found.pop() {
+            for child in children(pid) {
+                if self.add(child) {
+                    found.push(child);
+                }
+            }
+        }
+        let mut sum = None;
+        // What has ended, or given its number to another, is forgotten.
+        self.known.retain(|&pid, &mut start| start_of(pid) == Some(start));
+        for pid in self.known.keys() {
+            if let Some(bytes) = pss(*pid) {
+                sum = Some(sum.unwrap_or(0) + bytes);
+            }
+        }
+        sum
+    }
+
+    /// Whether it is new.
+    fn add(&mut self, pid: pid_t) -> bool {
+        !self.known.contains_key(&pid)
+            && start_of(pid).is_some_and(|start| self.known.insert(pid, start).is_none())
+    }
+}
+
+fn pss(pid: pid_t) -> Option<u64> {
+    kilobytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss:")
+}
+
+/// The children of all threads of a process.
+fn children(pid: pid_t) -> Vec<pid_t> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|list| {
+            list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<pid_t>>()
+        })
+        .collect()
+}
+
+/// When a process was started, in ticks since the machine was: field 22 of its `stat`.
+fn start_of(pid: pid_t) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()
+}

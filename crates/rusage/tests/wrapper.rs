@@ -1,0 +1,303 @@
+//! What a program that wraps another must do: the rules of `rusage`, each tried on the built command.
+
+#![cfg(unix)]
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn rusage() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_rusage"))
+}
+
+fn run(arguments: &[&str]) -> Output {
+    rusage().args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn json(output: &[u8]) -> Value {
+    serde_json::from_slice(output).unwrap_or_else(|e| panic!("{e}: {}", text(output)))
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+#[test]
+fn the_status_is_passed_on() {
+    for status in [0, 1, 7, 125, 127, 255] {
+        let ended = run(&["sh", "-c", &format!("exit {status}")]);
+        assert_eq!(ended.status.code(), Some(status));
+        assert!(text(&ended.stderr).contains("RL: took "), "{}", text(&ended.stderr));
+    }
+}
+
+#[test]
+fn not_found_is_127_and_not_executable_126() {
+    let folder = folder();
+    let plain = folder.path().join("plain");
+    fs::write(&plain, "#!/bin/sh\n").unwrap();
+    let nothing = folder.path().join("nothing");
+    for (program, status, why) in [
+        (nothing.to_str().unwrap(), 127, "not found"),
+        ("no-such-program-anywhere", 127, "not found"),
+        (plain.to_str().unwrap(), 126, "cannot be executed"),
+        (folder.path().to_str().unwrap(), 126, "cannot be executed"),
+    ] {
+        let ended = run(&[program]);
+        assert_eq!(ended.status.code(), Some(status), "{program}");
+        let said = text(&ended.stderr);
+        assert!(said.contains(why) && said.contains(program), "{said}");
+        assert!(!said.contains("RL:"), "nothing was run, so there is nothing to report: {said}");
+    }
+}
+
+#[test]
+fn bad_usage_is_125() {
+    for arguments in [&[][..], &["-n", "x", "true"], &["--no-such-option"], &["--vs", "'", "true"]]
+    {
+        let ended = run(arguments);
+        assert_eq!(ended.status.code(), Some(125), "{arguments:?}");
+        assert!(text(&ended.stderr).contains("--help"));
+    }
+}
+
+#[test]
+fn a_file_without_a_first_line_for_the_kernel_is_a_shell_script() {
+    let folder = folder();
+    script(folder.path(), "bare", "echo \"$0 $1\"; exit 5\n");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let ended = rusage().args(["bare", "x"]).env("PATH", path).output().unwrap();
+    assert_eq!(ended.status.code(), Some(5), "{}", text(&ended.stderr));
+    assert_eq!(text(&ended.stdout), format!("{} x\n", folder.path().join("bare").display()));
+}
+
+#[test]
+fn a_killing_signal_kills_the_wrapper_too_after_the_report() {
+    for signal in [libc::SIGTERM, libc::SIGKILL, libc::SIGSEGV, libc::SIGINT, libc::SIGPIPE] {
+        let ended = run(&["sh", "-c", &format!("kill -{signal} $$")]);
+        assert_eq!(ended.status.signal(), Some(signal));
+        assert!(!ended.status.core_dumped());
+        assert!(text(&ended.stderr).contains("wall time"));
+    }
+    let ended = run(&["--json", "sh", "-c", "kill -9 $$"]);
+    let run = &json(&ended.stderr)["runs"][0];
+    assert_eq!((&run["signal"], &run["exit_code"]), (&Value::from(9), &Value::Null));
+}
+
+#[test]
+fn the_standard_streams_are_the_commands_own() {
+    let mut child = rusage()
+        .args(["cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sent: Vec<u8> = (0..=255).cycle().take(100_000).collect();
+    let mut stdin = child.stdin.take().unwrap();
+    let writer = std::thread::spawn({
+        let sent = sent.clone();
+        move || stdin.write_all(&sent).unwrap()
+    });
+    let ended = child.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(ended.stdout == sent);
+    assert!(text(&ended.stderr).starts_with("RL: took"));
+}
+
+/// What the command finds is what it would find without the wrapper.
+#[test]
+fn signals_are_as_they_were_in_the_command() {
+    // Masks of blocked, ignored and caught signals.
+    let ask = "grep -E '^Sig(Blk|Ign|Cgt)' /proc/self/status; ls -l /proc/self/fd | wc -l";
+    if !Path::new("/proc/self/status").exists() {
+        eprintln!("skipped: no /proc");
+        return;
+    }
+    let with = |ignored: &'static [i32], blocked: &'static [i32], command: &mut Command| {
+        // SAFETY: only system calls between fork and exec.
+        let prepared = unsafe {
+            command.pre_exec(move || {
+                for &signal in ignored {
+                    libc::signal(signal, libc::SIG_IGN);
+                }
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                for &signal in blocked {
+                    libc::sigaddset(&mut set, signal);
+                }
+                libc::sigprocmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+                Ok(())
+            })
+        };
+        let ended = prepared.output().unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        text(&ended.stdout)
+    };
+    for (ignored, blocked) in [
+        (&[][..], &[][..]),
+        (&[libc::SIGINT, libc::SIGQUIT][..], &[libc::SIGUSR1][..]),
+        (&[libc::SIGHUP, libc::SIGPIPE], &[libc::SIGTERM, libc::SIGINT]),
+        // Nobody's end can be waited for, unless the wrapper undoes it for itself.
+        (&[libc::SIGCHLD], &[]),
+    ] {
+        let alone = with(ignored, blocked, Command::new("sh").args(["-c", ask]));
+        let wrapped = with(ignored, blocked, rusage().args(["sh", "-c", ask]));
+        assert_eq!(alone, wrapped, "ignored {ignored:?}, blocked {blocked:?}");
+    }
+}
+
+/// Starts a command that says when it is ready, and waits for that.
+fn started(arguments: &[&str], ready: &Path) -> std::process::Child {
+    let child = rusage()
+        .args(arguments)
+        // Like a job of a shell: a group of its own, which can be sent a signal as a terminal does.
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let patience = Instant::now() + Duration::from_secs(20);
+    while !ready.exists() {
+        assert!(Instant::now() < patience, "the command did not start");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child
+}
+
+#[test]
+fn what_is_sent_to_the_wrapper_alone_reaches_the_command() {
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1] {
+        let folder = folder();
+        let ready = folder.path().join("ready");
+        let line = format!(
+            "trap 'exit 42' {signal}; : > {}; while :; do sleep 0.01; done",
+            ready.display()
+        );
+        let child = started(&["sh", "-c", &line], &ready);
+        // SAFETY: takes numbers.
+        unsafe { libc::kill(child.id() as libc::pid_t, signal) };
+        let ended = child.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(42), "signal {signal}: {}", text(&ended.stderr));
+        assert!(text(&ended.stderr).contains("wall time"));
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_command_and_the_report_is_still_made() {
+    let folder = folder();
+    let ready = folder.path().join("ready");
+    let line = format!(": > {}; exec sleep 60", ready.display());
+    let child = started(&["-n", "3", "sh", "-c", &line], &ready);
+    std::thread::sleep(Duration::from_millis(50));
+    // To the whole group, as from a terminal.
+    // SAFETY: takes numbers.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGINT) };
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.signal(), Some(libc::SIGINT), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("RL: took"), "{}", text(&ended.stderr));
+}
+
+/// A background shell job ignores Ctrl-C, and so must what it runs.
+#[test]
+fn what_was_ignored_does_not_end_the_wrapper() {
+    let mut command = rusage();
+    command.args(["sh", "-c", "kill -INT $PPID; sleep 0.1; exit 9"]);
+    // SAFETY: one system call between fork and exec.
+    let command = unsafe {
+        command.pre_exec(|| {
+            libc::signal(libc::SIGINT, libc::SIG_IGN);
+            Ok(())
+        })
+    };
+    assert_eq!(command.output().unwrap().status.code(), Some(9));
+}
+
+#[test]
+fn programs_that_fork_are_accounted_for() {
+    // A child that it waits for, which uses a tenth of a second of processor time.
+    let busy = "i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done";
+    let ended = run(&["--json", "sh", "-c", &format!("sh -c '{busy}'; true")]);
+    let parent = json(&ended.stderr);
+    let cpu = parent["summary"]["cpu_us"]["median"].as_f64().unwrap();
+    assert!(cpu > 10_000.0, "{cpu}");
+    // One that it leaves behind, with the report's own stream open: the wrapper does not wait.
+    let began = Instant::now();
+    let ended = rusage()
+        .args(["-o", "/dev/null", "sh", "-c", "sleep 30 >/dev/null 2>&1 & exit 4"])
+        .output()
+        .unwrap();
+    assert_eq!(ended.status.code(), Some(4));
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
+
+#[test]
+fn the_report_can_go_to_a_file() {
+    let folder = folder();
+    let path = folder.path().join("report");
+    let name = path.to_str().unwrap();
+    fs::write(&path, "old\n").unwrap();
+    let ended = run(&["-o", name, "sh", "-c", "echo out; echo err >&2"]);
+    assert_eq!((text(&ended.stdout), text(&ended.stderr)), ("out\n".into(), "err\n".into()));
+    let first = fs::read_to_string(&path).unwrap();
+    assert!(first.starts_with("RL: took"));
+    run(&["-a", "-o", name, "true"]);
+    let both = fs::read_to_string(&path).unwrap();
+    assert!(both.starts_with(&first) && both.matches("wall time").count() == 2);
+    // Before anything is run: the command must not have happened in vain.
+    let marker = folder.path().join("ran");
+    let ended = run(&["-o", "/no/such/folder/x", "touch", marker.to_str().unwrap()]);
+    assert_eq!(ended.status.code(), Some(125));
+    assert!(!marker.exists() && text(&ended.stderr).contains("/no/such/folder/x"));
+}
+
+#[test]
+fn a_report_that_cannot_be_written_is_a_failure() {
+    if !Path::new("/dev/full").exists() {
+        eprintln!("skipped: no /dev/full");
+        return;
+    }
+    let ended = run(&["-o", "/dev/full", "true"]);
+    assert_eq!(ended.status.code(), Some(125));
+    assert!(text(&ended.stderr).contains("/dev/full"));
+    // What the command says is more important.
+    assert_eq!(run(&["-o", "/dev/full", "sh", "-c", "exit 3"]).status.code(), Some(3));
+}
+
+#[test]
+fn nobody_at_stderr_is_no_failure() {
+    let mut command = rusage();
+    command.args(["sh", "-c", "exit 6"]).stderr(Stdio::null());
+    // SAFETY: one system call between fork and exec.
+    let command = unsafe {
+        command.pre_exec(|| {
+            libc::close(2);
+            Ok(())
+        })
+    };
+    assert_eq!(command.status().unwrap().code(), Some(6));
+}
+
+#[test]
+fn help_is_data() {
+    let ended = run(&["--help"]);
+    assert!(ended.status.success() && text(&ended.stdout).contains("Usage: rusage"));
+    assert!(run(&["--version"]).stdout.starts_with(b"rusage "));
+}
