@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
+use crate::cp::CpArgs;
 use crate::inspect::InspectArgs;
 use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
@@ -60,6 +61,8 @@ pub enum Command {
     Pack(PackArgs),
     /// Make the original of a packed file again
     Unpack(UnpackArgs),
+    /// Copy files to the disk, leaving the page cache as it was
+    Cp(CpArgs),
     /// Write a completion script for your shell
     Completions(CompletionsArgs),
 }

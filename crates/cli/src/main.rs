@@ -7,8 +7,10 @@
 
 mod account;
 mod args;
+mod bar;
 mod bench;
 mod completions;
+mod cp;
 mod explain_load;
 mod inspect;
 mod interrupt;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Bench(a) => bench::main(a),
         Command::Pack(a) => pack::pack(&a),
         Command::Unpack(a) => pack::unpack(&a),
+        Command::Cp(a) => cp::main(&a),
         Command::Completions(a) => completions::main(&a),
     };
     outcome::report(outcome)

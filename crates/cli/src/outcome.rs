@@ -16,6 +16,8 @@ pub enum Stop {
     BrokenPipe,
     /// Ctrl-C.
     Interrupted,
+    /// Parts of it failed, which has been said.
+    Told,
 }
 
 /// The result of a subcommand.
@@ -50,6 +52,7 @@ pub fn report(outcome: Outcome) -> ExitCode {
             say::error(&text);
             ExitCode::from(2)
         }
+        Err(Stop::Told) => ExitCode::from(1),
         Err(Stop::Interrupted) => ExitCode::from(130),
     }
 }

@@ -31,6 +31,11 @@ pub fn progress(text: &str) {
     }
 }
 
+/// Whether somebody may be looking.
+pub fn is_terminal() -> bool {
+    stderr().is_terminal()
+}
+
 /// Whether styled text may be written to stderr: a terminal, and `NO_COLOR` unset or empty.
 pub fn colour() -> bool {
     stderr().is_terminal() && colours_allowed()

@@ -15,6 +15,16 @@ pub fn ms(ms: f64) -> String {
     if ms >= 1000.0 { format!("{} s", digits(ms / 1000.0)) } else { format!("{} ms", digits(ms)) }
 }
 
+/// Whole seconds, for something that will take as long: `4 s`, `6 min 40 s`, `2 h 5 min`.
+pub fn duration(seconds: f64) -> String {
+    let s = seconds.clamp(0.0, 1e9).ceil() as u64;
+    match s {
+        0..60 => format!("{s} s"),
+        60..3600 => format!("{} min {} s", s / 60, s % 60),
+        _ => format!("{} h {} min", s / 3600, s / 60 % 60),
+    }
+}
+
 /// Three significant digits, but never fewer than the whole part: `4.27`, `42.7`, `427`, `4273`.
 pub fn digits(x: f64) -> String {
     let places = match x.abs() {
@@ -55,6 +65,9 @@ mod tests {
         assert_eq!(count(7), "7");
         assert_eq!(ms(4.273), "4.27 ms");
         assert_eq!(ms(1850.0), "1.85 s");
+        assert_eq!(duration(3.2), "4 s");
+        assert_eq!(duration(400.0), "6 min 40 s");
+        assert_eq!(duration(7500.0), "2 h 5 min");
         assert_eq!(digits(99.96), "100");
         assert_eq!(digits(0.123), "0.12");
     }

@@ -14,6 +14,7 @@
 
 #![cfg(unix)]
 
+pub mod copy;
 mod error;
 mod facts;
 pub mod fault;

@@ -150,6 +150,12 @@ impl Region {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
+    /// The memory, for writing.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: memory of ours, of this length and initialised; nobody else has a reference to it.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
+    }
+
     /// Where it begins, for writing: a multiple of 2 MiB. Writing through this pointer is sound only
     /// where no other thread reads or writes at the same time, and while the region lives.
     pub fn as_mut_ptr(&self) -> *mut u8 {

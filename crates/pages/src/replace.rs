@@ -29,6 +29,10 @@ pub struct Replacement {
     expected: u64,
 }
 
+/// Permissions before the umask: of any new file, and of one that is nobody else's business yet.
+const ANYBODY: u32 = 0o666;
+const OWNER: u32 = 0o600;
+
 /// Why a file cannot be replaced. In all cases but the last the old file is as it was.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -101,13 +105,23 @@ impl Replacement {
     /// There is something else than a regular file at `dest`, the folder cannot be written to, or
     /// there is no room for `len` bytes.
     pub fn create(dest: &Path, len: u64) -> Result<Replacement, ReplaceError> {
-        Replacement::create_with(dest, len, unnamed)
+        Replacement::create_with(dest, len, ANYBODY, unnamed)
+    }
+
+    /// The same, but nobody else may open the file until the caller sets its permissions, and no room
+    /// is set aside: for a copy of something private.
+    ///
+    /// # Errors
+    /// As of [`create`](Replacement::create).
+    pub fn create_private(dest: &Path) -> Result<Replacement, ReplaceError> {
+        Replacement::create_with(dest, 0, OWNER, unnamed)
     }
 
     fn create_with(
         dest: &Path,
         len: u64,
-        unnamed: fn(&Path) -> Option<File>,
+        mode: u32,
+        unnamed: fn(&Path, u32) -> Option<File>,
     ) -> Result<Replacement, ReplaceError> {
         let create = |source| ReplaceError::Create { path: dest.into(), source };
         let resolved = match fs::metadata(dest) {
@@ -126,10 +140,10 @@ impl Replacement {
             Some(parent) if parent != Path::new("") => parent.to_path_buf(),
             _ => PathBuf::from("."),
         };
-        let (file, temporary) = match unnamed(&folder) {
+        let (file, temporary) = match unnamed(&folder, mode) {
             Some(file) => (file, None),
             None => {
-                let (file, hidden) = hidden(&resolved, &folder).map_err(create)?;
+                let (file, hidden) = hidden(&resolved, &folder, mode).map_err(create)?;
                 (file, Some(hidden))
             }
         };
@@ -233,7 +247,7 @@ fn allocate(_file: &File, _len: u64) -> io::Result<()> {
 }
 
 /// Bytes that an ordinary user may still write to the file's filesystem.
-fn free_bytes(file: &File) -> Option<u64> {
+pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     use std::os::fd::AsRawFd;
     // SAFETY: an all-zero statvfs is a valid value of this plain C struct.
     let mut found: libc::statvfs = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
@@ -245,16 +259,16 @@ fn free_bytes(file: &File) -> Option<u64> {
 
 /// A file without a name in `folder`, if the filesystem has such and it can be given one later.
 #[cfg(target_os = "linux")]
-fn unnamed(folder: &Path) -> Option<File> {
+fn unnamed(folder: &Path, mode: u32) -> Option<File> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).mode(0o666).custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC);
+    options.read(true).write(true).mode(mode).custom_flags(libc::O_TMPFILE | libc::O_CLOEXEC);
     let file = options.open(folder).ok()?;
     // Its name will be given through /proc, which may not be there.
     fs::metadata(own_link(&file)).is_ok().then_some(file)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn unnamed(_folder: &Path) -> Option<File> {
+fn unnamed(_folder: &Path, _mode: u32) -> Option<File> {
     None
 }
 
@@ -302,11 +316,11 @@ fn name(_file: &File, _dest: &Path, _folder: &Path) -> io::Result<Option<Hidden>
 }
 
 /// A new file with a hidden name in `folder`.
-fn hidden(dest: &Path, folder: &Path) -> io::Result<(File, Hidden)> {
+fn hidden(dest: &Path, folder: &Path, mode: u32) -> io::Result<(File, Hidden)> {
     loop {
         let path = folder.join(hidden_name(dest));
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true).mode(0o666).custom_flags(libc::O_CLOEXEC);
+        options.read(true).write(true).create_new(true).mode(mode).custom_flags(libc::O_CLOEXEC);
         match options.open(&path) {
             Ok(file) => return Ok((file, Hidden(path))),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -346,8 +360,8 @@ mod tests {
         let dest = folder.path().join("packed");
         fs::write(&dest, b"old").unwrap();
         // Two at a time, of which one is given up.
-        let one = Replacement::create_with(&dest, 3, |_| None).unwrap();
-        let two = Replacement::create_with(&dest, 3, |_| None).unwrap();
+        let one = Replacement::create_with(&dest, 3, ANYBODY, |_, _| None).unwrap();
+        let two = Replacement::create_with(&dest, 3, ANYBODY, |_, _| None).unwrap();
         assert!(!one.is_unnamed());
         let all = names(folder.path());
         assert_eq!(all.len(), 3);
@@ -363,10 +377,10 @@ mod tests {
 
     #[test]
     fn a_commit_that_fails_leaves_nothing() {
-        for unnamed in [unnamed, (|_| None) as fn(&Path) -> Option<File>] {
+        for unnamed in [unnamed, (|_, _| None) as fn(&Path, u32) -> Option<File>] {
             let folder = tempfile::tempdir().unwrap();
             let dest = folder.path().join("packed");
-            let new = Replacement::create_with(&dest, 3, unnamed).unwrap();
+            let new = Replacement::create_with(&dest, 3, ANYBODY, unnamed).unwrap();
             new.file().write_all(b"new").unwrap();
             // A folder cannot be replaced by a file.
             fs::create_dir(&dest).unwrap();
@@ -381,7 +395,7 @@ mod tests {
     fn a_name_of_any_length_has_a_hidden_one() {
         let folder = tempfile::tempdir().unwrap();
         let dest = folder.path().join("x".repeat(255));
-        let new = Replacement::create_with(&dest, 3, |_| None).unwrap();
+        let new = Replacement::create_with(&dest, 3, ANYBODY, |_, _| None).unwrap();
         new.file().write_all(b"new").unwrap();
         new.commit().unwrap();
         assert_eq!(fs::read(&dest).unwrap(), b"new");

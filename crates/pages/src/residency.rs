@@ -181,6 +181,76 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     answer(sample(count, READ_SAMPLES, 1, read)?, Source::Sampled)
 }
 
+/// Who says exactly what of a file is cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Teller {
+    Cachestat,
+    Mincore,
+}
+
+/// Who tells this user about this file; nobody about somebody else's.
+pub(crate) fn teller(file: &File) -> Option<Teller> {
+    let metadata = file.metadata().ok()?;
+    let page = crate::fault::page_size() as u64;
+    if !is_overlay(file) && cachestat(file, 0..page).is_some() {
+        return Some(Teller::Cachestat);
+    }
+    may_be_told(file, &metadata).then_some(Teller::Mincore)
+}
+
+/// The parts of `range` (bytes; it begins on a page, and ends on one or with the file) that are not in
+/// the page cache, to the page, in order.
+pub(crate) fn not_cached(
+    file: &File,
+    range: Range<u64>,
+    teller: Teller,
+) -> io::Result<Vec<Range<u64>>> {
+    let page = crate::fault::page_size() as u64;
+    let pages = range.start / page..range.end.div_ceil(page);
+    if teller == Teller::Cachestat {
+        // Nearly always it is nothing or all, which it says without looking at each page.
+        match cachestat(file, pages.start * page..pages.end * page) {
+            Some(0) => return Ok(Vec::from([range])),
+            Some(cached) if cached >= pages.end - pages.start => return Ok(Vec::new()),
+            Some(_) => {}
+            None => return Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+    let window = Window::map(file, pages.clone())?;
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    let mut vector = [0u8; VECTOR];
+    for from in (0..window.pages).step_by(VECTOR) {
+        let looked = from..(from + VECTOR as u64).min(window.pages);
+        let vector = &mut vector[..(looked.end - looked.start) as usize];
+        window.fill(looked.start, vector)?;
+        for (i, _) in vector.iter().enumerate().filter(|(_, there)| *there & 1 == 0) {
+            let start = (pages.start + from + i as u64) * page;
+            let end = (start + page).min(range.end);
+            match parts.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => parts.push(start..end),
+            }
+        }
+    }
+    Ok(parts)
+}
+
+/// Bytes that the kernel may read ahead of a reader of this file.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(crate) fn readahead(file: &File) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let dev = file.metadata().ok()?.dev();
+    let (major, minor) = (libc::major(dev), libc::minor(dev));
+    let told =
+        std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).ok()?;
+    told.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+pub(crate) fn readahead(_: &File) -> Option<u64> {
+    None
+}
+
 /// Estimates how many of `pages` pages are cached, from `at_once` pages in the middle of each of
 /// `samples` equal parts.
 fn sample(
@@ -348,20 +418,23 @@ impl Window {
 
     /// Cached pages among some of the window's, at most [`VECTOR`].
     fn look(&self, pages: Range<u64>) -> io::Result<u64> {
-        let page = crate::fault::page_size();
-        let count = (pages.end - pages.start) as usize;
         let mut vector = [0u8; VECTOR];
-        let vector = &mut vector[..count];
-        // SAFETY: pages of the map, and a vector of one byte for each.
-        let status = unsafe {
-            let start = self.start.cast::<u8>().add(pages.start as usize * page);
-            libc::mincore(start.cast(), count * page, vector.as_mut_ptr().cast())
-        };
-        if status != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        let vector = &mut vector[..(pages.end - pages.start) as usize];
+        self.fill(pages.start, vector)?;
         // The other bits are reserved, or mean other things elsewhere.
         Ok(vector.iter().filter(|&&b| b & 1 == 1).count() as u64)
+    }
+
+    /// Asks about as many pages as `vector` has room for, from `first` on, all of them the window's.
+    fn fill(&self, first: u64, vector: &mut [u8]) -> io::Result<()> {
+        let page = crate::fault::page_size();
+        assert!(first + vector.len() as u64 <= self.pages);
+        // SAFETY: pages of the map, and a vector of one byte for each.
+        let status = unsafe {
+            let start = self.start.cast::<u8>().add(first as usize * page);
+            libc::mincore(start.cast(), vector.len() * page, vector.as_mut_ptr().cast())
+        };
+        if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

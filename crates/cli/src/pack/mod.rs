@@ -1,8 +1,6 @@
 //! `alight pack` and `alight unpack`: a model file in the layout that the kernels read fastest, and
 //! back.
 
-mod bar;
-
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -10,10 +8,10 @@ use std::path::PathBuf;
 use alight_convert::{ConvertError, KeptReason, Options, Packed, Progress, Unpacked, Volume};
 use anyhow::anyhow;
 
+use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 use crate::{open, say, units};
-use bar::Bar;
 
 /// Arguments of `alight pack`.
 #[derive(Debug, clap::Args)]

@@ -15,7 +15,7 @@
 //! which the outer ones go through a small buffer: nothing is ever written outside a piece's place.
 
 mod blocks;
-mod direct;
+pub(crate) mod direct;
 mod error;
 mod report;
 #[cfg(target_os = "linux")]

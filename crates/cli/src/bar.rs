@@ -31,8 +31,7 @@ impl Bar {
         }
         self.shown = Some(now);
         let text = if done < total {
-            let rate = done as f64 / now.duration_since(self.started).as_secs_f64().max(1e-9);
-            format!("{}/s", units::bytes(rate as u64))
+            speed_and_rest(done, total, now.duration_since(self.started))
         } else {
             "waiting for the disk".to_owned()
         };
@@ -53,6 +52,17 @@ impl Bar {
     }
 }
 
+/// Bytes per second so far, and how long it will take at that, once that can be told.
+fn speed_and_rest(done: u64, total: u64, elapsed: Duration) -> String {
+    let rate = done as f64 / elapsed.as_secs_f64().max(1e-9);
+    let speed = format!("{}/s", units::bytes(rate as u64));
+    if done == 0 || elapsed < Duration::from_millis(500) {
+        return speed;
+    }
+    let rest = (total - done) as f64 / rate;
+    format!("{speed}, {} left", units::duration(rest))
+}
+
 /// `[████      ]`.
 fn picture(done: u64, total: u64) -> String {
     let full =
@@ -63,6 +73,16 @@ fn picture(done: u64, total: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_long_it_will_take() {
+        let after =
+            |seconds| speed_and_rest(1_000_000, 5_000_000, Duration::from_secs_f64(seconds));
+        assert_eq!(after(0.1), "10.0 MB/s");
+        assert_eq!(after(1.0), "1.00 MB/s, 4 s left");
+        assert_eq!(after(100.0), "10.0 kB/s, 6 min 40 s left");
+        assert_eq!(speed_and_rest(0, 5, Duration::from_secs(9)), "0 B/s");
+    }
 
     #[test]
     fn the_bar_fills() {

@@ -1,0 +1,116 @@
+//! Where things go, and what may not go there.
+
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::CopyError;
+
+/// Whether both are the same file or folder, by whatever names.
+pub(crate) fn same(a: &Metadata, b: &Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+/// The folder that a path is in.
+pub(crate) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// The name that `source` gets in a folder; `None` for what has no name of its own (`.`, `..`, `a/.`),
+/// whose contents go into the folder itself.
+pub(crate) fn name_in_folder(source: &Path) -> Option<&std::ffi::OsStr> {
+    let bytes = source.as_os_str().as_bytes();
+    let end = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |at| at + 1);
+    let last = bytes[..end].rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    if matches!(last, b"." | b".." | b"") { None } else { source.file_name() }
+}
+
+/// Says with a clear reason why no file can be made at `to`; else what is there now, if anything,
+/// links followed.
+pub(crate) fn look(
+    from: &Path,
+    source: &Metadata,
+    to: &Path,
+) -> Result<Option<Metadata>, CopyError> {
+    let problem = |problem| Err(CopyError::Destination { path: to.into(), problem });
+    match fs::metadata(to) {
+        Ok(found) if same(source, &found) => {
+            Err(CopyError::SameFile { from: from.into(), to: to.into() })
+        }
+        Ok(found) if found.is_dir() => problem("is a folder, and cannot be replaced by a file"),
+        Ok(found) if !found.is_file() => {
+            problem("is not a regular file, and would be replaced by one; give another name")
+        }
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            if fs::symlink_metadata(to).is_ok() {
+                return problem("is a link that leads nowhere; remove it first");
+            }
+            if to.as_os_str().as_bytes().ends_with(b"/") {
+                return problem("is not a folder; make it first, or leave out the '/'");
+            }
+            match fs::metadata(parent(to)) {
+                Ok(folder) if folder.is_dir() => Ok(None),
+                Ok(_) => problem("cannot be made: what should be its folder is a file"),
+                Err(_) => problem("cannot be made: its folder does not exist; make it first"),
+            }
+        }
+        Err(source) => Err(CopyError::Write { path: to.into(), source }),
+    }
+}
+
+/// Refuses a folder that would be copied into itself.
+pub(crate) fn not_into_itself(from: &Path, source: &Metadata, to: &Path) -> Result<(), CopyError> {
+    // What there is of the destination, by its real name, and every folder above it.
+    let mut there: PathBuf = to.into();
+    let real = loop {
+        match fs::canonicalize(&there) {
+            Ok(real) => break real,
+            Err(_) if there.parent().is_some_and(|p| !p.as_os_str().is_empty()) => {
+                there.pop();
+            }
+            Err(_) => match fs::canonicalize(".") {
+                Ok(real) => break real,
+                Err(source) => return Err(CopyError::Write { path: to.into(), source }),
+            },
+        }
+    };
+    for folder in real.ancestors() {
+        let is_source = fs::metadata(folder).is_ok_and(|found| same(source, &found));
+        if is_source {
+            return Err(match folder == real && there == to {
+                true => CopyError::SameFile { from: from.into(), to: to.into() },
+                false => CopyError::IntoItself { from: from.into(), to: to.into() },
+            });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_a_folder() {
+        for (path, name) in [
+            ("a", Some("a")),
+            ("a/b", Some("b")),
+            ("a/b//", Some("b")),
+            ("a/.", None),
+            ("a/./", None),
+            (".", None),
+            ("..", None),
+            ("a/..", None),
+            ("/", None),
+            ("...", Some("...")),
+        ] {
+            assert_eq!(name_in_folder(Path::new(path)), name.map(std::ffi::OsStr::new), "{path}");
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What can go wrong. Every message names the file and, where there is one, the next step.
+
+use std::io;
+use std::path::PathBuf;
+
+use alight_pages::{FileKind, ReplaceError, copy};
+use thiserror::Error;
+
+/// Why something was not copied. Nothing is left of it, and what was there before is as it was.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The source cannot be found or opened.
+    #[error("{}: cannot read: {source}", path.display())]
+    Open {
+        /// The source.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A folder, and it was not said that folders are copied too.
+    #[error("{}: is a folder; -r copies it with everything in it", path.display())]
+    Folder {
+        /// The source.
+        path: PathBuf,
+    },
+    /// A pipe, socket or device.
+    #[error("{}: is a {kind}; only files, folders and links are copied", path.display())]
+    Special {
+        /// The source.
+        path: PathBuf,
+        /// What it is.
+        kind: FileKind,
+    },
+    /// Source and destination are one file.
+    #[error("{}: is {} itself: there is nothing to copy", to.display(), from.display())]
+    SameFile {
+        /// The source.
+        from: PathBuf,
+        /// The destination.
+        to: PathBuf,
+    },
+    /// The destination lies in the folder that is copied.
+    #[error(
+        "{}: lies in {}, which cannot be copied into itself; give a folder outside of it",
+        to.display(), from.display()
+    )]
+    IntoItself {
+        /// The source.
+        from: PathBuf,
+        /// The destination.
+        to: PathBuf,
+    },
+    /// Another source has been copied to the same place a moment ago.
+    #[error(
+        "{}: not copied, as {} was made of another source just now; copy it under another name",
+        from.display(), to.display()
+    )]
+    Twice {
+        /// The source.
+        from: PathBuf,
+        /// The destination.
+        to: PathBuf,
+    },
+    /// No file can be made there.
+    #[error("{}: {problem}", path.display())]
+    Destination {
+        /// The path.
+        path: PathBuf,
+        /// What is in the way.
+        problem: &'static str,
+    },
+    /// The system does not let something be made there.
+    #[error("{}: cannot write: {source}", path.display())]
+    Write {
+        /// The path.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The bytes cannot be copied.
+    #[error(transparent)]
+    Bytes(copy::CopyError),
+    /// The new file cannot be made or put into its place.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// The source is not what it was when the copy began.
+    #[error(
+        "{}: was changed by another program while it was copied; copy it again when that is done",
+        path.display()
+    )]
+    Changed {
+        /// The source.
+        path: PathBuf,
+    },
+    /// The observer asked for it.
+    #[error("stopped")]
+    Stopped,
+}
+
+impl From<copy::CopyError> for CopyError {
+    fn from(error: copy::CopyError) -> CopyError {
+        match error {
+            copy::CopyError::Stopped => CopyError::Stopped,
+            error => CopyError::Bytes(error),
+        }
+    }
+}

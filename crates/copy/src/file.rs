@@ -1,0 +1,153 @@
+//! One regular file.
+
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::time::Instant;
+
+use alight_pages::{FileKind, Replacement, copy};
+use rustix::fs::OFlags;
+
+use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
+
+/// How far all files before this one are.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Before {
+    pub done: u64,
+    pub total: u64,
+}
+
+/// What a path leads to, if it is not a file, a folder or a link.
+pub(crate) fn special(metadata: &Metadata) -> Option<FileKind> {
+    let ty = metadata.file_type();
+    match ty {
+        _ if ty.is_file() || ty.is_dir() || ty.is_symlink() => None,
+        _ if ty.is_fifo() => Some(FileKind::Pipe),
+        _ if ty.is_socket() => Some(FileKind::Socket),
+        _ if ty.is_char_device() => Some(FileKind::CharacterDevice),
+        _ if ty.is_block_device() => Some(FileKind::BlockDevice),
+        _ => Some(FileKind::Other),
+    }
+}
+
+/// Opens what was looked at; if there is something else by now, that is an error, and not waited for.
+fn open(from: &Path, looked_at: &Metadata) -> Result<(File, Metadata), CopyError> {
+    let cannot = |source| CopyError::Open { path: from.into(), source };
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).bits();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.cast_signed())
+        .open(from)
+        .map_err(cannot)?;
+    let metadata = file.metadata().map_err(cannot)?;
+    if let Some(kind) = special(&metadata) {
+        return Err(CopyError::Special { path: from.into(), kind });
+    }
+    match dest::same(looked_at, &metadata) {
+        true => Ok((file, metadata)),
+        false => Err(CopyError::Changed { path: from.into() }),
+    }
+}
+
+/// Copies the file `from`, which was looked at, to `to`.
+pub(crate) fn copy(
+    (from, looked_at): (&Path, &Metadata),
+    to: &Path,
+    options: &Options,
+    before: Before,
+    on_event: &mut OnEvent<'_>,
+) -> Result<Copied, CopyError> {
+    let began = Instant::now();
+    let (source, was) = open(from, looked_at)?;
+    dest::look(from, &was, to)?;
+    let new = Replacement::create_private(to)?;
+    let mut how = copy::Options::default();
+    how.reflink = options.reflink;
+    let report = copy::copy((&source, from), (new.file(), to), &how, &mut |progress| {
+        on_event(Event::Progress(Progress {
+            durable: before.done + progress.durable,
+            total: before.total,
+            verified: None,
+        }))
+    })?;
+    unchanged(&source, &was, from)?;
+    let verified = match options.verify {
+        false => None,
+        true => {
+            let done = before.done + report.bytes;
+            let verified = copy::verify((&source, from), (new.file(), to), &how, &mut |compared| {
+                on_event(Event::Progress(Progress {
+                    durable: done,
+                    total: before.total,
+                    verified: Some(compared.durable),
+                }))
+            });
+            // Bytes differ, of course, where the source has changed.
+            if verified.is_err() {
+                unchanged(&source, &was, from)?;
+            }
+            Some(verified?)
+        }
+    };
+    let not_kept = keep::keep(&source, &was, new.file());
+    let last = before.done + report.bytes;
+    if on_event(Event::Progress(Progress { durable: last, total: before.total, verified: None }))
+        == ControlFlow::Break(())
+    {
+        return Err(CopyError::Stopped);
+    }
+    let file = new.file().try_clone();
+    new.commit()?;
+    // What syncing the file has left of it in the page cache.
+    if let Ok(file) = file {
+        let _ = alight_pages::give_up(&file);
+    }
+    Ok(Copied {
+        from: from.into(),
+        to: to.into(),
+        report: Some(report),
+        verified,
+        not_kept,
+        took: began.elapsed(),
+    })
+}
+
+/// An error, if the source has been written to since it `was` looked at.
+fn unchanged(source: &File, was: &Metadata, from: &Path) -> Result<(), CopyError> {
+    let now = source.metadata().map_err(|source| CopyError::Open { path: from.into(), source })?;
+    let state = |m: &Metadata| (m.len(), m.mtime(), m.mtime_nsec());
+    match state(&now) == state(was) {
+        true => Ok(()),
+        false => Err(CopyError::Changed { path: from.into() }),
+    }
+}
+
+/// A symbolic link or another name for a file, at `to`, as a whole or not at all: under a hidden name
+/// first, if there is something to be replaced.
+pub(crate) fn place(to: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<(), CopyError> {
+    let cannot = |source| CopyError::Write { path: to.into(), source };
+    match make(to) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        result => return result.map_err(cannot),
+    }
+    if fs::symlink_metadata(to).is_ok_and(|found| found.is_dir()) {
+        let problem = "is a folder, and cannot be replaced by a file";
+        return Err(CopyError::Destination { path: to.into(), problem });
+    }
+    for number in 0.. {
+        let name = format!(".alight-cp.{}-{number}.tmp", std::process::id());
+        let hidden = dest::parent(to).join(name);
+        match make(&hidden) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+            Err(error) => return Err(cannot(error)),
+            Ok(()) => {}
+        }
+        let renamed = fs::rename(&hidden, to);
+        // Two names of one file are not renamed onto each other; then the hidden one is still there.
+        let _ = fs::remove_file(&hidden);
+        return renamed.map_err(cannot);
+    }
+    Ok(())
+}

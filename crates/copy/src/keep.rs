@@ -1,0 +1,206 @@
+//! What belongs to a file besides its bytes: owner, attributes, ACLs, permissions, times.
+//!
+//! In this order, because a change of owner takes away the bits that run a program as its owner, and
+//! because attributes cannot be written any more once the permissions forbid it.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::fs::{File, FileTimes, Metadata, Permissions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+
+/// Something that the copy does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum NotKept {
+    /// The user: only root may give files away. A program that runs as its owner does not any more.
+    Owner {
+        /// The system's error.
+        errno: i32,
+    },
+    /// The group, likewise.
+    Group {
+        /// The system's error.
+        errno: i32,
+    },
+    /// An extended attribute or ACL.
+    Attribute {
+        /// Its name.
+        name: String,
+        /// The system's error.
+        errno: i32,
+    },
+    /// The extended attributes cannot be listed.
+    Attributes {
+        /// The system's error.
+        errno: i32,
+    },
+    /// The permissions: the filesystem has none.
+    Mode {
+        /// The system's error.
+        errno: i32,
+    },
+    /// The times.
+    Times {
+        /// The system's error.
+        errno: i32,
+    },
+}
+
+impl NotKept {
+    /// Nobody but root can keep these: nothing to tell of, if this user is not.
+    pub fn is_expected(&self) -> bool {
+        match self {
+            NotKept::Owner { errno } | NotKept::Group { errno } => {
+                *errno == rustix::io::Errno::PERM.raw_os_error()
+            }
+            NotKept::Attribute { name, errno } => {
+                *errno == rustix::io::Errno::PERM.raw_os_error()
+                    && (name.starts_with("security.") || name.starts_with("trusted."))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for NotKept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (what, errno) = match self {
+            NotKept::Owner { errno } => ("its owner", errno),
+            NotKept::Group { errno } => ("its group", errno),
+            NotKept::Attribute { name, errno } => (name.as_str(), errno),
+            NotKept::Attributes { errno } => ("its extended attributes", errno),
+            NotKept::Mode { errno } => ("its permissions", errno),
+            NotKept::Times { errno } => ("its times", errno),
+        };
+        write!(f, "{what} could not be kept: {}", io::Error::from_raw_os_error(*errno))
+    }
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(rustix::io::Errno::IO.raw_os_error())
+}
+
+/// Bits that run a program as its owner or group.
+const SET_ID: u32 = 0o6000;
+
+/// Gives `dest` everything of `source` that it can have.
+pub(crate) fn keep(source: &File, was: &Metadata, dest: &File) -> Vec<NotKept> {
+    let mut lost = Vec::new();
+    let mut mode = was.mode() & 0o7777;
+    if let Ok(now) = dest.metadata() {
+        // Each by itself: a member of the group may keep the group.
+        if now.gid() != was.gid()
+            && let Err(error) = fchown(dest, None, Some(was.gid()))
+        {
+            lost.push(NotKept::Group { errno: errno(&error) });
+            mode &= !SET_ID;
+        }
+        if now.uid() != was.uid()
+            && let Err(error) = fchown(dest, Some(was.uid()), None)
+        {
+            lost.push(NotKept::Owner { errno: errno(&error) });
+            mode &= !SET_ID;
+        }
+    }
+    attributes(source, dest, &mut lost);
+    if let Err(error) = dest.set_permissions(Permissions::from_mode(mode)) {
+        lost.push(NotKept::Mode { errno: errno(&error) });
+    }
+    lost.extend(times(was, dest).err());
+    lost
+}
+
+/// Gives `dest` the times of the source, to the nanosecond.
+fn times(was: &Metadata, dest: &File) -> Result<(), NotKept> {
+    let set = || -> io::Result<()> {
+        let times = FileTimes::new().set_accessed(was.accessed()?).set_modified(was.modified()?);
+        dest.set_times(times)
+    };
+    set().map_err(|error| NotKept::Times { errno: errno(&error) })
+}
+
+/// Copies the extended attributes; ACLs are among them (`system.posix_acl_access`).
+fn attributes(source: &File, dest: &File, lost: &mut Vec<NotKept>) {
+    let names = match names(source) {
+        Ok(names) => names,
+        // A filesystem that has none.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => return,
+        Err(error) => {
+            lost.push(NotKept::Attributes { errno: error.raw_os_error() });
+            return;
+        }
+    };
+    for name in names {
+        let set = value(source, &name).and_then(|value| {
+            rustix::fs::fsetxattr(dest, name.as_c_str(), &value, rustix::fs::XattrFlags::empty())
+        });
+        match set {
+            Ok(()) => {}
+            // Has gone in the meantime.
+            Err(rustix::io::Errno::NODATA) => {}
+            Err(error) => lost.push(NotKept::Attribute {
+                name: name.to_string_lossy().into_owned(),
+                errno: error.raw_os_error(),
+            }),
+        }
+    }
+}
+
+fn names(file: &File) -> rustix::io::Result<Vec<CString>> {
+    let list = filled(
+        || rustix::fs::flistxattr_query(file),
+        |list| rustix::fs::flistxattr(file, &mut *list),
+    )?;
+    Ok(list
+        .split_inclusive(|byte| *byte == 0)
+        .filter_map(|name| CStr::from_bytes_with_nul(name).ok())
+        .map(CStr::to_owned)
+        .collect())
+}
+
+fn value(file: &File, name: &CStr) -> rustix::io::Result<Vec<u8>> {
+    filled(
+        || rustix::fs::fgetxattr_query(file, name),
+        |value| rustix::fs::fgetxattr(file, name, &mut *value),
+    )
+}
+
+/// Asks for a length and then for as many bytes, again if there are more by then.
+fn filled(
+    len: impl Fn() -> rustix::io::Result<usize>,
+    fill: impl Fn(&mut Vec<u8>) -> rustix::io::Result<usize>,
+) -> rustix::io::Result<Vec<u8>> {
+    loop {
+        let mut bytes = vec![0; len()?];
+        if bytes.is_empty() {
+            return Ok(bytes);
+        }
+        match fill(&mut bytes) {
+            Ok(got) => {
+                bytes.truncate(got);
+                return Ok(bytes);
+            }
+            Err(rustix::io::Errno::RANGE) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Gives the symbolic link at `dest` the owner and times of another.
+pub(crate) fn keep_of_link(was: &Metadata, dest: &std::path::Path) -> Vec<NotKept> {
+    let mut lost = Vec::new();
+    if let Err(error) = std::os::unix::fs::lchown(dest, Some(was.uid()), Some(was.gid())) {
+        lost.push(NotKept::Owner { errno: errno(&error) });
+    }
+    let time = |tv_sec, tv_nsec| rustix::fs::Timespec { tv_sec, tv_nsec: tv_nsec as _ };
+    let times = rustix::fs::Timestamps {
+        last_access: time(was.atime(), was.atime_nsec()),
+        last_modification: time(was.mtime(), was.mtime_nsec()),
+    };
+    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
+    if let Err(error) = rustix::fs::utimensat(rustix::fs::CWD, dest, &times, flags) {
+        lost.push(NotKept::Times { errno: error.raw_os_error() });
+    }
+    lost
+}

@@ -1,0 +1,123 @@
+//! Files and folders copied so that each file is there as a whole or not at all, and the page cache is
+//! as it was.
+//!
+//! What holds for every file:
+//! - It appears under its name when its bytes, and what belongs to it, are on the disk; a file that was
+//!   there before stays until then. A failure, Ctrl-C or a full disk leaves nothing of it.
+//! - Holes, permissions, times, extended attributes and ACLs are kept, and the owner where this user may
+//!   do that; what could not be kept is told.
+//! - Nothing is copied onto or into itself, and nothing but files, folders and symbolic links at all:
+//!   pipes, sockets and devices are errors, and never opened.
+//! - A source that changes while it is copied is an error.
+//!
+//! Nothing is printed: an observer is told, and can also stop the work.
+
+#![forbid(unsafe_code)]
+
+mod dest;
+mod error;
+mod file;
+mod keep;
+mod tree;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use alight_pages::copy::{Fallback, Method, Reflink, Report};
+pub use error::CopyError;
+pub use keep::NotKept;
+
+/// What to copy how.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Folders too, with everything in them; symbolic links are then copied as links.
+    pub recursive: bool,
+    /// Leave files alone that are there already.
+    pub no_clobber: bool,
+    /// Read every file again, from the disk, and compare it before it appears.
+    pub verify: bool,
+    /// Whether bytes may be shared.
+    pub reflink: Reflink,
+    /// The destination is never a folder to copy into.
+    pub no_target_directory: bool,
+    /// Count the bytes of everything first, for [`Event::Progress`].
+    pub count: bool,
+}
+
+/// What the observer is told.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// How far it is, some times per second or more often.
+    Progress(Progress),
+    /// A file is in place.
+    Copied(&'a Copied),
+    /// A file was left alone because there was one already.
+    Skipped(&'a Path),
+    /// One thing could not be copied; the others are.
+    Failed(&'a CopyError),
+}
+
+/// How far the work is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are on the disk.
+    pub durable: u64,
+    /// Bytes in all, as far as known (see [`Options::count`]).
+    pub total: u64,
+    /// Bytes that were compared, where they are compared now.
+    pub verified: Option<u64>,
+}
+
+/// A file that was copied.
+#[derive(Debug)]
+pub struct Copied {
+    /// The source.
+    pub from: PathBuf,
+    /// The new file.
+    pub to: PathBuf,
+    /// How its bytes were copied; `None` for a link.
+    pub report: Option<Report>,
+    /// How it was compared, if it was.
+    pub verified: Option<Verified>,
+    /// What of it could not be kept.
+    pub not_kept: Vec<NotKept>,
+    /// From opening the source to the new file's being safe on the disk.
+    pub took: Duration,
+}
+
+pub use alight_pages::copy::Verified;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Files and links that are in place.
+    pub files: u64,
+    /// Folders that are in place.
+    pub folders: u64,
+    /// Bytes of these files that were copied or shared, holes left out.
+    pub bytes: u64,
+    /// Files that were left alone.
+    pub skipped: u64,
+    /// Things that could not be copied.
+    pub failed: u64,
+}
+
+/// Told about everything; `Break` stops the work, which then ends with [`CopyError::Stopped`] and leaves
+/// nothing of the file that it was at.
+pub type OnEvent<'f> = dyn FnMut(Event<'_>) -> ControlFlow<()> + 'f;
+
+/// Copies each of `sources` to `dest`: into it, if it is a folder, else under this name. What fails is
+/// told to the observer and counted, and the next is copied.
+///
+/// # Errors
+/// There is no such folder to copy into, or the observer stopped the work.
+pub fn copy(
+    sources: &[PathBuf],
+    dest: &Path,
+    options: &Options,
+    on_event: &mut OnEvent<'_>,
+) -> Result<Summary, CopyError> {
+    tree::copy(sources, dest, options, on_event)
+}

@@ -1,0 +1,91 @@
+//! The destination's way to the disk: window by window, and out of the page cache at once.
+//!
+//! While a window is filled the one before is being written, and none waits longer: what is dirty or
+//! cached because of this copy stays within a few windows, and what counts as done is on the disk.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use super::report::Fallback;
+use super::sys;
+
+/// Windows on their way to the disk while the next one is filled.
+const IN_FLIGHT: usize = 1;
+
+/// The destination's part of the page cache.
+pub(super) struct Dest<'a> {
+    file: &'a File,
+    in_flight: VecDeque<Range<u64>>,
+    /// Why parts cannot be synced by themselves, if that is so.
+    pub whole: Option<Fallback>,
+    /// Bytes that are on the disk.
+    pub durable: u64,
+}
+
+impl<'a> Dest<'a> {
+    pub fn new(file: &'a File) -> Dest<'a> {
+        Dest { file, in_flight: VecDeque::new(), whole: None, durable: 0 }
+    }
+
+    /// To be called when `range` has been written.
+    pub fn wrote(&mut self, range: Range<u64>) -> io::Result<()> {
+        if self.whole.is_none() {
+            match sys::start_writing(self.file, &range) {
+                Ok(()) => {}
+                Err(error) => self.refused(error)?,
+            }
+        }
+        self.in_flight.push_back(range);
+        while self.in_flight.len() > IN_FLIGHT {
+            self.land()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything.
+    pub fn finish(&mut self) -> io::Result<()> {
+        while !self.in_flight.is_empty() {
+            self.land()?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the oldest window, and gives up its pages.
+    fn land(&mut self) -> io::Result<()> {
+        let Some(range) = self.in_flight.pop_front() else { return Ok(()) };
+        if self.whole.is_none() {
+            match sys::wait_written(self.file, &range) {
+                Ok(()) => {}
+                Err(error) => self.refused(error)?,
+            }
+        }
+        if self.whole.is_some() {
+            self.file.sync_data()?;
+        }
+        self.durable += range.end - range.start;
+        // Whole pages: what is next to it is on the disk, or stays because it is not.
+        let page = crate::fault::page_size() as u64;
+        let pages = range.start / page * page..range.end.next_multiple_of(page);
+        // That it cannot be done costs memory, not the copy.
+        let _ = sys::give_up(self.file, &pages);
+        Ok(())
+    }
+
+    fn refused(&mut self, error: io::Error) -> io::Result<()> {
+        match error.raw_os_error() {
+            Some(
+                errno @ (libc::ENOSYS
+                | libc::EINVAL
+                | libc::EPERM
+                | libc::EOPNOTSUPP
+                | libc::ESPIPE),
+            ) => {
+                self.whole = Some(Fallback::WholeSyncs { errno });
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+}

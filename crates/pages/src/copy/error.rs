@@ -1,0 +1,101 @@
+//! What can go wrong while bytes are copied. Every message begins with a file's path.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Why bytes were not copied. What is in the destination then is of no use.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The source cannot be read.
+    #[error("{}: cannot read at byte {at}: {source}", path.display())]
+    Read {
+        /// The source.
+        path: PathBuf,
+        /// Where.
+        at: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The destination cannot be written.
+    #[error("{}: cannot write at byte {at}: {source}", path.display())]
+    Write {
+        /// The destination.
+        path: PathBuf,
+        /// Where.
+        at: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The kernel, copying by itself, does not say on which side it failed.
+    #[error("{}: cannot copy to {} at byte {at}: {source}", path.display(), dest.display())]
+    Copy {
+        /// The source.
+        path: PathBuf,
+        /// The destination.
+        dest: PathBuf,
+        /// Where.
+        at: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The source ends earlier than it did when the copy began.
+    #[error(
+        "{}: ends at byte {at} but had {expected} bytes when the copy began: something cut it short; \
+         copy it again when that is done",
+        path.display()
+    )]
+    CutShort {
+        /// The source.
+        path: PathBuf,
+        /// Where it ends.
+        at: u64,
+        /// Bytes it had.
+        expected: u64,
+    },
+    /// Sharing the bytes was demanded, and cannot be had.
+    #[error(
+        "{}: cannot share its bytes with {}: {source}; --reflink=auto copies them",
+        path.display(), dest.display()
+    )]
+    NotShared {
+        /// The source.
+        path: PathBuf,
+        /// The destination.
+        dest: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The disk has not as much room.
+    #[error(
+        "{}: needs {needed} bytes but only {free} are free there: make room, or write to another disk",
+        path.display()
+    )]
+    NoSpace {
+        /// The destination.
+        path: PathBuf,
+        /// Bytes of it, holes left out.
+        needed: u64,
+        /// Bytes that this user may still write there. A quota may be lower.
+        free: u64,
+    },
+    /// The copy, read again from the disk, is not what the source has.
+    #[error(
+        "{}: differs from {} at byte {at}, read again from the disk: the disk or the memory of this \
+         machine is not to be trusted",
+        path.display(), from.display()
+    )]
+    Differs {
+        /// The destination.
+        path: PathBuf,
+        /// The source.
+        from: PathBuf,
+        /// The first byte that is different.
+        at: u64,
+    },
+    /// The callback asked for it.
+    #[error("stopped")]
+    Stopped,
+}

@@ -1,0 +1,190 @@
+//! The bytes of one open file into another, leaving the page cache as it was.
+//!
+//! The ways, in this order: sharing them (reflink); copy_file_range; reading and writing. A way is given
+//! up only if the system refuses it and it has copied nothing yet, and the [`Report`] says why. All of
+//! them keep holes, and work in windows: what this copy brings into the page cache is at most a few
+//! of them at any moment, and nothing at the end. What of the source was cached before stays so.
+//!
+//! Progress is what is on the disk, not what is on the way there.
+
+mod dest;
+mod error;
+mod report;
+mod segments;
+mod source;
+mod steps;
+mod sys;
+mod verify;
+
+use std::fs::File;
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::time::Instant;
+
+pub use error::CopyError;
+pub use report::{Fallback, Method, Report};
+pub use verify::{Verified, verify};
+
+use dest::Dest;
+use source::Source;
+use steps::{Ended, Files, Step};
+
+/// Whether the bytes may be shared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reflink {
+    /// If the filesystem can.
+    #[default]
+    Auto,
+    /// Or else the copy fails.
+    Always,
+    /// The copy has its own bytes (copy_file_range may share them too, and is not used).
+    Never,
+}
+
+/// How to copy.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Whether the bytes may be shared.
+    pub reflink: Reflink,
+    /// Do not use copy_file_range.
+    pub read_write: bool,
+    /// Bytes of a window, a multiple of 2 MiB (so that the large pages of the page cache lie within one).
+    pub window: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { reflink: Reflink::Auto, read_write: false, window: 16 << 20 }
+    }
+}
+
+/// How far a copy is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes that are on the disk.
+    pub durable: u64,
+    /// Bytes to be copied, holes left out.
+    pub total: u64,
+}
+
+/// Told about progress after every window; `Break` ends the copy with [`CopyError::Stopped`].
+pub type OnProgress<'f> = dyn FnMut(Progress) -> ControlFlow<()> + 'f;
+
+/// Copies all bytes of `source` to `dest`, a new file that is empty and open for writing (each with its
+/// path, for messages). `dest` then has the same length and holes; its bytes are on the disk, but to
+/// sync the file is left to the caller.
+///
+/// # Errors
+/// See [`CopyError`]; `dest` is of no use then.
+pub fn copy(
+    source: (&File, &Path),
+    dest: (&File, &Path),
+    options: &Options,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<Report, CopyError> {
+    let files = Files { source: source.0, from: source.1, dest: dest.0, to: dest.1 };
+    let began = Instant::now();
+    let metadata = source.0.metadata().map_err(|error| files.read(0, error))?;
+    let len = metadata.len();
+    let mut report = Report {
+        method: Method::Reflink,
+        fallbacks: Vec::new(),
+        bytes: 0,
+        holes: 0,
+        source_dropped: 0,
+        source_was_cached: 0,
+        took: began.elapsed(),
+    };
+    let (segments, holes_unknown) =
+        segments::of(source.0, len).map_err(|error| files.read(0, error))?;
+    report.fallbacks.extend(holes_unknown);
+    report.bytes = segments.iter().map(|segment| segment.end - segment.start).sum();
+    report.holes = len - report.bytes;
+    if len > 0 && steps::reflink(&files, options.reflink, &mut report)? {
+        report.took = began.elapsed();
+        return Ok(report);
+    }
+    files.reserve(&segments, report.bytes)?;
+    // Files of no length can have contents all the same (/proc), and those that take no room on the
+    // disk can have less than they say (/sys).
+    let pseudo = len == 0 || metadata.blocks() == 0;
+    #[allow(clippy::single_range_in_vec_init)] // one part, not many numbers
+    let segments = if len == 0 { vec![0..u64::MAX] } else { segments };
+    let mut job = Job { files: &files, len, window: options.window, segments: &segments, pseudo };
+    job.run(options, &mut report, on_progress)?;
+    report.took = began.elapsed();
+    Ok(report)
+}
+
+/// What is copied.
+struct Job<'a> {
+    files: &'a Files<'a>,
+    len: u64,
+    window: u64,
+    segments: &'a [Range<u64>],
+    pseudo: bool,
+}
+
+impl Job<'_> {
+    fn run(
+        &mut self,
+        options: &Options,
+        report: &mut Report,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<(), CopyError> {
+        let files = self.files;
+        let mut source = Source::new(files.source, self.len, self.window);
+        let mut dest = Dest::new(files.dest);
+        let mut step = Step::first(options, source.is_told(), report);
+        let total = report.bytes;
+        let mut copied = 0;
+        'segments: for segment in self.segments {
+            let mut at = segment.start;
+            while at < segment.end {
+                if on_progress(Progress { durable: dest.durable, total }).is_break() {
+                    return Err(CopyError::Stopped);
+                }
+                let end = (at / self.window + 1).saturating_mul(self.window).min(segment.end);
+                source.before(&(at..end));
+                let got = step.copy(files, at..end, copied > 0, report)?;
+                let reached = match got {
+                    Ended::Whole => end,
+                    Ended::Early(at) => at,
+                };
+                copied += reached - at;
+                if reached > at {
+                    dest.wrote(at..reached).map_err(|error| files.write(at, error))?;
+                }
+                source.after(reached);
+                if reached < end {
+                    self.check_end(reached)?;
+                    break 'segments;
+                }
+                at = end;
+            }
+        }
+        dest.finish().map_err(|error| files.write(copied, error))?;
+        if self.pseudo {
+            (report.bytes, report.holes) = (copied, 0);
+        }
+        // What ends in a hole has its length from this.
+        let len = if self.pseudo && copied > 0 { copied } else { self.len };
+        files.dest.set_len(len).map_err(|error| files.write(len, error))?;
+        let _ = on_progress(Progress { durable: dest.durable, total });
+        report.fallbacks.extend(dest.whole.take());
+        report.source_was_cached = source.was_cached;
+        source.after(u64::MAX);
+        report.source_dropped = source.dropped;
+        Ok(())
+    }
+
+    /// The source ended at `at`, earlier than it said.
+    fn check_end(&self, at: u64) -> Result<(), CopyError> {
+        if self.pseudo {
+            return Ok(());
+        }
+        Err(CopyError::CutShort { path: self.files.from.into(), at, expected: self.len })
+    }
+}

@@ -1,0 +1,93 @@
+//! What of the source was in the page cache before, so that it is as it was afterwards.
+//!
+//! The file is looked at in windows, each before anything of it can have come by our doing: the
+//! kernel reads ahead, so the record runs ahead by as much. What was not cached then and is now came
+//! through this copy, and goes; what was cached stays, to the page. (Pages that another program
+//! reads for the first time during the copy cannot be told from ours.)
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::ops::Range;
+
+use super::sys;
+use crate::residency::{self, Teller};
+
+/// The source's part of the page cache.
+pub(super) struct Source<'a> {
+    file: &'a File,
+    len: u64,
+    window: u64,
+    /// How much further than a read the kernel may read.
+    ahead: u64,
+    teller: Option<Teller>,
+    /// Windows that may have pages of ours, in order.
+    open: VecDeque<Recorded>,
+    /// Up to where has been recorded.
+    recorded: u64,
+    pub dropped: u64,
+    pub was_cached: u64,
+}
+
+struct Recorded {
+    range: Range<u64>,
+    /// What of it was not cached.
+    ours: Vec<Range<u64>>,
+}
+
+impl<'a> Source<'a> {
+    pub fn new(file: &'a File, len: u64, window: u64) -> Source<'a> {
+        // Where a reader reaches what was read ahead, the kernel starts on as much again.
+        let ahead = residency::readahead(file).unwrap_or(0).saturating_mul(2).max(window);
+        let teller = residency::teller(file);
+        let open = VecDeque::new();
+        Source { file, len, window, ahead, teller, open, recorded: 0, dropped: 0, was_cached: 0 }
+    }
+
+    /// Whether the kernel tells what is cached. If not, nothing is dropped.
+    pub fn is_told(&self) -> bool {
+        self.teller.is_some()
+    }
+
+    /// To be called before anything of `range` is read; ranges come in order.
+    pub fn before(&mut self, range: &Range<u64>) {
+        let Some(teller) = self.teller else { return };
+        let end = range.end.saturating_add(self.ahead).min(self.len);
+        let mut at = self.recorded.max(range.start / self.window * self.window);
+        while at < end {
+            let next = ((at / self.window + 1) * self.window).min(self.len);
+            let range = at..next;
+            // What the kernel does not tell any more is not ours to drop.
+            let ours = residency::not_cached(self.file, range.clone(), teller).unwrap_or_default();
+            let missing: u64 = ours.iter().map(|part| part.end - part.start).sum();
+            self.was_cached += (next - at).saturating_sub(missing);
+            self.open.push_back(Recorded { range, ours });
+            at = next;
+        }
+        self.recorded = self.recorded.max(at);
+    }
+
+    /// To be called when everything before `done` has been read: what came through that, goes.
+    pub fn after(&mut self, done: u64) {
+        while self.open.front().is_some_and(|window| window.range.end <= done) {
+            self.drop_first();
+        }
+    }
+
+    fn drop_first(&mut self) {
+        let Some(Recorded { ours, .. }) = self.open.pop_front() else { return };
+        for part in ours {
+            if sys::give_up(self.file, &part).is_ok() {
+                self.dropped += part.end - part.start;
+            }
+        }
+    }
+}
+
+impl Drop for Source<'_> {
+    /// However the copy ends, the page cache is as it was.
+    fn drop(&mut self) {
+        while !self.open.is_empty() {
+            self.drop_first();
+        }
+    }
+}
