@@ -64,7 +64,7 @@ pub(crate) fn copy(
     dest::look(from, &was, to)?;
     let new = Replacement::create_private(to)?;
     let mut how = copy::Options::default();
-    how.reflink = options.reflink;
+    (how.reflink, how.method) = (options.reflink, options.method);
     let report = copy::copy((&source, from), (new.file(), to), &how, &mut |progress| {
         on_event(Event::Progress(Progress {
             durable: before.done + progress.durable,

@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
-use alight_pages::copy::{Options, Reflink, copy};
+use alight_pages::copy::{Method, Options, copy};
 use alight_pages::{evict, residency};
 
 fn main() {
@@ -15,16 +15,20 @@ fn main() {
     let (from, to) = (Path::new(&args[1]), Path::new(&args[2]));
     let rounds = args.get(3).map_or(3, |n| n.parse().unwrap());
     for _ in 0..rounds {
-        for (name, read_write) in [("copy_file_range", false), ("read/write", true)] {
-            for window in [4, 8, 16, 32] {
+        for method in [Method::Direct, Method::CopyFileRange, Method::ReadWrite] {
+            let windows: &[u64] = if method == Method::Direct { &[16] } else { &[8, 16] };
+            for &window in windows {
                 let source = File::open(from).unwrap();
                 let len = source.metadata().unwrap().len();
                 let cold = evict(&source).unwrap();
+                if std::env::var_os("WARM").is_some() {
+                    alight_pages::warm(&source, 0..len).unwrap();
+                }
                 let dest = File::create(to).unwrap();
                 let mut options = Options::default();
-                (options.reflink, options.read_write) = (Reflink::Auto, read_write);
+                options.method = Some(method);
                 options.window = window << 20;
-                let began = Instant::now();
+                let (began, used) = (Instant::now(), cpu());
                 let mut peak = 0;
                 let report = copy((&source, from), (&dest, to), &options, &mut |_| {
                     if std::env::var_os("PEAK").is_some() {
@@ -37,9 +41,11 @@ fn main() {
                 let copied = began.elapsed();
                 dest.sync_all().unwrap();
                 println!(
-                    "{name:16} {window:3} MiB: {:.2} s, {:.2} with fsync; cold {}, peak {} MiB, left {} + {}; {:?}",
+                    "{:16} {window:3} MiB: {:.2} s, {:.2} with fsync, {:.2} s of CPU; cold {}, peak {} MiB, left {} + {}; {:?}",
+                    method.name(),
                     copied.as_secs_f64(),
                     began.elapsed().as_secs_f64(),
+                    cpu() - used,
                     cold.cached == 0,
                     peak >> 8,
                     residency(&source, 0..len).unwrap().cached,
@@ -50,4 +56,11 @@ fn main() {
             }
         }
     }
+}
+
+/// Seconds that this process has computed, on its own and within the kernel.
+fn cpu() -> f64 {
+    let text = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
+    [11, 12].map(|i| fields[i].parse::<f64>().unwrap()).iter().sum::<f64>() / 100.0
 }

@@ -5,7 +5,7 @@ mod report;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use alight_copy::{CopyError, Event, Options, Progress, Reflink};
+use alight_copy::{CopyError, Event, Method, Options, Progress, Reflink};
 use anyhow::anyhow;
 use clap::ValueEnum;
 
@@ -60,6 +60,10 @@ pub struct CpArgs {
           num_args = 0..=1, require_equals = true)]
     reflink: When,
 
+    /// The way to try first, to compare them; by itself it finds the best
+    #[arg(long, value_name = "WAY", hide_short_help = true)]
+    method: Option<Way>,
+
     /// Name every file as it is done, how it was copied, and why so
     #[arg(short, long)]
     verbose: bool,
@@ -86,6 +90,17 @@ enum When {
     Never,
 }
 
+/// `--method`
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Way {
+    /// Around the page cache
+    Direct,
+    /// The kernel copies, in windows
+    CopyFileRange,
+    /// Reading and writing, in windows
+    ReadWrite,
+}
+
 /// Runs it.
 pub fn main(args: &CpArgs) -> Outcome {
     let interrupt = Interrupt::catch()?;
@@ -99,6 +114,11 @@ pub fn main(args: &CpArgs) -> Outcome {
             When::Always => Reflink::Always,
             When::Never => Reflink::Never,
         },
+        method: args.method.map(|way| match way {
+            Way::Direct => Method::Direct,
+            Way::CopyFileRange => Method::CopyFileRange,
+            Way::ReadWrite => Method::ReadWrite,
+        }),
         // Only who looks at a bar needs to know how much there is.
         count: say::is_terminal(),
     };

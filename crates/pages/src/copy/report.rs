@@ -9,6 +9,9 @@ use std::time::Duration;
 pub enum Method {
     /// Both files share the bytes on the disk until one of them is changed (FICLONE): nothing is copied.
     Reflink,
+    /// Large blocks around the page cache (O_DIRECT), of the source what is not cached already: nothing is
+    /// cached by it at any moment.
+    Direct,
     /// The kernel copies (copy_file_range), on some network filesystems without a byte on the net.
     CopyFileRange,
     /// Read and written by ourselves.
@@ -20,6 +23,7 @@ impl Method {
     pub fn name(self) -> &'static str {
         match self {
             Method::Reflink => "reflink",
+            Method::Direct => "direct",
             Method::CopyFileRange => "copy_file_range",
             Method::ReadWrite => "read/write",
         }
@@ -36,6 +40,11 @@ pub enum Fallback {
         method: Method,
         /// The system's error.
         errno: i32,
+    },
+    /// The files are not such that the page cache can be gone around.
+    NotDirect {
+        /// Why.
+        why: &'static str,
     },
     /// copy_file_range says that there is nothing, which files of /proc make it say.
     NothingCopied,
@@ -71,6 +80,7 @@ impl fmt::Display for Fallback {
             Fallback::Refused { method, errno } => {
                 write!(f, "{} is refused: {}", method.name(), refused(*errno))
             }
+            Fallback::NotDirect { why } => write!(f, "not direct: {why}"),
             Fallback::NothingCopied => f.write_str("copy_file_range copies nothing of this file"),
             Fallback::CacheUnknown => f.write_str(
                 "the kernel does not tell what of this file is cached, which only its owner may know",

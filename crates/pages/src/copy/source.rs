@@ -66,6 +66,14 @@ impl<'a> Source<'a> {
         self.recorded = self.recorded.max(at);
     }
 
+    /// Whether all of a range was cached when it was recorded.
+    pub fn is_cached(&self, range: &Range<u64>) -> bool {
+        let first = self.open.partition_point(|window| window.range.end <= range.start);
+        let mut windows = self.open.range(first..).take_while(|w| w.range.start < range.end);
+        let apart = |a: &Range<u64>| a.end <= range.start || range.end <= a.start;
+        self.recorded >= range.end && windows.all(|window| window.ours.iter().all(apart))
+    }
+
     /// To be called when everything before `done` has been read: what came through that, goes.
     pub fn after(&mut self, done: u64) {
         while self.open.front().is_some_and(|window| window.range.end <= done) {

@@ -124,7 +124,7 @@ enum Dontcache {
 
 impl Step {
     pub fn first(options: &Options, told: bool, report: &mut Report) -> Step {
-        if options.read_write || options.reflink == Reflink::Never {
+        if options.method == Some(Method::ReadWrite) || options.reflink == Reflink::Never {
             return Step::read_write(report);
         }
         if !told {

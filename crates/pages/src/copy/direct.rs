@@ -1,0 +1,177 @@
+//! Around the page cache: large blocks are read through io_uring and written as they come. Nothing of
+//! them is ever cached, and no byte is copied in memory. Only what of the source is cached already
+//! is read from there.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::{ControlFlow, Range};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use super::report::{Fallback, Method};
+use super::steps::{Files, refusal};
+use super::{CopyError, OnProgress, Progress, sys};
+use crate::filesystem;
+use crate::transfer::{self, Piece, TransferError, direct, transfer};
+
+/// Bytes that are written at once.
+const PIECE: u64 = 4 << 20;
+/// Threads that write; what they mostly do is wait. Each has some pieces of memory.
+const THREADS: usize = 4;
+/// Bytes of one read from the page cache.
+const WARM_BLOCK: usize = 4 << 20;
+/// What writes have to be multiples of is never more than this, or they are not tried.
+const BLOCK: u64 = 4096;
+/// Between two looks at how far it is.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A destination that can be written around the page cache.
+pub(super) struct Direct {
+    dest: File,
+}
+
+/// Opens `dest` so, if that is possible on both sides and makes sense for these parts of the source.
+pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct, Fallback> {
+    let no = |why| Err(Fallback::NotDirect { why });
+    // Filesystems that copy on write or check sums go through the page cache even then, some write
+    // zeros where a file is made longer, and those on a network may copy without us.
+    for file in [files.source, files.dest] {
+        if !matches!(filesystem::of(file).name.as_str(), "ext2/3/4" | "xfs") {
+            return no("only for files of ext4 and xfs");
+        }
+    }
+    if segments.iter().any(|part| part.start % BLOCK != 0) {
+        return no("holes end within a block");
+    }
+    for (file, path) in [(files.source, files.from), (files.dest, files.to)] {
+        match direct::open(file, path) {
+            Ok(open) if open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK => {}
+            Ok(_) => return no("the filesystem asks for larger blocks"),
+            Err(_) => return no("the filesystem refuses it"),
+        }
+    }
+    match reopen(files.dest) {
+        Ok(dest) => Ok(Direct { dest }),
+        Err(_) => no("the filesystem refuses it"),
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn reopen(file: &File) -> io::Result<File> {
+    use std::os::fd::AsRawFd;
+    OpenOptions::new()
+        .write(true)
+        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
+        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn reopen(_: &File) -> io::Result<File> {
+    let _ = OpenOptions::new().custom_flags(0);
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+impl Direct {
+    /// Copies all of `segments`, what is `cached` from the page cache; or says why not, if nothing was
+    /// copied.
+    pub fn copy(
+        &self,
+        files: &Files<'_>,
+        segments: &[Range<u64>],
+        cached: impl Fn(&Range<u64>) -> bool,
+        (len, total): (u64, u64),
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Result<(), Fallback>, CopyError> {
+        // Writes within the file's length go on beside each other.
+        files.dest.set_len(len).map_err(|error| files.write(len, error))?;
+        let (warm, cold): (Vec<_>, Vec<_>) =
+            segments.iter().flat_map(pieces).partition(|range| cached(range));
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
+        let failed: Mutex<Option<(u64, io::Error)>> = Mutex::new(None);
+        let mut options = transfer::Options::default();
+        options.threads = options.threads.min(THREADS);
+        (options.readers, options.reader_block) = (options.threads, WARM_BLOCK);
+        let put = |at: u64, bytes: &[u8]| {
+            match self.write(files, at, bytes) {
+                Ok(()) => {
+                    done.fetch_add(bytes.len() as u64, Relaxed);
+                }
+                Err(error) => {
+                    stop.store(true, Relaxed);
+                    // The first one counts. (Nothing panics while it holds the lock.)
+                    if let Ok(mut failed) = failed.lock() {
+                        failed.get_or_insert((at, error));
+                    }
+                }
+            }
+        };
+        let read = thread::scope(|scope| {
+            let reader = scope.spawn(|| {
+                for (ranges, method) in
+                    [(&cold, transfer::Method::Direct), (&warm, transfer::Method::Read)]
+                {
+                    let jobs: Vec<Piece> = ranges.iter().cloned().map(Piece::slot).collect();
+                    let put = |piece: usize, bytes: &[u8]| put(ranges[piece].start, bytes);
+                    transfer(files.source, files.from, &jobs, method, &options, &stop, &put)?;
+                }
+                Ok(())
+            });
+            let mut stopped = false;
+            while !reader.is_finished() {
+                thread::park_timeout(PAUSE);
+                let now = Progress { durable: done.load(Relaxed), total };
+                if !stopped && on_progress(now) == ControlFlow::Break(()) {
+                    stopped = true;
+                    stop.store(true, Relaxed);
+                }
+            }
+            let read = reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            if stopped { Err(None) } else { read.map_err(Some) }
+        });
+        if let Ok(Some((at, error))) = failed.into_inner() {
+            return match refusal(&error) {
+                Some(errno) if done.load(Relaxed) == 0 => {
+                    Ok(Err(Fallback::Refused { method: Method::Direct, errno }))
+                }
+                _ => Err(files.write(at, error)),
+            };
+        }
+        match read {
+            Ok(()) => Ok(Ok(())),
+            Err(None | Some(TransferError::Stopped { .. })) => Err(CopyError::Stopped),
+            Err(Some(TransferError::EndOfFile { found, .. })) => {
+                Err(CopyError::CutShort { path: files.from.into(), at: found, expected: len })
+            }
+            Err(Some(TransferError::Read { at, source, .. })) => Err(files.read(at, source)),
+            Err(Some(other)) => Err(files.read(0, io::Error::other(other))),
+        }
+    }
+
+    /// Whole blocks go around the page cache; what is left at the end of the file goes through it.
+    fn write(&self, files: &Files<'_>, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let aligned = (bytes.as_ptr() as u64).is_multiple_of(BLOCK);
+        let whole = if aligned { bytes.len() / BLOCK as usize * BLOCK as usize } else { 0 };
+        write_all(&self.dest, at, &bytes[..whole])?;
+        write_all(files.dest, at + whole as u64, &bytes[whole..])
+    }
+}
+
+fn write_all(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match sys::write(file, bytes, at, false)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => (at, bytes) = (at + n as u64, &bytes[n..]),
+        }
+    }
+    Ok(())
+}
+
+/// A part of the file in pieces that begin on multiples of their size.
+fn pieces(segment: &Range<u64>) -> impl Iterator<Item = Range<u64>> + use<> {
+    let (start, end) = (segment.start, segment.end);
+    (start / PIECE..end.div_ceil(PIECE))
+        .map(move |i| (i * PIECE).max(start)..((i + 1) * PIECE).min(end))
+}
