@@ -5,7 +5,6 @@
 //! stderr through [`say`]; the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130
 //! (interrupted); a reader that closes the pipe ends the program quietly.
 
-mod account;
 mod args;
 mod bar;
 mod bench;
@@ -20,7 +19,6 @@ mod pack;
 mod perplexity;
 mod run;
 mod say;
-mod stats;
 mod units;
 
 use std::process::ExitCode;

@@ -26,7 +26,7 @@ fn the_answer_is_all_that_goes_to_stdout() {
     assert_eq!(plain.stderr, "");
     let stats = alight(&[&args[..], &["--stats"]].concat()).succeeds();
     assert_eq!(plain.stdout, stats.stdout);
-    for part in ["open ", "prompt ", "first token ", "answer ", "tokens/s"] {
+    for part in ["open ", "prompt ", "first token ", "answer ", "tokens/s", "used ", "prepare "] {
         assert!(stats.stderr.contains(part), "{}", stats.stderr);
     }
     assert!(!stats.stderr.contains('\x1b'), "styled although not a terminal");
@@ -42,6 +42,15 @@ fn the_json_line_is_complete() {
     assert_eq!(line["model"], model.as_str());
     assert_eq!(line["tokens"].as_array().unwrap().len(), 6);
     assert_eq!(line["generated_tokens"], 6);
+    let phases = line["phases"].as_array().unwrap();
+    let names: Vec<_> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["open", "prepare", "prompt", "answer"]);
+    // The phases are the process, but for the moments before the first and after the last.
+    let sum = |field: &str| phases.iter().map(|p| p[field].as_u64().unwrap()).sum::<u64>();
+    let minor = line["faults"]["minor"].as_u64().unwrap();
+    assert!(sum("minor_faults") <= minor && sum("minor_faults") * 2 > minor, "{line}");
+    let total = line["timings"]["total_ms"].as_f64().unwrap() * 1e3;
+    assert!((sum("wall_us") as f64 / total - 1.0).abs() < 0.2, "{line}");
     assert_eq!(line["finish"], "length");
     assert_eq!(line["seed"], 3);
     assert!(line["prompt_tokens"].as_u64().unwrap() > 8, "the template adds tokens");

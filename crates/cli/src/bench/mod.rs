@@ -19,8 +19,8 @@ use anyhow::anyhow;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
-use crate::stats::Summary;
 use report::Report;
+use rusage::Summary;
 use work::Work;
 
 /// Decoding is warmed up with this many tokens.

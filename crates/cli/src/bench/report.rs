@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::describe;
 use super::machine::Limits;
 use super::work::Work;
-use crate::stats::Summary;
 use crate::units;
+use rusage::Summary;
 
 /// What was run.
 #[derive(Clone, Copy, Debug)]

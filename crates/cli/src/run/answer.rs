@@ -8,8 +8,8 @@ use alight_model::sampler::Sampler;
 use alight_model::tokenizer::StreamDecoder;
 use alight_model::{Finish, GenerateOptions, Session, generate};
 use anyhow::anyhow;
+use rusage::Phases;
 
-use crate::account::{self, Faults};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
@@ -40,8 +40,6 @@ pub struct Answer {
     pub prompt: Duration,
     /// When each token had been written out.
     pub written: Vec<Instant>,
-    /// Page faults up to the first token.
-    pub first_faults: Option<Faults>,
 }
 
 impl Answer {
@@ -58,14 +56,20 @@ impl Answer {
     }
 }
 
+/// The phases of an answer: up to the first token written, and after it.
+pub const PROMPT: &str = "prompt";
+/// See [`PROMPT`].
+pub const ANSWER: &str = "answer";
+
 /// Appends `prompt` (not empty) to the session and streams what follows into `sink`, in pieces of
-/// whole characters.
+/// whole characters. The phases go on from what was done before.
 pub fn answer(
     session: &mut Session<'_>,
     sampler: &mut Sampler,
     prompt: &[u32],
     limits: Limits,
     interrupt: Interrupt,
+    phases: &mut Phases,
     sink: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Outcome<Answer> {
     let began = Instant::now();
@@ -76,7 +80,6 @@ pub fn answer(
         prompt_tokens: prompt.len(),
         prompt: Duration::ZERO,
         written: Vec::new(),
-        first_faults: None,
     };
     let room = session.context().saturating_sub(session.position());
     // A prompt that does not fit goes to `generate` whole: its error has the right numbers.
@@ -92,6 +95,7 @@ pub fn answer(
     if limits.max_tokens == 0 {
         session.prefill(&prompt[early..]).map_err(|e| anyhow!(e))?;
         answer.prompt = began.elapsed();
+        phases.end(PROMPT);
         return Ok(answer);
     }
 
@@ -110,7 +114,7 @@ pub fn answer(
         answer.tokens.push(id);
         answer.written.push(Instant::now());
         if answer.written.len() == 1 {
-            answer.first_faults = account::faults();
+            phases.end(PROMPT);
         }
         match sent {
             Ok(()) if !interrupt.pressed() => ControlFlow::Continue(()),
@@ -130,6 +134,7 @@ pub fn answer(
     if answer.tokens.is_empty() {
         answer.prompt = began.elapsed();
     }
+    phases.end(if answer.tokens.is_empty() { PROMPT } else { ANSWER });
     let rest = decoder.finish();
     if !rest.is_empty() {
         sink(rest)?;

@@ -10,6 +10,7 @@ use std::time::Instant;
 use alight_model::sampler::Sampler;
 use alight_model::{Finish, Session};
 use anyhow::anyhow;
+use rusage::Phases;
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
@@ -60,6 +61,7 @@ pub fn main(
         }
         let _ = editor.add_history_entry(&line);
         let asked = Instant::now();
+        let mut phases = Phases::start();
 
         let room = ROOM.min(session.context() / 4);
         let prompt = match chat.prompt(&line, encoder, session.context(), room) {
@@ -75,11 +77,12 @@ pub fn main(
             out.write_all(piece.as_bytes())?;
             out.flush()
         };
-        let answer = answer(session, sampler, &prompt[kept..], limits, interrupt, &mut sink)?;
+        let fed = &prompt[kept..];
+        let answer = answer(session, sampler, fed, limits, interrupt, &mut phases, &mut sink)?;
         out.write_all(b"\n")?;
         out.flush()?;
         if args.stats {
-            say::plain(&report::human(session.model(), &answer, asked, "question"));
+            say::plain(&report::human(session.model(), &answer, asked, "question", &phases));
         }
         if matches!(answer.finish, Finish::ContextFull) {
             say::note(&context_full(session));

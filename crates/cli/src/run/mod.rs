@@ -15,6 +15,7 @@ use std::time::Instant;
 use alight_model::sampler::Sampler;
 use alight_model::{Finish, Session, SessionOptions};
 use anyhow::anyhow;
+use rusage::Phases;
 
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
@@ -108,6 +109,7 @@ pub struct RunArgs {
 
 /// Runs the command. `started` is when the process began.
 pub fn main(args: RunArgs, started: Instant) -> Outcome {
+    let mut phases = Phases::start();
     let source =
         Source::of(args.prompt.as_deref().or(args.prompt_flag.as_deref()), args.file.as_deref());
     if source == Source::Terminal && args.json {
@@ -118,6 +120,7 @@ pub fn main(args: RunArgs, started: Instant) -> Outcome {
     // The system takes memory and threads back when the process ends, all at once; taking the model
     // apart piece by piece before that would only keep the user waiting.
     let model = ManuallyDrop::new(open::model(&args.model, &args.engine)?);
+    phases.end("open");
     let style = style(&model, &args);
     let encoder = Encoder::new(&model, style, args.parse_special);
     let trained = model.config().context;
@@ -151,6 +154,7 @@ pub fn main(args: RunArgs, started: Instant) -> Outcome {
         }
     };
 
+    phases.end("prepare");
     let interrupt = Interrupt::catch()?;
     let mut out = stdout().lock();
     let mut sink = |piece: &str| {
@@ -160,16 +164,23 @@ pub fn main(args: RunArgs, started: Instant) -> Outcome {
         out.write_all(piece.as_bytes())?;
         out.flush()
     };
-    let answer = answer(&mut session, &mut sampler, &tokens, limits, interrupt, &mut sink)?;
+    let answer =
+        answer(&mut session, &mut sampler, &tokens, limits, interrupt, &mut phases, &mut sink)?;
+    if !answer.tokens.is_empty() {
+        // All weights have been used, so they are there; what the load still has to write down takes
+        // a moment on a busy machine, and the report is about it. A failure would have ended the
+        // answer.
+        let _ = model.wait_loaded();
+    }
     if args.json {
-        let line = report::json(&args.model, &model, &answer, seed, started);
+        let line = report::json(&args.model, &model, &answer, seed, started, &phases);
         serde_json::to_writer(&mut out, &line).map_err(std::io::Error::from)?;
     }
     out.write_all(b"\n")?;
     out.flush()?;
     args.engine.explain_outcome(&model);
     if args.stats {
-        say::plain(&report::human(&model, &answer, started, "start of the process"));
+        say::plain(&report::human(&model, &answer, started, "start of the process", &phases));
     }
     match answer.finish {
         Finish::Interrupted => Err(Stop::Interrupted),

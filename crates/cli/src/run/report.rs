@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use alight_model::{Finish, Model};
+use rusage::{Memory, Phase, Phases, Usage};
 use serde::Serialize;
 
-use super::answer::Answer;
-use crate::account::{self, Memory};
+use super::answer::{ANSWER, Answer};
 use crate::units;
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
@@ -32,6 +32,9 @@ pub struct Line<'a> {
     faults: FaultCounts,
     /// Bytes that this process made the system read from disks; null where it does not tell.
     bytes_read: Option<u64>,
+    /// What the process used, from its start on: `open`, `prepare`, `prompt`, and `answer` after its
+    /// first token.
+    phases: Vec<Phase>,
 }
 
 /// How the weights came.
@@ -62,11 +65,11 @@ struct Load {
     fallbacks: Vec<String>,
 }
 
-/// Page faults of the process; null where the system does not tell.
+/// Page faults of the process.
 #[derive(Debug, Serialize)]
 struct FaultCounts {
-    minor: Option<u64>,
-    major: Option<u64>,
+    minor: u64,
+    major: u64,
     /// Of these, after the first token was written; null if there was none.
     major_after_first_token: Option<u64>,
 }
@@ -116,7 +119,9 @@ pub fn json<'a>(
     answer: &'a Answer,
     seed: u64,
     started: Instant,
+    phases: &Phases,
 ) -> Line<'a> {
+    let used = Usage::of_self();
     let open = model.timings();
     let since = |t: &Instant| ms(*t - started);
     Line {
@@ -143,9 +148,18 @@ pub fn json<'a>(
             token_ms: answer.steps().map(ms).collect(),
         },
         load: load(model),
-        memory: account::memory(),
-        faults: faults(answer),
-        bytes_read: account::bytes_read(),
+        memory: Memory::of_self(),
+        faults: FaultCounts {
+            minor: used.minor_faults,
+            major: used.major_faults,
+            major_after_first_token: phases
+                .list()
+                .iter()
+                .find(|phase| phase.name == ANSWER)
+                .map(|phase| phase.usage.major_faults),
+        },
+        bytes_read: used.read_bytes,
+        phases: phases.list().to_vec(),
     }
 }
 
@@ -169,20 +183,15 @@ fn load(model: &Model) -> Load {
     }
 }
 
-fn faults(answer: &Answer) -> FaultCounts {
-    let now = account::faults();
-    FaultCounts {
-        minor: now.map(|faults| faults.minor),
-        major: now.map(|faults| faults.major),
-        major_after_first_token: now
-            .zip(answer.first_faults)
-            .map(|(now, then)| now.major.saturating_sub(then.major)),
-    }
-}
-
 /// The lines of `--stats`. The first token's time counts from `since`, which was when `what` came:
 /// the start of the process, or a question.
-pub fn human(model: &Model, answer: &Answer, since: Instant, what: &str) -> String {
+pub fn human(
+    model: &Model,
+    answer: &Answer,
+    since: Instant,
+    what: &str,
+    phases: &Phases,
+) -> String {
     let open = model.timings();
     let time = |d: Duration| units::ms(d.as_secs_f64() * 1e3);
     let first = match answer.written.first() {
@@ -193,7 +202,7 @@ pub fn human(model: &Model, answer: &Answer, since: Instant, what: &str) -> Stri
         Some(r) => format!("{} tokens/s", units::digits(r)),
         None => "too few to time".to_owned(),
     };
-    format!(
+    let text = format!(
         "open         {} (map {}, header {}, weights {}, tokenizer {})\n\
          prompt       {} tokens in {} = {} tokens/s\n\
          first token  {first}\n\
@@ -215,5 +224,28 @@ pub fn human(model: &Model, answer: &Answer, since: Instant, what: &str) -> Stri
         },
         model.threads(),
         model.isa(),
-    )
+    );
+    format!("{text}\n{}", account(phases))
+}
+
+/// A table of what the phases used: a line for each.
+fn account(phases: &Phases) -> String {
+    let ms = |time: Duration| units::ms(time.as_secs_f64() * 1e3);
+    let mut text = format!(
+        "{:<12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}",
+        "used", "wall", "cpu", "kernel", "minor", "major", "read", "switches"
+    );
+    for Phase { name, usage } in phases.list() {
+        text.push_str(&format!(
+            "\n{name:<12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}",
+            ms(usage.wall),
+            ms(usage.cpu()),
+            ms(usage.system),
+            usage.minor_faults,
+            usage.major_faults,
+            usage.read_bytes.map_or("?".to_owned(), units::bytes),
+            usage.voluntary_switches + usage.involuntary_switches,
+        ));
+    }
+    text
 }

@@ -1,21 +1,20 @@
 //! One run of this program, watched from outside.
 //!
-//! What it read from the disk and its faults are the kernel's account of the whole process
-//! (/proc/PID/io and /proc/PID/stat), taken when it has ended and before it is buried; its memory is
-//! what it says of itself at the end, since then the kernel has taken it away.
+//! What it read from the disk and its faults are the kernel's account of the whole process, taken at
+//! its end; its memory is what it says of itself before that, since then the kernel has taken it away.
 
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, anyhow};
+use rusage::{Status, Usage};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::cells::{Cell, State};
 use super::state::Proof;
-use crate::account;
 
 /// Prompts that a resident process answers; the first of them is not counted.
 const PROMPTS: usize = 4;
@@ -87,28 +86,27 @@ impl Child<'_> {
         if let Some(mut stdout) = process.stdout.take() {
             stdout.read_to_end(&mut said).context("cannot read what it writes")?;
         }
-        let account = Account::of_ended(process.id());
-        let process_ms = began.elapsed().as_secs_f64() * 1e3;
         let mut errors = Vec::new();
         if let Some(mut stderr) = process.stderr.take() {
             let _ = stderr.read_to_end(&mut errors);
         }
-        let status = process.wait().context("cannot wait for it")?;
-        if !status.success() {
-            return Err(anyhow!("{status}: {}", complaint(&errors)));
+        let ended = rusage::wait(process, began).context("cannot wait for it")?;
+        match ended.status {
+            Status::Exited(0) => {}
+            Status::Exited(code) => {
+                return Err(anyhow!("exit status {code}: {}", complaint(&errors)));
+            }
+            Status::Killed { signal, .. } => {
+                return Err(anyhow!("killed by signal {signal}: {}", complaint(&errors)));
+            }
         }
         let told: Value = serde_json::from_slice(&said).context("its line is not JSON")?;
-        sample(&told, process_ms, account, before)
+        sample(&told, &ended.usage, before)
     }
 }
 
 /// What a process told, and what is known of it.
-fn sample(
-    told: &Value,
-    process_ms: f64,
-    account: Account,
-    before: Proof,
-) -> anyhow::Result<Sample> {
+fn sample(told: &Value, used: &Usage, before: Proof) -> anyhow::Result<Sample> {
     let number = |pointer: &str| told.pointer(pointer).and_then(Value::as_u64);
     let first_token_ms = told
         .pointer("/timings/first_token_ms")
@@ -116,10 +114,10 @@ fn sample(
         .ok_or_else(|| anyhow!("it made no token"))?;
     Ok(Sample {
         first_token_ms,
-        process_ms,
-        read_bytes: account.read_bytes,
-        minor_faults: number("/faults/minor").or(account.minor_faults),
-        major_faults: number("/faults/major").or(account.major_faults),
+        process_ms: used.wall.as_secs_f64() * 1e3,
+        read_bytes: used.read_bytes,
+        minor_faults: number("/faults/minor").or(Some(used.minor_faults)),
+        major_faults: number("/faults/major").or(Some(used.major_faults)),
         rss_anon: number("/memory/rss_anon"),
         rss_file: number("/memory/rss_file"),
         pss: number("/memory/pss"),
@@ -140,69 +138,33 @@ pub fn complaint(text: &[u8]) -> String {
     text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
 }
 
-/// The kernel's account of a process that has ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Account {
-    read_bytes: Option<u64>,
-    minor_faults: Option<u64>,
-    major_faults: Option<u64>,
-}
-
-impl Account {
-    /// Waits until the process has ended, which it is about to: its output is closed.
-    fn of_ended(pid: u32) -> Account {
-        let process = pid.to_string();
-        let patience = Instant::now() + Duration::from_secs(60);
-        let stat = loop {
-            match account::stat(&process) {
-                Some(stat) if stat.ended || Instant::now() > patience => break stat,
-                Some(_) => std::thread::sleep(Duration::from_micros(200)),
-                // Not Linux.
-                None => return Account::default(),
-            }
-        };
-        Account {
-            read_bytes: account::bytes_read_by(&process),
-            minor_faults: Some(stat.faults.minor),
-            major_faults: Some(stat.faults.major),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn a_process_that_has_ended_still_has_an_account() {
-        if !cfg!(target_os = "linux") {
-            return;
-        }
-        let mut process = Command::new("true").spawn().unwrap();
-        let account = Account::of_ended(process.id());
-        process.wait().unwrap();
-        assert!(account.minor_faults.unwrap() > 10, "{account:?}");
-        assert!(account.major_faults.is_some() && account.read_bytes.is_some(), "{account:?}");
-    }
+    use std::time::Duration;
 
     #[test]
     fn what_it_says_of_itself_is_taken() {
         let before = Proof { pages: 1, cached: 0, counted: true };
-        let account = Account { read_bytes: Some(5), minor_faults: Some(6), major_faults: Some(7) };
+        let used = Usage {
+            wall: Duration::from_millis(20),
+            read_bytes: Some(5),
+            minor_faults: 6,
+            major_faults: 7,
+            ..Usage::default()
+        };
         let told = json!({"timings": {"first_token_ms": 12.5}, "tokens": [42], "prompt_tokens": 5,
             "memory": {"rss_anon": 1, "rss_file": 2, "pss": 3, "peak_rss": 4},
             "faults": {"minor": 60, "major": 0}, "load": {"how": "mmap"}});
-        let got = sample(&told, 20.0, account, before).unwrap();
+        let got = sample(&told, &used, before).unwrap();
         assert_eq!((got.first_token_ms, got.read_bytes, got.token), (12.5, Some(5), Some(42)));
         assert_eq!((got.rss_anon, got.pss, got.peak_rss), (Some(1), Some(3), Some(4)));
         assert_eq!((got.minor_faults, got.major_faults), (Some(60), Some(0)));
-        let little = sample(&json!({"timings": {"first_token_ms": 1.0}}), 2.0, account, before);
+        let little = sample(&json!({"timings": {"first_token_ms": 1.0}}), &used, before);
         let little = little.unwrap();
         assert_eq!((little.major_faults, little.rss_anon), (Some(7), None));
-        assert!(
-            sample(&json!({"timings": {"first_token_ms": null}}), 2.0, account, before).is_err()
-        );
+        assert!(sample(&json!({"timings": {"first_token_ms": null}}), &used, before).is_err());
         assert_eq!(complaint(b"a\nb\n\n"), "b");
         assert_eq!(complaint(b"note: a\nalight: error: no\n\nUsage: x\n"), "no");
     }

@@ -9,7 +9,7 @@ use super::cells::{Cell, State, Variant};
 use super::child::Sample;
 use super::disk::Disk;
 use super::files::Files;
-use crate::stats::Summary;
+use rusage::Summary;
 
 /// The result. Times in milliseconds, memory in bytes.
 #[derive(Debug, Serialize)]

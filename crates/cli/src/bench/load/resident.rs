@@ -9,11 +9,10 @@ use alight_model::{Session, SessionOptions};
 use anyhow::anyhow;
 use serde_json::json;
 
-use crate::account;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::encode::{Encoder, Style};
-use crate::stats::Summary;
+use rusage::{Mark, Memory, Summary};
 
 /// Arguments of `alight bench resident`.
 #[derive(Debug, clap::Args)]
@@ -41,7 +40,7 @@ pub fn main(args: &ResidentArgs) -> Outcome {
     let prompt = Encoder::new(&model, Style::Raw, false).raw(&args.prompt)?;
     let mut times = Vec::new();
     let mut token = None;
-    let mut faults = None;
+    let mut first = Mark::now();
     for i in 0..=args.repetitions {
         let began = Instant::now();
         let mut session =
@@ -52,20 +51,18 @@ pub fn main(args: &ResidentArgs) -> Outcome {
         if i > 0 {
             times.push(began.elapsed().as_secs_f64() * 1e3);
         } else {
-            faults = account::faults();
+            first = Mark::now();
         }
     }
     let time = Summary::of(&times)
         .ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))?;
-    let since = faults
-        .zip(account::faults())
-        .map(|(before, after)| json!({"minor": after.minor - before.minor, "major": after.major - before.major}));
+    let since = first.elapsed();
     let line = json!({
         "timings": {"first_token_ms": time.median},
         "tokens": [token],
         "prompt_tokens": prompt.len(),
-        "faults": since,
-        "memory": account::memory(),
+        "faults": {"minor": since.minor_faults, "major": since.major_faults},
+        "memory": Memory::of_self(),
         "load": {"method": model.load_report().method().name()},
     });
     let mut out = stdout().lock();

@@ -3,8 +3,8 @@
 use super::cells::State;
 use super::report::{CellReport, Report};
 use crate::say::printable;
-use crate::stats::Summary;
 use crate::units;
+use rusage::Summary;
 
 /// Writes it.
 pub fn write(report: &Report) -> String {
