@@ -96,7 +96,8 @@ bench: models build .venv/stamp
 
 # Both say which of the other tools are missing, and leave those out. The one wants musl's C compiler, the other 8 GB of disk.
 .PHONY: bench-rusage
-bench-rusage: build rusage
+bench-rusage: rusage
+	@cargo build --release --locked -p rusage
 	@$(find_py) && $$py scripts/bench_rusage.py; status=$$?; $$py scripts/report_rusage.py && exit $$status
 
 .PHONY: bench-cp

@@ -46,7 +46,7 @@ def rusage(static: bool, given: Path | None = None) -> Path | None:
     if given:
         found = [given]
     elif static:
-        found = [*TARGET.glob("rusage-static/**/rusage"), *TARGET.glob("*-linux-musl/release*/rusage")]
+        found = [*TARGET.glob("*-linux-musl/small/rusage")]
     else:
         found = [TARGET / "release/rusage"]
     found = [path.resolve() for path in found if path.is_file() and os.access(path, os.X_OK)]
