@@ -47,6 +47,11 @@ use steps::{Ended, Files, Step};
 /// Bytes from which on a file is copied around the page cache: for less it is not worth the set-up.
 const DIRECT_FROM: u64 = 16 << 20;
 
+/// Bytes of a window. With one of the source (and what the kernel reads ahead of it: twice 8 MiB where
+/// that is set generously), one of the destination that is filled and one on its way to the disk it
+/// stays below 64 MiB.
+const WINDOW: u64 = 8 << 20;
+
 /// Whether the bytes may be shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflink {
@@ -73,7 +78,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { reflink: Reflink::Auto, method: None, window: 16 << 20 }
+        Options { reflink: Reflink::Auto, method: None, window: WINDOW }
     }
 }
 
@@ -126,7 +131,7 @@ pub fn copy(
     files.reserve(&segments, report.bytes)?;
     // Files of no length can have contents all the same (/proc), and those that take no room on the
     // disk can have less than they say (/sys).
-    let pseudo = len == 0 || metadata.blocks() == 0;
+    let pseudo = len == 0 || metadata.blocks() == 0 && !segments.is_empty();
     #[allow(clippy::single_range_in_vec_init)] // one part, not many numbers
     let segments = if len == 0 { vec![0..u64::MAX] } else { segments };
     let mut job = Job { files: &files, len, window: options.window, segments: &segments, pseudo };
@@ -190,7 +195,7 @@ impl Job<'_> {
             (report.bytes, report.holes) = (copied, 0);
         }
         // What ends in a hole has its length from this.
-        let len = if self.pseudo && copied > 0 { copied } else { self.len };
+        let len = if self.pseudo { copied } else { self.len };
         files.dest.set_len(len).map_err(|error| files.write(len, error))?;
         let _ = on_progress(Progress { durable: dest.durable, total });
         report.fallbacks.extend(dest.whole.take());

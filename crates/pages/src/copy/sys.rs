@@ -21,10 +21,6 @@ mod linux {
     /// Since Linux 6.14: what a call brings into the page cache leaves it again by itself.
     const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
-    fn flags(dontcache: bool) -> ReadWriteFlags {
-        if dontcache { DONTCACHE } else { ReadWriteFlags::empty() }
-    }
-
     /// Makes `dest` share all bytes of `source`.
     pub fn clone(source: &File, dest: &File) -> io::Result<()> {
         Ok(retry_on_intr(|| rustix::fs::ioctl_ficlone(dest, source))?)
@@ -39,14 +35,17 @@ mod linux {
     }
 
     pub fn read(file: &File, into: &mut [u8], at: u64, dontcache: bool) -> io::Result<usize> {
-        Ok(retry_on_intr(|| {
-            rustix::io::preadv2(file, &mut [IoSliceMut::new(into)], at, flags(dontcache))
+        Ok(retry_on_intr(|| match dontcache {
+            true => rustix::io::preadv2(file, &mut [IoSliceMut::new(into)], at, DONTCACHE),
+            // The old call, which no filter forbids.
+            false => rustix::io::pread(file, &mut *into, at),
         })?)
     }
 
     pub fn write(file: &File, from: &[u8], at: u64, dontcache: bool) -> io::Result<usize> {
-        Ok(retry_on_intr(|| {
-            rustix::io::pwritev2(file, &[IoSlice::new(from)], at, flags(dontcache))
+        Ok(retry_on_intr(|| match dontcache {
+            true => rustix::io::pwritev2(file, &[IoSlice::new(from)], at, DONTCACHE),
+            false => rustix::io::pwrite(file, from, at),
         })?)
     }
 

@@ -2,9 +2,13 @@
 #![allow(dead_code)] // not each of them needs all
 
 #[cfg(target_os = "linux")]
+pub mod copying;
+#[cfg(target_os = "linux")]
 pub mod fuse;
 #[cfg(target_os = "linux")]
 pub mod mounts;
+#[cfg(target_os = "linux")]
+pub mod refuse;
 
 use std::fs::File;
 use std::io::Write;
