@@ -135,9 +135,15 @@ pub(crate) fn of(file: &File) -> Filesystem {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 pub(crate) fn of(file: &File) -> Filesystem {
     use std::os::fd::AsRawFd;
-    let mut told = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // NetBSD has the name in the structure that others keep for what POSIX knows.
+    #[cfg(not(target_os = "netbsd"))]
+    use libc::{fstatfs as ask, statfs as Told};
+    #[cfg(target_os = "netbsd")]
+    use libc::{fstatvfs as ask, statvfs as Told};
+
+    let mut told = std::mem::MaybeUninit::<Told>::uninit();
     // SAFETY: the kernel fills the struct, which outlives the call.
-    let status = unsafe { libc::fstatfs(file.as_raw_fd(), told.as_mut_ptr()) };
+    let status = unsafe { ask(file.as_raw_fd(), told.as_mut_ptr()) };
     if status != 0 {
         return Filesystem::named("unknown");
     }

@@ -17,21 +17,18 @@
 //! - The counters of a child contain those of its own children which it has waited for, and no
 //!   others; the peak size is that of the largest single one, not of their sum.
 
+#![cfg(any(unix, windows))]
+
 mod account;
-#[cfg(unix)]
 mod command;
-#[cfg(target_os = "linux")]
 pub mod counters;
 mod lines;
 mod summary;
-#[cfg(target_os = "linux")]
 pub mod tree;
 mod usage;
 
 pub use account::{Mark, Memory, Phase, Phases};
-#[cfg(unix)]
 pub use command::signals;
-#[cfg(unix)]
 pub use command::{Command, Ended, IoBytes, Options, RunError, Status, wait};
 pub use lines::{lines, thousands};
 pub use summary::{Summary, quantile};

@@ -73,8 +73,12 @@ impl Usage {
             };
             Usage::from_raw(&raw, Duration::ZERO)
         }
-        #[cfg(not(unix))]
-        Usage::default()
+        #[cfg(windows)]
+        {
+            // SAFETY: a number that stands for this process.
+            let me = unsafe { windows_sys::Win32::System::Threading::GetCurrentProcess() };
+            crate::command::windows::account(me, Duration::ZERO)
+        }
     }
 
     /// The difference to an `earlier` account of the same process. The peak size is the later one's:

@@ -115,12 +115,31 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
         return Err("--append needs --output FILE".to_owned());
     }
     let command = command.ok_or("no command was given")?;
+    lacking(&args)?;
     args.commands.push(Command::new(command).map_err(|e| e.to_string())?);
     args.commands.extend(others);
     args.runs = runs.unwrap_or(if args.commands.len() > 1 { 10 } else { 1 });
     let cold = args.drop_caches || !args.cold.is_empty();
     args.warmup = warmup.unwrap_or(usize::from(args.runs > 1 && !cold));
     Ok(Parsed::Run(Box::new(args)))
+}
+
+/// What this system cannot do is refused: a run that is not what was asked for is worth nothing.
+fn lacking(args: &Args) -> Result<(), String> {
+    let evicts = cfg!(any(target_os = "linux", target_os = "freebsd"));
+    if !args.cold.is_empty() && !evicts {
+        return Err("--cold: this system takes no single file out of the page cache on request; \
+                    Linux and FreeBSD do"
+            .to_owned());
+    }
+    let linux = cfg!(target_os = "linux");
+    if args.drop_caches && !linux {
+        return Err("--drop-caches: only Linux has this".to_owned());
+    }
+    if args.tree && !linux {
+        return Err("--tree: only Linux tells the memory of several processes together".to_owned());
+    }
+    Ok(())
 }
 
 fn value(parser: &mut lexopt::Parser) -> Result<OsString, String> {

@@ -1,6 +1,6 @@
 //! Files out of the page cache before a run.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +59,7 @@ pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
         .iter()
         .map(|path| {
             let say = |what: &str| format!("--cold {}: {what}; not run", path.display());
-            let file = File::open(path).map_err(|e| say(&e.to_string()))?;
+            let file = fs::File::open(path).map_err(|e| say(&e.to_string()))?;
             let len = file.metadata().map_err(|e| say(&e.to_string()))?.len();
             let ask = |e: io::Error| say(&format!("cannot be taken out of the page cache: {e}"));
             let before = alight_pages::residency(&file, 0..len).map_err(ask)?;
@@ -84,6 +84,12 @@ pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
             })
         })
         .collect()
+}
+
+/// Windows: [`args`](super::args) has refused before.
+#[cfg(not(unix))]
+pub fn evict(_: &[PathBuf]) -> Result<Vec<Evicted>, String> {
+    Ok(Vec::new())
 }
 
 /// Drops the page cache of the machine: what is changed is written first.

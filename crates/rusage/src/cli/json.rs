@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use rusage::counters::Counter;
+use rusage::tree::TreePeak;
 use rusage::{Command, IoBytes, Status, Summary, Usage};
 use serde::Serialize;
 
@@ -62,10 +64,8 @@ struct Account<'a> {
     max_rss_floor_bytes: u64,
     /// Bytes through system calls, where the system tells.
     io: Option<IoBytes>,
-    #[cfg(target_os = "linux")]
-    tree_peak: Option<rusage::tree::TreePeak>,
-    #[cfg(target_os = "linux")]
-    counters: Option<&'a [rusage::counters::Counter]>,
+    tree_peak: Option<TreePeak>,
+    counters: Option<&'a [Counter]>,
     evicted: &'a [Evicted],
 }
 
@@ -108,9 +108,7 @@ fn of<'a>(args: &Args, command: &Command, runs: &'a [Run]) -> Series<'a> {
         cpu_split_reliable: run.ended.usage.split_is_reliable(),
         max_rss_floor_bytes: run.ended.floor,
         io: run.ended.io,
-        #[cfg(target_os = "linux")]
         tree_peak: run.ended.tree_peak,
-        #[cfg(target_os = "linux")]
         counters: args.counters.then_some(&run.ended.counters),
         evicted: &run.evicted,
     };
@@ -145,11 +143,8 @@ fn summary(runs: &[Run]) -> BTreeMap<&'static str, Summary> {
             Some((*name, Summary::of(&values?)?))
         })
         .collect();
-    #[cfg(target_os = "linux")]
-    {
-        let peaks: Option<Vec<f64>> =
-            runs.iter().map(|run| Some(run.ended.tree_peak?.bytes as f64)).collect();
-        all.extend(peaks.and_then(|peaks| Some(("tree_peak_bytes", Summary::of(&peaks)?))));
-    }
+    let peaks: Option<Vec<f64>> =
+        runs.iter().map(|run| Some(run.ended.tree_peak?.bytes as f64)).collect();
+    all.extend(peaks.and_then(|peaks| Some(("tree_peak_bytes", Summary::of(&peaks)?))));
     all
 }

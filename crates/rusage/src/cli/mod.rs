@@ -49,6 +49,9 @@ pub fn main(words: Vec<OsString>) -> i32 {
 }
 
 fn measure(args: &Args) -> i32 {
+    if args.counters && !cfg!(target_os = "linux") {
+        output::complain("--counters: only on Linux; left out");
+    }
     // Over all runs: what comes between two of them must not take the report away.
     let passed = signals::Passed::on();
     let mut output = match output::Output::open(args) {

@@ -1,6 +1,6 @@
 //! The report for people.
 
-use rusage::{Summary, Usage, thousands};
+use rusage::{IoBytes, Summary, Usage, thousands};
 
 use super::args::Args;
 use super::output::printable;
@@ -44,7 +44,7 @@ fn account(runs: &[Run]) -> Vec<String> {
     let usages: Vec<Usage> = runs.iter().map(|run| run.ended.usage).collect();
     let floor = runs.iter().map(|run| run.ended.floor).max().unwrap_or(0);
     let mut lines = rusage::lines(&usages, floor);
-    #[cfg(target_os = "linux")]
+    lines.extend(transferred(runs));
     lines.extend(beyond(runs));
     let failed = runs.iter().filter(|run| !run.ended.status.is_success()).count();
     if failed > 0 && runs.len() > 1 {
@@ -53,8 +53,21 @@ fn account(runs: &[Run]) -> Vec<String> {
     lines
 }
 
+/// What went through reads and writes of any kind, where the system tells nothing of storage (Windows).
+fn transferred(runs: &[Run]) -> Option<String> {
+    let of = |get: fn(&IoBytes) -> u64| {
+        let told: Option<Vec<f64>> = runs
+            .iter()
+            .map(|run| run.ended.io.filter(|io| io.read_bytes.is_none()).map(|io| get(&io) as f64))
+            .collect();
+        Some(thousands(Summary::of(&told?)?.median.round() as u64))
+    };
+    let (read, written) = (of(|io| io.rchar)?, of(|io| io.wchar)?);
+    let all = "files, pipes and devices together";
+    Some(format!("got {read} bytes by reads and gave {written} to writes ({all})"))
+}
+
 /// The tree's peak and the processor's counters, where they were asked for and are known.
-#[cfg(target_os = "linux")]
 fn beyond(runs: &[Run]) -> Vec<String> {
     use rusage::tree::How;
 

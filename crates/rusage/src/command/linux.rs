@@ -12,7 +12,8 @@ use std::ptr;
 use std::time::Duration;
 
 use super::floor::{self, Floor};
-use super::{Command, Ended, IoBytes, Options, RunError, end_of, reap, signals};
+use super::unix::{end_of, reap};
+use super::{Command, Ended, IoBytes, Options, RunError, signals};
 use crate::counters::Counters;
 use crate::tree::{Cgroup, Sampler};
 

@@ -4,21 +4,33 @@
 mod floor;
 #[cfg(target_os = "linux")]
 mod linux;
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(unix, not(target_os = "linux")))]
 mod other;
+#[cfg(unix)]
 pub mod signals;
+#[cfg(windows)]
+#[path = "console.rs"]
+pub mod signals;
+#[cfg(unix)]
+mod unix;
+#[cfg(windows)]
+pub(crate) mod windows;
 
 #[cfg(target_os = "linux")]
-use {floor::peak as own_peak, linux as system};
-#[cfg(not(target_os = "linux"))]
-use {other as system, other::own_peak};
+use linux as system;
+#[cfg(all(unix, not(target_os = "linux")))]
+use other as system;
+#[cfg(unix)]
+use unix::{Word, text, wait_for, word};
+#[cfg(windows)]
+use windows as system;
+#[cfg(windows)]
+use windows::{Word, text, wait_for, word};
 
-use std::ffi::{CString, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
-use std::time::{Duration, Instant};
+use std::process::Child;
+use std::time::Instant;
 
 use serde::Serialize;
 use thiserror::Error;
@@ -29,7 +41,7 @@ use crate::Usage;
 #[derive(Clone, Debug)]
 pub struct Command {
     /// The program first; never empty.
-    arguments: Vec<CString>,
+    arguments: Vec<Word>,
 }
 
 /// What is wanted beyond the plain account; each costs something.
@@ -57,13 +69,11 @@ pub struct Ended {
     /// At a peak size of this many bytes and below, what is told is this process's own size (see the
     /// [crate]), and the program's is at most that; 0 if unknown.
     pub floor: u64,
-    /// Bytes through system calls; `None` if not asked for or not told (Linux tells).
+    /// Bytes through system calls; `None` if not asked for or not told (Linux and Windows tell).
     pub io: Option<IoBytes>,
     /// The peak of its whole tree.
-    #[cfg(target_os = "linux")]
     pub tree_peak: Option<crate::tree::TreePeak>,
     /// What the processor counted, by name; empty if not asked for or not offered.
-    #[cfg(target_os = "linux")]
     pub counters: Vec<crate::counters::Counter>,
 }
 
@@ -82,22 +92,14 @@ pub enum Status {
 }
 
 impl Status {
-    fn of(status: ExitStatus) -> Status {
-        match (status.code(), status.signal()) {
-            (Some(code), _) => Status::Exited(code),
-            (None, signal) => {
-                Status::Killed { signal: signal.unwrap_or(0), core_dumped: status.core_dumped() }
-            }
-        }
-    }
-
     /// It exited with status 0.
     pub fn is_success(self) -> bool {
         self == Status::Exited(0)
     }
 }
 
-/// What `/proc/PID/io` has: of a process and of those of its children that it waited for.
+/// What went through the system calls of a process and of those of its children that it waited for
+/// (Linux, from `/proc/PID/io`), or of it alone (Windows, where devices and consoles count too).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IoBytes {
     /// Bytes returned by reads, from wherever.
@@ -108,39 +110,12 @@ pub struct IoBytes {
     pub syscr: u64,
     /// Calls that write.
     pub syscw: u64,
-    /// Bytes read from storage.
-    pub read_bytes: u64,
+    /// Bytes read from storage; `None` on Windows, which does not tell them apart.
+    pub read_bytes: Option<u64>,
     /// Bytes that storage will have to take.
-    pub write_bytes: u64,
+    pub write_bytes: Option<u64>,
     /// Of these, bytes that it then did not, because the file was cut or removed.
-    pub cancelled_write_bytes: u64,
-}
-
-impl IoBytes {
-    /// From the text of the file.
-    fn parse(text: &str) -> Option<IoBytes> {
-        let of = |name: &str| -> Option<u64> {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
-                .trim()
-                .parse()
-                .ok()
-        };
-        Some(IoBytes {
-            rchar: of("rchar")?,
-            wchar: of("wchar")?,
-            syscr: of("syscr")?,
-            syscw: of("syscw")?,
-            read_bytes: of("read_bytes")?,
-            write_bytes: of("write_bytes")?,
-            cancelled_write_bytes: of("cancelled_write_bytes")?,
-        })
-    }
-
-    /// Of a process by its number, as long as it has not been waited for.
-    fn of(pid: libc::pid_t) -> Option<IoBytes> {
-        IoBytes::parse(&std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
-    }
+    pub cancelled_write_bytes: Option<u64>,
 }
 
 /// Why a program was not run.
@@ -185,14 +160,14 @@ impl Command {
     pub fn new(arguments: Vec<OsString>) -> Result<Command, RunError> {
         let arguments = arguments
             .into_iter()
-            .map(|argument| CString::new(argument.into_vec()).map_err(|_| RunError::ZeroByte))
+            .map(|argument| word(argument).ok_or(RunError::ZeroByte))
             .collect::<Result<Vec<_>, _>>()?;
         if arguments.is_empty() { Err(RunError::Empty) } else { Ok(Command { arguments }) }
     }
 
     /// The program and its arguments as text, for a report.
     pub fn words(&self) -> Vec<String> {
-        self.arguments.iter().map(|a| a.to_string_lossy().into_owned()).collect()
+        self.arguments.iter().map(text).collect()
     }
 
     /// Runs it to its end.
@@ -207,7 +182,7 @@ impl Command {
 
     /// The error of an exec that failed so.
     fn failed(&self, source: io::Error) -> RunError {
-        let program = String::from_utf8_lossy(self.arguments[0].as_bytes()).into_owned();
+        let program = text(&self.arguments[0]);
         match source.kind() {
             io::ErrorKind::NotFound => RunError::NotFound { program },
             _ => RunError::NotExecutable { program, source },
@@ -221,77 +196,18 @@ impl Command {
 /// # Errors
 /// It has been waited for already.
 pub fn wait(child: Child, began: Instant) -> io::Result<Ended> {
-    let pid = child.id() as libc::pid_t;
-    // Its end of the pipes; it may wait for them to be closed.
-    drop(child);
-    end_of(pid);
-    let wall = began.elapsed();
-    let io = IoBytes::of(pid);
-    let (status, usage) = reap(pid, wall)?;
-    Ok(Ended { io, ..Ended::new(status, usage, own_peak()) })
+    wait_for(child, began)
 }
 
 impl Ended {
     fn new(status: Status, usage: Usage, floor: u64) -> Ended {
-        Ended {
-            status,
-            usage,
-            floor,
-            io: None,
-            #[cfg(target_os = "linux")]
-            tree_peak: None,
-            #[cfg(target_os = "linux")]
-            counters: Vec::new(),
-        }
+        Ended { status, usage, floor, io: None, tree_peak: None, counters: Vec::new() }
     }
 }
 
-/// Waits until a child has ended, and leaves it to be waited for. Returns whether that is so.
-fn end_of(pid: libc::pid_t) -> bool {
-    let Ok(id) = libc::id_t::try_from(pid) else { return false };
-    loop {
-        // SAFETY: all zeroes is a value of the structure, which the kernel fills.
-        let ended = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(libc::P_PID, id, &mut info, libc::WEXITED | libc::WNOWAIT)
-        };
-        if ended == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return ended == 0;
-        }
-    }
-}
-
-/// Waits for the end of a child of this process and takes its account.
-fn reap(pid: libc::pid_t, wall: Duration) -> io::Result<(Status, Usage)> {
-    let mut status = 0;
-    // SAFETY: all zeroes is a value of this structure of numbers.
-    let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: both point to what the kernel fills.
-        if unsafe { libc::wait4(pid, &mut status, 0, &mut raw) } == pid {
-            let usage = Usage::from_raw(&raw, wall);
-            return Ok((Status::of(ExitStatus::from_raw(status)), usage));
-        }
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
-        }
-    }
-}
-
-#[cfg(test)]
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_kernels_lines_of_io() {
-        let text = "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n\
-                    cancelled_write_bytes: 7\n";
-        let io = IoBytes::parse(text).unwrap();
-        assert_eq!((io.rchar, io.syscw, io.read_bytes), (1, 4, 5));
-        assert_eq!((io.write_bytes, io.cancelled_write_bytes), (6, 7));
-        assert_eq!(IoBytes::parse("rchar: 1\n"), None);
-    }
 
     #[test]
     fn a_child_that_was_started_elsewhere_has_an_account() {

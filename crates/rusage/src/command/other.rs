@@ -4,8 +4,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::time::Instant;
 
-use super::{Command, Ended, Options, RunError, end_of, reap, signals};
-use crate::Usage;
+use super::unix::{end_of, own_peak, reap};
+use super::{Command, Ended, Options, RunError, signals};
 
 pub(super) fn run(command: &Command, _: &Options) -> Result<Ended, RunError> {
     let mut words = command.arguments.iter().map(|word| OsStr::from_bytes(word.as_bytes()));
@@ -23,9 +23,4 @@ pub(super) fn run(command: &Command, _: &Options) -> Result<Ended, RunError> {
     let (status, usage) = reap(pid, ended.unwrap_or_else(|| began.elapsed()))
         .map_err(|source| RunError::System { what: "wait for the program", source })?;
     Ok(Ended::new(status, usage, floor))
-}
-
-/// The peak size of this process, in bytes.
-pub(super) fn own_peak() -> u64 {
-    Usage::of_self().max_rss_bytes
 }

@@ -1,4 +1,5 @@
-//! The peak memory of a program and of everything that it starts, at the same time.
+//! The peak memory of a program and of everything that it starts, at the same time. Linux tells; elsewhere
+//! there is nothing here.
 //!
 //! The kernel's account of a process has the peak of its largest child, not the sum. Two ways lead to
 //! the sum, and they do not measure the same:
@@ -8,13 +9,15 @@
 //! - sampling the processes' proportional sizes (PSS), shared pages counted once: what peaks between
 //!   two samples is missed.
 
+#[cfg(target_os = "linux")]
 mod cgroup;
+#[cfg(target_os = "linux")]
 mod sample;
 
 use serde::Serialize;
 
-pub(crate) use cgroup::Cgroup;
-pub(crate) use sample::Sampler;
+#[cfg(target_os = "linux")]
+pub(crate) use {cgroup::Cgroup, sample::Sampler};
 
 /// The most memory that a tree of processes had at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

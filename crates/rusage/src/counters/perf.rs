@@ -1,29 +1,10 @@
-//! What the processor itself counts, where the kernel lets one ask (perf_event_open(2)).
-//!
-//! In virtual machines there is often nothing; then there is nothing here, and no error. Counters
-//! begin at exec and hold for all processes that come of it. They make every switch between
-//! processes a little dearer, so they are only there if asked for.
+//! perf_event_open(2).
 
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::FromRawFd;
 
-use serde::Serialize;
-
-/// One counter of a program that has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Counter {
-    /// What is counted.
-    pub name: &'static str,
-    /// How often it happened; estimated from `share` of the time if the processor had not enough
-    /// counters for all.
-    pub count: u64,
-    /// The part of the time that it was counted, in percent.
-    pub share: u8,
-    /// Whether the kernel's work on behalf of the program is left out, because this user may not
-    /// see it.
-    pub user_only: bool,
-}
+use super::Counter;
 
 /// An event as the kernel knows it.
 struct Event {

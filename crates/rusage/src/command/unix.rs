@@ -1,0 +1,132 @@
+//! What all systems of the Unix kind have in common: words, ends and accounts of children.
+
+use std::ffi::{CString, OsString};
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use super::{Ended, IoBytes, Status};
+use crate::Usage;
+
+/// An argument, as exec takes it.
+pub(super) type Word = CString;
+
+/// `None` if there is a zero byte in it.
+pub(super) fn word(argument: OsString) -> Option<Word> {
+    CString::new(argument.into_vec()).ok()
+}
+
+/// For a person.
+pub(super) fn text(word: &Word) -> String {
+    word.to_string_lossy().into_owned()
+}
+
+/// As [`wait`](super::wait).
+pub(super) fn wait_for(child: Child, began: Instant) -> io::Result<Ended> {
+    let pid = child.id() as libc::pid_t;
+    // Its end of the pipes; it may wait for them to be closed.
+    drop(child);
+    end_of(pid);
+    let wall = began.elapsed();
+    let io = IoBytes::of(pid);
+    let (status, usage) = reap(pid, wall)?;
+    Ok(Ended { io, ..Ended::new(status, usage, own_peak()) })
+}
+
+/// The peak size of this process, in bytes.
+pub(super) fn own_peak() -> u64 {
+    #[cfg(target_os = "linux")]
+    return super::floor::peak();
+    #[cfg(not(target_os = "linux"))]
+    Usage::of_self().max_rss_bytes
+}
+
+/// Waits until a child has ended, and leaves it to be waited for. Returns whether that is so.
+pub(super) fn end_of(pid: libc::pid_t) -> bool {
+    if pid <= 0 {
+        return false;
+    }
+    loop {
+        // SAFETY: all zeroes is a value of the structure, which the kernel fills.
+        let ended = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, libc::WEXITED | libc::WNOWAIT)
+        };
+        if ended == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+            return ended == 0;
+        }
+    }
+}
+
+/// Waits for the end of a child of this process and takes its account.
+pub(super) fn reap(pid: libc::pid_t, wall: Duration) -> io::Result<(Status, Usage)> {
+    let mut status = 0;
+    // SAFETY: all zeroes is a value of this structure of numbers.
+    let mut raw: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both point to what the kernel fills.
+        if unsafe { libc::wait4(pid, &mut status, 0, &mut raw) } == pid {
+            let usage = Usage::from_raw(&raw, wall);
+            return Ok((Status::of(ExitStatus::from_raw(status)), usage));
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+impl Status {
+    fn of(status: ExitStatus) -> Status {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Status::Exited(code),
+            (None, signal) => {
+                Status::Killed { signal: signal.unwrap_or(0), core_dumped: status.core_dumped() }
+            }
+        }
+    }
+}
+
+impl IoBytes {
+    /// From the text of `/proc/PID/io`.
+    fn parse(text: &str) -> Option<IoBytes> {
+        let of = |name: &str| -> Option<u64> {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?
+                .trim()
+                .parse()
+                .ok()
+        };
+        Some(IoBytes {
+            rchar: of("rchar")?,
+            wchar: of("wchar")?,
+            syscr: of("syscr")?,
+            syscw: of("syscw")?,
+            read_bytes: Some(of("read_bytes")?),
+            write_bytes: Some(of("write_bytes")?),
+            cancelled_write_bytes: Some(of("cancelled_write_bytes")?),
+        })
+    }
+
+    /// Of a process by its number, as long as it has not been waited for. Linux tells.
+    pub(super) fn of(pid: libc::pid_t) -> Option<IoBytes> {
+        IoBytes::parse(&std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lines_of_io() {
+        let text = "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n\
+                    cancelled_write_bytes: 7\n";
+        let io = IoBytes::parse(text).unwrap();
+        assert_eq!((io.rchar, io.syscw, io.read_bytes), (1, 4, Some(5)));
+        assert_eq!((io.write_bytes, io.cancelled_write_bytes), (Some(6), Some(7)));
+        assert_eq!(IoBytes::parse("rchar: 1\n"), None);
+    }
+}
