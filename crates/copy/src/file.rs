@@ -72,7 +72,6 @@ pub(crate) fn copy(
             verified: None,
         }))
     })?;
-    unchanged(&source, &was, from)?;
     let verified = match options.verify {
         false => None,
         true => {
@@ -98,6 +97,7 @@ pub(crate) fn copy(
     {
         return Err(CopyError::Stopped);
     }
+    unchanged(&source, &was, from)?;
     let file = new.file().try_clone();
     new.commit()?;
     // What syncing the file has left of it in the page cache.

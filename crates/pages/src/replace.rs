@@ -246,15 +246,19 @@ fn allocate(_file: &File, _len: u64) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
 }
 
-/// Bytes that an ordinary user may still write to the file's filesystem.
+/// Bytes that an ordinary user may still write to the file's filesystem, if it says so.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     use std::os::fd::AsRawFd;
     // SAFETY: an all-zero statvfs is a valid value of this plain C struct.
     let mut found: libc::statvfs = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
     // SAFETY: an open file and a struct of ours to fill.
     let status = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut found) };
+    // A filesystem without a size (ramfs) does not say that it is full by that.
+    if status != 0 || found.f_blocks == 0 {
+        return None;
+    }
     #[allow(clippy::unnecessary_cast)] // the widths differ between systems
-    (status == 0).then(|| (found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+    Some((found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
 }
 
 /// A file without a name in `folder`, if the filesystem has such and it can be given one later.

@@ -1,0 +1,189 @@
+//! What belongs to a file besides its bytes is kept.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs::{self, File, FileTimes, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use alight_copy::NotKept;
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use support::{as_nobody, folder, is_root, recursively, simply};
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().mode() & 0o7777
+}
+
+/// Two moments that no clock of today says.
+fn set_times(path: &Path) {
+    let at = |seconds, nanos| SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
+    let times = FileTimes::new()
+        .set_accessed(at(1_000_000_000, 123_456_789))
+        .set_modified(at(987_654_321, 987_654_321));
+    File::open(path).unwrap().set_times(times).unwrap();
+}
+
+fn times(path: &Path) -> [i64; 4] {
+    let m = fs::symlink_metadata(path).unwrap();
+    [m.atime(), m.atime_nsec(), m.mtime(), m.mtime_nsec()]
+}
+
+#[test]
+fn permissions_and_times_to_the_nanosecond() {
+    let folder = folder();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, vec![7; 20_000]).unwrap();
+    for wanted in [0o600, 0o640, 0o444, 0o777, 0o4755, 0o2755, 0o1644] {
+        set_mode(&from, wanted);
+        set_times(&from);
+        let before = times(&from);
+        let options = alight_copy::Options { verify: true, ..Default::default() };
+        let done = support::run(&[&from], &to, &options).unwrap().succeeds();
+        assert_eq!(done.copied[0].not_kept, []);
+        assert_eq!(mode(&to), wanted);
+        assert_eq!(times(&to), before, "atime, mtime");
+    }
+}
+
+#[test]
+fn extended_attributes_and_acls() {
+    let folder = folder();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, b"bytes").unwrap();
+    let long = vec![b'x'; 2000];
+    for (name, value) in [("user.one", &b"1"[..]), ("user.empty", b""), ("user.long", &long)] {
+        if let Err(error) = setxattr(&from, name, value, XattrFlags::empty()) {
+            return eprintln!("skipped: no extended attributes here: {error}");
+        }
+    }
+    // Version 2: owner rw, user 1234 r, group r, mask r, others nothing.
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    let none = u32::MAX;
+    for (tag, rights, id) in
+        [(1, 6, none), (2, 4, 1234), (4, 4, none), (0x10, 4, none), (0x20, 0, none)]
+    {
+        acl.extend(u16::to_le_bytes(tag));
+        acl.extend(u16::to_le_bytes(rights));
+        acl.extend(u32::to_le_bytes(id));
+    }
+    let with_acl = setxattr(&from, "system.posix_acl_access", &acl, XattrFlags::empty());
+    with_acl.as_ref().err().map(|error| eprintln!("skipped: no ACLs here: {error}"));
+    // Attributes cannot be written to a file that is read-only, which it is in the end.
+    set_mode(&from, 0o440);
+    let done = simply(&from, &to).succeeds();
+    assert_eq!(done.copied[0].not_kept, []);
+    let read = |path: &Path, name: &str| {
+        let mut value = vec![0; 4096];
+        getxattr(path, name, &mut value[..]).map(|len| value[..len].to_vec())
+    };
+    for name in ["user.one", "user.empty", "user.long", "system.posix_acl_access"] {
+        assert_eq!(read(&to, name), read(&from, name), "{name}");
+    }
+    assert_eq!(read(&to, "user.one").unwrap(), b"1");
+    assert!(with_acl.is_err() || read(&to, "system.posix_acl_access").unwrap().len() == 44);
+    assert_eq!(mode(&to), mode(&from));
+}
+
+#[test]
+fn the_owner_if_one_may() {
+    if !is_root() {
+        return eprintln!("skipped: only root may give files away");
+    }
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("from"), b"bytes").unwrap();
+    chown(at("from"), Some(1234), Some(4321)).unwrap();
+    // A change of owner takes these bits away; they have to be given afterwards.
+    set_mode(&at("from"), 0o6755);
+    simply(&at("from"), &at("to")).succeeds();
+    let made = fs::metadata(at("to")).unwrap();
+    assert_eq!((made.uid(), made.gid(), mode(&at("to"))), (1234, 4321, 0o6755));
+
+    fs::create_dir(at("tree")).unwrap();
+    symlink("nowhere", at("tree/link")).unwrap();
+    lchown(at("tree/link"), Some(1234), Some(4321)).unwrap();
+    chown(at("tree"), Some(12), Some(21)).unwrap();
+    recursively(&at("tree"), &at("copy")).succeeds();
+    for (path, owner) in [("copy/link", (1234, 4321)), ("copy", (12, 21))] {
+        let made = fs::symlink_metadata(at(path)).unwrap();
+        assert_eq!((made.uid(), made.gid()), owner, "{path}");
+    }
+}
+
+#[test]
+fn a_program_of_somebody_else_does_not_run_as_the_one_who_copied_it() {
+    if !is_root() {
+        return eprintln!("skipped: only root can become somebody else");
+    }
+    let folder = folder();
+    set_mode(folder.path(), 0o777);
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, b"bytes").unwrap();
+    set_mode(&from, 0o6755);
+    let done = as_nobody(|| simply(&from, &to)).succeeds();
+    let made = fs::metadata(&to).unwrap();
+    assert_eq!((made.uid(), made.gid(), mode(&to)), (65534, 65534, 0o755));
+    let lost = &done.copied[0].not_kept;
+    assert!(matches!(lost[..], [NotKept::Group { .. }, NotKept::Owner { .. }]), "{lost:?}");
+    // As with cp -p, that is what everybody expects.
+    assert!(lost.iter().all(NotKept::is_expected));
+}
+
+#[test]
+fn what_a_filesystem_cannot_keep_is_told() {
+    let folder = folder();
+    let from = folder.path().join("from");
+    fs::write(&from, b"bytes").unwrap();
+    // ext4 takes one of 3000 bytes, ramfs none.
+    if setxattr(&from, "user.one", b"1", XattrFlags::empty()).is_err() {
+        return eprintln!("skipped: no extended attributes here");
+    }
+    let at = folder.path().join("ramfs");
+    fs::create_dir(&at).unwrap();
+    let mount = |args: &[&str]| {
+        let output = std::process::Command::new(args[0]).args(&args[1..]).arg(&at).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !is_root() || !mount(&["mount", "-t", "ramfs", "none"]) {
+        return eprintln!("skipped: only root can mount");
+    }
+    let done = simply(&from, &at.join("to"));
+    assert!(mount(&["umount"]));
+    let lost = &done.succeeds().copied[0].not_kept;
+    assert!(
+        matches!(&lost[..], [NotKept::Attribute { name, .. }] if name == "user.one"),
+        "{lost:?}"
+    );
+    assert!(!lost[0].is_expected());
+}
+
+/// Until it is complete, what is copied is nobody else's business, whatever the umask says.
+#[test]
+fn nobody_else_may_look_before_it_is_complete() {
+    let folder = folder();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    fs::write(&from, vec![7; 3 << 20]).unwrap();
+    set_mode(&from, 0o600);
+    let mut seen = 0;
+    alight_copy::copy(std::slice::from_ref(&from), &to, &Default::default(), &mut |_| {
+        for entry in fs::read_dir("/proc/self/fd").unwrap().flatten() {
+            let Ok(link) = fs::read_link(entry.path()) else { continue };
+            let unnamed = link.to_string_lossy().ends_with("(deleted)");
+            if unnamed && link.starts_with(folder.path()) {
+                assert_eq!(mode(&entry.path()), 0o600);
+                seen += 1;
+            }
+        }
+        std::ops::ControlFlow::Continue(())
+    })
+    .unwrap();
+    if seen == 0 {
+        eprintln!("skipped: files have names here from the beginning");
+    }
+}
