@@ -1,0 +1,199 @@
+//! `alight cp`: what it says, what it refuses, and that neither Ctrl-C nor a kill leaves anything.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{alight, command, done};
+use tempfile::TempDir;
+
+/// A folder on a disk (not in memory).
+fn folder() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    (0..len as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+#[test]
+fn it_says_nothing_unless_asked() {
+    let dir = folder();
+    let [a, b, c] = ["a", "b", "c"].map(|name| dir.path().join(name));
+    fs::write(&a, noise(3 << 20)).unwrap();
+    let out = alight(&["cp", text(&a), text(&b)]).succeeds();
+    assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("", ""));
+    assert_eq!(fs::read(&a).unwrap(), fs::read(&b).unwrap());
+    // What cp is told out of habit.
+    let out = alight(&["cp", "-af", "-p", text(&a), text(&c)]).succeeds();
+    assert_eq!((out.stdout.as_str(), out.stderr.as_str()), ("", ""));
+
+    let out = alight(&["cp", "-v", "--verify", text(&a), text(&b)]).succeeds();
+    assert_eq!(out.stdout, "");
+    let says = |part: &str| assert!(out.stderr.contains(part), "{part:?} in {:?}", out.stderr);
+    says(&format!("{} -> {}: 3.15 MB in ", a.display(), b.display()));
+    says("/s, ");
+    says("; verified, read from ");
+    assert_eq!(out.stderr.lines().count(), 1);
+
+    let out = alight(&["cp", "--json", text(&a), text(&c)]).succeeds();
+    assert_eq!(out.stderr, "");
+    let json: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    assert_eq!((&json["from"], &json["to"]), (&text(&a).into(), &text(&c).into()));
+    assert_eq!((&json["bytes"], &json["hole_bytes"]), (&(3 << 20).into(), &0.into()));
+    assert!(json["method"].is_string() && json["wall_us"].as_u64().unwrap() > 0, "{json}");
+}
+
+#[test]
+fn what_fails_is_named_and_the_rest_is_copied() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("a"), b"a").unwrap();
+    fs::create_dir(at("d")).unwrap();
+    let out = alight(&["cp", text(&at("no")), text(&at("a")), text(&at("d"))]);
+    assert_eq!(out.status, Some(1));
+    let expected = format!(
+        "alight: error: {}: cannot read: No such file or directory (os error 2)\n",
+        at("no").display()
+    );
+    assert_eq!(out.stderr, expected);
+    assert_eq!(fs::read(at("d/a")).unwrap(), b"a");
+    for (args, status, part) in [
+        (vec!["a", "a"], 1, "there is nothing to copy"),
+        (vec!["d", "e"], 1, "-r copies it"),
+        (vec!["-r", "d", "d/e"], 1, "cannot be copied into itself"),
+        (vec!["a", "d", "e"], 1, "make it first"),
+        (vec!["a", "e/f"], 1, "its folder does not exist; make it first"),
+        (vec!["a"], 2, "<DEST>"),
+        (vec!["--reflink=maybe", "a", "e"], 2, "possible values"),
+    ] {
+        let mut command = command(&[&["cp"], &args[..]].concat());
+        let out = done(command.current_dir(dir.path()).output().unwrap());
+        assert_eq!(out.status, Some(status), "{args:?}: {}", out.stderr);
+        assert!(out.stderr.contains(part), "{args:?}: {}", out.stderr);
+        assert_eq!(names(dir.path()), ["a", "d"]);
+    }
+}
+
+#[test]
+fn folders_links_and_what_is_left_alone() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("from/deep")).unwrap();
+    fs::write(at("from/deep/a"), b"new").unwrap();
+    fs::write(at("from/b"), b"b").unwrap();
+    alight(&["cp", "-r", text(&at("from")), text(&at("to"))]).succeeds();
+    assert_eq!(fs::read(at("to/deep/a")).unwrap(), b"new");
+    fs::write(at("to/deep/a"), b"old").unwrap();
+    let out = alight(&["cp", "-rnvT", text(&at("from")), text(&at("to"))]).succeeds();
+    assert_eq!(fs::read(at("to/deep/a")).unwrap(), b"old");
+    assert_eq!(out.stderr.matches("is there already, left alone").count(), 2, "{}", out.stderr);
+}
+
+/// A child that copies `mib` MiB (not shared), once it has begun to.
+fn begun(dir: &Path, mib: usize) -> std::process::Child {
+    let (from, to) = (dir.join("from"), dir.join("to"));
+    // A hole is copied at once, so bytes.
+    let bytes = noise(1 << 20);
+    let mut file = fs::File::create(&from).unwrap();
+    (0..mib).for_each(|_| std::io::Write::write_all(&mut file, &bytes).unwrap());
+    fs::write(&to, b"old").unwrap();
+    let child = command(&["cp", "--reflink=never", "--verify", text(&from), text(&to)])
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Until it has written something: as long as the file has no name, it is among what it has open.
+    let open = format!("/proc/{}/fd", child.id());
+    let patience = Instant::now();
+    while patience.elapsed() < Duration::from_secs(20) {
+        let entries = fs::read_dir(&open).into_iter().flatten().flatten();
+        let sizes = entries.filter_map(|entry| {
+            let link = fs::read_link(entry.path()).ok()?;
+            let new = link.starts_with(dir) && !link.ends_with("from");
+            new.then(|| fs::metadata(entry.path()).map_or(0, |found| found.len()))
+        });
+        if sizes.max().is_some_and(|len| len > 0) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ctrl_c_and_kill_leave_nothing() {
+    for (signal, status) in [("INT", Some(130)), ("KILL", None), ("TERM", None)] {
+        let dir = folder();
+        let child = begun(dir.path(), 200);
+        let kill = Command::new("kill").args(["-s", signal, &child.id().to_string()]).status();
+        assert!(kill.unwrap().success());
+        let out = done(child.wait_with_output().unwrap());
+        assert_eq!((out.status, out.stderr.as_str()), (status, ""), "{signal}");
+        assert_eq!(names(dir.path()), ["from", "to"], "{signal}");
+        assert_eq!(fs::read(dir.path().join("to")).unwrap(), b"old", "{signal}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_nothing() {
+    let dir = folder();
+    let small = dir.path().join("small");
+    fs::create_dir(&small).unwrap();
+    let image = dir.path().join("image");
+    fs::File::create(&image).unwrap().set_len(24 << 20).unwrap();
+    let run = |args: &[&str]| {
+        let output = Command::new(args[0]).args(&args[1..]).output();
+        output.is_ok_and(|output| output.status.success())
+    };
+    if !run(&["mkfs.ext4", "-q", text(&image)])
+        || !run(&["mount", "-o", "loop", text(&image), text(&small)])
+    {
+        return eprintln!("skipped: only root can mount a small disk, with mkfs.ext4");
+    }
+    fs::write(small.join("old"), b"old").unwrap();
+    let from = dir.path().join("from");
+    fs::write(&from, noise(32 << 20)).unwrap();
+    let out = alight(&["cp", text(&from), text(&small.join("old"))]);
+    let left = (names(&small), fs::read(small.join("old")).unwrap());
+    assert!(run(&["umount", text(&small)]));
+    assert_eq!(out.status, Some(1));
+    assert!(out.stderr.contains("small/old: needs 33554432 bytes but only "), "{}", out.stderr);
+    assert_eq!(left, (vec!["lost+found".to_owned(), "old".into()], b"old".to_vec()));
+}
+
+#[test]
+fn a_reader_of_json_that_is_gone_ends_it_quietly() {
+    let dir = folder();
+    fs::create_dir(dir.path().join("from")).unwrap();
+    for i in 0..50 {
+        fs::write(dir.path().join(format!("from/{i}")), b"x").unwrap();
+    }
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    let mut child = command(&["cp", "-r", "--json", text(&from), text(&to)])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let out = done(child.wait_with_output().unwrap());
+    assert_eq!((out.status, out.stderr.as_str()), (Some(0), ""));
+}

@@ -1,0 +1,145 @@
+//! Where memory is short, a copy takes nobody's place in the page cache: in a control group with less
+//! memory than the file has bytes, what another file has cached stays, and plain `cp` destroys it.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use alight_pages::{Source, evict, residency};
+use tempfile::TempDir;
+
+const MIB: u64 = 1 << 20;
+/// The group's memory, the copied file, and the bystander.
+const LIMIT: u64 = 160 * MIB;
+const FILE: u64 = 320 * MIB;
+const BYSTANDER: u64 = 48 * MIB;
+
+/// A control group for memory, gone with its last process.
+struct Group(PathBuf);
+
+impl Group {
+    fn make() -> Result<Group, String> {
+        let name = format!("alight-cp-{}", std::process::id());
+        let mut reasons = Vec::new();
+        // Version 1, where it is mounted; version 2.
+        for (root, limit) in [
+            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", "memory.max"),
+            ("/sys/fs/cgroup/unified", "memory.max"),
+        ] {
+            let group = Group(Path::new(root).join(&name));
+            let made = fs::create_dir(&group.0)
+                .and_then(|()| fs::write(group.0.join(limit), LIMIT.to_string()));
+            match made {
+                Ok(()) => return Ok(group),
+                Err(error) => reasons.push(format!("{root}: {error}")),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+
+    /// Runs a command in the group.
+    fn run(&self, args: &[&str]) {
+        let procs = self.0.join("cgroup.procs");
+        let status = Command::new("sh")
+            .args(["-c", "echo $$ > \"$0\" && exec \"$@\"", procs.to_str().unwrap()])
+            .args(args)
+            .status()
+            .unwrap();
+        assert!(status.success(), "{args:?}");
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What it has cached belongs to its parent from now on.
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+fn make(path: &Path, len: u64) -> File {
+    let piece: Vec<u8> =
+        (0..MIB as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 11) as u8).collect();
+    let mut file = File::create(path).unwrap();
+    (0..len / MIB).for_each(|_| file.write_all(&piece).unwrap());
+    file.sync_all().unwrap();
+    File::open(path).unwrap()
+}
+
+fn cached(file: &File) -> u64 {
+    residency(file, 0..u64::MAX).unwrap().cached * 4096
+}
+
+#[test]
+fn what_a_bystander_has_cached_stays() {
+    let group = match Group::make() {
+        Ok(group) => group,
+        Err(reason) => return eprintln!("skipped: no control group for memory: {reason}"),
+    };
+    let dir = TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let (source, bystander) = (make(&at("from"), FILE), make(&at("bystander"), BYSTANDER));
+    match evict(&source) {
+        Ok(left) if left.cached == 0 && left.source == Source::Cachestat => {}
+        other => return eprintln!("skipped: what is cached here cannot be told: {other:?}"),
+    }
+    let (from, to) = (at("from"), at("to"));
+    let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
+    let alight = env!("CARGO_BIN_EXE_alight");
+    // (plain cp, and what it leaves of the bystander, is the proof that the group is small enough.)
+    for (copy, method) in [
+        (&[alight, "cp", "--reflink=never"][..], "auto"),
+        (&[alight, "cp"], "direct"),
+        (&[alight, "cp"], "copy-file-range"),
+        (&[alight, "cp"], "read-write"),
+        (&["cp", "--reflink=never"], ""),
+    ] {
+        evict(&source).unwrap();
+        evict(&bystander).unwrap();
+        // Read within the group, so that it counts as the group's.
+        group.run(&["sh", "-c", "cat \"$0\" > /dev/null", at("bystander").to_str().unwrap()]);
+        let before = cached(&bystander);
+        assert_eq!(before, BYSTANDER);
+        let way = format!("--method={method}");
+        let mut args = copy.to_vec();
+        if copy[0] == alight && method != "auto" {
+            args.push(&way);
+        }
+        args.extend([from, to]);
+        let _ = fs::remove_file(to);
+        let (over, peak) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    peak.fetch_max(cached(&source), Relaxed);
+                    std::thread::sleep(std::time::Duration::from_micros(500));
+                }
+            });
+            group.run(&args);
+            over.store(true, Relaxed);
+        });
+        let made = File::open(to).unwrap();
+        let (after, left) = (cached(&bystander), cached(&source) + cached(&made));
+        eprintln!(
+            "{} {method}: bystander {} of {} MiB, source at most {} MiB, left cached {} MiB",
+            Path::new(copy[0]).file_name().unwrap().display(),
+            after / MIB,
+            before / MIB,
+            peak.load(Relaxed) / MIB,
+            left / MIB,
+        );
+        if copy[0] == alight {
+            assert_eq!(after, before, "{method}: the bystander");
+            assert_eq!(left, 0, "{method}: left cached");
+            assert!(peak.load(Relaxed) <= 64 * MIB, "{method}");
+        } else {
+            assert!(after < before / 2, "plain cp spares the bystander: the group is too large");
+            assert!(left > 64 * MIB);
+        }
+    }
+}
