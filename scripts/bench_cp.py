@@ -94,7 +94,7 @@ def run(line, source, copy, sample=False, group=None) -> dict:
     out = {"tool_s": ended - start, "durable_s": durable - start,
            "left_source_mib": cached.mib(source), "left_copy_mib": cached.mib(copy)}
     if sampler:
-        out |= {"peak_mib": sampler.peak * cached.PAGE / cached.MIB, "samples": sampler.samples}
+        out |= {"peak_mib": sampler.peak_mib(), "samples": sampler.samples}
     copy.unlink()
     return out
 
@@ -125,12 +125,13 @@ def timed(args, run_these, source, copy) -> dict:
 
 
 def warm_sources(run_these, source, copy) -> dict:
-    """Share of a warm source that is still cached afterwards."""
+    """Share of a warm source that is still cached afterwards, and the most MiB that the copy took beside it."""
     out = {}
     for name, line in run_these.items():
         cached.make_warm(source)
         before = cached.mib(source)
-        out[name] = run(line, source, copy)["left_source_mib"] / before
+        done = run(line, source, copy, sample=True)
+        out[name] = {"stays": done["left_source_mib"] / before, "copy_peak_mib": max(0, done["peak_mib"] - before)}
     cached.evict(source)
     return out
 
@@ -177,8 +178,9 @@ def verdicts(found) -> list[tuple[str, bool]]:
             ratio = ours["durable_s"]["median"] / medians[best]
             out.append((f"median {ratio:.2f} times that of {best}, the fastest of the others (1.1)", ratio <= 1.1))
     if OURS in found.get("warm", {}):
-        share = found["warm"][OURS]
-        out.append((f"{share:.1%} of a warm source stays", share == 1))
+        warm = found["warm"][OURS]
+        out.append((f"{warm['stays']:.1%} of a warm source stays", warm["stays"] == 1))
+        out.append((f"at most {warm['copy_peak_mib']:.0f} MiB cached beside a warm source (64)", warm["copy_peak_mib"] <= 64))
     for where in ("group", "large"):
         for use, seen in found.get(where, {}).get(OURS, {}).items():
             out.append((f"bystander ({where}, {use}): {seen['before_mib']:.0f} MiB before, {seen['after_mib']:.0f} after",
@@ -201,7 +203,8 @@ def show(args, found) -> None:
         common.table(rows)
     if "warm" in found:
         print("\nOf a warm source stays:\n")
-        common.table([["tool", "cached afterwards"]] + [[name, f"{share:.0%}"] for name, share in found["warm"].items()])
+        common.table([["tool", "cached afterwards", "most cached of the copy, MiB"]] + [
+            [name, f"{w['stays']:.0%}", f"{w['copy_peak_mib']:.0f}"] for name, w in found["warm"].items()])
     for where in ("group", "large"):
         if where in found:
             what = (f"{args.size} MiB copied in a memory control group of {args.group} MiB" if where == "group" else

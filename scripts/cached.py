@@ -48,6 +48,11 @@ class Sampler(threading.Thread):
         self.peak = max(self.peak, pages)
         self.samples += 1
 
+    def peak_mib(self) -> float:
+        if len(self.files) < 2:
+            raise SystemExit(f"of source and copy, {len(self.files)} were seen open in {self.samples} looks: the peak is not known")
+        return self.peak * PAGE / MIB
+
     def run(self) -> None:
         while not self.over.wait(self.every):
             self.look()
