@@ -220,9 +220,9 @@ fn two_commands_are_compared_in_turns() {
     let folder = folder();
     let log = folder.path().join("log");
     let say = |what: &str, pause: &str| format!("echo {what} >> {}; sleep {pause}", log.display());
-    let other = format!("sh -c '{}'", say("b", "0.06"));
+    let other = format!("sh -c '{}'", say("b", "0.4"));
     let output =
-        rusage(&["--json", "-n", "4", "-w", "0", "--vs", &other, "sh", "-c", &say("a", "0.02")]);
+        rusage(&["--json", "-n", "4", "-w", "0", "--vs", &other, "sh", "-c", &say("a", "0.01")]);
     let told = json(&output);
     let order: String = fs::read_to_string(&log).unwrap().lines().collect();
     assert_eq!(order, "abbaabba");
@@ -243,7 +243,7 @@ fn two_commands_are_compared_in_turns() {
         (ratio["median"].as_f64().unwrap() / expected - 1.0).abs() < 0.01,
         "{ratio} {ratios:?}"
     );
-    let lines = rusage(&["-n", "2", "--vs", "sleep 0.05", "sleep", "0.01"]).stderr;
+    let lines = rusage(&["-n", "2", "-w", "0", "--vs", "sleep 0.4", "sleep", "0.01"]).stderr;
     let lines = String::from_utf8(lines).unwrap();
     assert!(lines.contains("'sleep 0.01' took 0.") && lines.contains("faster in 2"), "{lines}");
 }
@@ -252,7 +252,7 @@ fn two_commands_are_compared_in_turns() {
 #[test]
 fn the_whole_tree_is_more_than_its_largest_process() {
     let hold =
-        "dd if=/dev/zero bs=32M count=1 iflag=fullblock 2>/dev/null | (sleep 0.4; cat >/dev/null)";
+        "dd if=/dev/zero bs=32M count=1 iflag=fullblock 2>/dev/null | (sleep 0.8; cat >/dev/null)";
     let line = format!("({hold}) & ({hold}) & ({hold}); wait");
     let run = one(&["--tree", "sh", "-c", &line]);
     assert!((32 * MIB..48 * MIB).contains(&number(&run, "max_rss_bytes")), "{run}");
@@ -264,7 +264,7 @@ fn the_whole_tree_is_more_than_its_largest_process() {
     let bytes = number(peak, "bytes");
     assert!((96 * MIB..128 * MIB).contains(&bytes), "{peak}");
     match peak["how"].as_str().unwrap() {
-        "pss" => assert!(number(peak, "samples") > 5),
+        "pss" => assert!(number(peak, "samples") >= 2, "{peak}"),
         how => assert_eq!(how, "cgroup"),
     }
     let lines = String::from_utf8(rusage(&["--tree", "sh", "-c", &line]).stderr).unwrap();

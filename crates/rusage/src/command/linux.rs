@@ -6,26 +6,28 @@
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::time::Duration;
 
-use super::floor::{self, Floor};
+use super::floor::Floor;
 use super::unix::{end_of, reap};
-use super::{Command, Ended, IoBytes, Options, RunError, signals};
+use super::{Command, Ended, IoBytes, Options, RunError, path, signals};
 use crate::counters::Counters;
 use crate::tree::{Cgroup, Sampler};
 
-/// Bytes of the child's stack: execvp puts a path together on it (4 KiB and a name).
-const STACK: usize = 32 << 10;
+/// Bytes of the child's stack. It makes a few system calls.
+const STACK: usize = 8 << 10;
 
-/// What runs files that are executable but not of a format that the kernel knows, as execvp(3) of
-/// glibc has it (musl's has not).
+/// What runs files that are executable but not of a format that the kernel knows, as execvp(3) has it.
 const SHELL: &CStr = c"/bin/sh";
 
 /// What the child needs, and what it answers.
 struct Task {
+    /// The files to try, null at the end.
+    candidates: *const *const c_char,
     /// The program and its arguments, null at the end.
     arguments: *const *const c_char,
     /// The signals that were blocked before.
@@ -34,25 +36,29 @@ struct Task {
     group: RawFd,
     /// It could not be brought into the group.
     outside: bool,
-    /// errno, if the program could not be executed.
+    /// errno, if the program could not be executed, and which of the files that is about.
     error: c_int,
+    tried: usize,
 }
 
 pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunError> {
     let counters = if options.counters { Counters::open() } else { None };
     let mut group = if options.tree { Cgroup::make() } else { None };
     let procs = group.as_ref().map_or(-1, |group| group.procs().as_raw_fd());
-    let small = options.small.then(Floor::prepare);
-    let Spawned { pid, began, outside } = match spawn(&command.arguments, procs, small.as_ref())? {
-        Ok(child) => child,
-        Err(libc::ENOEXEC) => {
-            let script = in_path(&command.arguments[0]);
-            let mut words = vec![SHELL.to_owned(), script];
-            words.extend_from_slice(&command.arguments[1..]);
-            spawn(&words, procs, small.as_ref())?.map_err(|_| exec_error(command, libc::ENOEXEC))?
-        }
-        Err(error) => return Err(exec_error(command, error)),
-    };
+    let mut floor = Floor::prepare(options.small);
+    let path = std::env::var_os("PATH");
+    let candidates = path::candidates(&command.arguments[0], path.as_deref().map(OsStr::as_bytes));
+    let Spawned { pid, began, outside } =
+        match spawn(&candidates, &command.arguments, procs, &mut floor)? {
+            Ok(child) => child,
+            Err(Refused { error: libc::ENOEXEC, tried }) => {
+                let mut words = vec![SHELL.to_owned(), candidates[tried].clone()];
+                words.extend_from_slice(&command.arguments[1..]);
+                let shell = spawn(&words[..1], &words, procs, &mut floor)?;
+                shell.map_err(|_| exec_error(command, libc::ENOEXEC))?
+            }
+            Err(Refused { error, .. }) => return Err(exec_error(command, error)),
+        };
     if outside {
         group = None;
     }
@@ -67,7 +73,7 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
         io,
         tree_peak: group.and_then(Cgroup::peak).or(sampled),
         counters: counters.map_or_else(Vec::new, |counters| counters.read()),
-        ..Ended::new(status, usage, floor::peak())
+        ..Ended::new(status, usage, floor.bytes())
     })
 }
 
@@ -83,33 +89,48 @@ struct Spawned {
     outside: bool,
 }
 
-/// Makes the child, to whom signals are passed from then on. Returns errno if the program could not
-/// be executed.
+/// Why a program was not executed: errno, and of which of the candidates.
+struct Refused {
+    error: c_int,
+    tried: usize,
+}
+
+/// Makes the child, to whom signals are passed from then on.
 fn spawn(
+    candidates: &[CString],
     words: &[CString],
     group: RawFd,
-    small: Option<&Floor>,
-) -> Result<Result<Spawned, c_int>, RunError> {
-    let mut arguments: Vec<*const c_char> = words.iter().map(|word| word.as_ptr()).collect();
-    arguments.push(ptr::null());
+    floor: &mut Floor,
+) -> Result<Result<Spawned, Refused>, RunError> {
+    let mut pointers = Vec::with_capacity(candidates.len() + words.len() + 2);
+    for strings in [candidates, words] {
+        pointers.extend(strings.iter().map(|string| string.as_ptr()));
+        pointers.push(ptr::null());
+    }
+    let (candidates, arguments) = pointers.split_at(candidates.len() + 1);
     // SAFETY: all zeroes is a value of these.
     let (all, mask) = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         (all, std::mem::zeroed())
     };
-    let mut task = Task { arguments: arguments.as_ptr(), mask, group, outside: false, error: 0 };
-    // Not on this stack, all of whose pages the compiler would touch.
-    let mut stack = Box::<Stack>::new_uninit();
+    let mut task = Task {
+        candidates: candidates.as_ptr(),
+        arguments: arguments.as_ptr(),
+        mask,
+        group,
+        outside: false,
+        error: 0,
+        tried: 0,
+    };
+    let mut stack = MaybeUninit::<Stack>::uninit();
     // SAFETY: the task and the stack live until clone returns, which with CLONE_VFORK is when the
     // child has execed or ended: until then this thread does not run, and the child is the only one
     // to touch them. No signal handler of this process runs in the child: signals are blocked until
     // it has taken the handlers back. The stack grows down, from an aligned end.
     let (pid, error, began) = unsafe {
         libc::sigprocmask(libc::SIG_SETMASK, &all, &mut task.mask);
-        if let Some(small) = small {
-            small.lower();
-        }
+        floor.lower();
         let top = stack.as_mut_ptr().cast::<u8>().add(STACK).cast::<c_void>();
         let began = now();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -127,42 +148,32 @@ fn spawn(
         });
     }
     // SAFETY: the child wrote it, if it did, behind the compiler's back.
-    match unsafe { (ptr::read_volatile(&task.error), ptr::read_volatile(&task.outside)) } {
-        (0, outside) => Ok(Ok(Spawned { pid, began, outside })),
-        (error, _) => {
+    let task = unsafe { ptr::read_volatile(&task) };
+    match task.error {
+        0 => Ok(Ok(Spawned { pid, began, outside: task.outside })),
+        error => {
             signals::pass_to(0);
             // It has ended; nobody wants its account.
             let _ = reap(pid, now().saturating_sub(began));
-            Ok(Err(error))
+            Ok(Err(Refused { error, tried: task.tried }))
         }
     }
 }
 
-/// The first executable file of this name in `PATH`, as execvp(3) finds it; the name itself if it has
-/// a slash or is not found.
-fn in_path(name: &CString) -> CString {
-    let bytes = name.as_bytes();
-    if bytes.contains(&b'/') {
-        return name.clone();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .filter_map(|folder| {
-            let file = folder.join(OsStr::from_bytes(bytes));
-            CString::new(file.into_os_string().into_vec()).ok()
-        })
-        // SAFETY: a string with a zero at its end.
-        .find(|file| unsafe { libc::access(file.as_ptr(), libc::X_OK) } == 0)
-        .unwrap_or_else(|| name.clone())
-}
-
-/// By the clock that [`Instant`](std::time::Instant) reads, but here and now: the standard library's
-/// code is not in memory when the child is made (see [`floor`]).
+/// By the clock that [`Instant`](std::time::Instant) reads, but by a plain system call: the code of
+/// the standard library and of the vDSO is not in memory when the child is made (see [`Floor`]), and
+/// to bring it there costs more.
 #[inline(always)]
 fn now() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills it. This clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    unsafe {
+        #[cfg(target_pointer_width = "64")]
+        libc::syscall(libc::SYS_clock_gettime, libc::CLOCK_MONOTONIC, &mut time);
+        // Elsewhere the kernel's structure and the library's may differ.
+        #[cfg(not(target_pointer_width = "64"))]
+        libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time);
+    }
     Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
 }
 
@@ -180,8 +191,36 @@ extern "C" fn child(task: *mut c_void) -> c_int {
             ptr::write_volatile(&mut task.outside, true);
         }
         libc::sigprocmask(libc::SIG_SETMASK, &task.mask, ptr::null_mut());
-        libc::execvp(*task.arguments, task.arguments);
-        ptr::write_volatile(&mut task.error, *libc::__errno_location());
+        ptr::write_volatile(&mut task.error, execute(task));
     }
     127
+}
+
+/// Tries one candidate after the other; returns errno if none of them can be executed.
+///
+/// # Safety
+/// The pointers of the task are to vectors of strings which end with null.
+unsafe fn execute(task: &mut Task) -> c_int {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    let mut refused = libc::ENOENT;
+    let mut tried = 0;
+    // SAFETY: the caller's promise; the C library's own variable; nobody else runs in this memory.
+    unsafe {
+        while !(*task.candidates.add(tried)).is_null() {
+            libc::execve(*task.candidates.add(tried), task.arguments, environ);
+            match *libc::__errno_location() {
+                // Another may be it.
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+                libc::EACCES => refused = libc::EACCES,
+                error => {
+                    task.tried = tried;
+                    return error;
+                }
+            }
+            tried += 1;
+        }
+    }
+    refused
 }

@@ -6,6 +6,8 @@ mod floor;
 mod linux;
 #[cfg(all(unix, not(target_os = "linux")))]
 mod other;
+#[cfg(target_os = "linux")]
+mod path;
 #[cfg(unix)]
 pub mod signals;
 #[cfg(windows)]

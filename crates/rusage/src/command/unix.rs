@@ -38,7 +38,7 @@ pub(super) fn wait_for(child: Child, began: Instant) -> io::Result<Ended> {
 /// The peak size of this process, in bytes.
 pub(super) fn own_peak() -> u64 {
     #[cfg(target_os = "linux")]
-    return super::floor::peak();
+    return super::floor::own_peak();
     #[cfg(not(target_os = "linux"))]
     Usage::of_self().max_rss_bytes
 }

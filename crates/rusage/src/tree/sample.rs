@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::pid_t;
 
@@ -13,7 +13,7 @@ use crate::account::kilobytes;
 /// Between two looks, at least.
 const PAUSE: Duration = Duration::from_millis(5);
 /// A look takes the kernel a walk over the processes' page tables, during which they cannot map
-/// anything: the pause is this many times as long as that took.
+/// anything: the pause is this many times the processor time which that took.
 const REST: u32 = 20;
 
 /// The processes that are known of a tree, by number, with the time of their start: numbers are used
@@ -38,12 +38,13 @@ impl Sampler {
         let mut sampler = Sampler::default();
         let mut peak = TreePeak { bytes: 0, how: How::Pss, samples: 0 };
         loop {
-            let began = Instant::now();
+            let began = processor_time();
             if let Some(bytes) = sampler.look(pid) {
                 peak.bytes = peak.bytes.max(bytes);
                 peak.samples += 1;
             }
-            let pause = PAUSE.max(began.elapsed() * REST).as_millis() as libc::c_int;
+            let pause =
+                PAUSE.max(processor_time().saturating_sub(began) * REST).as_millis() as libc::c_int;
             let mut poll = libc::pollfd { fd: ended.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid structure. A signal ends it early, which does no harm.
             if unsafe { libc::poll(&mut poll, 1, pause) } > 0 {
@@ -79,6 +80,14 @@ impl Sampler {
         !self.known.contains_key(&pid)
             && start_of(pid).is_some_and(|start| self.known.insert(pid, start).is_none())
     }
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel fills it.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    Duration::new(time.tv_sec.max(0) as u64, time.tv_nsec as u32)
 }
 
 fn pss(pid: pid_t) -> Option<u64> {
