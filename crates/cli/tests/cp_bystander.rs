@@ -99,47 +99,59 @@ fn what_a_bystander_has_cached_stays() {
         (&[alight, "cp"], "read-write"),
         (&["cp", "--reflink=never"], ""),
     ] {
-        evict(&source).unwrap();
-        evict(&bystander).unwrap();
-        // Read within the group, so that it counts as the group's.
-        group.run(&["sh", "-c", "cat \"$0\" > /dev/null", at("bystander").to_str().unwrap()]);
-        let before = cached(&bystander);
-        assert_eq!(before, BYSTANDER);
-        let way = format!("--method={method}");
-        let mut args = copy.to_vec();
-        if copy[0] == alight && method != "auto" {
-            args.push(&way);
-        }
-        args.extend([from, to]);
-        let _ = fs::remove_file(to);
-        let (over, peak) = (AtomicBool::new(false), AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.load(Relaxed) {
-                    peak.fetch_max(cached(&source), Relaxed);
-                    std::thread::sleep(std::time::Duration::from_micros(500));
-                }
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            evict(&source).unwrap();
+            evict(&bystander).unwrap();
+            // Read within the group, so that it counts as the group's.
+            group.run(&["sh", "-c", "cat \"$0\" > /dev/null", at("bystander").to_str().unwrap()]);
+            let before = cached(&bystander);
+            assert_eq!(before, BYSTANDER);
+            let way = format!("--method={method}");
+            let mut args = copy.to_vec();
+            if copy[0] == alight && method != "auto" {
+                args.push(&way);
+            }
+            args.extend([from, to]);
+            let _ = fs::remove_file(to);
+            let (over, peak) = (AtomicBool::new(false), AtomicU64::new(0));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !over.load(Relaxed) {
+                        peak.fetch_max(cached(&source), Relaxed);
+                        std::thread::sleep(std::time::Duration::from_micros(500));
+                    }
+                });
+                group.run(&args);
+                over.store(true, Relaxed);
             });
-            group.run(&args);
-            over.store(true, Relaxed);
-        });
-        let made = File::open(to).unwrap();
-        let (after, left) = (cached(&bystander), cached(&source) + cached(&made));
-        eprintln!(
-            "{} {method}: bystander {} of {} MiB, source at most {} MiB, left cached {} MiB",
-            Path::new(copy[0]).file_name().unwrap().display(),
-            after / MIB,
-            before / MIB,
-            peak.load(Relaxed) / MIB,
-            left / MIB,
-        );
-        if copy[0] == alight {
-            assert_eq!(after, before, "{method}: the bystander");
-            assert_eq!(left, 0, "{method}: left cached");
-            assert!(peak.load(Relaxed) <= 64 * MIB, "{method}");
-        } else {
-            assert!(after < before / 2, "plain cp spares the bystander: the group is too large");
-            assert!(left > 64 * MIB);
+            let made = File::open(to).unwrap();
+            let (after, left) = (cached(&bystander), cached(&source) + cached(&made));
+            eprintln!(
+                "{} {method}: bystander {} of {} MiB, source at most {} MiB, left cached {} MiB",
+                Path::new(copy[0]).file_name().unwrap().display(),
+                after / MIB,
+                before / MIB,
+                peak.load(Relaxed) / MIB,
+                left / MIB,
+            );
+            if copy[0] == alight {
+                // The system may take pages at any time; not three times in a row.
+                if after < before && tries < 3 {
+                    continue;
+                }
+                assert_eq!(after, before, "{method}: the bystander");
+                assert_eq!(left, 0, "{method}: left cached");
+                assert!(peak.load(Relaxed) <= 64 * MIB, "{method}");
+            } else {
+                assert!(
+                    after < before / 2,
+                    "plain cp spares the bystander: the group is too large"
+                );
+                assert!(left > 64 * MIB);
+            }
+            break;
         }
     }
 }

@@ -194,7 +194,13 @@ impl Tree<'_, '_> {
                 let path = entry.path();
                 let open = |source| CopyError::Open { path: path.clone(), source };
                 let found = fs::symlink_metadata(&path).map_err(open)?;
-                self.any(&path, &found, &to.join(entry.file_name()))
+                let to = to.join(entry.file_name());
+                // Through such a link a tree could grow into itself.
+                if found.is_dir() && fs::symlink_metadata(&to).is_ok_and(|f| f.is_symlink()) {
+                    let problem = "is a link, and cannot be replaced by a folder";
+                    return Err(CopyError::Destination { path: to, problem });
+                }
+                self.any(&path, &found, &to)
             });
             outcome = self.tell(copied);
             if outcome.is_err() {

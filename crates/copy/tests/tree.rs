@@ -129,6 +129,21 @@ fn files_and_folders_do_not_replace_each_other() {
     assert!(at("to/file").is_dir() && at("to/empty").is_dir());
 }
 
+/// Through such a link the tree would grow into itself, without an end.
+#[test]
+fn a_link_in_the_place_of_a_folder_is_not_followed() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("from/a/b")).unwrap();
+    fs::write(at("from/a/file"), b"file").unwrap();
+    fs::create_dir(at("to")).unwrap();
+    symlink("../from/a/b", at("to/a")).unwrap();
+    let options = Options { recursive: true, no_target_directory: true, ..Options::default() };
+    let done = run(&[&at("from")], &at("to"), &options).unwrap();
+    assert!(done.error().contains("to/a: is a link"), "{done:?}");
+    assert_eq!(names(&at("from/a/b")), [""; 0]);
+}
+
 #[test]
 fn what_was_just_made_of_another_source_is_not_replaced() {
     let folder = folder();

@@ -13,6 +13,7 @@ use alight_pages::copy::{CopyError, Fallback, Method, Options, Verified, verify}
 use alight_pages::{Source, evict, residency};
 use common::copying::{
     METHODS, allocated, assert_same, by, cached_pages, copy, copy_and, half_warm, segments,
+    stays_half_warm,
 };
 use common::{contents, disk_folder, on_disk, write};
 use proptest::prelude::*;
@@ -135,14 +136,17 @@ fn what_was_cached_stays_and_nothing_else_does() {
         let before = half_warm(&from);
         let share = before.iter().filter(|there| **there).count();
         assert!((1000..9000).contains(&share), "{share} of {}", before.len());
-        let report = copy(&from, &to, &by(method)).unwrap();
-        assert!(cached_pages(&from) == before, "{report:?}");
+        let report = stays_half_warm(&from, || copy(&from, &to, &by(method)).unwrap());
         assert!(reflinked || report.source_was_cached >= share as u64 * 4096 - 4096, "{report:?}");
         assert_eq!(cached_pages(&to).iter().filter(|there| **there).count(), 0, "{report:?}");
 
-        alight_pages::warm(&file, 0..u64::MAX).unwrap();
-        let report = copy(&from, &to, &by(method)).unwrap();
-        assert!(cached_pages(&from).iter().all(|there| *there), "{report:?}");
+        // (The system may take pages at any time; not three times in a row.)
+        let report = (0..3).find_map(|_| {
+            alight_pages::warm(&file, 0..u64::MAX).unwrap();
+            let report = copy(&from, &to, &by(method)).unwrap();
+            cached_pages(&from).iter().all(|there| *there).then_some(report)
+        });
+        let report = report.expect("a warm source stays warm");
         assert_eq!(cached_pages(&to).iter().filter(|there| **there).count(), 0, "{report:?}");
         assert_eq!(report.source_dropped, 0, "{report:?}");
         assert_same(&from, &to);

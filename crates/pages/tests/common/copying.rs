@@ -109,3 +109,25 @@ pub fn half_warm(path: &Path) -> Vec<bool> {
     }
     cached_pages(path)
 }
+
+/// Copies a half-warm file by `copy`, which must leave it exactly as half warm: tried again where pages
+/// have gone (which the system may do at any time), but not where some have come.
+pub fn stays_half_warm(path: &Path, mut copy: impl FnMut() -> Report) -> Report {
+    let mut tries = 0;
+    loop {
+        let before = half_warm(path);
+        let report = copy();
+        let after = cached_pages(path);
+        let both = || before.iter().zip(&after);
+        let (gone, come) = (
+            both().filter(|(b, a)| **b && !**a).count(),
+            both().filter(|(b, a)| !**b && **a).count(),
+        );
+        tries += 1;
+        assert_eq!(come, 0, "pages have come ({gone} have gone): {report:?}");
+        if gone == 0 {
+            return report;
+        }
+        assert!(tries < 4, "{gone} pages have gone: {report:?}");
+    }
+}
