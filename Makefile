@@ -36,6 +36,7 @@ help: ## this list
 	@echo "make models         fetch both real models into $(MODELS)/ (351 MB, once)"
 	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"
 	@echo "make bench-peer     build llama.cpp from its Python package, to compare with (needs cmake and a C++ compiler)"
+	@echo "make cross          'rusage' for Linux, Windows, macOS and the BSDs, on x86_64 and aarch64, linked by zig"
 	@echo "make bench-rusage   what measuring a process costs, beside GNU time, hyperfine and others, and what each tells"
 	@echo "make bench-cp       copying a large file beside cp, nocache and dd: time to the disk, and the page cache"
 	@echo "make clean          remove what was built; 'make distclean' also models and .venv"
@@ -58,6 +59,11 @@ rusage: need-rust
 	@rustup target add $(RUSAGE_TARGET) 2>/dev/null || true
 	@cargo rustc --locked -p rusage --bin rusage --profile small --target $(RUSAGE_TARGET) -- -C relocation-model=static
 	@echo $(TARGET_DIR)/$(RUSAGE_TARGET)/small/rusage
+
+# Not part of anything else: fetches zig and eight standard libraries, and builds four more.
+.PHONY: cross
+cross: need-rust
+	@$(find_py) && $$py scripts/cross_rusage.py $(CROSS_TARGETS)
 
 # --- test --------------------------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import common  # noqa: E402
 
 ZIG = "ziglang==0.17.1"
+# The profile of `make rusage`: the size of what is measured begins with its own.
+PROFILE = "small"
 # Rust's name of a target: zig's name of it, and whether its standard library can be installed.
 TARGETS = {
     "x86_64-unknown-linux-musl": ("x86_64-linux-musl", True),
@@ -44,6 +46,7 @@ TARGETS = {
 # did call them, the link would fail for want of the symbol. Windows: zig brings its own C runtime and threads.
 NOT_CARRIED = {
     "freebsd": ["kvm", "memstat", "procstat", "devstat"],
+    "darwin": ["iconv"],
     "windows": ["msvcrt", ":libpthread.a", "gcc_s", "gcc"],
 }
 # The same thing under zig's name.
@@ -76,13 +79,18 @@ def zig_python() -> Path:
     return python
 
 
-def make_linker(target: str, python: Path) -> Path:
-    """A file that Rust can call as the linker for a target: this script, as `link`."""
-    path = folder() / "linkers" / target
+def make_tool(name: str, command: str) -> Path:
+    """A file that Rust can call, since it wants a path and no arguments."""
+    path = folder() / "tools" / name
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f'#!/bin/sh\nexec "{python}" "{Path(__file__).resolve()}" --link {target} -- "$@"\n')
+    path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return path
+
+
+def make_linker(target: str, python: Path) -> Path:
+    """This script, as `link`."""
+    return make_tool(f"link-{target}", f'"{python}" "{Path(__file__).resolve()}" --link {target} --')
 
 
 def link(target: str, arguments: list[str]) -> int:
@@ -112,14 +120,11 @@ def build(target: str, package: str, manifest: Path, python: Path) -> str:
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(folder() / "build"),
         f"CARGO_TARGET_{name}_LINKER": str(make_linker(target, python)),
-        # The start files and the C library are zig's, not those that some targets of Rust bring along.
-        f"CARGO_TARGET_{name}_RUSTFLAGS": "-C link-self-contained=no" if needs_own_start(target) else "",
-        "CARGO_PROFILE_RELEASE_STRIP": "symbols",
-        "CARGO_PROFILE_RELEASE_DEBUG": "none",
+        f"CARGO_TARGET_{name}_RUSTFLAGS": flags(target, python),
     }
     environment.pop("RUSTFLAGS", None)
-    command = ["cargo", "build", "--release", "--locked", "--manifest-path", manifest, "-p", package, "--bin", package,
-               "--target", target]
+    command = ["cargo", "build", "--profile", PROFILE, "--locked", "--manifest-path", manifest,
+               "-p", package, "--bin", package, "--target", target]
     if not TARGETS[target][1]:
         environment["RUSTC_BOOTSTRAP"] = "1"
         command += ["-Z", "build-std=std,panic_abort"]
@@ -129,20 +134,28 @@ def build(target: str, package: str, manifest: Path, python: Path) -> str:
         done = subprocess.run(command, env=environment, stdout=out, stderr=out, cwd=common.ROOT)
     if done.returncode != 0:
         return f"{reason(log)} (all of it: {log})"
-    made = folder() / "build" / target / "release" / program(target).name.replace("rusage", package)
+    made = folder() / "build" / target / PROFILE / program(target).name.replace("rusage", package)
     program(target).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy2(made, program(target))
     return ""
 
 
-def needs_own_start(target: str) -> bool:
-    return "musl" in target or target.endswith("windows-gnu")
+def flags(target: str, python: Path) -> str:
+    """What rustc is told about a target. The start files and the C library are zig's, not Rust's own."""
+    if "linux" in target:
+        # Not to be relocated, as by `make rusage`: relocated pages are the program's own, and count.
+        return "-C link-self-contained=no -C relocation-model=static"
+    if target.endswith("windows-gnu"):
+        # That of zig, for the calls of Windows that no library of Rust's has.
+        tool = make_tool("dlltool", f'"{python}" -m ziglang dlltool')
+        return f"-C link-self-contained=no -C dlltool={tool}"
+    return ""
 
 
 def reason(log: Path) -> str:
     """The first complaint of a failed build."""
     lines = log.read_text(errors="replace").splitlines()
-    complaints = [line.strip() for line in lines if "error" in line and "linking with" not in line]
+    complaints = [line.strip() for line in lines if "error:" in line and "linking with" not in line]
     return (complaints or lines or ["it said nothing"])[0][:160]
 
 

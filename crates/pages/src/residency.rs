@@ -432,7 +432,7 @@ impl Window {
         // SAFETY: pages of the map, and a vector of one byte for each.
         let status = unsafe {
             let start = self.start.cast::<u8>().add(first as usize * page);
-            libc::mincore(start.cast(), vector.len() * page, vector.as_mut_ptr().cast())
+            mincore(start.cast(), vector.len() * page, vector.as_mut_ptr().cast())
         };
         if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
@@ -443,6 +443,20 @@ impl Drop for Window {
         // SAFETY: mapped by `map`, unmapped once, and never referred to.
         unsafe { libc::munmap(self.start, self.len) };
     }
+}
+
+#[cfg(not(target_os = "openbsd"))]
+use libc::mincore;
+
+/// OpenBSD has had none since 6.5: it tells no process what the page cache holds.
+///
+/// # Safety
+/// There is nothing to heed.
+#[cfg(target_os = "openbsd")]
+unsafe fn mincore(_: *mut libc::c_void, _: usize, _: *mut libc::c_char) -> libc::c_int {
+    // SAFETY: the address of a thread-local variable.
+    unsafe { *libc::__errno() = libc::ENOSYS };
+    -1
 }
 
 /// Reads `range` of `file` into the page cache, 1 MiB at a time, and forgets the bytes.
