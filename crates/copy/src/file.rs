@@ -151,3 +151,22 @@ pub(crate) fn place(to: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// rename(2) does nothing where both names are of one file.
+    #[test]
+    fn a_name_that_is_there_already_leaves_no_hidden_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), b"file").unwrap();
+        fs::write(at("other"), b"other").unwrap();
+        for _ in 0..2 {
+            place(&at("other"), |path| fs::hard_link(at("file"), path)).unwrap();
+            assert_eq!(fs::read(at("other")).unwrap(), b"file");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        }
+    }
+}

@@ -135,6 +135,13 @@ fn a_program_of_somebody_else_does_not_run_as_the_one_who_copied_it() {
     assert!(matches!(lost[..], [NotKept::Group { .. }, NotKept::Owner { .. }]), "{lost:?}");
     // As with cp -p, that is what everybody expects.
     assert!(lost.iter().all(NotKept::is_expected));
+    // One of the two is enough.
+    for (owner, group) in [(0, 65534), (65534, 0)] {
+        chown(&from, Some(owner), Some(group)).unwrap();
+        set_mode(&from, 0o6755);
+        let done = as_nobody(|| simply(&from, &to)).succeeds();
+        assert_eq!((done.copied[0].not_kept.len(), mode(&to)), (1, 0o755), "{done:?}");
+    }
 }
 
 #[test]

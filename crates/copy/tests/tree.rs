@@ -118,10 +118,13 @@ fn files_and_folders_do_not_replace_each_other() {
     let at = |name: &str| folder.path().join(name);
     tree(&at("from"));
     fs::create_dir_all(at("to/file")).unwrap();
+    fs::create_dir(at("to/link")).unwrap();
     fs::write(at("to/deep"), b"a file").unwrap();
     let options = Options { recursive: true, no_target_directory: true, ..Options::default() };
     let done = run(&[&at("from")], &at("to"), &options).unwrap();
-    assert_eq!(done.errors.len(), 2, "{done:?}");
+    assert_eq!(done.errors.len(), 3, "{done:?}");
+    let folders = |e: &&String| e.ends_with("is a folder, and cannot be replaced by a file");
+    assert_eq!(done.errors.iter().filter(folders).count(), 2, "{done:?}");
     assert!(
         done.errors.iter().any(|e| e.ends_with("is not a folder, and cannot be replaced by one"))
     );

@@ -284,13 +284,17 @@ fn verification_names_the_first_byte_that_differs() {
             ControlFlow::Continue(())
         })
     };
+    // The same bytes, and a hole too many.
+    let len = fs::metadata(&from).unwrap().len();
+    dest.set_len(len + (5 << 20)).unwrap();
+    assert!(matches!(run(), Err(CopyError::Differs { at, .. }) if at == len));
+    dest.set_len(len).unwrap();
     let told = cache_can_be_told(&from);
     assert_ne!(run().unwrap(), Verified::Unproven);
     if told {
         let cached = [&from, &to].map(|path| cached_pages(path).iter().filter(|p| **p).count());
         assert_eq!(cached, [0, 0], "verification leaves nothing cached either");
     }
-    let len = fs::metadata(&from).unwrap().len();
     // In data, in the hole, at the end; the last first, so that each is the first when it is made.
     for at in [len - 1, 16_000_000, 3_000_001, 0] {
         let mut byte = [0];
