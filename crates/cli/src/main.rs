@@ -17,6 +17,7 @@ mod open;
 mod outcome;
 mod pack;
 mod perplexity;
+mod phases;
 mod run;
 mod say;
 mod units;

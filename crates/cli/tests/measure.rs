@@ -100,6 +100,10 @@ fn benchmarks() {
         assert!(number(&rate["min"]) > 0.0 && number(&rate["min"]) <= number(&rate["median"]));
         assert!(number(&rate["median"]) <= number(&rate["max"]));
         assert_eq!(got["token_ms"].is_null(), what == "prefill");
+        let phases = got["phases"].as_array().unwrap();
+        let names: Vec<_> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
+        assert_eq!(names, ["open", "warm up", "measure"]);
+        assert!(phases[2]["user_us"].as_u64().unwrap() > 0, "{got}");
         for key in ["bytes_per_second", "macs_per_second", "share_of_read_bandwidth"] {
             assert!(number(&got[key]) > 0.0, "{key}: {got}");
         }

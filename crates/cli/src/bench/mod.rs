@@ -20,7 +20,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 use report::Report;
-use rusage::Summary;
+use rusage::{Phases, Summary};
 use work::Work;
 
 /// Decoding is warmed up with this many tokens.
@@ -112,7 +112,9 @@ pub fn main(args: BenchArgs) -> Outcome {
         What::Load(args) => return load::main(&args),
         What::Resident(args) => return load::resident(&args),
     };
+    let mut phases = Phases::start();
     let model = open::model(&common.model, &common.engine)?;
+    phases.end("open");
     let mut options =
         SessionOptions { context: Some(common.depth + tokens), ..SessionOptions::default() };
     if let Some(batch) = common.batch {
@@ -130,6 +132,7 @@ pub fn main(args: BenchArgs) -> Outcome {
     let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
     once(&mut session, common.depth, warm_up, decode)?;
 
+    phases.end("warm up");
     let mut rates = Vec::new();
     let mut steps = Vec::new();
     for i in 0..common.repetitions {
@@ -140,6 +143,7 @@ pub fn main(args: BenchArgs) -> Outcome {
             steps.extend(times.iter().map(|s| s * 1e3));
         }
     }
+    phases.end("measure");
     say::progress("measuring the machine's limits");
     let limits = machine::measure(model.threads(), model.isa());
     say::progress("");
@@ -151,15 +155,14 @@ pub fn main(args: BenchArgs) -> Outcome {
     };
     let rate = Summary::of(&rates)
         .ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))?;
-    let report = Report::new(
-        &common.model,
-        &model,
-        report::Run { decode, tokens, depth: common.depth },
+    let measured = report::Measured {
         rate,
-        Summary::of(&steps),
-        work,
+        steps: Summary::of(&steps),
         limits,
-    );
+        phases: phases.list().to_vec(),
+    };
+    let run = report::Run { decode, tokens, depth: common.depth };
+    let report = Report::new(&common.model, &model, run, work, measured);
     let mut out = stdout().lock();
     if common.json {
         serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;

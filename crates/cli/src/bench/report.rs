@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use alight_model::Model;
+use rusage::{Phase, Summary};
 use serde::Serialize;
 
 use super::describe;
 use super::machine::Limits;
 use super::work::Work;
-use crate::units;
-use rusage::Summary;
+use crate::{phases, units};
 
 /// What was run.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +20,19 @@ pub struct Run {
     pub tokens: usize,
     /// Tokens in the cache before.
     pub depth: usize,
+}
+
+/// What was measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// Tokens per second.
+    pub rate: Summary,
+    /// Milliseconds per token, if they came one by one.
+    pub steps: Option<Summary>,
+    /// What the machine can do.
+    pub limits: Limits,
+    /// What the process used.
+    pub phases: Vec<Phase>,
 }
 
 /// The result. Fields are only ever added.
@@ -44,21 +57,16 @@ pub struct Report {
     /// Of the limits, 0 to 1.
     share_of_read_bandwidth: f64,
     share_of_int8_peak: f64,
+    /// What the process used: `open`, `warm up`, `measure` (all repetitions).
+    phases: Vec<Phase>,
     #[serde(skip)]
     about: String,
 }
 
 impl Report {
     /// Puts a result together.
-    pub fn new(
-        path: &Path,
-        model: &Model,
-        run: Run,
-        rate: Summary,
-        steps: Option<Summary>,
-        work: Work,
-        limits: Limits,
-    ) -> Report {
+    pub fn new(path: &Path, model: &Model, run: Run, work: Work, measured: Measured) -> Report {
+        let Measured { rate, steps, limits, phases } = measured;
         let runs_per_second = rate.median / run.tokens as f64;
         let bytes_per_second = work.bytes() * runs_per_second;
         let macs_per_second = work.macs() * runs_per_second;
@@ -77,6 +85,7 @@ impl Report {
             limits,
             share_of_read_bandwidth: bytes_per_second / limits.read_bytes_per_second,
             share_of_int8_peak: macs_per_second / limits.int8_macs_per_second,
+            phases,
             about: describe(model),
         }
     }
@@ -128,6 +137,8 @@ impl Report {
             giga(self.limits.int8_macs_per_second),
             self.threads
         );
+        text.push_str("\n\n");
+        text.push_str(&phases::table(&self.phases));
         text.push('\n');
         text
     }

@@ -8,7 +8,7 @@ use rusage::{Memory, Phase, Phases, Usage};
 use serde::Serialize;
 
 use super::answer::{ANSWER, Answer};
-use crate::units;
+use crate::{phases, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
 #[derive(Debug, Serialize)]
@@ -190,7 +190,7 @@ pub fn human(
     answer: &Answer,
     since: Instant,
     what: &str,
-    phases: &Phases,
+    account: &Phases,
 ) -> String {
     let open = model.timings();
     let time = |d: Duration| units::ms(d.as_secs_f64() * 1e3);
@@ -225,27 +225,5 @@ pub fn human(
         model.threads(),
         model.isa(),
     );
-    format!("{text}\n{}", account(phases))
-}
-
-/// A table of what the phases used: a line for each.
-fn account(phases: &Phases) -> String {
-    let ms = |time: Duration| units::ms(time.as_secs_f64() * 1e3);
-    let mut text = format!(
-        "{:<12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}",
-        "used", "wall", "cpu", "kernel", "minor", "major", "read", "switches"
-    );
-    for Phase { name, usage } in phases.list() {
-        text.push_str(&format!(
-            "\n{name:<12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>11} {:>9}",
-            ms(usage.wall),
-            ms(usage.cpu()),
-            ms(usage.system),
-            usage.minor_faults,
-            usage.major_faults,
-            usage.read_bytes.map_or("?".to_owned(), units::bytes),
-            usage.voluntary_switches + usage.involuntary_switches,
-        ));
-    }
-    text
+    format!("{text}\n{}", phases::table(account.list()))
 }
