@@ -180,6 +180,29 @@ fn a_full_disk_leaves_nothing() {
     assert_eq!(left, (vec!["lost+found".to_owned(), "old".into()], b"old".to_vec()));
 }
 
+/// On a terminal there is a bar, which is gone in the end; script(1) lends one.
+#[cfg(target_os = "linux")]
+#[test]
+fn on_a_terminal_there_is_a_bar() {
+    let dir = folder();
+    let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+    fs::write(&from, noise(20 << 20)).unwrap();
+    let line = format!(
+        "'{}' cp --verify '{}' '{}'",
+        env!("CARGO_BIN_EXE_alight"),
+        from.display(),
+        to.display()
+    );
+    let output = Command::new("script").args(["-qec", &line, "/dev/null"]).output();
+    let Ok(output) = output else { return eprintln!("skipped: no script(1)") };
+    let shown = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{shown}");
+    assert!(shown.contains("copying [") && shown.contains("21.0 MB of 21.0 MB"), "{shown:?}");
+    assert!(shown.contains("verifying ["), "{shown:?}");
+    assert!(shown.ends_with("\r\x1b[K"), "{shown:?}");
+    assert_eq!(fs::read(&from).unwrap(), fs::read(&to).unwrap());
+}
+
 #[test]
 fn a_reader_of_json_that_is_gone_ends_it_quietly() {
     let dir = folder();

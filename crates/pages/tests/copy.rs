@@ -305,6 +305,15 @@ fn verification_names_the_first_byte_that_differs() {
             other => panic!("{at}: {other:?}"),
         }
     }
+    // Nothing but holes, and one is larger.
+    let empty = tempfile::tempfile_in(folder.path()).unwrap();
+    empty.set_len(1 << 20).unwrap();
+    dest.set_len(0).unwrap();
+    dest.set_len(2 << 20).unwrap();
+    let result = verify((&empty, &from), (&dest, &to), &Options::default(), &mut |_| {
+        ControlFlow::Continue(())
+    });
+    assert!(matches!(result, Err(CopyError::Differs { at: 0x10_0000, .. })), "{result:?}");
     dest.set_len(0).unwrap();
     dest.set_len(len - 5).unwrap();
     assert!(matches!(run(), Err(CopyError::Differs { at: 0, .. })));
