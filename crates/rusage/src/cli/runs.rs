@@ -60,6 +60,11 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
                     return measured;
                 }
             };
+            // What came while files were evicted, or between two runs.
+            if let Some(signal) = passed.came() {
+                measured.interrupted = Some(signal);
+                return measured;
+            }
             let ended = match args.commands[which].run(&options) {
                 Ok(ended) => ended,
                 Err(error) => {
@@ -74,11 +79,6 @@ pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
             }
             measured.last_status = Some(status);
             if failed && !args.ignore_failure {
-                return measured;
-            }
-            let last = round + 1 == args.warmup + args.runs && turn + 1 == args.commands.len();
-            if let Some(signal) = passed.came().filter(|_| !last) {
-                measured.interrupted = Some(signal);
                 return measured;
             }
         }
