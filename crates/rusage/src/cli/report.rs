@@ -11,15 +11,16 @@ pub fn text(args: &Args, measured: &Measured, bold: bool) -> String {
     let mut lines = Vec::new();
     let compared = args.commands.len() > 1;
     for (command, runs) in args.commands.iter().zip(&measured.runs) {
+        if runs.is_empty() {
+            continue;
+        }
         if compared || args.runs > 1 {
             let plural = if runs.len() == 1 { "" } else { "s" };
             let medians = if runs.len() > 1 { ": medians (smallest to largest)" } else { "" };
             let name = name(&command.words());
             lines.push(format!("{} run{plural} of {name}{medians}", thousands(runs.len() as u64)));
         }
-        if !runs.is_empty() {
-            lines.extend(account(runs));
-        }
+        lines.extend(account(runs));
     }
     for (command, other) in args.commands.iter().zip(&measured.runs).skip(1) {
         lines.extend(comparison(
