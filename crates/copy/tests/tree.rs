@@ -68,6 +68,9 @@ fn everything_is_as_it_was() {
         recursively(&from, &into).succeeds();
         assert_eq!(described(&from), described(&into.join("from")));
         assert_eq!(names(&into), ["from"]);
+        // (But not where nobody may write.)
+        let closed = into.join("from/deep/deeper");
+        fs::set_permissions(closed, Permissions::from_mode(0o755)).unwrap();
     }
     // The contents of a folder, into another.
     recursively(&from.join("."), &into).succeeds();
