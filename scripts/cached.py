@@ -66,10 +66,11 @@ def evict(path) -> None:
 
 
 def make_file(path, mib) -> None:
-    """Random bytes on the disk, and none of them in the page cache."""
+    """Random bytes (the same again in every 64 MiB) on the disk, and none of them in the page cache."""
+    block = os.urandom(min(64, mib) * MIB)
     with path.open("wb", buffering=0) as file:
         for at in range(0, mib, 64):
-            file.write(os.urandom(min(64, mib - at) * MIB))
+            file.write(block[:(mib - at) * MIB])
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     evict(path)
