@@ -180,6 +180,45 @@ fn a_full_disk_leaves_nothing() {
     assert_eq!(left, (vec!["lost+found".to_owned(), "old".into()], b"old".to_vec()));
 }
 
+/// What is synced when, as strace(1) sees it: the bytes before there is a name, the name before it is
+/// said to be done.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_bytes_are_on_the_disk_before_the_name_and_the_name_in_the_end() {
+    let dir = folder();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir(at("tree")).unwrap();
+    fs::write(at("tree/new"), noise(100_000)).unwrap();
+    fs::write(at("old"), b"old").unwrap();
+    for (args, to) in [
+        (["-T", text(&at("tree/new")), text(&at("new"))], at("new")),
+        (["-T", text(&at("tree/new")), text(&at("old"))], at("old")),
+        (["-rT", text(&at("tree")), text(&at("copy"))], at("copy/new")),
+    ] {
+        let traced = Command::new("strace")
+            .args(["-f", "-y", "-e", "trace=fsync,linkat,rename,renameat,renameat2", "--"])
+            .args([env!("CARGO_BIN_EXE_alight"), "cp"])
+            .args(args)
+            .output();
+        let Ok(traced) = traced else { return eprintln!("skipped: no strace(1)") };
+        let said = String::from_utf8_lossy(&traced.stderr);
+        if !traced.status.success() {
+            return eprintln!("skipped: strace does not work here: {said}");
+        }
+        // The last of each kind: a name is given, or a hidden one changed into it.
+        let lines: Vec<&str> = said.lines().collect();
+        let last = |what: &dyn Fn(&str) -> bool| lines.iter().rposition(|line| what(line));
+        let named = last(&|line: &str| line.contains(&format!("\"{}\"", to.display()))).unwrap();
+        let first = lines.iter().position(|line| line.contains("fsync(")).unwrap();
+        let folder = format!("<{}>)", to.parent().unwrap().display());
+        let folder = last(&|line: &str| line.contains("fsync(") && line.contains(&folder));
+        assert!(first < named && named < folder.unwrap(), "{said}");
+        // The folder that has a new folder, too.
+        let above = format!("<{}>)", dir.path().display());
+        assert!(last(&|line: &str| line.contains(&above)) > Some(named), "{said}");
+    }
+}
+
 /// On a terminal there is a bar, which is gone in the end; script(1) lends one.
 #[cfg(target_os = "linux")]
 #[test]

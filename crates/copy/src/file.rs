@@ -12,11 +12,13 @@ use rustix::fs::OFlags;
 
 use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
 
-/// How far all files before this one are.
+/// Where in the whole a file is.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Before {
     pub done: u64,
     pub total: u64,
+    /// Whether the folder it goes to has more to come, and is synced then.
+    pub in_folder: bool,
 }
 
 /// What a path leads to, if it is not a file, a folder or a link.
@@ -99,7 +101,11 @@ pub(crate) fn copy(
     }
     unchanged(&source, &was, from)?;
     let file = new.file().try_clone();
-    new.commit()?;
+    if before.in_folder {
+        new.put_in_place()?
+    } else {
+        new.commit()?
+    }
     // What syncing the file has left of it in the page cache.
     if let Ok(file) = file {
         let _ = alight_pages::give_up(&file);

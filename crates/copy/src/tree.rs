@@ -101,7 +101,14 @@ impl Tree<'_, '_> {
             }
             dest::not_into_itself(from, &found, to)?;
         }
-        self.any(from, &found, to)
+        self.before.in_folder = false;
+        self.any(from, &found, to)?;
+        // (A file has seen to that itself.)
+        match found.is_file() {
+            true => Ok(()),
+            false => alight_pages::sync_folder(dest::parent(to))
+                .map_err(|source| CopyError::Write { path: to.into(), source }),
+        }
     }
 
     fn any(&mut self, from: &Path, found: &Metadata, to: &Path) -> Result<(), CopyError> {
@@ -188,6 +195,7 @@ impl Tree<'_, '_> {
             // Nobody else's business until it is complete.
             Err(_) => DirBuilder::new().mode(0o700).create(to).map_err(write)?,
         }
+        self.before.in_folder = true;
         let mut outcome = Ok(());
         for entry in entries {
             let copied = entry.map_err(open).and_then(|entry| {
@@ -211,8 +219,8 @@ impl Tree<'_, '_> {
         let source = File::open(from).map_err(open)?;
         let folder = File::open(to).map_err(write)?;
         let not_kept = keep::keep(&source, found, &folder);
-        outcome?;
-        folder.sync_all().map_err(write)?;
+        let synced = alight_pages::sync_folder(to).map_err(write);
+        outcome.and(synced)?;
         self.summary.folders += 1;
         if not_kept.iter().any(|lost| !lost.is_expected()) {
             let (from, to) = (from.into(), to.into());

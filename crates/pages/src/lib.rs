@@ -35,5 +35,5 @@ pub use limits::LimitSource;
 pub use map::{Advice, Map};
 pub use policy::{Choice, How, Load, Prefetch, Wish, choose};
 pub use region::{LockError, Region, RegionError};
-pub use replace::{ReplaceError, Replacement};
+pub use replace::{ReplaceError, Replacement, sync_folder};
 pub use residency::{Residency, Source, evict, give_up, residency, warm};

@@ -166,7 +166,18 @@ impl Replacement {
     ///
     /// # Errors
     /// The disk fails or is full, or the folder does not allow it.
-    pub fn commit(mut self) -> Result<(), ReplaceError> {
+    pub fn commit(self) -> Result<(), ReplaceError> {
+        let (folder, dest) = (self.folder.clone(), self.dest.clone());
+        self.put_in_place()?;
+        sync_folder(&folder).map_err(|source| ReplaceError::FolderNotSynced { path: dest, source })
+    }
+
+    /// The same, but to [bring the folder to the disk](sync_folder) is left to the caller, who has more
+    /// files for it: until then, a loss of power may bring the old file back, as a whole.
+    ///
+    /// # Errors
+    /// As of [`commit`](Replacement::commit).
+    pub fn put_in_place(mut self) -> Result<(), ReplaceError> {
         let commit = |source| ReplaceError::Commit { path: self.dest.clone(), source };
         let len = self.file.metadata().map_err(commit)?.len();
         if len < self.expected {
@@ -183,19 +194,7 @@ impl Replacement {
             // The name does not exist any more.
             std::mem::forget(temporary);
         }
-        match File::open(&self.folder).and_then(|folder| folder.sync_all()) {
-            Ok(()) => Ok(()),
-            // Folders that cannot be opened or synced: there is no more that one can do.
-            Err(error)
-                if matches!(
-                    error.raw_os_error(),
-                    Some(libc::EACCES | libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF)
-                ) =>
-            {
-                Ok(())
-            }
-            Err(source) => Err(ReplaceError::FolderNotSynced { path: self.dest.clone(), source }),
-        }
+        Ok(())
     }
 
     /// Sets room aside for the expected length, or at least makes sure that there is enough now.
@@ -217,6 +216,25 @@ impl Replacement {
                 _ => Err(ReplaceError::Create { path: path.into(), source: error }),
             },
         }
+    }
+}
+
+/// Brings the names in a folder to the disk, as far as that is possible.
+///
+/// # Errors
+/// The disk fails.
+pub fn sync_folder(folder: &Path) -> io::Result<()> {
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        // Folders that cannot be opened or synced: there is no more that one can do.
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EACCES | libc::EINVAL | libc::EOPNOTSUPP | libc::EBADF)
+            ) =>
+        {
+            Ok(())
+        }
+        result => result,
     }
 }
 
