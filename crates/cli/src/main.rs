@@ -20,6 +20,7 @@ mod perplexity;
 mod phases;
 mod run;
 mod say;
+mod source;
 mod units;
 
 use std::process::ExitCode;

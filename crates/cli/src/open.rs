@@ -1,16 +1,17 @@
 //! Opening a model for a subcommand: the arguments that all engines share, and errors that say
 //! what the file is and what to do next.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::Path;
 
+use alight_formats::Format;
 use alight_kernels::Isa;
 use alight_model::{Load, Model, OpenOptions, Repack};
 use anyhow::anyhow;
 
 use crate::explain_load;
 use crate::outcome::{Outcome, Stop};
+use crate::source;
 
 /// Arguments of every command that computes.
 #[derive(Clone, Debug, clap::Args)]
@@ -144,51 +145,37 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
 
 /// Replaces the error of a file that is another format than GGUF by one that says which.
 pub fn explain(path: &Path, error: anyhow::Error) -> anyhow::Error {
-    let mut start = Vec::new();
-    let read = File::open(path).and_then(|f| f.take(16).read_to_end(&mut start));
-    match read.ok().and_then(|_| other_format(&start)) {
-        Some(format) => {
-            let named = path.display();
-            anyhow!(
-                "'{named}' is {format}, and alight reads GGUF. `alight convert`, which will make \
-                 one from it, is planned but not there yet"
-            )
+    match source::format_of(path) {
+        None | Some(Format::Gguf) => error,
+        Some(other) => {
+            anyhow!("'{}' is {}: {}", path.display(), other.describe(), what_to_do(other))
         }
-        None => error,
     }
 }
 
-/// The format of a weight file that is not GGUF, from its first bytes.
-fn other_format(start: &[u8]) -> Option<&'static str> {
-    match start {
-        [b'P', b'K', 3, 4, ..] => Some("a zip archive, as PyTorch's .pth files are"),
-        [0x80, 2..=5, ..] => Some("a Python pickle, as old PyTorch files are"),
-        [_, _, _, _, _, 0, 0, 0, b'{', ..] => Some("a safetensors file"),
-        [b'l', b'm', b'g', b'g', ..]
-        | [b'f', b'm', b'g', b'g', ..]
-        | [b't', b'j', b'g', b'g', ..] => Some("a legacy GGML file"),
-        _ => None,
+/// What there is to do with a file of a format that does not run.
+fn what_to_do(format: Format) -> &'static str {
+    match format {
+        Format::LegacyLora | Format::LegacySession => {
+            "it is no model, and alight has no use for it; give the path of a .gguf file"
+        }
+        _ => {
+            "alight runs GGUF. `alight convert`, which will make one from it, is to come; `alight \
+             inspect` tells what it can of it"
+        }
     }
 }
 
 /// What a folder offers instead of itself.
-fn in_folder(path: &Path) -> String {
-    let mut names: Vec<PathBuf> = std::fs::read_dir(path)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| PathBuf::from(entry.file_name()))
-        .collect();
-    names.sort();
-    let with = |ext: &str| names.iter().find(|n| n.extension().is_some_and(|e| e == ext));
-    if let Some(first) = with("gguf") {
-        format!("give one of its .gguf files, such as '{}'", path.join(first).display())
-    } else if with("safetensors").or_else(|| with("pth")).is_some() {
-        "it holds safetensors or .pth weights, and alight reads GGUF. `alight convert`, which \
-         will make one from them, is planned but not there yet"
-            .to_owned()
-    } else {
-        "give the path of a .gguf file".to_owned()
+fn in_folder(folder: &Path) -> String {
+    let files = source::recognised(folder).unwrap_or_default();
+    let of = |wanted: Format| files.iter().find(|(format, _)| *format == wanted);
+    if let Some((_, first)) = of(Format::Gguf) {
+        return format!("give one of its .gguf files, such as '{}'", first.display());
+    }
+    match source::in_order(&files) {
+        Some(format) => format!("it holds {}: {}", format.describe(), what_to_do(format)),
+        None => "give the path of a .gguf file".to_owned(),
     }
 }
 
@@ -197,23 +184,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn formats_are_told_apart() {
-        assert!(other_format(b"PK\x03\x04....").unwrap().contains("zip"));
-        assert!(other_format(b"\x10\x02\0\0\0\0\0\0{\"a\":1}").unwrap().contains("safetensors"));
-        assert!(other_format(b"tjgg\x01\0\0\0").unwrap().contains("GGML"));
-        assert!(other_format(b"\x80\x02\x8a\x0a").unwrap().contains("pickle"));
-        assert_eq!(other_format(b"GGUF\x03\0\0\0\0\0"), None);
-        assert_eq!(other_format(b""), None);
-    }
-
-    #[test]
     fn a_folder_names_what_it_holds() {
         let dir = tempfile::tempdir().unwrap();
         let error = || check_path(dir.path()).unwrap_err().to_string();
         assert!(error().ends_with("give the path of a .gguf file"), "{}", error());
+        // By content: the name does not matter.
         std::fs::write(dir.path().join("consolidated.00.pth"), "").unwrap();
-        assert!(error().contains("alight convert"), "{}", error());
-        std::fs::write(dir.path().join("b.gguf"), "").unwrap();
+        assert!(error().ends_with("give the path of a .gguf file"), "{}", error());
+        std::fs::write(dir.path().join("consolidated.00.pth"), "PK\x03\x04").unwrap();
+        assert!(error().contains("PyTorch") && error().contains("alight convert"), "{}", error());
+        std::fs::write(dir.path().join("weights"), b"\x02\0\0\0\0\0\0\0{}").unwrap();
+        assert!(error().contains("safetensors"), "{}", error());
+        std::fs::write(dir.path().join("b.gguf"), "GGUF").unwrap();
         assert!(error().contains("b.gguf"), "{}", error());
     }
 }

@@ -14,8 +14,10 @@
 
 pub mod gguf;
 pub mod packed;
+pub mod recognise;
 pub mod split;
 mod text;
 pub mod types;
 
+pub use recognise::{Format, recognise};
 pub use types::{GgmlType, TypeError};

@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 
-use alight_formats::split::Catalog;
 use alight_pages::{Map, Source, residency};
 
 /// Parts of a file that are shown apart at most.
@@ -34,21 +33,21 @@ pub struct FileCached {
 }
 
 impl Cached {
-    /// Asks the system.
-    pub fn of(maps: &[Map], catalog: &Catalog<'_>) -> Cached {
-        let files: Vec<_> = maps.iter().map(file).collect();
-        let tensor = |shard: usize, range: Range<u64>| {
+    /// Asks the system about files, and about tensors of which each is a range of bytes in a file.
+    pub fn of<'a>(
+        maps: impl IntoIterator<Item = &'a Map>,
+        tensors: impl Iterator<Item = (usize, Range<u64>)>,
+    ) -> Cached {
+        let maps: Vec<&Map> = maps.into_iter().collect();
+        let files: Vec<_> = maps.iter().map(|map| file(map)).collect();
+        let tensor = |(file, range): (usize, Range<u64>)| {
             // Samples of each tensor would be many reads.
-            if files[shard].as_ref()?.source == Source::Sampled.name() {
+            if files[file].as_ref()?.source == Source::Sampled.name() {
                 return None;
             }
-            bytes(&maps[shard], range)
+            bytes(maps[file], range)
         };
-        let tensors = catalog
-            .tensors
-            .iter()
-            .map(|t| tensor(t.shard, t.info.offset..t.info.offset + t.info.nbytes))
-            .collect();
+        let tensors = tensors.map(tensor).collect();
         Cached { files, tensors }
     }
 }

@@ -1,23 +1,30 @@
-//! `alight inspect`: what is in a model file. Needs only the header to make sense, so it also shows
-//! architectures that alight cannot run and types that it has no kernels for.
+//! `alight inspect`: what is in a model's files, whatever their format. Needs only the headers, so it
+//! also shows what alight cannot run.
+//!
+//! [`crate::source`] finds out what a path is, by content; then each format has one file (or folder) here.
+//! GGUF writes its own text and JSON; every other format makes a [`listing::Listing`] of what it read,
+//! and `listing` does the rest: sizes, what is cached, text, JSON. To plug in a format: a file here
+//! with `pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing>`, and its line in [`list`].
 
 mod cached;
-mod human;
-mod json;
+mod gguf;
+mod listing;
+mod parts;
 mod summary;
 
 use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 
-use alight_formats::gguf::{self, Gguf};
-use alight_formats::split::{self, Catalog, Shard};
+use alight_formats::Format;
 use alight_pages::Map;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use crate::open;
 use crate::outcome::Outcome;
-use cached::{Cached, Canvas};
-use summary::Summary;
+use crate::source::{self, Source};
+use cached::Canvas;
+pub use gguf::shards;
+use listing::Listing;
 
 /// Arguments of `alight inspect`.
 #[derive(Debug, clap::Args)]
@@ -27,13 +34,17 @@ Examples:
   alight inspect model-00001-of-00003.gguf         all shards of a split model; any of them will do
   alight inspect model.gguf --json | jq '.types'
   alight inspect model.gguf --json | jq -r '.metadata[] | select(.key == \"tokenizer.chat_template\").value'
+  alight inspect model.safetensors                 a file of another format
+  alight inspect Llama-3.2-1B/                     a folder: the model in it, with all its files
 
-Shapes are as GGUF has them, innermost first: a matrix of 3 rows and 5 columns is 5 × 3.
+What a file is, is told by its content and not by its name.
+Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns
+is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5.
 `align` is the largest power of two that a tensor's offset in its file is a multiple of.
 `cached` is the part that is in memory now (in the page cache): a start reads only the rest. On a
 terminal the file is drawn from its beginning to its end.")]
 pub struct InspectArgs {
-    /// The model: a .gguf file (of a split model, any shard)
+    /// The model: a file of it, or the folder that holds it
     model: PathBuf,
 
     /// Everything as one line of JSON, arrays in full
@@ -43,95 +54,58 @@ pub struct InspectArgs {
 
 /// Runs the command.
 pub fn main(args: &InspectArgs) -> Outcome {
-    let paths = shards(&args.model)?;
-    let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
-    let headers = paths
-        .iter()
-        .zip(&maps)
-        .map(|(path, map)| parse(path, map))
-        .collect::<anyhow::Result<Vec<_>>>()?;
-    let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
-    let shards: Vec<Shard<'_, '_>> =
-        names.iter().zip(&headers).map(|(name, gguf)| Shard { name, gguf }).collect();
-    let catalog = split::merge(&shards)
-        .map_err(|e| anyhow!(e))
-        .with_context(|| format!("'{}'", args.model.display()))?;
-    let model = Opened {
-        files: paths
-            .iter()
-            .zip(&maps)
-            .zip(&headers)
-            .map(|((path, map), gguf)| OpenedFile { path, bytes: map.len() as u64, gguf })
-            .collect(),
-        cached: Cached::of(&maps, &catalog),
-        summary: Summary::of(&catalog),
-        catalog: &catalog,
-    };
-    // A file that was cut short under the map would show as zeros: nothing is written before this.
+    let source = source::find(&args.model)?;
+    if source.format == Format::Gguf {
+        return gguf::main(&source.paths[0], args.json);
+    }
+    let listing = list(&source)?;
     let mut text = Vec::new();
     if args.json {
-        json::write(&model, &mut text)?;
+        listing::json::write(&listing, &mut text)?;
     } else {
-        human::write(&model, Canvas::stdout(), &mut text)?;
+        listing::human::write(&listing, Canvas::stdout(), &mut text)?;
     }
-    for map in &maps {
+    print(listing.files.iter().map(|file| &file.map), &text)
+}
+
+/// Reads what is not GGUF.
+fn list(source: &Source) -> anyhow::Result<Listing> {
+    let path = source.paths[0].display();
+    let what = source.format.describe();
+    match source.format {
+        // A format plugs in here:
+        // Format::TorchZip => torch::list(&source.paths),
+        // Format::LegacyGgml => ggml::list(&source.paths),
+        Format::LegacyLora | Format::LegacySession => {
+            Err(anyhow!("'{path}' is {what}, which is no model"))
+        }
+        _ => Err(anyhow!("'{path}' is {what}, which `alight inspect` does not read yet")),
+    }
+}
+
+/// Writes the text, if the files are as long as they were: one that was cut short under its map shows as
+/// zeros, so nothing is written before this.
+fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, text: &[u8]) -> Outcome {
+    for map in maps {
         map.check().map_err(|e| anyhow!(e))?;
     }
     let mut out = BufWriter::new(stdout().lock());
-    out.write_all(&text)?;
+    out.write_all(text)?;
     out.flush()?;
     Ok(())
-}
-
-/// A model's files and what they hold together.
-#[derive(Debug)]
-struct Opened<'a> {
-    files: Vec<OpenedFile<'a>>,
-    catalog: &'a Catalog<'a>,
-    summary: Summary,
-    cached: Cached,
-}
-
-/// One file.
-#[derive(Debug)]
-struct OpenedFile<'a> {
-    path: &'a Path,
-    bytes: u64,
-    gguf: &'a Gguf<'a>,
-}
-
-/// All files of the model that `path` is or belongs to.
-pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    open::check_path(path)?;
-    let first = map(path)?;
-    let gguf = parse(path, &first)?;
-    let names = split::names(&file_name(path), &gguf)
-        .map_err(|e| anyhow!(e))
-        .with_context(|| format!("'{}'", path.display()))?;
-    if names.len() == 1 {
-        return Ok(vec![path.to_owned()]);
-    }
-    let shards: Vec<PathBuf> = names.into_iter().map(|name| path.with_file_name(name)).collect();
-    for shard in &shards {
-        open::check_path(shard)
-            .with_context(|| format!("'{}' is one of {} shards", path.display(), shards.len()))?;
-    }
-    Ok(shards)
 }
 
 fn map(path: &Path) -> anyhow::Result<Map> {
     Map::open(path).map_err(|error| open::explain(path, anyhow!(error)))
 }
 
-fn parse<'a>(path: &Path, map: &'a Map) -> anyhow::Result<Gguf<'a>> {
-    let parsed = gguf::parse(map.bytes());
+/// What a parser said of the bytes of `map`, with the file's name if it is an error.
+#[allow(dead_code)] // until the first format plugs in
+fn parsed<T, E>(map: &Map, result: Result<T, E>) -> anyhow::Result<T>
+where
+    E: std::error::Error + Send + Sync + 'static,
+{
     // If the file shrank meanwhile, that is the reason for whatever else is wrong.
     map.check().map_err(|e| anyhow!(e))?;
-    parsed.map_err(|error| {
-        open::explain(path, anyhow!(error).context(format!("'{}'", path.display())))
-    })
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    result.map_err(|error| anyhow!(error).context(format!("'{}'", map.path().display())))
 }

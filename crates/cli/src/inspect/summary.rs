@@ -1,7 +1,7 @@
 //! Totals over a model's tensors.
 
-use alight_formats::GgmlType;
-use alight_formats::split::Catalog;
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 /// Totals over all tensors.
@@ -20,7 +20,7 @@ pub struct Summary {
 /// Totals over the tensors of one type.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OfType {
-    /// ggml's name.
+    /// The format's name of it.
     #[serde(rename = "type")]
     pub ty: &'static str,
     /// How many tensors.
@@ -34,18 +34,25 @@ pub struct OfType {
 }
 
 impl Summary {
-    /// Adds up a catalog.
-    pub fn of(catalog: &Catalog<'_>) -> Summary {
-        let mut types = Vec::new();
-        for &ty in GgmlType::ALL {
-            let of_type = || catalog.tensors.iter().filter(move |t| t.info.ty == ty);
-            let parameters = sum(of_type().map(|t| t.info.elements()));
-            let bytes = sum(of_type().map(|t| t.info.nbytes));
-            let tensors = of_type().count() as u64;
-            if let Some(bits_per_weight) = bits(bytes, parameters) {
-                types.push(OfType { ty: ty.name(), tensors, parameters, bytes, bits_per_weight });
-            }
+    /// Adds up tensors: type, elements, bytes.
+    pub fn of(tensors: impl Iterator<Item = (&'static str, u64, u64)>) -> Summary {
+        let mut by_type = BTreeMap::new();
+        for (ty, elements, bytes) in tensors {
+            // Sparse files can announce absurd sizes; a total of many may pass 64 bits.
+            let (count, all_elements, all_bytes) =
+                by_type.entry(ty).or_insert((0_u64, 0_u64, 0_u64));
+            *count += 1;
+            *all_elements = all_elements.saturating_add(elements);
+            *all_bytes = all_bytes.saturating_add(bytes);
         }
+        let of_type = |(ty, (tensors, parameters, bytes))| OfType {
+            ty,
+            tensors,
+            parameters,
+            bytes,
+            bits_per_weight: bits(bytes, parameters).unwrap_or(0.0),
+        };
+        let mut types: Vec<OfType> = by_type.into_iter().map(of_type).collect();
         types.sort_by_key(|t| std::cmp::Reverse(t.bytes));
         let parameters = sum(types.iter().map(|t| t.parameters));
         let tensor_bytes = sum(types.iter().map(|t| t.bytes));
@@ -53,7 +60,6 @@ impl Summary {
     }
 }
 
-/// Sparse files can announce absurd sizes; a total of many may pass 64 bits.
 fn sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }

@@ -1,7 +1,8 @@
-//! The JSON of `alight inspect --json`: complete and stable. Fields are only ever added.
+//! The JSON of `alight inspect --json` for GGUF: complete and stable. Fields are only ever added.
 //!
 //! ```text
-//! { architecture, name, parameters, tensor_bytes, bits_per_weight, types: [{type, tensors, …}],
+//! { format, shape_order, architecture, name, parameters, tensor_bytes, bits_per_weight,
+//!   types: [{type, tensors, …}],
 //!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors,
 //!            cached_bytes, cached_source}],
 //!   metadata: [{key, type, elem_type?, len?, value}],
@@ -19,8 +20,10 @@ use alight_formats::split::Placed;
 use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
-use super::cached::FileCached;
 use super::{Opened, OpenedFile};
+use crate::inspect::cached::FileCached;
+use crate::inspect::parts::alignment_of;
+use crate::inspect::summary::Summary;
 
 /// Writes the line.
 pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -30,6 +33,8 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         _ => None,
     };
     let report = Report {
+        format: "gguf",
+        shape_order: "innermost first",
         architecture: text("general.architecture"),
         name: text("general.name"),
         summary: &model.summary,
@@ -43,10 +48,12 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
 
 #[derive(Serialize)]
 struct Report<'a> {
+    format: &'static str,
+    shape_order: &'static str,
     architecture: Option<Cow<'a, str>>,
     name: Option<Cow<'a, str>>,
     #[serde(flatten)]
-    summary: &'a super::Summary,
+    summary: &'a Summary,
     files: Vec<File<'a>>,
     metadata: Metadata<'a>,
     tensors: Vec<Tensor<'a>>,
@@ -112,7 +119,7 @@ impl<'a> Tensor<'a> {
             bytes: info.nbytes,
             file: placed.shard,
             offset: info.offset,
-            alignment: super::human::alignment_of(info.offset),
+            alignment: alignment_of(info.offset),
             cached_bytes: *cached,
         }
     }

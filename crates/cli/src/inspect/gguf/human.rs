@@ -1,0 +1,116 @@
+//! The text of `alight inspect` for GGUF. Values from the file are escaped and cut to a line.
+
+use std::io::{self, Write};
+
+use alight_formats::gguf::{Array, Gguf, TensorInfo, Value};
+use alight_formats::packed::LAYOUT;
+
+use super::Opened;
+use crate::inspect::cached::Canvas;
+use crate::inspect::parts::{Row, SHOWN, cached_line, quoted, tensors, totals, types};
+use crate::say::printable;
+use crate::units;
+
+/// Writes the whole text.
+pub fn write(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
+    heading(model, canvas, out)?;
+    metadata(model.files[0].gguf, out)?;
+    types(&model.summary, out)?;
+    let rows: Vec<Row> = model
+        .catalog
+        .tensors
+        .iter()
+        .zip(&model.cached.tensors)
+        .map(|(t, cached)| Row {
+            name: t.info.name,
+            ty: type_of(&t.info),
+            shape: t.info.shape(),
+            range: t.info.offset..t.info.offset + t.info.nbytes,
+            cached: *cached,
+            file: t.shard,
+        })
+        .collect();
+    tensors(&rows, model.files.len() > 1, canvas, out)
+}
+
+/// The type, with a mark if the tensor is packed.
+fn type_of(info: &TensorInfo<'_>) -> String {
+    let mark = if info.packed { "x16" } else { "" };
+    format!("{}{mark}", info.ty)
+}
+
+fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
+    let gguf = model.files[0].gguf;
+    let text = |key: &str| match gguf.get(key) {
+        Some(Value::Str(bytes)) => quoted(bytes).trim_matches('"').to_owned(),
+        _ => "unknown".to_owned(),
+    };
+    writeln!(out, "name          {}", text("general.name"))?;
+    writeln!(out, "architecture  {}", text("general.architecture"))?;
+    totals(&model.summary, model.catalog.tensors.len(), out)?;
+    if gguf.packed {
+        let packed = model.catalog.tensors.iter().filter(|t| t.info.packed).count();
+        writeln!(out, "layout        {LAYOUT}: {packed} tensors in tiles of 16 rows (x16)")?;
+    }
+    for (file, cached) in model.files.iter().zip(&model.cached.files) {
+        writeln!(
+            out,
+            "file          {}\n              {} ({} bytes), GGUF version {}, alignment {}, \
+             {} of header, data from {:#x} to {:#x}",
+            printable(&file.path.to_string_lossy()),
+            units::bytes(file.bytes),
+            file.bytes,
+            file.gguf.version,
+            file.gguf.alignment,
+            units::bytes(file.gguf.header_len),
+            file.gguf.data_start,
+            file.gguf.data_end,
+        )?;
+        cached_line(cached.as_ref(), file.bytes, canvas, out)?;
+    }
+    Ok(())
+}
+
+fn metadata(gguf: &Gguf<'_>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "\nmetadata ({})", gguf.metadata.len())?;
+    let width = gguf.metadata.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0).min(48);
+    for (key, value) in &gguf.metadata {
+        let (ty, text) = match value {
+            Value::Array(array) => (format!("{}[{}]", array.elem_type(), array.len()), some(array)),
+            Value::Str(bytes) => ("str".to_owned(), quoted(bytes)),
+            other => (other.value_type().to_string(), other.to_string()),
+        };
+        let line = format!("  {:width$}  {ty:12}  {text}", printable(key));
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    Ok(())
+}
+
+/// The first elements of an array, as many as fit a line.
+fn some(array: &Array<'_>) -> String {
+    let mut out = String::new();
+    let mut add = |text: String| {
+        if out.chars().count() + text.chars().count() > SHOWN {
+            out.push('…');
+            return false;
+        }
+        out.push_str(&text);
+        out.push_str(", ");
+        true
+    };
+    let whole = if let Some(mut strings) = array.iter_str() {
+        strings.all(|s| add(quoted(s)))
+    } else if let Some(mut ints) = array.iter_int() {
+        ints.all(|v| add(v.to_string()))
+    } else if let Some(mut floats) = array.iter_f32() {
+        floats.all(|v| add(v.to_string()))
+    } else if let Some(mut floats) = array.iter_f64() {
+        floats.all(|v| add(v.to_string()))
+    } else {
+        array.iter_bool().into_iter().flatten().all(|v| add(v.to_string()))
+    };
+    if whole {
+        out.truncate(out.trim_end_matches(", ").len());
+    }
+    out
+}

@@ -1,0 +1,69 @@
+//! A listing as text. Values from the file are escaped and cut to a line.
+
+use std::io::{self, Write};
+
+use serde_json::Value;
+
+use super::Listing;
+use crate::inspect::cached::Canvas;
+use crate::inspect::parts::{Row, cached_line, quoted, tensors, totals, types};
+use crate::say::printable;
+use crate::units;
+
+/// Writes the whole text.
+pub fn write(listing: &Listing, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
+    let cached = listing.cached();
+    let summary = listing.summary();
+    writeln!(out, "format        {}", printable(&listing.described))?;
+    totals(&summary, listing.tensors.len(), out)?;
+    for note in &listing.notes {
+        writeln!(out, "note          {}", printable(note))?;
+    }
+    for (file, cached) in listing.files.iter().zip(&cached.files) {
+        let bytes = file.map.len() as u64;
+        writeln!(
+            out,
+            "file          {}\n              {} ({bytes} bytes){}{}, {} of header, data from {:#x} to {:#x}",
+            printable(&file.map.path().to_string_lossy()),
+            units::bytes(bytes),
+            if file.about.is_empty() { "" } else { ", " },
+            printable(&file.about),
+            units::bytes(file.header_bytes),
+            file.data.start,
+            file.data.end,
+        )?;
+        cached_line(cached.as_ref(), bytes, canvas, out)?;
+    }
+    metadata(listing, out)?;
+    types(&summary, out)?;
+    let rows: Vec<Row> = listing
+        .tensors
+        .iter()
+        .zip(&cached.tensors)
+        .map(|(t, cached)| Row {
+            name: &t.name,
+            ty: t.ty.to_owned(),
+            shape: &t.shape,
+            range: t.range.clone(),
+            cached: *cached,
+            file: t.file,
+        })
+        .collect();
+    tensors(&rows, listing.files.len() > 1, canvas, out)
+}
+
+fn metadata(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
+    let entries = &listing.metadata;
+    writeln!(out, "\nmetadata ({})", entries.len())?;
+    let width = entries.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0).min(48);
+    for (key, value) in entries {
+        let text = match value {
+            Value::String(text) => quoted(text.as_bytes()),
+            // Numbers and short lists are as JSON has them.
+            other => quoted(other.to_string().as_bytes()).trim_matches('"').to_owned(),
+        };
+        // A newline in a key would be a line of its own.
+        writeln!(out, "  {:width$}  {text}", printable(key).replace(['\n', '\t'], " "))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! What `alight inspect` shows of a format that is not GGUF: read by that format's file, shown by
+//! [`human`] and [`json`], the same way for all.
+
+pub mod human;
+pub mod json;
+
+use std::ops::Range;
+
+use alight_pages::Map;
+use serde_json::Value;
+
+use super::cached::Cached;
+use super::summary::Summary;
+
+/// A model as a format's reader found it. Everything is checked: ranges lie in their files.
+#[derive(Debug)]
+pub struct Listing {
+    /// Name of the format, one word, for `format` in the JSON: "safetensors".
+    pub format: &'static str,
+    /// The same for people, with what there is to say about this one: "safetensors, 3 shards".
+    pub described: String,
+    /// How shapes are written.
+    pub order: ShapeOrder,
+    /// At least one.
+    pub files: Vec<File>,
+    /// Key and value, in the order of the file.
+    pub metadata: Vec<(String, Value)>,
+    /// The tensors, in the order of their data.
+    pub tensors: Vec<Tensor>,
+    /// What is odd about the model without being wrong.
+    pub notes: Vec<String>,
+}
+
+/// How a format writes shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code)] // until the formats plug in
+pub enum ShapeOrder {
+    /// As torch: a matrix of 3 rows and 5 columns is 3 × 5.
+    OutermostFirst,
+    /// As ggml: it is 5 × 3.
+    InnermostFirst,
+}
+
+/// One file.
+#[derive(Debug)]
+pub struct File {
+    /// The file, mapped; only its header has been touched.
+    pub map: Map,
+    /// What there is to say about it: "GGJT version 3", or nothing.
+    pub about: String,
+    /// Bytes before the data of the first tensor; where they do not stand there, bytes that are no
+    /// tensor's.
+    pub header_bytes: u64,
+    /// From the first byte of tensor data to the last, in bytes from the start of the file.
+    pub data: Range<u64>,
+}
+
+/// One tensor.
+#[derive(Debug)]
+pub struct Tensor {
+    /// Name.
+    pub name: String,
+    /// The format's name of the type.
+    pub ty: &'static str,
+    /// Extents, in the order that [`Listing::order`] says.
+    pub shape: Vec<u64>,
+    /// Index into [`Listing::files`].
+    pub file: usize,
+    /// Where its data is, in bytes from the start of the file.
+    pub range: Range<u64>,
+}
+
+impl Tensor {
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        // Readers check it against the bytes.
+        self.shape.iter().fold(1, |product, n| product.saturating_mul(*n))
+    }
+
+    /// Bytes of data.
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+}
+
+impl Listing {
+    fn cached(&self) -> Cached {
+        let tensors = self.tensors.iter().map(|t| (t.file, t.range.clone()));
+        Cached::of(self.files.iter().map(|file| &file.map), tensors)
+    }
+
+    fn summary(&self) -> Summary {
+        Summary::of(self.tensors.iter().map(|t| (t.ty, t.elements(), t.bytes())))
+    }
+}
+
+impl ShapeOrder {
+    /// As the JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ShapeOrder::OutermostFirst => "outermost first",
+            ShapeOrder::InnermostFirst => "innermost first",
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! Pieces of text that all formats share. Values from the file are escaped and cut to a line.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::ops::Range;
+
+use super::cached::{Canvas, FileCached, bar, percent, picture};
+use super::summary::Summary;
+use crate::say::printable;
+use crate::units;
+
+/// Characters of a value that are shown.
+pub const SHOWN: usize = 64;
+
+/// Characters of a tensor's bar.
+const BAR: usize = 10;
+
+/// The largest power of two that divides an offset.
+pub fn alignment_of(offset: u64) -> u64 {
+    match offset {
+        0 => 1 << 63,
+        n => 1 << n.trailing_zeros(),
+    }
+}
+
+/// How much it is in all.
+pub fn totals(summary: &Summary, tensors: usize, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "parameters    {} in {tensors} tensors{}",
+        units::count(summary.parameters),
+        summary.bits_per_weight.map_or(String::new(), |b| format!(", {b:.2} bits per weight")),
+    )
+}
+
+/// What of a file is cached, with a picture of it where there is room for one.
+pub fn cached_line(
+    cached: Option<&FileCached>,
+    bytes: u64,
+    canvas: Canvas,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let Some(cached) = cached else { return Ok(()) };
+    let share = cached.bytes as f64 / bytes as f64;
+    let mut line = format!(
+        "cached        {} of {} ({}{})",
+        percent(cached.bytes, bytes),
+        units::bytes(bytes),
+        if cached.source == "sampled" { "about, " } else { "" },
+        cached.source,
+    );
+    // The picture goes below if it does not fit beside.
+    if let Some(width) = canvas.width {
+        let beside = width.saturating_sub(line.chars().count() + 4);
+        let (gap, room) = if beside >= 24 {
+            (" ".to_owned(), beside)
+        } else {
+            (format!("\n{:14}", ""), width.saturating_sub(17))
+        };
+        if room >= 8 {
+            let _ = write!(line, "{gap}[{}]", canvas.paint(&picture(&cached.parts, room), share));
+        }
+    }
+    writeln!(out, "{line}")
+}
+
+/// Totals by type.
+pub fn types(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "\ntypes ({})", summary.types.len())?;
+    for t in &summary.types {
+        writeln!(
+            out,
+            "  {:8} {:>6} tensors {:>9} weights {:>10} {:>7.3} bits per weight",
+            t.ty,
+            t.tensors,
+            units::count(t.parameters),
+            units::bytes(t.bytes),
+            t.bits_per_weight,
+        )?;
+    }
+    Ok(())
+}
+
+/// A tensor as it is shown.
+#[derive(Debug)]
+pub struct Row<'a> {
+    /// Name, as it is in the file.
+    pub name: &'a str,
+    /// Name of the type, with any marks.
+    pub ty: String,
+    /// Extents.
+    pub shape: &'a [u64],
+    /// Where its data is in its file.
+    pub range: Range<u64>,
+    /// Bytes that are cached.
+    pub cached: Option<u64>,
+    /// Index of its file.
+    pub file: usize,
+}
+
+/// The table of tensors; `many` files, of which each row names one.
+pub fn tensors(
+    tensors: &[Row<'_>],
+    many: bool,
+    canvas: Canvas,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    writeln!(out, "\ntensors ({})", tensors.len())?;
+    let names: Vec<_> = tensors.iter().map(|t| one_line(t.name)).collect();
+    let shapes: Vec<String> = tensors
+        .iter()
+        .map(|t| t.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" × "))
+        .collect();
+    let width =
+        |texts: &mut dyn Iterator<Item = usize>, least: usize| texts.fold(least, usize::max);
+    let name_width = width(&mut names.iter().map(|n| n.chars().count()), 4);
+    let shape_width = width(&mut shapes.iter().map(|s| s.chars().count()), 5);
+    let told = tensors.iter().any(|t| t.cached.is_some());
+    // What stands before the bar, and behind it.
+    let taken = name_width + shape_width + 53 + if many { 6 } else { 0 };
+    let bars = told && canvas.width.is_some_and(|width| taken + BAR < width);
+    if !tensors.is_empty() {
+        writeln!(
+            out,
+            "  {:name_width$}  type     {:shape_width$}  {:>8}  {:>13}  {:>7}{}{}",
+            "name",
+            "shape",
+            "size",
+            "offset",
+            "align",
+            match (told, bars && many) {
+                (true, true) => format!("  {:1$}", "cached", 7 + BAR),
+                (true, false) => "  cached".to_owned(),
+                (false, _) => String::new(),
+            },
+            if many { "  file" } else { "" }
+        )?;
+    }
+    for ((tensor, name), shape) in tensors.iter().zip(&names).zip(&shapes) {
+        let bytes = tensor.range.end - tensor.range.start;
+        let mut line = format!(
+            "  {name:name_width$}  {:7}  {shape:shape_width$}  {:>8}  {:>#13x}  {:>7}",
+            tensor.ty,
+            units::bytes(bytes),
+            tensor.range.start,
+            alignment_of(tensor.range.start),
+        );
+        if told {
+            let text =
+                tensor.cached.map_or_else(|| "?".to_owned(), |cached| percent(cached, bytes));
+            let _ = write!(line, "  {text:>6}");
+            if bars {
+                let share = tensor.cached.unwrap_or(0) as f64 / bytes.max(1) as f64;
+                let _ = write!(line, " {}", canvas.paint(&bar(share, BAR), share));
+            }
+        }
+        if many {
+            // Writing to a String cannot fail.
+            let _ = write!(line, "  {:>4}", tensor.file + 1);
+        }
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}
+
+/// A name from the file on a line of its own row: control characters are shown, and so are what breaks
+/// lines and columns.
+pub fn one_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
+/// A string of the file, quoted, with control characters escaped, cut to a line.
+pub fn quoted(bytes: &[u8]) -> String {
+    // Enough bytes for the line even if all are of four.
+    let head = &bytes[..bytes.len().min(4 * SHOWN + 4)];
+    let text = String::from_utf8_lossy(head);
+    let mut out = String::from('"');
+    let mut shown = 0;
+    for c in text.chars() {
+        if shown == SHOWN {
+            break;
+        }
+        shown += 1;
+        match c {
+            '"' | '\\' | '\'' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
+    out.push('"');
+    if shown == SHOWN && bytes.len() > out.len() {
+        let _ = write!(out, "… {} bytes", bytes.len());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_are_escaped_and_cut() {
+        assert_eq!(quoted(b"Llama 3.2"), "\"Llama 3.2\"");
+        assert_eq!(quoted(b"a\x1b[2J\nb"), "\"a\\u{1b}[2J\\nb\"");
+        let long = quoted("é".repeat(500).as_bytes());
+        assert_eq!(long.chars().count(), 66 + "… 1000 bytes".chars().count());
+        assert!(quoted(b"\xff\xfe").contains('\u{fffd}'));
+    }
+
+    #[test]
+    fn alignments() {
+        assert_eq!(alignment_of(0x1234_5000), 4096);
+        assert_eq!(alignment_of(96), 32);
+    }
+}
