@@ -63,13 +63,13 @@ rusage: need-rust
 # Not part of anything else: fetches zig and eight standard libraries, and builds four more.
 .PHONY: cross
 cross: need-rust
-	@$(find_py) && $$py scripts/cross_rusage.py $(CROSS_TARGETS)
+	@$(find_py) && $$py scripts/cross_rusage.py $(CROSS_TARGETS) && $$py scripts/test_cross_rusage.py
 
 # --- test --------------------------------------------------------------------------------------
 
 # In this order, one after the other: the quickest complaint first.
 .PHONY: test
-test: need-rust need-rust-tools need-python fmt lint unit agree
+test: need-rust need-rust-tools need-python fmt lint unit agree test-cross
 
 .PHONY: fmt
 fmt:
@@ -90,6 +90,11 @@ agree: models build .venv/stamp
 	$(VENV) scripts/check_packed.py --model smollm2
 	$(VENV) scripts/agree_tokens.py
 	$(VENV) scripts/agree_greedy.py --live 3 --quiet
+
+# Runs what `make cross` has built and this machine can run; says what is missing, and does without.
+.PHONY: test-cross
+test-cross:
+	@$(find_py) && $$py scripts/test_cross_rusage.py
 
 # --- bench -------------------------------------------------------------------------------------
 
