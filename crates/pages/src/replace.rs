@@ -264,7 +264,7 @@ fn allocate(_file: &File, _len: u64) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
 }
 
-/// Bytes that an ordinary user may still write to the file's filesystem, if it says so.
+/// Bytes that this user may still write to the file's filesystem, if it says so.
 pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     use std::os::fd::AsRawFd;
     // SAFETY: an all-zero statvfs is a valid value of this plain C struct.
@@ -275,8 +275,11 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     if status != 0 || found.f_blocks == 0 {
         return None;
     }
+    // Some blocks are kept for root.
+    // SAFETY: always succeeds, takes nothing.
+    let blocks = if unsafe { libc::geteuid() } == 0 { found.f_bfree } else { found.f_bavail };
     #[allow(clippy::unnecessary_cast)] // the widths differ between systems
-    Some((found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
+    Some((blocks as u64).saturating_mul(found.f_frsize as u64))
 }
 
 /// A file without a name in `folder`, if the filesystem has such and it can be given one later.
