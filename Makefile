@@ -86,6 +86,7 @@ unit: models
 .PHONY: agree
 agree: models build .venv/stamp
 	$(VENV) scripts/make_dequant_vectors.py --check
+	$(VENV) scripts/make_quantize_vectors.py --check
 	$(VENV) crates/formats/tests/compare_with_gguf_py.py $(SMOLLM2) $(GEMMA3)
 	$(VENV) scripts/check_packed.py --model smollm2
 	$(VENV) scripts/agree_tokens.py

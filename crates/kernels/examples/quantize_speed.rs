@@ -1,0 +1,20 @@
+//! How fast quantising is, on one thread: million weights per second for each type.
+use std::time::Instant;
+
+use alight_kernels::{Isa, WeightType, quantize_row};
+
+fn main() {
+    let mut state = 1u64;
+    let x: Vec<f32> = (0..1 << 20)
+        .map(|_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((state >> 40) as f32 / (1u64 << 24) as f32 - 0.5) * 0.1
+        })
+        .collect();
+    for ty in WeightType::ALL {
+        let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
+        let began = Instant::now();
+        quantize_row(Isa::best(), ty, &x, &mut blocks);
+        println!("{ty}: {:.0}", x.len() as f64 / 1e6 / began.elapsed().as_secs_f64());
+    }
+}

@@ -1,0 +1,322 @@
+//! Q4_K, Q5_K and Q6_K: 256 weights in groups, whose scales (and offsets) are integers too.
+//!
+//! What is minimised is the squared error, each weight's error counting in proportion to the size of
+//! the weight (plus the group's typical one): large weights meet large activations no more often than
+//! others, but they are the few that carry a group. First each group gets the best real scale and
+//! offset that a search over starting scales finds, each corrected by least squares; then the scales are
+//! rounded to the integers that the format has, and each group chooses among the neighbours of these
+//! the pair that is best for what it is rounded to.
+
+//!
+//! Sums run in 16 lanes which are added in one order, so that every tier has the same bits; the tiers
+//! are this source compiled for their instructions.
+
+use crate::half::{f16_to_f32, f32_to_f16};
+
+/// Partial sums.
+const LANES: usize = 16;
+
+/// Starting scales: from the one that spans the group exactly, this many to each side.
+const STARTS: i32 = 10;
+/// Errors that are worth a closer look, as a multiple of the least so far.
+const CLOSE: f32 = 1.1;
+/// Between two of them, in steps of the integers.
+const STEP: f32 = 0.1;
+
+/// How much an error of each weight counts.
+#[inline(always)]
+fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
+    let typical = (sum(|i| x[i] * x[i], N) / N as f32).sqrt();
+    x.map(|x| typical + x.abs())
+}
+
+/// Of `term` 0 to `n` − 1, a multiple of [`LANES`].
+#[inline(always)]
+fn sum(term: impl Fn(usize) -> f32, n: usize) -> f32 {
+    let mut lanes = [0.0f32; LANES];
+    for start in (0..n).step_by(LANES) {
+        for (l, lane) in lanes.iter_mut().enumerate() {
+            *lane += term(start + l);
+        }
+    }
+    total(lanes)
+}
+
+#[inline(always)]
+fn total(lanes: [f32; LANES]) -> f32 {
+    let half: [f32; 8] = std::array::from_fn(|l| lanes[l] + lanes[l + 8]);
+    let quarter: [f32; 4] = std::array::from_fn(|l| half[l] + half[l + 4]);
+    (quarter[0] + quarter[2]) + (quarter[1] + quarter[3])
+}
+
+/// The nearest integer to a value between −2²² and 2²², ties to even: beyond 1.5 · 2²³ an f32 has no
+/// fraction.
+#[inline(always)]
+fn round(value: f32) -> f32 {
+    const SHIFT: f32 = 12_582_912.0;
+    (value + SHIFT) - SHIFT
+}
+
+/// The nearest integer from `least` to `most`; `least` of NaN.
+#[inline(always)]
+fn within(value: f32, least: f32, most: f32) -> f32 {
+    let value = if value > least { value } else { least };
+    round(if value < most { value } else { most })
+}
+
+#[inline(always)]
+fn nearest(value: f32, most: f32) -> f32 {
+    within(value, 0.0, most)
+}
+
+/// Σ w·(x − (d·q − m))², with the best q of 0 to `most`.
+#[inline(always)]
+fn error_of<const N: usize>(x: &[f32; N], w: &[f32; N], d: f32, m: f32, most: f32) -> f32 {
+    let id = if d > 0.0 { 1.0 / d } else { 0.0 };
+    let term = |i: usize| {
+        let q = nearest((x[i] + m) * id, most);
+        let e = x[i] - (d * q - m);
+        w[i] * e * e
+    };
+    sum(term, N)
+}
+
+/// The scale d and the offset m, neither negative, for which x ≈ d·q − m with q of 0 to `most`.
+#[inline(always)]
+fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f32) {
+    let low = x.iter().fold(0.0f32, |low, &x| low.min(x));
+    let high = x.iter().fold(low, |high, &x| high.max(x));
+    if high <= low {
+        return (0.0, -low);
+    }
+    let sw = sum(|i| w[i], N);
+    let (sx, sxx) = (sum(|i| w[i] * x[i], N), sum(|i| w[i] * x[i] * x[i], N));
+    let mut best = ((high - low) / most, -low);
+    let mut least = error_of(x, w, best.0, best.1, most);
+    for start in -STARTS..=STARTS {
+        // Integers for a scale, then the scale and the offset for the integers.
+        let id = (most + STEP * start as f32) / (high - low);
+        let q: [f32; N] = std::array::from_fn(|i| nearest((x[i] - low) * id, most));
+        let sq = sum(|i| w[i] * q[i], N);
+        let sqq = sum(|i| w[i] * q[i] * q[i], N);
+        let sxq = sum(|i| w[i] * x[i] * q[i], N);
+        let determinant = sw * sqq - sq * sq;
+        if determinant <= 0.0 {
+            continue;
+        }
+        let mut d = (sw * sxq - sx * sq) / determinant;
+        let mut m = (sq * sxq - sqq * sx) / determinant;
+        if m < 0.0 {
+            // The offset cannot be on that side: without it, then.
+            (d, m) = (sxq / sqq, 0.0);
+        }
+        if !(d.is_finite() && d > 0.0) {
+            continue;
+        }
+        // The error with these integers; with the best ones for the new scale it is a little less.
+        let bound =
+            sxx - 2.0 * d * sxq + 2.0 * m * sx + d * d * sqq - 2.0 * d * m * sq + m * m * sw;
+        if bound > CLOSE * least {
+            continue;
+        }
+        let error = error_of(x, w, d, m, most);
+        if error < least {
+            (least, best) = (error, (d, m));
+        }
+    }
+    best
+}
+
+/// What a block with 8 groups of 32 is made of.
+struct Affine {
+    /// f16 bits: of the scales and of the offsets.
+    d: u16,
+    dmin: u16,
+    /// 6 bits each.
+    scales: [u8; 8],
+    mins: [u8; 8],
+    /// 0 to `most`.
+    q: [[u8; 32]; 8],
+}
+
+#[inline(always)]
+fn affine(x: &[f32], most: u8) -> Affine {
+    let most = f32::from(most);
+    let (mut groups, mut weights) = ([[0.0f32; 32]; 8], [[0.0f32; 32]; 8]);
+    let mut fits = [(0.0, 0.0); 8];
+    for g in 0..8 {
+        groups[g].copy_from_slice(&x[32 * g..][..32]);
+        weights[g] = importance(&groups[g]);
+        fits[g] = fit_affine(&groups[g], &weights[g], most);
+    }
+    let largest = |of: fn(&(f32, f32)) -> f32| fits.iter().map(of).fold(0.0f32, f32::max);
+    // As stored, since that is what they are multiplied with.
+    let d = f32_to_f16(largest(|fit| fit.0) / 63.0);
+    let dmin = f32_to_f16(largest(|fit| fit.1) / 63.0);
+    let (unit, unit_min) = (f16_to_f32(d), f16_to_f32(dmin));
+    let mut block = Affine { d, dmin, scales: [0; 8], mins: [0; 8], q: [[0; 32]; 8] };
+    for g in 0..8 {
+        let (x, w) = (&groups[g], &weights[g]);
+        let of = |value: f32, unit: f32| if unit > 0.0 { nearest(value / unit, 63.0) } else { 0.0 };
+        let (scale, min) = (of(fits[g].0, unit), of(fits[g].1, unit_min));
+        let mut best = (scale, min);
+        let mut least = f32::INFINITY;
+        for s in [scale, scale - 1.0, scale + 1.0] {
+            for m in [min, min - 1.0, min + 1.0] {
+                if !(0.0..=63.0).contains(&s) || !(0.0..=63.0).contains(&m) {
+                    continue;
+                }
+                let error = error_of(x, w, unit * s, unit_min * m, most);
+                if error < least {
+                    (least, best) = (error, (s, m));
+                }
+            }
+        }
+        (block.scales[g], block.mins[g]) = (best.0 as u8, best.1 as u8);
+        let (d, m) = (unit * best.0, unit_min * best.1);
+        let id = if d > 0.0 { 1.0 / d } else { 0.0 };
+        block.q[g] = x.map(|x| nearest((x + m) * id, most) as u8);
+    }
+    block
+}
+
+impl Affine {
+    /// The 16 bytes of scales: d, dmin, and 8 pairs of 6 bits, of which the upper two bits of the last
+    /// four pairs are above the first four.
+    #[inline(always)]
+    fn put_scales(&self, out: &mut [u8]) {
+        out[..2].copy_from_slice(&self.d.to_le_bytes());
+        out[2..4].copy_from_slice(&self.dmin.to_le_bytes());
+        for g in 0..4 {
+            out[4 + g] = self.scales[g] | (self.scales[g + 4] >> 4) << 6;
+            out[8 + g] = self.mins[g] | (self.mins[g + 4] >> 4) << 6;
+            out[12 + g] = (self.scales[g + 4] & 15) | (self.mins[g + 4] & 15) << 4;
+        }
+    }
+
+    /// 32 bytes for two groups: the low four bits of the first are the low halves.
+    #[inline(always)]
+    fn put_nibbles(&self, out: &mut [u8]) {
+        for (pair, out) in self.q.chunks_exact(2).zip(out.chunks_exact_mut(32)) {
+            for (i, out) in out.iter_mut().enumerate() {
+                *out = (pair[0][i] & 15) | (pair[1][i] & 15) << 4;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) fn q4_k(x: &[f32], out: &mut [u8]) {
+    let block = affine(x, 15);
+    block.put_scales(out);
+    block.put_nibbles(&mut out[16..144]);
+}
+
+#[inline(always)]
+pub(super) fn q5_k(x: &[f32], out: &mut [u8]) {
+    let block = affine(x, 31);
+    block.put_scales(out);
+    for i in 0..32 {
+        out[16 + i] = (0..8).fold(0, |bits, g| bits | (block.q[g][i] >> 4) << g);
+    }
+    block.put_nibbles(&mut out[48..176]);
+}
+
+/// Integers of Q6_K.
+const LEAST: f32 = -32.0;
+const MOST: f32 = 31.0;
+
+#[inline(always)]
+fn signed(value: f32) -> f32 {
+    within(value, LEAST, MOST)
+}
+
+/// Σ w·(x − d·q)², with the best q of −32 to 31. The scale may be negative.
+#[inline(always)]
+fn error_signed(x: &[f32; 16], w: &[f32; 16], d: f32) -> f32 {
+    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let term = |i: usize| {
+        let e = x[i] - d * signed(x[i] * id);
+        w[i] * e * e
+    };
+    sum(term, 16)
+}
+
+/// The scale for which x ≈ d·q.
+#[inline(always)]
+fn fit_signed(x: &[f32; 16], w: &[f32; 16]) -> f32 {
+    let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
+    if far == 0.0 {
+        return 0.0;
+    }
+    let sxx = sum(|i| w[i] * x[i] * x[i], 16);
+    let mut best = far / LEAST;
+    let mut least = error_signed(x, w, best);
+    for start in -STARTS..=STARTS {
+        let id = (LEAST + STEP * start as f32) / far;
+        let q: [f32; 16] = std::array::from_fn(|i| signed(x[i] * id));
+        let sxq = sum(|i| w[i] * x[i] * q[i], 16);
+        let sqq = sum(|i| w[i] * q[i] * q[i], 16);
+        let d = sxq / sqq;
+        if !(d.is_finite() && d != 0.0) || sxx - d * sxq > CLOSE * least {
+            continue;
+        }
+        let error = error_signed(x, w, d);
+        if error < least {
+            (least, best) = (error, d);
+        }
+    }
+    best
+}
+
+#[inline(always)]
+pub(super) fn q6_k(x: &[f32], out: &mut [u8]) {
+    let (mut groups, mut weights) = ([[0.0f32; 16]; 16], [[0.0f32; 16]; 16]);
+    let mut fits = [0.0f32; 16];
+    for g in 0..16 {
+        groups[g].copy_from_slice(&x[16 * g..][..16]);
+        // In proportion to the weights' squares: with 64 values the small ones are well served.
+        weights[g] = groups[g].map(|x| x * x + f32::MIN_POSITIVE);
+        fits[g] = fit_signed(&groups[g], &weights[g]);
+    }
+    let far = fits.iter().fold(0.0f32, |far, &d| if d.abs() > far.abs() { d } else { far });
+    let d = f32_to_f16(far / -128.0);
+    let unit = f16_to_f32(d);
+    let mut q = [[0i32; 16]; 16];
+    let mut scales = [0i8; 16];
+    for g in 0..16 {
+        if unit == 0.0 {
+            break;
+        }
+        let scale = (fits[g] / unit).round().clamp(-128.0, 127.0);
+        let mut best = (f32::INFINITY, scale);
+        for s in [scale, scale - 1.0, scale + 1.0] {
+            if (-128.0..=127.0).contains(&s) {
+                let error = error_signed(&groups[g], &weights[g], unit * s);
+                if error < best.0 {
+                    best = (error, s);
+                }
+            }
+        }
+        scales[g] = best.1 as i8;
+        let d = unit * best.1;
+        let id = if d == 0.0 { 0.0 } else { 1.0 / d };
+        q[g] = groups[g].map(|x| signed(x * id) as i32 + 32);
+    }
+    if unit == 0.0 {
+        q = [[32; 16]; 16];
+    }
+    let at = |i: usize| q[i / 16][i % 16] as u8;
+    for half in 0..2 {
+        for l in 0..32 {
+            let [a, b, c, d] = std::array::from_fn(|k| at(128 * half + 32 * k + l));
+            out[64 * half + l] = (a & 15) | (c & 15) << 4;
+            out[64 * half + 32 + l] = (b & 15) | (d & 15) << 4;
+            out[128 + 32 * half + l] = a >> 4 | (b >> 4) << 2 | (c >> 4) << 4 | (d >> 4) << 6;
+        }
+    }
+    for (scale, out) in scales.iter().zip(&mut out[192..208]) {
+        *out = *scale as u8;
+    }
+    out[208..210].copy_from_slice(&d.to_le_bytes());
+}

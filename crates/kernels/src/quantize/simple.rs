@@ -1,0 +1,97 @@
+//! Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1: one scale, or a scale and an offset, for 32 weights.
+//!
+//! Every operation is in f32 and in the reference's order, because its result is to be met bit for
+//! bit: the scale is rounded to f16 only for storing, the integers come of the unrounded one.
+
+use crate::half::f32_to_f16;
+
+/// The reciprocal of a scale; 0 of a block of zeroes.
+#[inline(always)]
+fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+#[inline(always)]
+fn put_f16(out: &mut [u8], value: f32) {
+    out[..2].copy_from_slice(&f32_to_f16(value).to_le_bytes());
+}
+
+/// 32 integers of which the low four bits go to 16 bytes: `j` (low) and `j + 16` (high).
+#[inline(always)]
+fn put_nibbles(out: &mut [u8], q: &[u8; 32]) {
+    for (j, out) in out[..16].iter_mut().enumerate() {
+        *out = (q[j] & 15) | (q[j + 16] << 4);
+    }
+}
+
+/// The fifth bits: bit `i` is that of weight `i`.
+#[inline(always)]
+fn put_fifth(out: &mut [u8], q: &[u8; 32]) {
+    let bits = q.iter().enumerate().fold(0u32, |bits, (i, q)| bits | u32::from(q >> 4 & 1) << i);
+    out[..4].copy_from_slice(&bits.to_le_bytes());
+}
+
+/// The weight that is farthest from zero, the first of several.
+#[inline(always)]
+fn extreme(x: &[f32]) -> f32 {
+    x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far })
+}
+
+/// w = q·d
+#[inline(always)]
+pub(super) fn q8_0(x: &[f32], out: &mut [u8]) {
+    let d = extreme(x).abs() / 127.0;
+    let id = inverse(d);
+    put_f16(out, d);
+    for (x, out) in x.iter().zip(&mut out[2..]) {
+        *out = (x * id).round() as i8 as u8;
+    }
+}
+
+/// w = (q − half)·d. The weight farthest from zero becomes −half exactly.
+#[inline(always)]
+fn symmetric(x: &[f32], half: f32, out: &mut [u8]) -> [u8; 32] {
+    let d = extreme(x) / -half;
+    let id = inverse(d);
+    put_f16(out, d);
+    let most = (2.0 * half - 1.0) as u8;
+    std::array::from_fn(|i| ((x[i] * id + (half + 0.5)) as u8).min(most))
+}
+
+/// w = q·d + m, from the smallest weight to the largest.
+#[inline(always)]
+fn affine(x: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
+    let (low, high) =
+        x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &x| (l.min(x), h.max(x)));
+    let d = (high - low) / f32::from(most);
+    let id = inverse(d);
+    put_f16(out, d);
+    put_f16(&mut out[2..], low);
+    std::array::from_fn(|i| (((x[i] - low) * id + 0.5) as u8).min(most))
+}
+
+#[inline(always)]
+pub(super) fn q4_0(x: &[f32], out: &mut [u8]) {
+    let q = symmetric(x, 8.0, out);
+    put_nibbles(&mut out[2..], &q);
+}
+
+#[inline(always)]
+pub(super) fn q5_0(x: &[f32], out: &mut [u8]) {
+    let q = symmetric(x, 16.0, out);
+    put_fifth(&mut out[2..], &q);
+    put_nibbles(&mut out[6..], &q);
+}
+
+#[inline(always)]
+pub(super) fn q4_1(x: &[f32], out: &mut [u8]) {
+    let q = affine(x, 15, out);
+    put_nibbles(&mut out[4..], &q);
+}
+
+#[inline(always)]
+pub(super) fn q5_1(x: &[f32], out: &mut [u8]) {
+    let q = affine(x, 31, out);
+    put_fifth(&mut out[4..], &q);
+    put_nibbles(&mut out[8..], &q);
+}
