@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod ggml;
 pub mod gguf;
 pub mod packed;
 pub mod recognise;

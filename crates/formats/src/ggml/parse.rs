@@ -1,0 +1,271 @@
+//! Bytes into a checked [`Ggml`].
+//!
+//! Time and memory are linear in what was read: tokens, of which the file has to be able to hold as
+//! many as it announces, and tensors. Data is stepped over.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::vocabulary::{Token, Vocabulary};
+use super::{
+    ALIGNMENT, Era, Ggml, GgmlError, Hparams, MAX_LAYERS, MAX_NAME, MAX_TENSORS, MAX_VOCAB, Magic,
+    Place, TensorInfo,
+};
+use crate::text::shown;
+
+/// The name of the first tensor that every converter writes.
+const FIRST: &[u8] = b"tok_embeddings.weight";
+
+/// Whether a file that begins with `head` is for [`parse`], be it to be refused by name.
+pub fn is_legacy(head: &[u8]) -> bool {
+    matches!(head.first_chunk(), Some(b"lmgg" | b"fmgg" | b"tjgg" | b"algg" | b"nsgg"))
+        || matches!(head.first_chunk(), Some(b"ggml" | b"ggmf" | b"ggjt" | b"ggla" | b"ggsn"))
+}
+
+/// Reads and checks the header, the vocabulary and all descriptions of tensors.
+///
+/// `file` is the whole file, usually a map of it: data of tensors is not touched.
+///
+/// # Errors
+/// Every way in which they can be wrong, see [`GgmlError`]. Never panics.
+pub fn parse(file: &[u8]) -> Result<Ggml<'_>, GgmlError> {
+    let mut reader = Reader { file, pos: 0 };
+    let (magic, version, era) = magic(&mut reader)?;
+    let hparams = hparams(&mut reader)?;
+    let vocabulary = vocabulary(&mut reader, &hparams, magic != Magic::Ggml)?;
+    let tensors_start = reader.pos;
+    let (tensors, names) = tensors(&mut reader, magic == Magic::Ggjt, era)?;
+    Ok(Ggml { magic, version, era, hparams, vocabulary, tensors_start, tensors, names })
+}
+
+/// A reading position; every step is checked against the bytes that are left.
+struct Reader<'a> {
+    file: &'a [u8],
+    /// At most the length of `file`.
+    pos: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn left(&self) -> u64 {
+        self.file.len() as u64 - self.pos
+    }
+
+    /// The next `len` bytes.
+    fn take<P: FnOnce() -> Place>(
+        &mut self,
+        len: u64,
+        what: &'static str,
+        place: P,
+    ) -> Result<&'a [u8], GgmlError> {
+        let available = self.left();
+        if len > available {
+            let (at, needed) = (self.pos, len);
+            return Err(GgmlError::Truncated { place: place(), what, at, needed, available });
+        }
+        let start = self.pos as usize;
+        self.pos += len;
+        Ok(&self.file[start..self.pos as usize])
+    }
+
+    fn array<const N: usize, P: FnOnce() -> Place>(
+        &mut self,
+        what: &'static str,
+        place: P,
+    ) -> Result<[u8; N], GgmlError> {
+        let bytes = self.take(N as u64, what, place)?;
+        // As long as was asked for.
+        Ok(bytes.first_chunk().copied().unwrap_or([0; N]))
+    }
+
+    fn u32<P: FnOnce() -> Place>(
+        &mut self,
+        what: &'static str,
+        place: P,
+    ) -> Result<u32, GgmlError> {
+        self.array(what, place).map(u32::from_le_bytes)
+    }
+
+    fn i32<P: FnOnce() -> Place>(
+        &mut self,
+        what: &'static str,
+        place: P,
+    ) -> Result<i32, GgmlError> {
+        self.array(what, place).map(i32::from_le_bytes)
+    }
+}
+
+/// The magic, the version, and what they say of the blocks.
+fn magic(reader: &mut Reader<'_>) -> Result<(Magic, Option<u32>, Era), GgmlError> {
+    let found = reader.array("magic", || Place::Header)?;
+    let magic = match &found {
+        b"lmgg" => return Ok((Magic::Ggml, None, Era::Pairs)),
+        b"fmgg" => Magic::Ggmf,
+        b"tjgg" => Magic::Ggjt,
+        b"algg" => return Err(GgmlError::Lora),
+        b"nsgg" => return Err(GgmlError::Session),
+        b"ggml" => return Err(GgmlError::BigEndian { magic: "ggml" }),
+        b"ggmf" => return Err(GgmlError::BigEndian { magic: "ggmf" }),
+        b"ggjt" => return Err(GgmlError::BigEndian { magic: "ggjt" }),
+        b"ggla" => return Err(GgmlError::BigEndian { magic: "ggla" }),
+        b"ggsn" => return Err(GgmlError::BigEndian { magic: "ggsn" }),
+        _ => return Err(GgmlError::BadMagic { found }),
+    };
+    let version = reader.u32("version", || Place::Header)?;
+    let era = match (magic, version) {
+        (_, 1) => Era::Pairs,
+        (Magic::Ggjt, 2) => Era::Halves,
+        (Magic::Ggjt, 3) => Era::Current,
+        _ => {
+            let expected = if magic == Magic::Ggjt { "1, 2 or 3" } else { "1" };
+            return Err(GgmlError::Version { magic, found: version, expected });
+        }
+    };
+    Ok((magic, Some(version), era))
+}
+
+/// The seven numbers.
+fn hparams(reader: &mut Reader<'_>) -> Result<Hparams, GgmlError> {
+    let mut number = |what, min: i32, max: i32| {
+        let found = reader.i32(what, || Place::Header)?;
+        match u32::try_from(found) {
+            Ok(number) if (min..=max).contains(&found) => Ok(number),
+            _ => Err(GgmlError::Hparam { what, found, min, max }),
+        }
+    };
+    let n_vocab = number("n_vocab", 1, MAX_VOCAB)?;
+    let n_embd = number("n_embd", 1, i32::MAX)?;
+    let n_mult = number("n_mult", 1, i32::MAX)?;
+    let n_head = number("n_head", 1, i32::MAX)?;
+    let n_layer = number("n_layer", 1, MAX_LAYERS)?;
+    if !n_embd.is_multiple_of(n_head) {
+        return Err(GgmlError::Heads { n_head, n_embd });
+    }
+    // The quotient of two such numbers.
+    let n_rot = number("n_rot", 1, (n_embd / n_head) as i32)?;
+    let ftype = number("ftype", 0, i32::MAX)?;
+    Ok(Hparams { n_vocab, n_embd, n_mult, n_head, n_layer, n_rot, ftype })
+}
+
+/// The tokens, with scores if the file has any.
+fn vocabulary<'a>(
+    reader: &mut Reader<'a>,
+    hparams: &Hparams,
+    scored: bool,
+) -> Result<Vocabulary<'a>, GgmlError> {
+    let count = hparams.n_vocab;
+    let limit = reader.left() / if scored { 8 } else { 4 };
+    // One less, for the file that leaves out the last.
+    if u64::from(count) > limit + 1 {
+        return Err(GgmlError::TokenCount { found: count, limit });
+    }
+    // The file could hold them. Still, room for many is only taken when they turn up.
+    let mut tokens = Vec::with_capacity(count.min(4096) as usize);
+    for index in 0..count {
+        let place = || Place::Token(index);
+        if index + 1 == count && tensors_begin(&reader.file[reader.pos as usize..]) {
+            break;
+        }
+        let len = reader.u32("length", place)?;
+        let text = reader.take(u64::from(len), "text", place)?;
+        let score = if scored { f32::from_le_bytes(reader.array("score", place)?) } else { 0.0 };
+        tokens.push(Token { text, score });
+    }
+    Ok(Vocabulary { tokens, scored, announced: count })
+}
+
+/// Whether `bytes` are the description of the first tensor: two dimensions, its length of name, and
+/// after type and extents its name. GPT4All's files have that in the place of the last token.
+fn tensors_begin(bytes: &[u8]) -> bool {
+    let Some((head, rest)) = bytes.split_first_chunk::<20>() else { return false };
+    let len = (FIRST.len() as u32).to_le_bytes();
+    head[..4] == 2_u32.to_le_bytes() && head[4..8] == len && rest.starts_with(FIRST)
+}
+
+type Tensors<'a> = (Vec<TensorInfo<'a>>, HashMap<&'a str, u32>);
+
+/// All tensors up to the end of the file.
+fn tensors<'a>(reader: &mut Reader<'a>, padded: bool, era: Era) -> Result<Tensors<'a>, GgmlError> {
+    let mut tensors: Vec<TensorInfo<'a>> = Vec::new();
+    let mut names = HashMap::new();
+    while reader.left() > 0 {
+        let index = tensors.len();
+        if index == MAX_TENSORS {
+            return Err(GgmlError::TensorCount { limit: MAX_TENSORS });
+        }
+        let tensor = tensor(reader, index, padded, era)?;
+        match names.entry(tensor.name) {
+            Entry::Vacant(free) => free.insert(index as u32),
+            Entry::Occupied(first) => {
+                let (name, first) = (tensor.name.into(), *first.get() as usize);
+                return Err(GgmlError::DuplicateTensor { name, first, second: index });
+            }
+        };
+        tensors.push(tensor);
+    }
+    Ok((tensors, names))
+}
+
+/// One tensor; steps over its data.
+fn tensor<'a>(
+    reader: &mut Reader<'a>,
+    index: usize,
+    padded: bool,
+    era: Era,
+) -> Result<TensorInfo<'a>, GgmlError> {
+    let place = || Place::TensorNumber(index);
+    let dims = reader.i32("number of dimensions", place)?;
+    if !(1..=2).contains(&dims) {
+        return Err(GgmlError::Dimensions { place: place(), found: dims });
+    }
+    let name_len = reader.i32("length of the name", place)?;
+    let len = u32::try_from(name_len).ok().filter(|len| (1..=MAX_NAME).contains(len));
+    let Some(len) = len else {
+        return Err(GgmlError::NameLength { place: place(), found: name_len, limit: MAX_NAME });
+    };
+    let type_id = reader.i32("type", place)?;
+    let mut ne = [1; 2];
+    for (index, extent) in ne.iter_mut().enumerate().take(dims as usize) {
+        let found = reader.i32("dimension", place)?;
+        match u64::try_from(found) {
+            Ok(number) if number > 0 => *extent = number,
+            _ => return Err(GgmlError::Dimension { place: place(), index, found }),
+        }
+    }
+    let name = name(reader.take(u64::from(len), "name", place)?, place)?;
+
+    let place = || Place::Tensor(name.into());
+    let ty =
+        era.type_of(type_id).map_err(|reason| GgmlError::TensorType { place: place(), reason })?;
+    if dims == 1 && ty != super::LegacyType::F32 {
+        return Err(GgmlError::VectorType { place: place(), found: ty });
+    }
+    // `type_of` has found that the era has the type.
+    let (block, block_bytes) = era.block(ty).unwrap_or((1, 1));
+    if !ne[0].is_multiple_of(block) {
+        return Err(GgmlError::PartialBlock { place: place(), found: ne[0], block, ty });
+    }
+    let nbytes = (ne[0] / block)
+        .checked_mul(block_bytes)
+        .and_then(|row| row.checked_mul(ne[1]))
+        .filter(|bytes| i64::try_from(*bytes).is_ok())
+        .ok_or_else(|| GgmlError::ShapeOverflow { place: place(), ne })?;
+    if padded {
+        let padding = reader.pos.next_multiple_of(ALIGNMENT) - reader.pos;
+        reader.take(padding, "padding", place)?;
+    }
+    let offset = reader.pos;
+    reader.take(nbytes, "data", place)?;
+    Ok(TensorInfo { name, n_dims: dims as u32, ne, ty, offset, nbytes })
+}
+
+/// A name: UTF-8, no zero byte.
+fn name(bytes: &[u8], place: impl Fn() -> Place) -> Result<&str, GgmlError> {
+    if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
+        return Err(GgmlError::NulInName { place: place(), text: shown(bytes).into(), at });
+    }
+    std::str::from_utf8(bytes).map_err(|error| GgmlError::NotUtf8 {
+        place: place(),
+        text: shown(bytes).into(),
+        at: error.valid_up_to(),
+    })
+}
