@@ -16,6 +16,7 @@ pub mod ggml;
 pub mod gguf;
 pub mod packed;
 pub mod recognise;
+pub mod safetensors;
 pub mod split;
 mod text;
 pub mod types;

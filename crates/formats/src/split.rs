@@ -34,20 +34,25 @@ impl<'a> ShardName<'a> {
     /// Takes a file name (without its folder) apart. `None` if it is not the name of a shard:
     /// exactly as [`ShardName::file_name`] would write it.
     pub fn parse(file_name: &'a str) -> Option<ShardName<'a>> {
-        let stem = file_name.strip_suffix(".gguf")?;
-        let (rest, count) = stem.rsplit_once("-of-")?;
-        let (prefix, no) = rest.rsplit_once('-')?;
-        let (no, count) = (number(no)?, number(count)?);
-        if prefix.is_empty() || no == 0 || no > count || count > MAX_SHARDS {
-            return None;
-        }
-        Some(ShardName { prefix, no: no - 1, count })
+        let (prefix, no, count) = numbered(file_name.strip_suffix(".gguf")?)?;
+        Some(ShardName { prefix, no, count })
     }
 
     /// The file name of shard `no` (from 0).
     pub fn file_name(&self, no: u64) -> String {
         format!("{}-{:05}-of-{:05}.gguf", self.prefix, no + 1, self.count)
     }
+}
+
+/// Prefix, number (from 0) and count of a shard's name without its ending, as all formats write it.
+pub(crate) fn numbered(stem: &str) -> Option<(&str, u64, u64)> {
+    let (rest, count) = stem.rsplit_once("-of-")?;
+    let (prefix, no) = rest.rsplit_once('-')?;
+    let (no, count) = (number(no)?, number(count)?);
+    if prefix.is_empty() || no == 0 || no > count || count > MAX_SHARDS {
+        return None;
+    }
+    Some((prefix, no - 1, count))
 }
 
 /// Five digits.

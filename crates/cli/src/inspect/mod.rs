@@ -10,6 +10,7 @@ mod cached;
 mod gguf;
 mod listing;
 mod parts;
+mod safetensors;
 mod summary;
 
 use std::io::{BufWriter, Write, stdout};
@@ -73,6 +74,8 @@ fn list(source: &Source) -> anyhow::Result<Listing> {
     let path = source.paths[0].display();
     let what = source.format.describe();
     match source.format {
+        Format::SafeTensors => safetensors::list(&source.paths),
+        Format::SafeTensorsIndex => safetensors::list_index(&source.paths),
         // A format plugs in here:
         // Format::TorchZip => torch::list(&source.paths),
         // Format::LegacyGgml => ggml::list(&source.paths),
@@ -100,7 +103,6 @@ fn map(path: &Path) -> anyhow::Result<Map> {
 }
 
 /// What a parser said of the bytes of `map`, with the file's name if it is an error.
-#[allow(dead_code)] // until the first format plugs in
 fn parsed<T, E>(map: &Map, result: Result<T, E>) -> anyhow::Result<T>
 where
     E: std::error::Error + Send + Sync + 'static,

@@ -1,0 +1,123 @@
+//! safetensors: one file, or all files of a model by its index or by their names.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use alight_formats::safetensors::{
+    self, Catalog, Index, Placed, SafeTensors, Shard, ShardName, merge,
+};
+use alight_pages::Map;
+use anyhow::{Context, anyhow};
+use serde_json::Value;
+
+use super::listing::{File, Listing, ShapeOrder, Tensor};
+use super::{map, parsed};
+use crate::open;
+use crate::source::file_name;
+
+/// Reads a file, or all safetensors files of a folder that has no index.
+pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
+    let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    if names.len() > 1 {
+        safetensors::whole(&names).with_context(|| {
+            let folder = folder(&paths[0]).display();
+            format!("'{folder}' has no index of its safetensors files")
+        })?;
+    }
+    let mut listing = read(paths, None)?;
+    if let ([name], Some(shard)) = (names.as_slice(), ShardName::parse(names[0])) {
+        listing.notes.push(format!("{name} is one of the {} files of a model", shard.count));
+    }
+    Ok(listing)
+}
+
+/// Reads an index, and the files that it names.
+pub fn list_index(paths: &[PathBuf]) -> anyhow::Result<Listing> {
+    let path = &paths[0];
+    if let Some(other) = paths.get(1) {
+        return Err(anyhow!(
+            "'{}' is a folder with several models: give the index of one, '{}' or '{}'",
+            folder(path).display(),
+            path.display(),
+            other.display()
+        ));
+    }
+    let of_index = map(path)?;
+    let index = parsed(&of_index, safetensors::parse_index(of_index.bytes()))?;
+    let shards: Vec<PathBuf> =
+        index.files.iter().map(|name| path.with_file_name(name.as_ref())).collect();
+    for shard in &shards {
+        open::check_path(shard)
+            .with_context(|| format!("'{}' names {} files", path.display(), shards.len()))?;
+    }
+    read(&shards, Some((path, &index)))
+}
+
+fn folder(path: &Path) -> &Path {
+    path.parent().unwrap_or(path)
+}
+
+/// Reads files that are one model, the one of `index` if there is one.
+fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result<Listing> {
+    let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<Map>>>()?;
+    // In a block: what is read borrows from the maps, which the listing takes.
+    let (tensors, metadata, data) = {
+        let headers = maps
+            .iter()
+            .map(|map| parsed(map, safetensors::parse(map.bytes())))
+            .collect::<anyhow::Result<Vec<SafeTensors<'_>>>>()?;
+        let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
+        let shards: Vec<Shard<'_, '_>> =
+            names.iter().zip(&headers).map(|(name, file)| Shard { name, file }).collect();
+        let named = index.map_or(paths[0].as_path(), |(path, _)| path);
+        let catalog = merge(index.map(|(_, index)| index), &shards)
+            .with_context(|| format!("'{}'", named.display()))?;
+        let data: Vec<_> = headers.iter().map(|h| h.data_start..h.data_end).collect();
+        (tensors(&catalog), metadata(&headers), data)
+    };
+    let bytes = tensors.iter().map(Tensor::bytes).fold(0, u64::saturating_add);
+    let said = index.and_then(|(_, index)| index.total_size).filter(|said| *said != bytes);
+    let notes = said.map(|said| {
+        format!("the index says that all tensors together have {said} bytes; they have {bytes}")
+    });
+    Ok(Listing {
+        format: "safetensors",
+        described: match (paths.len(), index) {
+            (1, None) => "safetensors".to_owned(),
+            (n, None) => format!("safetensors, {n} files, without an index"),
+            (n, Some(_)) => format!("safetensors, {n} files by their index"),
+        },
+        order: ShapeOrder::OutermostFirst,
+        files: maps
+            .into_iter()
+            .zip(data)
+            .map(|(map, data)| File { map, about: String::new(), header_bytes: data.start, data })
+            .collect(),
+        metadata,
+        tensors,
+        notes: notes.into_iter().collect(),
+    })
+}
+
+fn tensors(catalog: &Catalog<'_, '_>) -> Vec<Tensor> {
+    let tensor = |placed: &Placed<'_, '_>| Tensor {
+        name: placed.tensor.name.as_ref().to_owned(),
+        ty: placed.tensor.dtype.name(),
+        shape: placed.tensor.shape.clone(),
+        file: placed.shard,
+        range: placed.tensor.range.clone(),
+    };
+    catalog.tensors.iter().map(tensor).collect()
+}
+
+/// The metadata of all files. Each has its own, which mostly says the same.
+fn metadata(headers: &[SafeTensors<'_>]) -> Vec<(String, Value)> {
+    let mut seen = HashSet::new();
+    headers
+        .iter()
+        .flat_map(|header| &header.metadata)
+        .filter(|entry| seen.insert(*entry))
+        .map(|(key, value)| (key.as_ref().to_owned(), Value::from(value.as_ref())))
+        .collect()
+}

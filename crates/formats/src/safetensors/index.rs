@@ -1,0 +1,341 @@
+//! Models in several safetensors files ("shards").
+//!
+//! `model.safetensors.index.json` says in which file each tensor is:
+//!
+//! ```text
+//! {"metadata": {"total_size": 123}, "weight_map": {"name": "model-00001-of-00002.safetensors", …}}
+//! ```
+//!
+//! Every shard is a whole safetensors file, and no tensor is split. A shard is named by a plain file
+//! name that ends in `.safetensors` and stands beside the index, so no index can make us open
+//! something elsewhere, another index, or itself.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::de::{self, IgnoredAny, MapAccess, Visitor};
+use thiserror::Error;
+
+use super::json::{Context, Entries, JsonError, Place, Strings, Text, refuse};
+use super::{MAX_TENSORS, SafeTensors, Tensor};
+use crate::text::shown;
+
+/// Most shards.
+pub const MAX_SHARDS: usize = 65_535;
+
+/// What a shard's name ends in.
+const ENDING: &str = ".safetensors";
+
+/// Why an index, or shards, do not make a model. Messages name shards by their file names.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+#[allow(missing_docs)] // fields are what their messages say
+pub enum IndexError {
+    #[error("index: {0}")]
+    Json(#[from] JsonError),
+
+    #[error(
+        "tensor {}: its file is called {}, expected a plain name that ends in \"{ENDING}\"",
+        shown(.tensor.as_bytes()), shown(.file.as_bytes())
+    )]
+    FileName { tensor: Box<str>, file: Box<str> },
+
+    #[error("the index names no tensor")]
+    Empty,
+
+    #[error("the index names {found} files, expected at most {MAX_SHARDS}")]
+    TooManyShards { found: usize },
+
+    #[error("{} is one of {count} files of a model, and {} is missing", shown(.present.as_bytes()), shown(.missing.as_bytes()))]
+    MissingShard { present: Box<str>, missing: Box<str>, count: u64 },
+
+    #[error("{} and {} are not files of one model", shown(.first.as_bytes()), shown(.second.as_bytes()))]
+    Unrelated { first: Box<str>, second: Box<str> },
+
+    #[error("{} is named by the index, but was not given", shown(.shard.as_bytes()))]
+    NotGiven { shard: Box<str> },
+
+    #[error("{} is not named by the index", shown(.shard.as_bytes()))]
+    NotNamed { shard: Box<str> },
+
+    #[error(
+        "tensor {} is not in {}, where the index says it is",
+        shown(.tensor.as_bytes()), shown(.shard.as_bytes())
+    )]
+    MissingTensor { tensor: Box<str>, shard: Box<str> },
+
+    #[error(
+        "tensor {} is in {}, but the index does not name it",
+        shown(.tensor.as_bytes()), shown(.shard.as_bytes())
+    )]
+    Orphan { tensor: Box<str>, shard: Box<str> },
+
+    #[error(
+        "tensor {} is in two files, {} and {}",
+        shown(.tensor.as_bytes()), shown(.first.as_bytes()), shown(.second.as_bytes())
+    )]
+    DuplicateTensor { tensor: Box<str>, first: Box<str>, second: Box<str> },
+}
+
+/// An index that has been checked.
+#[derive(Clone, Debug)]
+pub struct Index<'a> {
+    /// Bytes of all tensors, as the index has it; `None` if it does not say, or not by a whole number.
+    /// Writers disagree on what they count, so this is no more than a hint.
+    pub total_size: Option<u64>,
+    /// The file names of the shards, sorted, each once.
+    pub files: Vec<Cow<'a, str>>,
+    /// Tensors and the number of the file that holds them, sorted by name.
+    pub weight_map: Vec<(Cow<'a, str>, usize)>,
+}
+
+/// Reads an index.
+///
+/// # Errors
+/// It is not JSON of that form, or names a file that is not a plain name of a safetensors file.
+pub fn parse_index(bytes: &[u8]) -> Result<Index<'_>, IndexError> {
+    let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    let (total_size, map) = Context::<IndexError>::read(bytes, |context, json| {
+        de::Deserializer::deserialize_any(json, Root { context })
+    })?;
+    if let Some((tensor, file)) = map.iter().find(|(_, file)| !is_plain(file)) {
+        let (tensor, file) = (tensor.as_ref().into(), file.as_ref().into());
+        return Err(IndexError::FileName { tensor, file });
+    }
+    let mut files: Vec<Cow<'_, str>> = map.iter().map(|(_, file)| file.clone()).collect();
+    files.sort_unstable();
+    files.dedup();
+    match files.len() {
+        0 => return Err(IndexError::Empty),
+        1..=MAX_SHARDS => {}
+        found => return Err(IndexError::TooManyShards { found }),
+    }
+    let number = |file: &Cow<'_, str>| files.binary_search(file).unwrap_or(0);
+    let mut weight_map: Vec<(Cow<'_, str>, usize)> =
+        map.into_iter().map(|(tensor, file)| (tensor, number(&file))).collect();
+    weight_map.sort_unstable();
+    Ok(Index { total_size, files, weight_map })
+}
+
+/// Whether a shard may have this name: what no system takes for more than a file in the folder.
+fn is_plain(name: &str) -> bool {
+    name.len() > ENDING.len()
+        && name.ends_with(ENDING)
+        && !name.contains(|c: char| matches!(c, '/' | '\\' | ':') || c.is_control())
+}
+
+/// Visitor of the whole index.
+struct Root<'c> {
+    context: &'c Context<IndexError>,
+}
+
+impl Root<'_> {
+    fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
+        let (place, expected) = (Place::Root, "an object");
+        self.context.fail(JsonError::Kind { place, found, expected })
+    }
+}
+
+impl<'a> Visitor<'a> for Root<'_> {
+    type Value = (Option<u64>, Entries<'a>);
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let context = self.context;
+        let (mut total_size, mut weight_map) = (None, None);
+        let root = || Place::Root;
+        while let Some(key) = map.next_key_seed(Text { context, place: &root })? {
+            let again = match key.as_ref() {
+                "weight_map" => {
+                    let (name, most) = ("weight_map", MAX_TENSORS);
+                    let entries = map.next_value_seed(Strings { context, name, most })?;
+                    weight_map.replace(entries).is_some()
+                }
+                "metadata" => total_size.replace(map.next_value::<Metadata>()?.0).is_some(),
+                _ => {
+                    map.next_value::<IgnoredAny>()?;
+                    false
+                }
+            };
+            if again {
+                let (place, key) = (Place::Root, key.as_ref().into());
+                return context.fail(JsonError::DuplicateKey { place, key });
+            }
+        }
+        match weight_map {
+            Some(weight_map) => Ok((total_size.flatten(), weight_map)),
+            None => {
+                let (place, field) = (Place::Root, "weight_map");
+                context.fail(JsonError::MissingField { place, field })
+            }
+        }
+    }
+    refuse! { null bool number string array }
+}
+
+/// Of the metadata, only the total, and only if it is what it should be: nothing depends on it.
+struct Metadata(Option<u64>);
+
+impl<'a> de::Deserialize<'a> for Metadata {
+    fn deserialize<D: de::Deserializer<'a>>(value: D) -> Result<Metadata, D::Error> {
+        struct Object;
+        impl<'a> Visitor<'a> for Object {
+            type Value = Metadata;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Metadata, A::Error> {
+                let mut total = None;
+                while let Some(key) = map.next_key::<Cow<'a, str>>()? {
+                    if key == "total_size" {
+                        total = map.next_value::<serde_json::Number>()?.as_u64();
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(Metadata(total))
+            }
+        }
+        value.deserialize_map(Object)
+    }
+}
+
+/// The name of a shard of a model without an index: `<prefix>-00001-of-00003.safetensors`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardName<'a> {
+    /// What stands before the numbers.
+    pub prefix: &'a str,
+    /// Which shard, from 0 (the name counts from 1).
+    pub no: u64,
+    /// Of how many.
+    pub count: u64,
+}
+
+impl<'a> ShardName<'a> {
+    /// Takes a file name (without its folder) apart. `None` if it is not the name of a shard.
+    pub fn parse(file_name: &'a str) -> Option<ShardName<'a>> {
+        let (prefix, no, count) = crate::split::numbered(file_name.strip_suffix(ENDING)?)?;
+        Some(ShardName { prefix, no, count })
+    }
+
+    /// The file name of shard `no` (from 0).
+    pub fn file_name(&self, no: u64) -> String {
+        format!("{}-{:05}-of-{:05}{ENDING}", self.prefix, no + 1, self.count)
+    }
+}
+
+/// Whether these files, all that there are in a folder, are one model by their names: one file, or every
+/// shard of one.
+///
+/// # Errors
+/// Shards of one model of which one is missing, or files that do not belong together.
+pub fn whole(names: &[&str]) -> Result<(), IndexError> {
+    let Some((first, others)) = names.split_first() else { return Err(IndexError::Empty) };
+    let name = ShardName::parse(first);
+    for other in others {
+        let related = name.zip(ShardName::parse(other));
+        if related.is_none_or(|(a, b)| (a.prefix, a.count) != (b.prefix, b.count)) {
+            let (first, second) = (Box::from(*first), Box::from(*other));
+            return Err(IndexError::Unrelated { first, second });
+        }
+    }
+    let Some(name) = name else { return Ok(()) };
+    let missing = (0..name.count).map(|no| name.file_name(no)).find(|n| !names.contains(&&**n));
+    match missing {
+        None => Ok(()),
+        Some(missing) => Err(IndexError::MissingShard {
+            present: Box::from(*first),
+            missing: missing.into(),
+            count: name.count,
+        }),
+    }
+}
+
+/// One shard: its file name and its header.
+#[derive(Clone, Copy, Debug)]
+pub struct Shard<'s, 'a> {
+    /// File name, without folder.
+    pub name: &'s str,
+    /// Header.
+    pub file: &'s SafeTensors<'a>,
+}
+
+/// The tensors of all shards.
+#[derive(Clone, Debug, Default)]
+pub struct Catalog<'s, 'a> {
+    /// The tensors, shard by shard, each shard in the order of its data.
+    pub tensors: Vec<Placed<'s, 'a>>,
+    index: HashMap<&'s str, usize>,
+}
+
+/// A tensor and the shard that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed<'s, 'a> {
+    /// Position of the shard among those given to [`merge`].
+    pub shard: usize,
+    /// The tensor; its range is in that shard's file.
+    pub tensor: &'s Tensor<'a>,
+}
+
+impl<'s, 'a> Catalog<'s, 'a> {
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Option<&Placed<'s, 'a>> {
+        self.index.get(name).and_then(|index| self.tensors.get(*index))
+    }
+}
+
+/// Makes one catalog of a model's files: checked against each other and, if there is one, against the
+/// index, of which `shards` are then all the files, in any order.
+///
+/// # Errors
+/// A file too many or too few, a tensor that two of them hold, that is not where the index says, or that
+/// the index does not name.
+pub fn merge<'s, 'a>(
+    index: Option<&Index<'_>>,
+    shards: &[Shard<'s, 'a>],
+) -> Result<Catalog<'s, 'a>, IndexError> {
+    let mut catalog = Catalog::default();
+    for (shard, Shard { name, file }) in shards.iter().enumerate() {
+        for tensor in &file.tensors {
+            let position = catalog.tensors.len();
+            if let Some(other) = catalog.index.insert(tensor.name.as_ref(), position) {
+                return Err(IndexError::DuplicateTensor {
+                    tensor: tensor.name.as_ref().into(),
+                    first: shards[catalog.tensors[other].shard].name.into(),
+                    second: (*name).into(),
+                });
+            }
+            catalog.tensors.push(Placed { shard, tensor });
+        }
+    }
+    let Some(index) = index else { return Ok(catalog) };
+    let by_name: HashMap<&str, usize> =
+        shards.iter().enumerate().map(|(at, shard)| (shard.name, at)).collect();
+    if let Some(shard) = index.files.iter().find(|file| !by_name.contains_key(file.as_ref())) {
+        return Err(IndexError::NotGiven { shard: shard.as_ref().into() });
+    }
+    let named = |name: &str| index.files.iter().any(|file| file == name);
+    if let Some(shard) = shards.iter().find(|shard| !named(shard.name)) {
+        return Err(IndexError::NotNamed { shard: shard.name.into() });
+    }
+    for (tensor, file) in &index.weight_map {
+        let file = index.files[*file].as_ref();
+        let placed = catalog.get(tensor).filter(|placed| shards[placed.shard].name == file);
+        if placed.is_none() {
+            let (tensor, shard) = (tensor.as_ref().into(), file.into());
+            return Err(IndexError::MissingTensor { tensor, shard });
+        }
+    }
+    // Each of the index is in the catalog, so there is one more only if one is not in the index.
+    let known =
+        |name: &str| index.weight_map.binary_search_by(|(n, _)| n.as_ref().cmp(name)).is_ok();
+    match catalog.tensors.iter().find(|placed| !known(&placed.tensor.name)) {
+        None => Ok(catalog),
+        Some(orphan) => Err(IndexError::Orphan {
+            tensor: orphan.tensor.name.as_ref().into(),
+            shard: shards[orphan.shard].name.into(),
+        }),
+    }
+}

@@ -1,0 +1,107 @@
+//! safetensors, and the index of a model in several such files.
+//!
+//! ```text
+//! u64 N | N bytes of JSON, from '{', padded with spaces | data
+//! {"__metadata__": {"key": "text", …}, "name": {"dtype": "F16", "shape": [3, 5], "data_offsets": [b, e]}, …}
+//! ```
+//!
+//! The format is described in the README of <https://github.com/huggingface/safetensors>, of which the
+//! limits and rules here are (100 MB of header, no hole, no overlap, nothing behind the last tensor).
+//! What [`parse`] guarantees: names are unique; tensors lie one behind the other, from the end of the
+//! header to the end of the file, each as long as its shape and dtype say. Nothing is said about
+//! alignment: data may begin at any byte, so who computes in place has to look.
+//!
+//! What that README leaves open is read strictly: a key that is there twice, a field that it does not
+//! name and a number that is not a whole one are errors. Types of less than a byte (`F4`) and complex
+//! numbers are refused as unknown.
+//!
+//! Only the header is read, once, without a tree of it in memory.
+
+mod dtype;
+mod error;
+mod index;
+mod json;
+mod parse;
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+pub use dtype::Dtype;
+pub use error::SafeTensorsError;
+pub use index::{Catalog, Index, IndexError, Placed, Shard, ShardName, merge, parse_index, whole};
+pub use json::{JsonError, Place};
+pub use parse::parse;
+
+/// Longest header in bytes: the format's own limit.
+pub const MAX_HEADER: u64 = 100_000_000;
+/// Most dimensions of a tensor. The format has no limit; no library that writes it goes beyond this.
+pub const MAX_RANK: usize = 64;
+/// Most tensors of a file, and of a model in several.
+pub const MAX_TENSORS: usize = 1 << 20;
+/// Most entries of the metadata.
+pub const MAX_METADATA: usize = 1 << 16;
+
+/// A header that has been checked. Borrows from the bytes it was read from, but for text with escapes.
+#[derive(Clone, Debug)]
+pub struct SafeTensors<'a> {
+    /// Bytes before the data, with the eight that say how long the header is.
+    pub data_start: u64,
+    /// Where the last tensor ends, which is the length of the file.
+    pub data_end: u64,
+    /// `__metadata__`: key and text, in the order of the file.
+    pub metadata: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    /// The tensors, in the order of their data.
+    pub tensors: Vec<Tensor<'a>>,
+    /// Indices into `tensors`, by name.
+    by_name: Vec<u32>,
+}
+
+/// One tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor<'a> {
+    /// Its name, unique in the file. May be empty.
+    pub name: Cow<'a, str>,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Extents, outermost first: a matrix of 3 rows and 5 columns is `[3, 5]`. Empty: one element. Any
+    /// of them may be 0.
+    pub shape: Vec<u64>,
+    /// Where its data is, in bytes from the start of the file.
+    pub range: Range<u64>,
+}
+
+impl Tensor<'_> {
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        // The parser has checked that this does not overflow.
+        self.shape.iter().product()
+    }
+
+    /// Bytes of data.
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
+    pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
+        let (start, end) = (self.range.start.try_into().ok()?, self.range.end.try_into().ok()?);
+        file.get::<Range<usize>>(start..end)
+    }
+}
+
+impl<'a> SafeTensors<'a> {
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor<'a>> {
+        let found = self.by_name.binary_search_by(|&at| self.name(at).cmp(name)).ok()?;
+        self.tensors.get(self.by_name[found] as usize)
+    }
+
+    /// The text of a key of the metadata.
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.metadata.iter().find(|(found, _)| found == key).map(|(_, value)| value.as_ref())
+    }
+
+    fn name(&self, at: u32) -> &str {
+        self.tensors.get(at as usize).map_or("", |tensor| tensor.name.as_ref())
+    }
+}
