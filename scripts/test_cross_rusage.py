@@ -34,8 +34,20 @@ class Checks:
         self.failed = self.passed = 0
 
     def run(self, *words: str, given: bytes = b"") -> subprocess.CompletedProcess:
-        return subprocess.run([*self.start, *words], input=given, capture_output=True, timeout=SECONDS,
-                              env=self.environment)
+        """Of files, not pipes: what wine leaves in the background keeps those open. Status None: it did not end."""
+        with tempfile.TemporaryFile() as into, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            into.write(given)
+            into.seek(0)
+            child = subprocess.Popen([*self.start, *words], stdin=into, stdout=out, stderr=err, env=self.environment)
+            try:
+                status = child.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+                status = None
+            for file in (out, err):
+                file.seek(0)
+            return subprocess.CompletedProcess(words, status, out.read(), err.read())
 
     def check(self, what: str, holds: bool, seen: object = None) -> None:
         self.passed, self.failed = self.passed + holds, self.failed + (not holds)
@@ -63,14 +75,22 @@ class Checks:
         self.check("the report is in the file then", report.startswith(b"RL: took "), report)
         done = self.run("--json", *shell("exit 3"))
         lines = done.stderr.splitlines()
-        told = json.loads(lines[-1]) if lines else {}
-        self.check("JSON is one line and parses", len(lines) == 1 and told["rusage"] == 1, done.stderr)
+        told = self.parsed(done)
+        self.check("JSON is one line and parses", len(lines) == 1 and told.get("rusage") == 1, done.stderr)
         self.check("JSON has the status", told and told["runs"][0]["exit_code"] == 3, told)
         self.check("JSON has the time", told and told["runs"][0]["wall_us"] > 0, told)
         done = self.run("--json", "-n", "3", "-w", "0", "--vs", " ".join(shell("exit")), *shell("exit"))
-        told = json.loads(done.stderr.splitlines()[-1])
-        self.check("runs and pairs are counted", len(told["runs"]) == 3 and told["versus"][0]["wall_ratio"]["pairs"] == 3,
-                   told)
+        told = self.parsed(done)
+        self.check("runs are counted", len(told.get("runs", [])) == 3, told)
+        self.check("and pairs", told and told["versus"][0]["wall_ratio"]["pairs"] == 3, told)
+
+    @staticmethod
+    def parsed(done: subprocess.CompletedProcess) -> dict:
+        """The JSON of a report; nothing if there is none."""
+        try:
+            return json.loads(done.stderr.splitlines()[-1])
+        except (IndexError, ValueError):
+            return {}
 
     # qemu makes of vfork a fork, so that what a child cannot execute is told by its status alone.
     emulated = False
@@ -91,16 +111,16 @@ def test_linux(program: Path, qemu: str) -> Checks:
         checks.check(f"signal {signal} of the command ends the wrapper", done.returncode == -signal, done)
         checks.check("and there is a report", b"RL: took " in done.stderr, done.stderr)
     done = checks.run("--json", "sh", "-c", "kill -9 $$")
-    told = json.loads(done.stderr.splitlines()[-1])["runs"][0]
-    checks.check("JSON has the signal", told["signal"] == 9 and told["exit_code"] is None, told)
+    told = checks.parsed(done).get("runs", [{}])[0]
+    checks.check("JSON has the signal", told.get("signal") == 9 and told["exit_code"] is None, told)
     done = checks.run("sh", "-c", "(sleep 0.05; exit 4) & wait $!")
     checks.check("a command that forks", done.returncode == 4, done)
     done = checks.run("--tree", "sleep", "0.1")
     checks.check("--tree has a line", b"RL: whole tree peaked at " in done.stderr, done.stderr)
     Path("cold").write_bytes(bytes(1 << 16))
     done = checks.run("--json", "--cold", "cold", "true")
-    told = done.stderr.splitlines()[-1:]
-    proven = done.returncode == 0 and json.loads(told[0])["runs"][0]["evicted"][0]["cached_after_bytes"] == 0
+    told = checks.parsed(done)
+    proven = done.returncode == 0 and told and told["runs"][0]["evicted"][0]["cached_after_bytes"] == 0
     # On tmpfs nothing can be evicted.
     checks.check("--cold proves it or refuses", proven or done.returncode == 125, done)
     return checks
@@ -110,7 +130,9 @@ def test_windows(program: Path, wine: str, prefix: Path) -> Checks:
     """Windows: wine's own cmd.exe is what is run."""
     checks = Checks([wine, str(program)], {"WINEPREFIX": str(prefix), "WINEDEBUG": "-all"})
     print("(wine takes a minute the first time)", flush=True)
-    subprocess.run([wine, str(program), "--version"], env=checks.environment, capture_output=True, timeout=5 * SECONDS)
+    for _ in range(3):
+        if checks.run("--version").returncode == 0:
+            break
     Path("plain.exe").write_text("no program\n")
     checks.all_systems(lambda line: ["cmd", "/c", line], b"\r\n", ".\\plain.exe")
     # (What filters standard input is an empty shell in wine; the command line itself reads it.)
