@@ -1,0 +1,199 @@
+//! Torch's files (`.pth`, `.pt`, `pytorch_model.bin`), as `torch.save` has written them since 1.6.
+//!
+//! ```text
+//! zip, every entry stored, ZIP64 where needed:
+//!   <root>/data.pkl      a pickle: nested dictionaries, tensors in them
+//!   <root>/version       "3"
+//!   <root>/byteorder     "little"                       since torch 2.1
+//!   <root>/data/<key>    the bytes of one storage; a tensor is a stretch of one
+//!   <root>/.data/…, <root>/.format_version, …           nothing that matters here
+//! ```
+//!
+//! [`parse`] reads the zip's directory and local headers and the pickle, and touches no tensor. The
+//! pickle is a program for a machine with a stack, whose only dangerous instructions are "find this
+//! name" and "call what you found"; here names are looked up in a table of some thirty ([`pickle`]),
+//! and what is called is one of five functions written below. Nothing is executed, nothing is
+//! imported, and there is no other, more trusting way to fall back to.
+//!
+//! What it guarantees: entries are stored plainly under one root, lie one behind the other without
+//! overlap and are described alike by both of their headers; names of tensors are unique; every
+//! tensor is contiguous and lies inside its storage, and the storage is exactly as long as its record.
+//! Several tensors may share bytes, as tied weights do. Time is linear in the lengths of directory
+//! and pickle, both of which have limits; memory is proportional to them.
+//!
+//! Not checked: the CRC-32 of records, which torch itself can be told not to compute
+//! (`torch.serialization.set_crc32_options`).
+//!
+//! Facts from: torch/serialization.py, torch/_utils.py, torch/_tensor.py, caffe2/serialize/
+//! inline_container.cc and its miniz; APPNOTE.TXT for zip; Python's pickletools for opcodes.
+
+mod error;
+mod globals;
+mod names;
+mod opcodes;
+pub mod pickle;
+mod rebuild;
+mod values;
+pub mod zip;
+
+use std::ops::Range;
+
+pub use error::{PickleError, TorchError, ZipError};
+pub use globals::Dtype;
+pub use zip::Zip;
+
+/// Longest `data.pkl` in bytes. A model of 100,000 tensors has one of 15 MB.
+pub const MAX_PICKLE: u64 = 32 << 20;
+/// Most dimensions of a tensor, as in torch.
+pub const MAX_DIMS: usize = 64;
+/// Newest version of the container that is read: torch's own limit.
+pub const MAX_VERSION: u64 = 10;
+
+/// What a file holds. Borrows from the bytes it was read from.
+#[derive(Clone, Debug)]
+pub struct Torch<'a> {
+    /// The folder inside the zip under which everything stands.
+    pub root: &'a str,
+    /// Version of the container, 1 to [`MAX_VERSION`].
+    pub version: u64,
+    /// The tensors, in the order of the dictionaries.
+    pub tensors: Vec<TensorInfo>,
+    /// Names, and values that are not tensors: numbers, text, booleans, nothing. Those in lists and
+    /// tuples are left out.
+    pub scalars: Vec<(Box<str>, Scalar<'a>)>,
+    /// How many storages the tensors use; see [`TensorInfo::storage`].
+    pub storages: usize,
+    /// Places among the tensors, in the order of their names.
+    by_name: Vec<u32>,
+}
+
+/// One tensor of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Its keys from the outermost dictionary inward, joined by dots; places in lists are numbers.
+    /// Unique in the file.
+    pub name: Box<str>,
+    /// Type of the elements, little-endian.
+    pub dtype: Dtype,
+    /// Extents, outermost first. Empty for a scalar; an extent may be 0.
+    pub shape: Box<[u64]>,
+    /// Where its data begins, in bytes from the start of the file. Usually a multiple of 64, never
+    /// certainly so.
+    pub offset: u64,
+    /// Bytes of data; `offset + nbytes` is at most the length of the file.
+    pub nbytes: u64,
+    /// Number of its storage, below [`Torch::storages`]: equal for tensors that may share bytes.
+    pub storage: u32,
+}
+
+/// A value that is not a tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)] // they are what they are called
+pub enum Scalar<'a> {
+    None,
+    Bool(bool),
+    Int(i64),
+    Float(f64),
+    Str(&'a str),
+}
+
+impl TensorInfo {
+    /// Number of elements.
+    pub fn elements(&self) -> u64 {
+        // The parser has checked that this does not overflow.
+        self.shape.iter().product()
+    }
+
+    /// Where the data lies in the file.
+    pub fn range(&self) -> Range<usize> {
+        self.offset as usize..(self.offset + self.nbytes) as usize
+    }
+
+    /// The data, out of the bytes of the file; `None` if these are not the bytes that were parsed.
+    pub fn data<'f>(&self, file: &'f [u8]) -> Option<&'f [u8]> {
+        file.get(self.range())
+    }
+}
+
+impl Torch<'_> {
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        let named = |index: &u32| self.tensors[*index as usize].name.as_ref().cmp(name);
+        let place = self.by_name.binary_search_by(named).ok()?;
+        self.tensors.get(self.by_name[place] as usize)
+    }
+}
+
+/// How torch's files began before 1.6: a pickled magic number.
+const OLD_MAGIC: [u8; 11] = [10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+
+/// True if `bytes` begin as some file of torch's does, readable or not: the caller who wonders what
+/// a file is may hand it to [`parse`] for tensors or for the reason why there are none. A zip of
+/// another kind begins so, too.
+pub fn looks_like(bytes: &[u8]) -> bool {
+    bytes.starts_with(b"PK\x03\x04") || refuse_old(bytes).is_err()
+}
+
+/// Reads directory and pickle of a whole file.
+///
+/// # Errors
+/// One for every way in which such a file can be wrong; see [`TorchError`].
+pub fn parse(bytes: &[u8]) -> Result<Torch<'_>, TorchError> {
+    refuse_old(bytes)?;
+    if !bytes.starts_with(b"PK\x03\x04") {
+        return Err(TorchError::NotTorch { found: bytes[..bytes.len().min(8)].into() });
+    }
+    let zip = Zip::parse(bytes)?;
+    let version = version(&zip, bytes)?;
+    if zip.get("constants.pkl").is_some() {
+        return Err(TorchError::TorchScript);
+    }
+    if let Some(order) = zip.get("byteorder") {
+        let found = order.data(bytes);
+        if found != b"little" {
+            return Err(TorchError::ByteOrder { found: found[..found.len().min(32)].into() });
+        }
+    }
+    let record = zip.get("data.pkl").ok_or(TorchError::NoPickle)?;
+    if record.size > MAX_PICKLE {
+        return Err(TorchError::PickleTooLarge { found: record.size, limit: MAX_PICKLE });
+    }
+    let read = pickle::load(record.data(bytes), &zip)?;
+    let found = names::walk(&read, record.size)?;
+    Ok(Torch {
+        root: zip.root,
+        version,
+        tensors: found.tensors,
+        scalars: found.scalars,
+        storages: read.storages.len(),
+        by_name: found.by_name,
+    })
+}
+
+fn version(zip: &Zip<'_>, bytes: &[u8]) -> Result<u64, TorchError> {
+    // torch has always written one; the older name is TorchScript's first.
+    let record = zip.get("version").or_else(|| zip.get(".data/version"));
+    let text = record.ok_or(TorchError::NoVersion)?.data(bytes);
+    let wrong = || TorchError::Version { found: text[..text.len().min(32)].into() };
+    if text.len() > 32 {
+        return Err(wrong());
+    }
+    let number = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());
+    number.filter(|n| (1..=MAX_VERSION).contains(n)).ok_or_else(wrong)
+}
+
+/// Files of other times that have tensors in them, but not where a map could use them.
+fn refuse_old(bytes: &[u8]) -> Result<(), TorchError> {
+    let head = &bytes[..bytes.len().min(64)];
+    if head.first() == Some(&0x80) && head.get(1).is_some_and(|protocol| *protocol <= 5) {
+        return Err(match head.windows(OLD_MAGIC.len()).any(|at| at == OLD_MAGIC) {
+            true => TorchError::BeforeZip,
+            false => TorchError::BarePickle,
+        });
+    }
+    // torch 0.1.0 to 0.1.9 wrote a tar.
+    if bytes.get(257..262) == Some(b"ustar") && head.starts_with(b"sys_info\0") {
+        return Err(TorchError::BeforeZip);
+    }
+    Ok(())
+}

@@ -1,0 +1,245 @@
+//! From nested dictionaries to names: keys joined by dots, every tensor checked against its storage.
+
+use std::collections::HashSet;
+
+use super::error::TorchError;
+use super::values::{Read, Tensor, Value};
+use super::{Scalar, TensorInfo};
+
+/// Deepest nesting of dictionaries, lists and tuples.
+pub(super) const MAX_DEPTH: usize = 32;
+/// Longest name in bytes.
+pub(super) const MAX_NAME: usize = 1024;
+
+/// Most bytes that names and shapes may take: so many for each byte of the pickle, and never more than
+/// the other. Honest files stay far below; what reaches it refers to the same containers again and
+/// again.
+const PER_BYTE: u64 = 32;
+const MAX_BYTES: u64 = 256 << 20;
+
+/// What was found under names.
+#[derive(Default)]
+pub(super) struct Found<'a> {
+    pub(super) tensors: Vec<TensorInfo>,
+    pub(super) scalars: Vec<(Box<str>, Scalar<'a>)>,
+    /// Places among the tensors, in the order of their names.
+    pub(super) by_name: Vec<u32>,
+}
+
+/// Everything that `read` holds; `pickle` is the length of what it was read from.
+pub(super) fn walk<'a>(read: &Read<'a>, pickle: u64) -> Result<Found<'a>, TorchError> {
+    let Value::Dict(root) = read.root else {
+        return Err(TorchError::NotADict { found: read.root.kind() });
+    };
+    let limit = pickle.saturating_mul(PER_BYTE).saturating_add(4096).min(MAX_BYTES);
+    let mut walk = Walk {
+        read,
+        name: String::new(),
+        path: Vec::new(),
+        found: Found::default(),
+        pickle,
+        limit,
+        left: limit,
+    };
+    walk.dict(root)?;
+    let Found { tensors, scalars, .. } = walk.found;
+    let name = |index: u32| &*tensors[index as usize].name;
+    let mut by_name: Vec<u32> = (0..tensors.len() as u32).collect();
+    by_name.sort_unstable_by_key(|index| name(*index));
+    if let Some(pair) = by_name.windows(2).find(|pair| name(pair[0]) == name(pair[1])) {
+        return Err(TorchError::DuplicateName { name: name(pair[0]).into() });
+    }
+    Ok(Found { tensors, scalars, by_name })
+}
+
+struct Walk<'r, 'a> {
+    read: &'r Read<'a>,
+    /// The name of where we are.
+    name: String,
+    /// The containers that we are in.
+    path: Vec<(bool, u32)>,
+    found: Found<'a>,
+    pickle: u64,
+    limit: u64,
+    /// How much is left of the limit. A visit counts as a byte.
+    left: u64,
+}
+
+impl<'a> Walk<'_, 'a> {
+    fn dict(&mut self, place: u32) -> Result<(), TorchError> {
+        self.enter((true, place))?;
+        let items = &self.read.dicts[place as usize];
+        let mut keys = HashSet::with_capacity(items.len());
+        for (key, value) in items {
+            self.spend(1)?;
+            let number;
+            let (part, new) = match key {
+                Value::Str("") if !holds(value) => continue,
+                Value::Str("") => return Err(self.key("empty")),
+                Value::Str(text) => (*text, keys.insert(Key::Text(text))),
+                Value::Int(n) => {
+                    number = n.to_string();
+                    (&*number, keys.insert(Key::Number(*n)))
+                }
+                _ if !holds(value) => continue,
+                other => return Err(self.key(other.kind())),
+            };
+            let from = self.name.len();
+            self.push(part, new)?;
+            self.value(value, true)?;
+            self.name.truncate(from);
+        }
+        self.path.pop();
+        Ok(())
+    }
+
+    fn list(&mut self, place: u32) -> Result<(), TorchError> {
+        self.enter((false, place))?;
+        for (index, value) in self.read.lists[place as usize].iter().enumerate() {
+            self.spend(1)?;
+            if holds(value) {
+                let from = self.name.len();
+                self.push(&index.to_string(), true)?;
+                self.value(value, false)?;
+                self.name.truncate(from);
+            }
+        }
+        self.path.pop();
+        Ok(())
+    }
+
+    fn value(&mut self, value: &Value<'a>, keep: bool) -> Result<(), TorchError> {
+        let scalar = match *value {
+            Value::Dict(place) => return self.dict(place),
+            Value::List(place) | Value::Tuple(place) => return self.list(place),
+            Value::Tensor(place) => {
+                let tensor = self.tensor(&self.read.tensors[place as usize])?;
+                self.spend((64 + 8 * tensor.shape.len() + tensor.name.len()) as u64)?;
+                self.found.tensors.push(tensor);
+                return Ok(());
+            }
+            Value::None => Scalar::None,
+            Value::Bool(value) => Scalar::Bool(value),
+            Value::Int(value) => Scalar::Int(value),
+            Value::Float(value) => Scalar::Float(value),
+            Value::Str(value) => Scalar::Str(value),
+            Value::BigInt | Value::Set | Value::Global(_) | Value::Storage(_) => return Ok(()),
+        };
+        if keep {
+            self.spend(32 + self.name.len() as u64)?;
+            self.found.scalars.push((self.name(), scalar));
+        }
+        Ok(())
+    }
+
+    /// Goes into a container, if we are not in it already and not too deep.
+    fn enter(&mut self, container: (bool, u32)) -> Result<(), TorchError> {
+        if self.path.contains(&container) {
+            return Err(TorchError::Recursive { name: self.name() });
+        }
+        if self.path.len() == MAX_DEPTH {
+            return Err(TorchError::TooDeep { name: self.name(), limit: MAX_DEPTH });
+        }
+        self.path.push(container);
+        self.spend(1)
+    }
+
+    /// Adds a part to the name; `new` is whether no other entry of the container has it.
+    fn push(&mut self, part: &str, new: bool) -> Result<(), TorchError> {
+        if self.name.len() + 1 + part.len() > MAX_NAME {
+            return Err(TorchError::NameLength { name: self.name(), limit: MAX_NAME });
+        }
+        if self.path.len() > 1 {
+            self.name.push('.');
+        }
+        self.name.push_str(part);
+        if !new {
+            return Err(TorchError::DuplicateName { name: self.name() });
+        }
+        Ok(())
+    }
+
+    fn spend(&mut self, cost: u64) -> Result<(), TorchError> {
+        let over = TorchError::TooManyNames { pickle: self.pickle, limit: self.limit };
+        self.left = self.left.checked_sub(cost).ok_or(over)?;
+        Ok(())
+    }
+
+    fn key(&self, found: &'static str) -> TorchError {
+        TorchError::Key { name: self.name(), found }
+    }
+
+    fn name(&self) -> Box<str> {
+        self.name.as_str().into()
+    }
+
+    /// A tensor under the name of where we are.
+    fn tensor(&self, tensor: &Tensor) -> Result<TensorInfo, TorchError> {
+        let storage = &self.read.storages[tensor.storage as usize];
+        let numbers = |tuple: u32| -> Box<[u64]> {
+            let values = self.read.lists[tuple as usize].iter();
+            values.map(|value| if let Value::Int(n) = value { *n as u64 } else { 0 }).collect()
+        };
+        let (shape, strides) = (numbers(tensor.shape), numbers(tensor.strides));
+        let size = tensor.dtype.bytes();
+        let limit = i64::MAX as u64;
+        // With an extent of 0 the others are still not to overflow: who multiplies them later may
+        // do so in another order.
+        let all = shape.iter().filter(|n| **n != 0).try_fold(size, |product, extent| {
+            product.checked_mul(*extent).filter(|product| *product <= limit)
+        });
+        let Some(all) = all else {
+            return Err(TorchError::ShapeOverflow { name: self.name(), shape });
+        };
+        let empty = shape.contains(&0);
+        let nbytes = if empty { 0 } else { all };
+        if !empty && !contiguous(&shape, &strides) {
+            return Err(TorchError::Strides { name: self.name(), shape, strides });
+        }
+        let start = tensor.start.checked_mul(size).filter(|start| *start <= storage.bytes);
+        let Some(start) = start.filter(|start| nbytes <= storage.bytes - start) else {
+            return Err(TorchError::PastStorage {
+                name: self.name(),
+                key: storage.key.into(),
+                start: tensor.start.saturating_mul(size),
+                nbytes,
+                storage: storage.bytes,
+            });
+        };
+        Ok(TensorInfo {
+            name: self.name(),
+            dtype: tensor.dtype,
+            shape,
+            offset: storage.offset + start,
+            nbytes,
+            storage: tensor.storage,
+        })
+    }
+}
+
+/// Keys of a dictionary; 1 and "1" are two.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    Text(&'a str),
+    Number(i64),
+}
+
+/// True for what can have a tensor in it.
+fn holds(value: &Value<'_>) -> bool {
+    matches!(value, Value::Tensor(_) | Value::Dict(_) | Value::List(_) | Value::Tuple(_))
+}
+
+/// Whether elements lie in the order of their indices, without gaps. The stride of a dimension of
+/// extent 1 says nothing; torch leaves any number there.
+fn contiguous(shape: &[u64], strides: &[u64]) -> bool {
+    let mut expected = 1;
+    for (extent, stride) in shape.iter().zip(strides).rev() {
+        if *extent != 1 {
+            if *stride != expected {
+                return false;
+            }
+            expected *= extent;
+        }
+    }
+    true
+}

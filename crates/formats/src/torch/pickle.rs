@@ -1,0 +1,402 @@
+//! A machine for the pickles of `state_dict()`s: a stack, marks in it, a memo. It has the opcodes
+//! that torch's own pickling (protocol 2) uses for dictionaries of tensors and no others; REDUCE and
+//! NEWOBJ, which call, call what is in [`super::rebuild`] and nothing else.
+//!
+//! Every opcode takes at least a byte of the pickle and a constant number of steps for each value it
+//! moves, so time is linear in the pickle's length. Containers are in one table and are named by
+//! their places in it: a dictionary that contains itself is no cycle in memory, and dropping deep
+//! nesting is no recursion.
+
+use std::collections::HashMap;
+
+use super::error::PickleError;
+use super::globals::Global;
+use super::opcodes;
+use super::values::{Read, Value};
+use super::zip::Zip;
+use crate::text::shown;
+
+/// Most opcodes. A tensor takes about 60.
+pub const MAX_STEPS: usize = 8 << 20;
+/// Most values on the stack. Python puts at most 1000 items of a container there at once, but a tuple
+/// whole.
+pub const MAX_STACK: usize = 1 << 20;
+/// Most marks on the stack at once.
+pub const MAX_MARKS: usize = 256;
+/// Most entries of the memo.
+pub const MAX_MEMO: usize = 4 << 20;
+/// Longest name of a module or of something in it, in bytes.
+pub const MAX_GLOBAL: usize = 256;
+/// Longest integer that is read, in bytes; its value is kept if it fits 64 bits.
+pub const MAX_INTEGER: usize = 64;
+
+/// Runs `pickle`, whose storages are records of `zip`.
+pub(super) fn load<'a>(pickle: &'a [u8], zip: &Zip<'a>) -> Result<Read<'a>, PickleError> {
+    Machine::new(pickle, zip).run()
+}
+
+pub(super) struct Machine<'a, 'z> {
+    bytes: &'a [u8],
+    pos: usize,
+    /// Where the opcode that is being executed stands, and its name.
+    pub(super) at: usize,
+    pub(super) what: &'static str,
+    stack: Vec<Value<'a>>,
+    marks: Vec<usize>,
+    memo: HashMap<u32, Value<'a>>,
+    pub(super) read: Read<'a>,
+    pub(super) zip: &'z Zip<'a>,
+    pub(super) by_key: HashMap<&'a str, u32>,
+}
+
+impl<'a, 'z> Machine<'a, 'z> {
+    fn new(bytes: &'a [u8], zip: &'z Zip<'a>) -> Self {
+        let read = Read {
+            root: Value::None,
+            lists: Vec::new(),
+            dicts: Vec::new(),
+            storages: Vec::new(),
+            tensors: Vec::new(),
+        };
+        Machine {
+            bytes,
+            pos: 0,
+            at: 0,
+            what: "",
+            stack: Vec::new(),
+            marks: Vec::new(),
+            memo: HashMap::new(),
+            read,
+            zip,
+            by_key: HashMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<Read<'a>, PickleError> {
+        for _ in 0..MAX_STEPS {
+            self.at = self.pos;
+            let code = *self.bytes.get(self.pos).ok_or(PickleError::NoStop)?;
+            self.pos += 1;
+            self.what = opcodes::name(code);
+            if code == b'.' {
+                return self.stop();
+            }
+            self.step(code)?;
+            if self.stack.len() > MAX_STACK {
+                return Err(self.limit("values on the stack", MAX_STACK));
+            }
+        }
+        Err(self.limit("opcodes", MAX_STEPS))
+    }
+
+    fn stop(mut self) -> Result<Read<'a>, PickleError> {
+        let left = self.bytes.len() - self.pos;
+        if left != 0 {
+            return Err(PickleError::AfterStop { left });
+        }
+        match self.stack[..] {
+            [root] if self.marks.is_empty() => self.read.root = root,
+            _ => {
+                return Err(PickleError::StackAtStop { at: self.at, found: self.stack.len() });
+            }
+        }
+        Ok(self.read)
+    }
+
+    /// Executes one opcode. In the order of the list of those that are accepted.
+    fn step(&mut self, code: u8) -> Result<(), PickleError> {
+        match code {
+            0x80 => {
+                let [found] = self.take()?;
+                if !(2..=5).contains(&found) {
+                    return Err(PickleError::Protocol { found });
+                }
+            }
+            // A frame says how much a reader may fetch at once; only whether that is there matters.
+            0x95 => {
+                let len = u64::from_le_bytes(self.take()?);
+                if len > (self.bytes.len() - self.pos) as u64 {
+                    return Err(self.truncated());
+                }
+            }
+            b'(' if self.marks.len() == MAX_MARKS => return Err(self.limit("marks", MAX_MARKS)),
+            b'(' => self.marks.push(self.stack.len()),
+            b'c' => {
+                let (module, name) = (self.line()?, self.line()?);
+                let global = Global::find(module, name).ok_or_else(|| PickleError::Global {
+                    name: format!("{module}.{name}").into(),
+                    at: self.at,
+                })?;
+                self.push(Value::Global(global));
+            }
+            b'R' => {
+                let (args, callee) = (self.pop()?, self.pop()?);
+                let made = self.call(callee, args)?;
+                self.push(made);
+            }
+            0x81 => {
+                let (args, class) = (self.pop()?, self.pop()?);
+                let Value::Global(Global::OrderedDict) = class else {
+                    return Err(self.operand(class, "collections.OrderedDict"));
+                };
+                let made = self.call(class, args)?;
+                self.push(made);
+            }
+            b'b' => {
+                // Attributes of a dictionary (torch's _metadata: versions of modules). They are not
+                // among its items, so they go.
+                let (_state, object) = (self.pop()?, self.pop()?);
+                let Value::Dict(_) = object else {
+                    return Err(self.operand(object, "a dictionary"));
+                };
+                self.push(object);
+            }
+            b'Q' => {
+                let id = self.pop()?;
+                let storage = self.storage(id)?;
+                self.push(storage);
+            }
+            b'}' => {
+                let dict = self.dict();
+                self.push(dict);
+            }
+            b']' => {
+                let list = self.list(Vec::new());
+                self.push(Value::List(list));
+            }
+            b')' => self.tuple(0)?,
+            0x8f => self.push(Value::Set),
+            b't' => {
+                let mark = self.mark()?;
+                self.tuple(self.stack.len() - mark)?;
+            }
+            0x85..=0x87 => self.tuple(usize::from(code - 0x84))?,
+            b'a' => {
+                let value = self.pop()?;
+                self.append(self.stack.len(), Some(value))?;
+            }
+            b'e' => {
+                let mark = self.mark()?;
+                self.append(mark, None)?;
+            }
+            b's' => {
+                self.need(3)?;
+                self.set_items(self.stack.len() - 2)?;
+            }
+            b'u' => {
+                let mark = self.mark()?;
+                self.set_items(mark)?;
+            }
+            b'N' => self.push(Value::None),
+            0x88 => self.push(Value::Bool(true)),
+            0x89 => self.push(Value::Bool(false)),
+            b'J' => {
+                let value = i32::from_le_bytes(self.take()?);
+                self.push(Value::Int(value.into()));
+            }
+            b'K' => {
+                let [value] = self.take()?;
+                self.push(Value::Int(value.into()));
+            }
+            b'M' => {
+                let value = u16::from_le_bytes(self.take()?);
+                self.push(Value::Int(value.into()));
+            }
+            b'G' => {
+                let value = f64::from_be_bytes(self.take()?);
+                self.push(Value::Float(value));
+            }
+            0x8a => {
+                let [len] = self.take()?;
+                let value = self.long(len.into())?;
+                self.push(value);
+            }
+            b'X' => {
+                let len = u32::from_le_bytes(self.take()?);
+                let text = self.text(len as usize)?;
+                self.push(Value::Str(text));
+            }
+            b'U' => {
+                let [len] = self.take()?;
+                let text = self.text(len.into())?;
+                self.push(Value::Str(text));
+            }
+            b'q' => {
+                let [index] = self.take()?;
+                self.put(index.into())?;
+            }
+            b'r' => {
+                let index = u32::from_le_bytes(self.take()?);
+                self.put(index)?;
+            }
+            b'h' => {
+                let [index] = self.take()?;
+                self.get(index.into())?;
+            }
+            b'j' => {
+                let index = u32::from_le_bytes(self.take()?);
+                self.get(index)?;
+            }
+            code => return Err(PickleError::Opcode { code, name: self.what, at: self.at }),
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, value: Value<'a>) {
+        self.stack.push(value);
+    }
+
+    /// That so many values are on the stack above the last mark.
+    fn need(&self, count: usize) -> Result<(), PickleError> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        if self.stack.len() - floor < count {
+            return Err(self.underflow());
+        }
+        Ok(())
+    }
+
+    fn pop(&mut self) -> Result<Value<'a>, PickleError> {
+        self.need(1)?;
+        self.stack.pop().ok_or_else(|| self.underflow())
+    }
+
+    /// Takes the last mark away: where the values above it begin.
+    fn mark(&mut self) -> Result<usize, PickleError> {
+        self.marks.pop().ok_or_else(|| self.underflow())
+    }
+
+    fn put(&mut self, index: u32) -> Result<(), PickleError> {
+        let value = self.pop()?;
+        self.push(value);
+        self.memo.insert(index, value);
+        if self.memo.len() > MAX_MEMO {
+            return Err(self.limit("entries of the memo", MAX_MEMO));
+        }
+        Ok(())
+    }
+
+    fn get(&mut self, index: u32) -> Result<(), PickleError> {
+        let value = self.memo.get(&index).copied();
+        self.push(value.ok_or(PickleError::NoMemo { index, at: self.at })?);
+        Ok(())
+    }
+
+    /// The place of a new list or tuple.
+    fn list(&mut self, items: Vec<Value<'a>>) -> u32 {
+        // At most one per opcode, so the number fits.
+        self.read.lists.push(items);
+        (self.read.lists.len() - 1) as u32
+    }
+
+    /// A new dictionary.
+    pub(super) fn dict(&mut self) -> Value<'a> {
+        self.read.dicts.push(Vec::new());
+        Value::Dict((self.read.dicts.len() - 1) as u32)
+    }
+
+    /// The last `count` values as a tuple.
+    fn tuple(&mut self, count: usize) -> Result<(), PickleError> {
+        self.need(count)?;
+        let items = self.stack.split_off(self.stack.len() - count);
+        let tuple = self.list(items);
+        self.push(Value::Tuple(tuple));
+        Ok(())
+    }
+
+    /// Moves what lies on the stack from `from` on, and `value`, into the list below.
+    fn append(&mut self, from: usize, value: Option<Value<'a>>) -> Result<(), PickleError> {
+        let items = self.stack.split_off(from);
+        self.need(1)?;
+        let Some(Value::List(list)) = self.stack.last().copied() else {
+            return Err(self.operand(self.stack[from - 1], "a list"));
+        };
+        self.read.lists[list as usize].extend(items.into_iter().chain(value));
+        Ok(())
+    }
+
+    /// Moves keys and values from `from` on into the dictionary below.
+    fn set_items(&mut self, from: usize) -> Result<(), PickleError> {
+        let items = self.stack.split_off(from);
+        self.need(1)?;
+        let Some(Value::Dict(dict)) = self.stack.last().copied() else {
+            return Err(self.operand(self.stack[from - 1], "a dictionary"));
+        };
+        let (pairs, rest) = items.as_chunks::<2>();
+        if !rest.is_empty() {
+            return Err(self.underflow());
+        }
+        self.read.dicts[dict as usize].extend(pairs.iter().map(|[key, value]| (*key, *value)));
+        Ok(())
+    }
+
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], PickleError> {
+        let chunk = self.bytes[self.pos..].first_chunk::<N>().ok_or_else(|| self.truncated())?;
+        self.pos += N;
+        Ok(*chunk)
+    }
+
+    fn slice(&mut self, len: usize) -> Result<&'a [u8], PickleError> {
+        let (slice, _) =
+            self.bytes[self.pos..].split_at_checked(len).ok_or_else(|| self.truncated())?;
+        self.pos += len;
+        Ok(slice)
+    }
+
+    fn text(&mut self, len: usize) -> Result<&'a str, PickleError> {
+        let bytes = self.slice(len)?;
+        self.utf8(bytes)
+    }
+
+    fn utf8(&self, bytes: &'a [u8]) -> Result<&'a str, PickleError> {
+        std::str::from_utf8(bytes)
+            .map_err(|_| PickleError::NotUtf8 { at: self.at, text: shown(bytes).into() })
+    }
+
+    /// The bytes up to the next newline, which goes too.
+    fn line(&mut self) -> Result<&'a str, PickleError> {
+        let rest = &self.bytes[self.pos..];
+        let window = &rest[..rest.len().min(MAX_GLOBAL + 1)];
+        let Some(len) = window.iter().position(|byte| *byte == b'\n') else {
+            return Err(match window.len() > MAX_GLOBAL {
+                true => self.limit("bytes of a global's name", MAX_GLOBAL),
+                false => self.truncated(),
+            });
+        };
+        self.pos += len + 1;
+        self.utf8(&rest[..len])
+    }
+
+    /// An integer of `len` bytes, two's complement.
+    fn long(&mut self, len: usize) -> Result<Value<'a>, PickleError> {
+        if len > MAX_INTEGER {
+            return Err(PickleError::LongInteger { at: self.at, bytes: len, limit: MAX_INTEGER });
+        }
+        let bytes = self.slice(len)?;
+        let sign = if bytes.last().is_some_and(|byte| *byte >= 0x80) { 0xff } else { 0 };
+        let mut wide = [sign; 8];
+        let (low, high) = bytes.split_at(len.min(8));
+        wide[..low.len()].copy_from_slice(low);
+        // The value is the low 64 bits only if all above repeat their sign.
+        let extended = if wide[7] >= 0x80 { 0xff } else { 0 };
+        Ok(match extended == sign && high.iter().all(|byte| *byte == sign) {
+            true => Value::Int(i64::from_le_bytes(wide)),
+            false => Value::BigInt,
+        })
+    }
+
+    fn truncated(&self) -> PickleError {
+        PickleError::Truncated { what: self.what, at: self.at }
+    }
+
+    fn underflow(&self) -> PickleError {
+        PickleError::Underflow { what: self.what, at: self.at }
+    }
+
+    fn limit(&self, what: &'static str, limit: usize) -> PickleError {
+        PickleError::Limit { what, limit, at: self.at }
+    }
+
+    pub(super) fn operand(&self, found: Value<'_>, expected: &'static str) -> PickleError {
+        PickleError::Operand { what: self.what, at: self.at, found: found.kind(), expected }
+    }
+}

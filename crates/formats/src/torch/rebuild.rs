@@ -1,0 +1,207 @@
+//! What a pickle may call: the dictionary, four functions that describe a tensor, and the reference
+//! to a storage. Written from what the functions of the same names in torch/_utils.py do.
+
+use super::MAX_DIMS;
+use super::error::PickleError;
+use super::globals::{Dtype, Global};
+use super::pickle::Machine;
+use super::values::{Storage, Tensor, Value};
+
+impl<'a> Machine<'a, '_> {
+    /// What `callee` makes of the tuple `args`.
+    pub(super) fn call(
+        &mut self,
+        callee: Value<'a>,
+        args: Value<'a>,
+    ) -> Result<Value<'a>, PickleError> {
+        let Value::Global(global) = callee else {
+            return Err(self.operand(callee, "a function that rebuilds a tensor"));
+        };
+        let args = self.items(args, "a tuple of arguments")?;
+        match global {
+            Global::OrderedDict => self.ordered_dict(args),
+            Global::FromType => self.typed(args),
+            _ => self.rebuild(global, args),
+        }
+    }
+
+    /// The place of a tuple.
+    fn items(&self, value: Value<'a>, expected: &'static str) -> Result<u32, PickleError> {
+        match value {
+            Value::Tuple(place) => Ok(place),
+            _ => Err(self.operand(value, expected)),
+        }
+    }
+
+    /// The values of the tuple or list at `place`.
+    fn at(&self, place: u32) -> &[Value<'a>] {
+        &self.read.lists[place as usize]
+    }
+
+    /// `OrderedDict()`. Its items come afterwards; as an argument they would be copied for every call.
+    fn ordered_dict(&mut self, args: u32) -> Result<Value<'a>, PickleError> {
+        match *self.at(args) {
+            [] => Ok(self.dict()),
+            [other, ..] => Err(self.operand(other, "no argument")),
+        }
+    }
+
+    /// `_rebuild_from_type_v2(function, class, arguments, state)`: the tensor of the function. The
+    /// class is its face to Python, the state its attributes there.
+    fn typed(&mut self, args: u32) -> Result<Value<'a>, PickleError> {
+        let [function, class, inner, state] = *self.at(args) else {
+            return Err(self.operand(Value::Tuple(args), "4 arguments"));
+        };
+        let Value::Global(function @ (Global::TensorV2 | Global::TensorV3 | Global::Parameter)) =
+            function
+        else {
+            return Err(self.operand(function, "a function that rebuilds a tensor"));
+        };
+        let Value::Global(Global::Class) = class else {
+            return Err(self.operand(class, "torch.Tensor or Parameter"));
+        };
+        let (Value::None | Value::Dict(_) | Value::Tuple(_)) = state else {
+            return Err(self.operand(state, "the attributes of a tensor"));
+        };
+        let inner = self.items(inner, "a tuple of arguments")?;
+        self.rebuild(function, inner)
+    }
+
+    /// The three that describe a tensor themselves.
+    fn rebuild(&mut self, function: Global, args: u32) -> Result<Value<'a>, PickleError> {
+        match (function, self.at(args)) {
+            // (tensor, requires_grad, hooks)
+            (Global::Parameter, &[data, grad, hooks]) => {
+                let Value::Tensor(_) = data else { return Err(self.operand(data, "a tensor")) };
+                self.plain(grad, hooks)?;
+                Ok(data)
+            }
+            // (storage, start, size, strides, requires_grad, hooks[, metadata])
+            (Global::TensorV2, &[storage, start, size, strides, grad, hooks, ref rest @ ..])
+                if rest.len() <= 1 =>
+            {
+                let metadata = rest.first().copied();
+                self.plain(grad, hooks)?;
+                self.tensor(storage, start, size, strides, None, metadata)
+            }
+            // (storage, start, size, strides, requires_grad, hooks, dtype[, metadata])
+            (
+                Global::TensorV3,
+                &[storage, start, size, strides, grad, hooks, dtype, ref rest @ ..],
+            ) if rest.len() <= 1 => {
+                let metadata = rest.first().copied();
+                let Value::Global(Global::Dtype(dtype)) = dtype else {
+                    return Err(self.operand(dtype, "a dtype"));
+                };
+                self.plain(grad, hooks)?;
+                self.tensor(storage, start, size, strides, Some(dtype), metadata)
+            }
+            (Global::Parameter | Global::TensorV2 | Global::TensorV3, _) => {
+                Err(self.operand(Value::Tuple(args), "as many arguments as the function has"))
+            }
+            (other, _) => {
+                Err(self.operand(Value::Global(other), "a function that rebuilds a tensor"))
+            }
+        }
+    }
+
+    /// Whether gradients are wanted does not matter; that there are no hooks does.
+    fn plain(&self, grad: Value<'a>, hooks: Value<'a>) -> Result<(), PickleError> {
+        let Value::Bool(_) = grad else { return Err(self.operand(grad, "a boolean")) };
+        self.nothing(hooks, "hooks, a dictionary")
+    }
+
+    /// That `value` is None or an empty dictionary.
+    fn nothing(&self, value: Value<'a>, expected: &'static str) -> Result<(), PickleError> {
+        match value {
+            Value::None => Ok(()),
+            Value::Dict(dict) if self.read.dicts[dict as usize].is_empty() => Ok(()),
+            Value::Dict(_) => Err(PickleError::Meaning { at: self.at }),
+            other => Err(self.operand(other, expected)),
+        }
+    }
+
+    fn tensor(
+        &mut self,
+        storage: Value<'a>,
+        start: Value<'a>,
+        size: Value<'a>,
+        strides: Value<'a>,
+        dtype: Option<Dtype>,
+        metadata: Option<Value<'a>>,
+    ) -> Result<Value<'a>, PickleError> {
+        let Value::Storage(place) = storage else {
+            return Err(self.operand(storage, "a storage"));
+        };
+        if let Some(metadata) = metadata {
+            self.nothing(metadata, "metadata, a dictionary")?;
+        }
+        let start = self.number(start, "where a tensor begins")?;
+        let shape = self.items(size, "a tuple of sizes")?;
+        let strides = self.items(strides, "a tuple of strides")?;
+        let counts = [shape, strides].map(|tuple| self.at(tuple).len());
+        if counts[0] > MAX_DIMS {
+            return Err(PickleError::Dimensions { found: counts[0], at: self.at, limit: MAX_DIMS });
+        }
+        if counts[0] != counts[1] {
+            let [shape, strides] = counts;
+            return Err(PickleError::StridesCount { shape, strides, at: self.at });
+        }
+        for (tuple, field) in [(shape, "a size"), (strides, "a stride")] {
+            for value in self.at(tuple) {
+                self.number(*value, field)?;
+            }
+        }
+        let dtype = dtype.unwrap_or(self.read.storages[place as usize].dtype);
+        self.read.tensors.push(Tensor { storage: place, dtype, start, shape, strides });
+        Ok(Value::Tensor((self.read.tensors.len() - 1) as u32))
+    }
+
+    /// A number that counts something.
+    fn number(&self, value: Value<'a>, field: &'static str) -> Result<u64, PickleError> {
+        match value {
+            Value::Int(number) => u64::try_from(number).map_err(|_| PickleError::Number {
+                what: self.what,
+                at: self.at,
+                field,
+                number,
+            }),
+            other => Err(self.operand(other, "an integer of 63 bits")),
+        }
+    }
+
+    /// The storage that `('storage', class, key, location, numel)` refers to.
+    pub(super) fn storage(&mut self, id: Value<'a>) -> Result<Value<'a>, PickleError> {
+        const EXPECTED: &str = "('storage', class, key, location, numel)";
+        let id = self.items(id, EXPECTED)?;
+        let [Value::Str("storage"), class, Value::Str(key), Value::Str(_), numel] = *self.at(id)
+        else {
+            return Err(self.operand(Value::Tuple(id), EXPECTED));
+        };
+        let Value::Global(Global::Storage(dtype)) = class else {
+            return Err(self.operand(class, "a class of storages"));
+        };
+        let numel = self.number(numel, "a number of elements")?;
+        if let Some(place) = self.by_key.get(key) {
+            let known = &self.read.storages[*place as usize];
+            return match (known.dtype, known.numel) == (dtype, numel) {
+                true => Ok(Value::Storage(*place)),
+                false => Err(PickleError::StorageTwice { key: key.into() }),
+            };
+        }
+        let record = match key.contains('/') || key.len() > super::zip::MAX_NAME {
+            true => None,
+            false => self.zip.get(&format!("data/{key}")),
+        };
+        let record = record.ok_or_else(|| PickleError::NoRecord { key: key.into() })?;
+        if numel.checked_mul(dtype.bytes()) != Some(record.size) {
+            let (key, record) = (key.into(), record.size);
+            return Err(PickleError::RecordSize { key, numel, dtype, record });
+        }
+        let place = self.read.storages.len() as u32;
+        let (offset, bytes) = (record.offset, record.size);
+        self.read.storages.push(Storage { key, dtype, numel, offset, bytes });
+        self.by_key.insert(key, place);
+        Ok(Value::Storage(place))
+    }
+}

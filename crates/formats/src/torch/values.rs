@@ -1,0 +1,77 @@
+//! What a pickle builds here: values, and tables of containers, storages and tensors that values name
+//! by their places.
+
+use super::globals::{Dtype, Global};
+
+/// What lies on the stack. Containers are numbers of places in [`Read`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Value<'a> {
+    None,
+    Bool(bool),
+    Int(i64),
+    /// An integer that 64 bits do not hold. Nothing here needs one.
+    BigInt,
+    Float(f64),
+    Str(&'a str),
+    Set,
+    List(u32),
+    /// Also lists that cannot change: the same table.
+    Tuple(u32),
+    Dict(u32),
+    Global(Global),
+    Storage(u32),
+    Tensor(u32),
+}
+
+impl Value<'_> {
+    /// What it is, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Value::None => "None",
+            Value::Bool(_) => "a boolean",
+            Value::Int(_) | Value::BigInt => "an integer",
+            Value::Float(_) => "a float",
+            Value::Str(_) => "text",
+            Value::Set => "a set",
+            Value::List(_) => "a list",
+            Value::Tuple(_) => "a tuple",
+            Value::Dict(_) => "a dictionary",
+            Value::Global(_) => "a global",
+            Value::Storage(_) => "a storage",
+            Value::Tensor(_) => "a tensor",
+        }
+    }
+}
+
+/// A storage: a record of the zip, in elements of a type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Storage<'a> {
+    pub(super) key: &'a str,
+    pub(super) dtype: Dtype,
+    pub(super) numel: u64,
+    /// Place and length of its record in the file.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+/// A tensor as it was described; whether that is possible is checked when it gets a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tensor {
+    pub(super) storage: u32,
+    pub(super) dtype: Dtype,
+    /// In elements.
+    pub(super) start: u64,
+    /// Places of two tuples of integers, equally long and none of them negative.
+    pub(super) shape: u32,
+    pub(super) strides: u32,
+}
+
+/// What a pickle has built.
+#[derive(Debug)]
+pub(super) struct Read<'a> {
+    pub(super) root: Value<'a>,
+    pub(super) lists: Vec<Vec<Value<'a>>>,
+    pub(super) dicts: Vec<Vec<(Value<'a>, Value<'a>)>>,
+    pub(super) storages: Vec<Storage<'a>>,
+    pub(super) tensors: Vec<Tensor>,
+}

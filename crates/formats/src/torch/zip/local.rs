@@ -1,0 +1,97 @@
+//! An entry's local header, which must say what the central directory says, and from which the
+//! place of the data follows.
+
+use super::super::error::ZipError;
+use super::{Central, DESCRIPTOR, IN_ZIP64, u16_at, u32_at, u64_at, zip64};
+
+/// Bytes of a local header, before name and extra field.
+const LOCAL: usize = 30;
+
+/// Where an entry's data begins, and where everything of it ends.
+pub(super) struct Place {
+    pub(super) data: u64,
+    pub(super) end: u64,
+}
+
+/// Checks the local header of `central`; `directory` is where the central directory begins.
+pub(super) fn check(
+    bytes: &[u8],
+    central: &Central<'_>,
+    directory: u64,
+) -> Result<Place, ZipError> {
+    let name = || Box::from(central.name);
+    let none = || ZipError::NoLocal { name: name(), at: central.at };
+    let disagree = |what| Err(ZipError::Disagree { name: name(), what });
+    // Nothing of an entry reaches into the directory.
+    let bytes = &bytes[..directory as usize];
+    let start = usize::try_from(central.at).ok().filter(|at| *at < bytes.len()).ok_or_else(none)?;
+    let header: &[u8; LOCAL] = bytes[start..].first_chunk().ok_or_else(none)?;
+    if !header.starts_with(b"PK\x03\x04") {
+        return Err(none());
+    }
+    if u16_at(header, 6) != central.flags {
+        return disagree("set of flags");
+    }
+    if u16_at(header, 8) != central.method {
+        return disagree("method of compression");
+    }
+    let name_len = usize::from(u16_at(header, 26));
+    let extra_len = usize::from(u16_at(header, 28));
+    let after = &bytes[start + LOCAL..];
+    if name_len != central.name.len() || after.get(..name_len) != Some(central.name.as_bytes()) {
+        return disagree("name");
+    }
+    let extra = after.get(name_len..name_len + extra_len).ok_or_else(none)?;
+    let zip64 = zip64(extra).map_err(|what| ZipError::Extra { name: name(), what })?;
+
+    let described = central.flags & DESCRIPTOR != 0;
+    let crc = u32_at(header, 14);
+    if crc != central.crc && !(described && crc == 0) {
+        return disagree("checksum");
+    }
+    // miniz writes a ZIP64 field that nobody asks for, with the place of the header in it, for what
+    // lies beyond 4 GiB; so it is looked at only where the 32 bits ask.
+    let fields = [u32_at(header, 22), u32_at(header, 18)];
+    let mut wide = zip64.unwrap_or_default();
+    for field in fields {
+        let found = match field {
+            IN_ZIP64 => {
+                let Some((value, rest)) = wide.split_at_checked(8) else {
+                    let what = "a size is in a ZIP64 field that is not there";
+                    return Err(ZipError::Extra { name: name(), what });
+                };
+                wide = rest;
+                u64_at(value, 0)
+            }
+            narrow => narrow.into(),
+        };
+        if found != central.size && !(described && found == 0) {
+            return disagree("size");
+        }
+    }
+
+    let data = (start + LOCAL + name_len + extra_len) as u64;
+    let limit = bytes.len() as u64;
+    let past = || ZipError::PastEnd { name: name(), start: data, size: central.size, end: limit };
+    let mut end = data.checked_add(central.size).filter(|end| *end <= limit).ok_or_else(past)?;
+    if described {
+        end += descriptor(&bytes[end as usize..], central)
+            .ok_or(ZipError::Disagree { name: name(), what: "descriptor behind its data" })?;
+    }
+    Ok(Place { data, end })
+}
+
+/// Bytes of the descriptor behind the data, if it is one and says what the directory says. Its sizes
+/// have 4 or 8 bytes, depending on what the writer expected.
+fn descriptor(after: &[u8], central: &Central<'_>) -> Option<u64> {
+    let head = after.first_chunk::<16>()?;
+    if !head.starts_with(b"PK\x07\x08") || u32_at(head, 4) != central.crc {
+        return None;
+    }
+    let narrow = [8, 12].map(|at| u64::from(u32_at(head, at)));
+    if narrow == [central.size; 2] {
+        return Some(16);
+    }
+    let head = after.first_chunk::<24>()?;
+    ([8, 16].map(|at| u64_at(head, at)) == [central.size; 2]).then_some(24)
+}
