@@ -1,58 +1,19 @@
 //! Classes 1 to 7 of the list of malformed inputs: every lie has its own error, which names the
 //! place, what was found and what was expected; none takes memory out of proportion to the file.
 
+#[path = "support/memory.rs"]
+mod memory;
 mod support;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use alight_formats::gguf::{Gguf, GgufError as E, MAX_HEADER, Place, ValueType, parse};
 use alight_formats::packed::{PACKED_BASE, packed_id};
 use alight_formats::{GgmlType, TypeError};
 use support::*;
 
-/// Counts the bytes that the current thread holds, and the most it held.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-}
-
-fn count(change: isize) {
-    // Fails only while the thread ends.
-    let _ = HELD.try_with(|held| {
-        let now = held.get().0.saturating_add_signed(change);
-        held.set((now, held.get().1.max(now)));
-    });
-}
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as isize);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count(-(layout.size() as isize));
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
 /// Parses and checks that this took little memory: some fixed tables, and so much per byte of the
 /// file as its densest content (tensors of 33 bytes each) needs.
 fn measured(bytes: &[u8]) -> Result<Gguf<'_>, E> {
-    let before = HELD.get().0;
-    HELD.set((before, before));
-    let result = parse(bytes);
-    let peak = HELD.get().1 - before;
-    let allowed = 512 * 1024 + 16 * bytes.len();
-    assert!(peak <= allowed, "{peak} bytes of memory for a file of {}", bytes.len());
-    result
+    memory::within(512 * 1024 + 16 * bytes.len(), || parse(bytes))
 }
 
 /// The parse fails as expected, and the message holds all of `words`.

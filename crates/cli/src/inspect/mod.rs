@@ -12,6 +12,7 @@ mod listing;
 mod parts;
 mod safetensors;
 mod summary;
+mod torch;
 
 use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
@@ -76,8 +77,9 @@ fn list(source: &Source) -> anyhow::Result<Listing> {
     match source.format {
         Format::SafeTensors => safetensors::list(&source.paths),
         Format::SafeTensorsIndex => safetensors::list_index(&source.paths),
+        // Of the older one, which is never read, the reader says what to do about it.
+        Format::TorchZip | Format::TorchPickle => torch::list(&source.paths),
         // A format plugs in here:
-        // Format::TorchZip => torch::list(&source.paths),
         // Format::LegacyGgml => ggml::list(&source.paths),
         Format::LegacyLora | Format::LegacySession => {
             Err(anyhow!("'{path}' is {what}, which is no model"))

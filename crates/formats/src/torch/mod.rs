@@ -127,13 +127,6 @@ impl Torch<'_> {
 /// How torch's files began before 1.6: a pickled magic number.
 const OLD_MAGIC: [u8; 11] = [10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// True if `bytes` begin as some file of torch's does, readable or not: the caller who wonders what
-/// a file is may hand it to [`parse`] for tensors or for the reason why there are none. A zip of
-/// another kind begins so, too.
-pub fn looks_like(bytes: &[u8]) -> bool {
-    bytes.starts_with(b"PK\x03\x04") || refuse_old(bytes).is_err()
-}
-
 /// Reads directory and pickle of a whole file.
 ///
 /// # Errors
