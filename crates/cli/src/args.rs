@@ -9,6 +9,7 @@ use crate::cp::CpArgs;
 use crate::inspect::InspectArgs;
 use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
+use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 
 const STYLES: Styles = Styles::styled()
@@ -61,6 +62,8 @@ pub enum Command {
     Pack(PackArgs),
     /// Make the original of a packed file again
     Unpack(UnpackArgs),
+    /// Write a model file with weights of another type
+    Quantize(QuantizeArgs),
     /// Copy files to the disk, leaving the page cache as it was
     Cp(CpArgs),
     /// Write a completion script for your shell

@@ -18,6 +18,7 @@ mod outcome;
 mod pack;
 mod perplexity;
 mod phases;
+mod quantize;
 mod run;
 mod say;
 mod source;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         Command::Bench(a) => bench::main(a),
         Command::Pack(a) => pack::pack(&a),
         Command::Unpack(a) => pack::unpack(&a),
+        Command::Quantize(a) => quantize::main(&a),
         Command::Cp(a) => cp::main(&a),
         Command::Completions(a) => completions::main(&a),
     };

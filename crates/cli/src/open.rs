@@ -98,7 +98,8 @@ impl EngineArgs {
     }
 }
 
-fn threads(text: &str) -> Result<usize, String> {
+/// A number of threads.
+pub fn threads(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 1..=1024) => Ok(n),
         _ => Err("expected a number from 1 to 1024".to_owned()),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use alight_formats::GgmlType;
 use alight_formats::gguf::GgufError;
 use alight_formats::split::SplitError;
 use alight_pages::{MapError, ReplaceError};
@@ -66,6 +67,31 @@ pub enum ConvertError {
         found: u64,
         /// Bytes it may have.
         limit: u64,
+    },
+    /// A tensor is of a type that cannot be turned into floats here.
+    #[error(
+        "{}: tensor \"{tensor}\" is {ty}, which cannot be converted: take a file of another type of \
+         this model (F16, BF16 or F32 is best)",
+        path.display()
+    )]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type.
+        ty: GgmlType,
+    },
+    /// A weight is infinite or not a number.
+    #[error(
+        "{}: tensor \"{tensor}\" has a weight that is infinite or not a number: the file is damaged",
+        path.display()
+    )]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
     },
     /// What a packed file says about its source makes no sense.
     #[error(

@@ -3,14 +3,14 @@
 //! [`pack`] writes a model with its matrices in tiles, as the kernels read them fastest, on page
 //! boundaries and in the order of use, so that it is mapped and computed on in place. [`unpack`] is
 //! its inverse, bit for bit: the packed file says how its source looked, and a checksum proves it.
+//! [`quantize`] writes a model with weights of other types.
 //!
-//! What holds for both:
+//! What holds for all:
 //! - The new file appears under its name when it is complete and on the disk, or not at all; a file
 //!   that was there before stays until then.
 //! - Memory is bounded: a few buffers of some megabytes, whatever the size of a tensor, and the
 //!   header.
-//! - Every byte of the source is read once, in its order; reading and hashing go on beside
-//!   transforming and writing.
+//! - Every byte of the source is read once; reading goes on beside transforming and writing.
 //! - Nothing is printed. Progress is told to a callback, which can also stop the work.
 
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ mod error;
 mod order;
 mod pack;
 mod pipe;
+mod quantize;
 mod read;
 mod restore;
 mod sink;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 pub use error::ConvertError;
 pub use pack::{Kept, KeptReason, Packed, pack};
+pub use quantize::{Quantized, Recipe, UnknownRecipe, quantize};
 pub use unpack::{Unpacked, unpack};
 
 /// How to write.

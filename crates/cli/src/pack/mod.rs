@@ -52,10 +52,10 @@ pub struct UnpackArgs {
 
 /// Where to write.
 #[derive(Debug, clap::Args)]
-struct OutputArgs {
+pub struct OutputArgs {
     /// The file to write
     #[arg(short, long, value_name = "OUT")]
-    output: PathBuf,
+    pub output: PathBuf,
 
     /// Replace OUT if it exists
     #[arg(long)]
@@ -115,13 +115,14 @@ pub fn unpack(args: &UnpackArgs) -> Outcome {
 }
 
 impl OutputArgs {
-    fn options(&self) -> Options {
+    /// For the library.
+    pub fn options(&self) -> Options {
         Options { force: self.force }
     }
 }
 
 /// Runs a job with a bar on a terminal; Ctrl-C stops it, and then nothing is left of it.
-fn with_progress<T>(
+pub fn with_progress<T>(
     what: &'static str,
     job: impl FnOnce(&mut dyn FnMut(Progress) -> ControlFlow<()>) -> Result<T, ConvertError>,
 ) -> Outcome<T> {
@@ -140,7 +141,7 @@ fn with_progress<T>(
 }
 
 /// Bytes, seconds, and both together.
-fn speed(volume: &Volume) -> String {
+pub fn speed(volume: &Volume) -> String {
     let seconds = volume.took.as_secs_f64().max(1e-9);
     format!(
         "{} in {}, {}/s",

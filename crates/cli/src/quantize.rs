@@ -1,0 +1,84 @@
+//! `alight quantize`: a model file with weights of another type.
+
+use std::path::PathBuf;
+
+use alight_convert::Recipe;
+
+use crate::open;
+use crate::outcome::{Outcome, Stop};
+use crate::pack::{OutputArgs, speed, with_progress};
+use crate::{say, units};
+
+/// Arguments of `alight quantize`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight quantize model-bf16.gguf -o model-q4_k_m.gguf --type q4_k_m
+  alight quantize model-f16.gguf -o model-q8_0.gguf --type q8_0
+
+Types, from the largest file to the smallest: f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0,
+q4_k_m, q4_k_s, q4_1, q4_0. The names and the mixes are llama.cpp's: the output matrix gets at least
+6 bits, and with q4_k_m and q5_k_m half of the value and down matrices too. Norms and biases stay as
+they are. Rows that are no whole blocks of a type get the next larger one.
+
+The new file appears when it is complete; until then, whatever happens, an old one stays.")]
+pub struct QuantizeArgs {
+    /// The model: a .gguf file (of a split model, any shard)
+    model: PathBuf,
+
+    /// What its matrices become
+    #[arg(long = "type", value_name = "TYPE")]
+    recipe: Recipe,
+
+    /// Threads [default: one for each processor]
+    #[arg(short = 't', long, value_name = "N", value_parser = open::threads)]
+    threads: Option<usize>,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Runs the command.
+pub fn main(args: &QuantizeArgs) -> Outcome {
+    open::check_path(&args.model)?;
+    let threads = args
+        .threads
+        .or_else(|| std::thread::available_parallelism().ok().map(Into::into))
+        .unwrap_or(1);
+    let done = with_progress("quantizing", |on_progress| {
+        alight_convert::quantize(
+            &args.model,
+            &args.output.output,
+            args.recipe,
+            threads,
+            args.output.options(),
+            on_progress,
+        )
+    })
+    .map_err(|error| match error {
+        Stop::Failed(error) => Stop::Failed(open::explain(&args.model, error)),
+        other => other,
+    })?;
+    say::plain(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));
+    let changes: Vec<String> = done
+        .changes
+        .iter()
+        .map(|((from, to), (count, bytes))| {
+            let bytes = units::bytes(*bytes);
+            if from == to {
+                format!("{count} stay {to} ({bytes})")
+            } else {
+                format!("{count} from {from} to {to} ({bytes})")
+            }
+        })
+        .collect();
+    say::plain(&format!("tensors: {}", changes.join("; ")));
+    if done.rounded_twice > 0 {
+        say::note(&format!(
+            "{} tensors were quantised already and are now rounded twice: a file of this type made \
+             from F16, BF16 or F32 is better",
+            done.rounded_twice
+        ));
+    }
+    Ok(())
+}

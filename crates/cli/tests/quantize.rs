@@ -1,0 +1,31 @@
+//! `alight quantize` on a real model.
+
+mod support;
+
+use support::*;
+
+#[test]
+fn a_real_model_answers_as_before() {
+    let Some(model) = smollm2() else { return };
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let made = dir.path().join("q8_0.gguf");
+    let made = made.to_str().unwrap();
+    let done = alight(&["quantize", &model, "-o", made, "--type", "q8_0"]).succeeds();
+    assert_eq!(done.stdout, "");
+    for part in ["from Q4_1 to Q8_0", "stay F32", "rounded twice"] {
+        assert!(done.stderr.contains(part), "{}", done.stderr);
+    }
+    // 8 bits hold what 4 bits held nearly exactly.
+    let ask = |file: &str| {
+        alight(&["run", file, "The capital of France is", "-n", "16", "--temp", "0"])
+            .succeeds()
+            .stdout
+    };
+    assert_eq!(ask(made), ask(&model));
+
+    alight(&["quantize", &model, "-o", made, "--type", "q8_0"])
+        .fails(1, &["exists already", "--force"]);
+    alight(&["quantize", &model, "-o", "x", "--type", "q3_k"]).fails_as_usage("q4_k_m");
+    alight(&["quantize", &model, "-o", "x"]).fails_as_usage("--type");
+    alight(&["quantize", "no-such.gguf", "-o", "x", "--type", "q8_0"]).fails(1, &["no-such.gguf"]);
+}

@@ -1,0 +1,190 @@
+//! A model with weights of other types: which types they get, what is in the file, and what is refused.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use alight_convert::{ConvertError, Options, Recipe, pack, quantize};
+use alight_formats::GgmlType;
+use alight_formats::gguf::{self, Gguf, write::Builder};
+use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
+
+const LAYERS: u64 = 8;
+
+/// A model of matrices and norms, with an odd one whose rows are no whole K-blocks.
+fn builder(float: GgmlType) -> Builder {
+    let mut b = Builder::new();
+    b.str("general.architecture", "llama").u32("general.file_type", 0).u32("llama.block_count", 8);
+    b.tensor("token_embd.weight", float, &[256, 64]).unwrap();
+    b.tensor("output.weight", float, &[256, 64]).unwrap();
+    b.tensor("output_norm.weight", GgmlType::F32, &[256]).unwrap();
+    for i in 0..LAYERS {
+        for name in ["attn_q", "attn_v", "ffn_down"] {
+            b.tensor(&format!("blk.{i}.{name}.weight"), float, &[512, 48]).unwrap();
+        }
+        b.tensor(&format!("blk.{i}.attn_k.weight"), float, &[96, 5]).unwrap();
+        b.tensor(&format!("blk.{i}.attn_norm.weight"), GgmlType::F32, &[256]).unwrap();
+        b.tensor(&format!("blk.{i}.attn_q.bias"), GgmlType::F32, &[48]).unwrap();
+    }
+    b
+}
+
+fn weight(tensor: usize, i: usize) -> f32 {
+    let x = (tensor * 7919 + i * 104_729) % 65_521;
+    (x as f32 / 65_521.0 - 0.5) * (1.0 + (i % 13) as f32)
+}
+
+fn write_model(path: &Path, float: GgmlType, spoil: bool) {
+    let ty = WeightType::from_gguf(float.id()).unwrap();
+    let b = builder(float);
+    let names: Vec<_> = b.layout().to_vec();
+    let bytes = b.file(|tensor, out| {
+        let (ty, size) = if names[tensor].ty == float {
+            (ty, float.block_bytes())
+        } else {
+            (WeightType::F32, 4)
+        };
+        let mut x: Vec<f32> = (0..out.len() / size as usize).map(|i| weight(tensor, i)).collect();
+        if spoil && names[tensor].name == "blk.3.attn_q.weight" {
+            x[700] = f32::NAN;
+        }
+        quantize_row(Isa::best(), ty, &x, out);
+    });
+    fs::write(path, bytes).unwrap();
+}
+
+fn make(source: &Path, dest: &Path, recipe: Recipe, threads: usize) -> Result<(), ConvertError> {
+    let options = Options { force: true };
+    quantize(source, dest, recipe, threads, options, &mut |_| ControlFlow::Continue(())).map(drop)
+}
+
+fn folder() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (source, dest) = (folder.path().join("in.gguf"), folder.path().join("out.gguf"));
+    (folder, source, dest)
+}
+
+fn bytes_of<'a>(file: &'a [u8], gguf: &Gguf<'_>, name: &str) -> &'a [u8] {
+    let info = gguf.tensors.iter().find(|info| info.name == name).unwrap();
+    &file[info.offset as usize..][..info.nbytes as usize]
+}
+
+#[test]
+fn every_recipe_gives_the_bits_of_the_kernels() {
+    let (_folder, source, dest) = folder();
+    for float in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
+        write_model(&source, float, false);
+        let original = fs::read(&source).unwrap();
+        let before = gguf::parse(&original).unwrap();
+        for recipe in Recipe::ALL {
+            if float != GgmlType::F16 && !matches!(recipe, Recipe::Q8_0 | Recipe::Q4_K_M) {
+                continue;
+            }
+            make(&source, &dest, recipe, 2).unwrap();
+            let made = fs::read(&dest).unwrap();
+            let after = gguf::parse(&made).unwrap();
+            assert_eq!(after.tensors.len(), before.tensors.len());
+            assert_eq!(after.alignment, 4096);
+            assert_eq!(made.len() % 4096, 0);
+            for info in &after.tensors {
+                assert_eq!(info.offset % 4096, 0);
+                let was = before.tensors.iter().find(|t| t.name == info.name).unwrap();
+                assert_eq!(was.ne, info.ne);
+                let (from, to) =
+                    (bytes_of(&original, &before, info.name), bytes_of(&made, &after, info.name));
+                if was.ty == info.ty {
+                    assert!(from == to, "{recipe}: {}", info.name);
+                    continue;
+                }
+                let mut x = vec![0.0; info.elements() as usize];
+                dequantize_row(WeightType::from_gguf(was.ty.id()).unwrap(), from, &mut x);
+                let mut expected = vec![0; to.len()];
+                quantize_row(
+                    Isa::Scalar,
+                    WeightType::from_gguf(info.ty.id()).unwrap(),
+                    &x,
+                    &mut expected,
+                );
+                assert!(to == expected, "{recipe}: {}", info.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn types_and_metadata_are_those_of_the_recipe() {
+    let (_folder, source, dest) = folder();
+    write_model(&source, GgmlType::F16, false);
+    for (recipe, id) in
+        [(Recipe::Q4_K_M, 15), (Recipe::Q8_0, 7), (Recipe::F16, 1), (Recipe::Q4_0, 2)]
+    {
+        make(&source, &dest, recipe, 1).unwrap();
+        let made = fs::read(&dest).unwrap();
+        let gguf = gguf::parse(&made).unwrap();
+        let number = |key: &str| gguf.get(key).map(|v| format!("{v:?}"));
+        assert_eq!(number("general.file_type"), Some(format!("U32({id})")));
+        assert_eq!(number("general.quantization_version"), Some("U32(2)".into()));
+        assert_eq!(number("llama.block_count"), Some("U32(8)".into()));
+        assert_eq!(gguf.metadata.iter().filter(|(key, _)| *key == "general.file_type").count(), 1);
+        let ty = |name: &str| gguf.tensors.iter().find(|t| t.name == name).unwrap().ty;
+        assert_eq!(ty("output_norm.weight"), GgmlType::F32);
+        assert_eq!(ty("blk.0.attn_q.bias"), GgmlType::F32);
+        match recipe {
+            Recipe::Q4_K_M => {
+                assert_eq!(ty("output.weight"), GgmlType::Q6_K);
+                assert_eq!(ty("token_embd.weight"), GgmlType::Q4_K);
+                assert_eq!(ty("blk.1.attn_q.weight"), GgmlType::Q4_K);
+                assert_eq!(ty("blk.1.attn_v.weight"), GgmlType::Q4_K);
+                assert_eq!(ty("blk.3.attn_v.weight"), GgmlType::Q6_K);
+                assert_eq!(ty("blk.0.ffn_down.weight"), GgmlType::Q6_K);
+                assert_eq!(ty("blk.0.attn_k.weight"), GgmlType::Q5_0, "rows of 96");
+            }
+            Recipe::Q8_0 => assert_eq!(ty("output.weight"), GgmlType::Q8_0),
+            Recipe::Q4_0 => assert_eq!(ty("output.weight"), GgmlType::Q6_K),
+            _ => assert_eq!(ty("output.weight"), GgmlType::F16),
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let (folder, source, dest) = folder();
+    write_model(&source, GgmlType::F32, false);
+    make(&source, &dest, Recipe::Q5_K_M, 1).unwrap();
+    for threads in [2, 3, 7] {
+        let other = folder.path().join("other.gguf");
+        make(&source, &other, Recipe::Q5_K_M, threads).unwrap();
+        assert!(fs::read(&dest).unwrap() == fs::read(&other).unwrap(), "{threads} threads");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_nothing_is_left() {
+    let (folder, source, dest) = folder();
+    fs::write(&dest, "old").unwrap();
+    write_model(&source, GgmlType::F32, true);
+    let error = make(&source, &dest, Recipe::Q8_0, 2).unwrap_err().to_string();
+    assert!(error.contains("blk.3.attn_q.weight") && error.contains("in.gguf"), "{error}");
+
+    let mut b = Builder::new();
+    b.str("general.architecture", "llama");
+    b.tensor("blk.0.attn_q.weight", GgmlType::IQ2_XXS, &[256, 16]).unwrap();
+    fs::write(&source, b.file(|_, _| ())).unwrap();
+    let error = make(&source, &dest, Recipe::Q8_0, 2).unwrap_err().to_string();
+    assert!(error.contains("IQ2_XXS") && error.contains("F16"), "{error}");
+
+    write_model(&source, GgmlType::F32, false);
+    let stopped = quantize(&source, &dest, Recipe::Q8_0, 2, Options { force: true }, &mut |p| {
+        if p.done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(matches!(stopped, Err(ConvertError::Stopped)));
+    let error = make(&source, &source, Recipe::Q8_0, 2).unwrap_err();
+    assert!(matches!(error, ConvertError::SameFile { .. }));
+    assert_eq!(fs::read_to_string(&dest).unwrap(), "old");
+
+    let packed = folder.path().join("packed.gguf");
+    pack(&source, &packed, Options::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let error = make(&packed, &dest, Recipe::Q8_0, 2).unwrap_err();
+    assert!(matches!(error, ConvertError::AlreadyPacked { .. }));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+}
