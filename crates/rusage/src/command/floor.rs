@@ -16,93 +16,64 @@ use crate::account::kilobytes;
 /// libraries. What is beyond stays.
 const SEGMENTS: usize = 48;
 
-/// The peak of this process is told a little lower than what the child begins with: by what is touched
-/// between here and exec, and by what the kernel counts apart for each processor (32 pages and more).
-const SLACK: u64 = 256 << 10;
-
-/// This process's size, which a child's account begins with.
+/// What can be had again from the files of this program and its libraries.
 pub(super) struct Floor {
-    /// Where the size stands, and what was read there: `/proc/self/statm`, if a new peak begins with
-    /// the present size, or else `/proc/self/status`, which has the old peak but takes the kernel
-    /// longer to write.
-    size: Option<OwnedFd>,
-    text: [u8; 1536],
-    len: usize,
     /// proc(5): a 5 in here resets the peak resident set size to the present size.
     reset: Option<OwnedFd>,
-    /// What can be had again from the files of this program and its libraries: addresses and lengths.
+    /// Addresses and lengths.
     segments: [(usize, usize); SEGMENTS],
     count: usize,
 }
 
 impl Floor {
-    /// Everything that can be done before. `lower`: the size is to be made small.
-    pub(super) fn prepare(lower: bool) -> Floor {
-        let mut floor = Floor {
-            size: None,
-            text: [0; 1536],
-            len: 0,
-            reset: None,
-            segments: [(0, 0); SEGMENTS],
-            count: 0,
-        };
-        if lower {
-            floor.reset = open(c"/proc/self/clear_refs", libc::O_WRONLY);
-            // SAFETY: the function is of the right type; the pointer is to what it expects, and is
-            // used during this call only.
-            unsafe {
-                libc::dl_iterate_phdr(Some(add), ptr::from_mut(&mut floor).cast());
-            }
+    /// Everything that can be done before.
+    pub(super) fn prepare() -> Floor {
+        let reset = open(c"/proc/self/clear_refs", libc::O_WRONLY);
+        let mut floor = Floor { reset, segments: [(0, 0); SEGMENTS], count: 0 };
+        // SAFETY: the function is of the right type; the pointer is to what it expects, and is used
+        // during this call only.
+        unsafe {
+            libc::dl_iterate_phdr(Some(add), ptr::from_mut(&mut floor).cast());
         }
-        let small = floor.reset.is_some();
-        let path = if small { c"/proc/self/statm" } else { c"/proc/self/status" };
-        floor.size = open(path, libc::O_RDONLY);
         floor
     }
 
-    /// To be called just before the child is made: gives the segments back, begins a new peak, and
-    /// looks at what it is. Where the kernel does not do that, nothing is lost but the small size.
+    /// To be called just before the child is made: gives the segments back and begins a new peak. Where
+    /// the kernel does not do that, nothing is lost but the small size.
     #[inline(always)]
-    pub(super) fn lower(&mut self) {
+    pub(super) fn lower(&self) {
         for &(start, len) in &self.segments[..self.count] {
             // SAFETY: nothing was ever written to these pages of a private map of a file: read
             // again, they hold the same.
             unsafe { libc::madvise(start as *mut c_void, len, libc::MADV_DONTNEED) };
         }
-        // SAFETY: one byte of a string, and a buffer with its length.
-        unsafe {
-            if let Some(reset) = &self.reset {
-                libc::write(reset.as_raw_fd(), c"5".as_ptr().cast(), 1);
-            }
-            if let Some(size) = &self.size {
-                let text = self.text.as_mut_ptr().cast();
-                let len = libc::pread(size.as_raw_fd(), text, self.text.len(), 0);
-                self.len = usize::try_from(len).unwrap_or(0);
-            }
-        }
-    }
-
-    /// At a peak size of so many bytes or less, a child that was made then shows this process's size
-    /// and not its own. 0 if unknown. (This process's ru_maxrss is no help: that has the peak of
-    /// whoever started it in it.)
-    pub(super) fn bytes(&self) -> u64 {
-        let text = &self.text[..self.len];
-        match if self.reset.is_some() { resident(text) } else { peak(text) } {
-            0 => 0,
-            size => size + SLACK,
+        if let Some(reset) = &self.reset {
+            // SAFETY: one byte of a string.
+            unsafe { libc::write(reset.as_raw_fd(), c"5".as_ptr().cast(), 1) };
         }
     }
 }
 
-/// The peak size of this process's image now.
+/// The peak size of a process that shares this one's memory, which exec will hand on; to be called in
+/// the child. A child's own account has nothing in it yet but that: it is what exec takes. In bytes.
+#[inline(always)]
+pub(super) fn of_child() -> u64 {
+    // SAFETY: all zeroes is a value of this structure of numbers, which the kernel fills.
+    let raw = unsafe {
+        let mut raw: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut raw);
+        raw
+    };
+    (raw.ru_maxrss.max(0) as u64) << 10
+}
+
+/// The peak size of this process's image now, in bytes; 0 if unknown. (Its ru_maxrss is no help: that
+/// has the peak of whoever started this process in it.)
 pub(super) fn own_peak() -> u64 {
-    peak(&std::fs::read("/proc/self/status").unwrap_or_default())
-}
-
-/// Out of the beginning of `/proc/PID/status`.
-fn peak(text: &[u8]) -> u64 {
+    let status = std::fs::read("/proc/self/status").unwrap_or_default();
     // The program's name, which may be anything, is in the first line.
-    let rest = text.iter().position(|&byte| byte == b'\n').map_or(text, |at| &text[at..]);
+    let rest =
+        status.iter().position(|&byte| byte == b'\n').map_or(&status[..], |at| &status[at..]);
     std::str::from_utf8(rest).ok().and_then(|text| kilobytes(text, "VmHWM:")).unwrap_or(0)
 }
 
@@ -148,12 +119,6 @@ extern "C" fn add(object: *mut libc::dl_phdr_info, _: usize, floor: *mut c_void)
     0
 }
 
-/// Out of `/proc/PID/statm`: pages of address space, resident pages, and more.
-fn resident(text: &[u8]) -> u64 {
-    let pages = std::str::from_utf8(text).ok().and_then(|t| t.split(' ').nth(1)?.parse().ok());
-    pages.unwrap_or(0) * page() as u64
-}
-
 /// Bytes of a page.
 fn page() -> usize {
     // SAFETY: takes a number.
@@ -165,25 +130,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_peak_is_found_whatever_the_programs_name() {
-        assert_eq!(
-            peak(b"Name:\t\xff\xfe\nUmask:\t0022\nVmHWM:\t    1164 kB\nVmRSS: 1"),
-            1164 << 10
-        );
-        assert_eq!(peak(b"Name:\tx\nVmPeak:\t 7 kB\n"), 0);
-        assert_eq!(peak(b""), 0);
-        assert_eq!(resident(b"100 7 3 1 0 9 0\n"), 7 * page() as u64);
-        assert_eq!(resident(b""), 0);
-        assert!(own_peak() > 0);
-    }
-
-    #[test]
-    fn a_lowered_floor_is_lower() {
-        let mut high = Floor::prepare(false);
-        high.lower();
-        let mut low = Floor::prepare(true);
-        assert!(low.reset.is_some() && low.count >= 2);
-        low.lower();
-        assert!(low.bytes() > 0 && low.bytes() < high.bytes(), "{} {}", low.bytes(), high.bytes());
+    fn the_peak_is_known_and_can_be_lowered() {
+        let ballast = vec![1u8; 32 << 20];
+        assert!(std::hint::black_box(&ballast).iter().all(|&byte| byte == 1));
+        drop(ballast);
+        let before = own_peak();
+        assert!(before > 32 << 20);
+        let floor = Floor::prepare();
+        assert!(floor.reset.is_some() && floor.count >= 2);
+        floor.lower();
+        assert!(own_peak() < before, "{} after {before}", own_peak());
     }
 }

@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::time::Duration;
 
-use super::floor::Floor;
+use super::floor::{self, Floor};
 use super::unix::{end_of, reap};
 use super::{Command, Ended, IoBytes, Options, RunError, path, signals};
 use crate::counters::Counters;
@@ -36,6 +36,8 @@ struct Task {
     group: RawFd,
     /// It could not be brought into the group.
     outside: bool,
+    /// The peak size that exec hands on, in bytes.
+    floor: u64,
     /// errno, if the program could not be executed, and which of the files that is about.
     error: c_int,
     tried: usize,
@@ -45,16 +47,16 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
     let counters = if options.counters { Counters::open() } else { None };
     let mut group = if options.tree { Cgroup::make() } else { None };
     let procs = group.as_ref().map_or(-1, |group| group.procs().as_raw_fd());
-    let mut floor = Floor::prepare(options.small);
+    let small = options.small.then(Floor::prepare);
     let path = std::env::var_os("PATH");
     let candidates = path::candidates(&command.arguments[0], path.as_deref().map(OsStr::as_bytes));
-    let Spawned { pid, began, outside } =
-        match spawn(&candidates, &command.arguments, procs, &mut floor)? {
+    let Spawned { pid, began, floor, outside } =
+        match spawn(&candidates, &command.arguments, procs, small.as_ref())? {
             Ok(child) => child,
             Err(Refused { error: libc::ENOEXEC, tried }) => {
                 let mut words = vec![SHELL.to_owned(), candidates[tried].clone()];
                 words.extend_from_slice(&command.arguments[1..]);
-                let shell = spawn(&words[..1], &words, procs, &mut floor)?;
+                let shell = spawn(&words[..1], &words, procs, small.as_ref())?;
                 shell.map_err(|_| exec_error(command, libc::ENOEXEC))?
             }
             Err(Refused { error, .. }) => return Err(exec_error(command, error)),
@@ -73,7 +75,7 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
         io,
         tree_peak: group.and_then(Cgroup::peak).or(sampled),
         counters: counters.map_or_else(Vec::new, |counters| counters.read()),
-        ..Ended::new(status, usage, floor.bytes())
+        ..Ended::new(status, usage, floor)
     })
 }
 
@@ -85,6 +87,8 @@ fn exec_error(command: &Command, error: c_int) -> RunError {
 struct Spawned {
     pid: libc::pid_t,
     began: Duration,
+    /// Its peak size before it was anything, in bytes.
+    floor: u64,
     /// It is not in the group that it should be in.
     outside: bool,
 }
@@ -100,7 +104,7 @@ fn spawn(
     candidates: &[CString],
     words: &[CString],
     group: RawFd,
-    floor: &mut Floor,
+    small: Option<&Floor>,
 ) -> Result<Result<Spawned, Refused>, RunError> {
     let mut pointers = Vec::with_capacity(candidates.len() + words.len() + 2);
     for strings in [candidates, words] {
@@ -120,6 +124,7 @@ fn spawn(
         mask,
         group,
         outside: false,
+        floor: 0,
         error: 0,
         tried: 0,
     };
@@ -130,7 +135,9 @@ fn spawn(
     // it has taken the handlers back. The stack grows down, from an aligned end.
     let (pid, error, began) = unsafe {
         libc::sigprocmask(libc::SIG_SETMASK, &all, &mut task.mask);
-        floor.lower();
+        if let Some(small) = small {
+            small.lower();
+        }
         let top = stack.as_mut_ptr().cast::<u8>().add(STACK).cast::<c_void>();
         let began = now();
         let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
@@ -150,7 +157,7 @@ fn spawn(
     // SAFETY: the child wrote it, if it did, behind the compiler's back.
     let task = unsafe { ptr::read_volatile(&task) };
     match task.error {
-        0 => Ok(Ok(Spawned { pid, began, outside: task.outside })),
+        0 => Ok(Ok(Spawned { pid, began, floor: task.floor, outside: task.outside })),
         error => {
             signals::pass_to(0);
             // It has ended; nobody wants its account.
@@ -191,6 +198,7 @@ extern "C" fn child(task: *mut c_void) -> c_int {
             ptr::write_volatile(&mut task.outside, true);
         }
         libc::sigprocmask(libc::SIG_SETMASK, &task.mask, ptr::null_mut());
+        ptr::write_volatile(&mut task.floor, floor::of_child());
         let error = execute(task);
         ptr::write_volatile(&mut task.error, error);
         // Where an emulator has made this a fork (qemu's), nobody sees what was written: then the
