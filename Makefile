@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -91,6 +91,7 @@ agree: models build .venv/stamp
 	$(VENV) scripts/make_quantize_vectors.py --check
 	$(VENV) crates/formats/tests/compare_with_gguf_py.py $(SMOLLM2) $(GEMMA3)
 	$(VENV) crates/formats/tests/compare_safetensors.py $(SILERO)
+	$(VENV) scripts/compare_torch.py
 	$(VENV) scripts/check_packed.py --model smollm2
 	$(VENV) scripts/agree_tokens.py
 	$(VENV) scripts/agree_greedy.py --live 3 --quiet

@@ -4,9 +4,10 @@ pickle.Unpickler with stand-ins for everything that it looks up, numpy for the b
 shapes, the SHA-256 of every tensor's bytes, and all other values; files from before the zip must be refused by
 both, by ours with words that say what to do.
 
-    compare_torch.py [FILE…]     default: models/torch/*.pth, which scripts/fetch_torch_files.py fetches
+    compare_torch.py [--write] [FILE…]     default: models/torch/*.pth, which scripts/fetch_torch_files.py fetches
 
-Needs numpy in the Python that runs it, and cargo. Without files it says so and ends with 0.
+With --write what Python reads goes into crates/formats/tests/data/torch_py.json, which the test `real_torch`
+compares with where there is no Python. Needs numpy in the Python that runs it, and cargo. Without files it says so and ends with 0.
 """
 
 import collections
@@ -118,7 +119,8 @@ def ours(path):
 
 def main():
     folder = Path(os.environ.get("ALIGHT_MODELS", ROOT / "models")) / "torch"
-    paths = [Path(p).resolve() for p in sys.argv[1:]] or sorted(folder.glob("*.pth"))
+    args, written = [arg for arg in sys.argv[1:] if arg != "--write"], {}
+    paths = [Path(p).resolve() for p in args] or sorted(folder.glob("*.pth"))
     if not paths:
         print(f"skipped: no files in {folder}; scripts/fetch_torch_files.py fetches them")
         return
@@ -141,8 +143,14 @@ def main():
         values = [thing for thing in mine if "name" in thing]
         if len(found) != len(tensors) or values != others:
             sys.exit(f"{path.name}: we read {len(found)} tensors and {values}\nPython {len(tensors)} and {others}")
+        written[path.name] = tensors
         aligned = sum(offset % 64 == 0 for offset in offsets)
         print(f"{path.name}: {len(found)} tensors ({aligned} at multiples of 64) and {len(others)} other values agree")
+    if "--write" in sys.argv[1:]:
+        rows = ",\n".join(
+            f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, tensors)) + "\n]" for name, tensors in written.items()
+        )
+        (ROOT / "crates/formats/tests/data/torch_py.json").write_text("{\n" + rows + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,10 @@ use alight_formats::gguf::write::Builder;
 use alight_formats::packed::{LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, has_tiles};
 use alight_formats::safetensors::Dtype;
 
+#[allow(dead_code)]
+#[path = "../../crates/formats/tests/support/torch.rs"]
+mod torch_support;
+
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let mut files: Vec<(String, Vec<u8>)> = vec![
@@ -48,6 +52,7 @@ fn main() -> io::Result<()> {
     }
     write(corpus.join("gguf"), &files)?;
     write(corpus.join("safetensors"), &safetensors())?;
+    write(corpus.join("torch"), &torch())?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
         let mut out = (name.len() as u16).to_le_bytes().to_vec();
@@ -171,6 +176,51 @@ fn safetensors() -> Vec<(String, Vec<u8>)> {
         let n = dtype.bytes() as usize;
         let entry = format!(r#"{{"t":{{"dtype":"{dtype}","shape":[1],"data_offsets":[0,{n}]}}}}"#);
         files.push((format!("dtype-{dtype}"), file(&entry, n)));
+    }
+    files
+}
+
+/// Files as torch writes them and without ZIP64, and pickles alone: of each class of storage, and with
+/// each function that rebuilds a tensor.
+fn torch() -> Vec<(String, Vec<u8>)> {
+    use torch_support::{Archive, PLAIN, Pickle, Tensor, dict_of, file, model};
+    let plain = dict_of(&PLAIN);
+    let mut old = Archive::torch(&plain, &[("0", &[7; 24])]);
+    old.zip64 = false;
+    let rebuilt = |module: &str, name: &str, args: &dyn Fn(&mut Pickle)| {
+        let mut pickle = Pickle::new();
+        pickle.put(b"}").text("t").global(module, name).put(b"(");
+        args(&mut pickle);
+        pickle.put(b"tRs").done()
+    };
+    let mut files = vec![
+        ("model".to_owned(), model()),
+        ("zip64".to_owned(), file(&plain)),
+        ("zip32".to_owned(), old.bytes()),
+        ("plain".to_owned(), plain.clone()),
+        (
+            "parameter".to_owned(),
+            rebuilt("torch._utils", "_rebuild_parameter", &|p| {
+                p.tensor(&PLAIN).put(b"\x88").hooks();
+            }),
+        ),
+        (
+            "typed".to_owned(),
+            rebuilt("torch._tensor", "_rebuild_from_type_v2", &|p| {
+                p.global("torch._utils", "_rebuild_tensor_v2").global("torch", "Tensor").put(b"(");
+                p.storage("FloatStorage", "0", 6).args(0, &[6], &[1]).put(b"t}");
+            }),
+        ),
+        (
+            "v3".to_owned(),
+            rebuilt("torch._utils", "_rebuild_tensor_v3", &|p| {
+                p.storage("UntypedStorage", "0", 24).args(0, &[6], &[1]).global("torch", "uint16");
+            }),
+        ),
+    ];
+    for (class, numel) in [("HalfStorage", 12), ("LongStorage", 3), ("BoolStorage", 24)] {
+        let tensor = Tensor { class, numel, size: &[2], stride: &[1], ..PLAIN };
+        files.push((class.to_owned(), dict_of(&tensor)));
     }
     files
 }
