@@ -153,7 +153,7 @@ fn an_index_that_lies_is_an_error_that_names_it() {
     fails(
         r#""c": "m-00002"#,
         r#""c": "m-00003"#,
-        &["m-00003-of-00002.safetensors", "does not exist", "names 2 files"],
+        &["m-00003-of-00002.safetensors", "does not exist", "one of 2 files"],
     );
     fails(r#""c": "m-00002"#, r#""c": "m-00001"#, &["index.json", "\"c\" is not in \"m-00001"]);
     fails(r#""b""#, r#""d""#, &["index.json", "\"d\" is not in"]);

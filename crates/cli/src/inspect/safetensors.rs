@@ -48,8 +48,14 @@ pub fn list_index(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let shards: Vec<PathBuf> =
         index.files.iter().map(|name| path.with_file_name(name.as_ref())).collect();
     for shard in &shards {
-        open::check_path(shard)
-            .with_context(|| format!("'{}' names {} files", path.display(), shards.len()))?;
+        if !shard.exists() {
+            let (shard, count) = (shard.display(), shards.len());
+            return Err(anyhow!(
+                "'{shard}' does not exist, and '{}' names it as one of {count} files",
+                path.display()
+            ));
+        }
+        open::check_path(shard)?;
     }
     read(&shards, Some((path, &index)))
 }

@@ -11,9 +11,12 @@
 //! header to the end of the file, each as long as its shape and dtype say. Nothing is said about
 //! alignment: data may begin at any byte, so who computes in place has to look.
 //!
-//! What that README leaves open is read strictly: a key that is there twice, a field that it does not
-//! name and a number that is not a whole one are errors. Types of less than a byte (`F4`) and complex
-//! numbers are refused as unknown.
+//! What that README leaves open is read strictly. The `safetensors` crate (0.8) accepts some of what is
+//! refused here: a key that is there twice (it takes one of the two), a field that the README does not
+//! name, `"__metadata__": null`, spaces before the `{`, more than [`MAX_RANK`] dimensions, and the types
+//! of less than a byte (`F4`, `F6_…`), `F8_E8M0` and `C64`, which are unknown here. Nothing is accepted
+//! here that it refuses. That is also why it is not used: what it makes of the header cannot be asked
+//! about keys that were there twice.
 //!
 //! Only the header is read, once, without a tree of it in memory.
 
