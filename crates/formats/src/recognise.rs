@@ -55,6 +55,10 @@ pub fn recognise(head: &[u8]) -> Option<Format> {
         [b'l', b'm', b'g', b'g', ..]
         | [b'f', b'm', b'g', b'g', ..]
         | [b't', b'j', b'g', b'g', ..] => Some(Format::LegacyGgml),
+        // The same of a big-endian machine, which its reader refuses by name.
+        [b'g', b'g', b'm', b'l' | b'f', ..] | [b'g', b'g', b'j', b't', ..] => {
+            Some(Format::LegacyGgml)
+        }
         [b'a', b'l', b'g', b'g', ..] => Some(Format::LegacyLora),
         [b'n', b's', b'g', b'g', ..] => Some(Format::LegacySession),
         // A length of less than a terabyte (of which its reader says if it is too much), then JSON.
@@ -97,6 +101,7 @@ mod tests {
         assert_eq!(of(b"lmgg"), Some(Format::LegacyGgml));
         assert_eq!(of(b"fmgg\x01\0\0\0"), Some(Format::LegacyGgml));
         assert_eq!(of(b"tjgg\x01\0\0\0"), Some(Format::LegacyGgml));
+        assert_eq!(of(b"ggml"), Some(Format::LegacyGgml));
         assert_eq!(of(b"algg\x01\0\0\0"), Some(Format::LegacyLora));
         assert_eq!(of(b"nsgg\x01\0\0\0"), Some(Format::LegacySession));
         assert_eq!(of(b"\x10\x02\0\0\0\0\0\0{\"a\":1}"), Some(Format::SafeTensors));

@@ -5,11 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use alight_formats::Format;
 use alight_formats::ggml::blocks::{Losses, Way, convert};
 use alight_formats::ggml::parts::{
     self, Model, Split, Tensor, check_replicas, gguf_name, part_name,
 };
-use alight_formats::ggml::{Era, Ggml, LegacyType, is_legacy, parse};
+use alight_formats::ggml::{Era, Ggml, LegacyType, parse};
+use alight_formats::recognise::recognise;
 use serde_json::Value;
 
 /// A folder that goes when it is dropped.
@@ -131,7 +133,7 @@ fn what_another_hand_wrote_comes_out_as_it_says() {
         let catalogs: Vec<Ggml<'_>> = files
             .iter()
             .map(|file| {
-                assert!(is_legacy(file));
+                assert_eq!(recognise(file), Some(Format::LegacyGgml));
                 let file = parse(file).unwrap_or_else(|error| panic!("{name}: {error}"));
                 file.assume_era(era).unwrap()
             })

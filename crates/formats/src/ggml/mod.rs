@@ -36,7 +36,7 @@ use std::ops::Range;
 
 pub use era::{Era, LegacyType, LegacyTypeError};
 pub use error::{GgmlError, Place};
-pub use parse::{is_legacy, parse};
+pub use parse::parse;
 pub use vocabulary::Vocabulary;
 
 /// Most tokens; the largest vocabulary of any model is a quarter of it.

@@ -16,12 +16,6 @@ use crate::text::shown;
 /// The name of the first tensor that every converter writes.
 const FIRST: &[u8] = b"tok_embeddings.weight";
 
-/// Whether a file that begins with `head` is for [`parse`], be it to be refused by name.
-pub fn is_legacy(head: &[u8]) -> bool {
-    matches!(head.first_chunk(), Some(b"lmgg" | b"fmgg" | b"tjgg" | b"algg" | b"nsgg"))
-        || matches!(head.first_chunk(), Some(b"ggml" | b"ggmf" | b"ggjt" | b"ggla" | b"ggsn"))
-}
-
 /// Reads and checks the header, the vocabulary and all descriptions of tensors.
 ///
 /// `file` is the whole file, usually a map of it: data of tensors is not touched.
