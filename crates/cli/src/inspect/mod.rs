@@ -7,6 +7,7 @@
 //! with `pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing>`, and its line in [`list`].
 
 mod cached;
+mod ggml;
 mod gguf;
 mod listing;
 mod parts;
@@ -79,8 +80,7 @@ fn list(source: &Source) -> anyhow::Result<Listing> {
         Format::SafeTensorsIndex => safetensors::list_index(&source.paths),
         // Of the older one, which is never read, the reader says what to do about it.
         Format::TorchZip | Format::TorchPickle => torch::list(&source.paths),
-        // A format plugs in here:
-        // Format::LegacyGgml => ggml::list(&source.paths),
+        Format::LegacyGgml => ggml::list(&source.paths),
         Format::LegacyLora | Format::LegacySession => {
             Err(anyhow!("'{path}' is {what}, which is no model"))
         }

@@ -75,6 +75,15 @@ impl LegacyType {
         T::Q6_K,
     ];
 
+    /// ggml's name of the type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            T::Q4_2 => "Q4_2",
+            T::Q4_3 => "Q4_3",
+            other => other.current().name(),
+        }
+    }
+
     /// The number that stands for it in a file.
     pub const fn id(self) -> u32 {
         self as u32
@@ -102,12 +111,7 @@ impl LegacyType {
 
 impl fmt::Display for LegacyType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self {
-            T::Q4_2 => "Q4_2",
-            T::Q4_3 => "Q4_3",
-            other => other.current().name(),
-        };
-        f.pad(name)
+        f.pad(self.name())
     }
 }
 
