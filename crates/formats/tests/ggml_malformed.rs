@@ -110,14 +110,14 @@ fn every_kind_of_file_is_read_and_the_rest_refused_by_name() {
     table! {
         "LoRA", with(b"algg"), E::Lora, ["ggla", "base model"];
         "session", with(b"nsgg"), E::Session, ["ggsn"];
-        "LoRA, magic alone", b"algg".to_vec(), E::Lora, ["ggla"];
+        "LoRA, magic alone", *b"algg", E::Lora, ["ggla"];
         "big-endian", with(b"ggml"), E::BigEndian { magic: "ggml" }, ["big-endian ggml"];
         "big-endian", with(b"ggmf"), E::BigEndian { magic: "ggmf" }, ["big-endian ggmf"];
         "big-endian", with(b"ggjt"), E::BigEndian { magic: "ggjt" }, ["big-endian ggjt"];
         "big-endian", with(b"ggla"), E::BigEndian { magic: "ggla" }, ["big-endian ggla"];
         "big-endian", with(b"ggsn"), E::BigEndian { magic: "ggsn" }, ["big-endian ggsn"];
         "GGUF", with(b"GGUF"), E::BadMagic { found } if found == b"GGUF", ["\"GGUF\"", "\"tjgg\""];
-        "zeros", vec![0; 64], E::BadMagic { .. }, ["\\0"];
+        "zeros", [0; 64], E::BadMagic { .. }, ["\\0"];
     }
 
     for version in [0, 2, 3, 4, 1 << 16, 1 << 24, 1 << 31, u32::MAX] {

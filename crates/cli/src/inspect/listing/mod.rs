@@ -37,7 +37,6 @@ pub enum ShapeOrder {
     /// As torch: a matrix of 3 rows and 5 columns is 3 × 5.
     OutermostFirst,
     /// As ggml: it is 5 × 3.
-    #[allow(dead_code)] // until legacy GGML plugs in
     InnermostFirst,
 }
 
