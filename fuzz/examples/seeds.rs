@@ -4,11 +4,15 @@
 //!
 //!     cargo +nightly run --manifest-path fuzz/Cargo.toml --example seeds
 
+#[path = "../../crates/formats/tests/legacy/mod.rs"]
+mod legacy;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
+use alight_formats::ggml::{Era, LegacyType};
 use alight_formats::gguf::write::Builder;
 use alight_formats::packed::{LAYOUT, LAYOUT_KEY, LAYOUT_VERSION_KEY, has_tiles};
 use alight_formats::safetensors::Dtype;
@@ -52,6 +56,7 @@ fn main() -> io::Result<()> {
     }
     write(corpus.join("gguf"), &files)?;
     write(corpus.join("safetensors"), &safetensors())?;
+    write(corpus.join("ggml"), &ggml())?;
     write(corpus.join("torch"), &torch())?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
@@ -221,6 +226,36 @@ fn torch() -> Vec<(String, Vec<u8>)> {
     for (class, numel) in [("HalfStorage", 12), ("LongStorage", 3), ("BoolStorage", 24)] {
         let tensor = Tensor { class, numel, size: &[2], stride: &[1], ..PLAIN };
         files.push((class.to_owned(), dict_of(&tensor)));
+    }
+    files
+}
+
+/// Legacy files: a small model of each kind, in one part and the first of two, without the last token
+/// (GPT4All), and a tensor of each type of each era.
+fn ggml() -> Vec<(String, Vec<u8>)> {
+    let mut files = Vec::new();
+    for (index, (magic, version)) in legacy::KINDS.into_iter().enumerate() {
+        for parts in 1..3 {
+            // Of width 2 with one head, so that the fuzzer is quick.
+            let mut file = legacy::File::model(magic, version, parts);
+            file.hparams = [6, 2, 4, 1, 1, 2, 1];
+            for tensor in &mut file.tensors {
+                tensor.ne.iter_mut().filter(|n| **n > 6).for_each(|n| *n = (*n / 32).max(1));
+                let elements: i32 = tensor.ne.iter().product();
+                tensor.data = vec![0x11; elements as usize * if tensor.ty == 0 { 4 } else { 2 }];
+            }
+            files.push((format!("model-{index}-{parts}"), file.bytes()));
+            file.tokens.pop();
+            files.push((format!("gpt4all-{index}-{parts}"), file.bytes()));
+        }
+        let era = [Era::Pairs, Era::Pairs, Era::Pairs, Era::Halves, Era::Current][index];
+        for ty in LegacyType::ALL {
+            let Some((block, bytes)) = era.block(ty) else { continue };
+            let mut file = legacy::File::new(magic, version);
+            let ne = [block as i32, 2];
+            file.tensors.push(legacy::Tensor::new("t", ty.id() as i32, &ne, 2 * bytes as usize));
+            files.push((format!("type-{index}-{ty}"), file.bytes()));
+        }
     }
     files
 }
