@@ -344,6 +344,10 @@ fn the_first_days_are_said_by_a_person() {
     let error = parse(&bytes).unwrap().assume_era(Era::Rows).unwrap_err();
     assert!(matches!(error, E::Era { ty: Some(LegacyType::Q4_2), .. }));
     says("era", &error.to_string(), &["Q4_2", "ggml"]);
+    for (magic, version) in [(b"fmgg", 1), (b"tjgg", 1), (b"tjgg", 2)] {
+        let bytes = with(magic, Some(version), 2);
+        assert!(parse(&bytes).unwrap().assume_era(Era::Rows).is_err());
+    }
     let bytes = with(b"tjgg", Some(3), 0);
     let error = parse(&bytes).unwrap().assume_era(Era::Rows).unwrap_err();
     says("era", &error.to_string(), &["ggjt version 3"]);
