@@ -187,7 +187,10 @@ fn a_panic_of_the_consumer_ends_the_transfer_and_reaches_the_caller() {
             })
         });
         assert_eq!(*panic.unwrap_err().downcast::<&str>().unwrap(), "as planned");
-        assert!(seen.load(SeqCst) < 30, "{} of {} pieces", seen.load(SeqCst), pieces.len());
+        // Others go on until the panic is on its way out of the consumer, which on a busy machine may
+        // not get a processor for a while.
+        let seen = seen.load(SeqCst);
+        assert!(seen < pieces.len() / 2, "{seen} of {} pieces", pieces.len());
     }
 }
 
