@@ -7,7 +7,13 @@
 // Tests have a `main` of their own.
 #![cfg_attr(test, allow(dead_code))]
 
+#[cfg(target_os = "linux")]
+mod arena;
 mod cli;
+
+#[cfg(all(target_os = "linux", not(test)))]
+#[global_allocator]
+static ALLOCATOR: arena::Arena = arena::Arena;
 
 #[cfg(all(target_os = "linux", not(test)))]
 mod start {
