@@ -56,12 +56,10 @@ build: need-rust
 
 # One static file, small itself, since the size of what it measures begins with its own.
 RUSAGE_TARGET ?= $(shell uname -m)-unknown-linux-musl
-# Two segments to map instead of four, and nothing to relocate.
-RUSAGE_FLAGS := -C relocation-model=static -C link-arg=-Wl,-z,noseparate-code -C link-arg=-Wl,-z,norelro
 .PHONY: rusage
 rusage: need-rust
 	@rustup target add $(RUSAGE_TARGET) 2>/dev/null || true
-	@cargo rustc --locked -p rusage --bin rusage --profile small --target $(RUSAGE_TARGET) -- $(RUSAGE_FLAGS)
+	@cargo rustc --locked -p rusage --bin rusage --profile small --target $(RUSAGE_TARGET) -- -C relocation-model=static
 	@echo $(TARGET_DIR)/$(RUSAGE_TARGET)/small/rusage
 
 # Not part of anything else: fetches zig and eight standard libraries, and builds four more.

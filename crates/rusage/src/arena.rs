@@ -9,8 +9,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// The child's stack, and a dozen pages for words and lines.
-const SIZE: usize = 80 << 10;
+/// A dozen pages for words and lines.
+const SIZE: usize = 48 << 10;
 
 #[repr(align(4096))]
 struct Space(UnsafeCell<[u8; SIZE]>);
