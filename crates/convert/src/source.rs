@@ -41,6 +41,15 @@ pub(crate) fn headers(maps: &[Map]) -> Result<Headers<'_>, ConvertError> {
     Ok(Headers { files, catalog })
 }
 
+/// As [`headers`], of a model that is not packed.
+pub(crate) fn canonical_headers(maps: &[Map]) -> Result<Headers<'_>, ConvertError> {
+    let headers = headers(maps)?;
+    match headers.files.iter().zip(maps).find(|(gguf, _)| gguf.packed) {
+        Some((_, map)) => Err(ConvertError::AlreadyPacked { path: map.path().into() }),
+        None => Ok(headers),
+    }
+}
+
 /// The header of one file.
 pub(crate) fn parse(map: &Map) -> Result<Gguf<'_>, ConvertError> {
     let parsed = gguf::parse(map.bytes());

@@ -2,9 +2,8 @@
 //! of parts has its own error, which names the place, what was found and what was expected.
 
 mod legacy;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "support/memory.rs"]
+mod memory;
 
 use alight_formats::ggml::parts::{PartsError as P, check_replicas, count, merge};
 use alight_formats::ggml::{
@@ -12,50 +11,13 @@ use alight_formats::ggml::{
     MAX_VOCAB, Magic, Place,
 };
 use legacy::*;
+use memory::within;
 use proptest::prelude::*;
-
-/// Counts the bytes that the current thread holds, and the most it held.
-struct Counting;
-
-thread_local! {
-    static HELD: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-}
-
-fn count_bytes(change: isize) {
-    // Fails only while the thread ends.
-    let _ = HELD.try_with(|held| {
-        let now = held.get().0.saturating_add_signed(change);
-        held.set((now, held.get().1.max(now)));
-    });
-}
-
-// SAFETY: passes everything on to the system's allocator.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count_bytes(layout.size() as isize);
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
-        count_bytes(-(layout.size() as isize));
-        // SAFETY: the caller's promises are the same.
-        unsafe { System.dealloc(ptr, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Parses and checks that this took little memory: some fixed tables, and so much per byte of the
 /// file as its densest content (empty tokens of 4 bytes each, in a vector that grows) needs.
 fn parse(bytes: &[u8]) -> Result<Ggml<'_>, E> {
-    let before = HELD.get().0;
-    HELD.set((before, before));
-    let result = ggml::parse(bytes);
-    let peak = HELD.get().1 - before;
-    let allowed = 256 * 1024 + 20 * bytes.len();
-    assert!(peak <= allowed, "{peak} bytes of memory for a file of {}", bytes.len());
-    result
+    within(256 * 1024 + 20 * bytes.len(), || ggml::parse(bytes))
 }
 
 /// A message is bounded and printable, and holds `words`.

@@ -68,12 +68,7 @@ pub fn quantize(
 ) -> Result<Quantized, ConvertError> {
     let started = Instant::now();
     let maps = source::open(source)?;
-    let headers = source::headers(&maps)?;
-    for (gguf, map) in headers.files.iter().zip(&maps) {
-        if gguf.packed {
-            return Err(ConvertError::AlreadyPacked { path: map.path().into() });
-        }
-    }
+    let headers = source::canonical_headers(&maps)?;
     let dest = dest::check(dest, options, &maps)?;
     let items = items(&headers, &maps, recipe)?;
     let invalid = |source| ConvertError::Header { path: maps[0].path().into(), source };
