@@ -4,6 +4,9 @@
 mod legacy;
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/refused.rs"]
+#[macro_use]
+mod refused;
 
 use alight_formats::ggml::parts::{PartsError as P, check_replicas, count, merge};
 use alight_formats::ggml::{
@@ -13,6 +16,7 @@ use alight_formats::ggml::{
 use legacy::*;
 use memory::within;
 use proptest::prelude::*;
+use refused::{refused, says};
 
 /// Parses and checks that this took little memory: some fixed tables, and so much per byte of the
 /// file as its densest content (empty tokens of 4 bytes each, in a vector that grows) needs.
@@ -20,32 +24,10 @@ fn parse(bytes: &[u8]) -> Result<Ggml<'_>, E> {
     within(256 * 1024 + 20 * bytes.len(), || ggml::parse(bytes))
 }
 
-/// A message is bounded and printable, and holds `words`.
-#[track_caller]
-fn says(what: &str, text: &str, words: &[&str]) {
-    assert!(text.len() < 1000 && !text.chars().any(char::is_control), "{what}: {text:?}");
-    for word in words {
-        assert!(text.contains(word), "{what}: no {word:?} in {text:?}");
-    }
-}
-
 /// The file is refused with this error, and the message holds all of `words`.
 #[track_caller]
 fn fails(what: &str, bytes: &[u8], expected: impl Fn(&E) -> bool, words: &[&str]) {
-    match parse(bytes) {
-        Ok(_) => panic!("{what}: was accepted"),
-        Err(error) => {
-            assert!(expected(&error), "{what}: {error:?}");
-            says(what, &error.to_string(), words);
-        }
-    }
-}
-
-/// `what`, file, pattern of the error, words of its message.
-macro_rules! table {
-    ($($what:expr, $bytes:expr, $pattern:pat $(if $guard:expr)?, [$($word:expr),*];)*) => {
-        $(fails($what, &$bytes, |error| matches!(error, $pattern $(if $guard)?), &[$($word),*]);)*
-    };
+    refused(what, parse(bytes), expected, words);
 }
 
 /// A file of `ggjt` version 1 after a change.

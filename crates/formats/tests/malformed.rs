@@ -3,11 +3,15 @@
 
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/refused.rs"]
+#[macro_use]
+mod refused;
 mod support;
 
 use alight_formats::gguf::{Gguf, GgufError as E, MAX_HEADER, Place, ValueType, parse};
 use alight_formats::packed::{PACKED_BASE, packed_id};
 use alight_formats::{GgmlType, TypeError};
+use refused::refused;
 use support::*;
 
 /// Parses and checks that this took little memory: some fixed tables, and so much per byte of the
@@ -19,24 +23,7 @@ fn measured(bytes: &[u8]) -> Result<Gguf<'_>, E> {
 /// The parse fails as expected, and the message holds all of `words`.
 #[track_caller]
 fn fails(what: &str, bytes: &[u8], expected: impl Fn(&E) -> bool, words: &[&str]) {
-    match measured(bytes) {
-        Ok(_) => panic!("{what}: was accepted"),
-        Err(error) => {
-            let text = error.to_string();
-            assert!(expected(&error), "{what}: {error:?}");
-            for word in words {
-                assert!(text.contains(word), "{what}: no {word:?} in {text:?}");
-            }
-            assert!(text.len() < 1000 && !text.chars().any(char::is_control), "{what}: {text:?}");
-        }
-    }
-}
-
-/// `what`, file, pattern of the error, words of its message.
-macro_rules! table {
-    ($($what:expr, $bytes:expr, $pattern:pat $(if $guard:expr)?, [$($word:expr),*];)*) => {
-        $(fails($what, &$bytes, |error| matches!(error, $pattern $(if $guard)?), &[$($word),*]);)*
-    };
+    refused(what, measured(bytes), expected, words);
 }
 
 #[test]

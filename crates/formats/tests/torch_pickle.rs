@@ -5,6 +5,9 @@
 mod check;
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/refused.rs"]
+#[macro_use]
+mod refused;
 #[path = "support/torch.rs"]
 mod support;
 
@@ -31,13 +34,6 @@ fn rebuilt(module: &str, function: &str, args: impl FnOnce(&mut Pickle)) -> Vec<
         args(p);
         p.put(b"tRs.");
     })
-}
-
-/// What, file, pattern of the error, words of its message.
-macro_rules! table {
-    ($($what:expr, $bytes:expr, $pattern:pat $(if $guard:expr)?, [$($word:expr),*];)*) => {
-        $(fails($what, &$bytes, |e| matches!(e, $pattern $(if $guard)?), &[$($word),*]);)*
-    };
 }
 
 #[test]

@@ -4,6 +4,8 @@
 mod check;
 #[path = "support/memory.rs"]
 mod memory;
+#[path = "support/refused.rs"]
+mod refused;
 #[path = "support/torch.rs"]
 mod support;
 

@@ -18,14 +18,5 @@ pub fn measured(bytes: &[u8]) -> Result<Torch<'_>, TorchError> {
 /// The parse fails as expected, and the message holds all of `words`.
 #[track_caller]
 pub fn fails(what: &str, bytes: &[u8], expected: impl Fn(&TorchError) -> bool, words: &[&str]) {
-    match measured(bytes) {
-        Ok(file) => panic!("{what}: was accepted: {file:?}"),
-        Err(error) => {
-            let text = error.to_string();
-            assert!(expected(&error), "{what}: {error:?}");
-            for word in words {
-                assert!(text.contains(word), "{what}: no {word:?} in {text:?}");
-            }
-        }
-    }
+    super::refused::refused(what, measured(bytes), expected, words);
 }
