@@ -1,6 +1,8 @@
 //! `alight quantize`: a model file with weights of another type.
 
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::thread::available_parallelism;
 
 use alight_convert::Recipe;
 
@@ -41,10 +43,7 @@ pub struct QuantizeArgs {
 /// Runs the command.
 pub fn main(args: &QuantizeArgs) -> Outcome {
     open::check_path(&args.model)?;
-    let threads = args
-        .threads
-        .or_else(|| std::thread::available_parallelism().ok().map(Into::into))
-        .unwrap_or(1);
+    let threads = args.threads.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get));
     let done = with_progress("quantizing", |on_progress| {
         alight_convert::quantize(
             &args.model,

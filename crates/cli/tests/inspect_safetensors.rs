@@ -6,8 +6,8 @@ mod support;
 use std::fs;
 use std::path::Path;
 
-use serde_json::{Value, json};
-use support::alight;
+use serde_json::json;
+use support::{alight, inspect_json, write};
 
 /// A file of F16 matrices of 2 rows and 3 columns with these names, and metadata.
 fn file(names: &[&str]) -> Vec<u8> {
@@ -23,18 +23,6 @@ fn file(names: &[&str]) -> Vec<u8> {
     bytes.extend(header.as_bytes());
     bytes.resize(bytes.len() + 12 * names.len(), 0);
     bytes
-}
-
-fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
-    let path = folder.join(name);
-    fs::write(&path, bytes).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-fn inspect_json(path: &str) -> Value {
-    let out = alight(&["inspect", path, "--json"]).succeeds();
-    assert_eq!((out.stderr.as_str(), out.stdout.lines().count()), ("", 1));
-    serde_json::from_str(&out.stdout).unwrap()
 }
 
 #[test]

@@ -5,24 +5,9 @@
 mod files;
 mod support;
 
-use std::fs;
-use std::path::Path;
-
 use files::{PLAIN, Pickle, dict_of, file, model};
-use serde_json::{Value, json};
-use support::alight;
-
-fn write(folder: &Path, name: &str, bytes: &[u8]) -> String {
-    let path = folder.join(name);
-    fs::write(&path, bytes).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-fn inspect_json(path: &str) -> Value {
-    let out = alight(&["inspect", path, "--json"]).succeeds();
-    assert_eq!((out.stderr.as_str(), out.stdout.lines().count()), ("", 1));
-    serde_json::from_str(&out.stdout).unwrap()
-}
+use serde_json::json;
+use support::{alight, inspect_json, write};
 
 #[test]
 fn a_file_under_any_name_is_listed_whole() {
@@ -64,7 +49,7 @@ fn in_a_folder_only_what_holds_no_tensors_is_left_out() {
     write(dir.path(), "a.pth", &plain);
     write(dir.path(), "b.pth", &plain);
     let arguments = Pickle::new().global("transformers.training_args", "TrainingArguments").done();
-    let beside = write(dir.path(), "training_args.bin", &file(&arguments));
+    let beside = write(dir.path(), "training_args.bin", file(&arguments));
     let folder = dir.path().to_str().unwrap();
     let got = inspect_json(folder);
     assert_eq!(got["files"].as_array().unwrap().len(), 2);

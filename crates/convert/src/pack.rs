@@ -109,7 +109,7 @@ pub fn pack(
     let invalid = |source| ConvertError::Header { path: maps[0].path().into(), source };
     let canonical = Canonical::of(&headers, &maps)?;
     let mut source = canonical.source(&headers, &maps, &order)?;
-    let metadata = metadata(&headers);
+    let metadata = headers.metadata();
     let builder = header(&metadata, &source, &items, &order).map_err(invalid)?;
     let start = builder.header().len() as u64;
     let entries = metadata.len() as u64 + restore::MOST_ENTRIES;
@@ -192,13 +192,6 @@ fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason>
     Ok(ty)
 }
 
-/// The metadata that goes into the packed file.
-fn metadata<'m>(headers: &Headers<'m>) -> Vec<(&'m str, Value<'m>)> {
-    let split = headers.files.len() > 1;
-    let all = headers.files.first().map(|gguf| gguf.metadata.iter()).into_iter().flatten();
-    all.filter(|(key, _)| !split || !key.starts_with("split.")).copied().collect()
-}
-
 /// The header of the packed file.
 fn header(
     metadata: &[(&str, Value<'_>)],
@@ -248,7 +241,7 @@ impl<'m> Canonical<'m> {
         let alignment = first.get("general.alignment").map(|_| first.alignment as u32);
         let version = if merged { 3 } else { first.version };
         let infos = || headers.catalog.tensors.iter().map(|placed| &placed.info);
-        let metadata = metadata(headers);
+        let metadata = headers.metadata();
         let made = restore::header(version, alignment, &metadata, infos())
             .map_err(|source| ConvertError::Header { path: path(), source })?;
         let made = made.unpadded_header();

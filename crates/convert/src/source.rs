@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use alight_formats::GgmlType;
-use alight_formats::gguf::{self, Gguf};
+use alight_formats::gguf::{self, Gguf, Value};
 use alight_formats::packed;
 use alight_formats::split::{self, Catalog, Shard};
 use alight_kernels::WeightType;
@@ -15,6 +15,15 @@ use crate::ConvertError;
 pub(crate) struct Headers<'m> {
     pub(crate) files: Vec<Gguf<'m>>,
     pub(crate) catalog: Catalog<'m>,
+}
+
+impl<'m> Headers<'m> {
+    /// The metadata that goes into a new file: without what ties shards together.
+    pub(crate) fn metadata(&self) -> Vec<(&'m str, Value<'m>)> {
+        let split = self.files.len() > 1;
+        let all = self.files.first().map(|gguf| gguf.metadata.iter()).into_iter().flatten();
+        all.filter(|(key, _)| !split || !key.starts_with("split.")).copied().collect()
+    }
 }
 
 /// Maps the model at `path`: one file, or all shards of a split model in order.

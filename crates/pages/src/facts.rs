@@ -57,8 +57,7 @@ impl Facts {
         let (available, limit_source) = limits::available();
         Ok(Facts {
             len,
-            cached: residency
-                .map_or(0, |r| r.cached.saturating_mul(crate::fault::page_size() as u64).min(len)),
+            cached: residency.map_or(0, |residency| residency.cached_bytes(len)),
             cached_source: residency.map(|r| r.source),
             filesystem,
             direct,

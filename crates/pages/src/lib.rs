@@ -30,6 +30,7 @@ pub mod transfer;
 
 pub use error::{FileKind, MapError};
 pub use facts::{DirectAlign, Facts};
+pub use fault::page_size;
 pub use filesystem::{Filesystem, Kind};
 pub use limits::LimitSource;
 pub use map::{Advice, Map};

@@ -36,6 +36,11 @@ impl Residency {
         if self.pages == 0 { 1.0 } else { self.cached as f64 / self.pages as f64 }
     }
 
+    /// Bytes of the cached pages, of a range of `len` bytes.
+    pub fn cached_bytes(&self, len: u64) -> u64 {
+        self.cached.saturating_mul(crate::page_size() as u64).min(len)
+    }
+
     /// No page is cached, and that was counted, not sampled.
     pub fn is_proven_cold(&self) -> bool {
         self.cached == 0 && self.source != Source::Sampled

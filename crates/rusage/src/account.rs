@@ -90,7 +90,7 @@ impl Memory {
     /// Of this process, now. Known on Linux. The sum of proportional parts takes the kernel a walk
     /// over all page tables: milliseconds per gigabyte of small pages.
     pub fn of_self() -> Memory {
-        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = status();
         let rollup = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
         Memory {
             rss_anon: kilobytes(&status, "RssAnon:"),
@@ -100,6 +100,19 @@ impl Memory {
             peak_rss: kilobytes(&status, "VmHWM:"),
         }
     }
+}
+
+/// The peak size of this process's image now, in bytes; 0 if unknown. (Its ru_maxrss is no help: that
+/// has the peak of whoever started this process in it.)
+#[cfg(target_os = "linux")]
+pub(crate) fn own_peak() -> u64 {
+    kilobytes(&status(), "VmHWM:").unwrap_or(0)
+}
+
+/// What the kernel says of this process; the program's name in it may be anything.
+fn status() -> String {
+    let text = fs::read("/proc/self/status").unwrap_or_default();
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// The bytes in a line such as `RssAnon:   123 kB`.

@@ -104,3 +104,18 @@ pub fn smollm2() -> Option<String> {
 pub fn gemma3() -> Option<String> {
     model("gemma-3-270m-q4_k_m.gguf")
 }
+
+/// What `alight inspect --json` says of a path: one line on stdout, nothing else.
+#[track_caller]
+pub fn inspect_json(path: &str) -> serde_json::Value {
+    let out = alight(&["inspect", path, "--json"]).succeeds();
+    assert_eq!((out.stderr.as_str(), out.stdout.lines().count()), ("", 1));
+    serde_json::from_str(&out.stdout).unwrap()
+}
+
+/// Writes a file and returns its path.
+pub fn write(folder: &std::path::Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, bytes).unwrap();
+    path.to_str().unwrap().to_owned()
+}

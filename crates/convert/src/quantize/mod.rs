@@ -143,14 +143,9 @@ fn header(headers: &Headers<'_>, items: &[Item<'_>], recipe: Recipe) -> Result<B
     let first = headers.files.first();
     let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT) as u32;
     let mut out = Builder::with_alignment(alignment);
-    let split = headers.files.len() > 1;
-    for (key, value) in first.into_iter().flat_map(|gguf| &gguf.metadata) {
-        match *key {
-            FILE_TYPE | VERSION | ALIGNMENT => {}
-            key if split && key.starts_with("split.") => {}
-            key => {
-                out.value(key, value);
-            }
+    for (key, value) in headers.metadata() {
+        if !matches!(key, FILE_TYPE | VERSION | ALIGNMENT) {
+            out.value(key, &value);
         }
     }
     out.value(FILE_TYPE, &Value::U32(recipe.file_type())).value(VERSION, &Value::U32(2));

@@ -132,8 +132,7 @@ struct Root<'c> {
 
 impl Root<'_> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
-        let (place, expected) = (Place::Root, "an object");
-        self.context.fail(JsonError::Kind { place, found, expected })
+        self.context.wrong(Place::Root, found, "an object")
     }
 }
 

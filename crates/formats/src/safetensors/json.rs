@@ -121,7 +121,7 @@ impl<E: From<JsonError>> Context<E> {
     }
 
     /// A value of the wrong kind.
-    fn wrong<T, D: de::Error>(
+    pub fn wrong<T, D: de::Error>(
         &self,
         place: Place,
         found: &'static str,

@@ -105,8 +105,7 @@ struct Header<'c> {
 
 impl Header<'_> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
-        let (place, expected) = (Place::Root, "an object");
-        self.context.fail(JsonError::Kind { place, found, expected })
+        self.context.wrong(Place::Root, found, "an object")
     }
 }
 

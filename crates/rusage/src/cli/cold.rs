@@ -53,8 +53,6 @@ fn add(path: &Path, named: bool, found: &mut Vec<PathBuf>) -> io::Result<()> {
 /// A file cannot be opened or evicted, or something of it stays; in words.
 #[cfg(unix)]
 pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
-    // SAFETY: takes a number.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     files
         .iter()
         .map(|path| {
@@ -78,8 +76,8 @@ pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
             }
             Ok(Evicted {
                 file: path.to_string_lossy().into_owned(),
-                cached_before_bytes: (before.cached * page).min(len),
-                cached_after_bytes: (after.cached * page).min(len),
+                cached_before_bytes: before.cached_bytes(len),
+                cached_after_bytes: after.cached_bytes(len),
                 how: after.source.name(),
             })
         })

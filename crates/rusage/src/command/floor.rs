@@ -10,8 +10,6 @@ use std::ffi::{CStr, c_int, c_void};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use crate::account::kilobytes;
-
 /// Loaded segments that cannot be written: three of a static program, some more of one with
 /// libraries. What is beyond stays.
 const SEGMENTS: usize = 48;
@@ -54,29 +52,6 @@ impl Floor {
     }
 }
 
-/// The peak size of a process that shares this one's memory, which exec will hand on; to be called in
-/// the child. A child's own account has nothing in it yet but that: it is what exec takes. In bytes.
-#[inline(always)]
-pub(super) fn of_child() -> u64 {
-    // SAFETY: all zeroes is a value of this structure of numbers, which the kernel fills.
-    let raw = unsafe {
-        let mut raw: libc::rusage = std::mem::zeroed();
-        libc::getrusage(libc::RUSAGE_SELF, &mut raw);
-        raw
-    };
-    (raw.ru_maxrss.max(0) as u64) << 10
-}
-
-/// The peak size of this process's image now, in bytes; 0 if unknown. (Its ru_maxrss is no help: that
-/// has the peak of whoever started this process in it.)
-pub(super) fn own_peak() -> u64 {
-    let status = std::fs::read("/proc/self/status").unwrap_or_default();
-    // The program's name, which may be anything, is in the first line.
-    let rest =
-        status.iter().position(|&byte| byte == b'\n').map_or(&status[..], |at| &status[at..]);
-    std::str::from_utf8(rest).ok().and_then(|text| kilobytes(text, "VmHWM:")).unwrap_or(0)
-}
-
 /// Without the standard library's way of opening files, whose code would be one more thing to bring
 /// into memory.
 fn open(path: &CStr, flags: c_int) -> Option<OwnedFd> {
@@ -103,7 +78,7 @@ extern "C" fn add(object: *mut libc::dl_phdr_info, _: usize, floor: *mut c_void)
         // The kernel's own.
         return 0;
     }
-    let page = page();
+    let page = alight_pages::page_size();
     for header in headers {
         if header.p_type != libc::PT_LOAD || header.p_flags & libc::PF_W != 0 {
             continue;
@@ -119,15 +94,10 @@ extern "C" fn add(object: *mut libc::dl_phdr_info, _: usize, floor: *mut c_void)
     0
 }
 
-/// Bytes of a page.
-fn page() -> usize {
-    // SAFETY: takes a number.
-    usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::account::own_peak;
 
     #[test]
     fn the_peak_is_known_and_can_be_lowered() {

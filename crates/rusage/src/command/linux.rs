@@ -12,9 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::ptr;
 use std::time::Duration;
 
-use super::floor::{self, Floor};
-use super::unix::{end_of, reap};
-use super::{Command, Ended, IoBytes, Options, RunError, path, signals};
+use super::floor::Floor;
+use super::unix::{at_end, reap};
+use super::{Command, Ended, Options, RunError, path, signals};
+use crate::Usage;
 use crate::counters::Counters;
 use crate::tree::{Cgroup, Sampler};
 
@@ -65,17 +66,12 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
         group = None;
     }
     let sampled = if options.tree && group.is_none() { Sampler::watch(pid) } else { None };
-    let ended = end_of(pid).then(|| now().saturating_sub(began));
-    let io = if options.io { IoBytes::of(pid) } else { None };
-    // From here on the number may become another's.
-    signals::pass_to(0);
-    let (status, usage) = reap(pid, ended.unwrap_or_else(|| now().saturating_sub(began)))
+    let ended = at_end(pid, floor, || now().saturating_sub(began), options.io)
         .map_err(|source| RunError::System { what: "wait for the program", source })?;
     Ok(Ended {
-        io,
         tree_peak: group.and_then(Cgroup::peak).or(sampled),
         counters: counters.map_or_else(Vec::new, |counters| counters.read()),
-        ..Ended::new(status, usage, floor)
+        ..ended
     })
 }
 
@@ -198,7 +194,9 @@ extern "C" fn child(task: *mut c_void) -> c_int {
             ptr::write_volatile(&mut task.outside, true);
         }
         libc::sigprocmask(libc::SIG_SETMASK, &task.mask, ptr::null_mut());
-        ptr::write_volatile(&mut task.floor, floor::of_child());
+        // Its own account, just begun, has nothing in it yet but the size of the image that exec
+        // replaces, which is what exec takes over.
+        ptr::write_volatile(&mut task.floor, Usage::of_self().max_rss_bytes);
         let error = execute(task);
         ptr::write_volatile(&mut task.error, error);
         // Where an emulator has made this a fork (qemu's), nobody sees what was written: then the

@@ -95,6 +95,11 @@ pub(crate) fn pass_to(child: pid_t) {
     CHILD.store(child, Relaxed);
 }
 
+/// If that was `child`, then to nobody.
+pub(crate) fn pass_no_more(child: pid_t) {
+    let _ = CHILD.compare_exchange(child, 0, Relaxed, Relaxed);
+}
+
 /// In a child between fork and exec: handlers of this process must not run there, because it shares
 /// this process's memory (exec would forget them, but a moment later); and SIGCHLD is as it was.
 #[cfg(target_os = "linux")]

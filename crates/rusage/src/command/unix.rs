@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use super::{Ended, IoBytes, Status};
+use super::{Ended, IoBytes, Status, signals};
 use crate::Usage;
 
 /// An argument, as exec takes it.
@@ -28,26 +28,39 @@ pub(super) fn wait_for(child: Child, began: Instant) -> io::Result<Ended> {
     let pid = child.id() as libc::pid_t;
     // Its end of the pipes; it may wait for them to be closed.
     drop(child);
+    let ended = at_end(pid, 0, || began.elapsed(), true)?;
+    Ok(Ended { floor: own_peak(), ..ended })
+}
+
+/// Waits for the end of a child, to which no signals are passed from then on, and takes its account.
+/// `elapsed` is asked for its wall time at its end, before anything else is; `io` is whether the bytes
+/// through system calls are wanted.
+pub(super) fn at_end(
+    pid: libc::pid_t,
+    floor: u64,
+    elapsed: impl FnOnce() -> Duration,
+    io: bool,
+) -> io::Result<Ended> {
     end_of(pid);
-    let wall = began.elapsed();
-    let io = IoBytes::of(pid);
+    let wall = elapsed();
+    let io = if io { IoBytes::of(pid) } else { None };
+    // From here on the number may become another's.
+    signals::pass_no_more(pid);
     let (status, usage) = reap(pid, wall)?;
-    Ok(Ended { io, ..Ended::new(status, usage, own_peak()) })
+    Ok(Ended { io, ..Ended::new(status, usage, floor) })
 }
 
 /// The peak size of this process, in bytes.
 pub(super) fn own_peak() -> u64 {
     #[cfg(target_os = "linux")]
-    return super::floor::own_peak();
+    return crate::account::own_peak();
     #[cfg(not(target_os = "linux"))]
     Usage::of_self().max_rss_bytes
 }
 
-/// Waits until a child has ended, and leaves it to be waited for. Returns whether that is so.
-pub(super) fn end_of(pid: libc::pid_t) -> bool {
-    if pid <= 0 {
-        return false;
-    }
+/// Waits until a child has ended, and leaves it to be waited for. If that fails, waiting for it will
+/// say why.
+fn end_of(pid: libc::pid_t) {
     loop {
         // SAFETY: all zeroes is a value of the structure, which the kernel fills.
         let ended = unsafe {
@@ -55,7 +68,7 @@ pub(super) fn end_of(pid: libc::pid_t) -> bool {
             libc::waitid(libc::P_PID, pid as libc::id_t, &mut info, libc::WEXITED | libc::WNOWAIT)
         };
         if ended == 0 || io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return ended == 0;
+            return;
         }
     }
 }
