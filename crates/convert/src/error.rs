@@ -32,6 +32,14 @@ pub enum ConvertError {
         /// What does not fit.
         source: SplitError,
     },
+    /// A small file beside the weights is wrong: configuration, tokenizer, settings.
+    #[error("{}: {problem}", path.display())]
+    Side {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, what was expected, what to do.
+        problem: String,
+    },
     /// The source of `pack` is packed.
     #[error("{}: is packed already; `alight unpack` makes the original of it", path.display())]
     AlreadyPacked {

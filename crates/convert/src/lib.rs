@@ -18,6 +18,8 @@
 mod copy;
 mod dest;
 mod error;
+#[allow(dead_code)] // until `convert` is there
+mod import;
 mod order;
 mod pack;
 mod pipe;

@@ -1,0 +1,128 @@
+//! The small files beside the weights: configuration, tokenizer, settings.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use crate::ConvertError;
+
+/// Longest file of JSON that is read into a tree, in bytes.
+const MAX_JSON: u64 = 16 << 20;
+
+/// A folder, and where else its tokenizer may be.
+#[derive(Clone, Debug)]
+pub(crate) struct SideFiles {
+    folder: PathBuf,
+    /// What a person gave: a file, or a folder in which files are looked for first.
+    tokenizer: Option<PathBuf>,
+}
+
+impl SideFiles {
+    /// The files of `folder`. If `tokenizer` is a folder, its files go before; if it is a file, it
+    /// stands for all that have to do with the tokenizer under whichever of their names.
+    pub(crate) fn new(folder: &Path, tokenizer: Option<&Path>) -> SideFiles {
+        SideFiles { folder: folder.into(), tokenizer: tokenizer.map(PathBuf::from) }
+    }
+
+    /// The file that a person gave for the tokenizer, if it was a file.
+    pub(crate) fn tokenizer_file(&self) -> Option<&Path> {
+        self.tokenizer.as_deref().filter(|path| !path.is_dir())
+    }
+
+    /// Where the file `name` is, or would be.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        let first = self.tokenizer.iter().filter(|path| path.is_dir()).map(|path| path.join(name));
+        first.into_iter().find(|path| path.exists()).unwrap_or_else(|| self.folder.join(name))
+    }
+
+    /// The bytes of the file `name`, at most `limit`; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, is not a regular file, or is longer.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
+        read(&self.path(name), limit)
+    }
+
+    /// The object in the file `name` of JSON; `None` if there is none.
+    ///
+    /// # Errors
+    /// As of [`read`](SideFiles::read), and it is not JSON, or not an object.
+    pub(crate) fn json(&self, name: &str) -> Result<Option<Map<String, Value>>, ConvertError> {
+        let Some(bytes) = self.read(name, MAX_JSON)? else { return Ok(None) };
+        let wrong = |problem| ConvertError::Side { path: self.path(name), problem };
+        match serde_json::from_slice(&bytes) {
+            Ok(Value::Object(object)) => Ok(Some(object)),
+            Ok(_) => Err(wrong("holds no JSON object; is it the right file?".into())),
+            Err(error) => Err(wrong(format!("is not the JSON that it should be: {error}"))),
+        }
+    }
+}
+
+/// The bytes of a file, at most `limit`; `None` if there is none.
+pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
+    let failed = |source: io::Error| ConvertError::Read { path: path.into(), at: 0, source };
+    let wrong = |problem: String| ConvertError::Side { path: path.into(), problem };
+    let found = match path.metadata() {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(failed(error)),
+    };
+    // A pipe would be waited for.
+    if !found.is_file() {
+        return Err(wrong("is not a regular file".into()));
+    }
+    let too_long =
+        |len| wrong(format!("has {len} bytes, more than the {limit} that such a file may have"));
+    if found.len() > limit {
+        return Err(too_long(found.len()));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    // It may grow meanwhile.
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > limit {
+        return Err(too_long(bytes.len() as u64));
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_side_file_is_there_or_not_or_wrong_in_a_way_that_is_said() {
+        let folder = tempfile::tempdir().unwrap();
+        let side = SideFiles::new(folder.path(), None);
+        assert_eq!(side.read("a", 10).unwrap(), None);
+        fs::write(folder.path().join("a"), "0123456789").unwrap();
+        assert_eq!(side.read("a", 10).unwrap().unwrap(), b"0123456789");
+        let error = side.read("a", 9).unwrap_err().to_string();
+        assert!(error.contains("10 bytes") && error.contains('9'), "{error}");
+        let error = side.json("a").unwrap_err().to_string();
+        assert!(error.contains("line 1"), "{error}");
+        fs::write(folder.path().join("b"), "[1]").unwrap();
+        assert!(side.json("b").unwrap_err().to_string().contains("object"));
+        fs::write(folder.path().join("b"), "{\"x\": 1}").unwrap();
+        assert_eq!(side.json("b").unwrap().unwrap()["x"], 1);
+        fs::create_dir(folder.path().join("c")).unwrap();
+        assert!(side.read("c", 9).unwrap_err().to_string().contains("regular"));
+    }
+
+    #[test]
+    fn a_folder_given_for_the_tokenizer_goes_before() {
+        let (model, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(model.path().join("tokenizer.json"), "one").unwrap();
+        fs::write(model.path().join("config.json"), "model").unwrap();
+        fs::write(other.path().join("tokenizer.json"), "two").unwrap();
+        let side = SideFiles::new(model.path(), Some(other.path()));
+        assert_eq!(side.read("tokenizer.json", 9).unwrap().unwrap(), b"two");
+        assert_eq!(side.read("config.json", 9).unwrap().unwrap(), b"model");
+        assert_eq!(side.tokenizer_file(), None);
+        let file = other.path().join("tokenizer.json");
+        assert_eq!(SideFiles::new(model.path(), Some(&file)).tokenizer_file(), Some(&*file));
+    }
+}

@@ -1,0 +1,76 @@
+//! What the readers of a source, its architecture and the plan of a conversion tell each other.
+
+use alight_formats::gguf::write::Builder;
+
+/// A tensor of a source, as an architecture looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Described<'a> {
+    /// Its name in the source.
+    pub(crate) name: &'a str,
+    /// Extents, outermost first: a matrix is `[rows, columns]`.
+    pub(crate) shape: &'a [u64],
+}
+
+/// What becomes of a tensor of a source.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Rule {
+    /// It is written.
+    Take {
+        /// Its name in GGUF.
+        name: String,
+        /// For the rows of queries and keys of this many heads, which stand in halves in the source
+        /// (row `k · d/2 + j` of a head of `d` rows) and in pairs in GGUF (row `2j + k`).
+        heads: Option<u64>,
+        /// Is added to every element: 1 for the norms of Gemma, which the source has less one.
+        add: f32,
+    },
+    /// It is left out, for this reason.
+    Skip(&'static str),
+}
+
+/// What the configuration and the names of tensors say about a network.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Network {
+    /// `general.architecture`.
+    pub(crate) architecture: &'static str,
+    /// Metadata of the network, in the order in which it is written.
+    pub(crate) keys: Vec<(String, Entry)>,
+    /// One for each tensor of the source, in the order in which they were given.
+    pub(crate) rules: Vec<Rule>,
+    /// Vectors that are computed and not read: name in GGUF, elements.
+    pub(crate) extra: Vec<(String, Vec<f32>)>,
+    /// Rows of the embedding.
+    pub(crate) vocab: u64,
+}
+
+/// A value of the metadata.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // they are what they are called
+pub(crate) enum Entry {
+    U32(u32),
+    I32s(Vec<i32>),
+    U32s(Vec<u32>),
+    F32(f32),
+    F32s(Vec<f32>),
+    Bool(bool),
+    Bools(Vec<bool>),
+    Str(String),
+    Strs(Vec<String>),
+}
+
+impl Entry {
+    /// Writes it under `key`.
+    pub(crate) fn write(&self, key: &str, out: &mut Builder) {
+        match self {
+            Entry::U32(value) => out.u32(key, *value),
+            Entry::U32s(values) => out.u32s(key, values),
+            Entry::I32s(values) => out.i32s(key, values),
+            Entry::F32(value) => out.f32(key, *value),
+            Entry::F32s(values) => out.f32s(key, values),
+            Entry::Bool(value) => out.bool(key, *value),
+            Entry::Bools(values) => out.bools(key, values),
+            Entry::Str(value) => out.str(key, value),
+            Entry::Strs(values) => out.strs(key, values),
+        };
+    }
+}
