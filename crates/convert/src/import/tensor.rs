@@ -41,6 +41,8 @@ pub(crate) struct Network {
     pub(crate) extra: Vec<(String, Vec<f32>)>,
     /// Rows of the embedding.
     pub(crate) vocab: u64,
+    /// What a person should know: what the source says and GGUF cannot.
+    pub(crate) notes: Vec<String>,
 }
 
 /// A value of the metadata.
@@ -48,6 +50,7 @@ pub(crate) struct Network {
 #[allow(missing_docs)] // they are what they are called
 pub(crate) enum Entry {
     U32(u32),
+    I32(i32),
     I32s(Vec<i32>),
     U32s(Vec<u32>),
     F32(f32),
@@ -64,6 +67,7 @@ impl Entry {
         match self {
             Entry::U32(value) => out.u32(key, *value),
             Entry::U32s(values) => out.u32s(key, values),
+            Entry::I32(value) => out.i32(key, *value),
             Entry::I32s(values) => out.i32s(key, values),
             Entry::F32(value) => out.f32(key, *value),
             Entry::F32s(values) => out.f32s(key, values),
