@@ -1,8 +1,12 @@
 //! The architectures: each is a small file that turns its metadata into the data by which the one
 //! forward pass ([`crate::forward`]) differs.
 
+mod gemma;
+mod gemma2;
 mod gemma3;
 mod llama;
+mod qwen2;
+mod qwen3;
 
 use crate::config::{Config, Keys};
 use crate::error::ConfigError;
@@ -12,18 +16,33 @@ use crate::error::ConfigError;
 pub enum Architecture {
     /// Llama, Mistral, SmolLM and everything else that converters call `llama`.
     Llama,
+    /// Qwen 2 and 2.5, the dense ones.
+    Qwen2,
+    /// Qwen 3, the dense ones.
+    Qwen3,
+    /// Gemma 2.
+    Gemma2,
     /// Gemma 3 (its language model).
     Gemma3,
 }
 
 impl Architecture {
     /// Every one.
-    pub const ALL: [Architecture; 2] = [Architecture::Llama, Architecture::Gemma3];
+    pub const ALL: [Architecture; 5] = [
+        Architecture::Llama,
+        Architecture::Qwen2,
+        Architecture::Qwen3,
+        Architecture::Gemma2,
+        Architecture::Gemma3,
+    ];
 
     /// What `general.architecture` calls it, which is also the prefix of its keys.
     pub const fn name(self) -> &'static str {
         match self {
             Architecture::Llama => "llama",
+            Architecture::Qwen2 => "qwen2",
+            Architecture::Qwen3 => "qwen3",
+            Architecture::Gemma2 => "gemma2",
             Architecture::Gemma3 => "gemma3",
         }
     }
@@ -47,6 +66,9 @@ impl Architecture {
     ) -> Result<Config, ConfigError> {
         match self {
             Architecture::Llama => llama::configure(config, keys),
+            Architecture::Qwen2 => Ok(qwen2::configure(config)),
+            Architecture::Qwen3 => Ok(qwen3::configure(config)),
+            Architecture::Gemma2 => gemma2::configure(config, keys),
             Architecture::Gemma3 => gemma3::configure(config, keys),
         }
     }

@@ -86,6 +86,7 @@ pub(crate) struct Net<'m> {
     output_norm: &'m [f32],
     /// `[vocab, embedding]`.
     output: &'m MatrixRef,
+    output_bias: Option<&'m [f32]>,
     /// Behind which gate the output is.
     output_section: usize,
     /// Frequencies of the global layers, and of the local ones.
@@ -124,6 +125,7 @@ impl<'m> Net<'m> {
             blocks: blocks.collect(),
             output_norm: &weights.output_norm,
             output: &weights.output,
+            output_bias: weights.output_bias.as_deref(),
             output_section: model.store().output_section(),
             ropes: [
                 Some(RopeTable::new(&config.rope)),
@@ -296,6 +298,10 @@ impl<'m> Net<'m> {
             // SAFETY: the units of a region are disjoint, so are their rows; scratch as above.
             unsafe {
                 matmul(&output, rows.clone(), acts, out, &mut threads.get(thread).matmul);
+                if let Some(bias) = self.output_bias {
+                    let bias = &bias[rows.clone()];
+                    (0..n).for_each(|t| vec::add_assign(isa, out.row_mut(t, rows.clone()), bias));
+                }
                 if let Some(cap) = c.logit_softcap {
                     (0..n).for_each(|t| vec::softcap(isa, out.row_mut(t, rows.clone()), cap));
                 }

@@ -132,6 +132,8 @@ pub(crate) struct Weights {
     pub(crate) output_norm: Vec<f32>,
     /// `[vocab, embedding]`: the embedding itself where the file has no other.
     pub(crate) output: MatrixRef,
+    /// `[vocab]`.
+    pub(crate) output_bias: Option<Vec<f32>>,
     /// Whether the output is the embedding.
     pub(crate) tied: bool,
 }
@@ -164,6 +166,7 @@ impl Weights {
             false => find.embedding("output.weight", d, c.vocab)?,
             true => embed.clone(),
         };
+        let output_bias = find.optional("output.bias", c.vocab)?;
         let output_norm = find.vector("output_norm.weight", d)?;
         let factors = find.optional("rope_freqs.weight", c.rope.dims / 2)?;
         let layers = (0..c.layers)
@@ -203,7 +206,7 @@ impl Weights {
         if let Some(factors) = factors {
             config.rope.scaling = with_factors(&config.rope.scaling, factors)?;
         }
-        Ok(Weights { embed, layers, output_norm, output, tied })
+        Ok(Weights { embed, layers, output_norm, output, output_bias, tied })
     }
 }
 

@@ -110,17 +110,69 @@ fn rope_and_features() {
     );
     refused(
         &with(&spec, "general.architecture", |b| b.str("general.architecture", "mamba")),
-        &["\"mamba\"", "llama, gemma3"],
+        &["\"mamba\"", "llama, qwen2, qwen3, gemma2, gemma3"],
     );
     refused(&with(&spec, "general.architecture", |b| b), &["general.architecture", "missing"]);
-    let gemma = Spec::gemma3();
+}
+
+#[test]
+fn what_the_gemmas_add() {
+    for spec in [Spec::gemma2(), Spec::gemma3()] {
+        // Without what the file would say itself.
+        let bare = Spec { window: Some((12, 6)), attn_cap: 0.0, logit_cap: 0.0, ..spec.clone() };
+        let bare = if spec.arch == "gemma2" { Spec { window: None, ..bare } } else { bare };
+        for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
+            let name = format!("{}.{key}", spec.arch);
+            for bad in [-1.0, f32::NAN, f32::INFINITY, 1e9] {
+                refused(&with(&bare, "", |b| b.f32(&name, bad)), &[&name, "not negative"]);
+            }
+            refused(&with(&bare, "", |b| b.u32(&name, 50)), &[&name, "u32"]);
+        }
+        let pattern = format!("{}.attention.sliding_window_pattern", spec.arch);
+        let wanted = format!("{}, one per layer", spec.layers);
+        let windowed =
+            Spec { window: Some((12, if spec.arch == "gemma2" { 2 } else { 6 })), ..bare };
+        refused(
+            &with(&windowed, "", |b| b.bools(&pattern, &[true, false])),
+            &[&pattern, "2 flags", &wanted],
+        );
+        refused(&with(&windowed, "", |b| b.strs(&pattern, &["local"])), &[&pattern, "0 flags"]);
+        refused(&with(&windowed, "", |b| b.i32(&pattern, -2)), &[&pattern, "-2"]);
+        refused(&with(&windowed, "", |b| b.str(&pattern, "2")), &[&pattern, "str"]);
+        let base = format!("{}.rope.freq_base_swa", spec.arch);
+        for bad in [0.0, f32::NAN, 1e30] {
+            refused(&with(&windowed, "", |b| b.f32(&base, bad)), &[&base, "expected from 1"]);
+        }
+        let window = format!("{}.attention.sliding_window", spec.arch);
+        let free = Spec { window: None, ..windowed };
+        refused(&with(&free, "", |b| b.i32(&window, -1)), &[&window, "-1"]);
+        refused(&with(&free, "", |b| b.f32(&window, 4.0)), &[&window, "f32"]);
+    }
+}
+
+#[test]
+fn every_architecture_has_keys_of_its_own() {
+    for spec in Spec::every() {
+        let key = |name: &str| format!("{}.{name}", spec.arch);
+        for name in ["block_count", "attention.head_count", "attention.layer_norm_rms_epsilon"] {
+            refused(&with(&spec, name, |b| b), &[&key(name), "missing"]);
+        }
+        // A head that is not a share of the width has to be said.
+        let long = Spec { key_dim: 24, ..spec.clone() };
+        refused(
+            &with(&long, "attention.key_length", |b| b),
+            &["blk.0.attn_q.weight", "[64, 96]", "expected [64, 64]"],
+        );
+        let odd = Spec { key_dim: 15, ..spec.clone() };
+        refused(&with(&odd, "", |b| b), &[&key("attention.key_length"), "15", "even"]);
+        refused(
+            &with(&spec, "", |b| b.u32(&key("expert_count"), 8)),
+            &[&key("expert_count"), "mixture of experts"],
+        );
+    }
     refused(
-        &with(&gemma, "", |b| b.f32("gemma3.final_logit_softcapping", -1.0)),
-        &["gemma3.final_logit_softcapping", "-1"],
-    );
-    refused(
-        &with(&gemma, "", |b| b.bools("gemma3.attention.sliding_window_pattern", &[true, false])),
-        &["gemma3.attention.sliding_window_pattern", "2 flags", "7, one per layer"],
+        &with(&Spec::llama(), "general.architecture", |b| b.str("general.architecture", "qwen2")),
+        &["qwen2.block_count", "missing"],
     );
 }
 
@@ -140,7 +192,7 @@ fn tensors(spec: &Spec, change: impl Fn(&str, &mut Vec<u64>, &mut GgmlType) -> b
 #[test]
 fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
     let llama = Spec { biases: true, tied: false, factors: true, ..Spec::llama() };
-    for spec in [llama, Spec::gemma3()] {
+    for spec in [llama, Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()] {
         for (name, shape) in spec.tensors() {
             let optional = name.ends_with(".bias")
                 || ["output.weight", "rope_freqs.weight"].contains(&name.as_str());
@@ -222,6 +274,9 @@ fn weights_of_nonsense_do_not_crash() {
     for (arch, ty) in [
         (Spec::llama(), GgmlType::Q8_0),
         (Spec::gemma3(), GgmlType::Q4_0),
+        (Spec::gemma2(), GgmlType::Q4_0),
+        (Spec::qwen2(), GgmlType::Q8_0),
+        (Spec::qwen3(), GgmlType::F32),
         (Spec::llama(), GgmlType::F32),
     ] {
         let spec = Spec { ty, ..arch };

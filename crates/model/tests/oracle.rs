@@ -50,7 +50,8 @@ impl Oracle<'_> {
     fn rope(&self, layer: usize, pos: usize, head: &mut [f64]) {
         let s = self.spec;
         let dims = s.rope_dims.unwrap_or(s.key_dim);
-        let local = self.is_local(layer);
+        // The local layers of Gemma 3 rotate in their own way.
+        let local = s.arch == "gemma3" && self.is_local(layer);
         let base = if local { 10_000.0 } else { s.rope_base as f64 };
         for i in 0..dims / 2 {
             let plain = pos as f64 * base.powf(-2.0 * i as f64 / dims as f64);
@@ -78,16 +79,34 @@ impl Oracle<'_> {
                 }
             }
             let (sin, cos) = angle.sin_cos();
-            let (a, b) = if s.arch == "gemma3" { (i, i + dims / 2) } else { (2 * i, 2 * i + 1) };
+            let (a, b) = if s.arch == "llama" { (2 * i, 2 * i + 1) } else { (i, i + dims / 2) };
             let (x, y) = (head[a], head[b]);
             head[a] = (x * cos - y * sin) * magnitude;
             head[b] = (x * sin + y * cos) * magnitude;
         }
     }
 
+    /// Soft caps of attention and of the logits; 0 is none.
+    fn caps(&self) -> [f64; 2] {
+        let given = [self.spec.attn_cap as f64, self.spec.logit_cap as f64];
+        match (self.spec.arch, given) {
+            ("gemma2", [0.0, 0.0]) => [50.0, 30.0],
+            (_, caps) => caps,
+        }
+    }
+
+    /// Factor on q·k.
+    fn scale(&self) -> f64 {
+        let s = self.spec;
+        // The 27B of either Gemma.
+        let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(s.arch, s.layers));
+        let dim = if by_width { s.embd / s.heads } else { s.key_dim };
+        1.0 / (dim as f64).sqrt()
+    }
+
     fn forward(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
         let s = self.spec;
-        let gemma = s.arch == "gemma3";
+        let (gemma, scale, [attn_cap, logit_cap]) = (s.is_gemma(), self.scale(), self.caps());
         let group = s.heads / s.kv_heads;
         let f16 = |x: f64| f16_to_f32(f32_to_f16(x as f32)) as f64;
         let mut keys: Vec<Vec<Vec<f64>>> = vec![Vec::new(); s.layers];
@@ -107,7 +126,7 @@ impl Oracle<'_> {
                 let v = self.linear(&name("attn_v"), &h);
                 for (what, row) in [("attn_q_norm", &mut q), ("attn_k_norm", &mut k)] {
                     for head in row.chunks_mut(s.key_dim) {
-                        if gemma {
+                        if s.norms_qk() {
                             let normed = self.norm(&name(what), head);
                             head.copy_from_slice(&normed);
                         }
@@ -127,9 +146,7 @@ impl Oracle<'_> {
                         .map(|j| {
                             let k = &keys[layer][j][kv * s.key_dim..][..s.key_dim];
                             let dot: f64 = q.iter().zip(k).map(|(a, b)| a * b).sum();
-                            let score = dot / (s.key_dim as f64).sqrt();
-                            let cap = s.attn_cap as f64;
-                            if cap == 0.0 { score } else { cap * (score / cap).tanh() }
+                            capped(dot * scale, attn_cap)
                         })
                         .collect();
                     let most = scores.iter().copied().fold(f64::MIN, f64::max);
@@ -159,14 +176,17 @@ impl Oracle<'_> {
             }
             let h = self.norm("output_norm", &x);
             let mut logits = self.linear(if s.tied { "token_embd" } else { "output" }, &h);
-            let cap = s.logit_cap as f64;
-            if cap != 0.0 {
-                logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
+            if let (true, Some(bias)) = (s.tied, self.w.get("output.bias")) {
+                logits.iter_mut().zip(bias).for_each(|(l, b)| *l += b);
             }
-            all.push(logits);
+            all.push(logits.into_iter().map(|logit| capped(logit, logit_cap)).collect());
         }
         all
     }
+}
+
+fn capped(x: f64, cap: f64) -> f64 {
+    if cap == 0.0 { x } else { cap * (x / cap).tanh() }
 }
 
 fn activation(gelu: bool, x: f64) -> f64 {
@@ -299,6 +319,76 @@ fn gemma3_soft_caps_and_linear_scaling_of_global_layers() {
 }
 
 #[test]
+fn qwen2_biases_and_separate_output() {
+    check(&Spec::qwen2(), 90, TIGHT, TIGHT);
+    let odd = Spec {
+        embd: 96,
+        ff: 160,
+        heads: 6,
+        key_dim: 16,
+        value_dim: 16,
+        vocab: 333,
+        ..Spec::qwen2()
+    };
+    check(&Spec { tied: false, seed: 24, ..odd.clone() }, 60, TIGHT, TIGHT);
+    // What no Qwen has, but nothing in the file forbids.
+    check(&Spec { biases: true, seed: 25, ..odd }, 40, TIGHT, TIGHT);
+    let yarn = Scaling::Yarn { factor: 4.0, original: 64 };
+    check(
+        &Spec { scaling: yarn, rope_base: 10_000.0, seed: 26, ..Spec::qwen2() },
+        90,
+        TIGHT,
+        TIGHT,
+    );
+}
+
+#[test]
+fn qwen3_normed_queries_and_keys_of_any_length() {
+    check(&Spec::qwen3(), 90, TIGHT, TIGHT);
+    let short =
+        Spec { heads: 6, kv_heads: 3, key_dim: 8, value_dim: 8, vocab: 333, ..Spec::qwen3() };
+    check(&Spec { tied: false, seed: 27, ..short }, 60, TIGHT, TIGHT);
+    let yarn = Scaling::Yarn { factor: 4.0, original: 64 };
+    check(
+        &Spec { scaling: yarn, rope_base: 10_000.0, seed: 28, ..Spec::qwen3() },
+        90,
+        TIGHT,
+        TIGHT,
+    );
+}
+
+#[test]
+fn gemma2_windows_and_caps() {
+    check(&Spec::gemma2(), 90, TIGHT, TIGHT);
+    check(
+        &Spec { window: Some((7, 3)), rope_base: 500.0, seed: 29, ..Spec::gemma2() },
+        60,
+        TIGHT,
+        TIGHT,
+    );
+    let linear = Scaling::Linear(4.0);
+    check(&Spec { scaling: linear, seed: 30, ..Spec::gemma2() }, 60, TIGHT, TIGHT);
+    // Nothing but what has to be there: a window longer than the text, caps that are known.
+    let early = Spec { window: None, attn_cap: 0.0, logit_cap: 0.0, ..Spec::gemma2() };
+    let early = Spec { seed: 31, ..early };
+    check(&early, 60, TIGHT, TIGHT);
+    // Random weights give scores too small to show where that cap is.
+    let folder = tempfile::tempdir().unwrap();
+    let model = Model::open(&early.write(folder.path()).0, &OpenOptions::default()).unwrap();
+    assert_eq!(model.config().attention_softcap, Some(50.0));
+    assert_eq!(model.config().local.as_ref().map(|local| local.window), Some(4096));
+}
+
+#[test]
+fn the_27b_of_either_gemma_scales_by_its_width() {
+    // A width of 64 for 2 heads, which are 16 long.
+    let wide =
+        |spec: Spec| Spec { heads: 2, kv_heads: 1, key_dim: 16, value_dim: 16, ff: 64, ..spec };
+    check(&Spec { layers: 46, seed: 32, ..wide(Spec::gemma2()) }, 30, TIGHT, TIGHT);
+    check(&Spec { layers: 62, seed: 33, ..wide(Spec::gemma3()) }, 30, TIGHT, TIGHT);
+}
+
+#[test]
 fn quantised_weights_within_the_rounding_of_activations() {
     // One token: 16-bit activations. Batches: 8-bit ones, an error of 1/254 of the largest value
     // in 32 for each, some of which averages out.
@@ -307,6 +397,10 @@ fn quantised_weights_within_the_rounding_of_activations() {
     check(&Spec { ty: GgmlType::Q4_0, seed: 15, ..spec.clone() }, 60, 1e-3, 5e-2);
     check(&Spec { ty: GgmlType::Q8_0, seed: 16, ..Spec::gemma3() }, 60, 1e-3, 5e-2);
     check(&Spec { ty: GgmlType::F16, seed: 17, ..Spec::llama() }, 60, TIGHT, TIGHT);
+    check(&Spec { ty: GgmlType::Q8_0, seed: 34, ..Spec::qwen2() }, 60, 1e-3, 5e-2);
+    let aligned = Spec { key_dim: 32, value_dim: 32, ..Spec::qwen3() };
+    check(&Spec { ty: GgmlType::Q8_0, seed: 35, ..aligned }, 60, 1e-3, 5e-2);
+    check(&Spec { ty: GgmlType::Q4_0, seed: 36, ..Spec::gemma2() }, 60, 1e-3, 5e-2);
 }
 
 #[test]

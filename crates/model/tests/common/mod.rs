@@ -78,11 +78,14 @@ pub struct Spec {
     pub scaling: Scaling,
     /// A `rope_freqs.weight` tensor.
     pub factors: bool,
-    /// gemma3: window and period of the global layers.
+    /// The Gemmas: window and period of the global layers.
     pub window: Option<(usize, usize)>,
     pub attn_cap: f32,
     pub logit_cap: f32,
+    /// Of every matrix.
     pub biases: bool,
+    /// Of queries, keys and values.
+    pub qkv_biases: bool,
     pub tied: bool,
     pub ty: GgmlType,
     pub seed: u64,
@@ -110,6 +113,7 @@ impl Spec {
             attn_cap: 0.0,
             logit_cap: 0.0,
             biases: false,
+            qkv_biases: false,
             tied: true,
             ty: GgmlType::F32,
             seed: 1,
@@ -131,6 +135,60 @@ impl Spec {
         }
     }
 
+    pub fn qwen2() -> Spec {
+        Spec {
+            arch: "qwen2",
+            eps: 1e-6,
+            rope_base: 1_000_000.0,
+            qkv_biases: true,
+            seed: 21,
+            ..Spec::llama()
+        }
+    }
+
+    /// A head that is longer than its share of the width.
+    pub fn qwen3() -> Spec {
+        Spec {
+            arch: "qwen3",
+            key_dim: 24,
+            value_dim: 24,
+            eps: 1e-6,
+            rope_base: 1_000_000.0,
+            seed: 22,
+            ..Spec::llama()
+        }
+    }
+
+    /// Caps so low that they bend what the random weights give.
+    pub fn gemma2() -> Spec {
+        Spec {
+            arch: "gemma2",
+            layers: 5,
+            key_dim: 32,
+            value_dim: 32,
+            eps: 1e-6,
+            window: Some((12, 2)),
+            attn_cap: 2.0,
+            logit_cap: 8.0,
+            seed: 23,
+            ..Spec::llama()
+        }
+    }
+
+    /// One of each architecture.
+    pub fn every() -> [Spec; 5] {
+        [Spec::llama(), Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()]
+    }
+
+    pub fn is_gemma(&self) -> bool {
+        self.arch.starts_with("gemma")
+    }
+
+    /// Whether queries and keys are normed.
+    pub fn norms_qk(&self) -> bool {
+        ["qwen3", "gemma3"].contains(&self.arch)
+    }
+
     /// Name and shape (innermost first) of every tensor; vectors have one dimension.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let mut all = vec![("token_embd.weight".to_owned(), vec![self.embd, self.vocab])];
@@ -149,21 +207,23 @@ impl Spec {
             add("ffn_gate.weight", &[self.embd, self.ff]);
             add("ffn_up.weight", &[self.embd, self.ff]);
             add("ffn_down.weight", &[self.ff, self.embd]);
-            if self.biases {
-                let widths = [
-                    ("attn_q", q),
-                    ("attn_k", k),
-                    ("attn_v", v),
-                    ("attn_output", self.embd),
-                    ("ffn_gate", self.ff),
-                    ("ffn_up", self.ff),
-                    ("ffn_down", self.embd),
-                ];
-                widths.iter().for_each(|(name, n)| add(&format!("{name}.bias"), &[*n]));
+            let mut bias = |name: &str, n: usize| add(&format!("{name}.bias"), &[n]);
+            if self.biases || self.qkv_biases {
+                bias("attn_q", q);
+                bias("attn_k", k);
+                bias("attn_v", v);
             }
-            if self.arch == "gemma3" {
+            if self.biases {
+                bias("attn_output", self.embd);
+                bias("ffn_gate", self.ff);
+                bias("ffn_up", self.ff);
+                bias("ffn_down", self.embd);
+            }
+            if self.norms_qk() {
                 add("attn_q_norm.weight", &[self.key_dim]);
                 add("attn_k_norm.weight", &[self.key_dim]);
+            }
+            if self.is_gemma() {
                 add("post_attention_norm.weight", &[self.embd]);
                 add("post_ffw_norm.weight", &[self.embd]);
             }
@@ -171,6 +231,9 @@ impl Spec {
         all.push(("output_norm.weight".to_owned(), vec![self.embd]));
         if !self.tied {
             all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
+        }
+        if self.biases {
+            all.push(("output.bias".to_owned(), vec![self.vocab]));
         }
         if self.factors {
             all.push((
@@ -227,7 +290,7 @@ impl Spec {
         }
         if let Some((window, period)) = self.window {
             b.u32(&key("attention.sliding_window"), window as u32);
-            if period != 6 {
+            if period != if self.arch == "gemma2" { 2 } else { 6 } {
                 b.u32(&key("attention.sliding_window_pattern"), period as u32);
             }
         }
