@@ -1,8 +1,37 @@
 //! Configurations and names of other programs, into those of GGUF.
+//!
+//! An architecture is data ([`describe`]): a file of its own says what its configuration leaves
+//! out, which tensors a layer has, and which metadata it alone has. The rest is the same for all.
+//! Keys, their types and their order are those of llama.cpp's `convert_hf_to_gguf.py`; defaults are
+//! those of `transformers`.
 
+mod config;
+mod describe;
+mod dimensions;
+mod gemma2;
+mod gemma3;
+mod general;
+mod llama;
+mod mistral;
+mod naming;
+mod qwen2;
+mod qwen3;
+mod refuse;
+mod rope;
+mod tensors;
+mod window;
+
+use self::config::Config;
+use self::describe::{Architecture, Own};
+use self::dimensions::Dimensions;
+use self::rope::Rope;
+use self::tensors::Source;
 use super::side::SideFiles;
-use super::tensor::{Described, Network};
+use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
+
+const KNOWN: [Architecture; 6] =
+    [llama::LLAMA, mistral::MISTRAL, qwen2::QWEN2, qwen3::QWEN3, gemma2::GEMMA2, gemma3::GEMMA3];
 
 /// What a folder of Hugging Face's says about its network.
 ///
@@ -10,8 +39,54 @@ use crate::ConvertError;
 /// It has no `config.json`, an architecture that is not known, or tensors that do not fit.
 pub(crate) fn huggingface(
     side: &SideFiles,
-    _tensors: &[Described<'_>],
+    tensors: &[Described<'_>],
 ) -> Result<Network, ConvertError> {
-    let path = side.path("config.json");
-    Err(ConvertError::Side { path, problem: "is not understood yet".into() })
+    let config = Config::read(side)?;
+    let architecture = refuse::recognise(&config, &KNOWN)?;
+    let source = Source::find(&config, tensors)?;
+    let dimensions = Dimensions::read(&config, architecture, source.rows)?;
+    let rope = Rope::read(&config, &architecture.defaults, dimensions.context)?;
+    let (rules, mut parameters) = source.place(&config, architecture, &dimensions)?;
+
+    let mut extra = Vec::new();
+    if let Some(factors) = rope.factors(dimensions.head) {
+        parameters = parameters.saturating_add(factors.len() as u64);
+        extra.push(("rope_freqs.weight".into(), factors));
+    }
+    let mut own = Own::default();
+    network_keys(&config, architecture, &dimensions, &rope, &mut own)?;
+    let mut notes = own.notes;
+    let mut keys = general::keys(side, &config, parameters, &mut notes)?;
+    let prefix = architecture.gguf;
+    keys.extend(own.keys.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
+    let vocab = dimensions.vocab;
+    Ok(Network { architecture: prefix, keys, rules, extra, vocab, notes })
+}
+
+/// The keys under the architecture's name. All numbers are bounded far below `u32`.
+fn network_keys(
+    config: &Config,
+    architecture: &Architecture,
+    dimensions: &Dimensions,
+    rope: &Rope,
+    own: &mut Own,
+) -> Result<(), ConvertError> {
+    for (key, value) in [
+        ("block_count", dimensions.layers),
+        ("context_length", dimensions.context),
+        ("embedding_length", dimensions.hidden),
+        ("feed_forward_length", dimensions.feed_forward),
+        ("attention.head_count", dimensions.heads),
+        ("attention.head_count_kv", dimensions.kv_heads),
+    ] {
+        own.add(key, Entry::U32(value as u32));
+    }
+    rope.keys(own);
+    own.add("attention.layer_norm_rms_epsilon", Entry::F32(dimensions.eps));
+    if architecture.own_head_length {
+        for key in ["attention.key_length", "attention.value_length"] {
+            own.add(key, Entry::U32(dimensions.head as u32));
+        }
+    }
+    (architecture.keys)(config, dimensions, own)
 }

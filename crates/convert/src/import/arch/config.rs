@@ -1,0 +1,147 @@
+//! `config.json`, its values taken with their types and within limits. What it leaves out has the
+//! value that `transformers` gives it, and messages say so.
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use serde_json::{Map, Value};
+
+use crate::ConvertError;
+use crate::import::side::SideFiles;
+
+/// The configuration of a network.
+#[derive(Debug)]
+pub(super) struct Config {
+    path: PathBuf,
+    top: Map<String, Value>,
+    /// What a model of text and pictures says of its text part.
+    text: Map<String, Value>,
+}
+
+impl Config {
+    /// Reads `config.json`.
+    ///
+    /// # Errors
+    /// There is none, or it is no JSON object.
+    pub(super) fn read(side: &SideFiles) -> Result<Config, ConvertError> {
+        let path = side.path("config.json");
+        let Some(top) = side.json("config.json")? else {
+            let problem = "is missing: the configuration of the network, which a Hugging Face \
+                           model has beside its weights";
+            return Err(ConvertError::Side { path, problem: problem.into() });
+        };
+        let text = match top.get("text_config") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(text)) => text.clone(),
+            Some(other) => {
+                let problem = format!("text_config is {}, expected an object", shown(other));
+                return Err(ConvertError::Side { path, problem });
+            }
+        };
+        Ok(Config { path, top, text })
+    }
+
+    /// An error about it.
+    pub(super) fn error(&self, problem: impl Into<String>) -> ConvertError {
+        ConvertError::Side { path: self.path.clone(), problem: problem.into() }
+    }
+
+    /// An error about one of its values.
+    pub(super) fn wrong(&self, key: &str, found: &Value, expected: &str) -> ConvertError {
+        self.error(format!("{key} is {}, expected {expected}", shown(found)))
+    }
+
+    /// What it says about `key`, which may be `null`; the text part goes before, unless it has
+    /// nothing but `null` to say.
+    pub(super) fn raw(&self, key: &str) -> Option<&Value> {
+        let inner = self.text.get(key);
+        inner.filter(|value| !value.is_null()).or_else(|| self.top.get(key)).or(inner)
+    }
+
+    /// As [`raw`](Config::raw), `null` being nothing.
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.raw(key).filter(|value| !value.is_null())
+    }
+
+    /// The whole model's own word on `key`, before its text part's.
+    pub(super) fn outer(&self, key: &str) -> Option<&Value> {
+        self.top.get(key).or_else(|| self.text.get(key)).filter(|value| !value.is_null())
+    }
+
+    /// A whole number from 1 to `most`, if there is one.
+    pub(super) fn count(&self, key: &str, most: u64) -> Result<Option<u64>, ConvertError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let found = whole(value).filter(|found| (1..=most).contains(found));
+        found.map(Some).ok_or_else(|| self.wrong(key, value, &format!("1 to {most}")))
+    }
+
+    /// A number in `range`, if there is one.
+    pub(super) fn number(&self, key: &str, range: Range<f64>) -> Result<Option<f64>, ConvertError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        self.in_range(key, value, range).map(Some)
+    }
+
+    /// The number in `value`, which is that of `key`.
+    pub(super) fn in_range(
+        &self,
+        key: &str,
+        value: &Value,
+        range: Range<f64>,
+    ) -> Result<f64, ConvertError> {
+        let found = value.as_f64().filter(|found| range.contains(found));
+        found.ok_or_else(|| {
+            let expected = format!("a number from {} to below {}", range.start, range.end);
+            self.wrong(key, value, &expected)
+        })
+    }
+
+    /// Whether a flag is set; not, if nothing is said.
+    pub(super) fn flag(&self, key: &str) -> Result<bool, ConvertError> {
+        match self.get(key) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(other) => Err(self.wrong(key, other, "true or false")),
+        }
+    }
+
+    /// A word, if there is one.
+    pub(super) fn word(&self, key: &str) -> Result<Option<&str>, ConvertError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(word)) => Ok(Some(word)),
+            Some(other) => Err(self.wrong(key, other, "a string")),
+        }
+    }
+
+    /// An object, if there is one.
+    pub(super) fn object(&self, key: &str) -> Result<Option<&Map<String, Value>>, ConvertError> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Object(object)) => Ok(Some(object)),
+            Some(other) => Err(self.wrong(key, other, "an object")),
+        }
+    }
+}
+
+/// The whole number that a value is; some programs write `4096.0`.
+pub(super) fn whole(value: &Value) -> Option<u64> {
+    let float = || value.as_f64().filter(|f| f.fract() == 0.0 && (0.0..9e15).contains(f));
+    value.as_u64().or_else(|| float().map(|float| float as u64))
+}
+
+/// A value for a message: on one line, and no longer than one.
+pub(super) fn shown(value: &Value) -> String {
+    match value {
+        Value::Array(array) => format!("an array of {}", array.len()),
+        Value::Object(_) => "an object".into(),
+        Value::String(text) => format!("\"{}\"", clipped(text)),
+        other => other.to_string(),
+    }
+}
+
+/// The start of a text out of a file, without what would disturb a terminal.
+pub(super) fn clipped(text: &str) -> String {
+    let start: String = text.chars().take(80).collect();
+    let more = if start.len() < text.len() { "…" } else { "" };
+    format!("{}{more}", start.escape_debug())
+}

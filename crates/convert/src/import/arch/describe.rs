@@ -1,0 +1,207 @@
+//! What an architecture is, as data: each has a file beside this one.
+
+use super::config::Config;
+use super::dimensions::Dimensions;
+use crate::ConvertError;
+use crate::import::tensor::Entry;
+
+/// An architecture of Hugging Face's, and what it is in GGUF.
+pub(super) struct Architecture {
+    /// `general.architecture`.
+    pub(super) gguf: &'static str,
+    /// What `architectures` may name.
+    pub(super) classes: &'static [&'static str],
+    /// What `model_type` is, for configurations without `architectures`.
+    pub(super) model_types: &'static [&'static str],
+    /// What `transformers` takes where the configuration says nothing.
+    pub(super) defaults: Defaults,
+    /// The key of the activation of the feed-forward gate, and the one that GGUF's has.
+    pub(super) activation: (&'static str, &'static str),
+    /// The tensors of a layer.
+    pub(super) layer: &'static [Group],
+    /// Rows of queries and keys stand in halves in the source and in pairs in GGUF.
+    pub(super) permuted: bool,
+    /// What the norms of GGUF are more than those of the source.
+    pub(super) norm_add: f32,
+    /// Whether the length of a head goes into the metadata, or has to be the one that follows from
+    /// the width and the number of heads.
+    pub(super) own_head_length: bool,
+    /// Whether GGUF's can have an output that is not its embedding.
+    pub(super) own_output: bool,
+    /// Flags that GGUF's cannot have set.
+    pub(super) never: &'static [&'static str],
+    /// Beginnings of the names of tensors that do not belong to the text part, and what they are.
+    pub(super) others: &'static [(&'static str, &'static str)],
+    /// Metadata that it alone has, and notes.
+    pub(super) keys: fn(&Config, &Dimensions, &mut Own) -> Result<(), ConvertError>,
+}
+
+/// Where an architecture puts the metadata that it alone has.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    /// Keys without the architecture's prefix.
+    pub(super) keys: Vec<(&'static str, Entry)>,
+    /// What a person should know.
+    pub(super) notes: Vec<String>,
+}
+
+impl Own {
+    pub(super) fn add(&mut self, key: &'static str, entry: Entry) {
+        self.keys.push((key, entry));
+    }
+}
+
+/// The values of a configuration that says nothing, by `transformers`' `configuration_*.py`.
+#[derive(Clone, Copy)]
+pub(super) struct Defaults {
+    pub(super) hidden: u64,
+    pub(super) feed_forward: u64,
+    pub(super) layers: u64,
+    pub(super) heads: u64,
+    /// As many as heads, if none.
+    pub(super) kv_heads: Option<u64>,
+    /// The width divided by the heads, if none.
+    pub(super) head_length: Option<u64>,
+    pub(super) context: u64,
+    pub(super) eps: f64,
+    pub(super) theta: f64,
+    /// Base of the layers with a sliding window, where it is another.
+    pub(super) local_theta: Option<f64>,
+    pub(super) tied: bool,
+}
+
+/// Tensors of a layer that are there together or not at all.
+pub(super) struct Group {
+    pub(super) when: When,
+    pub(super) parts: &'static [Part],
+}
+
+impl Group {
+    pub(super) const fn always(parts: &'static [Part]) -> Group {
+        Group { when: When::Always, parts }
+    }
+
+    pub(super) const fn if_said(flag: &'static str, parts: &'static [Part]) -> Group {
+        Group { when: When::Said(flag), parts }
+    }
+}
+
+/// When tensors are there.
+pub(super) enum When {
+    Always,
+    /// If this flag of the configuration is set.
+    Said(&'static str),
+}
+
+/// One tensor: its names, without what stands before in a layer, and its shape.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub(super) source: &'static str,
+    pub(super) gguf: &'static str,
+    /// Outermost first; a vector has no second.
+    pub(super) shape: (Dim, Option<Dim>),
+    pub(super) kind: Kind,
+}
+
+/// What distinguishes tensors of one shape.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Plain,
+    /// A norm, to which some architectures add one.
+    Norm,
+    /// Rows belong to heads of queries.
+    Queries,
+    /// Rows belong to heads of keys.
+    Keys,
+}
+
+/// An extent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dim {
+    Vocab,
+    Hidden,
+    FeedForward,
+    /// All query heads.
+    Queries,
+    /// All key or value heads.
+    Keys,
+    /// One head.
+    Head,
+}
+
+const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {
+    Part { source, gguf, shape: (rows, Some(cols)), kind: Kind::Plain }
+}
+
+const fn vector(source: &'static str, gguf: &'static str, len: Dim) -> Part {
+    Part { source, gguf, shape: (len, None), kind: Kind::Plain }
+}
+
+const fn norm(source: &'static str, gguf: &'static str, len: Dim) -> Part {
+    Part { source, gguf, shape: (len, None), kind: Kind::Norm }
+}
+
+const fn of_heads(part: Part, kind: Kind) -> Part {
+    Part { kind, ..part }
+}
+
+/// The parts outside of layers.
+pub(super) const EMBEDDING: Part =
+    matrix("embed_tokens.weight", "token_embd.weight", Dim::Vocab, Dim::Hidden);
+pub(super) const OUTPUT_NORM: Part = norm("norm.weight", "output_norm.weight", Dim::Hidden);
+pub(super) const OUTPUT: Part = matrix("lm_head.weight", "output.weight", Dim::Vocab, Dim::Hidden);
+
+/// Seven matrices, which all have.
+pub(super) const MATRICES: &[Part] = &[
+    of_heads(
+        matrix("self_attn.q_proj.weight", "attn_q.weight", Dim::Queries, Dim::Hidden),
+        Kind::Queries,
+    ),
+    of_heads(
+        matrix("self_attn.k_proj.weight", "attn_k.weight", Dim::Keys, Dim::Hidden),
+        Kind::Keys,
+    ),
+    matrix("self_attn.v_proj.weight", "attn_v.weight", Dim::Keys, Dim::Hidden),
+    matrix("self_attn.o_proj.weight", "attn_output.weight", Dim::Hidden, Dim::Queries),
+    matrix("mlp.gate_proj.weight", "ffn_gate.weight", Dim::FeedForward, Dim::Hidden),
+    matrix("mlp.up_proj.weight", "ffn_up.weight", Dim::FeedForward, Dim::Hidden),
+    matrix("mlp.down_proj.weight", "ffn_down.weight", Dim::Hidden, Dim::FeedForward),
+];
+
+/// A norm before attention and one before the feed-forward part.
+pub(super) const TWO_NORMS: &[Part] = &[
+    norm("input_layernorm.weight", "attn_norm.weight", Dim::Hidden),
+    norm("post_attention_layernorm.weight", "ffn_norm.weight", Dim::Hidden),
+];
+
+/// A norm on both sides of both.
+pub(super) const FOUR_NORMS: &[Part] = &[
+    norm("input_layernorm.weight", "attn_norm.weight", Dim::Hidden),
+    norm("post_attention_layernorm.weight", "post_attention_norm.weight", Dim::Hidden),
+    norm("pre_feedforward_layernorm.weight", "ffn_norm.weight", Dim::Hidden),
+    norm("post_feedforward_layernorm.weight", "post_ffw_norm.weight", Dim::Hidden),
+];
+
+/// Norms of each head's queries and keys.
+pub(super) const HEAD_NORMS: &[Part] = &[
+    norm("self_attn.q_norm.weight", "attn_q_norm.weight", Dim::Head),
+    norm("self_attn.k_norm.weight", "attn_k_norm.weight", Dim::Head),
+];
+
+/// Biases of queries, keys and values.
+pub(super) const INPUT_BIASES: &[Part] = &[
+    of_heads(vector("self_attn.q_proj.bias", "attn_q.bias", Dim::Queries), Kind::Queries),
+    of_heads(vector("self_attn.k_proj.bias", "attn_k.bias", Dim::Keys), Kind::Keys),
+    vector("self_attn.v_proj.bias", "attn_v.bias", Dim::Keys),
+];
+
+/// The bias of what attention gives.
+pub(super) const OUTPUT_BIAS: &[Part] =
+    &[vector("self_attn.o_proj.bias", "attn_output.bias", Dim::Hidden)];
+
+/// Biases of the feed-forward part.
+pub(super) const MLP_BIASES: &[Part] = &[
+    vector("mlp.gate_proj.bias", "ffn_gate.bias", Dim::FeedForward),
+    vector("mlp.up_proj.bias", "ffn_up.bias", Dim::FeedForward),
+    vector("mlp.down_proj.bias", "ffn_down.bias", Dim::Hidden),
+];

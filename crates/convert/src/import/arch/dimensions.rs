@@ -1,0 +1,154 @@
+//! The numbers that shapes follow from, checked against each other.
+
+use serde_json::Value;
+
+use super::config::Config;
+use super::describe::{Architecture, Dim};
+use crate::ConvertError;
+
+/// Limits far above any model, which are those of the program that runs it.
+const MAX_LAYERS: u64 = 4096;
+const MAX_WIDTH: u64 = 1 << 20;
+pub(super) const MAX_CONTEXT: u64 = 1 << 30;
+const MAX_VOCAB: u64 = i32::MAX as u64;
+
+/// The size of a network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dimensions {
+    pub(super) layers: u64,
+    pub(super) hidden: u64,
+    pub(super) feed_forward: u64,
+    pub(super) heads: u64,
+    pub(super) kv_heads: u64,
+    /// Of a query, a key and a value.
+    pub(super) head: u64,
+    pub(super) context: u64,
+    /// Rows of the embedding.
+    pub(super) vocab: u64,
+    pub(super) eps: f32,
+    /// Whether the output is the embedding.
+    pub(super) tied: bool,
+}
+
+impl Dimensions {
+    /// Those of a configuration and an embedding of `rows` rows.
+    ///
+    /// # Errors
+    /// A number that no model can have, or numbers that do not fit each other.
+    pub(super) fn read(
+        config: &Config,
+        architecture: &Architecture,
+        rows: u64,
+    ) -> Result<Dimensions, ConvertError> {
+        let default = &architecture.defaults;
+        let count = |key, most, default| config.count(key, most).map(|n| n.unwrap_or(default));
+        let layers = count("num_hidden_layers", MAX_LAYERS, default.layers)?;
+        let hidden = count("hidden_size", MAX_WIDTH, default.hidden)?;
+        let feed_forward = count("intermediate_size", MAX_WIDTH, default.feed_forward)?;
+        let heads = count("num_attention_heads", MAX_WIDTH, default.heads)?;
+        let context = count("max_position_embeddings", MAX_CONTEXT, default.context)?;
+        let vocab = vocab(config, rows)?;
+
+        // `null` is another word for as many as heads, and for the length that follows from them.
+        let silent = |key| config.raw(key).is_none();
+        let kv_heads = match config.count("num_key_value_heads", MAX_WIDTH)? {
+            Some(found) => found,
+            None if silent("num_key_value_heads") => default.kv_heads.unwrap_or(heads),
+            None => heads,
+        };
+        if !heads.is_multiple_of(kv_heads) {
+            let expected = format!("a divisor of num_attention_heads, {heads}");
+            return Err(config.wrong("num_key_value_heads", &kv_heads.into(), &expected));
+        }
+        let head = match config.count("head_dim", MAX_WIDTH)? {
+            Some(found) => Some(found),
+            None if silent("head_dim") => default.head_length,
+            None => None,
+        };
+        let follows = hidden.is_multiple_of(heads).then_some(hidden / heads);
+        let Some(head) = head.or(follows) else {
+            let expected =
+                format!("a divisor of hidden_size, {hidden}, as config.json has no head_dim");
+            return Err(config.wrong("num_attention_heads", &heads.into(), &expected));
+        };
+        if !architecture.own_head_length && Some(head) != follows {
+            let expected = format!(
+                "hidden_size / num_attention_heads ({hidden} / {heads}): {} has no other in GGUF",
+                architecture.gguf
+            );
+            return Err(config.wrong("head_dim", &head.into(), &expected));
+        }
+        // Two elements rotate together.
+        if head % 2 != 0 {
+            return Err(config.wrong("head_dim", &head.into(), "an even number"));
+        }
+        if heads * head > MAX_WIDTH {
+            let expected = format!("at most {} for {heads} heads", MAX_WIDTH / heads);
+            return Err(config.wrong("head_dim", &head.into(), &expected));
+        }
+        let tied = match config.outer("tie_word_embeddings") {
+            None => default.tied,
+            Some(Value::Bool(tied)) => *tied,
+            Some(other) => return Err(config.wrong("tie_word_embeddings", other, "true or false")),
+        };
+        if !tied && !architecture.own_output {
+            let expected = format!("true: {} has no other output in GGUF", architecture.gguf);
+            return Err(config.wrong("tie_word_embeddings", &tied.into(), &expected));
+        }
+        let eps = config.number("rms_norm_eps", 0.0..1.0)?.unwrap_or(default.eps) as f32;
+        Ok(Dimensions {
+            layers,
+            hidden,
+            feed_forward,
+            heads,
+            kv_heads,
+            head,
+            context,
+            vocab,
+            eps,
+            tied,
+        })
+    }
+
+    /// An extent in numbers.
+    pub(super) fn of(&self, dim: Dim) -> u64 {
+        match dim {
+            Dim::Vocab => self.vocab,
+            Dim::Hidden => self.hidden,
+            Dim::FeedForward => self.feed_forward,
+            Dim::Queries => self.heads * self.head,
+            Dim::Keys => self.kv_heads * self.head,
+            Dim::Head => self.head,
+        }
+    }
+
+    /// An extent in words, for somebody who looks for it in the configuration.
+    pub(super) fn origin(&self, config: &Config, dim: Dim) -> String {
+        let said = |key: &str, value: u64| match config.get(key) {
+            Some(_) => format!("{key} {value}"),
+            None => format!("{key}, which config.json leaves at {value}"),
+        };
+        let heads = |key, count| format!("{} × {}", said(key, count), said("head_dim", self.head));
+        match dim {
+            Dim::Vocab => "rows of the embedding".into(),
+            Dim::Hidden => said("hidden_size", self.hidden),
+            Dim::FeedForward => said("intermediate_size", self.feed_forward),
+            Dim::Queries => heads("num_attention_heads", self.heads),
+            Dim::Keys => heads("num_key_value_heads", self.kv_heads),
+            Dim::Head => said("head_dim", self.head),
+        }
+    }
+}
+
+/// Rows of the embedding, which have to be those that the configuration promises.
+fn vocab(config: &Config, rows: u64) -> Result<u64, ConvertError> {
+    let promised = config.count("vocab_size", MAX_VOCAB)?;
+    if let Some(promised) = promised.filter(|promised| *promised != rows) {
+        let expected = format!("{rows}, the rows of the embedding");
+        return Err(config.wrong("vocab_size", &promised.into(), &expected));
+    }
+    if !(1..=MAX_VOCAB).contains(&rows) {
+        return Err(config.error(format!("an embedding of {rows} rows, expected 1 to {MAX_VOCAB}")));
+    }
+    Ok(rows)
+}

@@ -1,0 +1,50 @@
+//! `Gemma3ForCausalLM`, and the text part of `Gemma3ForConditionalGeneration`: as Gemma 2 without
+//! soft caps, with normed queries and keys, and local layers with a rotary base of their own.
+
+use super::config::Config;
+use super::describe::{Architecture, Defaults, FOUR_NORMS, Group, HEAD_NORMS, MATRICES, Own};
+use super::dimensions::Dimensions;
+use super::gemma2::{self, cap, scale};
+use super::window::{Local, write};
+use crate::ConvertError;
+use crate::import::tensor::Entry;
+
+/// As in Gemma 2.
+const LAYERS_OF_27B: u64 = 62;
+const PICTURES: &str = "is of the part that sees pictures";
+
+pub(super) const GEMMA3: Architecture = Architecture {
+    gguf: "gemma3",
+    classes: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
+    model_types: &["gemma3", "gemma3_text"],
+    defaults: Defaults {
+        context: 131_072,
+        theta: 1_000_000.0,
+        local_theta: Some(10_000.0),
+        ..gemma2::GEMMA2.defaults
+    },
+    layer: &[Group::always(FOUR_NORMS), Group::always(MATRICES), Group::always(HEAD_NORMS)],
+    own_output: true,
+    others: &[
+        ("vision_tower.", PICTURES),
+        ("multi_modal_projector.", PICTURES),
+        ("model.vision_tower.", PICTURES),
+        ("model.multi_modal_projector.", PICTURES),
+    ],
+    keys,
+    ..gemma2::GEMMA2
+};
+
+fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
+    scale(config, dimensions, LAYERS_OF_27B)?;
+    let key = "attn_logit_softcapping";
+    if let (Some(value), Some(_)) = (config.get(key), cap(config, key, None)?) {
+        return Err(config.wrong(key, value, "null: gemma3 caps no attention in GGUF"));
+    }
+    let key = "final_logit_softcapping";
+    if let Some(cap) = cap(config, key, None)? {
+        own.add(key, Entry::F32(cap));
+    }
+    let key_of_period = Some("sliding_window_pattern");
+    write(config, dimensions.layers, &Local { default_window: 4096, period: 6, key_of_period }, own)
+}

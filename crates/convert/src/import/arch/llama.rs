@@ -1,0 +1,56 @@
+//! `LlamaForCausalLM`: Llama 1, 2 and 3, SmolLM2, and all that took their form. Hugging Face has
+//! the rows of queries and keys in halves, GGUF's `llama` in pairs.
+
+use super::config::Config;
+use super::describe::{
+    Architecture, Defaults, Group, INPUT_BIASES, MATRICES, MLP_BIASES, OUTPUT_BIAS, Own, TWO_NORMS,
+};
+use super::dimensions::Dimensions;
+use crate::ConvertError;
+use crate::import::tensor::Entry;
+
+pub(super) const LLAMA: Architecture = Architecture {
+    gguf: "llama",
+    classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"],
+    model_types: &["llama"],
+    defaults: Defaults {
+        hidden: 4096,
+        feed_forward: 11008,
+        layers: 32,
+        heads: 32,
+        kv_heads: None,
+        head_length: None,
+        context: 2048,
+        eps: 1e-6,
+        theta: 10_000.0,
+        local_theta: None,
+        tied: false,
+    },
+    activation: ("hidden_act", "silu"),
+    layer: &[
+        Group::always(TWO_NORMS),
+        Group::always(MATRICES),
+        Group::if_said("attention_bias", INPUT_BIASES),
+        Group::if_said("attention_bias", OUTPUT_BIAS),
+        Group::if_said("mlp_bias", MLP_BIASES),
+    ],
+    permuted: true,
+    norm_add: 0.0,
+    own_head_length: true,
+    own_output: true,
+    never: &[],
+    others: &[],
+    keys,
+};
+
+/// What only GGUF's `llama` has.
+pub(super) fn keys(
+    _config: &Config,
+    dimensions: &Dimensions,
+    own: &mut Own,
+) -> Result<(), ConvertError> {
+    // Both are bounded far below.
+    own.add("vocab_size", Entry::U32(dimensions.vocab as u32));
+    own.add("rope.dimension_count", Entry::U32(dimensions.head as u32));
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! What is not read, by name, and what to do instead.
+
+use serde_json::Value;
+
+use super::config::{Config, clipped, shown};
+use super::describe::Architecture;
+use crate::ConvertError;
+
+/// Ends of the names of tensors that only quantised checkpoints have.
+const QUANTISED: [&str; 13] = [
+    ".qweight",
+    ".qzeros",
+    ".scales",
+    ".g_idx",
+    ".weight_scale",
+    ".weight_scale_inv",
+    ".weight_packed",
+    ".weight_zero_point",
+    ".input_scale",
+    ".SCB",
+    ".absmax",
+    ".quant_map",
+    ".weight_format",
+];
+const ORIGINAL: &str = "take the original model (its weights are F16, BF16 or F32) and quantise it on \
+                        the way with --type: quantising twice loses twice";
+
+/// Which architecture a configuration is of.
+///
+/// # Errors
+/// None that is known, weights that are quantised, or a mixture of experts.
+pub(super) fn recognise<'a>(
+    config: &Config,
+    known: &'a [Architecture],
+) -> Result<&'a Architecture, ConvertError> {
+    let class = class(config)?;
+    let model_type = config.word("model_type")?;
+    for key in ["quantization_config", "compression_config"] {
+        if let Some(quantised) = config.get(key) {
+            let method = quantised.get("quant_method").map_or("an unnamed method".into(), shown);
+            return Err(config.error(format!(
+                "{key} says that the weights are quantised ({method}), which is not read: {ORIGINAL}"
+            )));
+        }
+    }
+    let experts = ["num_local_experts", "num_experts", "n_routed_experts"];
+    let says_experts = experts.into_iter().find(|key| config.get(key).is_some_and(|n| *n != 0));
+    let is_named = |name: &str| name.contains("Moe") || name.contains("Mixtral");
+    if says_experts.is_some() || class.is_some_and(is_named) {
+        let name = class.or(model_type).unwrap_or("this model");
+        let key = says_experts.map_or(String::new(), |key| format!(" ({key})"));
+        return Err(config.error(format!(
+            "{} is a mixture of experts{key}, which Alight does not run yet",
+            clipped(name)
+        )));
+    }
+    let fits = |architecture: &&Architecture| match (class, model_type) {
+        (Some(class), _) => architecture.classes.contains(&class),
+        (None, Some(model_type)) => architecture.model_types.contains(&model_type),
+        (None, None) => false,
+    };
+    let Some(architecture) = known.iter().find(fits) else {
+        return Err(unknown(config, class, model_type, known));
+    };
+    for flag in architecture.never {
+        if config.flag(flag)? {
+            let expected = format!("false: {} has no such thing in GGUF", architecture.gguf);
+            return Err(config.wrong(flag, &true.into(), &expected));
+        }
+    }
+    let (key, expected) = architecture.activation;
+    match config.word(key)? {
+        Some(found) if found != expected => {
+            let expected = format!("\"{expected}\", which is what {} has", architecture.gguf);
+            Err(config.wrong(key, &found.into(), &expected))
+        }
+        _ => Ok(architecture),
+    }
+}
+
+/// The first of `architectures`; that of the text part goes before.
+fn class(config: &Config) -> Result<Option<&str>, ConvertError> {
+    let key = "architectures";
+    let Some(value) = config.get(key) else { return Ok(None) };
+    let Value::Array(classes) = value else {
+        return Err(config.wrong(key, value, "an array of one name"));
+    };
+    match classes.first() {
+        None => Ok(None),
+        Some(Value::String(class)) => Ok(Some(class)),
+        Some(other) => Err(config.wrong(&format!("{key}[0]"), other, "a name")),
+    }
+}
+
+fn unknown(
+    config: &Config,
+    class: Option<&str>,
+    model_type: Option<&str>,
+    known: &[Architecture],
+) -> ConvertError {
+    let found = match (class, model_type) {
+        (Some(class), Some(ty)) => {
+            format!("architectures is \"{}\" (model_type \"{}\")", clipped(class), clipped(ty))
+        }
+        (Some(class), None) => format!("architectures is \"{}\"", clipped(class)),
+        (None, Some(ty)) => format!("model_type is \"{}\"", clipped(ty)),
+        (None, None) => "has neither architectures nor model_type".into(),
+    };
+    let known: Vec<_> = known.iter().map(|architecture| architecture.classes[0]).collect();
+    config.error(format!(
+        "{found}, and the architectures that are known are {}. A new one needs two files that \
+         describe it: one in crates/convert/src/import/arch (its keys and tensors), one in \
+         crates/model/src/arch (how it computes)",
+        known.join(", ")
+    ))
+}
+
+/// Whether only quantised checkpoints have tensors of such a name.
+pub(super) fn is_quantised(name: &str) -> bool {
+    QUANTISED.iter().any(|end| name.ends_with(end)) || name.contains(".quant_state.")
+}
+
+/// The error about such a tensor.
+pub(super) fn quantised_tensor(config: &Config, name: &str) -> ConvertError {
+    config.error(format!(
+        "tensor \"{}\" of the weights is of a quantised checkpoint (GPTQ, AWQ, FP8, bitsandbytes \
+         …), which is not read: {ORIGINAL}",
+        clipped(name)
+    ))
+}

@@ -1,0 +1,259 @@
+//! Rotary positions: their base and what stretches them, from the configuration's old form
+//! (`rope_theta`, `rope_scaling`, `rope_local_base_freq`) and the newer one (`rope_parameters`,
+//! which may have one set for each type of layer).
+
+use std::f32::consts::TAU;
+use std::ops::Range;
+
+use serde_json::{Map, Value};
+
+use super::config::{Config, shown, whole};
+use super::describe::{Defaults, Own};
+use super::dimensions::MAX_CONTEXT;
+use crate::ConvertError;
+use crate::import::tensor::Entry;
+
+/// The limits of the program that runs the model.
+const THETA: Range<f64> = 1.0..1e30;
+const FACTOR: Range<f64> = 1e-6..1e9;
+
+/// How positions rotate.
+#[derive(Debug, PartialEq)]
+pub(super) struct Rope {
+    theta: f64,
+    /// Of the layers with a sliding window.
+    local_theta: Option<f64>,
+    scaling: Scaling,
+}
+
+#[derive(Debug, PartialEq)]
+enum Scaling {
+    None,
+    Linear { factor: f64 },
+    Dynamic,
+    Yarn { factor: f64, original: u64, rest: Vec<(&'static str, f64)> },
+    Llama3 { factor: f64, low: f64, high: f64, original: u64 },
+}
+
+/// The optional numbers of YaRN: in the configuration, in GGUF.
+const YARN: [(&[&str], &str); 4] = [
+    (&["extrapolation_factor"], "rope.scaling.yarn_ext_factor"),
+    (&["attention_factor", "attn_factor"], "rope.scaling.yarn_attn_factor"),
+    (&["beta_fast"], "rope.scaling.yarn_beta_fast"),
+    (&["beta_slow"], "rope.scaling.yarn_beta_slow"),
+];
+
+impl Rope {
+    /// Reads it; `context` is what the model was made for.
+    ///
+    /// # Errors
+    /// A number that cannot be, or a way of stretching that GGUF has no word for.
+    pub(super) fn read(
+        config: &Config,
+        defaults: &Defaults,
+        context: u64,
+    ) -> Result<Rope, ConvertError> {
+        let set = Set::read(config)?;
+        let theta = set.number("rope_theta", THETA)?;
+        let theta = theta.or(config.number("rope_theta", THETA)?).unwrap_or(defaults.theta);
+        let local = local(config, &set)?.or(defaults.local_theta);
+        let local_theta = local.filter(|local| defaults.local_theta.is_some() || *local != theta);
+        let partial = set.number("partial_rotary_factor", 0.0..1e9)?;
+        let partial = partial.or(config.number("partial_rotary_factor", 0.0..1e9)?);
+        if let Some(partial) = partial.filter(|partial| *partial != 1.0) {
+            let expected = "1: a head that rotates in part is of another architecture";
+            return Err(config.wrong("partial_rotary_factor", &partial.into(), expected));
+        }
+        let factor = || set.required("factor", FACTOR);
+        let scaling = match set.kind()? {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear { factor: factor()? },
+            "dynamic" => Scaling::Dynamic,
+            "yarn" => {
+                let mut rest = Vec::new();
+                for (names, gguf) in YARN {
+                    for name in names {
+                        if let Some(value) = set.number(name, 0.0..1e6)? {
+                            rest.push((gguf, value));
+                            break;
+                        }
+                    }
+                }
+                Scaling::Yarn { factor: factor()?, original: set.original(context)?, rest }
+            }
+            "llama3" => {
+                let low = set.required("low_freq_factor", FACTOR)?;
+                let high = set.required("high_freq_factor", FACTOR)?;
+                if high <= low {
+                    let name = set.name("high_freq_factor");
+                    let expected = format!("above low_freq_factor, {low}");
+                    return Err(config.wrong(&name, &high.into(), &expected));
+                }
+                Scaling::Llama3 { factor: factor()?, low, high, original: set.original(context)? }
+            }
+            other => {
+                let expected = "one of default, linear, dynamic, yarn, llama3";
+                return Err(config.wrong(&set.name("rope_type"), &other.into(), expected));
+            }
+        };
+        Ok(Rope { theta, local_theta, scaling })
+    }
+
+    /// Writes the keys.
+    pub(super) fn keys(&self, own: &mut Own) {
+        let mut scaling = |kind: &str, factor: f64| {
+            own.add("rope.scaling.type", Entry::Str(kind.into()));
+            own.add("rope.scaling.factor", Entry::F32(factor as f32));
+        };
+        match &self.scaling {
+            // Its factors are a tensor.
+            Scaling::None | Scaling::Llama3 { .. } => {}
+            Scaling::Dynamic => own.notes.push(
+                "dynamic RoPE scaling is left out, as GGUF has no word for it: it changes only \
+                 contexts that are longer than the model was made for"
+                    .into(),
+            ),
+            Scaling::Linear { factor } => scaling("linear", *factor),
+            Scaling::Yarn { factor, original, rest } => {
+                scaling("yarn", *factor);
+                own.add("rope.scaling.original_context_length", Entry::U32(*original as u32));
+                for (key, value) in rest {
+                    own.add(key, Entry::F32(*value as f32));
+                }
+            }
+        }
+        own.add("rope.freq_base", Entry::F32(self.theta as f32));
+        if let Some(local) = self.local_theta {
+            own.add("rope.freq_base_swa", Entry::F32(local as f32));
+        }
+    }
+
+    /// What each pair of a head of `head` elements turns slower by, `[head / 2]`: `rope_freqs`,
+    /// if the scaling is that of Llama 3.
+    ///
+    /// Long waves (more than `original / low` tokens) are stretched by the factor, short ones
+    /// (fewer than `original / high`) are left alone, and between them it goes over smoothly.
+    /// Computed in f32 and in torch's order of operations, so that the numbers are the original's.
+    pub(super) fn factors(&self, head: u64) -> Option<Vec<f32>> {
+        let Scaling::Llama3 { factor, low, high, original } = self.scaling else { return None };
+        let original = original as f64;
+        let (longest, shortest) = ((original / low) as f32, (original / high) as f32);
+        let pair = |pair: u64| {
+            let exponent = (2 * pair) as f32 / head as f32;
+            let frequency = 1.0 / f64::from(self.theta as f32).powf(exponent.into()) as f32;
+            let wave = 1.0 / frequency * TAU;
+            if wave < shortest {
+                1.0
+            } else if wave > longest {
+                factor as f32
+            } else {
+                let smooth = (1.0 / wave * original as f32 - low as f32) / (high - low) as f32;
+                1.0 / ((1.0 - smooth) / factor as f32 + smooth)
+            }
+        };
+        Some((0..head / 2).map(pair).collect())
+    }
+}
+
+/// Base of the layers with a sliding window, if the configuration has one.
+fn local(config: &Config, set: &Set<'_>) -> Result<Option<f64>, ConvertError> {
+    let name = "rope_parameters.sliding_attention";
+    let Some(value) = set.nested.and_then(|sets| sets.get("sliding_attention")) else {
+        return config.number("rope_local_base_freq", THETA);
+    };
+    let own = match value {
+        Value::Null => return config.number("rope_local_base_freq", THETA),
+        Value::Object(own) => own,
+        other => return Err(config.wrong(name, other, "an object")),
+    };
+    let kind = own.get("rope_type").or_else(|| own.get("type"));
+    if let Some(kind) = kind.filter(|kind| *kind != "default") {
+        let expected = "\"default\": GGUF stretches only the global layers";
+        return Err(config.wrong(&format!("{name}.rope_type"), kind, expected));
+    }
+    match own.get("rope_theta").filter(|theta| !theta.is_null()) {
+        None => config.number("rope_local_base_freq", THETA),
+        Some(theta) => config.in_range(&format!("{name}.rope_theta"), theta, THETA).map(Some),
+    }
+}
+
+/// The objects in which parameters of the (global) layers are, the first to be asked first.
+struct Set<'c> {
+    config: &'c Config,
+    objects: Vec<(&'static str, &'c Map<String, Value>)>,
+    /// The newer form with a set for each type of layer.
+    nested: Option<&'c Map<String, Value>>,
+}
+
+impl<'c> Set<'c> {
+    fn read(config: &'c Config) -> Result<Set<'c>, ConvertError> {
+        let mut objects = Vec::new();
+        if let Some(scaling) = config.object("rope_scaling")? {
+            objects.push(("rope_scaling", scaling));
+        }
+        let parameters = config.object("rope_parameters")?;
+        let is_nested = |sets: &&Map<String, Value>| {
+            sets.contains_key("full_attention") || sets.contains_key("sliding_attention")
+        };
+        let nested = parameters.filter(is_nested);
+        match (nested.and_then(|sets| sets.get("full_attention")), parameters) {
+            (Some(Value::Object(full)), _) => {
+                objects.push(("rope_parameters.full_attention", full));
+            }
+            (Some(Value::Null), _) | (None, None) => {}
+            (Some(other), _) => {
+                return Err(config.wrong("rope_parameters.full_attention", other, "an object"));
+            }
+            (None, Some(_)) if nested.is_some() => {}
+            (None, Some(flat)) => objects.push(("rope_parameters", flat)),
+        }
+        Ok(Set { config, objects, nested })
+    }
+
+    fn find(&self, key: &str) -> Option<(&'static str, &'c Value)> {
+        let value = |(name, object): &(&'static str, &'c Map<String, Value>)| {
+            object.get(key).filter(|value| !value.is_null()).map(|value| (*name, value))
+        };
+        self.objects.iter().find_map(value)
+    }
+
+    /// The name of a key for messages: where it is, or would be.
+    fn name(&self, key: &str) -> String {
+        let first = self.objects.first().map_or("rope_parameters", |(name, _)| name);
+        format!("{}.{key}", self.find(key).map_or(first, |(name, _)| name))
+    }
+
+    fn number(&self, key: &str, range: Range<f64>) -> Result<Option<f64>, ConvertError> {
+        let Some((name, value)) = self.find(key) else { return Ok(None) };
+        self.config.in_range(&format!("{name}.{key}"), value, range).map(Some)
+    }
+
+    fn required(&self, key: &str, range: Range<f64>) -> Result<f64, ConvertError> {
+        let missing = || {
+            let kind = self.kind().unwrap_or_default();
+            self.config.error(format!("{} is missing, and \"{kind}\" needs it", self.name(key)))
+        };
+        self.number(key, range)?.ok_or_else(missing)
+    }
+
+    /// `rope_type`, or `type` as it was called first.
+    fn kind(&self) -> Result<&'c str, ConvertError> {
+        let Some((name, value)) = self.find("rope_type").or_else(|| self.find("type")) else {
+            return Ok("default");
+        };
+        let wrong = || self.config.wrong(&format!("{name}.rope_type"), value, "a string");
+        value.as_str().ok_or_else(wrong)
+    }
+
+    /// The context before stretching.
+    fn original(&self, context: u64) -> Result<u64, ConvertError> {
+        let key = "original_max_position_embeddings";
+        let Some((name, value)) = self.find(key) else {
+            return Ok(self.config.count(key, MAX_CONTEXT)?.unwrap_or(context));
+        };
+        whole(value).filter(|found| (1..=MAX_CONTEXT).contains(found)).ok_or_else(|| {
+            let found = shown(value);
+            self.config.error(format!("{name}.{key} is {found}, expected 1 to {MAX_CONTEXT}"))
+        })
+    }
+}

@@ -1,0 +1,285 @@
+//! The tensors of a source against those that its architecture calls for: every one has a place, a
+//! shape that follows from the configuration, and none is missing.
+
+use std::collections::HashSet;
+
+use super::config::{Config, clipped};
+use super::describe::{Architecture, EMBEDDING, Kind, OUTPUT, OUTPUT_NORM, Part, When};
+use super::dimensions::Dimensions;
+use super::refuse;
+use crate::ConvertError;
+use crate::import::tensor::{Described, Rule};
+
+/// What may stand before the names of all tensors but that of the output: whole models, parts of
+/// one that were saved alone, and models with pictures (first form, second form).
+const PREFIXES: [&str; 5] =
+    ["model.", "", "language_model.model.", "model.language_model.", "language_model."];
+/// What may stand before the name of the output.
+const OUTPUT_PREFIXES: [&str; 2] = ["", "language_model."];
+
+/// The part of the source that is the network.
+pub(super) struct Source<'a> {
+    tensors: &'a [Described<'a>],
+    prefix: &'static str,
+    /// Rows of the embedding.
+    pub(super) rows: u64,
+}
+
+impl<'a> Source<'a> {
+    /// Finds the embedding, from which follows what stands before all names.
+    ///
+    /// # Errors
+    /// There is none, there are two, or it is no matrix.
+    pub(super) fn find(
+        config: &Config,
+        tensors: &'a [Described<'a>],
+    ) -> Result<Source<'a>, ConvertError> {
+        let mut found = tensors.iter().filter_map(|tensor| {
+            let prefix = tensor.name.strip_suffix(EMBEDDING.source)?;
+            PREFIXES.into_iter().find(|known| *known == prefix).map(|prefix| (tensor, prefix))
+        });
+        let Some((embedding, prefix)) = found.next() else {
+            if let Some(quantised) = tensors.iter().find(|tensor| refuse::is_quantised(tensor.name))
+            {
+                return Err(refuse::quantised_tensor(config, quantised.name));
+            }
+            return Err(config.error(format!(
+                "the weights have no tensor \"{}{}\", which every model has; {}",
+                PREFIXES[0],
+                EMBEDDING.source,
+                match tensors.first() {
+                    None => "they have no tensors at all".into(),
+                    Some(first) => format!("their first is \"{}\"", clipped(first.name)),
+                }
+            )));
+        };
+        if let Some((other, _)) = found.next() {
+            return Err(config.error(format!(
+                "the weights have two embeddings, \"{}\" and \"{}\": are they of two models?",
+                embedding.name, other.name
+            )));
+        }
+        let &[rows, _] = embedding.shape else {
+            return Err(config.error(format!(
+                "tensor \"{}\" is {:?}, expected a matrix of a row per token",
+                embedding.name, embedding.shape
+            )));
+        };
+        Ok(Source { tensors, prefix, rows })
+    }
+
+    /// What becomes of each tensor, and how many parameters that makes.
+    ///
+    /// # Errors
+    /// The first tensor that has no place, that is there twice, whose shape does not follow from
+    /// the configuration, or that is missing.
+    pub(super) fn place(
+        &self,
+        config: &Config,
+        architecture: &Architecture,
+        dimensions: &Dimensions,
+    ) -> Result<(Vec<Rule>, u64), ConvertError> {
+        let layer = layer_parts(config, architecture)?;
+        let names = Names { source: self, architecture, dimensions, layer: &layer };
+        let mut seen = HashSet::with_capacity(self.tensors.len());
+        let mut rules = Vec::with_capacity(self.tensors.len());
+        let mut parameters = 0u64;
+        let mut strange: Option<&str> = None;
+        let mut others = 0u64;
+        for tensor in self.tensors {
+            if !seen.insert(tensor.name) {
+                let name = clipped(tensor.name);
+                return Err(config.error(format!("the weights have two tensors \"{name}\"")));
+            }
+            let rule = match names.of(tensor.name) {
+                Some(Place::Out(reason)) => Rule::Skip(reason),
+                Some(Place::In(name, part)) => {
+                    check(config, dimensions, tensor, &part)?;
+                    let elements = tensor.shape.iter().product::<u64>();
+                    parameters = parameters.saturating_add(elements);
+                    take(architecture, dimensions, name, &part)
+                }
+                None => {
+                    others += u64::from(strange.is_some());
+                    strange.get_or_insert(tensor.name);
+                    Rule::Skip("")
+                }
+            };
+            rules.push(rule);
+        }
+        if let Some(strange) = strange {
+            return Err(names.strange(config, strange, others));
+        }
+        names.missing(config, &seen).map_or(Ok((rules, parameters)), Err)
+    }
+}
+
+/// The parts of a layer that this configuration calls for.
+fn layer_parts(config: &Config, architecture: &Architecture) -> Result<Vec<Part>, ConvertError> {
+    let mut parts = Vec::new();
+    for group in architecture.layer {
+        let wanted = match group.when {
+            When::Always => true,
+            When::Said(flag) => config.flag(flag)?,
+        };
+        if wanted {
+            parts.extend_from_slice(group.parts);
+        }
+    }
+    Ok(parts)
+}
+
+/// Where a tensor goes.
+enum Place {
+    /// Name in GGUF, and what it is.
+    In(String, Part),
+    Out(&'static str),
+}
+
+/// The names that tensors may have.
+struct Names<'a> {
+    source: &'a Source<'a>,
+    architecture: &'a Architecture,
+    dimensions: &'a Dimensions,
+    layer: &'a [Part],
+}
+
+impl Names<'_> {
+    fn of(&self, name: &str) -> Option<Place> {
+        // Old files have the inverse frequencies of every layer.
+        if name.ends_with("rotary_emb.inv_freq") {
+            return Some(Place::Out("follows from the configuration"));
+        }
+        for (start, reason) in self.architecture.others {
+            if name.starts_with(start) {
+                return Some(Place::Out(reason));
+            }
+        }
+        if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(OUTPUT.source)) {
+            return Some(match self.dimensions.tied {
+                true => Place::Out("is the embedding once more (tie_word_embeddings)"),
+                false => Place::In(OUTPUT.gguf.into(), OUTPUT),
+            });
+        }
+        let rest = name.strip_prefix(self.source.prefix)?;
+        for part in [EMBEDDING, OUTPUT_NORM] {
+            if rest == part.source {
+                return Some(Place::In(part.gguf.into(), part));
+            }
+        }
+        let (layer, rest) = split_layer(rest)?;
+        let part = self.layer.iter().find(|part| part.source == rest)?;
+        let is_there = layer < self.dimensions.layers;
+        is_there.then(|| Place::In(format!("blk.{layer}.{}", part.gguf), *part))
+    }
+
+    /// The error about a tensor that has no place.
+    fn strange(&self, config: &Config, name: &str, others: u64) -> ConvertError {
+        if refuse::is_quantised(name) {
+            return refuse::quantised_tensor(config, name);
+        }
+        let more = match others {
+            0 => String::new(),
+            others => format!(" (nor have {others} others)"),
+        };
+        let rest = name.strip_prefix(self.source.prefix).unwrap_or(name);
+        let why = match split_layer(rest) {
+            Some((layer, _)) if layer >= self.dimensions.layers => {
+                format!("num_hidden_layers is {}", self.dimensions.layers)
+            }
+            _ if name.ends_with(".bias") => {
+                "the configuration speaks of no such biases (attention_bias, mlp_bias)".into()
+            }
+            _ => "is it really of this architecture?".into(),
+        };
+        config.error(format!(
+            "tensor \"{}\" of the weights has no place in {}{more}: {why}",
+            clipped(name),
+            self.architecture.classes[0]
+        ))
+    }
+
+    /// The error about the first tensor that is missing, if one is.
+    fn missing(&self, config: &Config, seen: &HashSet<&str>) -> Option<ConvertError> {
+        let prefix = self.source.prefix;
+        let missing = |name: String, part: &Part, hint: &str| {
+            let shape = extents(self.dimensions, part);
+            let origin = origins(config, self.dimensions, part);
+            Some(config.error(format!(
+                "the weights have no tensor \"{name}\", expected one of {shape:?} ({origin}): {hint}"
+            )))
+        };
+        // Ends at the first that is not there, so that this is not longer than the list of tensors.
+        for layer in 0..self.dimensions.layers {
+            for part in self.layer {
+                let name = format!("{prefix}layers.{layer}.{}", part.source);
+                if !seen.contains(&*name) {
+                    let layers = self.dimensions.layers;
+                    let hint = format!(
+                        "is a file of the weights missing, or num_hidden_layers, {layers}, wrong?"
+                    );
+                    return missing(name, part, &hint);
+                }
+            }
+        }
+        let name = format!("{prefix}{}", OUTPUT_NORM.source);
+        if !seen.contains(&*name) {
+            return missing(name, &OUTPUT_NORM, "is a file of the weights missing?");
+        }
+        let has_output = OUTPUT_PREFIXES
+            .iter()
+            .any(|prefix| seen.contains(&*format!("{prefix}{}", OUTPUT.source)));
+        if !self.dimensions.tied && !has_output {
+            let hint = "if the output of this model is its embedding, config.json has to say \
+                        tie_word_embeddings true; if it has none, it cannot write text";
+            return missing(OUTPUT.source.into(), &OUTPUT, hint);
+        }
+        None
+    }
+}
+
+/// `layers.N.rest`, N being written as numbers are.
+fn split_layer(name: &str) -> Option<(u64, &str)> {
+    let (digits, rest) = name.strip_prefix("layers.")?.split_once('.')?;
+    let layer = digits.parse::<u64>().ok()?;
+    (layer.to_string() == digits).then_some((layer, rest))
+}
+
+fn take(architecture: &Architecture, dimensions: &Dimensions, name: String, part: &Part) -> Rule {
+    let heads = match part.kind {
+        Kind::Queries if architecture.permuted => Some(dimensions.heads),
+        Kind::Keys if architecture.permuted => Some(dimensions.kv_heads),
+        _ => None,
+    };
+    let add = if part.kind == Kind::Norm { architecture.norm_add } else { 0.0 };
+    Rule::Take { name, heads, add }
+}
+
+fn check(
+    config: &Config,
+    dimensions: &Dimensions,
+    tensor: &Described<'_>,
+    part: &Part,
+) -> Result<(), ConvertError> {
+    let expected = extents(dimensions, part);
+    if tensor.shape == expected {
+        return Ok(());
+    }
+    Err(config.error(format!(
+        "tensor \"{}\" is {:?}, expected {expected:?} ({})",
+        tensor.name,
+        tensor.shape,
+        origins(config, dimensions, part)
+    )))
+}
+
+fn extents(dimensions: &Dimensions, part: &Part) -> Vec<u64> {
+    let (rows, cols) = part.shape;
+    [Some(rows), cols].into_iter().flatten().map(|dim| dimensions.of(dim)).collect()
+}
+
+fn origins(config: &Config, dimensions: &Dimensions, part: &Part) -> String {
+    let (rows, cols) = part.shape;
+    let words = [Some(rows), cols].into_iter().flatten();
+    words.map(|dim| dimensions.origin(config, dim)).collect::<Vec<_>>().join("; ")
+}
