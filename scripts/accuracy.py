@@ -43,7 +43,8 @@ def dequantise(source: Path, target: Path) -> None:
     part = target.with_suffix(".part")
     writer = GGUFWriter(part, arch)
     for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
+        # The writer has an alignment of its own.
+        if name.startswith("GGUF.") or name in ("general.architecture", "general.alignment"):
             continue
         kind = field.types[0]
         sub = field.types[-1] if kind == GGUFValueType.ARRAY else None

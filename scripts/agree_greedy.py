@@ -106,6 +106,7 @@ class Llama:
         params.model.path = str(path)
         params.n_ctx = CONTEXT
         params.n_parallel = 1
+        params.verbosity = 1
         params.cpuparams.n_threads = 1
         params.cpuparams_batch.n_threads = 1
         if exact:
@@ -116,10 +117,12 @@ class Llama:
         keep, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 2)
         os.close(null)
+        self.stderr = keep
         try:
             self.server = xllamacpp.Server(params)
-        finally:
-            self.stderr = keep
+        except RuntimeError as error:
+            self.close()
+            raise SystemExit(f"{path}: llama.cpp does not run it: {error}") from error
 
     def close(self) -> None:
         self.server = None
