@@ -1,0 +1,42 @@
+"""SentencePiece's `tokenizer.model`: a protobuf message, written field by field."""
+
+import struct
+
+
+def varint(n: int) -> bytes:
+    n &= (1 << 64) - 1
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes([*out, n])
+
+
+def number(tag: int, n: int) -> bytes:
+    return varint(tag << 3) + varint(n)
+
+
+def blob(tag: int, data: bytes) -> bytes:
+    return varint(tag << 3 | 2) + varint(len(data)) + data
+
+
+def real(tag: int, x: float) -> bytes:
+    return varint(tag << 3 | 5) + struct.pack("<f", x)
+
+
+def model(vocab, model_type: int = 2) -> bytes:
+    """ModelProto {1: pieces, 2: TrainerSpec, 3: NormalizerSpec}. `model_type` 1: unigram, 2: BPE. Types of pieces have
+    the numbers that GGUF took over; NORMAL, the default, is left out as the library does."""
+    out = bytearray()
+    for text, score, kind in zip(vocab.tokens, vocab.scores, vocab.types):
+        piece = blob(1, text.encode()) + real(2, score) + (number(3, kind) if kind != 1 else b"")
+        out += blob(1, piece)
+    ids = {key: vocab.special.get(key, -1) for key in ("unk", "bos", "eos", "pad")}
+    bytes_too = 6 in vocab.types
+    trainer = number(3, model_type) + number(4, len(vocab.tokens)) + number(35, bytes_too)
+    trainer += number(40, ids["unk"]) + number(41, ids["bos"]) + number(42, ids["eos"]) + number(43, ids["pad"])
+    trainer += b"".join(blob(tag, vocab.tokens[ids[key]].encode())
+                        for tag, key in ((45, "unk"), (46, "bos"), (47, "eos"), (48, "pad")) if ids[key] >= 0)
+    out += blob(2, trainer)
+    out += blob(3, blob(1, b"identity") + number(3, vocab.add_space_prefix) + number(4, 0) + number(5, 1))
+    return bytes(out)
