@@ -19,6 +19,7 @@ pub mod recognise;
 pub mod safetensors;
 pub mod split;
 mod text;
+pub mod tokenizer;
 pub mod torch;
 pub mod types;
 

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 
 use super::GgmlError;
 use crate::text::shown;
+pub use crate::tokenizer::TokenType;
 
 /// One token.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,20 +30,6 @@ pub struct Vocabulary<'a> {
     /// The number of tokens that the header announces, `n_vocab`. One more than there are in
     /// files of GPT4All, whose last token is padding and left out.
     pub announced: u32,
-}
-
-/// What GGUF calls `token_type`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(i32)]
-pub enum TokenType {
-    /// Ordinary text.
-    Normal = 1,
-    /// What could not be encoded.
-    Unknown = 2,
-    /// Begin and end of text, padding.
-    Control = 3,
-    /// One byte, written `<0x0A>`.
-    Byte = 6,
 }
 
 /// A token as GGUF has it.

@@ -1,0 +1,133 @@
+//! Hugging Face's `tokenizer.json`: a pipeline of normalizer, pre_tokenizer, model, post_processor and
+//! decoder, and the tokens that were added to the model's.
+//!
+//! Fields and their defaults are from the library `tokenizers` (its documentation, and the
+//! `Deserialize` of each part). The file is read as it comes: strings are borrowed from it, and there
+//! is no tree of it in memory. Its small parts are bounded in length and read one by one; what nests
+//! is bounded by serde_json's own limit (128 deep). Unknown fields are passed over, as there.
+
+mod bpe;
+mod parts;
+mod pre;
+mod text;
+mod vocabulary;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+pub use parts::{Added, Component, Pattern, TemplatePiece};
+pub use text::{Entries, Merge, Text};
+
+use super::{MAX_FILE, TokenizerError};
+
+/// A file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct File<'a> {
+    /// Tokens beside those of the model, or marked among them.
+    pub added_tokens: Vec<Added<'a>>,
+    /// What happens to a text first.
+    pub normalizer: Option<Component<'a>>,
+    /// How it is cut.
+    pub pre_tokenizer: Option<Component<'a>>,
+    /// How its pieces become tokens.
+    pub model: Model<'a>,
+    /// What is put around the tokens.
+    pub post_processor: Option<Component<'a>>,
+    /// How tokens become text.
+    pub decoder: Option<Component<'a>>,
+}
+
+/// The same while its small parts are not read yet.
+#[derive(Deserialize)]
+struct Raw<'a> {
+    #[serde(default, borrow)]
+    added_tokens: Option<Vec<Added<'a>>>,
+    #[serde(default, borrow)]
+    normalizer: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    pre_tokenizer: Option<&'a RawValue>,
+    #[serde(borrow)]
+    model: Model<'a>,
+    #[serde(default, borrow)]
+    post_processor: Option<&'a RawValue>,
+    #[serde(default, borrow)]
+    decoder: Option<&'a RawValue>,
+}
+
+/// Longest part that is not the model, in bytes: a part takes many times its length in memory.
+const MAX_PART: usize = 1 << 20;
+
+/// The model of a file; which fields there are depends on its type.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+pub struct Model<'a> {
+    /// `BPE`, `Unigram`, `WordPiece` or `WordLevel`; early files do not say.
+    #[serde(default, rename = "type", borrow)]
+    pub kind: Option<Text<'a>>,
+    /// Its tokens.
+    #[serde(borrow)]
+    pub vocab: Entries<'a>,
+    /// Merges of BPE by rank.
+    #[serde(default, borrow)]
+    pub merges: Option<Vec<Merge<'a>>>,
+    /// What is before a token that does not begin a word.
+    #[serde(default, borrow)]
+    pub continuing_subword_prefix: Option<Text<'a>>,
+    /// What is behind a token that ends a word.
+    #[serde(default, borrow)]
+    pub end_of_word_suffix: Option<Text<'a>>,
+    /// The unknown token of BPE.
+    #[serde(default, borrow)]
+    pub unk_token: Option<Text<'a>>,
+    /// The unknown token of Unigram.
+    #[serde(default)]
+    pub unk_id: Option<u32>,
+    /// Whether what has no token is spelled in bytes.
+    #[serde(default)]
+    pub byte_fallback: Option<bool>,
+    /// Whether several unknown tokens become one.
+    #[serde(default)]
+    pub fuse_unk: Option<bool>,
+    /// Whether a piece that is a token is taken whole, whatever the merges would make of it.
+    #[serde(default)]
+    pub ignore_merges: Option<bool>,
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// The bytes are no JSON, or no tokenizer.
+pub fn parse(bytes: &[u8]) -> Result<File<'_>, TokenizerError> {
+    if bytes.len() > MAX_FILE {
+        return Err(TokenizerError::TooLong { len: bytes.len() });
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|error| TokenizerError::NotUtf8 { at: error.valid_up_to() })?;
+    let raw: Raw<'_> = serde_json::from_str(text).map_err(|error| wrong("the file", &error))?;
+    Ok(File {
+        added_tokens: raw.added_tokens.unwrap_or_default(),
+        normalizer: part("normalizer", raw.normalizer)?,
+        pre_tokenizer: part("pre_tokenizer", raw.pre_tokenizer)?,
+        model: raw.model,
+        post_processor: part("post_processor", raw.post_processor)?,
+        decoder: part("decoder", raw.decoder)?,
+    })
+}
+
+fn part<'a>(
+    name: &'static str,
+    raw: Option<&'a RawValue>,
+) -> Result<Option<Component<'a>>, TokenizerError> {
+    let Some(text) = raw.map(RawValue::get) else { return Ok(None) };
+    if text.len() > MAX_PART {
+        return Err(TokenizerError::PartTooLong { part: name, len: text.len(), most: MAX_PART });
+    }
+    serde_json::from_str(text).map_err(|error| wrong(name, &error))
+}
+
+fn wrong(part: &'static str, error: &serde_json::Error) -> TokenizerError {
+    let reason = error.to_string();
+    let reason = reason.rsplit_once(" at line ").map_or(&*reason, |(reason, _)| reason);
+    // Some of serde's messages repeat the text.
+    let reason = reason.chars().take(120).flat_map(char::escape_debug).collect();
+    TokenizerError::Json { part, line: error.line(), column: error.column(), reason }
+}

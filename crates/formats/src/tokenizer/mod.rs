@@ -1,0 +1,91 @@
+//! Files of tokenizers, as they lie beside weights: SentencePiece's `tokenizer.model`, Hugging Face's
+//! `tokenizer.json`, and Llama 3's `tokenizer.model`, which is a file of tiktoken. All come to a
+//! [`Vocabulary`], in the terms of GGUF.
+//!
+//! Pure functions over the bytes of a file, which is hostile until it has been checked: no panic,
+//! memory in proportion to the file's length, one typed error for each way in which it can lie.
+
+pub mod alphabet;
+mod error;
+pub mod json;
+pub mod sentencepiece;
+pub mod tiktoken;
+mod vocabulary;
+mod wire;
+
+pub use error::TokenizerError;
+pub use vocabulary::{Model, Special, Token, TokenType, Vocabulary, byte_of, looks_special};
+
+/// Longest file that is read, in bytes. Real ones have up to 40 MB.
+pub const MAX_FILE: usize = u32::MAX as usize;
+
+/// Which of the formats a file is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// SentencePiece's `tokenizer.model`.
+    SentencePiece,
+    /// Hugging Face's `tokenizer.json`.
+    Json,
+    /// A file of tiktoken, Llama 3's `tokenizer.model`.
+    Tiktoken,
+}
+
+/// Tells the formats apart by content; the same name stands for two of them.
+pub fn recognise(file: &[u8]) -> Option<Kind> {
+    let text = file.trim_ascii_start();
+    if let Some(rest) = text.strip_prefix(b"{")
+        && matches!(rest.trim_ascii_start().first(), Some(b'"' | b'}'))
+    {
+        return Some(Kind::Json);
+    }
+    let line = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();
+    let mut words = line.split(|byte| *byte == b' ');
+    let base64 = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=');
+    if let (Some(token @ [_, ..]), Some(rank @ [_, ..]), None) =
+        (words.next(), words.next(), words.next())
+        && token.iter().all(base64)
+        && rank.iter().all(u8::is_ascii_digit)
+    {
+        return Some(Kind::Tiktoken);
+    }
+    // The first field of a model is a piece: tag, length, and again a tag.
+    match file {
+        [0x0a, _, _, ..] => Some(Kind::SentencePiece),
+        _ => None,
+    }
+}
+
+/// Reads a file in any of the formats.
+///
+/// # Errors
+/// It is in none of them, or not in order.
+pub fn read(file: &[u8]) -> Result<Vocabulary<'_>, TokenizerError> {
+    match recognise(file) {
+        Some(Kind::SentencePiece) => Ok(sentencepiece::parse(file)?.vocabulary()),
+        Some(Kind::Json) => json::parse(file)?.vocabulary(),
+        Some(Kind::Tiktoken) => tiktoken::parse(file)?.llama3(),
+        None => Err(TokenizerError::NotRecognised),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_are_told_apart_by_content() {
+        for json in ["{\"version\": 1}", "\n{\n  \"model\": {", " {}", "{ \"a"] {
+            assert_eq!(recognise(json.as_bytes()), Some(Kind::Json), "{json}");
+        }
+        assert_eq!(recognise(b"IQ== 0\nIg== 1\n"), Some(Kind::Tiktoken));
+        assert_eq!(recognise(b"IQ== 0\r\nIg== 1\r\n"), Some(Kind::Tiktoken));
+        assert_eq!(recognise(b"\x0a\x0e\x0a\x05<unk>"), Some(Kind::SentencePiece));
+        assert_eq!(recognise(b"\x0a\x7b\x0a\x05<unk>"), Some(Kind::SentencePiece));
+        for other in
+            [&b""[..], b"\n", b"GGUF", b"[1]", b"{1}", b"IQ==", b"IQ== x", b"I 1 1", b"PK\x03\x04"]
+        {
+            assert_eq!(recognise(other), None, "{other:?}");
+        }
+        assert_eq!(read(b"GGUF").unwrap_err(), TokenizerError::NotRecognised);
+    }
+}

@@ -1,0 +1,293 @@
+//! SentencePiece's `tokenizer.model`: one message `ModelProto` of Protocol Buffers.
+//!
+//! The numbers of fields, their types and defaults are from `sentencepiece_model.proto` of the
+//! sentencepiece project; what a model must hold is what its reader asks for
+//! (`model_interface.cc`): texts that are neither empty nor there twice, one unknown token, and
+//! all 256 bytes as tokens or none. Fields that mean nothing here are passed over.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use super::vocabulary::{Model, Special, Token, TokenType, Vocabulary, byte_of};
+use super::wire::{Field, Fields};
+use super::{MAX_FILE, TokenizerError as E};
+use crate::text::shown;
+
+/// The kinds of models, `TrainerSpec.ModelType`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The most probable sequence of pieces.
+    Unigram,
+    /// Pieces of highest score are merged first.
+    Bpe,
+}
+
+/// One token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece<'a> {
+    /// Its text, with `▁` for spaces.
+    pub text: &'a str,
+    /// How early it is merged, or its logarithmic probability.
+    pub score: f32,
+    /// What it is.
+    pub ty: TokenType,
+}
+
+/// What a file holds, as far as it matters for using it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SentencePiece<'a> {
+    /// The tokens by id.
+    pub pieces: Vec<Piece<'a>>,
+    /// How they were made.
+    pub kind: Kind,
+    /// Whether what has no token is spelled in bytes.
+    pub byte_fallback: bool,
+    /// Whether a space goes after words and not before.
+    pub space_after: bool,
+    /// Tokens with a meaning.
+    pub special: Special,
+    /// Name of the normalisation, such as `identity` or `nmt_nfkc`.
+    pub normalizer: &'a str,
+    /// The normalisation itself, compiled.
+    pub charsmap: &'a [u8],
+    /// Whether a space goes before every text.
+    pub add_dummy_prefix: bool,
+    /// Whether spaces at the ends of a text, and of several all but one, are left out.
+    pub remove_extra_whitespaces: bool,
+    /// Whether spaces become `▁`.
+    pub escape_whitespaces: bool,
+}
+
+/// The spellings of tokens with a meaning.
+struct Names<'a> {
+    unknown: &'a str,
+    bos: &'a str,
+    eos: &'a str,
+    padding: &'a str,
+}
+
+/// Reads a model.
+///
+/// # Errors
+/// The bytes are no such message, or it breaks a rule that SentencePiece itself has.
+pub fn parse(bytes: &[u8]) -> Result<SentencePiece<'_>, E> {
+    if bytes.len() > MAX_FILE {
+        return Err(E::TooLong { len: bytes.len() });
+    }
+    let mut model = SentencePiece {
+        pieces: Vec::new(),
+        kind: Kind::Unigram,
+        byte_fallback: false,
+        space_after: false,
+        special: Special::default(),
+        normalizer: "",
+        charsmap: &[],
+        add_dummy_prefix: true,
+        remove_extra_whitespaces: true,
+        escape_whitespaces: true,
+    };
+    let mut names = Names { unknown: "<unk>", bos: "<s>", eos: "</s>", padding: "<pad>" };
+    for field in Fields::of_file("ModelProto", bytes) {
+        let field = field?;
+        match field.number {
+            1 => {
+                let id = model.pieces.len() as u64;
+                model.pieces.push(piece(id, field.message("SentencePiece")?)?);
+            }
+            2 => trainer(field.message("TrainerSpec")?, &mut model, &mut names)?,
+            3 => normalizer(field.message("NormalizerSpec")?, &mut model)?,
+            _ => {}
+        }
+    }
+    check(&mut model, &names)?;
+    Ok(model)
+}
+
+fn piece<'a>(token: u64, fields: Fields<'a>) -> Result<Piece<'a>, E> {
+    let mut piece = Piece { text: "", score: 0.0, ty: TokenType::Normal };
+    for field in fields {
+        let field = field?;
+        match field.number {
+            1 => {
+                let bytes = field.bytes()?;
+                let wrong = |_| E::TokenText { token, text: shown(bytes).into() };
+                piece.text = std::str::from_utf8(bytes).map_err(wrong)?;
+            }
+            2 => piece.score = field.f32()?,
+            3 => {
+                piece.ty = match field.varint()? {
+                    1 => TokenType::Normal,
+                    2 => TokenType::Unknown,
+                    3 => TokenType::Control,
+                    4 => TokenType::UserDefined,
+                    5 => TokenType::Unused,
+                    6 => TokenType::Byte,
+                    found => return Err(E::Type { token, found }),
+                }
+            }
+            _ => {}
+        }
+    }
+    if piece.text.is_empty() {
+        return Err(E::EmptyText { token });
+    }
+    if !piece.score.is_finite() {
+        return Err(E::Score { token, found: piece.score.into() });
+    }
+    Ok(piece)
+}
+
+fn text<'a>(field: &Field<'a>, problem: &'static str) -> Result<&'a str, E> {
+    std::str::from_utf8(field.bytes()?).map_err(|_| E::Inconsistent { problem })
+}
+
+fn trainer<'a>(
+    fields: Fields<'a>,
+    model: &mut SentencePiece<'a>,
+    names: &mut Names<'a>,
+) -> Result<(), E> {
+    const NAME: &str = "TrainerSpec: the spelling of a special token is not UTF-8";
+    for field in fields {
+        let field = field?;
+        match field.number {
+            3 => {
+                model.kind = match field.varint()? {
+                    1 => Kind::Unigram,
+                    2 => Kind::Bpe,
+                    found @ (3 | 4) => {
+                        let advice = "a model of words or characters, which no GGUF file can hold";
+                        return Err(E::ModelType { found, advice });
+                    }
+                    found => {
+                        return Err(E::ModelType {
+                            found,
+                            advice: "expected 1 (unigram) or 2 (BPE)",
+                        });
+                    }
+                }
+            }
+            24 => model.space_after = field.bool()?,
+            35 => model.byte_fallback = field.bool()?,
+            45 => names.unknown = text(&field, NAME)?,
+            46 => names.bos = text(&field, NAME)?,
+            47 => names.eos = text(&field, NAME)?,
+            48 => names.padding = text(&field, NAME)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn normalizer<'a>(fields: Fields<'a>, model: &mut SentencePiece<'a>) -> Result<(), E> {
+    for field in fields {
+        let field = field?;
+        match field.number {
+            1 => model.normalizer = text(&field, "NormalizerSpec: its name is not UTF-8")?,
+            2 => model.charsmap = field.bytes()?,
+            3 => model.add_dummy_prefix = field.bool()?,
+            4 => model.remove_extra_whitespaces = field.bool()?,
+            5 => model.escape_whitespaces = field.bool()?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// What SentencePiece itself asks of a model, and the ids of its special tokens.
+fn check(model: &mut SentencePiece<'_>, names: &Names<'_>) -> Result<(), E> {
+    if model.pieces.is_empty() {
+        return Err(E::Empty);
+    }
+    let mut ids = HashMap::with_capacity(model.pieces.len());
+    let mut unknown = 0_u32;
+    let mut bytes = [false; 256];
+    // The file has less than 2^32 bytes, so there are fewer pieces.
+    for (id, piece) in (0_u32..).zip(&model.pieces) {
+        if let Some(first) = ids.insert(piece.text, id) {
+            let (first, second) = (first.into(), id.into());
+            return Err(E::DuplicateToken { first, second, text: piece.text.into() });
+        }
+        match piece.ty {
+            TokenType::Unknown => unknown += 1,
+            TokenType::Byte => match byte_of(piece.text) {
+                Some(byte) => bytes[usize::from(byte)] = true,
+                None => return Err(E::NotAByte { token: id.into(), text: piece.text.into() }),
+            },
+            _ => {}
+        }
+    }
+    let problem = if unknown == 0 {
+        "there is no unknown token (type 2), which every SentencePiece model has"
+    } else if unknown > 1 {
+        "there are several unknown tokens (type 2), expected one"
+    } else if model.byte_fallback && bytes.contains(&false) {
+        "byte_fallback is set, but not every byte is a token"
+    } else if !model.byte_fallback && bytes.contains(&true) {
+        "some tokens are bytes (type 6), but byte_fallback is not set"
+    } else if !model.escape_whitespaces {
+        "escape_whitespaces is not set: such a model is not supported, for GGUF cannot say it"
+    } else {
+        ""
+    };
+    if !problem.is_empty() {
+        return Err(E::Inconsistent { problem });
+    }
+    let find = |name: &str, ty| {
+        let id = ids.get(name).copied()?;
+        (model.pieces[id as usize].ty == ty).then_some(id)
+    };
+    model.special = Special {
+        unknown: find(names.unknown, TokenType::Unknown),
+        bos: find(names.bos, TokenType::Control),
+        eos: find(names.eos, TokenType::Control),
+        padding: find(names.padding, TokenType::Control),
+        ..Special::default()
+    };
+    Ok(())
+}
+
+impl<'a> SentencePiece<'a> {
+    /// The same in the terms of GGUF.
+    pub fn vocabulary(&self) -> Vocabulary<'a> {
+        let mut notes = Vec::new();
+        if !self.charsmap.is_empty() {
+            notes.push(format!(
+                "the tokenizer normalises text ({}), which GGUF files of this kind cannot say: text in \
+                 other forms is cut otherwise",
+                shown(self.normalizer.as_bytes())
+            ));
+        }
+        if self.remove_extra_whitespaces {
+            notes.push(
+                "the tokenizer leaves out spaces at the ends of a text and where there are several, \
+                 which GGUF files of this kind cannot say"
+                    .into(),
+            );
+        }
+        if self.space_after {
+            let note = "the tokenizer has spaces after words, not before: what GGUF cannot say";
+            notes.push(note.into());
+        }
+        let tokens = (0..).zip(&self.pieces).map(|(id, piece)| {
+            let Piece { text, score, ty } = *piece;
+            // GGUF finds these in the text as it was written.
+            let spelled = ty == TokenType::UserDefined && text.contains('▁');
+            let text = if spelled { text.replace('▁', " ").into() } else { Cow::Borrowed(text) };
+            Token { id, text, score, ty }
+        });
+        Vocabulary {
+            model: match self.kind {
+                Kind::Bpe => Model::SentencePiece,
+                Kind::Unigram => Model::Unigram,
+            },
+            pre: "default",
+            tokens: tokens.collect(),
+            merges: Vec::new(),
+            special: self.special,
+            add_bos: None,
+            add_eos: None,
+            add_space_prefix: self.add_dummy_prefix,
+            notes,
+        }
+    }
+}
