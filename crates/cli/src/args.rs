@@ -5,6 +5,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
+use crate::convert::ConvertArgs;
 use crate::cp::CpArgs;
 use crate::inspect::InspectArgs;
 use crate::pack::{PackArgs, UnpackArgs};
@@ -34,6 +35,7 @@ Examples:
   alight run model.gguf                            a chat; Ctrl-D leaves
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight inspect model.gguf                        what is in the file
+  alight convert folder/ -o model.gguf             a GGUF file out of Hugging Face's, Meta's, old ones
   alight pack model.gguf -o packed.gguf            the same weights, laid out for speed
   alight bench decode model.gguf                   how fast it is here, and what the limit is
 
@@ -62,6 +64,8 @@ pub enum Command {
     Pack(PackArgs),
     /// Make the original of a packed file again
     Unpack(UnpackArgs),
+    /// Make one GGUF file of a model as other programs have it
+    Convert(ConvertArgs),
     /// Write a model file with weights of another type
     Quantize(QuantizeArgs),
     /// Copy files to the disk, leaving the page cache as it was

@@ -9,6 +9,7 @@ mod args;
 mod bar;
 mod bench;
 mod completions;
+mod convert;
 mod cp;
 mod explain_load;
 mod inspect;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Bench(a) => bench::main(a),
         Command::Pack(a) => pack::pack(&a),
         Command::Unpack(a) => pack::unpack(&a),
+        Command::Convert(a) => convert::main(&a),
         Command::Quantize(a) => quantize::main(&a),
         Command::Cp(a) => cp::main(&a),
         Command::Completions(a) => completions::main(&a),

@@ -161,13 +161,10 @@ fn what_to_do(format: Format) -> &'static str {
             "it is no model, and alight has no use for it; give the path of a .gguf file"
         }
         Format::TorchPickle => {
-            "alight runs GGUF and will convert newer PyTorch files, which are zip archives; load and save \
-             it once with PyTorch 1.6 or later"
+            "alight converts newer PyTorch files, which are zip archives; load and save it once with \
+             PyTorch 1.6 or later"
         }
-        _ => {
-            "alight runs GGUF. `alight convert`, which will make one from it, is to come; `alight \
-             inspect` tells what it can of it"
-        }
+        _ => "alight runs GGUF, and `alight convert … -o model.gguf` makes one of it",
     }
 }
 

@@ -1,15 +1,12 @@
 //! `alight quantize`: a model file with weights of another type.
 
-use std::num::NonZero;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 
 use alight_convert::Recipe;
 
-use crate::open;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{OutputArgs, speed, with_progress};
-use crate::{say, units};
+use crate::{convert, open, say};
 
 /// Arguments of `alight quantize`.
 #[derive(Debug, clap::Args)]
@@ -43,8 +40,8 @@ pub struct QuantizeArgs {
 /// Runs the command.
 pub fn main(args: &QuantizeArgs) -> Outcome {
     open::check_path(&args.model)?;
-    let threads = args.threads.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get));
-    let done = with_progress("quantizing", |on_progress| {
+    let threads = convert::threads(args.threads);
+    let (about, done) = with_progress("quantizing", |on_progress| {
         alight_convert::quantize(
             &args.model,
             &args.output.output,
@@ -59,25 +56,6 @@ pub fn main(args: &QuantizeArgs) -> Outcome {
         other => other,
     })?;
     say::plain(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));
-    let changes: Vec<String> = done
-        .changes
-        .iter()
-        .map(|((from, to), (count, bytes))| {
-            let bytes = units::bytes(*bytes);
-            if from == to {
-                format!("{count} stay {to} ({bytes})")
-            } else {
-                format!("{count} from {from} to {to} ({bytes})")
-            }
-        })
-        .collect();
-    say::plain(&format!("tensors: {}", changes.join("; ")));
-    if done.rounded_twice > 0 {
-        say::note(&format!(
-            "{} tensors were quantised already and are now rounded twice: a file of this type made \
-             from F16, BF16 or F32 is better",
-            done.rounded_twice
-        ));
-    }
+    convert::plan(&about);
     Ok(())
 }

@@ -119,7 +119,7 @@ fn paths_that_are_not_models() {
 
     let cases: Vec<(String, &[&str])> = vec![
         (missing, &["none.gguf", "does not exist", "give the path"]),
-        (folder, &["folder", "is a folder", "safetensors", "alight convert", "to come"]),
+        (folder, &["folder", "is a folder", "safetensors", "alight convert", "-o"]),
         (file("a.safetensors", b"\x08\0\0\0\0\0\0\0{}      "), &["safetensors", "alight convert"]),
         (file("a.pth", b"PK\x03\x04rest"), &["a.pth", ".pth", "alight convert"]),
         (file("a.bin", b"tjgg\x01\0\0\0"), &["a.bin", "legacy GGML", "alight convert"]),

@@ -4,8 +4,13 @@ use std::io;
 use std::path::PathBuf;
 
 use alight_formats::GgmlType;
+use alight_formats::ggml::GgmlError;
+use alight_formats::ggml::blocks::BlockError;
+use alight_formats::ggml::parts::PartsError;
 use alight_formats::gguf::GgufError;
+use alight_formats::safetensors::{IndexError, SafeTensorsError};
 use alight_formats::split::SplitError;
+use alight_formats::torch::TorchError;
 use alight_pages::{MapError, ReplaceError};
 use thiserror::Error;
 
@@ -39,6 +44,68 @@ pub enum ConvertError {
         path: PathBuf,
         /// What is wrong, what was expected, what to do.
         problem: String,
+    },
+    /// What there is cannot be converted.
+    #[error("{}: {problem}", path.display())]
+    Source {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not, and what would help.
+        problem: String,
+    },
+    /// A file is not a safetensors file that is in order.
+    #[error("{}: {source}", path.display())]
+    SafeTensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: SafeTensorsError,
+    },
+    /// Safetensors files do not belong together, or not to their index.
+    #[error("{}: {source}", path.display())]
+    Index {
+        /// The index, or the folder.
+        path: PathBuf,
+        /// What does not fit.
+        source: IndexError,
+    },
+    /// A file is not one of torch's that is in order.
+    #[error("{}: {source}", path.display())]
+    Torch {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: TorchError,
+    },
+    /// A file is not one of llama.cpp's before GGUF that is in order.
+    #[error("{}: {source}", path.display())]
+    Ggml {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: GgmlError,
+    },
+    /// The parts of an old model do not belong together.
+    #[error("{}: {source}", path.display())]
+    Parts {
+        /// The first part.
+        path: PathBuf,
+        /// What does not fit.
+        source: PartsError,
+    },
+    /// A tensor is of a type that GGUF does not have.
+    #[error(
+        "{}: tensor \"{tensor}\" is of type {dtype}, which GGUF does not have: take the model in \
+         F16, BF16 or F32",
+        path.display()
+    )]
+    Dtype {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its type, as its file calls it.
+        dtype: &'static str,
     },
     /// The source of `pack` is packed.
     #[error("{}: is packed already; `alight unpack` makes the original of it", path.display())]
@@ -96,6 +163,54 @@ pub enum ConvertError {
         path.display()
     )]
     NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
+    /// A weight is too large for the type that it should become.
+    #[error(
+        "{}: tensor \"{tensor}\" has the weight {found}, more than F16 can hold: take bf16, or another \
+         type",
+        path.display()
+    )]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The weight.
+        found: f32,
+    },
+    /// Blocks of an old file cannot become those of today.
+    #[error("{}: tensor \"{tensor}\": {source}", path.display())]
+    Blocks {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Why.
+        source: BlockError,
+    },
+    /// A row is longer than what is held in memory.
+    #[error(
+        "{}: a row of tensor \"{tensor}\" takes {found} bytes, more than the {limit} for which there is \
+         room in memory",
+        path.display()
+    )]
+    LongRow {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Bytes of the row.
+        found: u64,
+        /// Most bytes.
+        limit: u64,
+    },
+    /// What files contribute to a tensor is not all of it, or not in whole blocks.
+    #[error("{}: what there is of tensor \"{tensor}\" does not make it whole", path.display())]
+    Pieces {
         /// The file.
         path: PathBuf,
         /// The tensor.

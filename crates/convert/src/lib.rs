@@ -3,7 +3,8 @@
 //! [`pack`] writes a model with its matrices in tiles, as the kernels read them fastest, on page
 //! boundaries and in the order of use, so that it is mapped and computed on in place. [`unpack`] is
 //! its inverse, bit for bit: the packed file says how its source looked, and a checksum proves it.
-//! [`quantize`] writes a model with weights of other types.
+//! [`Conversion`] turns what other programs have (Hugging Face, Meta, llama.cpp before GGUF) into one GGUF
+//! file, and [`quantize`] writes a model with weights of other types.
 //!
 //! What holds for all:
 //! - The new file appears under its name when it is complete and on the disk, or not at all; a file
@@ -18,7 +19,7 @@
 mod copy;
 mod dest;
 mod error;
-#[allow(dead_code)] // until `convert` is there
+mod files;
 mod import;
 mod order;
 mod pack;
@@ -29,13 +30,15 @@ mod restore;
 mod sink;
 mod source;
 mod unpack;
+mod write;
 
 use std::ops::ControlFlow;
 use std::time::Duration;
 
 pub use error::ConvertError;
+pub use import::{About, Conversion, Converted, Request};
 pub use pack::{Kept, KeptReason, Packed, pack};
-pub use quantize::{Quantized, Recipe, UnknownRecipe, quantize};
+pub use quantize::{Recipe, UnknownRecipe, quantize};
 pub use unpack::{Unpacked, unpack};
 
 /// How to write.

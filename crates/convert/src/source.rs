@@ -1,6 +1,6 @@
 //! A model that is converted: its files, mapped, and their headers.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, Value};
@@ -26,15 +26,20 @@ impl<'m> Headers<'m> {
     }
 }
 
-/// Maps the model at `path`: one file, or all shards of a split model in order.
-pub(crate) fn open(path: &Path) -> Result<Vec<Map>, ConvertError> {
+/// The files of the model at `path`: one, or all shards of a split model in order.
+pub(crate) fn paths(path: &Path) -> Result<Vec<PathBuf>, ConvertError> {
     let map = Map::open(path)?;
     let names = split::names(&file_name(path), &parse(&map)?)
         .map_err(|source| ConvertError::Split { path: path.into(), source })?;
     if names.len() == 1 {
-        return Ok(vec![map]);
+        return Ok(vec![path.into()]);
     }
-    names.iter().map(|name| Ok(Map::open(&path.with_file_name(name))?)).collect()
+    Ok(names.iter().map(|name| path.with_file_name(name)).collect())
+}
+
+/// Maps them.
+pub(crate) fn open(path: &Path) -> Result<Vec<Map>, ConvertError> {
+    paths(path)?.iter().map(|path| Ok(Map::open(path)?)).collect()
 }
 
 /// Reads the headers of what [`open`] mapped.

@@ -14,6 +14,8 @@
 
 #![cfg(unix)]
 
+mod around;
+pub mod assemble;
 pub mod copy;
 mod error;
 mod facts;

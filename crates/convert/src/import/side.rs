@@ -27,6 +27,7 @@ impl SideFiles {
     }
 
     /// The file that a person gave for the tokenizer, if it was a file.
+    #[allow(dead_code)] // until the tokenizers' files are read
     pub(crate) fn tokenizer_file(&self) -> Option<&Path> {
         self.tokenizer.as_deref().filter(|path| !path.is_dir())
     }

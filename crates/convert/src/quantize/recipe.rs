@@ -7,7 +7,24 @@ use std::fmt;
 use std::str::FromStr;
 
 use alight_formats::GgmlType;
-use alight_formats::gguf::TensorInfo;
+
+/// What of a model decides about its tensors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    layers: u64,
+    /// The embedding is the output, too.
+    tied: bool,
+}
+
+impl Shape {
+    /// Of a model whose tensors have these names.
+    pub(crate) fn of(names: &[&str]) -> Shape {
+        let layer = |name: &&str| name.strip_prefix("blk.")?.split_once('.')?.0.parse::<u64>().ok();
+        let last = names.iter().filter_map(layer).max();
+        let layers = last.map_or(0, |last| last.saturating_add(1));
+        Shape { layers, tied: !names.contains(&"output.weight") }
+    }
+}
 
 /// What a model's matrices become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,20 +95,19 @@ impl Recipe {
         }
     }
 
-    /// What a tensor becomes; `None` if it stays as it is. `layers` is how many there are, `tied` that
-    /// the embedding is the output too.
-    pub(crate) fn of(self, info: &TensorInfo<'_>, layers: u64, tied: bool) -> Option<GgmlType> {
-        if !is_matrix(info) {
+    /// What the tensor called `name` becomes; `None` if it stays as it is. `ne` is innermost first.
+    pub(crate) fn of(self, name: &str, ne: &[u64], model: Shape) -> Option<GgmlType> {
+        if !is_matrix(name, ne) {
             return None;
         }
         let base = self.base();
-        let is_output = info.name == "output.weight" || tied && info.name == "token_embd.weight";
+        let is_output = name == "output.weight" || model.tied && name == "token_embd.weight";
         let wanted = if is_output && base.block_len() > 1 && base != GgmlType::Q8_0 {
             GgmlType::Q6_K
         } else {
-            self.of_layer(info.name, layers).unwrap_or(base)
+            self.of_layer(name, model.layers).unwrap_or(base)
         };
-        Some(fitting(wanted, info.ne[0]))
+        Some(fitting(wanted, ne[0]))
     }
 
     /// More bits, where they matter most.
@@ -115,11 +131,11 @@ impl Recipe {
 }
 
 /// Norms, biases, routers and tables of frequencies stay as they are.
-fn is_matrix(info: &TensorInfo<'_>) -> bool {
-    info.ne[1] > 1
-        && info.name.ends_with(".weight")
-        && !info.name.contains("_norm")
-        && !info.name.contains("ffn_gate_inp")
+fn is_matrix(name: &str, ne: &[u64]) -> bool {
+    ne.get(1).is_some_and(|rows| *rows > 1)
+        && name.ends_with(".weight")
+        && !name.contains("_norm")
+        && !name.contains("ffn_gate_inp")
 }
 
 /// The type, or the next larger one of which a row is a whole number of blocks.

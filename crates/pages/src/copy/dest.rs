@@ -15,7 +15,7 @@ use super::sys;
 const IN_FLIGHT: usize = 1;
 
 /// The destination's part of the page cache.
-pub(super) struct Dest<'a> {
+pub(crate) struct Dest<'a> {
     file: &'a File,
     in_flight: VecDeque<Range<u64>>,
     /// Why parts cannot be synced by themselves, if that is so.

@@ -2,10 +2,8 @@
 //! them is ever cached, and no byte is copied in memory. Only what of the source is cached already
 //! is read from there.
 
-use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::{ControlFlow, Range};
-use std::os::unix::fs::OpenOptionsExt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -13,8 +11,8 @@ use std::time::Duration;
 
 use super::report::{Fallback, Method};
 use super::steps::{Files, refusal};
-use super::{CopyError, OnProgress, Progress, sys};
-use crate::filesystem;
+use super::{CopyError, OnProgress, Progress};
+use crate::around::{Around, BLOCK, is_plain_disk};
 use crate::transfer::{self, Piece, TransferError, direct, transfer};
 
 /// Bytes that are written at once.
@@ -23,25 +21,19 @@ const PIECE: u64 = 4 << 20;
 const THREADS: usize = 4;
 /// Bytes of one read from the page cache.
 const WARM_BLOCK: usize = 4 << 20;
-/// What writes have to be multiples of is never more than this, or they are not tried.
-const BLOCK: u64 = 4096;
 /// Between two looks at how far it is.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A destination that can be written around the page cache.
 pub(super) struct Direct {
-    dest: File,
+    dest: Around,
 }
 
 /// Opens `dest` so, if that is possible on both sides and makes sense for these parts of the source.
 pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct, Fallback> {
     let no = |why| Err(Fallback::NotDirect { why });
-    // Filesystems that copy on write or check sums go through the page cache even then, some write
-    // zeros where a file is made longer, and those on a network may copy without us.
-    for file in [files.source, files.dest] {
-        if !matches!(filesystem::of(file).name.as_str(), "ext2/3/4" | "xfs") {
-            return no("only for files of ext4 and xfs");
-        }
+    if !is_plain_disk(files.source) || !is_plain_disk(files.dest) {
+        return no("only for files of ext4 and xfs");
     }
     if segments.iter().any(|part| part.start % BLOCK != 0) {
         return no("holes end within a block");
@@ -53,25 +45,10 @@ pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct,
             Err(_) => return no("the filesystem refuses it"),
         }
     }
-    match reopen(files.dest) {
+    match Around::open(files.dest) {
         Ok(dest) => Ok(Direct { dest }),
         Err(_) => no("the filesystem refuses it"),
     }
-}
-
-#[cfg(target_os = "linux")]
-fn reopen(file: &File) -> io::Result<File> {
-    use std::os::fd::AsRawFd;
-    OpenOptions::new()
-        .write(true)
-        .custom_flags(libc::O_DIRECT | libc::O_CLOEXEC)
-        .open(format!("/proc/self/fd/{}", file.as_raw_fd()))
-}
-
-#[cfg(not(target_os = "linux"))]
-fn reopen(_: &File) -> io::Result<File> {
-    let _ = OpenOptions::new().custom_flags(0);
-    Err(io::ErrorKind::Unsupported.into())
 }
 
 impl Direct {
@@ -95,7 +72,7 @@ impl Direct {
         options.threads = options.threads.min(THREADS);
         (options.readers, options.reader_block) = (options.threads, WARM_BLOCK);
         let put = |at: u64, bytes: &[u8]| {
-            match self.write(files, at, bytes) {
+            match self.dest.write(files.dest, at, bytes) {
                 Ok(()) => {
                     done.fetch_add(bytes.len() as u64, Relaxed);
                 }
@@ -149,24 +126,6 @@ impl Direct {
             Err(Some(other)) => Err(files.read(0, io::Error::other(other))),
         }
     }
-
-    /// Whole blocks go around the page cache; what is left at the end of the file goes through it.
-    fn write(&self, files: &Files<'_>, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let aligned = (bytes.as_ptr() as u64).is_multiple_of(BLOCK);
-        let whole = if aligned { bytes.len() / BLOCK as usize * BLOCK as usize } else { 0 };
-        write_all(&self.dest, at, &bytes[..whole])?;
-        write_all(files.dest, at + whole as u64, &bytes[whole..])
-    }
-}
-
-fn write_all(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match sys::write(file, bytes, at, false)? {
-            0 => return Err(io::ErrorKind::WriteZero.into()),
-            n => (at, bytes) = (at + n as u64, &bytes[n..]),
-        }
-    }
-    Ok(())
 }
 
 /// A part of the file in pieces that begin on multiples of their size.

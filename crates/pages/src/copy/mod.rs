@@ -20,14 +20,14 @@
 //!
 //! Progress is what is on the disk, not what is on the way there.
 
-mod dest;
+pub(crate) mod dest;
 mod direct;
 mod error;
 mod report;
 mod segments;
 mod source;
 mod steps;
-mod sys;
+pub(crate) mod sys;
 mod verify;
 
 use std::fs::File;

@@ -3,9 +3,9 @@
 //! Elsewhere than on Linux those that do not exist answer `Unsupported`, as an old kernel would.
 
 #[cfg(not(target_os = "linux"))]
-pub(super) use elsewhere::*;
+pub(crate) use elsewhere::*;
 #[cfg(target_os = "linux")]
-pub(super) use linux::*;
+pub(crate) use linux::*;
 
 #[cfg(target_os = "linux")]
 mod linux {

@@ -17,7 +17,7 @@ mod naming;
 mod qwen2;
 mod qwen3;
 mod refuse;
-mod rope;
+pub(crate) mod rope;
 mod tensors;
 mod window;
 

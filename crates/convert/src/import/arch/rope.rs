@@ -130,29 +130,38 @@ impl Rope {
 
     /// What each pair of a head of `head` elements turns slower by, `[head / 2]`: `rope_freqs`,
     /// if the scaling is that of Llama 3.
-    ///
-    /// Long waves (more than `original / low` tokens) are stretched by the factor, short ones
-    /// (fewer than `original / high`) are left alone, and between them it goes over smoothly.
-    /// Computed in f32 and in torch's order of operations, so that the numbers are the original's.
     pub(super) fn factors(&self, head: u64) -> Option<Vec<f32>> {
         let Scaling::Llama3 { factor, low, high, original } = self.scaling else { return None };
-        let original = original as f64;
-        let (longest, shortest) = ((original / low) as f32, (original / high) as f32);
-        let pair = |pair: u64| {
-            let exponent = (2 * pair) as f32 / head as f32;
-            let frequency = 1.0 / f64::from(self.theta as f32).powf(exponent.into()) as f32;
-            let wave = 1.0 / frequency * TAU;
-            if wave < shortest {
-                1.0
-            } else if wave > longest {
-                factor as f32
-            } else {
-                let smooth = (1.0 / wave * original as f32 - low as f32) / (high - low) as f32;
-                1.0 / ((1.0 - smooth) / factor as f32 + smooth)
-            }
-        };
-        Some((0..head / 2).map(pair).collect())
+        Some(llama3_factors(self.theta, head, factor, (low, high), original as f64))
     }
+}
+
+/// Llama 3's way to stretch positions, `[head / 2]`: long waves (more than `original / low` tokens) are
+/// stretched by the factor, short ones (fewer than `original / high`) are left alone, and between them
+/// it goes over smoothly. Computed in f32 and in torch's order of operations, so that the numbers are
+/// the original's.
+pub(crate) fn llama3_factors(
+    theta: f64,
+    head: u64,
+    factor: f64,
+    (low, high): (f64, f64),
+    original: f64,
+) -> Vec<f32> {
+    let (longest, shortest) = ((original / low) as f32, (original / high) as f32);
+    let pair = |pair: u64| {
+        let exponent = (2 * pair) as f32 / head as f32;
+        let frequency = 1.0 / f64::from(theta as f32).powf(exponent.into()) as f32;
+        let wave = 1.0 / frequency * TAU;
+        if wave < shortest {
+            1.0
+        } else if wave > longest {
+            factor as f32
+        } else {
+            let smooth = (1.0 / wave * original as f32 - low as f32) / (high - low) as f32;
+            1.0 / ((1.0 - smooth) / factor as f32 + smooth)
+        }
+    };
+    (0..head / 2).map(pair).collect()
 }
 
 /// Base of the layers with a sliding window, if the configuration has one.

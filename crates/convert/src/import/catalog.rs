@@ -1,0 +1,130 @@
+//! The tensors of a model, whatever files they are in.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+
+use alight_formats::safetensors::{self, Shard, merge, parse_index};
+use alight_formats::{Format, GgmlType, recognise::recognise};
+use alight_pages::Map;
+
+use super::find::{Found, MAX_INDEX};
+use super::tensor::Described;
+use super::{side, torch};
+use crate::ConvertError;
+use crate::write::{Elements, Piece, Source};
+
+/// A tensor in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its type as GGUF calls it; `None` if GGUF has none such.
+    pub(crate) ty: Option<GgmlType>,
+    /// Its type as its file calls it.
+    pub(crate) dtype: &'static str,
+    /// Extents, outermost first.
+    pub(crate) shape: Vec<u64>,
+    /// Number of its file.
+    pub(crate) file: usize,
+    /// Where in the file it begins, in bytes.
+    pub(crate) offset: u64,
+}
+
+impl Tensor {
+    /// As an architecture looks at it.
+    pub(crate) fn described(&self) -> Described<'_> {
+        Described { name: &self.name, shape: &self.shape }
+    }
+
+    /// Its extents as GGUF has them, innermost first; one of 1 for a single number.
+    pub(crate) fn ne(&self) -> Vec<u64> {
+        if self.shape.is_empty() { vec![1] } else { self.shape.iter().rev().copied().collect() }
+    }
+
+    /// The whole of it, in one piece.
+    pub(crate) fn source(&self) -> Source {
+        let ne = self.ne();
+        Source::Pieces(vec![Piece {
+            file: self.file,
+            offset: self.offset,
+            rows: ne[1..].iter().product(),
+            columns: ne[0],
+            first_row: 0,
+            first_column: 0,
+        }])
+    }
+
+    /// What its elements are.
+    ///
+    /// # Errors
+    /// GGUF has no such type.
+    pub(crate) fn elements(&self, maps: &[Map]) -> Result<Elements, ConvertError> {
+        self.ty.map(Elements::Gguf).ok_or_else(|| ConvertError::Dtype {
+            path: maps.get(self.file).map(|map| map.path().to_owned()).unwrap_or_default(),
+            tensor: self.name.clone(),
+            dtype: self.dtype,
+        })
+    }
+}
+
+/// The tensors of a model of Hugging Face's, in safetensors or torch's files.
+///
+/// # Errors
+/// A header is wrong, or the files do not belong together.
+pub(crate) fn read(found: &Found, maps: &[Map]) -> Result<Vec<Tensor>, ConvertError> {
+    if maps.iter().all(|map| recognise(map.bytes()) == Some(Format::TorchZip)) {
+        return torch::read(maps);
+    }
+    let mut headers = Vec::new();
+    for map in maps {
+        let parsed = safetensors::parse(map.bytes());
+        map.check()?;
+        let wrong = |source| ConvertError::SafeTensors { path: map.path().into(), source };
+        headers.push(parsed.map_err(wrong)?);
+    }
+    let names: Vec<Cow<'_, str>> = maps
+        .iter()
+        .map(|map| map.path().file_name().unwrap_or_default().to_string_lossy())
+        .collect();
+    let shards: Vec<Shard<'_, '_>> =
+        names.iter().zip(&headers).map(|(name, file)| Shard { name, file }).collect();
+    let named: PathBuf = match &found.index {
+        Some(index) => index.clone(),
+        None => found.folder.clone(),
+    };
+    let wrong = |source| ConvertError::Index { path: named.clone(), source };
+    let bytes = match &found.index {
+        Some(index) => side::read(index, MAX_INDEX)?,
+        None => None,
+    };
+    let index = bytes.as_deref().map(parse_index).transpose().map_err(wrong)?;
+    let catalog = merge(index.as_ref(), &shards).map_err(wrong)?;
+    Ok(catalog
+        .tensors
+        .iter()
+        .map(|placed| Tensor {
+            name: placed.tensor.name.clone().into_owned(),
+            ty: gguf_type(placed.tensor.dtype),
+            dtype: placed.tensor.dtype.name(),
+            shape: placed.tensor.shape.clone(),
+            file: placed.shard,
+            offset: placed.tensor.range.start,
+        })
+        .collect())
+}
+
+/// What GGUF calls a type of safetensors.
+fn gguf_type(dtype: safetensors::Dtype) -> Option<GgmlType> {
+    use safetensors::Dtype;
+    Some(match dtype {
+        Dtype::F16 => GgmlType::F16,
+        Dtype::BF16 => GgmlType::BF16,
+        Dtype::F32 => GgmlType::F32,
+        Dtype::F64 => GgmlType::F64,
+        Dtype::I8 => GgmlType::I8,
+        Dtype::I16 => GgmlType::I16,
+        Dtype::I32 => GgmlType::I32,
+        Dtype::I64 => GgmlType::I64,
+        _ => return None,
+    })
+}

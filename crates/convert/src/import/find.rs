@@ -1,0 +1,285 @@
+//! What there is at a path: whose files, and which of them are one model.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use alight_formats::Format;
+use alight_formats::ggml::parts::part_name;
+use alight_formats::recognise::{HEAD, recognise};
+use alight_formats::safetensors::{ShardName, parse_index, whole};
+use alight_formats::split;
+
+use super::{side, torch};
+use crate::ConvertError;
+
+/// Most files of a folder that are looked at.
+const FILES: usize = 4096;
+/// Most parts of a model.
+const PARTS: u32 = 64;
+/// Longest index, in bytes.
+pub(super) const MAX_INDEX: u64 = 64 << 20;
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Whose files.
+    pub(crate) kind: Kind,
+    /// Where the small files beside them are.
+    pub(crate) folder: PathBuf,
+    /// The files of weights, in their order.
+    pub(crate) weights: Vec<PathBuf>,
+    /// The index that names them, if there is one.
+    pub(crate) index: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A folder of Hugging Face's: `config.json`, and weights in safetensors or torch's zip files.
+    HuggingFace,
+    /// One of Meta's: `params.json`, and `consolidated.00.pth` and so on.
+    Meta,
+    /// llama.cpp's files before GGUF.
+    Legacy,
+    /// GGUF, perhaps in shards.
+    Gguf,
+}
+
+/// Finds out what is at `path`.
+///
+/// # Errors
+/// Nothing that can be converted, or not all of it.
+pub(crate) fn find(path: &Path) -> Result<Found, ConvertError> {
+    let metadata = path.metadata().map_err(|source| ConvertError::Read {
+        path: path.into(),
+        at: 0,
+        source,
+    })?;
+    if metadata.is_dir() { in_folder(path) } else { of_file(path) }
+}
+
+fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
+    ConvertError::Source { path: path.into(), problem: problem.into() }
+}
+
+/// The format of a regular file.
+fn format_of(path: &Path) -> Option<Format> {
+    let mut head = Vec::new();
+    if path.metadata().is_ok_and(|meta| meta.is_file()) {
+        File::open(path).ok()?.take(HEAD as u64).read_to_end(&mut head).ok()?;
+    }
+    recognise(&head)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn folder_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.into(),
+        _ => ".".into(),
+    }
+}
+
+fn in_folder(folder: &Path) -> Result<Found, ConvertError> {
+    let read = |source| ConvertError::Read { path: folder.into(), at: 0, source };
+    let entries = folder.read_dir().map_err(read)?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
+    paths.sort();
+    let has = |name: &str| folder.join(name).is_file();
+    let of: Vec<(PathBuf, Format)> =
+        paths.iter().filter_map(|path| Some((path.clone(), format_of(path)?))).collect();
+    let all = |format| {
+        let of = of.iter().filter(move |(_, found)| *found == format);
+        of.map(|(path, _)| path.clone()).collect::<Vec<PathBuf>>()
+    };
+    let meta: Vec<PathBuf> =
+        all(Format::TorchZip).into_iter().filter(|path| part_number(path).is_some()).collect();
+
+    if has("config.json") {
+        if let Some(index) = index_in(folder) {
+            return indexed(&index);
+        }
+        if has("model.safetensors") {
+            return one(Kind::HuggingFace, &folder.join("model.safetensors"));
+        }
+        // Some publish the same weights a second time under Meta's names.
+        let named = |path: &PathBuf| !file_name(path).starts_with("consolidated");
+        let safetensors: Vec<PathBuf> =
+            all(Format::SafeTensors).into_iter().filter(named).collect();
+        if let Some(first) = safetensors.first() {
+            let names: Vec<String> = safetensors.iter().map(|path| file_name(path)).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let wrong = |source| ConvertError::Index { path: first.clone(), source };
+            whole(&names).map_err(wrong)?;
+            let (folder, index) = (folder.into(), None);
+            return Ok(Found { kind: Kind::HuggingFace, folder, weights: safetensors, index });
+        }
+        if has("pytorch_model.bin") {
+            return one(Kind::HuggingFace, &folder.join("pytorch_model.bin"));
+        }
+    }
+    if let Some(first) = meta.first() {
+        return parts_of_meta(first);
+    }
+    if let Some(first) = all(Format::LegacyGgml).first() {
+        return legacy(first);
+    }
+    let gguf = all(Format::Gguf);
+    if let Some(first) = gguf.first() {
+        let model = |path: &PathBuf| {
+            let name = file_name(path);
+            split::ShardName::parse(&name).map(|shard| (shard.prefix.to_owned(), shard.count))
+        };
+        if gguf.len() > 1
+            && (model(first).is_none() || gguf.iter().any(|path| model(path) != model(first)))
+        {
+            return Err(no(folder, "is a folder of several models: give one of its .gguf files"));
+        }
+        return one(Kind::Gguf, first);
+    }
+    if let Some(old) = all(Format::TorchPickle).first() {
+        return of_file(old);
+    }
+    Err(no(
+        folder,
+        "has no model in it that is known here: neither config.json with .safetensors files \
+         (Hugging Face), nor params.json with consolidated.NN.pth (Meta), nor ggml or GGUF files",
+    ))
+}
+
+/// The index of the weights in a folder.
+fn index_in(folder: &Path) -> Option<PathBuf> {
+    ["model.safetensors.index.json", "pytorch_model.bin.index.json"]
+        .map(|name| folder.join(name))
+        .into_iter()
+        .find(|path| path.is_file())
+}
+
+fn one(kind: Kind, path: &Path) -> Result<Found, ConvertError> {
+    Ok(Found { kind, folder: folder_of(path), weights: vec![path.into()], index: None })
+}
+
+fn of_file(path: &Path) -> Result<Found, ConvertError> {
+    let folder = folder_of(path);
+    let name = file_name(path);
+    let has = |name: &str| folder.join(name).is_file();
+    let describe = |format: Format| format.describe();
+    match format_of(path) {
+        Some(Format::Gguf) => one(Kind::Gguf, path),
+        Some(Format::LegacyGgml) => legacy(path),
+        Some(Format::SafeTensorsIndex) => indexed(path),
+        Some(Format::SafeTensors | Format::TorchZip)
+            if !has("config.json") && !has("params.json") =>
+        {
+            Err(no(
+                path,
+                format!(
+                    "lacks what belongs to it: there is neither config.json (Hugging Face) nor \
+                     params.json (Meta) in '{}', and without one its tensors mean nothing",
+                    folder.display()
+                ),
+            ))
+        }
+        Some(Format::SafeTensors) if has("config.json") => {
+            // One of several: the others belong to it.
+            match (ShardName::parse(&name), index_in(&folder)) {
+                (Some(_), Some(index)) => indexed(&index),
+                (Some(shard), None) => {
+                    let weights = (0..shard.count.min(FILES as u64))
+                        .map(|no| folder.join(shard.file_name(no)));
+                    let (weights, index) = (weights.collect(), None);
+                    Ok(Found { kind: Kind::HuggingFace, folder, weights, index })
+                }
+                (None, _) => one(Kind::HuggingFace, path),
+            }
+        }
+        Some(Format::TorchZip) if part_number(path).is_some() && has("params.json") => {
+            parts_of_meta(path)
+        }
+        Some(Format::TorchZip) if has("config.json") => match index_in(&folder) {
+            Some(index) if name.contains("-of-") => indexed(&index),
+            _ => one(Kind::HuggingFace, path),
+        },
+        Some(Format::TorchPickle) => Err(no(
+            path,
+            format!(
+                "is {}: only PyTorch itself can read these; load it there and save it again \
+                 (torch.save), or get the safetensors files of the model",
+                describe(Format::TorchPickle)
+            ),
+        )),
+        Some(format) => {
+            Err(no(path, format!("is {}: that is no model to convert", describe(format))))
+        }
+        None => Err(no(
+            path,
+            "is of no format that is known here (safetensors, PyTorch's .pth, ggml, GGUF, or the index \
+             of safetensors files)",
+        )),
+    }
+}
+
+/// The files that an index names.
+fn indexed(index: &Path) -> Result<Found, ConvertError> {
+    let folder = folder_of(index);
+    if !folder.join("config.json").is_file() {
+        return Err(no(index, "has no config.json beside it, which says what model it is"));
+    }
+    let bytes = side::read(index, MAX_INDEX)?.unwrap_or_default();
+    let names: Vec<String> = if file_name(index).starts_with("pytorch") {
+        torch::index_files(index, &bytes)?
+    } else {
+        let wrong = |source| ConvertError::Index { path: index.into(), source };
+        let parsed = parse_index(&bytes).map_err(wrong)?;
+        parsed.files.iter().map(|name| name.clone().into_owned()).collect()
+    };
+    let weights: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
+    if let Some(missing) = weights.iter().find(|path| !path.exists()) {
+        let problem = format!("does not exist, and '{}' names it", index.display());
+        return Err(no(missing, problem));
+    }
+    Ok(Found { kind: Kind::HuggingFace, folder, weights, index: Some(index.into()) })
+}
+
+/// The number in `consolidated.NN.pth`.
+fn part_number(path: &Path) -> Option<u32> {
+    let name = file_name(path);
+    let number = name.strip_prefix("consolidated.")?.strip_suffix(".pth")?;
+    let digits = number.len() == 2 && number.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| number.parse().ok())?
+}
+
+/// All parts of one of Meta's models, of which `path` is one.
+fn parts_of_meta(path: &Path) -> Result<Found, ConvertError> {
+    let folder = folder_of(path);
+    let part = |number: u32| folder.join(format!("consolidated.{number:02}.pth"));
+    let weights: Vec<PathBuf> = (0..PARTS).map(part).take_while(|path| path.exists()).collect();
+    // One that comes after a gap shows that another is missing.
+    let last = (0..PARTS).rev().find(|number| part(*number).exists());
+    match last {
+        Some(last) if last as usize >= weights.len() => {
+            let problem = format!("does not exist, but '{}' does", part(last).display());
+            Err(no(&part(weights.len() as u32), problem))
+        }
+        _ => Ok(Found { kind: Kind::Meta, folder, weights, index: None }),
+    }
+}
+
+/// All parts of an old model, of which `path` is one: `X`, `X.1` and so on.
+fn legacy(path: &Path) -> Result<Found, ConvertError> {
+    let name = file_name(path);
+    let first = match name.rsplit_once('.') {
+        Some((stem, number)) if number.parse::<u32>().is_ok_and(|number| number < PARTS) => {
+            let first = path.with_file_name(stem);
+            if format_of(&first) == Some(Format::LegacyGgml) { first } else { path.into() }
+        }
+        _ => path.to_path_buf(),
+    };
+    let name = file_name(&first);
+    let part = |number: u32| first.with_file_name(part_name(&name, number));
+    let there = |path: &PathBuf| format_of(path) == Some(Format::LegacyGgml);
+    let weights = (0..PARTS).map(part).take_while(there).collect();
+    Ok(Found { kind: Kind::Legacy, folder: folder_of(path), weights, index: None })
+}

@@ -1,0 +1,81 @@
+//! GGUF itself: shards into one file, tensors onto pages and into the order of use, other types.
+
+use std::path::Path;
+
+use alight_formats::gguf::write::Builder;
+use alight_formats::packed::PACKED_ALIGNMENT;
+use alight_formats::split::Placed;
+
+use super::{About, Conversion};
+use crate::ConvertError;
+use crate::files::Files;
+use crate::order::execution_order;
+use crate::quantize::{Recipe, Shape};
+use crate::source::{self, Headers};
+use crate::write::{Elements, Item, Piece, Plan, Source};
+
+/// Metadata that is written anew.
+const FILE_TYPE: &str = "general.file_type";
+const VERSION: &str = "general.quantization_version";
+const ALIGNMENT: &str = "general.alignment";
+
+/// Plans a file with the source's metadata and tensors.
+pub(super) fn plan(
+    path: &Path,
+    files: Files,
+    recipe: Option<Recipe>,
+) -> Result<Conversion, ConvertError> {
+    let (plan, architecture) = plan_of(path, &files, recipe)?;
+    let recognised = match files.maps().len() {
+        1 => "GGUF".into(),
+        n => format!("GGUF, {n} shards"),
+    };
+    let about = About::new(&plan, recognised, architecture);
+    Ok(Conversion { files, plan, about })
+}
+
+fn plan_of(
+    path: &Path,
+    files: &Files,
+    recipe: Option<Recipe>,
+) -> Result<(Plan, String), ConvertError> {
+    let headers = source::canonical_headers(files.maps())?;
+    let first = headers.files.first();
+    let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT);
+    let mut builder = Builder::with_alignment(alignment as u32);
+    for (key, value) in headers.metadata() {
+        if key != ALIGNMENT && (recipe.is_none() || !matches!(key, FILE_TYPE | VERSION)) {
+            builder.value(key, &value);
+        }
+    }
+    if let Some(recipe) = recipe {
+        builder.u32(FILE_TYPE, recipe.file_type()).u32(VERSION, 2);
+    }
+    let plan = Plan::new(path, builder, items(&headers, recipe), alignment)?;
+    let architecture = first.and_then(|gguf| gguf.get_str("general.architecture").ok().flatten());
+    Ok((plan, architecture.unwrap_or("unknown").into()))
+}
+
+/// The tensors in the order of use, and what becomes of them.
+fn items(headers: &Headers<'_>, recipe: Option<Recipe>) -> Vec<Item> {
+    let tensors = &headers.catalog.tensors;
+    let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
+    let model = Shape::of(&names);
+    let item = |index: usize| {
+        let Placed { shard, info } = tensors[index];
+        let (rows, columns) = (info.ne[1..].iter().product(), info.ne[0]);
+        let (offset, first_row, first_column) = (info.offset, 0, 0);
+        let piece = Piece { file: shard, offset, rows, columns, first_row, first_column };
+        let chosen = recipe.and_then(|recipe| recipe.of(info.name, info.shape(), model));
+        Item {
+            name: info.name.into(),
+            ne: info.shape().into(),
+            from: Elements::Gguf(info.ty),
+            to: chosen.unwrap_or(info.ty),
+            source: Source::Pieces(vec![piece]),
+            heads: None,
+            add: 0.0,
+        }
+    };
+    execution_order(&names).into_iter().map(item).collect()
+}

@@ -1,0 +1,77 @@
+//! A folder of Hugging Face's.
+
+use std::collections::HashSet;
+
+use super::find::Found;
+use super::side::SideFiles;
+use super::tensor::{Described, Rule};
+use super::{Draft, arch, catalog, tokenizer};
+use crate::ConvertError;
+use crate::files::Files;
+use crate::write::{Elements, Item, Source};
+use alight_formats::GgmlType;
+
+/// Reads the headers of the weights and the files beside them.
+///
+/// # Errors
+/// Something is wrong in one of them, or missing.
+pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Draft, ConvertError> {
+    let tensors = catalog::read(found, files.maps())?;
+    let described: Vec<Described<'_>> = tensors.iter().map(catalog::Tensor::described).collect();
+    let network = arch::huggingface(side, &described)?;
+    let (mut items, mut skipped) = (Vec::new(), Vec::new());
+    let mut names = HashSet::new();
+    for (tensor, rule) in tensors.iter().zip(network.rules) {
+        match rule {
+            Rule::Skip(reason) => skipped.push((tensor.name.clone(), reason)),
+            Rule::Take { name, heads, add } => {
+                if !names.insert(name.clone()) {
+                    let problem = format!("has two tensors that would be \"{name}\"");
+                    return Err(ConvertError::Source { path: found.folder.clone(), problem });
+                }
+                let from = tensor.elements(files.maps())?;
+                let (ne, source) = (tensor.ne(), tensor.source());
+                items.push(Item { name, ne, from, to: from.current(), source, heads, add });
+            }
+        }
+    }
+    items.extend(network.extra.into_iter().map(|(name, values)| computed(name, values)));
+    let tokens = tokenizer::read(side, network.architecture, network.vocab)?
+        .ok_or_else(|| no_tokenizer(side))?;
+    let kind = match files.maps() {
+        [map] => format!("{}", map.path().file_name().unwrap_or_default().to_string_lossy()),
+        maps => format!("{} files", maps.len()),
+    };
+    Ok(Draft {
+        recognised: format!("Hugging Face, {kind}"),
+        architecture: network.architecture.into(),
+        keys: network.keys,
+        tokens,
+        items,
+        skipped,
+        notes: network.notes,
+    })
+}
+
+/// A vector that is not read but known.
+pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
+    Item {
+        name,
+        ne: vec![values.len() as u64],
+        from: Elements::Gguf(GgmlType::F32),
+        to: GgmlType::F32,
+        source: Source::Values(values),
+        heads: None,
+        add: 0.0,
+    }
+}
+
+/// What is said where a tokenizer is needed and there is none.
+pub(super) fn no_tokenizer(side: &SideFiles) -> ConvertError {
+    ConvertError::Source {
+        path: side.path("tokenizer.json"),
+        problem: "does not exist, and neither does tokenizer.model: without a tokenizer the model \
+                  cannot read; say where there is one with --tokenizer"
+            .into(),
+    }
+}

@@ -1,0 +1,228 @@
+//! How Meta's parts make whole tensors.
+//!
+//! Matrices that read the residual stream are cut by rows (outputs), those that write it by columns; the
+//! embedding by columns in LLaMA 1 and 2 and by rows since. Vectors are in every part. Where there are more
+//! parts than heads of keys and values, several parts have the same one.
+
+use std::collections::HashMap;
+
+use alight_formats::ggml::parts::{Split, split_of};
+use alight_pages::Map;
+
+use super::params::Params;
+use crate::ConvertError;
+use crate::import::catalog::Tensor;
+use crate::write::{Item, Piece};
+
+/// Bytes of what repeats that are compared, from its start.
+const COMPARED: u64 = 64 << 10;
+
+/// The parts, and what is known of the whole.
+pub(super) struct Model<'a> {
+    pub(super) maps: &'a [Map],
+    pub(super) parts: &'a [HashMap<String, Tensor>],
+    pub(super) params: &'a Params,
+}
+
+impl Model<'_> {
+    fn wrong(&self, part: usize, problem: String) -> ConvertError {
+        let path = self.maps.get(part).map(|map| map.path().to_owned()).unwrap_or_default();
+        ConvertError::Source { path, problem }
+    }
+
+    /// All parts have the tensors of the first, and no others, and all of them are known.
+    pub(super) fn check_names(&self, first: &[String]) -> Result<(), ConvertError> {
+        for (part, tensors) in self.parts.iter().enumerate() {
+            if let Some(missing) = first.iter().find(|name| !tensors.contains_key(*name)) {
+                let other = self.maps[0].path().display();
+                return Err(self.wrong(part, format!("lacks \"{missing}\", which '{other}' has")));
+            }
+            let known = |name: &&String| first.contains(name);
+            if tensors.len() > first.len()
+                && let Some(extra) = tensors.keys().find(|name| !known(name))
+            {
+                let other = self.maps[0].path().display();
+                return Err(self.wrong(part, format!("has \"{extra}\", which '{other}' lacks")));
+            }
+        }
+        let unknown = first.iter().find(|name| split_of(name, 2).is_none());
+        match unknown {
+            Some(name) => Err(self.wrong(
+                0,
+                format!("has \"{name}\", which no model of Meta's that is known here has"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// There is every tensor of every layer.
+    pub(super) fn check_layers(&self, items: &[Item]) -> Result<(), ConvertError> {
+        let layers = self.params.layers;
+        let names: std::collections::HashSet<&str> =
+            items.iter().map(|item| item.name.as_str()).collect();
+        const PARTS: [&str; 9] = [
+            "attn_norm",
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_output",
+            "ffn_norm",
+            "ffn_gate",
+            "ffn_up",
+            "ffn_down",
+        ];
+        for layer in 0..layers {
+            for part in PARTS {
+                let name = format!("blk.{layer}.{part}.weight");
+                if !names.contains(name.as_str()) {
+                    let problem = format!(
+                        "lacks what becomes \"{name}\", although {} says that there are {layers} layers",
+                        super::params::FILE
+                    );
+                    return Err(self.wrong(0, problem));
+                }
+            }
+        }
+        let known = layers as usize * PARTS.len();
+        let outside = ["token_embd.weight", "output_norm.weight", "output.weight"];
+        for name in &outside[..2] {
+            if !names.contains(name) {
+                return Err(self.wrong(0, format!("lacks what becomes \"{name}\"")));
+            }
+        }
+        match items.iter().find(|item| item.name.starts_with("blk.")) {
+            Some(_) if items.len() > known + outside.len() => Err(self
+                .wrong(0, format!("has more layers than the {layers} that are said to be there"))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The whole extents of the tensor called `name`, innermost first, and its pieces.
+    pub(super) fn whole(&self, name: &str) -> Result<(Vec<u64>, Vec<Piece>), ConvertError> {
+        let all: Vec<&Tensor> = self.parts.iter().map(|part| &part[name]).collect();
+        let first = all[0];
+        for (part, tensor) in all.iter().enumerate().skip(1) {
+            if tensor.ty != first.ty || tensor.shape != first.shape {
+                let (found, expected) = (tensor, first);
+                return Err(self.wrong(
+                    part,
+                    format!(
+                        "\"{name}\" is {} {:?}, expected {} {:?} as in the first part",
+                        found.dtype, found.shape, expected.dtype, expected.shape
+                    ),
+                ));
+            }
+        }
+        let expected = self.shape(name);
+        let problem = |expected: &str| {
+            let (shape, parts) = (&first.shape, self.parts.len());
+            format!(
+                "\"{name}\" is {shape:?}, expected {expected} (of {parts} parts, outermost first)"
+            )
+        };
+        let [rows, columns] = match (first.shape.as_slice(), expected) {
+            ([n], [_, full]) if *n == full && split_of(name, 1) == Some(Split::Replicated) => {
+                self.compare(name, &all, u64::MAX)?;
+                let piece =
+                    Piece { file: 0, offset: first.offset, rows: 1, columns: full, ..EMPTY };
+                return Ok((vec![full], vec![piece]));
+            }
+            ([rows, columns], _) => [*rows, *columns],
+            _ => return Err(self.wrong(0, problem("another number of dimensions"))),
+        };
+        let [full_rows, full_columns] = expected;
+        let n = self.parts.len() as u64;
+        let by_rows = rows.checked_mul(n) == Some(full_rows) && columns == full_columns;
+        let by_columns = columns.checked_mul(n) == Some(full_columns) && rows == full_rows;
+        let split = match split_of(name, 2) {
+            Some(Split::Columns) if name.starts_with("tok_embeddings") && by_rows => Split::Rows,
+            Some(split) => split,
+            None => Split::Replicated,
+        };
+        let piece = |part: usize, first_row, first_column| Piece {
+            file: part,
+            offset: all[part].offset,
+            rows,
+            columns,
+            first_row,
+            first_column,
+        };
+        let parts = 0..self.parts.len();
+        let pieces = match split {
+            Split::Columns if by_columns => {
+                parts.map(|part| piece(part, 0, part as u64 * columns)).collect()
+            }
+            Split::Rows if by_rows => {
+                parts.map(|part| piece(part, part as u64 * rows, 0)).collect()
+            }
+            // More parts than heads: each head several times over.
+            Split::Rows
+                if columns == full_columns
+                    && rows == self.params.head_dim
+                    && name.contains(".attention.w")
+                    && n.is_multiple_of(self.params.kv_heads)
+                    && rows * self.params.kv_heads == full_rows =>
+            {
+                let times = (n / self.params.kv_heads) as usize;
+                for group in all.chunks(times) {
+                    self.compare(name, group, COMPARED)?;
+                }
+                let heads = parts.step_by(times).enumerate();
+                heads.map(|(head, part)| piece(part, head as u64 * rows, 0)).collect()
+            }
+            Split::Columns => {
+                let expected = format!("[{full_rows}, {full_columns} / {n}]");
+                return Err(self.wrong(0, problem(&expected)));
+            }
+            _ => {
+                let expected = format!("[{full_rows} / {n}, {full_columns}]");
+                return Err(self.wrong(0, problem(&expected)));
+            }
+        };
+        Ok((vec![full_columns, full_rows], pieces))
+    }
+
+    /// Rows and columns of the whole tensor.
+    fn shape(&self, name: &str) -> [u64; 2] {
+        let p = self.params;
+        let what = name.strip_suffix(".weight").unwrap_or(name);
+        match what.rsplit('.').next() {
+            Some("tok_embeddings" | "output") => [p.vocab, p.dim],
+            Some("wq") => [p.heads * p.head_dim, p.dim],
+            Some("wk" | "wv") => [p.kv_heads * p.head_dim, p.dim],
+            Some("wo") => [p.dim, p.heads * p.head_dim],
+            Some("w1" | "w3") => [p.hidden, p.dim],
+            Some("w2") => [p.dim, p.hidden],
+            _ => [1, p.dim],
+        }
+    }
+
+    /// What several parts have is the same in all, as far as `limit` bytes.
+    fn compare(&self, name: &str, tensors: &[&Tensor], limit: u64) -> Result<(), ConvertError> {
+        let Some((first, others)) = tensors.split_first() else { return Ok(()) };
+        let bytes = |tensor: &Tensor| {
+            let elements: u64 = tensor.shape.iter().product();
+            // Types that GGUF does not have are refused later.
+            let len = tensor.ty.and_then(|ty| ty.row_bytes(elements)).unwrap_or(0).min(limit);
+            let range = tensor.offset as usize..(tensor.offset + len) as usize;
+            self.maps[tensor.file].bytes().get(range).unwrap_or_default()
+        };
+        for other in others {
+            let same = bytes(first) == bytes(other);
+            self.maps[first.file].check()?;
+            self.maps[other.file].check()?;
+            if !same {
+                let expected = self.maps[first.file].path().display();
+                let problem = format!(
+                    "\"{name}\" differs from the one in '{expected}', and should be the same: the parts are \
+                     not of one model, or one of them is damaged"
+                );
+                return Err(self.wrong(other.file, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+const EMPTY: Piece =
+    Piece { file: 0, offset: 0, rows: 0, columns: 0, first_row: 0, first_column: 0 };

@@ -1,0 +1,90 @@
+//! The tensors of torch's zip files.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+
+use alight_formats::GgmlType;
+use alight_formats::torch::{self, Dtype};
+use alight_pages::Map;
+
+use super::catalog::Tensor;
+use crate::ConvertError;
+
+/// The tensors of all files.
+///
+/// # Errors
+/// A file is wrong, or two have a tensor of the same name.
+pub(crate) fn read(maps: &[Map]) -> Result<Vec<Tensor>, ConvertError> {
+    let mut all = Vec::new();
+    let mut seen: HashMap<String, usize> = HashMap::new();
+    for (file, map) in maps.iter().enumerate() {
+        for tensor in of_file(map, file)? {
+            if let Some(other) = seen.insert(tensor.name.clone(), file) {
+                let other = maps[other].path().display();
+                let problem = format!("has the tensor \"{}\", as '{other}' has", tensor.name);
+                return Err(ConvertError::Source { path: map.path().into(), problem });
+            }
+            all.push(tensor);
+        }
+    }
+    Ok(all)
+}
+
+/// The tensors of one file.
+///
+/// # Errors
+/// The file is wrong.
+pub(crate) fn of_file(map: &Map, file: usize) -> Result<Vec<Tensor>, ConvertError> {
+    let parsed = torch::parse(map.bytes());
+    map.check()?;
+    let wrong = |source| ConvertError::Torch { path: map.path().into(), source };
+    let tensor = |tensor: torch::TensorInfo| Tensor {
+        name: tensor.name.into(),
+        ty: gguf_type(tensor.dtype),
+        dtype: tensor.dtype.name(),
+        shape: tensor.shape.into(),
+        file,
+        offset: tensor.offset,
+    };
+    Ok(parsed.map_err(wrong)?.tensors.into_iter().map(tensor).collect())
+}
+
+/// The files that an index of torch's files names, each once.
+///
+/// # Errors
+/// It is no such index, or names something else than a file beside it.
+pub(crate) fn index_files(path: &Path, bytes: &[u8]) -> Result<Vec<String>, ConvertError> {
+    /// `{"metadata": {…}, "weight_map": {"tensor": "file", …}}`
+    #[derive(serde::Deserialize)]
+    struct Index {
+        weight_map: HashMap<String, String>,
+    }
+    let wrong = |problem| ConvertError::Side { path: path.into(), problem };
+    let index: Index = serde_json::from_slice(bytes)
+        .map_err(|error| wrong(format!("is not the index of a model's files: {error}")))?;
+    let files: BTreeSet<String> = index.weight_map.into_values().collect();
+    let plain = |name: &String| {
+        name.ends_with(".bin") && !name.contains(['/', '\\', '\0']) && !name.starts_with('.')
+    };
+    match files.iter().find(|name| !plain(name)) {
+        Some(name) => {
+            Err(wrong(format!("names {name:?}, which is not the plain name of a .bin file")))
+        }
+        None => Ok(files.into_iter().collect()),
+    }
+}
+
+/// What GGUF calls a type of torch.
+fn gguf_type(dtype: Dtype) -> Option<GgmlType> {
+    Some(match dtype {
+        Dtype::F16 => GgmlType::F16,
+        Dtype::BF16 => GgmlType::BF16,
+        Dtype::F32 => GgmlType::F32,
+        Dtype::F64 => GgmlType::F64,
+        Dtype::I8 => GgmlType::I8,
+        Dtype::I16 => GgmlType::I16,
+        Dtype::I32 => GgmlType::I32,
+        Dtype::I64 => GgmlType::I64,
+        _ => return None,
+    })
+}

@@ -1,0 +1,291 @@
+//! Pieces of the new file.
+
+use std::ops::Range;
+
+use alight_formats::GgmlType;
+use alight_formats::ggml::blocks::{BlockError, Losses, convert};
+use alight_kernels::quantize::quantize_row;
+use alight_kernels::{Isa, WeightType, dequantize_row};
+use alight_pages::Map;
+use alight_pages::assemble::{Buffer, Maker, Reader};
+
+use super::item::{Elements, How, Item, Source};
+use super::rows::{Run, Units};
+use crate::ConvertError;
+
+/// Most bytes that are read at once, if a unit is not longer.
+const READ: u64 = 4 << 20;
+/// Most elements that are floats at once, if a unit is not longer.
+const FLOATS: u64 = 1 << 20;
+/// The least number that f16 has no finite neighbour for.
+const F16_LIMIT: f32 = 65_520.0;
+
+/// What all makers share.
+pub(super) struct Work<'a> {
+    pub(super) header: &'a [u8],
+    /// The tensors, in the order of the file.
+    pub(super) places: Vec<Placed<'a>>,
+    pub(super) maps: &'a [Map],
+    /// One for each map.
+    pub(super) readers: Vec<Reader<'a>>,
+    pub(super) isa: Isa,
+}
+
+/// A tensor and where it goes.
+pub(super) struct Placed<'a> {
+    pub(super) item: &'a Item,
+    pub(super) how: How,
+    pub(super) units: Units,
+    /// Where it begins in the new file, in bytes.
+    pub(super) start: u64,
+    pub(super) nbytes: u64,
+}
+
+/// Makes pieces on one thread.
+pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
+    work: &'w Work<'a>,
+    buffer: Buffer,
+    scratch: Vec<u8>,
+    floats: Vec<f32>,
+    on_losses: F,
+}
+
+/// A part of the new file that is being made.
+struct Out<'o> {
+    bytes: &'o mut [u8],
+    /// The bytes of the tensor that these are.
+    range: Range<u64>,
+}
+
+impl Out<'_> {
+    /// Puts `bytes`, which belong at byte `at` of the tensor; what lies outside is left out.
+    fn put(&mut self, at: u64, bytes: &[u8]) {
+        let end = at + bytes.len() as u64;
+        let (from, to) = (at.max(self.range.start), end.min(self.range.end));
+        if from < to {
+            let inside = (from - self.range.start) as usize..(to - self.range.start) as usize;
+            let part = &bytes[(from - at) as usize..(to - at) as usize];
+            self.bytes[inside].copy_from_slice(part);
+        }
+    }
+}
+
+impl<F: FnMut(Losses)> Maker for Pieces<'_, '_, F> {
+    type Error = ConvertError;
+
+    fn make(&mut self, range: Range<u64>, out: &mut [u8]) -> Result<(), ConvertError> {
+        let header = self.work.header;
+        let mut at = range.start;
+        if let Some(rest) = header.get(at as usize..) {
+            let len = rest.len().min(out.len());
+            out[..len].copy_from_slice(&rest[..len]);
+            at += len as u64;
+        }
+        let places = &self.work.places;
+        let first = places.partition_point(|placed| placed.start + placed.nbytes <= at);
+        for placed in &places[first..] {
+            if placed.start >= range.end {
+                break;
+            }
+            let end = (placed.start + placed.nbytes).min(range.end);
+            let from = placed.start.max(at);
+            out[(at - range.start) as usize..(from - range.start) as usize].fill(0);
+            let bytes = &mut out[(from - range.start) as usize..(end - range.start) as usize];
+            let inside = from - placed.start..end - placed.start;
+            self.tensor(placed, Out { bytes, range: inside })?;
+            at = end;
+        }
+        out[(at - range.start) as usize..].fill(0);
+        Ok(())
+    }
+}
+
+impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
+    pub(super) fn new(work: &'w Work<'a>, on_losses: F) -> Self {
+        let (buffer, scratch, floats) = (Buffer::default(), Vec::new(), Vec::new());
+        Pieces { work, buffer, scratch, floats, on_losses }
+    }
+
+    /// Makes a part of a tensor.
+    fn tensor(&mut self, placed: &Placed<'_>, mut out: Out<'_>) -> Result<(), ConvertError> {
+        let units = &placed.units;
+        if let Source::Values(values) = &placed.item.source {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            out.put(0, &bytes);
+            return Ok(());
+        }
+        let Range { start, end } = out.range;
+        let (mut from, to) = (start / units.bytes, end.div_ceil(units.bytes));
+        let read = placed.item.from.bytes(units.elements).unwrap_or(1).max(1);
+        let mut batch = (READ / read).max(1);
+        if matches!(placed.how, How::Floats(_)) {
+            batch = batch.min((FLOATS / units.elements).max(1));
+        }
+        while from < to {
+            let next = (from + batch).min(to);
+            match placed.how {
+                How::Copy | How::Blocks(..) => {
+                    for run in units.runs(from, next) {
+                        self.bytes(placed, run, &mut out)?;
+                    }
+                }
+                How::Floats(ty) => self.floats(placed, ty, from..next, &mut out)?,
+            }
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Units whose bytes are copied, or blocks that are brought up to date.
+    fn bytes(
+        &mut self,
+        placed: &Placed<'_>,
+        run: Run,
+        out: &mut Out<'_>,
+    ) -> Result<(), ConvertError> {
+        let (item, units) = (placed.item, &placed.units);
+        let blocks = match placed.how {
+            How::Blocks(era, ty) => Some((era, ty)),
+            How::Copy | How::Floats(_) => None,
+        };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let (bytes, unit) = read(self.work, item, &run, &mut self.buffer)?;
+        let column = item.to.row_bytes(run.piece.first_column).unwrap_or(0);
+        let part = item.to.row_bytes(run.piece.columns).unwrap_or(0) as usize;
+        let mut losses = Losses::default();
+        if blocks.is_none() && run.step == 1 && part as u64 == units.bytes {
+            out.put(run.first * units.bytes, bytes);
+        } else {
+            for (i, bytes) in (0..).zip(bytes.chunks_exact(unit.max(1))) {
+                let at = (run.first + i * run.step) * units.bytes + column;
+                let Some((era, ty)) = blocks else {
+                    out.put(at, bytes);
+                    continue;
+                };
+                scratch.resize(part, 0);
+                let mut lost = Losses::default();
+                convert(era, ty, bytes, &mut scratch, &mut lost)
+                    .map_err(|source| bad_blocks(self.work, item, &run, source))?;
+                // What reaches over two pieces of the file is made twice, and counts once.
+                if at >= out.range.start {
+                    losses += lost;
+                }
+                out.put(at, &scratch);
+            }
+        }
+        self.scratch = scratch;
+        (self.on_losses)(losses);
+        Ok(())
+    }
+
+    /// Units that are floats in between.
+    fn floats(
+        &mut self,
+        placed: &Placed<'_>,
+        ty: WeightType,
+        range: Range<u64>,
+        out: &mut Out<'_>,
+    ) -> Result<(), ConvertError> {
+        let (item, units) = (placed.item, &placed.units);
+        let columns = units.elements as usize;
+        let mut floats = std::mem::take(&mut self.floats);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        floats.resize((range.end - range.start) as usize * columns, 0.0);
+        for run in units.runs(range.start, range.end) {
+            let (bytes, unit) = read(self.work, item, &run, &mut self.buffer)?;
+            let first = run.piece.first_column as usize;
+            let part = run.piece.columns as usize;
+            for (i, bytes) in (0..).zip(bytes.chunks_exact(unit.max(1))) {
+                let row = (run.first + i * run.step - range.start) as usize;
+                let row = &mut floats[row * columns + first..][..part];
+                decode(item.from, bytes, row, &mut scratch)
+                    .map_err(|source| bad_blocks(self.work, item, &run, source))?;
+                if item.add != 0.0 {
+                    row.iter_mut().for_each(|value| *value += item.add);
+                }
+            }
+        }
+        let limit = if ty == WeightType::F16 { F16_LIMIT } else { f32::INFINITY };
+        scratch.resize(units.bytes as usize, 0);
+        for (unit, row) in (range.start..).zip(floats.chunks_exact(columns.max(1))) {
+            let fits = |value: &f32| value.is_finite() && value.abs() < limit;
+            if let Some(found) = row.iter().find(|value| !fits(value)) {
+                let (path, tensor) = (self.source(item), item.name.clone());
+                return Err(match found.is_finite() {
+                    true => ConvertError::TooLarge { path, tensor, found: *found },
+                    false => ConvertError::NotFinite { path, tensor },
+                });
+            }
+            quantize_row(self.work.isa, ty, row, &mut scratch);
+            out.put(unit * units.bytes, &scratch);
+        }
+        (self.floats, self.scratch) = (floats, scratch);
+        Ok(())
+    }
+
+    /// A file that a tensor comes from.
+    fn source(&self, item: &Item) -> std::path::PathBuf {
+        let file = match &item.source {
+            Source::Pieces(pieces) => pieces.first().map_or(0, |piece| piece.file),
+            Source::Values(_) => 0,
+        };
+        self.work.maps.get(file).map(|map| map.path().to_owned()).unwrap_or_default()
+    }
+}
+
+/// Reads the units of a run, one behind the other. Returns them and the bytes of one.
+fn read<'b>(
+    work: &Work<'_>,
+    item: &Item,
+    run: &Run,
+    buffer: &'b mut Buffer,
+) -> Result<(&'b [u8], usize), ConvertError> {
+    let map = &work.maps[run.piece.file];
+    let unit = item.from.bytes(run.piece.columns).unwrap_or(0);
+    let start = run.piece.offset + run.skip * unit;
+    match work.readers[run.piece.file].read(start..start + run.count * unit, buffer) {
+        Ok(bytes) => Ok((bytes, unit as usize)),
+        // A file that has become shorter has an error of its own.
+        Err(source) => Err(match map.check() {
+            Err(error) => ConvertError::Map(error),
+            Ok(()) => ConvertError::Read { path: map.path().into(), at: start, source },
+        }),
+    }
+}
+
+fn bad_blocks(work: &Work<'_>, item: &Item, run: &Run, source: BlockError) -> ConvertError {
+    let path = work.maps[run.piece.file].path().into();
+    ConvertError::Blocks { path, tensor: item.name.clone(), source }
+}
+
+/// Whole blocks into floats.
+fn decode(
+    from: Elements,
+    bytes: &[u8],
+    out: &mut [f32],
+    scratch: &mut Vec<u8>,
+) -> Result<(), BlockError> {
+    let today = |ty: GgmlType, bytes: &[u8], out: &mut [f32]| match ty {
+        GgmlType::F64 => {
+            for (out, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
+                *out = f64::from_le_bytes(*bytes) as f32;
+            }
+        }
+        // That there is one has been checked.
+        _ => {
+            if let Some(ty) = WeightType::from_gguf(ty.id()) {
+                dequantize_row(ty, bytes, out);
+            }
+        }
+    };
+    match from {
+        Elements::Gguf(ty) => today(ty, bytes, out),
+        Elements::Legacy(era, ty) => {
+            let len = ty.current().row_bytes(out.len() as u64).unwrap_or(0);
+            scratch.resize(len as usize, 0);
+            convert(era, ty, bytes, scratch, &mut Losses::default())?;
+            today(ty.current(), scratch, out);
+        }
+    }
+    Ok(())
+}

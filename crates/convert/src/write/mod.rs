@@ -1,0 +1,146 @@
+//! A GGUF file out of the bytes of others.
+//!
+//! Everything is planned before the first byte is written: the header, and for each tensor where its
+//! rows lie in the sources and what is done to them. Then threads make pieces of the file, in order, and
+//! write them around the page cache. The bytes depend on the plan alone.
+
+mod item;
+mod maker;
+mod rows;
+
+use std::num::NonZero;
+use std::path::Path;
+use std::sync::Mutex;
+
+use alight_formats::ggml::blocks::Losses;
+use alight_formats::gguf::MAX_HEADER;
+use alight_formats::gguf::write::Builder;
+use alight_kernels::Isa;
+use alight_pages::Replacement;
+use alight_pages::assemble::{AssembleError, Reader, assemble};
+
+pub(crate) use item::{Elements, How, Item, Piece, Source};
+
+use crate::files::Files;
+use crate::{ConvertError, OnProgress, Progress};
+use maker::{Pieces, Placed, Work};
+use rows::Units;
+
+/// Threads that copy: what they mostly do is wait for the disk.
+const COPIERS: usize = 4;
+/// Most bytes of a row that has to be put together or taken apart as a whole.
+const MAX_ROW: u64 = 32 << 20;
+
+/// A file that is to be.
+pub(crate) struct Plan {
+    header: Vec<u8>,
+    items: Vec<Item>,
+    /// Where each begins in the file.
+    starts: Vec<u64>,
+    /// Bytes of the file: whole pages.
+    pub(crate) len: u64,
+}
+
+impl Plan {
+    /// A file with the metadata that `builder` has, and these tensors in this order. `path` is the
+    /// source's, for messages.
+    ///
+    /// # Errors
+    /// A tensor cannot be made of its source, or the header gets too long.
+    pub(crate) fn new(
+        path: &Path,
+        mut builder: Builder,
+        items: Vec<Item>,
+        alignment: u64,
+    ) -> Result<Plan, ConvertError> {
+        let invalid = |source| ConvertError::Header { path: path.into(), source };
+        for item in &items {
+            builder.tensor(&item.name, item.to, &item.ne).map_err(invalid)?;
+            let (path, tensor) = (path.into(), item.name.clone());
+            if !rows::fit(item) {
+                return Err(ConvertError::Pieces { path, tensor });
+            }
+            let ty = item.from.current();
+            if item.how().is_none() {
+                return Err(ConvertError::Unreadable { path, tensor, ty });
+            }
+            let unit = Units::of(item);
+            let before = item.from.bytes(unit.elements).unwrap_or(0);
+            let found = before.max(unit.bytes).max(unit.elements * 4);
+            if unit.elements == item.columns() && found > MAX_ROW {
+                return Err(ConvertError::LongRow { path, tensor, found, limit: MAX_ROW });
+            }
+        }
+        let header = builder.header();
+        if header.len() > MAX_HEADER {
+            let (found, limit) = (header.len() as u64, MAX_HEADER as u64);
+            return Err(ConvertError::HeaderTooLong { path: path.into(), found, limit });
+        }
+        let start = header.len() as u64;
+        let starts: Vec<u64> = builder.layout().iter().map(|t| start + t.offset).collect();
+        let end = builder.layout().last().map_or(start, |last| start + last.offset + last.nbytes);
+        Ok(Plan { header, items, starts, len: end.next_multiple_of(alignment) })
+    }
+
+    /// The tensors, in the order of the file.
+    pub(crate) fn items(&self) -> &[Item] {
+        &self.items
+    }
+
+    /// Writes the file to `dest`, which has been checked, and says what was lost. Progress is in bytes
+    /// of the new file.
+    ///
+    /// # Errors
+    /// See [`ConvertError`]. There is no file then, or the one that was there before.
+    pub(crate) fn write(
+        &self,
+        files: &Files,
+        dest: &Path,
+        threads: usize,
+        on_progress: &mut OnProgress<'_>,
+    ) -> Result<Losses, ConvertError> {
+        let maps = files.maps();
+        let mut readers = Vec::new();
+        for map in maps {
+            let read = |source| ConvertError::Read { path: map.path().into(), at: 0, source };
+            readers.push(Reader::new(map.file(), map.path()).map_err(read)?);
+        }
+        let place = |(item, start): (_, &u64)| {
+            let item: &Item = item;
+            // Checked when this was made.
+            let how = item.how().unwrap_or(How::Copy);
+            Placed { item, how, units: Units::of(item), start: *start, nbytes: item.nbytes() }
+        };
+        let places: Vec<_> = self.items.iter().zip(&self.starts).map(place).collect();
+        let computes = places.iter().any(|placed| matches!(placed.how, How::Floats(_)));
+        let threads = if computes { threads } else { threads.max(COPIERS) };
+        let work = Work { header: &self.header, places, maps, readers, isa: Isa::best() };
+        let losses = Mutex::new(Losses::default());
+        let lose = |lost| {
+            // Nothing panics while it holds the lock.
+            if let Ok(mut losses) = losses.lock() {
+                *losses += lost;
+            }
+        };
+        let replacement = Replacement::create(dest, self.len)?;
+        let total = self.len;
+        let made = assemble(
+            replacement.file(),
+            self.len,
+            NonZero::new(threads).unwrap_or(NonZero::<usize>::MIN),
+            || Pieces::new(&work, lose),
+            &mut |done| on_progress(Progress { done, total }),
+        );
+        made.map_err(|error| match error {
+            AssembleError::Piece(error) => error,
+            AssembleError::Write { source, .. } => {
+                ConvertError::Write { path: dest.into(), source }
+            }
+            AssembleError::Stopped => ConvertError::Stopped,
+        })?;
+        let _ = on_progress(Progress { done: total, total });
+        files.check()?;
+        replacement.commit()?;
+        Ok(losses.into_inner().unwrap_or_default())
+    }
+}

@@ -1,0 +1,171 @@
+//! Which rows of a source make which rows of the new tensor.
+
+use super::item::{Elements, Item, Piece, Source};
+
+/// Most elements of a unit, if its rows can be divided.
+const UNIT: u64 = 8192;
+
+/// A tensor as units that become units of the new one, each by itself and one behind the other: rows, or
+/// parts of rows where all rows are whole in the source and stay in order.
+#[derive(Clone, Debug)]
+pub(crate) struct Units {
+    /// Elements of a unit.
+    pub(crate) elements: u64,
+    /// Bytes of a unit in the new file.
+    pub(crate) bytes: u64,
+    /// The pieces, in rows that are units.
+    pub(crate) pieces: Vec<Piece>,
+    /// Units of one head, if the halves of each are to alternate.
+    head: Option<u64>,
+}
+
+/// Some consecutive units of one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// The piece.
+    pub(crate) piece: Piece,
+    /// Units of the piece that are before it.
+    pub(crate) skip: u64,
+    /// How many.
+    pub(crate) count: u64,
+    /// The unit of the tensor that the first one is.
+    pub(crate) first: u64,
+    /// How far apart the next ones are.
+    pub(crate) step: u64,
+}
+
+impl Units {
+    /// How `item` is taken apart. Its pieces have been checked: they are the whole of it, in rows of
+    /// whole blocks.
+    pub(crate) fn of(item: &Item) -> Units {
+        let (columns, rows) = shape(item);
+        let pieces: Vec<Piece> = match &item.source {
+            Source::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
+            Source::Values(_) => Vec::new(),
+        };
+        let whole = pieces.iter().all(|piece| piece.columns == columns);
+        let mut elements = columns;
+        if whole && item.heads.is_none() && !item.from.whole_rows() {
+            elements = unit(columns, item);
+        }
+        let per_row = columns / elements.max(1);
+        let pieces = match per_row {
+            0 | 1 => pieces,
+            n => pieces.iter().map(|piece| divided(piece, n)).collect(),
+        };
+        Units {
+            elements,
+            bytes: item.to.row_bytes(elements).unwrap_or(0),
+            pieces,
+            head: item.heads.map(|heads| rows / heads.max(1)),
+        }
+    }
+
+    /// What the units from `from` to `to` are made of.
+    pub(crate) fn runs(&self, from: u64, to: u64) -> Vec<Run> {
+        let mut runs = Vec::new();
+        match self.head {
+            None => self.cut(from, from, to - from, 1, &mut runs),
+            Some(head) => {
+                let half = head / 2;
+                for start in (from / head * head..to).step_by(head as usize) {
+                    for k in 0..2 {
+                        // Units start + 2j + k of the range come from units start + k · half + j.
+                        let first = from.saturating_sub(start + k).div_ceil(2);
+                        let end = (to.min(start + head) - start).saturating_sub(k).div_ceil(2);
+                        let count = end.saturating_sub(first);
+                        let (source, dest) = (start + k * half + first, start + 2 * first + k);
+                        self.cut(source, dest, count, 2, &mut runs);
+                    }
+                }
+            }
+        }
+        runs
+    }
+
+    /// Which pieces hold `count` units of the source from `source` on.
+    fn cut(&self, source: u64, dest: u64, count: u64, step: u64, runs: &mut Vec<Run>) {
+        let end = source + count;
+        for piece in &self.pieces {
+            let (from, to) = (source.max(piece.first_row), end.min(piece.first_row + piece.rows));
+            if from < to {
+                let first = dest + (from - source) * step;
+                let (skip, count) = (from - piece.first_row, to - from);
+                runs.push(Run { piece: *piece, skip, count, first, step });
+            }
+        }
+    }
+}
+
+/// Columns and rows. A vector whose elements belong to the rows of heads counts as one column.
+fn shape(item: &Item) -> (u64, u64) {
+    match (item.heads, item.columns(), item.rows()) {
+        (Some(_), columns, 1) => (1, columns),
+        (_, columns, rows) => (columns, rows),
+    }
+}
+
+/// The piece as [`shape`] has it.
+fn turned(item: &Item, piece: &Piece) -> Piece {
+    if item.heads.is_none() || item.rows() != 1 {
+        return *piece;
+    }
+    let (rows, first_row) = (piece.columns, piece.first_column);
+    Piece { rows, columns: 1, first_row, first_column: 0, ..*piece }
+}
+
+/// Elements of a unit: a row, or the largest equal part of it that is not long and is whole blocks
+/// before and after.
+fn unit(columns: u64, item: &Item) -> u64 {
+    // Blocks of any two types divide one another.
+    let block = item.from.block().max(item.to.block_len()).max(1);
+    let divides = |n: &u64| columns.is_multiple_of(*n) && (columns / n).is_multiple_of(block);
+    let enough = columns.div_ceil(UNIT);
+    // Blocks divide a row always.
+    (enough..enough + 4096).find(divides).map_or(block, |n| columns / n)
+}
+
+/// The piece in rows `n` times as short.
+fn divided(piece: &Piece, n: u64) -> Piece {
+    Piece {
+        rows: piece.rows * n,
+        columns: piece.columns / n,
+        first_row: piece.first_row * n,
+        ..*piece
+    }
+}
+
+/// Whether the pieces are the whole tensor, each element once, in whole blocks; and heads are whole.
+pub(crate) fn fit(item: &Item) -> bool {
+    let (columns, rows) = shape(item);
+    let pieces: Vec<Piece> = match &item.source {
+        Source::Values(values) => return rows == 1 && values.len() as u64 == columns,
+        Source::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
+    };
+    let heads = item.heads.is_none_or(|heads| {
+        heads > 0 && rows.is_multiple_of(heads) && (rows / heads).is_multiple_of(2)
+    });
+    let blocks = |from: Elements, n| from.bytes(n).is_some() && item.to.row_bytes(n).is_some();
+    let inside = pieces.iter().all(|piece| {
+        let bytes = item.from.bytes(piece.columns).and_then(|row| row.checked_mul(piece.rows));
+        piece.first_row.checked_add(piece.rows).is_some_and(|end| end <= rows)
+            && piece.first_column.checked_add(piece.columns).is_some_and(|end| end <= columns)
+            && blocks(item.from, piece.first_column)
+            && bytes.and_then(|bytes| bytes.checked_add(piece.offset)).is_some()
+    });
+    let area = |piece: &Piece| u128::from(piece.rows) * u128::from(piece.columns);
+    let apart = pieces.iter().enumerate().all(|(i, a)| {
+        pieces[..i].iter().all(|b| {
+            a.first_row + a.rows <= b.first_row
+                || b.first_row + b.rows <= a.first_row
+                || a.first_column + a.columns <= b.first_column
+                || b.first_column + b.columns <= a.first_column
+        })
+    });
+    let covered: u128 = pieces.iter().map(area).sum();
+    heads
+        && blocks(item.from, columns)
+        && inside
+        && apart
+        && covered == u128::from(rows) * u128::from(columns)
+}

@@ -1,0 +1,232 @@
+//! A file that is made out of ranges of others, leaving the page cache as it was.
+//!
+//! The new file is filled in pieces, in their order, by several threads, each of which makes a piece
+//! in memory and writes it: around the page cache where that is possible, else through it, in windows
+//! that are brought to the disk and dropped. What pieces are made of comes through a [`Reader`].
+//! Memory is one piece for each thread, and what its maker holds. Small files go through the page cache
+//! and stay there: they are likely to be used next.
+
+mod reader;
+
+use std::fs::File;
+use std::io;
+use std::num::NonZero;
+use std::ops::{ControlFlow, Range};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+
+use thiserror::Error;
+
+pub use reader::{Buffer, Reader};
+
+use crate::Region;
+use crate::around::{self, Around, BLOCK};
+use crate::copy::dest::Dest;
+use crate::transfer::direct;
+
+/// Most bytes of a piece: as large as writes get faster with.
+const PIECE: u64 = 4 << 20;
+/// Fewest, where many threads have one each.
+const LEAST: u64 = 1 << 20;
+/// Bytes of the pieces of all threads together, if that leaves each enough.
+const PIECES: u64 = 48 << 20;
+/// Files from this size on leave the page cache alone.
+const LARGE: u64 = 16 << 20;
+/// Between two looks at how far it is.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Why a file was not made. What is in it then is of no use.
+#[derive(Debug, Error)]
+pub enum AssembleError<E> {
+    /// A piece could not be made.
+    #[error(transparent)]
+    Piece(E),
+    /// The file cannot be written.
+    #[error("cannot write at byte {at}: {source}")]
+    Write {
+        /// Where.
+        at: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The callback asked for it.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Makes pieces of the file, on one thread.
+pub trait Maker {
+    /// Why it could not.
+    type Error: Send;
+
+    /// Writes the bytes of `range` of the new file into `out`, all of them: what is in it before is
+    /// stale.
+    ///
+    /// # Errors
+    /// What ends the whole work.
+    fn make(&mut self, range: Range<u64>, out: &mut [u8]) -> Result<(), Self::Error>;
+}
+
+/// Fills `dest`, which is new and open for writing, with `len` bytes that `threads` makers make, one
+/// made by `maker` on each thread. `on_progress` is told how many bytes have been written.
+///
+/// The bytes are in the file, and for large files on their way to the disk; to sync is the caller's.
+///
+/// # Errors
+/// See [`AssembleError`].
+pub fn assemble<M: Maker>(
+    dest: &File,
+    len: u64,
+    threads: NonZero<usize>,
+    maker: impl Fn() -> M + Sync,
+    on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
+) -> Result<(), AssembleError<M::Error>> {
+    let failed = |source| AssembleError::Write { at: 0, source };
+    // Writes within the file's length go on beside each other.
+    dest.set_len(len).map_err(failed)?;
+    let share = PIECES / threads.get() as u64;
+    let piece = share.clamp(LEAST, PIECE).next_power_of_two().min(PIECE);
+    let job = Job {
+        writer: Writer::new(dest, len),
+        len,
+        piece,
+        next: AtomicU64::new(0),
+        done: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        failed: Mutex::new(None),
+    };
+    let threads = (threads.get() as u64).min(len.div_ceil(piece));
+    let stopped = thread::scope(|scope| {
+        let running: Vec<_> =
+            (0..threads).map(|_| scope.spawn(|| job.work(&mut maker()))).collect();
+        // Who wants none of it is heard, however soon it is done.
+        let mut stopped = on_progress(0).is_break();
+        job.stop.fetch_or(stopped, Relaxed);
+        while !running.iter().all(|thread| thread.is_finished()) {
+            thread::park_timeout(PAUSE);
+            if !stopped && on_progress(job.done.load(Relaxed)).is_break() {
+                stopped = true;
+                job.stop.store(true, Relaxed);
+            }
+        }
+        for thread in running {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        stopped
+    });
+    if let Ok(Some(error)) = job.failed.into_inner() {
+        return Err(error);
+    }
+    if stopped {
+        return Err(AssembleError::Stopped);
+    }
+    job.writer.finish().map_err(failed)
+}
+
+/// What the threads share.
+struct Job<'f, E> {
+    writer: Writer<'f>,
+    len: u64,
+    piece: u64,
+    /// Number of the next piece.
+    next: AtomicU64,
+    /// Bytes that are written.
+    done: AtomicU64,
+    stop: AtomicBool,
+    failed: Mutex<Option<AssembleError<E>>>,
+}
+
+impl<E: Send> Job<'_, E> {
+    fn work(&self, maker: &mut impl Maker<Error = E>) {
+        let mut memory = match Region::new(self.piece as usize) {
+            Ok(memory) => memory,
+            Err(error) => {
+                let source = io::Error::new(io::ErrorKind::OutOfMemory, error.to_string());
+                return self.fail(AssembleError::Write { at: 0, source });
+            }
+        };
+        while !self.stop.load(Relaxed) {
+            let start = self.next.fetch_add(1, Relaxed).saturating_mul(self.piece);
+            if start >= self.len {
+                return;
+            }
+            let range = start..(start + self.piece).min(self.len);
+            let bytes = &mut memory.bytes_mut()[..(range.end - range.start) as usize];
+            if let Err(error) = maker.make(range.clone(), bytes) {
+                return self.fail(AssembleError::Piece(error));
+            }
+            if let Err(source) = self.writer.write(start, bytes) {
+                return self.fail(AssembleError::Write { at: start, source });
+            }
+            self.done.fetch_add(range.end - range.start, Relaxed);
+        }
+    }
+
+    fn fail(&self, error: AssembleError<E>) {
+        self.stop.store(true, Relaxed);
+        // The first one counts. (Nothing panics while it holds the lock.)
+        if let Ok(mut failed) = self.failed.lock() {
+            failed.get_or_insert(error);
+        }
+    }
+}
+
+/// The way to the new file.
+struct Writer<'f> {
+    file: &'f File,
+    way: Way<'f>,
+}
+
+enum Way<'f> {
+    Around(Around),
+    Windows(Mutex<Dest<'f>>),
+    Plain,
+}
+
+impl<'f> Writer<'f> {
+    fn new(file: &'f File, len: u64) -> Writer<'f> {
+        let way = if len < LARGE {
+            Way::Plain
+        } else {
+            match around(file) {
+                Some(around) => Way::Around(around),
+                None => Way::Windows(Mutex::new(Dest::new(file))),
+            }
+        };
+        Writer { file, way }
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        match &self.way {
+            Way::Around(around) => around.write(self.file, at, bytes),
+            Way::Plain => around::write_all(self.file, at, bytes),
+            Way::Windows(dest) => {
+                around::write_all(self.file, at, bytes)?;
+                match dest.lock() {
+                    Ok(mut dest) => dest.wrote(at..at + bytes.len() as u64),
+                    // Another thread has panicked, which ends everything.
+                    Err(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn finish(self) -> io::Result<()> {
+        match self.way {
+            Way::Windows(dest) => dest.into_inner().map_or(Ok(()), |mut dest| dest.finish()),
+            Way::Around(_) | Way::Plain => Ok(()),
+        }
+    }
+}
+
+/// The way around the page cache, if there is one that makes sense.
+fn around(file: &File) -> Option<Around> {
+    let blocks = |open: &direct::Direct| {
+        open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK
+    };
+    // The path only matters where there is no /proc, and then this way is not had either.
+    let open = direct::open(file, std::path::Path::new("")).ok()?;
+    (around::is_plain_disk(file) && blocks(&open)).then(|| Around::open(file).ok())?
+}
