@@ -2,13 +2,15 @@
 """Writes tiny models with random weights as Hugging Face has them, one folder for each architecture and each
 form of config.json, for comparing `alight convert` with llama.cpp's convert_hf_to_gguf.py.
 
-    make_hf_models.py OUT [--only NAME…] [--configs FOLDER] [--check-names]
+    make_hf_models.py OUT [--only NAME…] [--configs FOLDER] [--check-names] [--record GGUFS]
 
 config.json is written by the configuration classes of `transformers`, so that its form is the real one; the form
 that models of 2023 to 2025 have (rope_theta, rope_scaling, torch_dtype, no layer_types) is made of it. Names and
 shapes of tensors are by our own hand; --check-names compares them with the models of `transformers` (needs
 torch). --configs also writes what tests of crates/convert keep: NAME.json (config.json as it is) and
-NAME.tensors (a line for each tensor: its name and its extents).
+NAME.tensors (a line for each tensor: its name and its extents). --record also writes NAME.gguf.json there, what
+llama.cpp's convert_hf_to_gguf.py made of the folder (GGUFS/NAME.gguf): metadata but that of the tokenizer, tensors
+with extents, and the numbers of rope_freqs.weight (needs gguf).
 
 Needs transformers, sentencepiece and numpy, in an environment of their own (they are in no requirements.txt):
     python3 -m venv VENV && VENV/bin/pip install transformers sentencepiece numpy     [torch, for --check-names]
@@ -262,12 +264,29 @@ def write(folder, kind, how, said, shapes, spm):
         {"metadata": {"total_size": total}, "weight_map": index}, indent=2) + "\n")
 
 
+def record(path):
+    """What a GGUF file says, without the weights."""
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+    keys = {}
+    for field in reader.fields.values():
+        if not field.name.startswith(("GGUF.", "tokenizer.")):
+            keys[field.name] = ["/".join(ty.name for ty in field.types), field.contents()]
+    tensors = {t.name: [int(n) for n in reversed(t.shape)] for t in reader.tensors}
+    freqs = [t.data.tolist() for t in reader.tensors if t.name == "rope_freqs.weight"]
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in (("tensors", tensors), ("rope_freqs", freqs))]
+    keys = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in keys.items())
+    return "{\n  \"keys\": {\n" + keys + "\n  },\n" + ",\n".join(lines) + "\n}\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME")
     parser.add_argument("--configs", type=Path)
     parser.add_argument("--check-names", action="store_true")
+    parser.add_argument("--record", type=Path, metavar="GGUFS")
     args = parser.parse_args()
     spm = tokenizer()
     wrong = 0
@@ -285,6 +304,8 @@ def main():
             (args.configs / f"{name}.json").write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
             lines = (" ".join([tensor, *map(str, shape)]) for tensor, shape in sorted(shapes.items()))
             (args.configs / f"{name}.tensors").write_text("\n".join(lines) + "\n")
+        if args.record and args.configs:
+            (args.configs / f"{name}.gguf.json").write_text(record(args.record / f"{name}.gguf"))
         print(args.out / name)
     return 1 if wrong else 0
 

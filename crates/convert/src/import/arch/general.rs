@@ -17,6 +17,9 @@ use crate::import::tensor::Entry;
 /// Longest card that is looked at, in bytes.
 const MAX_CARD: u64 = 4 << 20;
 
+/// Longest name of a model, in bytes.
+const MAX_NAME: usize = 256;
+
 /// How a setting of `generation_config.json` is written.
 #[derive(Clone, Copy)]
 enum As {
@@ -91,8 +94,8 @@ fn sampling(settings: &Map<String, Value>, keys: &mut Vec<(String, Entry)>) {
 /// What the model is called: as its configuration says, else as its folder is.
 fn names(config_path: &Path, config: &Config, parameters: u64) -> Result<Parts, ConvertError> {
     let said = config.outer("_name_or_path").and_then(Value::as_str).unwrap_or_default();
-    // A path of somebody's machine has more of them.
-    let is_name = !said.is_empty() && said.matches('/').count() <= 1;
+    // A path on somebody's machine has more of them.
+    let is_name = (1..=MAX_NAME).contains(&said.len()) && said.matches('/').count() <= 1;
     let said = if is_name { parts(said, parameters) } else { Parts::default() };
     let folder = config_path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
     Ok(said.or(folder_id(&folder).map_or(Parts::default(), |id| parts(&id, parameters))))

@@ -21,6 +21,9 @@ pub(crate) mod rope;
 mod tensors;
 mod window;
 
+#[cfg(test)]
+mod tests;
+
 use self::config::Config;
 use self::describe::{Architecture, Own};
 use self::dimensions::Dimensions;

@@ -1,0 +1,211 @@
+//! What becomes of tensors and of what configurations say in more than one way.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::{Case, taken};
+use crate::import::tensor::{Entry, Network, Rule};
+
+fn f32(network: &Network, key: &str) -> Option<f32> {
+    match network.key(key) {
+        Some(Entry::F32(value)) => Some(*value),
+        None => None,
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+#[test]
+fn queries_and_keys_of_llama_turn_by_heads_and_others_do_not() {
+    let case = Case::named("llama-biases");
+    let network = case.network();
+    let layer = "model.layers.1.self_attn";
+    for (name, expected) in [
+        ("q_proj.weight", taken("blk.1.attn_q.weight", Some(4), 0.0)),
+        ("k_proj.weight", taken("blk.1.attn_k.weight", Some(2), 0.0)),
+        ("q_proj.bias", taken("blk.1.attn_q.bias", Some(4), 0.0)),
+        ("k_proj.bias", taken("blk.1.attn_k.bias", Some(2), 0.0)),
+        ("v_proj.weight", taken("blk.1.attn_v.weight", None, 0.0)),
+        ("v_proj.bias", taken("blk.1.attn_v.bias", None, 0.0)),
+        ("o_proj.weight", taken("blk.1.attn_output.weight", None, 0.0)),
+    ] {
+        assert_eq!(*network.rule(&case, &format!("{layer}.{name}")), expected);
+    }
+    let case = Case::named("mistral");
+    let expected = taken("blk.0.attn_k.weight", Some(2), 0.0);
+    assert_eq!(*case.network().rule(&case, "model.layers.0.self_attn.k_proj.weight"), expected);
+    for name in ["qwen2", "qwen3", "gemma2", "gemma3"] {
+        let turns = |rule: &Rule| matches!(rule, Rule::Take { heads: Some(_), .. });
+        assert!(!Case::named(name).network().rules.iter().any(turns), "{name}");
+    }
+}
+
+#[test]
+fn norms_of_gemma_have_one_added_and_nothing_else_has() {
+    let case = Case::named("gemma3");
+    let network = case.network();
+    for ((name, _), rule) in case.tensors.iter().zip(&network.rules) {
+        let expected = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
+        assert!(matches!(rule, Rule::Take { add, .. } if *add == expected), "{name}: {rule:?}");
+    }
+    let norm = network.rule(&case, "model.layers.3.post_attention_layernorm.weight");
+    assert_eq!(*norm, taken("blk.3.post_attention_norm.weight", None, 1.0));
+    let norm = network.rule(&case, "model.layers.3.pre_feedforward_layernorm.weight");
+    assert_eq!(*norm, taken("blk.3.ffn_norm.weight", None, 1.0));
+    for name in ["qwen3", "llama"] {
+        let adds = |rule: &Rule| matches!(rule, Rule::Take { add, .. } if *add != 0.0);
+        assert!(!Case::named(name).network().rules.iter().any(adds), "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_needed_is_left_out_with_its_reason() {
+    let skipped = |case: &Case, name: &str| match case.network().rule(case, name) {
+        Rule::Skip(reason) => *reason,
+        taken => panic!("{taken:?}"),
+    };
+    let case = Case::named("llama");
+    let reason = skipped(&case, "model.layers.0.self_attn.rotary_emb.inv_freq");
+    assert!(reason.contains("configuration"));
+    let mut case = Case::named("smollm2");
+    case.add("lm_head.weight", &[384, 64]);
+    assert!(skipped(&case, "lm_head.weight").contains("tie_word_embeddings"));
+    // What is left out need not have any shape.
+    let mut case = Case::named("gemma3-pictures");
+    case.add("vision_tower.x", &[]).add("language_model.lm_head.weight", &[384, 64]);
+    assert!(skipped(&case, "vision_tower.x").contains("pictures"));
+    assert!(skipped(&case, "language_model.lm_head.weight").contains("embedding"));
+}
+
+#[test]
+fn configurations_may_leave_out_what_goes_without_saying() {
+    // The values of the tiny model are not the defaults, so take a model that has them.
+    let mut case = Case::named("qwen2");
+    for key in ["rms_norm_eps", "max_position_embeddings", "rope_theta", "rope_scaling"] {
+        case.unset(key);
+    }
+    case.unset("vocab_size").unset("hidden_act").unset("model_type").unset("tie_word_embeddings");
+    let network = case.network();
+    assert_eq!(f32(&network, "qwen2.rope.freq_base"), Some(10_000.0));
+    assert_eq!(f32(&network, "qwen2.attention.layer_norm_rms_epsilon"), Some(1e-6));
+    assert_eq!(network.key("qwen2.context_length"), Some(&Entry::U32(32768)));
+    assert_eq!(network.vocab, 384);
+
+    // As many key heads as query heads; the type alone says the architecture.
+    let mut case = Case::named("llama");
+    case.unset("num_key_value_heads").unset("architectures");
+    assert_eq!(case.network().key("llama.attention.head_count_kv"), Some(&Entry::U32(4)));
+    case.set("num_key_value_heads", Value::Null).set("head_dim", Value::Null);
+    assert_eq!(case.network().key("llama.attention.head_count_kv"), Some(&Entry::U32(4)));
+
+    // The text part says nothing about its class, and that of the whole counts.
+    let mut case = Case::named("gemma3-pictures");
+    case.config["text_config"]["architectures"] = Value::Null;
+    assert_eq!(case.network().architecture, "gemma3");
+}
+
+#[test]
+fn both_forms_of_rotary_parameters_say_the_same() {
+    let mut case = Case::named("gemma3-linear");
+    let old = case.network();
+    for key in ["rope_theta", "rope_scaling", "rope_local_base_freq"] {
+        case.unset(key);
+    }
+    let full = json!({"rope_type": "linear", "factor": 8, "rope_theta": 1e6});
+    let local = json!({"rope_type": "default", "rope_theta": 10000});
+    case.set("rope_parameters", json!({"full_attention": full, "sliding_attention": local}));
+    assert_eq!(case.network(), old);
+    case.set("rope_parameters", json!({"full_attention": full, "sliding_attention": null}));
+    assert_eq!(case.network(), old, "by default");
+    let local = json!({"rope_type": "default", "rope_theta": 5000});
+    case.set("rope_parameters", json!({"full_attention": full, "sliding_attention": local}));
+    assert_eq!(f32(&case.network(), "gemma3.rope.freq_base_swa"), Some(5000.0));
+
+    let mut case = Case::named("llama-yarn");
+    let new = case.network();
+    let mut yarn = case.config["rope_parameters"].clone();
+    case.unset("rope_parameters").set("rope_theta", yarn["rope_theta"].clone());
+    // The first name of the kind; what was before stretching may stand outside.
+    yarn["type"] = yarn["rope_type"].take();
+    case.set("original_max_position_embeddings", yarn["original_max_position_embeddings"].take());
+    case.set("rope_scaling", yarn);
+    assert_eq!(case.network(), new);
+}
+
+#[test]
+fn what_gguf_cannot_say_is_noted() {
+    let notes = |case: &Case| case.network().notes.join("\n");
+    let mut case = Case::named("mistral");
+    assert!(notes(&case).contains("128 tokens"), "{}", notes(&case));
+    for none in [json!(null), json!(512)] {
+        case.set("sliding_window", none);
+        assert_eq!(notes(&case), "", "no window, or one that is never reached");
+    }
+    case.unset("sliding_window").set("max_position_embeddings", 8192);
+    assert!(notes(&case).contains("4096 tokens"), "by default");
+    let mut case = Case::named("qwen2");
+    assert_eq!(notes(&case), "");
+    case.set("use_sliding_window", true).set("sliding_window", 100);
+    assert!(notes(&case).contains("qwen2 has none"), "{}", notes(&case));
+    assert!(notes(&Case::named("llama-dynamic")).contains("dynamic"));
+    assert_eq!(notes(&Case::named("llama-3.1")), "");
+    // Settings that are wrong keep nobody from using the model.
+    let case = Case::named("llama");
+    fs::write(case.folder.join("generation_config.json"), "{").unwrap();
+    assert!(notes(&case).contains("generation_config.json"));
+    assert_eq!(case.network().key("general.sampling.top_k"), None);
+}
+
+#[test]
+fn local_layers_are_written_if_readers_would_not_guess_them() {
+    let pattern = "gemma3.attention.sliding_window_pattern";
+    let window = "gemma3.attention.sliding_window";
+    let flags = |text: &str| Entry::Bools(text.chars().map(|c| c == 'l').collect());
+    let case = Case::named("gemma3-pattern");
+    assert_eq!(case.network().key(pattern), Some(&flags("lllglllg")));
+    let mut case = Case::named("gemma3");
+    assert_eq!(case.network().key(pattern), None);
+    case.set("sliding_window_pattern", 3);
+    assert_eq!(case.network().key(pattern), Some(&flags("llgllgl")));
+    let types = ["full_attention"; 7];
+    case.set("layer_types", json!(types));
+    assert_eq!(case.network().key(window), None, "a list goes before a period");
+    case.set("layer_types", Value::Null).set("sliding_window_pattern", 1);
+    assert_eq!(case.network().key(window), None);
+    case.set("sliding_window_pattern", 6).set("sliding_window", Value::Null);
+    assert_eq!(case.network().key(window), None);
+    let mut case = Case::named("gemma2");
+    case.set(
+        "layer_types",
+        json!(["full_attention", "full_attention", "sliding_attention", "full_attention"]),
+    );
+    assert_eq!(case.network().key("gemma2.attention.sliding_window_pattern"), Some(&flags("gglg")));
+}
+
+#[test]
+fn a_model_is_called_as_its_makers_call_it() {
+    let name = |case: &Case| case.network().key("general.name").cloned();
+    let text = |name: &str| Some(Entry::Str(name.into()));
+    let mut case = Case::named("llama");
+    assert_eq!(name(&case), text("Llama"));
+    case.set("_name_or_path", "some-org/Tiny-7B-Chat");
+    assert_eq!(name(&case), text("Tiny 7B Chat"));
+    assert_eq!(case.network().key("general.organization"), text("Some Org").as_ref());
+    for path in ["/home/me/models/x", "", &"x".repeat(1 << 20)] {
+        case.set("_name_or_path", path);
+        assert_eq!(name(&case), text("Llama"));
+    }
+    // Where Hugging Face's cache has it.
+    let commit = "0123456789abcdef0123456789abcdef01234567";
+    let cached = case.parent.path().join("models--google--gemma-3-270m/snapshots").join(commit);
+    fs::create_dir_all(&cached).unwrap();
+    case.folder = cached;
+    assert_eq!(name(&case), text("Gemma 3 270m"));
+    assert_eq!(case.network().key("general.organization"), text("Google").as_ref());
+    let card =
+        "---\nlanguage:\n- en\nlicense: other\nlicense_name: \"gemma\"\n---\nlicense_link: no\n";
+    fs::write(case.folder.join("README.md"), card).unwrap();
+    assert_eq!(case.network().key("general.license"), text("other").as_ref());
+    assert_eq!(case.network().key("general.license.name"), text("gemma").as_ref());
+    assert_eq!(case.network().key("general.license.link"), None);
+}
