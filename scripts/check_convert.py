@@ -31,7 +31,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import common  # noqa: E402
-from sources import cases, expect  # noqa: E402
+from sources import cases, expect, meta  # noqa: E402
 from sources import model as mod  # noqa: E402
 
 PROMPTS = {"tiny": ["the was this", "they said: 12, 日é", "of to and in"],
@@ -173,6 +173,41 @@ class Checks:
                 wrong.append(f"of {sum(kinds.values())} matrices the types are {kinds}")
             self.say(f"--type {name}: {kinds}", wrong)
 
+    def ranks(self, work) -> None:
+        """Llama 3's tokenizer.model: the file has ranks, GGUF wants merges. Both ways have to cut words alike."""
+        m = mod.tiny(seed=6, n_kv=2, vocab=(vocab := mod.ranks_vocab()), n_vocab=340 + 256)
+        source, out = meta.write(work / "ranks/tiny", m, "BF16", 2, embedding="rows", rope_theta=500000.0), work / "ranks.gguf"
+        done = self.convert(source, out)
+        if not self.say("Meta, Llama 3's tokenizer.model: converts", [done.stderr.strip()] if done.returncode else []):
+            return
+        fields = {k: f.contents() for k, f in expect.read(out).fields.items() if k.startswith("tokenizer.")}
+        shown, wrong = mod.byte_alphabet(), []
+        tokens, types = fields["tokenizer.ggml.tokens"], fields["tokenizer.ggml.token_type"]
+        if tokens[:340] != ["".join(shown[b] for b in t) for t in vocab.tokens] or tokens[340] != "<|begin_of_text|>":
+            wrong.append("other tokens")
+        if types != [1] * 340 + [3] * 256 or fields["tokenizer.ggml.model"] != "gpt2" or fields["tokenizer.ggml.pre"] != "llama-bpe":
+            wrong.append(f"types, model {fields['tokenizer.ggml.model']} or pre {fields['tokenizer.ggml.pre']}")
+        order = {tuple(merge.split(" ")): i for i, merge in enumerate(fields["tokenizer.ggml.merges"])}
+        numbers = {t: i for i, t in enumerate(vocab.tokens)}
+
+        def cut(pieces, rank):
+            """The pair of the lowest rank first, until no pair has one."""
+            while True:
+                best = min((r, i) for i in range(len(pieces) - 1) if (r := rank(*pieces[i:i + 2])) is not None) if any(
+                    rank(*pieces[i:i + 2]) is not None for i in range(len(pieces) - 1)) else None
+                if best is None:
+                    return pieces
+                pieces[best[1]:best[1] + 2] = [pieces[best[1]] + pieces[best[1] + 1]]
+
+        rng = np.random.default_rng(8)
+        words = [" " + w for w in mod.WORDS.split()] + ["".join(rng.choice(list(" theofandiws"), 9)) for _ in range(300)]
+        for word in words:
+            theirs = cut([bytes([b]) for b in word.encode()], lambda a, b: numbers.get(a + b))
+            ours = cut([shown[b] for b in word.encode()], lambda a, b: order.get((a, b)))
+            if ours != ["".join(shown[b] for b in t) for t in theirs]:
+                wrong.append(f"{word!r} is cut into {ours} instead of {theirs}")
+        self.say(f"Meta, Llama 3's tokenizer.model: {len(order)} merges cut {len(words)} words as the ranks do", wrong)
+
     def gguf_in(self, work) -> None:
         import gguf
 
@@ -229,6 +264,7 @@ def main() -> int:
             checks.sources(listed, work)
             if name == "tiny" and not args.only:
                 checks.types(work)
+                checks.ranks(work)
                 checks.gguf_in(work)
     print(f"convert: {checks.passed} checks passed, {len(checks.failed)} failed, {time.monotonic() - start:.0f} s")
     return 1 if checks.failed else 0

@@ -67,7 +67,8 @@ def vocabulary(v, config: bool = True) -> tuple[dict, dict]:
     if v.kind == "bpe":
         keys["tokenizer.ggml.merges"] = ("ARRAY", v.merges)
     else:
-        keys["tokenizer.ggml.scores"] = ("ARRAY", [f32(x) for x in v.scores])
+        # As llama.cpp's converter has it: what tokenizer_config.json adds is never merged.
+        keys["tokenizer.ggml.scores"] = ("ARRAY", [-1000.0 if config and t in (3, 4) else f32(x) for x, t in zip(v.scores, v.types)])
     long = {"unk": "unknown", "pad": "padding"}
     special = {f"tokenizer.ggml.{long.get(k, k)}_token_id": ("UINT32", i) for k, i in v.special.items()}
     may = {"tokenizer.ggml.add_space_prefix": ("BOOL", v.add_space_prefix), "tokenizer.ggml.add_bos_token": ("BOOL", v.add_bos),

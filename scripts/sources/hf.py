@@ -79,9 +79,9 @@ def config(m, dtype: str) -> dict:
 def tokenizer_files(folder, m, merges_as_lists: bool = False) -> None:
     """tokenizer.json (byte-level BPE) or tokenizer.model (SentencePiece), and what goes with them."""
     v = m.vocab
-    specials = [i for i, kind in enumerate(v.types) if kind == 3]
+    specials = [i for i, kind in enumerate(v.types) if kind in (3, 4)]
     added = [{"id": i, "content": v.tokens[i], "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
-              "special": True} for i in specials]
+              "special": v.types[i] == 3} for i in specials]
     about = {"add_bos_token": v.add_bos, "add_eos_token": False} if v.kind == "spm" else {"add_prefix_space": False}
     about |= {"added_tokens_decoder": {str(a.pop("id")): a for a in [dict(a) for a in added]},
               "clean_up_tokenization_spaces": False, "model_max_length": m.context}

@@ -5,6 +5,7 @@ columns in LLaMA 1 and 2, by rows in Llama 3. Where there are more parts than ke
 and wv are in each of the parts that share it.
 """
 
+import base64
 import json
 
 import numpy as np
@@ -77,7 +78,9 @@ def write(folder, m, dtype: str = "F16", parts: int = 1, embedding: str = "colum
         if hands_off:
             out = hands_off(part, out)
         torchzip.write(folder / f"consolidated.{part:02d}.pth", out, modern=modern)
-    if tokenizer and m.vocab.kind == "spm":
+    if m.vocab.kind == "ranks":
+        (folder / "tokenizer.model").write_text("".join(f"{base64.b64encode(t).decode()} {rank}\n" for rank, t in enumerate(m.vocab.tokens)))
+    elif tokenizer and m.vocab.kind == "spm":
         (folder / "tokenizer.model").write_bytes(spm.model(m.vocab))
     elif tokenizer:
         from . import hf

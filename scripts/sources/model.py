@@ -131,10 +131,10 @@ def n_ff_of(n_embd: int, n_mult: int) -> int:
 
 
 def tiny(seed: int = 1, n_kv: int = 8, tied: bool = False, vocab: Vocab | None = None, n_embd: int = 256,
-         n_head: int = 8, n_layer: int = 2, n_mult: int = 256) -> Model:
+         n_head: int = 8, n_layer: int = 2, n_mult: int = 256, n_vocab: int = 0) -> Model:
     """A llama whose dimensions divide by 8 parts of whole blocks of 32."""
     vocab = vocab or spm_vocab(640)
-    m = Model(name="tiny", arch="llama", n_vocab=len(vocab.tokens), n_embd=n_embd, n_ff=n_ff_of(n_embd, n_mult), n_head=n_head,
+    m = Model(name="tiny", arch="llama", n_vocab=n_vocab or len(vocab.tokens), n_embd=n_embd, n_ff=n_ff_of(n_embd, n_mult), n_head=n_head,
               n_kv=n_kv, head_dim=n_embd // n_head, n_layer=n_layer, eps=1e-5, rope_base=10000.0, context=2048, vocab=vocab,
               tensors={}, n_mult=n_mult)
     rng = np.random.default_rng(seed)
@@ -206,3 +206,15 @@ def bpe_vocab() -> Vocab:
                  chat_template="{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] "
                  "+ '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
                  pre="smollm")
+
+
+def ranks_vocab() -> Vocab:
+    """As Llama 3's: tokens are bytes, a token's number is its rank; 256 special tokens, which the file does not have,
+    follow. Single bytes first, in GPT-2's order."""
+    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    tokens = [bytes([b]) for b in shown + [b for b in range(256) if b not in shown]]
+    for word in WORDS.split():
+        for n in range(2, len(word) + 1):
+            tokens += [t for t in ((" " + word)[:n].encode(), word[:n].encode()) if t not in tokens]
+    tokens += [t for a in "aeiou" for b in "dklmnprst" if (t := (a + b).encode()) not in tokens]
+    return Vocab("ranks", tokens[:340], [1] * 340, special={"bos": 340})

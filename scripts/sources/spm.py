@@ -28,7 +28,9 @@ def model(vocab, model_type: int = 2) -> bytes:
     """ModelProto {1: pieces, 2: TrainerSpec, 3: NormalizerSpec}. `model_type` 1: unigram, 2: BPE. Types of pieces have
     the numbers that GGUF took over; NORMAL, the default, is left out as the library does."""
     out = bytearray()
-    for text, score, kind in zip(vocab.tokens, vocab.scores, vocab.types):
+    for i, (text, score, kind) in enumerate(zip(vocab.tokens, vocab.scores, vocab.types)):
+        # The library asks for one unknown piece, whatever a converter makes of it.
+        kind = 2 if i == vocab.special.get("unk") else kind
         piece = blob(1, text.encode()) + real(2, score) + (number(3, kind) if kind != 1 else b"")
         out += blob(1, piece)
     ids = {key: vocab.special.get(key, -1) for key in ("unk", "bos", "eos", "pad")}
