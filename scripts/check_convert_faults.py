@@ -138,7 +138,7 @@ class Faults:
         with open(folder / "tiny" / name(1), "r+b") as file:
             file.truncate(os.path.getsize(file.name) - 1000)
         self.refused("Meta: a part cut short", folder, folder / "tiny", name(1).replace(".", r"\."))
-        for key, value, words in (("n_heads", 7, r"n_heads|head"), ("dim", -3, r"dim"), ("n_layers", 3, r"layers\.2|n_layers|block"),
+        for key, value, words in (("n_heads", 7, r"n_heads|head"), ("dim", -3, r"dim"), ("n_layers", 3, r"layers\.2|blk\.2|n_layers"),
                                   ("norm_eps", "x", r"norm_eps")):
             folder = self.folder()
             meta.write(folder / "tiny", m, parts=2, **{key: value})
