@@ -82,6 +82,7 @@ CASES = [
     (other(GEMMA2, "27B's layers", layers=46, embd=64, ff=64, heads=2, kv_heads=1, head_dim=16, qk_gain=1.0),
      {"the head's scale": dict(qk_gain=2**0.25)}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
+    (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
 ]
 # Types by the `gguf` package, or by the name that `alight quantize` knows.
 SMALLER = [

@@ -47,7 +47,7 @@ class Tiny:
     logit_cap: float | None = None
     # A rope_freqs tensor.
     factors: bool = False
-    # (type, factor, original context)
+    # (type, factor, original context[, YaRN's magnitude])
     scaling: tuple | None = None
     # Of the weights of q and k: large ones make large scores, which caps bend.
     qk_gain: float = 1.0
@@ -137,11 +137,13 @@ def add_metadata(w: GGUFWriter, m: Tiny) -> None:
     if m.logit_cap is not None:
         w.add_float32(f"{m.arch}.final_logit_softcapping", m.logit_cap)
     if m.scaling is not None:
-        kind, factor, original = m.scaling
+        kind, factor, original, *magnitude = m.scaling
         w.add_string(f"{m.arch}.rope.scaling.type", kind)
         w.add_rope_scaling_factor(factor)
         if original:
             w.add_rope_scaling_orig_ctx_len(original)
+        if magnitude:
+            w.add_rope_scaling_yarn_attn_factor(*magnitude)
 
 
 def add_vocabulary(w: GGUFWriter, m: Tiny) -> None:

@@ -39,7 +39,7 @@ pub enum RopeScaling {
         /// Weight of the kept frequencies, 1 unless the file says otherwise; 0 turns YaRN into
         /// linear scaling.
         ext_factor: f32,
-        /// Magnitude, multiplied by YaRN's own `1 + 0.1 ln(factor)`.
+        /// Magnitude, multiplied by YaRN's own `1 + 0.1 ln(factor)` (1 for a factor below 1).
         attn_factor: f32,
         /// Turns over the training context from which on a pair is kept, usually 32.
         beta_fast: f32,
@@ -60,6 +60,12 @@ pub struct RopeParams {
     pub base: f32,
     /// Scaling.
     pub scaling: RopeScaling,
+}
+
+/// What YaRN multiplies cosines and sines by: scores become larger by its square, because attention
+/// over a longer context is flatter.
+pub fn yarn_magnitude(factor: f64) -> f64 {
+    1.0 + 0.1 * factor.ln().max(0.0)
 }
 
 /// Frequencies of the pairs, computed once.
@@ -101,7 +107,7 @@ impl RopeTable {
                 let (factor, ext) = (factor as f64, ext_factor as f64);
                 magnitude = attn_factor as f64;
                 if ext != 0.0 {
-                    magnitude *= 1.0 + 0.1 * factor.ln();
+                    magnitude *= yarn_magnitude(factor);
                 }
                 // The pair that makes this many turns over the training context.
                 let pair = |turns: f32| {

@@ -5,7 +5,9 @@ mod common;
 use alight_kernels::Isa;
 use alight_kernels::gate::{gelu_tanh_mul, silu_mul};
 use alight_kernels::norm::{rms_norm, rms_norm_in_place};
-use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
+use alight_kernels::rope::{
+    RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply, yarn_magnitude,
+};
 use alight_kernels::softmax::softmax;
 use alight_kernels::vec::{add_assign, argmax, dot, scale, softcap};
 use common::Rng;
@@ -301,5 +303,12 @@ fn yarn_keeps_fast_pairs_and_slows_slow_ones() {
         (sin[31], last.sin() * size),
     ] {
         assert!((found as f64 - exact).abs() < 1e-6, "{found} {exact}");
+    }
+}
+
+#[test]
+fn yarn_lengthens_only_for_longer_contexts() {
+    for (factor, size) in [(0.5, 1.0), (1.0, 1.0), (1f64.exp(), 1.1), (1e-6, 1.0)] {
+        assert!((yarn_magnitude(factor) - size).abs() < 1e-12, "{factor}");
     }
 }

@@ -5,7 +5,7 @@
 //! differs between architectures is data here, filled in by [`crate::arch`].
 
 use alight_formats::gguf::{FromValue, Gguf, Value};
-use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
+use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, yarn_magnitude};
 
 pub use crate::arch::Architecture;
 use crate::error::ConfigError;
@@ -203,11 +203,17 @@ fn rope(keys: &Keys<'_, '_>, key_dim: usize, context: usize) -> Result<RopeParam
             if base <= 1.0 {
                 return Err(keys.value("rope.freq_base", base, "above 1 for YaRN".into()));
             }
+            // Either a factor on YaRN's own magnitude, or (Hugging Face's `attention_factor`, which
+            // llama.cpp writes and leaves unread) the magnitude itself.
+            let attn_factor = match positive("rope.scaling.yarn_attn_factor", 1e-6..1e6)? {
+                Some(magnitude) => magnitude / yarn_magnitude(f64::from(factor)) as f32,
+                None => positive("rope.scaling.attn_factor", 1e-6..1e6)?.unwrap_or(1.0),
+            };
             RopeScaling::Yarn {
                 factor,
                 orig_ctx: keys.optional_dimension(original, MAX_CONTEXT)?.unwrap_or(context),
                 ext_factor: 1.0,
-                attn_factor: positive("rope.scaling.attn_factor", 1e-6..1e6)?.unwrap_or(1.0),
+                attn_factor,
                 beta_fast: positive("rope.scaling.yarn_beta_fast", 1e-6..1e6)?.unwrap_or(32.0),
                 beta_slow: positive("rope.scaling.yarn_beta_slow", 1e-6..1e6)?.unwrap_or(1.0),
             }

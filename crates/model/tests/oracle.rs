@@ -61,7 +61,7 @@ impl Oracle<'_> {
                 match s.scaling {
                     Scaling::None => {}
                     Scaling::Linear(factor) => angle /= factor as f64,
-                    Scaling::Yarn { factor, original } => {
+                    Scaling::Yarn { factor, original, magnitude: own } => {
                         let turns = |n: f64| {
                             let wavelengths = original as f64 / (n * std::f64::consts::TAU);
                             dims as f64 * wavelengths.ln() / (2.0 * base.ln())
@@ -71,7 +71,10 @@ impl Oracle<'_> {
                         let keep =
                             1.0 - ((i as f64 - low) / (high - low).max(1e-3)).clamp(0.0, 1.0);
                         angle = plain / factor as f64 * (1.0 - keep) + plain * keep;
-                        magnitude = 1.0 + 0.1 * (factor as f64).ln();
+                        magnitude = own as f64;
+                        if own == 0.0 {
+                            magnitude = 1.0 + 0.1 * (factor as f64).ln();
+                        }
                     }
                 }
                 if s.factors {
@@ -282,7 +285,7 @@ fn llama_rope_factors_linear_and_yarn() {
         TIGHT,
         TIGHT,
     );
-    let yarn = Scaling::Yarn { factor: 8.0, original: 64 };
+    let yarn = Scaling::Yarn { factor: 8.0, original: 64, magnitude: 0.0 };
     check(&Spec { scaling: yarn, seed: 7, rope_base: 10_000.0, ..base }, 60, TIGHT, TIGHT);
 }
 
@@ -333,7 +336,7 @@ fn qwen2_biases_and_separate_output() {
     check(&Spec { tied: false, seed: 24, ..odd.clone() }, 60, TIGHT, TIGHT);
     // What no Qwen has, but nothing in the file forbids.
     check(&Spec { biases: true, seed: 25, ..odd }, 40, TIGHT, TIGHT);
-    let yarn = Scaling::Yarn { factor: 4.0, original: 64 };
+    let yarn = Scaling::Yarn { factor: 4.0, original: 64, magnitude: 0.0 };
     check(
         &Spec { scaling: yarn, rope_base: 10_000.0, seed: 26, ..Spec::qwen2() },
         90,
@@ -348,7 +351,7 @@ fn qwen3_normed_queries_and_keys_of_any_length() {
     let short =
         Spec { heads: 6, kv_heads: 3, key_dim: 8, value_dim: 8, vocab: 333, ..Spec::qwen3() };
     check(&Spec { tied: false, seed: 27, ..short }, 60, TIGHT, TIGHT);
-    let yarn = Scaling::Yarn { factor: 4.0, original: 64 };
+    let yarn = Scaling::Yarn { factor: 4.0, original: 64, magnitude: 1.5 };
     check(
         &Spec { scaling: yarn, rope_base: 10_000.0, seed: 28, ..Spec::qwen3() },
         90,

@@ -55,7 +55,12 @@ impl Random {
 pub enum Scaling {
     None,
     Linear(f32),
-    Yarn { factor: f32, original: usize },
+    /// The magnitude is a key of its own if it is not 0.
+    Yarn {
+        factor: f32,
+        original: usize,
+        magnitude: f32,
+    },
 }
 
 /// A model to make up.
@@ -282,10 +287,13 @@ impl Spec {
                 b.str(&key("rope.scaling.type"), "linear");
                 b.f32(&key("rope.scaling.factor"), factor);
             }
-            Scaling::Yarn { factor, original } => {
+            Scaling::Yarn { factor, original, magnitude } => {
                 b.str(&key("rope.scaling.type"), "yarn");
                 b.f32(&key("rope.scaling.factor"), factor);
                 b.u32(&key("rope.scaling.original_context_length"), original as u32);
+                if magnitude != 0.0 {
+                    b.f32(&key("rope.scaling.yarn_attn_factor"), magnitude);
+                }
             }
         }
         if let Some((window, period)) = self.window {
