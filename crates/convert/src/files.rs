@@ -2,28 +2,32 @@
 
 use std::path::PathBuf;
 
-use alight_pages::{Map, give_up, residency};
+use alight_pages::assemble::Record;
+use alight_pages::{Advice, Map};
 
 use crate::ConvertError;
 
-/// Files that are mapped. Those of which nothing was cached are not cached afterwards: headers are read
-/// through the map, and the kernel reads ahead of them.
+/// Files that are mapped. What of them was not cached is not cached afterwards.
 pub(crate) struct Files {
     maps: Vec<Map>,
-    cold: Vec<bool>,
+    records: Vec<Record>,
 }
 
 impl Files {
-    /// Maps all of `paths`.
+    /// Maps all of `paths`. `scattered` says that what is to be looked at through the maps lies far
+    /// apart: the kernel is then asked not to read megabytes around each look.
     ///
     /// # Errors
     /// One of them is not a regular file, or cannot be mapped.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Files, ConvertError> {
-        let mut files = Files { maps: Vec::new(), cold: Vec::new() };
+    pub(crate) fn open(paths: &[PathBuf], scattered: bool) -> Result<Files, ConvertError> {
+        let mut files = Files { maps: Vec::new(), records: Vec::new() };
         for path in paths {
             let map = Map::open(path)?;
-            let found = residency(map.file(), 0..map.len() as u64);
-            files.cold.push(found.is_ok_and(|found| found.is_proven_cold()));
+            files.records.push(Record::of(map.file()));
+            if scattered {
+                // Advice: that it is not taken is no error.
+                let _ = map.advise(0..map.len(), Advice::Random);
+            }
             files.maps.push(map);
         }
         Ok(files)
@@ -45,10 +49,9 @@ impl Files {
 
 impl Drop for Files {
     fn drop(&mut self) {
-        for (map, _) in self.maps.iter().zip(&self.cold).filter(|(_, cold)| **cold) {
+        for (map, record) in self.maps.iter().zip(&self.records) {
             map.give_back(0..map.len());
-            // That it cannot be done costs memory that the system takes when it needs it.
-            let _ = give_up(map.file());
+            record.restore(map.file());
         }
     }
 }

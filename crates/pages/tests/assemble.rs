@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use alight_pages::assemble::{AssembleError, Buffer, Maker, Reader, assemble};
+use alight_pages::assemble::{AssembleError, Buffer, Maker, Reader, Record, assemble};
 use alight_pages::{evict, residency};
 
 fn folder() -> tempfile::TempDir {
@@ -171,4 +171,34 @@ fn what_lies_beyond_the_end_is_an_error() {
     File::options().write(true).open(&from).unwrap().set_len(100).unwrap();
     let error = reader.read(0..len, &mut buffer).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn a_record_takes_out_what_came_in_and_nothing_else() {
+    let folder = folder();
+    let from = folder.path().join("from");
+    let bytes = source(&from, 8000);
+    let file = File::open(&from).unwrap();
+    file.sync_all().unwrap();
+    let len = bytes.len() as u64;
+    match evict(&file) {
+        Ok(left) if left.is_proven_cold() => {}
+        other => return eprintln!("skipped: {other:?}"),
+    }
+    let cached = |range| residency(&file, range).unwrap().cached;
+    let all = Record::of(&file);
+    let half = len / 4 / (1 << 20) * (1 << 20);
+    alight_pages::warm(&file, 0..half).unwrap();
+    // What the kernel reads ahead has come when it has been read itself.
+    std::thread::sleep(std::time::Duration::from_millis(200));
+    let second_half = Record::of(&file);
+    let before = cached(0..len);
+    fs::read(&from).unwrap();
+    assert!(cached(0..len) > before);
+    second_half.restore(&file);
+    let after = cached(0..len);
+    // Some may be taken by others meanwhile.
+    assert!(after <= before && after + 64 >= before, "{after} of {before} pages");
+    all.restore(&file);
+    assert_eq!(cached(0..len), 0);
 }

@@ -33,6 +33,18 @@ pub(crate) struct Found {
     pub(crate) index: Option<PathBuf>,
 }
 
+impl Found {
+    /// Whether all that describes the tensors of a file lies at its beginning.
+    pub(crate) fn headers_first(&self) -> bool {
+        let is_zip = |path: &PathBuf| format_of(path) == Some(Format::TorchZip);
+        match self.kind {
+            Kind::Gguf => true,
+            Kind::HuggingFace => !self.weights.first().is_some_and(is_zip),
+            Kind::Meta | Kind::Legacy => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A folder of Hugging Face's: `config.json`, and weights in safetensors or torch's zip files.

@@ -127,7 +127,8 @@ impl Conversion {
             }
             return Conversion::of_gguf(&found.weights[0], request.recipe);
         }
-        let files = Files::open(&found.weights)?;
+        // Before every tensor (ggml), or every record (torch), is a header.
+        let files = Files::open(&found.weights, !found.headers_first())?;
         let side = SideFiles::new(&found.folder, request.tokenizer);
         let draft = match found.kind {
             Kind::HuggingFace => huggingface::read(&found, &files, &side)?,
@@ -143,7 +144,7 @@ impl Conversion {
     /// # Errors
     /// It is no GGUF file, or a packed one, or not in order.
     pub fn of_gguf(path: &Path, recipe: Option<Recipe>) -> Result<Conversion, ConvertError> {
-        let files = Files::open(&crate::source::paths(path)?)?;
+        let files = Files::open(&crate::source::paths(path)?, false)?;
         gguf::plan(path, files, recipe)
     }
 

@@ -7,6 +7,7 @@
 //! and stay there: they are likely to be used next.
 
 mod reader;
+mod record;
 
 use std::fs::File;
 use std::io;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 pub use reader::{Buffer, Reader};
+pub use record::Record;
 
 use crate::Region;
 use crate::around::{self, Around, BLOCK};

@@ -1,0 +1,40 @@
+//! What of a file was cached before, so that it is as it was afterwards.
+
+use std::fs::File;
+use std::ops::Range;
+
+use crate::copy::sys;
+use crate::residency;
+
+/// Most parts that are remembered; what comes after them is left as it is then.
+const PARTS: usize = 1 << 16;
+
+/// The parts of a file that were not in the page cache when they were looked at: all of it, mostly, or
+/// nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Record {
+    missing: Vec<Range<u64>>,
+}
+
+impl Record {
+    /// Looks at `file`, before anything of it is read: exactly, which takes some milliseconds for each
+    /// gigabyte that is cached in part. Where the kernel does not tell, nothing is recorded.
+    pub fn of(file: &File) -> Record {
+        let look = || {
+            let (teller, len) = (residency::teller(file)?, file.metadata().ok()?.len());
+            residency::not_cached(file, 0..len, teller).ok()
+        };
+        let mut missing = look().unwrap_or_default();
+        missing.truncate(PARTS);
+        Record { missing }
+    }
+
+    /// Takes out of the page cache what was not in it, whoever brought it in. Pages that are mapped
+    /// stay.
+    pub fn restore(&self, file: &File) {
+        for part in &self.missing {
+            // That it cannot be done costs memory that the system takes when it needs it.
+            let _ = sys::give_up(file, part);
+        }
+    }
+}
