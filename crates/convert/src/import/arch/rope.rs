@@ -266,3 +266,29 @@ impl<'c> Set<'c> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_are_those_that_torch_computes_to_the_last_bit() {
+        // Base, length of a head, factor, low, high, original; what torch computes: how many lie
+        // between the ends, and the sum of all bits times their place.
+        for (theta, head, factor, low, high, original, between, sum) in [
+            (500_000.0, 64, 8.0, 1.0, 4.0, 8192, 3, 0x85_3435_431au64),
+            (500_000.0, 128, 8.0, 1.0, 4.0, 8192, 6, 0x20c_e8f2_90a8),
+            (500_000.0, 64, 32.0, 1.0, 4.0, 8192, 3, 0x86_a493_ec3b),
+            (1_000_000.0, 96, 16.0, 1.3, 7.7, 4097, 6, 0x12b_4d65_73a4),
+            (10_000.0, 1024, 3.3, 0.7, 50.0, 2047, 237, 0x80af_ceda_95c4),
+            (500_000.0, 256, 1.7, 1.0, 3.0, 511, 10, 0x80a_2476_7566),
+        ] {
+            let scaling = Scaling::Llama3 { factor, low, high, original };
+            let factors = Rope { theta, local_theta: None, scaling }.factors(head).unwrap();
+            let inside = |f: &&f32| **f != 1.0 && **f != factor as f32;
+            assert_eq!(factors.iter().filter(inside).count(), between);
+            let bits = (1..).zip(&factors).map(|(at, f)| u64::from(f.to_bits()) * at).sum::<u64>();
+            assert_eq!(bits, sum, "{theta} {head} {factor}: {factors:?}");
+        }
+    }
+}

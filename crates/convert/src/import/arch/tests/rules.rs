@@ -98,9 +98,15 @@ fn configurations_may_leave_out_what_goes_without_saying() {
     case.set("num_key_value_heads", Value::Null).set("head_dim", Value::Null);
     assert_eq!(case.network().key("llama.attention.head_count_kv"), Some(&Entry::U32(4)));
 
+    // The default is another, but not that of `null`.
+    let mut case = Case::named("mistral");
+    let error = case.set("num_key_value_heads", Value::Null).error();
+    assert!(error.contains("expected [64, 64] (num_key_value_heads"), "{error}");
+
     // The text part says nothing about its class, and that of the whole counts.
     let mut case = Case::named("gemma3-pictures");
     case.config["text_config"]["architectures"] = Value::Null;
+    case.config["text_config"]["model_type"] = "x".into();
     assert_eq!(case.network().architecture, "gemma3");
 }
 
@@ -120,6 +126,13 @@ fn both_forms_of_rotary_parameters_say_the_same() {
     let local = json!({"rope_type": "default", "rope_theta": 5000});
     case.set("rope_parameters", json!({"full_attention": full, "sliding_attention": local}));
     assert_eq!(f32(&case.network(), "gemma3.rope.freq_base_swa"), Some(5000.0));
+
+    let mut case = Case::named("llama-3.1");
+    case.set("max_position_embeddings", 8192);
+    let said = case.network();
+    let scaling = case.config["rope_scaling"].as_object_mut().unwrap();
+    scaling.remove("original_max_position_embeddings");
+    assert_eq!(case.network(), said, "what the model was made for, if nothing else is said");
 
     let mut case = Case::named("llama-yarn");
     let new = case.network();
@@ -144,8 +157,9 @@ fn what_gguf_cannot_say_is_noted() {
     case.unset("sliding_window").set("max_position_embeddings", 8192);
     assert!(notes(&case).contains("4096 tokens"), "by default");
     let mut case = Case::named("qwen2");
-    assert_eq!(notes(&case), "");
-    case.set("use_sliding_window", true).set("sliding_window", 100);
+    case.set("sliding_window", 100);
+    assert_eq!(notes(&case), "", "switched off");
+    case.set("use_sliding_window", true);
     assert!(notes(&case).contains("qwen2 has none"), "{}", notes(&case));
     assert!(notes(&Case::named("llama-dynamic")).contains("dynamic"));
     assert_eq!(notes(&Case::named("llama-3.1")), "");
@@ -154,6 +168,20 @@ fn what_gguf_cannot_say_is_noted() {
     fs::write(case.folder.join("generation_config.json"), "{").unwrap();
     assert!(notes(&case).contains("generation_config.json"));
     assert_eq!(case.network().key("general.sampling.top_k"), None);
+}
+
+#[test]
+fn soft_caps_are_written_where_there_are_any() {
+    let (attention, output) = ("gemma2.attn_logit_softcapping", "gemma2.final_logit_softcapping");
+    let mut case = Case::named("gemma2");
+    case.unset("attn_logit_softcapping").set("final_logit_softcapping", 25);
+    let network = case.network();
+    assert_eq!((f32(&network, attention), f32(&network, output)), (Some(50.0), Some(25.0)));
+    let mut case = Case::named("gemma3");
+    for (value, cap) in [(json!(null), None), (json!(0.0), None), (json!(30.0), Some(30.0))] {
+        case.set("final_logit_softcapping", value).set("attn_logit_softcapping", 0);
+        assert_eq!(f32(&case.network(), "gemma3.final_logit_softcapping"), cap);
+    }
 }
 
 #[test]
@@ -167,6 +195,9 @@ fn local_layers_are_written_if_readers_would_not_guess_them() {
     assert_eq!(case.network().key(pattern), None);
     case.set("sliding_window_pattern", 3);
     assert_eq!(case.network().key(pattern), Some(&flags("llgllgl")));
+    let mut other = Case::named("gemma3");
+    other.unset("sliding_window_pattern").set("_sliding_window_pattern", 3);
+    assert_eq!(other.network(), case.network(), "as some versions spell it");
     let types = ["full_attention"; 7];
     case.set("layer_types", json!(types));
     assert_eq!(case.network().key(window), None, "a list goes before a period");
