@@ -73,7 +73,7 @@ impl Rope {
                 let mut rest = Vec::new();
                 for (names, gguf) in YARN {
                     for name in names {
-                        if let Some(value) = set.number(name, 0.0..1e6)? {
+                        if let Some(value) = set.number(name, 1e-6..1e6)? {
                             rest.push((gguf, value));
                             break;
                         }
