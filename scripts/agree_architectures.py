@@ -62,6 +62,7 @@ def other(m: Tiny, what: str, **change) -> Tiny:
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+ODD = other(QWEN3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397)
 # A model, and what may not pass for it.
 CASES = [
     (LLAMA, {"halves rotate": dict(arch="qwen2")}),
@@ -72,6 +73,7 @@ CASES = [
     (QWEN2, {"neighbours rotate": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (other(QWEN2, "yarn", scaling=YARN, base=1e4), {"not scaled": dict(scaling=None)}),
     (QWEN3, {"q and k not normed": dict(arch="qwen2")}),
+    (ODD, {"neighbours rotate, not normed": dict(arch="llama")}),
     (GEMMA2, {"window of 13": dict(window=13), "window of 11": dict(window=11), "all layers local": dict(pattern=0),
               "the second layer local": dict(pattern=[False, True, False, True, False]),
               "scores not capped": dict(attn_cap=0.0), "scores capped at 9": dict(attn_cap=9.0),
@@ -89,6 +91,7 @@ SMALLER = [
     (other(LLAMA, "rope_freqs", factors=True), [Q.F16, "q4_0"]),
     (QWEN2, [Q.Q8_0, "q5_1"]),
     (other(QWEN3, "wide", embd=256, ff=256), [Q.BF16, "q4_k_m"]),
+    (ODD, ["q4_0"]),
     (GEMMA2, [Q.Q4_0, "q8_0"]),
     (GEMMA3, ["q6_k"]),
 ]

@@ -12,6 +12,9 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
     let mut all = vec![
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::llama() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q4_0, ..Spec::gemma3() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, biases: true, ..Spec::gemma2() }
+            .write(folder.path())
+            .0,
     ];
     all.extend(common::real_model(common::SMOLLM2));
     all.extend(common::real_model(common::GEMMA3));
