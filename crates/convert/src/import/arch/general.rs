@@ -43,7 +43,7 @@ const SAMPLING: [(&str, &str, As); 12] = [
     ("mirostat_eta", "mirostat_eta", As::Float),
 ];
 
-/// The keys of a model of so many parameters.
+/// The keys of a model of so many parameters, without those that every file has.
 ///
 /// # Errors
 /// None of these files has to be there or right: what is wrong is noted and left out.
@@ -53,7 +53,7 @@ pub(super) fn keys(
     parameters: u64,
     notes: &mut Vec<String>,
 ) -> Result<Vec<(String, Entry)>, ConvertError> {
-    let mut keys = vec![("general.type".into(), Entry::Str("model".into()))];
+    let mut keys = Vec::new();
     match side.json("generation_config.json") {
         Ok(settings) => sampling(&settings.unwrap_or_default(), &mut keys),
         Err(error) => notes.push(format!("left out: {error}")),
