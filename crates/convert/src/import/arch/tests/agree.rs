@@ -10,12 +10,8 @@ use super::{Case, data};
 use crate::import::tensor::{Entry, Rule};
 
 /// Keys of the file, which are written elsewhere.
-const OF_THE_FILE: [&str; 4] = [
-    "general.architecture",
-    "general.type",
-    "general.file_type",
-    "general.quantization_version",
-];
+const OF_THE_FILE: [&str; 4] =
+    ["general.architecture", "general.type", "general.file_type", "general.quantization_version"];
 
 /// An entry as the script writes it.
 fn recorded(entry: &Entry) -> (&'static str, Value) {
