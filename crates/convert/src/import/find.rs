@@ -267,15 +267,23 @@ fn part_number(path: &Path) -> Option<u32> {
 fn parts_of_meta(path: &Path) -> Result<Found, ConvertError> {
     let folder = folder_of(path);
     let part = |number: u32| folder.join(format!("consolidated.{number:02}.pth"));
-    let weights: Vec<PathBuf> = (0..PARTS).map(part).take_while(|path| path.exists()).collect();
+    let weights = without_gap(part, |path| path.exists())?;
+    Ok(Found { kind: Kind::Meta, folder, weights, index: None })
+}
+
+/// The parts of a model from number 0 on.
+fn without_gap(
+    part: impl Fn(u32) -> PathBuf,
+    there: impl Fn(&PathBuf) -> bool,
+) -> Result<Vec<PathBuf>, ConvertError> {
+    let parts: Vec<PathBuf> = (0..PARTS).map(&part).take_while(&there).collect();
     // One that comes after a gap shows that another is missing.
-    let last = (0..PARTS).rev().find(|number| part(*number).exists());
-    match last {
-        Some(last) if last as usize >= weights.len() => {
-            let problem = format!("does not exist, but '{}' does", part(last).display());
-            Err(no(&part(weights.len() as u32), problem))
+    match (0..PARTS).rev().map(&part).find(|path| there(path)) {
+        Some(last) if !parts.contains(&last) => {
+            let problem = format!("does not exist, but '{}' does", last.display());
+            Err(no(&part(parts.len() as u32), problem))
         }
-        _ => Ok(Found { kind: Kind::Meta, folder, weights, index: None }),
+        _ => Ok(parts),
     }
 }
 
@@ -292,6 +300,6 @@ fn legacy(path: &Path) -> Result<Found, ConvertError> {
     let name = file_name(&first);
     let part = |number: u32| first.with_file_name(part_name(&name, number));
     let there = |path: &PathBuf| format_of(path) == Some(Format::LegacyGgml);
-    let weights = (0..PARTS).map(part).take_while(there).collect();
+    let weights = without_gap(part, there)?;
     Ok(Found { kind: Kind::Legacy, folder: folder_of(path), weights, index: None })
 }

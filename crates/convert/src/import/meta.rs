@@ -37,6 +37,7 @@ pub(super) fn read(
     }
     let params = Params::read(side, found, &parts[0])?;
     let model = split::Model { maps: files.maps(), parts: &parts, params: &params };
+    model.check_count()?;
     model.check_names(&order)?;
     let (mut items, mut skipped) = (Vec::new(), Vec::new());
     for name in &order {

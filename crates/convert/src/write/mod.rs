@@ -7,6 +7,8 @@
 mod item;
 mod maker;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 use std::num::NonZero;
 use std::path::Path;

@@ -30,6 +30,27 @@ impl Model<'_> {
         ConvertError::Source { path, problem }
     }
 
+    /// There are as many parts as the first one says, by its share of the queries.
+    pub(super) fn check_count(&self) -> Result<(), ConvertError> {
+        let name = "layers.0.attention.wq.weight";
+        let all = self.params.heads * self.params.head_dim;
+        let found = self.parts.len() as u64;
+        match self.parts[0].get(name).and_then(|tensor| tensor.shape.first()) {
+            Some(rows) if *rows > 0 && all.is_multiple_of(*rows) && all / rows != found => {
+                let expected = all / rows;
+                Err(self.wrong(
+                    0,
+                    format!(
+                        "is one of {expected} parts, of which each has {rows} of the {all} rows of \
+                         \"{name}\", but there are {found} parts"
+                    ),
+                ))
+            }
+            // Anything else is said where the tensors are put together.
+            _ => Ok(()),
+        }
+    }
+
     /// All parts have the tensors of the first, and no others, and all of them are known.
     pub(super) fn check_names(&self, first: &[String]) -> Result<(), ConvertError> {
         for (part, tensors) in self.parts.iter().enumerate() {

@@ -1,0 +1,330 @@
+//! Everything that can be done to a tensor, against the same done the slow way.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use alight_formats::GgmlType;
+use alight_formats::ggml::blocks::{Losses, convert};
+use alight_formats::ggml::{Era, LegacyType};
+use alight_formats::gguf::{self, write::Builder};
+use alight_kernels::quantize::quantize_row;
+use alight_kernels::{Isa, WeightType, dequantize_row};
+use proptest::prelude::*;
+
+use super::item::{Elements, Item, Piece, Source};
+use super::{Files, Plan};
+
+/// A tensor of which the elements, cut up, lie in files.
+#[derive(Clone, Debug)]
+struct Case {
+    from: Elements,
+    to: GgmlType,
+    /// In blocks of 256.
+    column_blocks: u64,
+    rows: u64,
+    /// How many pieces there are of columns and of rows.
+    cuts: (u64, u64),
+    heads: Option<u64>,
+    add: f32,
+    /// Bytes before each piece in its file.
+    junk: u64,
+}
+
+impl Case {
+    fn columns(&self) -> u64 {
+        self.column_blocks * 256 * self.cuts.0
+    }
+
+    fn height(&self) -> u64 {
+        self.rows * self.cuts.1
+    }
+
+    /// The bytes of every row, in the source's type.
+    fn source(&self, seed: u64) -> Vec<Vec<u8>> {
+        let (columns, mut state) = (self.columns() as usize, seed);
+        let mut random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695);
+            ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 3.0
+        };
+        let row = |_| {
+            let values: Vec<f32> = (0..columns).map(|_| random()).collect();
+            let of = |ty: GgmlType| {
+                let mut out = vec![0; ty.row_bytes(columns as u64).unwrap() as usize];
+                let ty = WeightType::from_gguf(ty.id()).unwrap();
+                quantize_row(Isa::best(), ty, &values, &mut out);
+                out
+            };
+            match self.from {
+                Elements::Gguf(GgmlType::F64) => {
+                    values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect()
+                }
+                Elements::Gguf(ty) => of(ty),
+                // Any bits are quants; scales are numbers.
+                Elements::Legacy(era, ty) => {
+                    let (block, bytes) = era.block(ty).unwrap();
+                    let blocks = columns as u64 / block;
+                    let mut out: Vec<u8> =
+                        (0..blocks * bytes).map(|i| (i * 37 + seed) as u8).collect();
+                    assert_eq!((era, ty), (Era::Pairs, LegacyType::Q4_0));
+                    for (block, value) in out.chunks_exact_mut(bytes as usize).zip(&values) {
+                        block[..4].copy_from_slice(&value.to_le_bytes());
+                    }
+                    out
+                }
+            }
+        };
+        (0..self.height()).map(row).collect()
+    }
+
+    /// What should come out, row by row.
+    fn expected(&self, source: &[Vec<u8>]) -> Vec<u8> {
+        let (height, columns) = (self.height(), self.columns() as usize);
+        let mut out = Vec::new();
+        for row in 0..height {
+            let row = match self.heads {
+                None => row,
+                Some(heads) => {
+                    let head = height / heads;
+                    let (number, i) = (row / head, row % head);
+                    number * head + i % 2 * (head / 2) + i / 2
+                }
+            };
+            let bytes = &source[row as usize];
+            if self.add == 0.0 && self.from == Elements::Gguf(self.to) {
+                out.extend(bytes);
+                continue;
+            }
+            let mut values = vec![0.0; columns];
+            let today = match self.from {
+                Elements::Legacy(era, ty) => {
+                    let mut made =
+                        vec![0; ty.current().row_bytes(columns as u64).unwrap() as usize];
+                    convert(era, ty, bytes, &mut made, &mut Losses::default()).unwrap();
+                    made
+                }
+                Elements::Gguf(_) => bytes.clone(),
+            };
+            if self.add == 0.0 && self.from.current() == self.to {
+                out.extend(today);
+                continue;
+            }
+            match WeightType::from_gguf(self.from.current().id()) {
+                Some(ty) => dequantize_row(ty, &today, &mut values),
+                None => {
+                    for (value, bytes) in values.iter_mut().zip(today.as_chunks().0) {
+                        *value = f64::from_le_bytes(*bytes) as f32;
+                    }
+                }
+            }
+            // To add zero would turn −0 into +0.
+            if self.add != 0.0 {
+                values.iter_mut().for_each(|value| *value += self.add);
+            }
+            let mut made = vec![0; self.to.row_bytes(columns as u64).unwrap() as usize];
+            let to = WeightType::from_gguf(self.to.id()).unwrap();
+            quantize_row(Isa::best(), to, &values, &mut made);
+            out.extend(made);
+        }
+        out
+    }
+
+    /// Cuts the rows into pieces, one behind the other in the bytes of two files.
+    fn pieces(&self, source: &[Vec<u8>], files: &mut [Vec<u8>; 2]) -> Vec<Piece> {
+        let (columns, mut pieces) = (self.column_blocks * 256, Vec::new());
+        for across in 0..self.cuts.0 {
+            for down in 0..self.cuts.1 {
+                let number = ((across + down) % 2) as usize;
+                let file = &mut files[number];
+                file.resize(file.len() + self.junk as usize, 0x5a);
+                let (first_row, first_column) = (down * self.rows, across * columns);
+                let offset = file.len() as u64;
+                for row in &source[first_row as usize..][..self.rows as usize] {
+                    let at = self.from.bytes(first_column).unwrap() as usize;
+                    let len = self.from.bytes(columns).unwrap() as usize;
+                    file.extend(&row[at..at + len]);
+                }
+                let rows = self.rows;
+                pieces.push(Piece { file: number, offset, rows, columns, first_row, first_column });
+            }
+        }
+        pieces
+    }
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let gguf = |ty| Just(Elements::Gguf(ty));
+    let from = prop_oneof![
+        gguf(GgmlType::F32),
+        gguf(GgmlType::F16),
+        gguf(GgmlType::BF16),
+        gguf(GgmlType::F64),
+        gguf(GgmlType::Q8_0),
+        gguf(GgmlType::Q6_K),
+        Just(Elements::Legacy(Era::Pairs, LegacyType::Q4_0)),
+    ];
+    let to = prop_oneof![
+        Just(None),
+        Just(Some(GgmlType::F32)),
+        Just(Some(GgmlType::F16)),
+        Just(Some(GgmlType::BF16)),
+        Just(Some(GgmlType::Q4_0)),
+        Just(Some(GgmlType::Q8_0)),
+        Just(Some(GgmlType::Q4_K)),
+    ];
+    let numbers = (1_u64..4, 1_u64..140, 1_u64..4, 1_u64..4, 0_u64..3, any::<bool>(), 0_u64..70);
+    (from, to, numbers).prop_map(|(from, to, numbers)| {
+        let (column_blocks, rows, across, down, heads, add, junk) = numbers;
+        let (heads, rows) = match heads {
+            0 => (None, rows),
+            // An even number of rows in each head.
+            n => (Some(n), rows.next_multiple_of(2 * n)),
+        };
+        // What a type of 64 bits becomes has to be said.
+        let same = match from.current() {
+            GgmlType::F64 => GgmlType::F32,
+            same => same,
+        };
+        let add = if add && !same.is_quantised() { 1.0 } else { 0.0 };
+        let (cuts, to) = ((across, down), to.unwrap_or(same));
+        Case { from, to, column_blocks, rows, cuts, heads, add, junk }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_tensors_come_out_as_the_slow_way_makes_them(
+        cases in prop::collection::vec(case(), 1..5),
+        seed in any::<u32>(),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let mut contents = [b"one".to_vec(), b"two".to_vec()];
+        let (mut items, mut expected) = (Vec::new(), Vec::new());
+        for (number, case) in cases.iter().enumerate() {
+            let source = case.source(seed.into());
+            expected.push(case.expected(&source));
+            items.push(Item {
+                name: format!("t{number}"),
+                ne: vec![case.columns(), case.height()],
+                from: case.from,
+                to: case.to,
+                source: Source::Pieces(case.pieces(&source, &mut contents)),
+                heads: case.heads,
+                add: case.add,
+            });
+        }
+        let paths: Vec<PathBuf> = ["a", "b"].map(|name| folder.path().join(name)).into();
+        for (path, bytes) in paths.iter().zip(&contents) {
+            std::fs::write(path, bytes).unwrap();
+        }
+        let files = Files::open(&paths, false).unwrap();
+        let mut builder = Builder::with_alignment(4096);
+        builder.str("general.architecture", "none");
+        let plan = Plan::new(&paths[0], builder, items, 4096).unwrap();
+        let dest = folder.path().join("made");
+        // With many threads pieces of the file are small: most tensors lie in several.
+        plan.write(&files, &dest, 48, &mut |_| ControlFlow::Continue(())).unwrap();
+        let made = std::fs::read(&dest).unwrap();
+        prop_assert_eq!(made.len() as u64, plan.len);
+        let parsed = gguf::parse(&made).unwrap();
+        for (number, expected) in expected.iter().enumerate() {
+            let tensor = parsed.tensor(&format!("t{number}")).unwrap();
+            prop_assert_eq!(tensor.offset % 4096, 0);
+            let found = &made[tensor.offset as usize..][..tensor.nbytes as usize];
+            prop_assert!(found == expected, "tensor {number}: {:?}", cases[number]);
+        }
+        let data: u64 = parsed.tensors.iter().map(|tensor| tensor.nbytes).sum();
+        let gaps = made.iter().filter(|byte| **byte != 0).count() as u64;
+        prop_assert!(gaps <= parsed.header_len + data, "what is between tensors is zero");
+    }
+}
+
+/// A vector, and what is not whole.
+#[test]
+fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
+    std::fs::write(&path, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    let files = Files::open(std::slice::from_ref(&path), true).unwrap();
+    let piece = Piece { file: 0, offset: 0, rows: 1, columns: 12, first_row: 0, first_column: 0 };
+    let from = Elements::Gguf(GgmlType::F32);
+    let item = |pieces: Vec<Piece>, heads| Item {
+        name: "q.bias".into(),
+        ne: vec![12],
+        from,
+        to: GgmlType::F32,
+        source: Source::Pieces(pieces),
+        heads,
+        add: 0.0,
+    };
+    let plan = |item| Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096);
+    let dest = folder.path().join("made");
+    let made = plan(item(vec![piece], Some(2))).unwrap();
+    made.write(&files, &dest, 2, &mut |_| ControlFlow::Continue(())).unwrap();
+    let bytes = std::fs::read(&dest).unwrap();
+    let found: Vec<f32> =
+        bytes[4096..][..48].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+    assert_eq!(found, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0, 6.0, 9.0, 7.0, 10.0, 8.0, 11.0]);
+
+    let short = Piece { columns: 11, ..piece };
+    let far = Piece { first_column: 1, ..piece };
+    for (pieces, heads) in [
+        (vec![], None),
+        (vec![short], None),
+        (vec![far], None),
+        (vec![piece, piece], None),
+        (vec![Piece { offset: u64::MAX - 3, ..piece }], None),
+        (vec![piece], Some(0)),
+        (vec![piece], Some(4)),
+        (vec![piece], Some(5)),
+    ] {
+        let error = plan(item(pieces, heads)).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|text| text.contains("q.bias")));
+    }
+    let missing = Piece { offset: 4, ..piece };
+    let made = plan(item(vec![missing], None)).unwrap();
+    let error = made.write(&files, &dest, 2, &mut |_| ControlFlow::Continue(()));
+    assert!(error.unwrap_err().to_string().contains("byte 4"));
+    assert_eq!(std::fs::read(&dest).unwrap(), bytes, "the old file is there");
+}
+
+#[test]
+fn a_weight_that_is_none_or_too_large_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let dest = folder.path().join("made");
+    for (weight, to, part) in [
+        (f32::NAN, GgmlType::Q8_0, "not a number"),
+        (f32::INFINITY, GgmlType::BF16, "infinite"),
+        (70_000.0, GgmlType::F16, "70000"),
+    ] {
+        let mut values = [1.0_f32; 64];
+        values[40] = weight;
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        std::fs::write(&path, bytes).unwrap();
+        let files = Files::open(std::slice::from_ref(&path), false).unwrap();
+        let item = Item {
+            name: "blk.0.x.weight".into(),
+            ne: vec![32, 2],
+            from: Elements::Gguf(GgmlType::F32),
+            to,
+            source: Source::Pieces(vec![Piece {
+                file: 0,
+                offset: 0,
+                rows: 2,
+                columns: 32,
+                first_row: 0,
+                first_column: 0,
+            }]),
+            heads: None,
+            add: 0.0,
+        };
+        let plan = Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096).unwrap();
+        let error = plan.write(&files, &dest, 1, &mut |_| ControlFlow::Continue(()));
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains(part) && text.contains("blk.0.x.weight"), "{text}");
+        assert!(!dest.exists());
+    }
+}
