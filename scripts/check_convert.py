@@ -89,13 +89,11 @@ class Checks:
         for file in (path, same):
             try:
                 llama = agree_greedy.Llama(file)
-            except Exception as error:
-                told.append([f"{file.name}: {error}"])
-                continue
-            told.append([llama.complete(prompt, count)["__verbose"]["tokens"] for prompt in prompts])
-            llama.close()
-        loads = all(isinstance(t, list) for t in told[0])
-        self.say(f"{what}: answers in llama.cpp", [] if loads and told[0] == told[1] else [f"{told[0]} and of the reference {told[1]}"])
+                told.append([llama.complete(prompt, count)["__verbose"]["tokens"] for prompt in prompts])
+                llama.close()
+            except (Exception, SystemExit) as error:
+                told.append(f"{file.name}: {error}")
+        self.say(f"{what}: answers in llama.cpp", [] if isinstance(told[0], list) and told[0] == told[1] else [f"{told[0]} and of the reference {told[1]}"])
         same.unlink()
 
     # --- sources ---

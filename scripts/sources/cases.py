@@ -55,14 +55,20 @@ def of_legacy(get, folder, kind, magic="ggjt", version=3, tokenizer=False, optio
     options = list(options)
     if tokenizer:
         (folder / "other").mkdir()
-        (folder / "other/tokenizer.model").write_bytes(spm.model(m.vocab))
-        options += ["--tokenizer", folder / "other/tokenizer.model"]
+        if m.vocab.kind == "spm":
+            (folder / "other/tokenizer.model").write_bytes(spm.model(m.vocab))
+        else:
+            hf.tokenizer_files(folder / "other", m)
+        options += ["--tokenizer", folder / "other" / ("tokenizer.model" if m.vocab.kind == "spm" else "tokenizer.json")]
         more_keys, more_may = expect.vocabulary(m.vocab, config=False)
         keys, may = keys | more_keys, may | more_may
+        if m.vocab.chat_template:  # in the file beside that one
+            may["tokenizer.chat_template"] = ("STRING", m.vocab.chat_template)
     else:
         scores = None if magic == "ggml" else m.vocab.scores or more.get("scores")
         keys |= expect.legacy_vocabulary(legacy.vocabulary(m.vocab), scores)
-        may |= expect.vocabulary(m.vocab)[1] if m.vocab.kind == "spm" else {}
+        # Whatever the tokens are, they are read as LLaMA's.
+        may |= expect.vocabulary(small().vocab)[1]
     return Made(source, expect.Expected({n: tensors[n] for n in m.untied().tensors}, keys, may), options)
 
 
@@ -131,6 +137,9 @@ def full(path, name: str) -> list[Case]:
                                               ("ggjt", 2, "Q8_0", (1, 2)), ("ggjt", 3, "Q4_1", (1, 2)), ("ggjt", 3, "Q8_0", (1, 2))):
             for parts in numbers:
                 out.append(Case(f"{name}, {magic}{version or ''}, {kind}, {parts} parts", f"{magic}{version}-{kind}",
-                                partial(of_legacy, get, kind=kind, magic=magic, version=version, parts=parts, scores=scores),
-                                parts == max(numbers) and magic == "ggjt" and version in (1, 3)))
+                                partial(of_legacy, get, kind=kind, magic=magic, version=version, parts=parts, scores=scores)))
+        # With its own tokenizer it can be asked: these files cannot say how a byte-level one works.
+        for magic, version, kind, parts in (("ggml", 0, "F16", 8), ("ggjt", 1, "Q4_0", 2), ("ggjt", 3, "Q8_0", 2)):
+            out.append(Case(f"{name}, {magic}{version or ''}, {kind}, {parts} parts, with tokenizer.json", f"{magic}{version}-{kind}-tokenizer",
+                            partial(of_legacy, get, kind=kind, magic=magic, version=version, parts=parts, scores=scores, tokenizer=True), True))
     return out
