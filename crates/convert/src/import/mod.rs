@@ -161,7 +161,10 @@ impl Conversion {
         let items: Vec<Item> = order.into_iter().map(|i| draft.items[i].clone()).collect();
         let mut out = Builder::new();
         out.str("general.architecture", &draft.architecture);
-        out.str("general.type", "model");
+        // Architectures of Hugging Face say it among their own.
+        if draft.keys.iter().all(|(key, _)| key != "general.type") {
+            out.str("general.type", "model");
+        }
         for (key, value) in &draft.keys {
             value.write(key, &mut out);
         }

@@ -1,8 +1,30 @@
-//! The files of a tokenizer, into the keys of GGUF.
+//! The files of a tokenizer, into the keys of GGUF: which tokens there are, which of them mean
+//! something, and how a chat is written.
+//!
+//! The names of keys, their order and what goes where are llama.cpp's (`conversion/base.py`, and
+//! `SpecialVocab` of its package `gguf`), so that a file converted here is the one converted there.
+//! Where the result would be worse for it this is said beside the code.
+//!
+//! - `base`: the tokens themselves, of `tokenizer.model` or `tokenizer.json`;
+//! - `added`: what other files add to them;
+//! - `special`: ids and flags;
+//! - `template`: chat templates.
+
+mod added;
+mod base;
+mod config;
+mod special;
+mod template;
+#[cfg(test)]
+mod tests;
+
+use alight_formats::tokenizer::{Model, TokenType};
 
 use super::side::SideFiles;
 use super::tensor::Entry;
 use crate::ConvertError;
+use base::Base;
+use config::Config;
 
 /// What the files of a tokenizer come to.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,9 +40,81 @@ pub(crate) struct Tokens {
 /// # Errors
 /// Its files are not in order, or do not fit each other or the embedding.
 pub(crate) fn read(
-    _side: &SideFiles,
-    _architecture: &str,
-    _vocab: u64,
+    side: &SideFiles,
+    architecture: &str,
+    vocab: u64,
 ) -> Result<Option<Tokens>, ConvertError> {
-    Ok(None)
+    let files = base::find(side, architecture)?;
+    let Some(mut base) = Base::read(&files, vocab)? else { return Ok(None) };
+    let config = Config::read(side)?;
+    let json = files.json()?;
+    added::add(&mut base, side, &config)?;
+    let mut notes = std::mem::take(&mut base.notes);
+    let special = special::find(&base, &config, json.as_ref(), side, &mut notes)?;
+    base.check_texts()?;
+
+    let mut keys = Vec::new();
+    let mut put = |key: &str, entry| keys.push((key.to_owned(), entry));
+    let gemma = architecture.starts_with("gemma");
+    let prefix = prefix(&base, &config, architecture);
+    let put_prefix = |put: &mut dyn FnMut(&str, Entry)| {
+        if let Some(prefix) = prefix {
+            put("tokenizer.ggml.add_space_prefix", Entry::Bool(prefix));
+        }
+    };
+    // llama.cpp writes it first or last.
+    if !gemma {
+        put_prefix(&mut put);
+    }
+    put("tokenizer.ggml.model", Entry::Str(base.model.name().into()));
+    put("tokenizer.ggml.pre", Entry::Str(base.pre.into()));
+    let types = base.slots.iter().map(|slot| slot.ty as i32).collect();
+    let scores = base.slots.iter().map(|slot| slot.score).collect();
+    let model = base.model;
+    let texts = base.slots.into_iter().map(|slot| slot.text).collect();
+    put("tokenizer.ggml.tokens", Entry::Strs(texts));
+    if model != Model::ByteLevel {
+        put("tokenizer.ggml.scores", Entry::F32s(scores));
+    }
+    put("tokenizer.ggml.token_type", Entry::I32s(types));
+    if model == Model::ByteLevel {
+        put("tokenizer.ggml.merges", Entry::Strs(base.merges));
+    }
+    if model == Model::Unigram {
+        notes.push(
+            "the tokenizer is of the kind \"unigram\", which Alight does not run (GGUF calls it t5)"
+                .into(),
+        );
+    }
+    for (name, id) in &special.ids {
+        put(&format!("tokenizer.ggml.{name}_token_id"), Entry::U32(*id));
+    }
+    for (name, add) in &special.add {
+        put(&format!("tokenizer.ggml.add_{name}_token"), Entry::Bool(*add));
+    }
+    for (key, entry) in template::read(side, &config, &mut notes)? {
+        put(&key, entry);
+    }
+    if gemma {
+        put_prefix(&mut put);
+    }
+    Ok(Some(Tokens { keys, notes }))
+}
+
+/// `tokenizer.ggml.add_space_prefix`, if it is to be written. llama.cpp writes it for llama where the
+/// configuration has it, and for Gemma always; what a file of SentencePiece says of itself is written
+/// too where it is not what readers take for granted.
+fn prefix(base: &Base, config: &Config, architecture: &str) -> Option<bool> {
+    let given = config.flag("add_prefix_space").filter(|_| architecture == "llama");
+    let own = base.model != Model::ByteLevel
+        && (!base.add_space_prefix || architecture.starts_with("gemma"));
+    given.or(own.then_some(base.add_space_prefix))
+}
+
+/// A token of the new file.
+#[derive(Clone, Debug, PartialEq)]
+struct Slot {
+    text: String,
+    score: f32,
+    ty: TokenType,
 }

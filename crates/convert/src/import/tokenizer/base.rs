@@ -1,0 +1,195 @@
+//! The tokens themselves: which file they are from, and one for each row of the embedding.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use alight_formats::tokenizer::{
+    self, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, json, sentencepiece,
+    tiktoken,
+};
+
+use super::super::side::{self, SideFiles};
+use super::Slot;
+use crate::ConvertError;
+
+/// Longest file of a tokenizer, in bytes; the longest that is known has 40 MB.
+const MAX_FILE: u64 = 256 << 20;
+/// Most rows of an embedding; the most that is known is 262 208.
+const MAX_ROWS: u64 = 1 << 22;
+
+const MODEL: &str = "tokenizer.model";
+const JSON: &str = "tokenizer.json";
+
+/// One file.
+struct Found {
+    path: PathBuf,
+    bytes: Vec<u8>,
+    kind: Kind,
+}
+
+/// The files that have tokens.
+pub(super) struct Files {
+    /// The one that they are taken from.
+    first: Option<Found>,
+    /// `tokenizer.json`, if it is another.
+    json: Option<Found>,
+}
+
+fn wrong(path: &Path, error: &TokenizerError) -> ConvertError {
+    ConvertError::Side { path: path.into(), problem: error.to_string() }
+}
+
+fn open(path: PathBuf) -> Result<Option<Found>, ConvertError> {
+    let Some(bytes) = side::read(&path, MAX_FILE)? else { return Ok(None) };
+    match tokenizer::recognise(&bytes) {
+        Some(kind) => Ok(Some(Found { path, bytes, kind })),
+        None => Err(wrong(&path, &TokenizerError::NotRecognised)),
+    }
+}
+
+/// Looks for the files. What a person gave is taken alone; else `tokenizer.model` goes first where it
+/// is SentencePiece's, which has the scores, and `tokenizer.json` for Qwen's models and Llama 3, which
+/// never had them.
+pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, ConvertError> {
+    if let Some(path) = side.tokenizer_file() {
+        let Some(found) = open(path.into())? else {
+            let problem = "there is no such file, which was given for the tokenizer".into();
+            return Err(ConvertError::Side { path: path.into(), problem });
+        };
+        return Ok(Files { first: Some(found), json: None });
+    }
+    let (model, json) = (open(side.path(MODEL))?, open(side.path(JSON))?);
+    let model_first = match &model {
+        Some(found) => found.kind == Kind::SentencePiece && !architecture.starts_with("qwen"),
+        None => false,
+    };
+    Ok(match (model, json) {
+        (model, json) if model_first => Files { first: model, json },
+        (model, None) => Files { first: model, json: None },
+        (_, json) => Files { first: json, json: None },
+    })
+}
+
+impl Files {
+    /// `tokenizer.json`, whether or not it is the one that tokens are from.
+    pub fn json(&self) -> Result<Option<json::File<'_>>, ConvertError> {
+        let found = [&self.first, &self.json].into_iter().flatten();
+        let Some(found) = found.into_iter().find(|found| found.kind == Kind::Json) else {
+            return Ok(None);
+        };
+        json::parse(&found.bytes).map(Some).map_err(|error| wrong(&found.path, &error))
+    }
+}
+
+/// What a file comes to.
+pub(super) struct Base {
+    /// The file.
+    pub path: PathBuf,
+    /// Whether it is SentencePiece's own, and not what became of it.
+    pub sentencepiece: bool,
+    pub model: Model,
+    pub pre: &'static str,
+    /// One for each row of the embedding.
+    pub slots: Vec<Slot>,
+    pub merges: Vec<String>,
+    pub special: Special,
+    pub add_bos: Option<bool>,
+    pub add_eos: Option<bool>,
+    pub add_space_prefix: bool,
+    pub notes: Vec<String>,
+}
+
+impl Base {
+    /// The tokens of a folder, for an embedding of `rows`; `None` if there is no file of any.
+    pub fn read(files: &Files, rows: u64) -> Result<Option<Base>, ConvertError> {
+        let Some(found) = &files.first else { return Ok(None) };
+        let vocabulary = match found.kind {
+            Kind::SentencePiece => sentencepiece::parse(&found.bytes).map(|file| file.vocabulary()),
+            Kind::Json => json::parse(&found.bytes).and_then(|file| file.vocabulary()),
+            Kind::Tiktoken => tiktoken::parse(&found.bytes).and_then(|file| file.llama3()),
+        };
+        let vocabulary = vocabulary.map_err(|error| wrong(&found.path, &error))?;
+        let sentencepiece = found.kind == Kind::SentencePiece;
+        Base::of(&found.path, sentencepiece, vocabulary, rows).map(Some)
+    }
+
+    fn of(
+        path: &Path,
+        sentencepiece: bool,
+        vocabulary: Vocabulary<'_>,
+        rows: u64,
+    ) -> Result<Base, ConvertError> {
+        let side = |problem| Err(ConvertError::Side { path: path.into(), problem });
+        if rows > MAX_ROWS {
+            return side(format!("the embedding has {rows} rows, expected at most {MAX_ROWS}"));
+        }
+        let mut slots: Vec<Slot> = (0..rows).map(padding).collect();
+        let mut notes = vocabulary.notes;
+        let mut left_out = Vec::new();
+        let tokens = vocabulary.tokens.len();
+        for token in vocabulary.tokens {
+            let text = token.text.into_owned();
+            match slots.get_mut(token.id as usize) {
+                Some(slot) => *slot = Slot { text, score: token.score, ty: token.ty },
+                // Gemma 3 has a token for images that its text models have no row for.
+                None if matches!(token.ty, TokenType::Control | TokenType::UserDefined) => {
+                    left_out.push(text);
+                }
+                None => {
+                    return side(format!(
+                        "token {} has no row in the embedding, which has {rows}; the file has \
+                         {tokens} tokens and belongs to another model",
+                        token.id
+                    ));
+                }
+            }
+        }
+        if let Some(first) = left_out.first() {
+            notes.push(format!(
+                "{} special tokens have no row in the embedding and are left out, the first of them \
+                 {first:?}",
+                left_out.len()
+            ));
+        }
+        Ok(Base {
+            path: path.into(),
+            sentencepiece,
+            model: vocabulary.model,
+            pre: vocabulary.pre,
+            slots,
+            merges: vocabulary.merges.into_iter().map(|merge| merge.into_owned()).collect(),
+            special: vocabulary.special,
+            add_bos: vocabulary.add_bos,
+            add_eos: vocabulary.add_eos,
+            add_space_prefix: vocabulary.add_space_prefix,
+            notes,
+        })
+    }
+
+    /// The id of exactly this text.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        // Less than 2^32 rows.
+        self.slots.iter().position(|slot| slot.text == text).map(|id| id as u32)
+    }
+
+    /// What no tokenizer could tell apart is an error.
+    pub fn check_texts(&self) -> Result<(), ConvertError> {
+        let mut ids = HashMap::with_capacity(self.slots.len());
+        for (id, slot) in self.slots.iter().enumerate() {
+            if let Some(first) = ids.insert(slot.text.as_str(), id) {
+                let (first, second) = (first as u64, id as u64);
+                let text = slot.text.as_str().into();
+                return Err(wrong(
+                    &self.path,
+                    &TokenizerError::DuplicateToken { first, second, text },
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What stands in a row that no token is for, as in llama.cpp's converter.
+fn padding(id: u64) -> Slot {
+    Slot { text: format!("[PAD{id}]"), score: -10_000.0, ty: TokenType::Unused }
+}

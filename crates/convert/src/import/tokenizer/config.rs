@@ -1,0 +1,52 @@
+//! The settings beside the tokens: `tokenizer_config.json`, and `special_tokens_map.json` for what the
+//! former does not say.
+
+use serde_json::{Map, Value};
+
+use super::super::side::SideFiles;
+use crate::ConvertError;
+
+pub(super) const CONFIG: &str = "tokenizer_config.json";
+const MAP: &str = "special_tokens_map.json";
+
+/// Both files; empty where there are none.
+pub(super) struct Config {
+    pub config: Map<String, Value>,
+    map: Map<String, Value>,
+}
+
+impl Config {
+    pub fn read(side: &SideFiles) -> Result<Config, ConvertError> {
+        Ok(Config {
+            config: side.json(CONFIG)?.unwrap_or_default(),
+            map: side.json(MAP)?.unwrap_or_default(),
+        })
+    }
+
+    /// The spelling of the token that is called so: `"bos_token": "<s>"`, or an object with
+    /// `content`.
+    pub fn token(&self, name: &str) -> Option<&str> {
+        // What is null in the one is none, whatever the other says.
+        let value = self.config.get(name).or_else(|| self.map.get(name))?;
+        spelling(value)
+    }
+
+    /// A setting that is on or off.
+    pub fn flag(&self, name: &str) -> Option<bool> {
+        self.config.get(name)?.as_bool()
+    }
+
+    /// Spellings of all tokens that are called special by name.
+    pub fn special(&self) -> impl Iterator<Item = &str> {
+        let names = ["bos", "eos", "unk", "sep", "pad", "cls", "mask"];
+        let named = names.into_iter().filter_map(|name| self.token(&format!("{name}_token")));
+        let more = "additional_special_tokens";
+        let more = self.config.get(more).or_else(|| self.map.get(more)).and_then(Value::as_array);
+        named.chain(more.into_iter().flatten().filter_map(spelling))
+    }
+}
+
+fn spelling(value: &Value) -> Option<&str> {
+    let text = value.as_str().or_else(|| value.get("content")?.as_str());
+    text.filter(|text| !text.is_empty())
+}

@@ -1,0 +1,276 @@
+//! Ids of tokens that mean something, and whether they go around a text. The order in which the files
+//! are asked is that of `SpecialVocab` in llama.cpp's package `gguf`: what `tokenizer_config.json`
+//! calls them, then the ids in `config.json`. What the tokens' own file says goes last.
+
+use alight_formats::tokenizer::json;
+use serde_json::{Map, Value};
+
+use super::super::side::SideFiles;
+use super::base::Base;
+use super::config::Config;
+use crate::ConvertError;
+
+/// What Hugging Face calls them, and GGUF (`seperator` is spelled so there).
+const NAMES: [(&str, &str); 8] = [
+    ("bos", "bos"),
+    ("eos", "eos"),
+    ("unk", "unknown"),
+    ("sep", "seperator"),
+    ("pad", "padding"),
+    ("mask", "mask"),
+    ("eot", "eot"),
+    ("eom", "eom"),
+];
+
+/// In the order in which they are written.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Special {
+    /// Name in GGUF, id.
+    pub ids: Vec<(&'static str, u32)>,
+    /// Name, whether it is added.
+    pub add: Vec<(&'static str, bool)>,
+}
+
+impl Special {
+    fn has(&self, name: &str) -> bool {
+        self.ids.iter().any(|(known, _)| *known == name)
+    }
+
+    /// Sets an id that is not set yet.
+    fn id(&mut self, name: &'static str, id: u32) {
+        if !self.has(name) {
+            self.ids.push((name, id));
+        }
+    }
+
+    fn add(&mut self, name: &'static str, add: bool) {
+        match self.add.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, known)) => *known = add,
+            None => self.add.push((name, add)),
+        }
+    }
+}
+
+/// Spellings of the special tokens, after what the template says of them.
+#[derive(Default)]
+struct Spellings {
+    bos: Option<String>,
+    eos: Option<String>,
+    sep: Option<String>,
+    cls: Option<String>,
+    /// What was the end of text before the template ended in another token.
+    eot: Option<String>,
+}
+
+/// Asks the files.
+pub(super) fn find(
+    base: &Base,
+    config: &Config,
+    json: Option<&json::File<'_>>,
+    side: &SideFiles,
+    notes: &mut Vec<String>,
+) -> Result<Special, ConvertError> {
+    let mut special = Special::default();
+    let owned = |name: &str| config.token(name).map(str::to_owned);
+    let mut spellings = Spellings {
+        bos: owned("bos_token").or_else(|| owned("cls_token")),
+        eos: owned("eos_token").or_else(|| owned("sep_token")),
+        sep: owned("sep_token"),
+        cls: owned("cls_token"),
+        eot: None,
+    };
+    let mut fixed = false;
+    if let Some(json) = json {
+        fixed = processors(json, &mut spellings, &mut special, notes);
+    }
+    for (name, gguf) in NAMES {
+        if matches!(name, "eom") || (name == "eot" && spellings.eot.is_none()) {
+            continue;
+        }
+        let flag = config.flag(&format!("add_{name}_token"));
+        if let Some(add) = flag.filter(|_| matches!(name, "bos" | "eos" | "sep")) {
+            // A byte-level post-processor adds nothing, but the classes of some tokenizers do (Llama's,
+            // also for DeepSeek), by this setting. llama.cpp goes by the post-processor.
+            if !fixed || !special.add.iter().any(|(known, _)| *known == name) {
+                special.add(name, add);
+            }
+        }
+        let text = match name {
+            "bos" => spellings.bos.clone(),
+            "eos" => spellings.eos.clone(),
+            "sep" => spellings.sep.clone(),
+            "eot" => spellings.eot.clone(),
+            _ => owned(&format!("{name}_token")),
+        };
+        if let Some(id) = text.and_then(|text| token(base, json, &text)) {
+            special.id(gguf, id);
+        }
+    }
+    let model = side.json("config.json")?.unwrap_or_default();
+    for (name, gguf) in NAMES {
+        for id in ids(&model, &format!("{name}_token_id")).into_iter().take(1) {
+            match in_range(base, id) {
+                Some(id) => special.id(gguf, id),
+                None => notes.push(format!(
+                    "config.json: {name}_token_id is {id}, which is no token; it is left out"
+                )),
+            }
+        }
+    }
+    let own = base.special;
+    let own = [
+        ("bos", own.bos),
+        ("eos", own.eos),
+        ("unknown", own.unknown),
+        ("padding", own.padding),
+        ("eot", own.eot),
+        ("eom", own.eom),
+    ];
+    for (name, id) in own {
+        if let Some(id) = id.and_then(|id| in_range(base, id.into())) {
+            special.id(name, id);
+        }
+    }
+    more_ends(base, &model, side, &mut special);
+    for (name, add) in [("bos", base.add_bos), ("eos", base.add_eos)] {
+        if let Some(add) = add.filter(|_| !special.add.iter().any(|(known, _)| *known == name)) {
+            special.add(name, add);
+        }
+    }
+    Ok(special)
+}
+
+/// The id of a spelling: an added token of `tokenizer.json`, or any token.
+fn token(base: &Base, json: Option<&json::File<'_>>, text: &str) -> Option<u32> {
+    let added = json.and_then(|json| {
+        let found = json.added_tokens.iter().find(|added| added.content.as_str() == text)?;
+        in_range(base, found.id.into())
+    });
+    added.or_else(|| base.id(text))
+}
+
+fn in_range(base: &Base, id: i64) -> Option<u32> {
+    u32::try_from(id).ok().filter(|id| (*id as usize) < base.slots.len())
+}
+
+/// The id or ids under a key, also of the part of a larger model that is about text.
+fn ids(config: &Map<String, Value>, key: &str) -> Vec<i64> {
+    let inner = || config.get("text_config")?.get(key);
+    match config.get(key).filter(|value| !value.is_null()).or_else(inner) {
+        Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_i64).collect(),
+        Some(id) => id.as_i64().into_iter().collect(),
+        None => Vec::new(),
+    }
+}
+
+/// A model may name several tokens that end an answer, where GGUF has end of text, of turn and of
+/// message. llama.cpp knows the others by their spelling only.
+fn more_ends(base: &Base, model: &Map<String, Value>, side: &SideFiles, special: &mut Special) {
+    // What is wrong in it is said where the settings of sampling are read.
+    let settings = side.json("generation_config.json").ok().flatten().unwrap_or_default();
+    let listed = ids(&settings, "eos_token_id");
+    for id in listed.into_iter().chain(ids(model, "eos_token_id")) {
+        let Some(id) = in_range(base, id) else { continue };
+        if !special.has("eos") {
+            special.id("eos", id);
+        } else if base.slots[id as usize].text == "<|eom_id|>" {
+            special.id("eom", id);
+        } else if !special.ids.contains(&("eos", id)) {
+            special.id("eot", id);
+        }
+    }
+}
+
+/// What the post-processor puts around a text; whether that is certain, and goes before the flags of
+/// the configuration.
+fn processors(
+    json: &json::File<'_>,
+    spellings: &mut Spellings,
+    special: &mut Special,
+    notes: &mut Vec<String>,
+) -> bool {
+    let mut fixed = false;
+    for step in json.post_processor.as_ref().map(json::Component::steps).unwrap_or_default() {
+        match step.kind.as_str() {
+            "ByteLevel" => {
+                for name in ["bos", "eos"] {
+                    if !special.add.iter().any(|(known, _)| *known == name) {
+                        special.add(name, false);
+                    }
+                }
+            }
+            "RobertaProcessing" => {
+                fixed = true;
+                for name in ["bos", "eos", "sep"] {
+                    special.add(name, true);
+                }
+            }
+            "TemplateProcessing" => {
+                fixed = true;
+                template(step, spellings, special, notes);
+            }
+            other => notes.push(format!(
+                "the tokenizer's post_processor {:?} is not known; whether special tokens go around \
+                 a text is taken from the other files",
+                other.chars().take(40).collect::<String>()
+            )),
+        }
+    }
+    fixed
+}
+
+/// A template of the form `bos A eos`, and `bos A sep B eos` for two.
+fn template(
+    step: &json::Component<'_>,
+    spellings: &mut Spellings,
+    special: &mut Special,
+    notes: &mut Vec<String>,
+) {
+    let single = step.single.as_deref().unwrap_or_default();
+    let (mut first, mut last) = (None, None);
+    if let [begin, .., end] = single {
+        (first, last) = (begin.token(), end.token());
+    }
+    if let Some(first) = first {
+        let known =
+            [&spellings.bos, &spellings.cls].into_iter().flatten().any(|text| text == first);
+        if !known && spellings.bos.is_none() {
+            spellings.bos = Some(first.into());
+        }
+        let is_bos = known || spellings.bos.as_deref() == Some(first);
+        special.add("bos", is_bos);
+        if !is_bos {
+            notes.push(format!(
+                "the tokenizer begins texts with {first:?}, which is not its begin of text; it is left \
+                 out"
+            ));
+        }
+    }
+    if let Some(last) = last {
+        if spellings.eos.as_deref() != Some(last) {
+            spellings.eot = spellings.eos.replace(last.into());
+        }
+        special.add("eos", true);
+    }
+    let pair = step.pair.as_deref().unwrap_or_default();
+    let begins = first.is_some() && pair.first().and_then(json::TemplatePiece::token) == first;
+    let ends = last.is_some() && pair.last().and_then(json::TemplatePiece::token) == last;
+    let pair = pair.get(usize::from(begins)..pair.len() - usize::from(ends)).unwrap_or_default();
+    let is = |piece: &json::TemplatePiece<'_>, text| matches!(piece, json::TemplatePiece::Sequence { id } if id.as_str() == text);
+    if let [a, between @ .., b] = pair
+        && is(a, "A")
+        && is(b, "B")
+        && let [separator, rest @ ..] = between
+    {
+        let separates = |piece: &json::TemplatePiece<'_>| {
+            let ends = [&spellings.sep, &spellings.eos];
+            piece.token().is_some_and(|text| ends.into_iter().flatten().any(|end| end == text))
+        };
+        let add = (separates(separator) && last.is_none())
+            || matches!(rest, [second] if separates(second));
+        special.add("sep", add);
+        if add && spellings.sep.is_none() {
+            spellings.sep = spellings.eos.clone();
+        }
+    }
+}

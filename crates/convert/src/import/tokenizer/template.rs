@@ -1,0 +1,106 @@
+//! Chat templates: in `tokenizer_config.json` (one, or several by name), or in files of their own.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+
+use serde_json::Value;
+
+use super::super::side::SideFiles;
+use super::super::tensor::Entry;
+use super::config::{CONFIG, Config};
+use crate::ConvertError;
+
+const JINJA: &str = "chat_template.jinja";
+const JSON: &str = "chat_template.json";
+const MORE: &str = "additional_chat_templates";
+/// Longest template, in bytes.
+const MAX: u64 = 4 << 20;
+
+/// Their keys.
+pub(super) fn read(
+    side: &SideFiles,
+    config: &Config,
+    notes: &mut Vec<String>,
+) -> Result<Vec<(String, Entry)>, ConvertError> {
+    let given = config.config.get("chat_template").filter(|value| !value.is_null());
+    if let Some(value) = given {
+        let Some(templates) = of(value) else {
+            notes.push(format!(
+                "{CONFIG}: its chat_template is neither a text nor a list of them; it is left out"
+            ));
+            return Ok(Vec::new());
+        };
+        return Ok(keys(templates));
+    }
+    if let Some(bytes) = side.read(JINJA, MAX)? {
+        let mut templates = BTreeMap::from([("default".into(), text(side, JINJA, bytes)?)]);
+        for name in more(side)? {
+            let file = format!("{MORE}/{name}.jinja");
+            if let Some(bytes) = side.read(&file, MAX)? {
+                templates.insert(name, text(side, &file, bytes)?);
+            }
+        }
+        return Ok(keys(templates));
+    }
+    let file = side.json(JSON)?.unwrap_or_default();
+    Ok(file.get("chat_template").and_then(of).map(keys).unwrap_or_default())
+}
+
+fn text(side: &SideFiles, name: &str, bytes: Vec<u8>) -> Result<String, ConvertError> {
+    String::from_utf8(bytes)
+        .map_err(|_| ConvertError::Side { path: side.path(name), problem: "is not UTF-8".into() })
+}
+
+/// One template, or a list of `{"name": …, "template": …}`.
+fn of(value: &Value) -> Option<BTreeMap<String, String>> {
+    if let Some(text) = value.as_str() {
+        return Some(BTreeMap::from([("default".into(), text.into())]));
+    }
+    let named = |entry: &Value| {
+        let name = entry.get("name")?.as_str()?;
+        Some((name.to_owned(), entry.get("template")?.as_str()?.to_owned()))
+    };
+    Some(value.as_array()?.iter().filter_map(named).collect())
+}
+
+/// Names of the files in the folder of further templates, without their ending.
+fn more(side: &SideFiles) -> Result<Vec<String>, ConvertError> {
+    let path = side.path(MORE);
+    let failed = |source| ConvertError::Read { path: path.clone(), at: 0, source };
+    let entries = match fs::read_dir(&path) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(failed(error)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(failed)?.file_name();
+        if let Some(name) = name.to_str().and_then(|name| name.strip_suffix(".jinja")) {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// The keys of GGUF, in llama.cpp's order: those with names, the names, the default.
+fn keys(mut templates: BTreeMap<String, String>) -> Vec<(String, Entry)> {
+    const KEY: &str = "tokenizer.chat_template";
+    let default = templates.remove("default");
+    // Other characters could not be told apart from what separates keys.
+    let plain = |name: &str| -> String {
+        name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+    };
+    let named: BTreeMap<String, String> =
+        templates.iter().map(|(name, text)| (plain(name), text.clone())).collect();
+    let names: Vec<String> = named.keys().filter(|name| !name.is_empty()).cloned().collect();
+    let mut keys = Vec::new();
+    for (name, text) in named.into_iter().filter(|(name, _)| !name.is_empty()) {
+        keys.push((format!("{KEY}.{name}"), Entry::Str(text)));
+    }
+    if !names.is_empty() {
+        keys.push(("tokenizer.chat_templates".into(), Entry::Strs(names)));
+    }
+    keys.extend(default.map(|text| (KEY.into(), Entry::Str(text))));
+    keys
+}
