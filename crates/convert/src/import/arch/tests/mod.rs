@@ -5,6 +5,7 @@ mod agree;
 mod malformed;
 mod naming;
 mod rules;
+mod strange;
 
 use std::fs;
 use std::path::{Path, PathBuf};
