@@ -196,6 +196,18 @@ pub enum WeightError {
         /// The types that would do.
         expected: String,
     },
+    /// Nothing would be computed with it.
+    #[error(
+        "tensor \"{}\" has no place in architecture \"{architecture}\": the network that it is of \
+         computes something else, for which there is no code",
+        name.escape_debug()
+    )]
+    Stray {
+        /// Its name.
+        name: String,
+        /// The architecture that the file says it is of.
+        architecture: &'static str,
+    },
     /// The embedding and the vocabulary disagree.
     #[error(
         "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \

@@ -3,12 +3,14 @@
 //!
 //! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use alight_formats::gguf::TensorInfo;
-use alight_formats::split::Catalog;
+use alight_formats::split::{Catalog, Placed};
 use alight_kernels::dequant::dequantize_row;
 use alight_kernels::matmul::Matrix;
 use alight_kernels::rope::RopeScaling;
@@ -149,13 +151,14 @@ impl Weights {
     /// Finds and checks every tensor; puts the factors of `rope_freqs` into `config`.
     ///
     /// # Errors
-    /// The first tensor that is missing or of the wrong shape or type.
+    /// The first tensor that is missing or of the wrong shape or type, or that nothing is computed
+    /// with: a network that has more than we know of is another one.
     pub(crate) fn load(
         config: &mut Config,
         catalog: &Catalog<'_>,
         maps: &[Arc<Map>],
     ) -> Result<Weights, WeightError> {
-        let find = Finder { catalog, maps };
+        let find = Finder { catalog, maps, found: RefCell::default() };
         let c = &*config;
         let (d, ff) = (c.embedding, c.feed_forward);
         let (q, k, v) = (c.heads * c.key_dim, c.kv_heads * c.key_dim, c.kv_heads * c.value_dim);
@@ -203,6 +206,7 @@ impl Weights {
                 })
             })
             .collect::<Result<Vec<_>, WeightError>>()?;
+        find.all_found(c)?;
         if let Some(factors) = factors {
             config.rope.scaling = with_factors(&config.rope.scaling, factors)?;
         }
@@ -230,9 +234,14 @@ fn with_factors(scaling: &RopeScaling, mut factors: Vec<f32>) -> Result<RopeScal
     Ok(RopeScaling::Factors(factors))
 }
 
+/// Tensors that are of no use for text: heads that classify it or make vectors of it.
+const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
+
 struct Finder<'c, 'a> {
     catalog: &'c Catalog<'a>,
     maps: &'c [Arc<Map>],
+    /// Those that were asked for.
+    found: RefCell<HashSet<*const Placed<'a>>>,
 }
 
 impl Finder<'_, '_> {
@@ -242,6 +251,7 @@ impl Finder<'_, '_> {
         let Some(placed) = self.catalog.get(name) else {
             return Err(WeightError::Missing { name: name.into(), expected: shown() });
         };
+        self.found.borrow_mut().insert(placed);
         let mut expected = [1u64; 4];
         for (e, &n) in expected.iter_mut().zip(shape) {
             *e = n as u64;
@@ -303,6 +313,22 @@ impl Finder<'_, '_> {
             return Err(WeightError::Value { name: name.into(), index, found, expected });
         }
         Ok(out)
+    }
+
+    /// Whether every tensor of the file was asked for.
+    fn all_found(&self, config: &Config) -> Result<(), WeightError> {
+        let found = self.found.borrow();
+        let stray = |placed: &&Placed<'_>| {
+            let other = OTHER_HEADS.iter().any(|head| placed.info.name.starts_with(head));
+            !other && !found.contains(&std::ptr::from_ref(*placed).cast())
+        };
+        match self.catalog.tensors.iter().find(stray) {
+            None => Ok(()),
+            Some(placed) => Err(WeightError::Stray {
+                name: placed.info.name.into(),
+                architecture: config.architecture.name(),
+            }),
+        }
     }
 
     /// As [`Finder::vector`], for a tensor that need not be there.

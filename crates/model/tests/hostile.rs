@@ -228,6 +228,33 @@ fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
 }
 
 #[test]
+fn tensors_that_nothing_is_computed_with() {
+    // What the network is trained to have and we would leave out: fluent nonsense.
+    for spec in Spec::every() {
+        for stray in ["blk.1.attn_sub_norm.weight", "blk.0.ffn_up.scale", "rope_fr\u{1b}qs.weight"]
+        {
+            let mut b = spec.metadata("");
+            let mut names = spec.tensors();
+            names.insert(3, (stray.to_owned(), vec![64]));
+            for (name, shape) in names {
+                let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+                b.tensor(&name, GgmlType::F32, &shape).unwrap();
+            }
+            let shown = stray.escape_debug().to_string();
+            refused(&b.file(|_, _| {}), &[&shown, "no place in", spec.arch]);
+        }
+    }
+    let mut qwen = Spec::qwen3();
+    qwen.arch = "qwen2";
+    let mut b = qwen.metadata("");
+    for (name, shape) in Spec::qwen3().tensors() {
+        let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+        b.tensor(&name, GgmlType::F32, &shape).unwrap();
+    }
+    refused(&b.file(|_, _| {}), &["attn_q_norm.weight", "no place in", "qwen2"]);
+}
+
+#[test]
 fn vocabulary_and_embedding_disagree() {
     let spec = Spec::llama();
     let other = Spec { vocab: 299, ..spec.clone() };
