@@ -28,6 +28,10 @@ import sentencepiece
 import transformers
 
 VOCAB = 384
+# What the pieces of the vocabulary are learned from.
+TEXT = ["It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness,",
+        "it was the epoch of belief, it was the epoch of incredulity, it was the season of Light, it was the season of",
+        "Darkness, it was the spring of hope, it was the winter of despair. fn main() { let x = 0; } 1 2 3 4 5 6 7 8 9"]
 SMALL = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5)
 LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
@@ -228,13 +232,15 @@ def safetensors(tensors, kind):
 # --- folders -------------------------------------------------------------------------------------
 
 
-def tokenizer():
-    """A SentencePiece model of VOCAB pieces."""
+def tokenizer(kind):
+    """A SentencePiece model of VOCAB pieces, with the special ones of its kind."""
     model = io.BytesIO()
-    lines = [line for line in __doc__.splitlines() if line.strip()] * 4
+    special = {}
+    if kind.startswith("Gemma"):
+        special = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3, bos_piece="<bos>", eos_piece="<eos>", add_dummy_prefix=False)
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
-        num_threads=1, character_coverage=1.0, minloglevel=2)
+        sentence_iterator=iter(TEXT), model_writer=model, model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
+        num_threads=1, character_coverage=1.0, minloglevel=2, **special)
     return model.getvalue()
 
 
@@ -243,7 +249,8 @@ def write(folder, kind, how, said, shapes, spm):
     for old in folder.iterdir():
         old.unlink()
     (folder / "config.json").write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
-    settings = {"bos_token_id": 1, "eos_token_id": 2, "temperature": 0.7, "top_k": 40, "top_p": 0.9, "do_sample": True}
+    settings = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "do_sample": True}
+    settings |= {key: said[key] for key in ("bos_token_id", "eos_token_id") if said.get(key) is not None}
     (folder / "generation_config.json").write_text(json.dumps(settings, indent=2) + "\n")
     (folder / "tokenizer.model").write_bytes(spm)
     ty = how.get("type", "BF16")
@@ -288,7 +295,6 @@ def main():
     parser.add_argument("--check-names", action="store_true")
     parser.add_argument("--record", type=Path, metavar="GGUFS")
     args = parser.parse_args()
-    spm = tokenizer()
     wrong = 0
     for name in args.only or CASES:
         kind, changes, how = CASES[name]
@@ -298,7 +304,7 @@ def main():
             for difference in check_names(kind, config, how, shapes):
                 print(f"{name}: {difference} is only in one of ours and transformers'", file=sys.stderr)
                 wrong += 1
-        write(args.out / name, kind, how, said, shapes, spm)
+        write(args.out / name, kind, how, said, shapes, tokenizer(kind))
         if args.configs:
             args.configs.mkdir(parents=True, exist_ok=True)
             (args.configs / f"{name}.json").write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
