@@ -53,7 +53,8 @@ QWEN2 = Tiny("qwen2", "qwen2", base=1e6, biases=QKV, vocab=403)
 QWEN3 = Tiny("qwen3", "qwen3", head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False)
 GEMMA2 = Tiny("gemma2", "gemma2", layers=5, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733,
               qk_gain=2.0)
-GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12, vocab=733)
+GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12,
+              vocab=733)
 
 
 def other(m: Tiny, what: str, **change) -> Tiny:
