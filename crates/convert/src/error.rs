@@ -250,7 +250,7 @@ pub enum ConvertError {
         path: PathBuf,
     },
     /// Source and destination are one file.
-    #[error("{}: is the source itself; give another name for the new file", path.display())]
+    #[error("{}: is the source itself, or belongs to it; give another name for the new file", path.display())]
     SameFile {
         /// The file.
         path: PathBuf,

@@ -75,7 +75,7 @@ fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
 }
 
 /// The format of a regular file.
-fn format_of(path: &Path) -> Option<Format> {
+pub(super) fn format_of(path: &Path) -> Option<Format> {
     let mut head = Vec::new();
     if path.metadata().is_ok_and(|meta| meta.is_file()) {
         File::open(path).ok()?.take(HEAD as u64).read_to_end(&mut head).ok()?;

@@ -31,7 +31,7 @@ pub(super) fn plan(
         n => format!("GGUF, {n} shards"),
     };
     let about = About::new(&plan, recognised, architecture);
-    Ok(Conversion { files, plan, about })
+    Ok(Conversion { files, plan, about, folders: Vec::new() })
 }
 
 fn plan_of(

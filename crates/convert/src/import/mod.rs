@@ -18,13 +18,13 @@ mod torch;
 mod types;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_formats::GgmlType;
 use alight_formats::ggml::blocks::Losses;
 use alight_formats::gguf::write::Builder;
 use alight_formats::packed::PACKED_ALIGNMENT;
+use alight_formats::{Format, GgmlType};
 
 use crate::files::Files;
 use crate::order::execution_order;
@@ -56,6 +56,8 @@ pub struct Conversion {
     files: Files,
     plan: Plan,
     about: About,
+    /// Folders of which small files were read.
+    folders: Vec<PathBuf>,
 }
 
 /// What was found, and what will be written.
@@ -135,7 +137,13 @@ impl Conversion {
             Kind::Meta => meta::read(&found, &files, &side, request)?,
             Kind::Legacy | Kind::Gguf => legacy::read(&found, &files, &side, request)?,
         };
-        Conversion::of(source, files, draft, request.recipe)
+        let mut conversion = Conversion::of(source, files, draft, request.recipe)?;
+        conversion.folders.push(found.folder);
+        conversion.folders.extend(request.tokenizer.and_then(|path| match path.is_dir() {
+            true => Some(path.to_owned()),
+            false => path.parent().map(Path::to_owned),
+        }));
+        Ok(conversion)
     }
 
     /// Plans what becomes of a GGUF file: all shards of its model in one, tensors on pages and in the
@@ -181,7 +189,7 @@ impl Conversion {
         about.notes.extend(draft.notes);
         about.notes.extend(draft.tokens.notes);
         about.skipped = draft.skipped;
-        Ok(Conversion { files, plan, about })
+        Ok(Conversion { files, plan, about, folders: Vec::new() })
     }
 
     /// What was found, and what will be written.
@@ -194,7 +202,20 @@ impl Conversion {
     /// # Errors
     /// There is one already, or something else is in the way.
     pub fn check_dest(&self, dest: &Path, options: Options) -> Result<(), ConvertError> {
-        dest::check(dest, options, self.files.maps()).map(drop)
+        self.dest(dest, options).map(drop)
+    }
+
+    /// Where the file is made. What belongs to a source is not replaced, whatever is asked for.
+    fn dest(&self, dest: &Path, options: Options) -> Result<PathBuf, ConvertError> {
+        let dest = dest::check(dest, options, self.files.maps())?;
+        let folder = dest.parent().and_then(|folder| folder.canonicalize().ok());
+        let is_source =
+            |other: &PathBuf| other.canonicalize().ok().is_some_and(|o| Some(o) == folder);
+        let replaces = dest.exists() && find::format_of(&dest) != Some(Format::Gguf);
+        match replaces && self.folders.iter().any(is_source) {
+            true => Err(ConvertError::SameFile { path: dest }),
+            false => Ok(dest),
+        }
     }
 
     /// Writes the new file to `dest`, with `threads` threads that compute. Progress is in bytes of the
@@ -210,7 +231,7 @@ impl Conversion {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Converted, ConvertError> {
         let started = Instant::now();
-        let dest = dest::check(dest, options, self.files.maps())?;
+        let dest = self.dest(dest, options)?;
         let losses = self.plan.write(&self.files, &dest, threads, on_progress)?;
         let (read, written) = (self.about.reads, self.about.writes);
         Ok(Converted { volume: Volume { read, written, took: started.elapsed() }, losses })
