@@ -21,6 +21,12 @@ use alight_formats::safetensors::Dtype;
 #[path = "../../crates/formats/tests/support/torch.rs"]
 mod torch_support;
 
+#[path = "../../crates/formats/tests/support/sentencepiece.rs"]
+mod sentencepiece;
+
+#[path = "../../crates/formats/tests/support/tokenizer_json.rs"]
+mod tokenizer_json;
+
 fn main() -> io::Result<()> {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus");
     let mut files: Vec<(String, Vec<u8>)> = vec![
@@ -58,6 +64,20 @@ fn main() -> io::Result<()> {
     write(corpus.join("safetensors"), &safetensors())?;
     write(corpus.join("ggml"), &ggml())?;
     write(corpus.join("torch"), &torch())?;
+    write(corpus.join("sentencepiece"), &models_of_sentencepiece())?;
+    let json = [
+        ("over-bytes".to_owned(), tokenizer_json::OVER_BYTES.into()),
+        ("rewritten".to_owned(), tokenizer_json::REWRITTEN.into()),
+        ("unigram".to_owned(), tokenizer_json::UNIGRAM.into()),
+    ];
+    write(corpus.join("tokenizer_json"), &json)?;
+    // What follows the ranks of all bytes.
+    let ranks = [
+        ("merges".to_owned(), b"YWI= 256\nYWJj 257\nYmM= 258\n".to_vec()),
+        ("windows".to_owned(), b"IHQ= 256\r\n\r\n".to_vec()),
+        ("none".to_owned(), Vec::new()),
+    ];
+    write(corpus.join("tiktoken"), &ranks)?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
         let mut out = (name.len() as u16).to_le_bytes().to_vec();
@@ -258,4 +278,21 @@ fn ggml() -> Vec<(String, Vec<u8>)> {
         }
     }
     files
+}
+
+/// The least model, one with everything, and one of unigram with fields to pass over.
+fn models_of_sentencepiece() -> Vec<(String, Vec<u8>)> {
+    use sentencepiece::{bytes, double, least, normalizer, number, piece, small, trainer};
+    let unigram = [
+        piece("<unk>", 0.0, 2),
+        bytes(1, bytes(1, "a")),
+        trainer(&[number(3, 1), double(10, 0.9), bytes(46, "a")]),
+        normalizer(&[bytes(1, "nmt_nfkc"), bytes(2, "xyz"), number(3, 0), number(4, 1)]),
+        bytes(4, "self test"),
+    ];
+    vec![
+        ("least".to_owned(), least(&[])),
+        ("small".to_owned(), small()),
+        ("unigram".to_owned(), unigram.concat()),
+    ]
 }

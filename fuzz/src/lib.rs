@@ -1,5 +1,7 @@
 //! What must hold of every file that the GGUF parser accepts, whatever its bytes.
 
+pub mod tokenizer;
+
 use std::collections::HashSet;
 
 use alight_formats::gguf::{self, Array, Gguf, Value, ValueType};

@@ -6,12 +6,15 @@ mod memory;
 #[path = "support/refused.rs"]
 #[macro_use]
 mod refused;
+#[path = "support/tokenizer_json.rs"]
+mod samples;
 
 use alight_formats::tokenizer::{
     self, Kind, Model, TokenType as T, TokenizerError as E, Vocabulary,
 };
 use proptest::prelude::*;
 use refused::{refused, says};
+use samples::{OVER_BYTES, REWRITTEN, UNIGRAM};
 
 /// Reads and checks that this took little memory for what was read.
 fn measured(file: &[u8]) -> Result<Vocabulary<'_>, E> {
@@ -24,36 +27,6 @@ fn fails(what: &str, file: &impl AsRef<[u8]>, expected: impl Fn(&E) -> bool, wor
 }
 
 const BYTES: &str = r#"{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true}"#;
-
-/// BPE over bytes; GPT-2's way to cut.
-const OVER_BYTES: &str = r#"{
-    "version": "1.0", "truncation": null, "padding": null,
-    "added_tokens": [
-        {"id": 0, "content": "<|end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
-        {"id": 8, "content": "<think>", "special": false},
-        {"id": 9, "content": "<|odd|>", "special": false},
-        {"id": 12, "content": "a\u2581b", "special": false}],
-    "normalizer": null,
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-    "post_processor": {"type": "ByteLevel", "add_prefix_space": true},
-    "decoder": {"type": "ByteLevel"},
-    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "", "fuse_unk": false,
-        "vocab": {"<|end|>": 0, "a": 1, "b": 2, "\u0120": 3, "ab": 4, "\u0120ab": 5, "\ud83d\ude00": 6},
-        "merges": ["a b", "\u0120 ab"]}}"#;
-
-/// BPE that was SentencePiece's.
-const REWRITTEN: &str = r#"{
-    "added_tokens": [{"id": 0, "content": "<unk>", "special": true}, {"id": 1, "content": "<s>", "special": true},
-        {"id": 11, "content": "\u2581\u2581", "special": false}],
-    "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
-    "pre_tokenizer": null,
-    "post_processor": {"type": "TemplateProcessing", "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []},
-    "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]},
-    "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
-        "vocab": {"<unk>": 0, "<s>": 1, "<0x0A>": 2, "a": 3, "b": 4, "c": 5, "\u2581": 6, "bc": 7, "ab": 8, "abc": 9, "\u2581ab": 10},
-        "merges": [["a", "b"], ["b", "c"], ["a", "bc"], ["ab", "c"], ["\u2581", "ab"]]}}"#;
 
 fn texts<'v>(found: &'v Vocabulary<'_>) -> Vec<(u32, &'v str, T)> {
     found.tokens.iter().map(|token| (token.id, &*token.text, token.ty)).collect()
@@ -162,11 +135,7 @@ fn spaces_are_marked_in_several_ways() {
 
 #[test]
 fn unigram() {
-    let file = r#"{"added_tokens": [{"id": 0, "content": "<pad>", "special": true}, {"id": 1, "content": "<unk>", "special": true}],
-        "normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
-        "pre_tokenizer": {"type": "Metaspace", "replacement": "\u2581", "add_prefix_space": true},
-        "model": {"type": "Unigram", "unk_id": 1, "byte_fallback": false, "vocab": [["<pad>", 0.0], ["<unk>", 0], ["\u2581a", -1.5], ["b", -2]]}}"#;
-    let found = measured(file.as_bytes()).unwrap();
+    let found = measured(UNIGRAM.as_bytes()).unwrap();
     assert_eq!(
         (found.model, found.model.name(), found.add_space_prefix),
         (Model::Unigram, "t5", true)
@@ -177,17 +146,17 @@ fn unigram() {
     assert_eq!(found.special.unknown, Some(1));
     assert!(found.notes.len() == 1 && found.notes[0].contains("Precompiled"), "{:?}", found.notes);
     // Early files do not name the type.
-    let early = file.replace(r#""type": "Unigram", "#, "");
+    let early = UNIGRAM.replace(r#""type": "Unigram", "#, "");
     assert_eq!(measured(early.as_bytes()).unwrap().model, Model::Unigram);
     fails(
         "1e400",
-        &file.replace("-1.5", "1e400"),
+        &UNIGRAM.replace("-1.5", "1e400"),
         |e| matches!(e, E::Json { .. }),
         &["out of range"],
     );
     fails(
         "1e300",
-        &file.replace("-1.5", "1e300"),
+        &UNIGRAM.replace("-1.5", "1e300"),
         |e| matches!(e, E::Score { token: 2, .. }),
         &["finite"],
     );
