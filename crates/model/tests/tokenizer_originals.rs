@@ -1,0 +1,102 @@
+//! The files of tokenizers, read into a vocabulary, give the ids of the libraries that they are made
+//! for: `sentencepiece`, `tokenizers` and `tiktoken`, as recorded in `tests/data/tokenizers` by
+//! `scripts/make_tokenizer_vectors.py`. Real ones are compared by `scripts/agree_tokenizers.py`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use alight_formats::gguf::{self, write::Builder};
+use alight_formats::tokenizer::{self, TokenType, Vocabulary, alphabet, tiktoken};
+use alight_model::tokenizer::{EncodeOptions, Tokenizer};
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)
+}
+
+fn bytes(name: &str) -> Vec<u8> {
+    fs::read(data(name)).unwrap()
+}
+
+fn builder(model: &str, pre: &str, tokens: &[(String, f32, i32)], merges: &[String]) -> Builder {
+    let mut out = Builder::new();
+    out.str("tokenizer.ggml.model", model).str("tokenizer.ggml.pre", pre);
+    let texts: Vec<&str> = tokens.iter().map(|(text, ..)| text.as_str()).collect();
+    let scores: Vec<f32> = tokens.iter().map(|(_, score, _)| *score).collect();
+    let types: Vec<i32> = tokens.iter().map(|(.., ty)| *ty).collect();
+    out.strs("tokenizer.ggml.tokens", &texts);
+    out.f32s("tokenizer.ggml.scores", &scores).i32s("tokenizer.ggml.token_type", &types);
+    let merges: Vec<&str> = merges.iter().map(String::as_str).collect();
+    out.strs("tokenizer.ggml.merges", &merges);
+    out
+}
+
+/// The tokenizer that runs such a vocabulary.
+fn of(found: &Vocabulary<'_>) -> Tokenizer {
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    assert!((0..).zip(&found.tokens).all(|(id, token)| token.id == id), "no holes");
+    let tokens: Vec<_> = found
+        .tokens
+        .iter()
+        .map(|token| (token.text.to_string(), token.score, token.ty as i32))
+        .collect();
+    let merges: Vec<String> = found.merges.iter().map(|merge| merge.to_string()).collect();
+    let mut out = builder(found.model.name(), found.pre, &tokens, &merges);
+    out.bool("tokenizer.ggml.add_space_prefix", found.add_space_prefix);
+    let file = out.header();
+    Tokenizer::from_gguf(&gguf::parse(&file).unwrap()).unwrap()
+}
+
+/// Every text has the ids of the library.
+fn agree(tokenizer: &Tokenizer, name: &str, parse_special: bool) {
+    let texts: Vec<String> = serde_json::from_slice(&bytes("tokenizer_strings.json")).unwrap();
+    let ids: Vec<Vec<u32>> =
+        serde_json::from_slice(&bytes(&format!("tokenizers/{name}.ids.json"))).unwrap();
+    assert_eq!(texts.len(), ids.len());
+    let options = EncodeOptions { add_bos: Some(false), parse_special };
+    for (text, expected) in texts.iter().zip(&ids) {
+        assert_eq!(tokenizer.encode(text, options).unwrap(), *expected, "{text:?}");
+    }
+}
+
+#[test]
+fn sentencepieces_own_model() {
+    let file = bytes("tokenizers/sentencepiece.model");
+    let tokenizer = of(&tokenizer::read(&file).unwrap());
+    agree(&tokenizer, "sentencepiece", false);
+}
+
+#[test]
+fn what_was_sentencepieces() {
+    let (own, file) = (bytes("tokenizers/sentencepiece.model"), bytes("tokenizers/rewritten.json"));
+    let (own, found) = (tokenizer::read(&own).unwrap(), tokenizer::read(&file).unwrap());
+    agree(&of(&found), "rewritten", true);
+    assert!(own.add_space_prefix && found.add_space_prefix);
+    assert_eq!(own.special.unknown, found.special.unknown);
+    // Tokens are the same, and so is the order in which they are merged.
+    assert_eq!(own.tokens.len(), found.tokens.len());
+    for (a, b) in own.tokens.iter().zip(&found.tokens) {
+        assert_eq!((a.id, &a.text), (b.id, &b.text));
+        assert!(a.ty == b.ty || a.ty == TokenType::Unknown, "{a:?} {b:?}");
+        if a.ty == TokenType::Normal {
+            assert_eq!(a.score, b.score, "{a:?}: the score that was lost");
+        }
+    }
+}
+
+#[test]
+fn bpe_over_bytes() {
+    let file = bytes("tokenizers/bytes.json");
+    let found = tokenizer::read(&file).unwrap();
+    assert_eq!((found.model.name(), found.pre), ("gpt2", "qwen2"));
+    agree(&of(&found), "bytes", true);
+}
+
+#[test]
+fn a_file_of_ranks() {
+    let ranks = tiktoken::parse(&bytes("tokenizers/ranks.model")).unwrap();
+    let tokens: Vec<_> = ranks.tokens().map(|token| (alphabet::spell(token), 0.0, 1)).collect();
+    let mut file = builder("gpt2", "qwen2", &tokens, &ranks.merges());
+    let file = file.bool("tokenizer.ggml.add_bos_token", false).header();
+    let tokenizer = Tokenizer::from_gguf(&gguf::parse(&file).unwrap()).unwrap();
+    agree(&tokenizer, "ranks", false);
+}
