@@ -267,6 +267,7 @@ class Faults:
                                ("params.json", source, source / "params.json")):
             for force in ([], ["--force"]):
                 self.refused(f"writing over the source: {what} {' '.join(force)}", folder, src, r"source|itself|input|exist", *force, out=dst)
+        source = meta.write(folder / "again", m, parts=2)
         self.refused("a folder that is missing", folder, source, r"no/", out=folder / "no/where.gguf")
         self.refused("a source that is missing", folder, folder / "nothing", r"nothing")
         (folder / "empty").mkdir()

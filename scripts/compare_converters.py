@@ -41,6 +41,10 @@ ALLOWED = [
     (r"(only ours|only theirs|differs): general\.(name|description|type|basename|size_label|finetune|quantization_version)", NAMES),
     (r"gg.*: only ours: llama\.(vocab_size|rope\.freq_base)", "said, where theirs leaves it to the reader: the same value"),
     (r"(gg|Meta).*: only ours: tokenizer\.ggml\.add_(bos|eos|space)_.*", "said, where theirs leaves it to the reader: the same value"),
+    (r"Meta.*: only ours: (llama\.rope\.freq_base|tokenizer\.ggml\.(pre|(bos|eos|unknown)_token_id))",
+     "said, where theirs leaves it to the reader: the same value"),
+    (r"HF.*tokenizer\.model.*: only ours: tokenizer\.ggml\.unknown_token_id", "tokenizer.model says it; theirs asks tokenizer.json"),
+    (r"only theirs: tokenizer\.ggml\.add_bos_token", "theirs has an exception for Granite's number of tokens, 49152; no is the default"),
 ]
 # convert_llama_ggml_to_gguf.py hands the `gguf` package numbers of elements where it has asked for bytes since 2024, so that
 # it writes wrong dimensions or ends with an error. It runs with that one call mended.

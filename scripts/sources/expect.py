@@ -167,11 +167,14 @@ def differences(path, want: Expected) -> list[str]:
 
 
 def order(names: list[str]) -> list[str]:
-    """The order of use: embedding, the layers, what is inside a layer, the last norm, the output."""
+    """The order of use: embedding, the layers, what is inside a layer, the last norm, the output. An embedding that is the
+    output too may be in either's place: at first only a few of its rows are read."""
     def rank(name):
         part = name.split(".")
         if part[0] == "blk":
             return (1, int(part[1]), ORDER.index(part[2]) if part[2] in ORDER else -1)
+        if name == "token_embd.weight" and "output.weight" not in names and name == names[-1]:
+            return (3,)
         return {"token_embd": (0,), "rope_freqs": None, "output_norm": (2,), "output": (3,)}.get(part[0])
 
     ranks = [r for name in names if (r := rank(name)) and -1 not in r]

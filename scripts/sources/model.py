@@ -208,13 +208,19 @@ def bpe_vocab() -> Vocab:
                  pre="smollm")
 
 
-def ranks_vocab() -> Vocab:
+def ranks_vocab(count: int = 128000) -> Vocab:
     """As Llama 3's: tokens are bytes, a token's number is its rank; 256 special tokens, which the file does not have,
-    follow. Single bytes first, in GPT-2's order."""
+    follow. Single bytes first, in GPT-2's order; then each token is two earlier ones, put together."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    tokens = [bytes([b]) for b in shown + [b for b in range(256) if b not in shown]]
+    tokens = dict.fromkeys(bytes([b]) for b in shown + [b for b in range(256) if b not in shown])
     for word in WORDS.split():
         for n in range(2, len(word) + 1):
-            tokens += [t for t in ((" " + word)[:n].encode(), word[:n].encode()) if t not in tokens]
-    tokens += [t for a in "aeiou" for b in "dklmnprst" if (t := (a + b).encode()) not in tokens]
-    return Vocab("ranks", tokens[:340], [1] * 340, special={"bos": 340})
+            tokens |= {(" " + word)[:n].encode(): None, word[:n].encode(): None}
+    rng, listed = np.random.default_rng(128), list(tokens)
+    while len(listed) < count:
+        for a, b in rng.integers(0, [[len(listed), 340]], (4096, 2)):
+            token = listed[a] + listed[b]
+            if len(token) < 24 and token not in tokens:
+                tokens[token] = None
+                listed.append(token)
+    return Vocab("ranks", listed[:count], [1] * count, special={"bos": count})
