@@ -94,6 +94,7 @@ agree: models build .venv/stamp
 	$(VENV) scripts/compare_torch.py
 	$(VENV) scripts/check_packed.py --model smollm2
 	$(VENV) scripts/check_convert.py
+	$(VENV) scripts/check_convert_faults.py
 	$(VENV) scripts/agree_tokens.py
 	$(VENV) scripts/agree_architectures.py --step 4 --quiet
 	$(VENV) scripts/agree_greedy.py --live 3 --quiet
