@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::find::Found;
 use super::side::SideFiles;
 use super::tensor::{Described, Rule};
-use super::{Draft, arch, catalog, tokenizer};
+use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
 use crate::write::{Elements, Item, Source};
@@ -21,19 +21,42 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     let network = arch::huggingface(side, &described)?;
     let (mut items, mut skipped) = (Vec::new(), Vec::new());
     let mut names = HashSet::new();
+    let mut notes = network.notes;
     for (tensor, rule) in tensors.iter().zip(network.rules) {
-        match rule {
-            Rule::Skip(reason) => skipped.push((tensor.name.clone(), reason)),
-            Rule::Take { name, heads, add } => {
-                if !names.insert(name.clone()) {
-                    let problem = format!("has two tensors that would be \"{name}\"");
-                    return Err(ConvertError::Source { path: found.folder.clone(), problem });
+        let taken = match rule {
+            Rule::Skip(reason) => Err(reason),
+            Rule::Take { name, heads, add } => Ok((name, heads, add)),
+            Rule::Copy { of, name } => {
+                let original = tensors.iter().find(|tensor| tensor.name == of);
+                let same = original.map(|of| copies::is_copy(files.maps(), tensor, of));
+                match (same.transpose()?, name) {
+                    (Some(true), _) => Err("is the embedding once more"),
+                    (_, Some(name)) => {
+                        notes.push(format!(
+                            "config.json says that the output is the embedding (tie_word_embeddings), \
+                             but \"{}\" is another: it is kept",
+                            tensor.name
+                        ));
+                        Ok((name.into(), None, 0.0))
+                    }
+                    (_, None) => Err("is another than the embedding, which config.json says it is"),
                 }
-                let from = tensor.elements(files.maps())?;
-                let (ne, source) = (tensor.ne(), tensor.source());
-                items.push(Item { name, ne, from, to: from.current(), source, heads, add });
             }
+        };
+        let (name, heads, add) = match taken {
+            Ok(taken) => taken,
+            Err(reason) => {
+                skipped.push((tensor.name.clone(), reason));
+                continue;
+            }
+        };
+        if !names.insert(name.clone()) {
+            let problem = format!("has two tensors that would be \"{name}\"");
+            return Err(ConvertError::Source { path: found.folder.clone(), problem });
         }
+        let from = tensor.elements(files.maps())?;
+        let (ne, source) = (tensor.ne(), tensor.source());
+        items.push(Item { name, ne, from, to: from.current(), source, heads, add });
     }
     items.extend(network.extra.into_iter().map(|(name, values)| computed(name, values)));
     let tokens = tokenizer::read(side, network.architecture, network.vocab)?
@@ -49,7 +72,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         tokens,
         items,
         skipped,
-        notes: network.notes,
+        notes,
     })
 }
 

@@ -6,6 +6,7 @@
 
 mod arch;
 mod catalog;
+mod copies;
 mod find;
 mod gguf;
 mod huggingface;

@@ -26,6 +26,14 @@ pub(crate) enum Rule {
     },
     /// It is left out, for this reason.
     Skip(&'static str),
+    /// It is left out if it is a copy of the source's tensor `of`, which the configuration says it
+    /// is. If it is not, it is written under `name`, where the architecture has one for it.
+    Copy {
+        /// Name in the source.
+        of: String,
+        /// Name in GGUF.
+        name: Option<&'static str>,
+    },
 }
 
 /// What the configuration and the names of tensors say about a network.

@@ -93,6 +93,13 @@ impl<'a> Source<'a> {
             }
             let rule = match names.of(tensor.name) {
                 Some(Place::Out(reason)) => Rule::Skip(reason),
+                Some(Place::Tied) => {
+                    check(config, dimensions, tensor, &OUTPUT)?;
+                    Rule::Copy {
+                        of: format!("{}{}", self.prefix, EMBEDDING.source),
+                        name: architecture.own_output.then_some(OUTPUT.gguf),
+                    }
+                }
                 Some(Place::In(name, part)) => {
                     check(config, dimensions, tensor, &part)?;
                     let elements = tensor.shape.iter().product::<u64>();
@@ -134,6 +141,8 @@ enum Place {
     /// Name in GGUF, and what it is.
     In(String, Part),
     Out(&'static str),
+    /// It should be the embedding once more.
+    Tied,
 }
 
 /// The names that tensors may have.
@@ -157,7 +166,7 @@ impl Names<'_> {
         }
         if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(OUTPUT.source)) {
             return Some(match self.dimensions.tied {
-                true => Place::Out("is the embedding once more (tie_word_embeddings)"),
+                true => Place::Tied,
                 false => Place::In(OUTPUT.gguf.into(), OUTPUT),
             });
         }

@@ -67,14 +67,29 @@ fn what_is_not_needed_is_left_out_with_its_reason() {
     let case = Case::named("llama");
     let reason = skipped(&case, "model.layers.0.self_attn.rotary_emb.inv_freq");
     assert!(reason.contains("configuration"));
-    let mut case = Case::named("smollm2");
-    case.add("lm_head.weight", &[384, 64]);
-    assert!(skipped(&case, "lm_head.weight").contains("tie_word_embeddings"));
     // What is left out need not have any shape.
     let mut case = Case::named("gemma3-pictures");
-    case.add("vision_tower.x", &[]).add("language_model.lm_head.weight", &[384, 64]);
+    case.add("vision_tower.x", &[]);
     assert!(skipped(&case, "vision_tower.x").contains("pictures"));
-    assert!(skipped(&case, "language_model.lm_head.weight").contains("embedding"));
+}
+
+#[test]
+fn an_output_that_should_be_the_embedding_is_looked_at() {
+    let copy = |of: &str, name| Rule::Copy { of: of.into(), name };
+    let mut case = Case::named("smollm2");
+    case.add("lm_head.weight", &[384, 64]);
+    let expected = copy("model.embed_tokens.weight", Some("output.weight"));
+    assert_eq!(*case.network().rule(&case, "lm_head.weight"), expected);
+    let mut case = Case::named("gemma3-pictures");
+    let name = "language_model.lm_head.weight";
+    case.add(name, &[384, 64]);
+    let of = "language_model.model.embed_tokens.weight";
+    assert_eq!(*case.network().rule(&case, name), copy(of, Some("output.weight")));
+    assert!(case.reshape(name, &[383, 64]).error().contains("[384, 64]"));
+    // GGUF's gemma2 has no other output.
+    let case = Case::named("gemma2");
+    let expected = copy("model.embed_tokens.weight", None);
+    assert_eq!(*case.network().rule(&case, "lm_head.weight"), expected);
 }
 
 #[test]

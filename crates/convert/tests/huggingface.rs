@@ -1,0 +1,214 @@
+//! Folders of Hugging Face's, of every architecture and form of configuration: where each weight ends
+//! up, told by its value, and an output that should be the embedding.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use alight_convert::{Conversion, Options, Request};
+use alight_formats::GgmlType;
+use alight_formats::gguf;
+use serde_json::{Map, Value, json};
+
+/// More than any of these tensors has elements, so that a weight's value tells its tensor; all are
+/// whole numbers below 2^24, which f32 has exactly.
+const STEP: usize = 100_000;
+
+struct Tensor {
+    name: String,
+    shape: Vec<usize>,
+    first: usize,
+}
+
+/// The tensors of a case of `scripts/make_hf_models.py`, and its configuration.
+fn case(name: &str) -> (Vec<Tensor>, Value) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs");
+    let lines = fs::read_to_string(folder.join(format!("{name}.tensors"))).unwrap();
+    let tensor = |(i, line): (usize, &str)| {
+        let mut words = line.split(' ');
+        let name = words.next().unwrap().to_owned();
+        Tensor { name, shape: words.map(|n| n.parse().unwrap()).collect(), first: i * STEP }
+    };
+    let tensors: Vec<Tensor> = lines.lines().enumerate().map(tensor).collect();
+    assert!(tensors.len() * STEP < 1 << 24);
+    let config = fs::read(folder.join(format!("{name}.json"))).unwrap();
+    (tensors, serde_json::from_slice(&config).unwrap())
+}
+
+/// A SentencePiece model of so many pieces.
+fn spm(pieces: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    for i in 0..pieces {
+        let (name, ty) = match i {
+            0 => ("<unk>".to_owned(), 2),
+            1 | 2 => (format!("<s{i}>"), 3),
+            _ => (format!("p{i}"), 1),
+        };
+        let mut piece = vec![0x0a, name.len() as u8];
+        piece.extend(name.as_bytes());
+        piece.push(0x15);
+        piece.extend((-(i as f32)).to_le_bytes());
+        piece.extend([0x18, ty]);
+        out.extend([0x0a, piece.len() as u8]);
+        out.extend(piece);
+    }
+    out
+}
+
+fn write_folder(folder: &Path, tensors: &[Tensor], config: &Value) {
+    fs::create_dir_all(folder).unwrap();
+    fs::write(folder.join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.join("tokenizer.model"), spm(384)).unwrap();
+    let (mut header, mut data) = (Map::new(), Vec::new());
+    for Tensor { name, shape, first } in tensors {
+        let begin = data.len();
+        for i in 0..shape.iter().product() {
+            data.extend(((first + i) as f32).to_le_bytes());
+        }
+        let offsets = json!([begin, data.len()]);
+        header
+            .insert(name.clone(), json!({"dtype": "F32", "shape": shape, "data_offsets": offsets}));
+    }
+    let header = Value::Object(header).to_string();
+    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    fs::write(folder.join("model.safetensors"), file).unwrap();
+}
+
+fn convert(folder: &Path) -> (Conversion, Vec<u8>) {
+    let out = folder.with_extension("gguf");
+    let conversion = Conversion::plan(folder, Request::default()).unwrap();
+    let mut go_on = |_| ControlFlow::Continue(());
+    conversion.write(&out, 2, Options { force: true }, &mut go_on).unwrap();
+    (conversion, fs::read(out).unwrap())
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// By our own hand: what a tensor is called in GGUF, `None` if it is not there.
+fn renamed(name: &str, is_gemma: bool) -> Option<String> {
+    let name = name.strip_prefix("language_model.").unwrap_or(name);
+    let name = name.strip_prefix("model.").unwrap_or(name);
+    let name = name.strip_prefix("language_model.").unwrap_or(name);
+    if name.contains("inv_freq") || name.contains("vision") || name.contains("multi_modal") {
+        return None;
+    }
+    let mut out = name.replace("layers.", "blk.");
+    let norms = if is_gemma {
+        ("post_attention_norm", "pre_feedforward_layernorm", "ffn_norm")
+    } else {
+        ("ffn_norm", "-", "-")
+    };
+    for (from, to) in [
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.o_proj", "attn_output"),
+        ("mlp.gate_proj", "ffn_gate"),
+        ("mlp.up_proj", "ffn_up"),
+        ("mlp.down_proj", "ffn_down"),
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", norms.0),
+        (norms.1, norms.2),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("embed_tokens", "token_embd"),
+        ("lm_head", "output"),
+    ] {
+        out = out.replace(from, to);
+    }
+    Some(if out == "norm.weight" { "output_norm.weight".into() } else { out })
+}
+
+#[test]
+fn every_weight_of_every_architecture_is_where_it_belongs() {
+    let place = temporary();
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs");
+    let files = fs::read_dir(configs).unwrap().map(|entry| entry.unwrap().path());
+    let is_case = |path: &PathBuf| path.extension().is_some_and(|end| end == "tensors");
+    let mut checked = 0;
+    for path in files.filter(is_case) {
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let (tensors, config) = case(name);
+        let folder = place.path().join(name);
+        write_folder(&folder, &tensors, &config);
+        let (_, file) = convert(&folder);
+        let parsed = gguf::parse(&file).unwrap();
+        let is_gemma = name.starts_with("gemma");
+        let is_llama = parsed.value::<&str>("general.architecture").unwrap() == Some("llama");
+        let mut expected = usize::from(parsed.tensor("rope_freqs.weight").is_some());
+        for tensor in &tensors {
+            let Some(new) = renamed(&tensor.name, is_gemma) else { continue };
+            // The one that should be the embedding, is not, and has no place.
+            if name == "gemma2" && new == "output.weight" {
+                continue;
+            }
+            expected += 1;
+            let info = parsed.tensor(&new).unwrap_or_else(|| panic!("{name}: {new}"));
+            assert_eq!(info.ty, GgmlType::F32);
+            let range = info.range();
+            let found: Vec<f32> = file[range.start as usize..range.end as usize]
+                .chunks(4)
+                .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+                .collect();
+            let columns = tensor.shape.get(1).copied().unwrap_or(1);
+            let rows = tensor.shape[0];
+            let mut shape = [columns as u64, rows as u64, 1, 1];
+            if tensor.shape.len() == 1 {
+                shape = [rows as u64, 1, 1, 1];
+            }
+            assert_eq!(info.ne, shape, "{name}: {new}");
+            let of = |key: &str| config[key].as_u64().unwrap_or(4) as usize;
+            let heads = match new.rsplit('.').nth(1) {
+                Some("attn_q") if is_llama => of("num_attention_heads"),
+                Some("attn_k") if is_llama => of("num_key_value_heads"),
+                _ => 0,
+            };
+            let add = if is_gemma && new.ends_with("norm.weight") { 1 } else { 0 };
+            for (i, found) in found.iter().enumerate() {
+                let (row, column) = (i / columns, i % columns);
+                let source = match heads {
+                    0 => row,
+                    heads => {
+                        let d = rows / heads;
+                        let (head, row) = (row / d, row % d);
+                        head * d + row % 2 * (d / 2) + row / 2
+                    }
+                };
+                let value = tensor.first + source * columns + column + add;
+                assert_eq!(*found, value as f32, "{name}: {new}, row {row}, column {column}");
+            }
+        }
+        assert_eq!(parsed.tensors.len(), expected, "{name}");
+        checked += 1;
+    }
+    assert!(checked > 20);
+}
+
+#[test]
+fn an_output_is_kept_if_it_is_not_the_embedding_that_it_should_be() {
+    let place = temporary();
+    let (mut tensors, config) = case("smollm2");
+    let embedding = tensors.iter().find(|t| t.name == "model.embed_tokens.weight").unwrap();
+    let (shape, first) = (embedding.shape.clone(), embedding.first);
+    tensors.push(Tensor { name: "lm_head.weight".into(), shape, first });
+    let folder = place.path().join("copy");
+    write_folder(&folder, &tensors, &config);
+    let (conversion, file) = convert(&folder);
+    assert!(gguf::parse(&file).unwrap().tensor("output.weight").is_none());
+    let skipped = &conversion.about().skipped;
+    assert!(
+        matches!(&skipped[..], [(name, why)] if name == "lm_head.weight" && why.contains("embedding"))
+    );
+
+    tensors.last_mut().unwrap().first += 1;
+    let folder = place.path().join("other");
+    write_folder(&folder, &tensors, &config);
+    let (conversion, file) = convert(&folder);
+    assert!(gguf::parse(&file).unwrap().tensor("output.weight").is_some());
+    let notes = conversion.about().notes.join("\n");
+    assert!(notes.contains("lm_head.weight") && notes.contains("it is kept"), "{notes}");
+    assert!(conversion.about().skipped.is_empty());
+}
