@@ -7,6 +7,8 @@ fetch_tokenizers.py gets them), a config.json, and weights of one layer, all zer
 - tokens, scores, types and ids are compared with what the package `sentencepiece` says of the same tokenizer.model;
 - our tokenizer encodes tests/data/tokenizer_strings.json from the new file, and Hugging Face's `tokenizers`,
   `sentencepiece` or `tiktoken` do from the original: ids have to be the same, but for differences with a known reason;
+- llama.cpp (the package `xllamacpp`, if it is there) loads the new file and encodes the same texts: every id has to be
+  the same;
 - with --llama-cpp, llama.cpp's own convert_hf_to_gguf.py makes its keys of the same folder, and all keys of the
   tokenizer are compared, but for differences with a known reason.
 
@@ -16,6 +18,7 @@ fetch_tokenizers.py gets them), a config.json, and weights of one layer, all zer
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -24,6 +27,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import agree_tokens
 from common import ROOT, alight, say
 
 STRINGS = ROOT / "tests/data/tokenizer_strings.json"
@@ -293,6 +297,12 @@ def main() -> int:
                 print(f"    {count} differ: {reason}")
             for text, ids, expected in bad[:8]:
                 print(f"    {text[:80]!r}: {ids[:12]} and {expected[:12]}")
+        if importlib.util.find_spec("xllamacpp"):
+            questions = [(t, add, special) for add, special in ((False, False), (False, True), (True, False)) for t in texts]
+            theirs, ours = agree_tokens.llama_ids(new, questions, work), agree_tokens.our_ids(tokenize, new, questions)
+            bad = [(q, a, b) for q, a, b in zip(questions, ours, theirs, strict=True) if a != b]
+            failed += bool(bad)
+            print(f"  ids by llama.cpp: {len(questions) - len(bad)} of {len(questions)} questions identical {bad[:3] or ''}")
         if args.llama_cpp:
             theirs = llama_keys(model, work / f"{case}.llama.gguf", args.llama_cpp, args.python)
             if theirs is not None:

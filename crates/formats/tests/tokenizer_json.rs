@@ -100,8 +100,11 @@ fn merges_that_no_score_can_say_are_noted() {
         REWRITTEN.replace(r#"["ab", "c"], ["\u2581", "ab"]"#, r#"["\u2581", "ab"], ["ab", "c"]"#),
     ] {
         assert_ne!(file, REWRITTEN);
-        let notes = measured(file.as_bytes()).unwrap().notes;
+        let found = measured(file.as_bytes()).unwrap();
+        let notes = &found.notes;
         assert!(notes.len() == 1 && notes[0].starts_with("1 tokens"), "{notes:?}");
+        // The first merge that makes a token counts.
+        assert_eq!((&*found.tokens[9].text, found.tokens[9].score), ("abc", -2.0));
     }
 }
 

@@ -46,6 +46,9 @@ fn the_ways_to_cut_a_token_are_in_order() {
     let text = file(&[b"bc", b"ab", b"abc"]);
     let ranks = measured(text.as_bytes()).unwrap();
     assert_eq!(ranks.merges(), ["b c", "a b", "a bc", "ab c"], "`a` has a lower rank than `ab`");
+    let text = file(&[b"abc", b"ab", b"cd", b"abcd"]);
+    let merges = measured(text.as_bytes()).unwrap().merges();
+    assert_eq!(merges, ["ab c", "a b", "c d", "abc d", "ab cd"], "`abc` has a lower one still");
 }
 
 #[test]

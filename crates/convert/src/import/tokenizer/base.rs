@@ -41,6 +41,11 @@ fn wrong(path: &Path, error: &TokenizerError) -> ConvertError {
 
 fn open(path: PathBuf) -> Result<Option<Found>, ConvertError> {
     let Some(bytes) = side::read(&path, MAX_FILE)? else { return Ok(None) };
+    if bytes.starts_with(b"version https://git-lfs") {
+        let problem = "is not the file itself but a pointer of Git LFS to it; `git lfs pull` in its \
+                       folder gets the file";
+        return Err(ConvertError::Side { path, problem: problem.into() });
+    }
     match tokenizer::recognise(&bytes) {
         Some(kind) => Ok(Some(Found { path, bytes, kind })),
         None => Err(wrong(&path, &TokenizerError::NotRecognised)),

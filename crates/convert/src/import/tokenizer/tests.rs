@@ -230,6 +230,10 @@ fn templates_tell_what_goes_around_a_text() {
     let found = with(json!([sequence("A")]), pair, both.clone());
     assert_eq!(flags(&found), [None, None, Some(true)]);
     assert_eq!(id(&found, "seperator"), Some(5), "spelled so in GGUF");
+    // Two tokens between them.
+    let pair = json!([sequence("A"), special("<tool>"), special("<|end|>"), sequence("B")]);
+    let found = with(json!([sequence("A")]), pair, both.clone());
+    assert_eq!(flags(&found), [None, None, Some(true)]);
     // Texts begin with what is not the begin of text.
     let found = with(json!([special("<tool>"), sequence("A")]), json!([]), both.clone());
     assert_eq!(flags(&found)[0], Some(false));
@@ -338,6 +342,8 @@ fn what_does_not_fit_is_refused() {
         9,
         &["tokenizer.model", "cut short"],
     );
+    let pointer = b"version https://git-lfs.example/spec/v1\noid sha256:0\nsize 9\n".to_vec();
+    fails(&[("tokenizer.model", pointer)], 9, &["tokenizer.model", "Git LFS", "git lfs pull"]);
     fails(&[("tokenizer.json", b"{\"model\":7}".to_vec())], 9, &["tokenizer.json", "line 1"]);
     fails(
         &[spm(), ("added_tokens.json", text(json!({"x": "y"})))],
@@ -356,6 +362,29 @@ fn what_does_not_fit_is_refused() {
     fails(&[spm(), decoder(json!({"270": {"content": "ab"}}))], 300, &["260 and 270", "\"ab\""]);
     fails(&[spm(), ("tokenizer_config.json", b"{".to_vec())], 300, &["tokenizer_config.json"]);
     fails(&[spm(), ("tokenizer.json", b"{\"x\"".to_vec())], 300, &["tokenizer.json"]);
+}
+
+#[test]
+fn what_the_tokens_own_file_knows_better_stays() {
+    let mut file = over_bytes(json!(null));
+    file["added_tokens"][1]["content"] = json!("<|eom_id|>");
+    let folder = folder(&[
+        ("tokenizer.json", text(file)),
+        ("added_tokens.json", text(json!({"<|begin|>": 4, "<tool>": 6, "<new>": 7}))),
+        (
+            "special_tokens_map.json",
+            text(json!({"eos_token": {"content": "ab"}, "pad_token": "b"})),
+        ),
+        ("tokenizer_config.json", text(json!({"pad_token": null}))),
+        ("generation_config.json", text(json!({"eos_token_id": [2, 5, 6]}))),
+    ]);
+    let tokens = convert(folder.path(), "llama", 8);
+    assert_eq!(token(&tokens, 4), ("<|begin|>".into(), None, 3), "a control token stays one");
+    assert_eq!(token(&tokens, 7), ("<new>".into(), None, 4));
+    assert_eq!(token(&tokens, 2), ("ab".into(), None, 3), "special by name in the other file");
+    assert_eq!(token(&tokens, 1).2, 1, "what is null in the one is none in the other");
+    assert_eq!((id(&tokens, "eos"), id(&tokens, "padding")), (Some(2), None));
+    assert_eq!((id(&tokens, "eom"), id(&tokens, "eot")), (Some(5), Some(6)), "by their spelling");
 }
 
 #[test]
