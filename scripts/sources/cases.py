@@ -90,6 +90,8 @@ def quick() -> list[Case]:
     add("HF, F16, tokenizer.json, tied, 2 of 8 heads", "hf-bpe", of_hf, bpe, True, dtype="F16")
     add("HF, F16, 3 shards, merges as lists", "hf-bpe", of_hf, bpe, dtype="F16", shards=3, merges_as_lists=True)
     add("HF, F32, data at odd offsets", "hf-f32", of_hf, grouped, dtype="F32", pad=1)
+    add("HF, BF16, PyTorch's file", "hf-spm", of_hf, plain, torch=True)
+    add("HF, BF16, PyTorch's file in 3 shards", "hf-spm", of_hf, plain, shards=3, torch=True)
     for split, dtype in (("columns", "F16"), ("rows", "BF16")):
         for parts in (1, 2, 4, 8):
             add(f"Meta, {dtype}, embedding by {split}, {parts} parts", f"meta-{split}", of_meta, plain, parts == 2 and split == "rows",

@@ -9,7 +9,7 @@ import struct
 import numpy as np
 
 from . import model as mod
-from . import spm
+from . import spm, torchzip
 
 LLAMA = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
          "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
@@ -110,8 +110,18 @@ def tokenizer_files(folder, m, merges_as_lists: bool = False) -> None:
                   "vocab": {token: i for i, token in enumerate(v.tokens)}, "merges": merges}}, ensure_ascii=False))
 
 
-def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = True, merges_as_lists: bool = False, pad: int = 8):
-    """Returns the folder. With `shards` > 1 the tensors are dealt out in runs of about the same size."""
+def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = True, merges_as_lists: bool = False, pad: int = 8,
+          torch: bool = False):
+    """Returns the folder. With `shards` > 1 the tensors are dealt out in runs of about the same size. `torch`: PyTorch's files,
+    as folders had them before safetensors."""
+    stem, ending = ("pytorch_model", "bin") if torch else ("model", "safetensors")
+
+    def put(path, tensors) -> None:
+        if torch:
+            torchzip.write(path, tensors)
+        else:
+            safetensors(path, tensors, {"format": "pt"}, pad)
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config(m, dtype), indent=2))
     tensors = {}
@@ -121,7 +131,7 @@ def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = Tru
     tensors = dict(sorted(tensors.items()))
     total = sum(x.nbytes for x in tensors.values())
     if shards == 1:
-        safetensors(folder / "model.safetensors", tensors, {"format": "pt"}, pad)
+        put(folder / f"{stem}.{ending}", tensors)
     else:
         groups, at = [{} for _ in range(shards)], 0
         for i, (name, x) in enumerate(tensors.items()):
@@ -129,11 +139,11 @@ def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = Tru
             where = min(max(at * shards // total, 0), shards - 1) if i < len(tensors) - shards else shards - len(tensors) + i
             groups[where][name] = x
             at += x.nbytes
-        files = [f"model-{i + 1:05d}-of-{shards:05d}.safetensors" for i in range(shards)]
+        files = [f"{stem}-{i + 1:05d}-of-{shards:05d}.{ending}" for i in range(shards)]
         for file, group in zip(files, groups):
-            safetensors(folder / file, group, {"format": "pt"}, pad)
+            put(folder / file, group)
         where = {name: file for file, group in zip(files, groups) for name in group}
-        (folder / "model.safetensors.index.json").write_text(
+        (folder / f"{stem}.{ending}.index.json").write_text(
             json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2))
     if tokenizer:
         tokenizer_files(folder, m, merges_as_lists)
