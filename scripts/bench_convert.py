@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """What `alight convert` costs: a source shaped as LLaMA 65B in 8 parts (full rows, fewer layers), beside `cp` of the same bytes.
 
+- right: of every tensor of the result some rows, the first and the last among them, are the source's, bit for bit.
 - speed: seconds from before the tool starts until the result is on the disk (fsync of the files and the folder after either
   tool, which costs nothing where it has done so). The source is cold in every run, proven by cachestat. Rounds of both, one
   right after the other, in turning order; ratios are within a round. Asked: 0.7 of cp's speed.
@@ -12,7 +13,7 @@
 - page cache: the most of source and result that was in it while converting, what is left of either, and how much of another
   file, which was in use, is still there. With --large the source is more than half of the machine's memory (13/24).
 
-    scripts/bench_convert.py --gb 6 [--format meta legacy] [--large] [--part speed memory calls cache]
+    scripts/bench_convert.py --gb 6 [--format meta legacy] [--large] [--part right speed memory calls cache]
 
 Needs twice the size on the disk. Ends with status 1 if something asked is not so.
 """
@@ -30,6 +31,8 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cached  # noqa: E402
 import common  # noqa: E402
@@ -37,6 +40,7 @@ import peer_tools  # noqa: E402
 from sources import big  # noqa: E402
 
 BYSTANDER_MIB = 200
+PARTS = ["right", "speed", "memory", "calls", "cache"]
 MOVES = {"read", "pread64", "readv", "preadv", "preadv2", "write", "pwrite64", "writev", "pwritev", "pwritev2", "copy_file_range",
          "sendfile", "splice", "vmsplice", "io_submit", "io_uring_enter"}
 
@@ -47,7 +51,7 @@ class Source:
         self.form, self.name = form, f"{form}, 8 parts"
         self.path, self.bytes = big.write(folder / form, gigabytes, form)
         self.parts = sorted(p for p in (folder / form).iterdir() if p.suffix == ".pth" or ".bin" in p.name)
-        m = big.shape(gigabytes)
+        m = self.model = big.shape(gigabytes)
         self.rows = sum(big.of_part(shape, split)[0] for _, _, split, shape in big.shapes(m) if split == "columns") * big.PARTS
         self.layers = m.n_layer
         common.say(f"{self.name}: {self.bytes / 1e9:.2f} GB, {m.n_layer} layers, {self.rows} rows of column splits, "
@@ -123,6 +127,32 @@ def run(line, source, target, resident=False, cache=False) -> dict:
     return out
 
 
+def right(args, source, target) -> dict:
+    """Rows of the result beside those of the parts."""
+    import gguf
+
+    target.mkdir()
+    done = subprocess.run([str(part) for part in lines(args, source, target)["alight convert"]], capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    theirs, rng, rows, wrong = big.pieces(source.model, source.parts[0].parent, source.form), np.random.default_rng(1), 0, []
+    tensors = {t.name: t for t in gguf.GGUFReader(target / "model.gguf").tensors}
+    if set(tensors) != set(theirs):
+        wrong.append(f"tensors {sorted(set(tensors) ^ set(theirs))}")
+    for name, (split, parts) in theirs.items():
+        if split == "whole":
+            wrong += [] if np.array_equal(tensors[name].data, parts[0].astype(np.float32)) else [name]
+            continue
+        ours, each = tensors[name].data, parts[0].shape[0]
+        for row in {0, len(ours) - 1, *rng.integers(0, len(ours), 100).tolist()}:
+            want = parts[row // each][row % each] if split == "rows" else np.concatenate([part[row] for part in parts])
+            wrong += [] if np.array_equal(ours[row].view(np.uint16), want.view(np.uint16)) else [f"{name}, row {row}"]
+            rows += 1
+    del tensors, theirs
+    shutil.rmtree(target)
+    return {"rows": rows, "wrong": wrong}
+
+
 def lines(args, source, target) -> dict:
     convert = [common.alight(args.alight), "convert", source.path, "-o", target / "model.gguf", "-t", args.threads]
     return {"alight convert": convert, "cp": ["cp", *source.parts, target]}
@@ -185,6 +215,8 @@ def cache(args, source, target, folder) -> dict:
 
 def verdicts(source, found) -> list:
     out = []
+    if r := found.get("right"):
+        out.append((f"{r['rows']} rows looked at, {len(r['wrong'])} wrong{': ' + r['wrong'][0] if r['wrong'] else ''}", not r["wrong"]))
     if s := found.get("speed"):
         ratio = s["ratio"]["median"]
         out.append((f"{ratio:.2f} of cp's speed, by the median of the rounds (0.7)", ratio >= 0.7))
@@ -229,7 +261,7 @@ def main() -> int:
     parser.add_argument("--format", nargs="+", default=["meta"], choices=["meta", "legacy"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large", action="store_true", help="instead of --gb: 13/24 of the machine's memory")
-    parser.add_argument("--part", nargs="+", default=["speed", "memory", "calls", "cache"], choices=["speed", "memory", "calls", "cache"])
+    parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--in", dest="folder", type=Path, metavar="FOLDER", help="where the files are made (default: the build folder)")
     parser.add_argument("--pause", type=float, default=0.5, help="seconds before each run")
     common.add_arguments(parser)
@@ -248,7 +280,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="bench-convert-", dir=parent) as folder:
             folder = Path(folder)
             source, target, found = Source(folder, args.gb, form), folder / "out", {}
-            for name, part in (("speed", speed), ("memory", memory), ("calls", calls)):
+            for name, part in (("right", right), ("speed", speed), ("memory", memory), ("calls", calls)):
                 if name in args.part:
                     found[name] = part(args, source, target)
             if "cache" in args.part:

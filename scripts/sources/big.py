@@ -6,6 +6,8 @@ are no holes, nothing is infinite. Written as fast as the disk takes it, and not
 
 import json
 import os
+import struct
+import zipfile
 
 import numpy as np
 
@@ -106,3 +108,26 @@ def legacy_part(path, m, numbers) -> None:
             else:
                 for chunk in numbers.chunks(2 * mine[0] * mine[1]):
                     file.write(chunk)
+
+
+def pieces(m, folder, form: str) -> dict:
+    """Name in GGUF → (split, its pieces in the parts as arrays on the files)."""
+    out = {name: (split, []) for name, _, split, _ in shapes(m)}
+    for part in range(PARTS):
+        path = folder / (f"consolidated.{part:02d}.pth" if form == "meta" else "big.bin" + (f".{part}" if part else ""))
+        at = len(legacy.header(m, 1, "ggjt", 1, legacy.vocabulary(m.vocab), m.vocab.scores))
+        records = zipfile.ZipFile(path) if form == "meta" else None
+        with open(path, "rb") as file:
+            for i, (name, theirs, split, whole) in enumerate(shapes(m)):
+                mine = of_part(whole, split)
+                dtype = np.dtype(np.float32 if form == "legacy" and len(mine) == 1 else np.float16)
+                if records:
+                    header = records.getinfo(f"{path.stem}/data/{i}").header_offset
+                    file.seek(header + 26)
+                    at = header + 30 + sum(struct.unpack("<HH", file.read(4)))
+                else:
+                    at += 12 + 4 * len(mine) + len(theirs)
+                    at += -at % 32
+                out[name][1].append(np.memmap(path, dtype, "r", at, mine))
+                at += int(np.prod(mine)) * dtype.itemsize
+    return out

@@ -68,7 +68,8 @@ def config(m, dtype: str) -> dict:
            "bos_token_id": m.vocab.special.get("bos"), "eos_token_id": m.vocab.special.get("eos"), "rope_scaling": None}
     if m.arch == "gemma3":
         return out | {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": m.head_dim,
-                      "hidden_activation": "gelu_pytorch_tanh", "sliding_window": m.window, "sliding_window_pattern": 6,
+                      "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": m.vocab.special.get("pad"),
+                      "sliding_window": m.window, "sliding_window_pattern": 6,
                       "query_pre_attn_scalar": 256, "rope_local_base_freq": 10000.0, "attn_logit_softcapping": None,
                       "final_logit_softcapping": None,
                       "layer_types": [("full" if n % 6 == 5 else "sliding") + "_attention" for n in range(m.n_layer)]}
