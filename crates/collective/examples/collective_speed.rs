@@ -1,0 +1,80 @@
+//! Times the collective among threads: every algorithm on every shape, interleaved.
+//!
+//!     cargo run --release -p alight-collective --example collective_speed -- [CALLS]
+//!
+//! A line for each shape: microseconds per call, the median of 15 turns of CALLS calls (default 200) with its quartiles.
+
+use std::time::Instant;
+
+use alight_collective::{Algorithm, Args, Clique, Element, Options, Spec};
+use alight_kernels::Isa;
+
+const TURNS: usize = 15;
+
+/// Microseconds per call of `calls` calls.
+fn turn(clique: &Clique, spec: &Spec, calls: i64) -> f64 {
+    let bytes = spec.bytes().expect("a shape that fits");
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for rank in 0..clique.ranks() {
+            scope.spawn(move || {
+                // 1 in bf16 everywhere.
+                let ones: Vec<u8> = 0x3f80_u16.to_ne_bytes().repeat(bytes / 2);
+                let (mut normed, mut new_residual) = (vec![0; bytes], vec![0; bytes]);
+                for run in 0..calls {
+                    let args = Args {
+                        partial: &ones,
+                        residual: &ones,
+                        weight: &ones[..spec.hidden * 2],
+                        post_weight: None,
+                        normed: &mut normed,
+                        new_residual: &mut new_residual,
+                    };
+                    clique.allreduce_norm(rank, run, spec, args).expect("a call");
+                }
+            });
+        }
+    });
+    start.elapsed().as_secs_f64() * 1e6 / calls as f64
+}
+
+fn main() {
+    let calls = std::env::args().nth(1).map_or(200, |calls| calls.parse().expect("a number"));
+    println!(
+        "{}, {} cores, hidden 4608, bf16",
+        Isa::best(),
+        std::thread::available_parallelism().unwrap()
+    );
+    println!("ranks rows   one-shot µs (quartiles)   combine-once µs (quartiles)");
+    for ranks in [2, 4, 8] {
+        for rows in [1, 8, 32] {
+            let spec = Spec {
+                rows,
+                hidden: 4608,
+                element: Element::Bf16,
+                weight: Element::Bf16,
+                bias: true,
+                epsilon: 1e-6,
+                post_norm: false,
+            };
+            let mut columns = [Algorithm::OneShot, Algorithm::CombineOnce].map(|algorithm| {
+                let mut options = Options::new(ranks, spec.bytes().expect("a shape that fits"));
+                options.algorithm = Some(algorithm);
+                (Clique::new(options).expect("a clique"), vec![])
+            });
+            let calls = (calls / rows as i64).max(10);
+            for _ in 0..TURNS {
+                for (clique, times) in &mut columns {
+                    times.push(turn(clique, &spec, calls));
+                }
+            }
+            print!("{ranks:5} {rows:4}");
+            for (_, times) in &mut columns {
+                times.sort_by(f64::total_cmp);
+                let [low, middle, high] = [TURNS / 4, TURNS / 2, TURNS * 3 / 4].map(|i| times[i]);
+                print!("   {middle:9.1} ({low:.1}–{high:.1})");
+            }
+            println!();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Ranks that call together: what they share, how it is made, and when it is of no use any more. What happens in a call is in
+//! `call`.
+
+use std::cell::UnsafeCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use alight_kernels::Isa;
+
+use crate::choose::Algorithm;
+use crate::error::CollectiveError;
+use crate::meeting::Meeting;
+use crate::region::{LINE, Region};
+use crate::spec::{Args, Spec, check};
+#[cfg(test)]
+use crate::tests::hooks::Hooks;
+
+/// The most ranks of a clique.
+pub(crate) const RANKS: usize = 64;
+
+/// How a [`Clique`] is made.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// How many ranks, 1 to 64.
+    pub ranks: usize,
+    /// The most bytes of a rank's operand. Memory: 2 × ranks + 2 times that, of which only what is used becomes resident.
+    pub capacity: usize,
+    /// The longest that a rank waits for the others. It has to cover whatever can delay a rank: a compilation, a debugger.
+    pub limit: Duration,
+    /// The algorithm; `None`: the one that was measured to be best.
+    pub algorithm: Option<Algorithm>,
+    /// The tier of the arithmetic.
+    pub isa: Isa,
+    /// Number of the first call. Numbers wrap; for tests.
+    pub first_call: u32,
+}
+
+impl Options {
+    /// For `ranks` ranks and operands of at most `capacity` bytes; ranks wait for at most 30 seconds.
+    pub fn new(ranks: usize, capacity: usize) -> Options {
+        let limit = Duration::from_secs(30);
+        Options { ranks, capacity, limit, algorithm: None, isa: Isa::best(), first_call: 0 }
+    }
+}
+
+/// What a rank tells the others.
+#[derive(Clone, Copy)]
+pub(crate) struct Card {
+    pub(crate) run: i64,
+    pub(crate) spec: Spec,
+    pub(crate) bytes: usize,
+    pub(crate) partial: *const u8,
+    pub(crate) residual: *const u8,
+    pub(crate) weight: *const u8,
+    pub(crate) post_weight: *const u8,
+}
+
+/// A rank's place, on its own cache lines.
+#[repr(align(128))]
+pub(crate) struct Seat {
+    /// Whether the rank is in a call.
+    pub(crate) taken: AtomicBool,
+    /// The number of the call that it arrived at last, and one; only for telling who is missing.
+    pub(crate) arrived: AtomicU32,
+    /// The number of its next call.
+    pub(crate) next: UnsafeCell<u32>,
+    pub(crate) card: UnsafeCell<Option<Card>>,
+}
+
+/// A number of ranks that share memory and make the same calls in the same order.
+pub struct Clique {
+    pub(crate) meeting: Meeting<AtomicU32>,
+    pub(crate) seats: Box<[Seat]>,
+    /// `[2][ranks]` slots.
+    pub(crate) staging: Region,
+    /// The norm, then the new residual, a slot each.
+    pub(crate) result: Region,
+    /// Bytes of a slot.
+    pub(crate) slot: usize,
+    pub(crate) options: Options,
+    pub(crate) because: OnceLock<CollectiveError>,
+    #[cfg(test)]
+    pub(crate) hooks: Hooks,
+}
+
+// SAFETY: the cells of a seat, and the regions, are touched by one rank at a time or are not written, by the rules at the
+// head of `call`; a seat is taken and left with acquire and release.
+unsafe impl Sync for Clique {}
+// SAFETY: nothing in it belongs to a thread; the pointers in cards are used within the calls that brought them only.
+unsafe impl Send for Clique {}
+
+impl Clique {
+    /// Makes a clique.
+    pub fn new(options: Options) -> Result<Clique, CollectiveError> {
+        let (ranks, capacity) = (options.ranks, options.capacity);
+        let wrong = |problem| CollectiveError::Options { ranks, capacity, problem };
+        if ranks == 0 || ranks > RANKS {
+            return Err(wrong("there must be 1 to 64 ranks"));
+        }
+        if !options.isa.is_available() {
+            return Err(wrong("this CPU cannot run that tier of instructions"));
+        }
+        let too_large = || wrong("the operands are larger than any memory");
+        let slot = capacity.max(1).checked_next_multiple_of(LINE).ok_or_else(too_large)?;
+        let room = |slots: usize| slot.checked_mul(slots).and_then(Region::new);
+        let seat = |_| Seat {
+            taken: AtomicBool::new(false),
+            arrived: AtomicU32::new(options.first_call),
+            next: UnsafeCell::new(options.first_call),
+            card: UnsafeCell::new(None),
+        };
+        Ok(Clique {
+            meeting: Meeting::new(ranks as u32, options.first_call),
+            seats: (0..ranks).map(seat).collect(),
+            staging: room(2 * ranks).ok_or_else(too_large)?,
+            result: room(2).ok_or_else(too_large)?,
+            slot,
+            options,
+            because: OnceLock::new(),
+            #[cfg(test)]
+            hooks: Hooks::default(),
+        })
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> usize {
+        self.options.ranks
+    }
+
+    /// Whether calls fail, because an earlier one did.
+    pub fn is_poisoned(&self) -> bool {
+        self.meeting.is_poisoned()
+    }
+
+    /// Sums `partial` over the ranks and returns, on each, the new residual and its norm:
+    ///
+    /// ```text
+    /// s            = round(partial[0] + partial[1] + … )               in f32, in this order
+    /// p            = round(s · f32(1/√(mean s² + ε)) · (bias + post_weight))   or s, without post-norm
+    /// new_residual = round(residual + p)
+    /// normed       = round(new_residual · f32(1/√(mean new_residual² + ε)) · (bias + weight))
+    /// ```
+    ///
+    /// `round` is to the element type, to nearest, ties to even. `rank` is the caller's; `run` says which run of the
+    /// program this call belongs to, and must be the same on all ranks. After an error the results hold anything.
+    ///
+    /// Calls block until all ranks have made theirs. A call that fails, but for one that is refused because its rank does not
+    /// exist or is in a call, poisons the clique: it and all later calls fail on every rank.
+    pub fn allreduce_norm(
+        &self,
+        rank: usize,
+        run: i64,
+        spec: &Spec,
+        args: Args<'_>,
+    ) -> Result<(), CollectiveError> {
+        let seat = self
+            .seats
+            .get(rank)
+            .ok_or(CollectiveError::Rank { rank, ranks: self.options.ranks })?;
+        if seat.taken.swap(true, Ordering::Acquire) {
+            return Err(CollectiveError::InUse { rank });
+        }
+        let _leave = Leave(&seat.taken);
+        let bytes = check(rank, spec, &args, self.options.capacity)
+            .inspect_err(|error| self.poison(error.clone()))?;
+        if self.is_poisoned() {
+            return Err(self.poisoned());
+        }
+        self.call(rank, run, spec, bytes, args)
+    }
+
+    /// Lets nobody pass any more, because of `error`.
+    fn poison(&self, error: CollectiveError) {
+        let _ = self.because.set(error);
+        self.meeting.poison();
+    }
+
+    pub(crate) fn poisoned(&self) -> CollectiveError {
+        let because = match self.because.get() {
+            Some(error) => error.to_string(),
+            // Whoever poisoned it is about to say why.
+            None => "a rank gave up".into(),
+        };
+        CollectiveError::Poisoned { because }
+    }
+}
+
+/// Leaves a seat, on every way out.
+struct Leave<'a>(&'a AtomicBool);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}

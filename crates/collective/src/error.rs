@@ -1,0 +1,111 @@
+//! What can go wrong, with what was found and what to do.
+
+use std::time::Duration;
+
+/// Why a call did not give a result.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CollectiveError {
+    /// A clique cannot be made like that.
+    #[error("a collective of {ranks} ranks and {capacity} bytes cannot be made: {problem}")]
+    Options {
+        /// How many ranks were asked for.
+        ranks: usize,
+        /// The most bytes of a rank's operand.
+        capacity: usize,
+        /// What is wrong.
+        problem: &'static str,
+    },
+    /// There is no such rank.
+    #[error("rank {rank} of a collective of {ranks} ranks: ranks are 0 to {}", ranks - 1)]
+    Rank {
+        /// The rank that was given.
+        rank: usize,
+        /// How many there are.
+        ranks: usize,
+    },
+    /// The arguments of a call do not fit each other.
+    #[error("rank {rank}: {what} has {found} bytes, expected {expected} ({shape})")]
+    Length {
+        /// The rank that was called.
+        rank: usize,
+        /// Which argument.
+        what: &'static str,
+        /// How long it is.
+        found: usize,
+        /// How long it should be.
+        expected: usize,
+        /// What the length follows from.
+        shape: String,
+    },
+    /// The shape itself is impossible.
+    #[error("rank {rank}: {problem} ({shape})")]
+    Shape {
+        /// The rank that was called.
+        rank: usize,
+        /// What is wrong.
+        problem: &'static str,
+        /// The shape.
+        shape: String,
+    },
+    /// An operand is larger than the clique was made for.
+    #[error(
+        "rank {rank}: an operand of {found} bytes in a collective made for {capacity}; make it with room for the largest ({shape})"
+    )]
+    Capacity {
+        /// The rank that was called.
+        rank: usize,
+        /// Bytes of the operand.
+        found: usize,
+        /// Bytes that there is room for.
+        capacity: usize,
+        /// The shape.
+        shape: String,
+    },
+    /// A rank was called while a call of the same rank had not returned.
+    #[error(
+        "rank {rank} is in a call already: two calls in flight need two collectives, or an order between them"
+    )]
+    InUse {
+        /// The rank.
+        rank: usize,
+    },
+    /// Ranks met with different calls.
+    #[error(
+        "ranks met in different calls: rank {first} in run {first_run} with {first_shape}, rank {second} in run {second_run} with {second_shape}; every rank must make the same calls in the same order"
+    )]
+    Differ {
+        /// A rank.
+        first: usize,
+        /// Its run.
+        first_run: i64,
+        /// Its shape.
+        first_shape: String,
+        /// Another rank.
+        second: usize,
+        /// Its run.
+        second_run: i64,
+        /// Its shape.
+        second_shape: String,
+    },
+    /// Not all ranks came in time.
+    #[error(
+        "rank {rank} waited {limit:?} in run {run}; these ranks did not come: {missing:?}. Nothing was computed, and this collective is not usable any more"
+    )]
+    TimedOut {
+        /// The rank that waited.
+        rank: usize,
+        /// Its run.
+        run: i64,
+        /// How long it waited.
+        limit: Duration,
+        /// Who had not come.
+        missing: Vec<usize>,
+    },
+    /// Another rank failed, in this call or in an earlier one.
+    #[error("this collective is not usable any more, since an earlier call failed: {because}")]
+    Poisoned {
+        /// What failed first.
+        because: String,
+    },
+}

@@ -1,0 +1,47 @@
+//! The collective of tensor-parallel inference in one call: all-reduce, optional post-norm, residual, RMSNorm.
+//!
+//! Ranks are threads of one process. Each brings a part of a sum; each leaves with the new residual and with its norm,
+//! the same bits on every rank, every tier of SIMD and every algorithm. A call meets once, at a barrier with a limit on
+//! waiting: a rank that never comes is an error on all others, and whoever comes later gets that error at once.
+//!
+//! The protocol, the argument for its memory order, and the roundings are in `docs/collective.md`.
+//!
+//! ```
+//! use alight_collective::{Args, Clique, Element, Options, Spec};
+//!
+//! let spec = Spec {
+//!     rows: 1, hidden: 2, element: Element::F32, weight: Element::F32, bias: false, epsilon: 0.0, post_norm: false,
+//! };
+//! let clique = Clique::new(Options::new(2, 8))?;
+//! let bytes = |x: [f32; 2]| x.map(f32::to_ne_bytes).concat();
+//! let run = |rank| {
+//!     let (mut normed, mut new_residual) = ([0; 8], [0; 8]);
+//!     let args = Args {
+//!         partial: &bytes([1.0, 2.0]), residual: &bytes([1.0, 3.0]), weight: &bytes([1.0, 1.0]), post_weight: None,
+//!         normed: &mut normed, new_residual: &mut new_residual,
+//!     };
+//!     clique.allreduce_norm(rank, 0, &spec, args).map(|()| new_residual.to_vec())
+//! };
+//! let results = std::thread::scope(|s| [0, 1].map(|rank| s.spawn(move || run(rank))).map(|t| t.join().unwrap()));
+//! for result in results {
+//!     assert_eq!(result?, bytes([3.0, 7.0]));
+//! }
+//! # Ok::<(), alight_collective::CollectiveError>(())
+//! ```
+
+mod call;
+mod choose;
+mod clique;
+mod error;
+mod meeting;
+mod region;
+mod rows;
+mod spec;
+#[cfg(test)]
+mod tests;
+mod word;
+
+pub use choose::Algorithm;
+pub use clique::{Clique, Options};
+pub use error::CollectiveError;
+pub use spec::{Args, Element, Spec};

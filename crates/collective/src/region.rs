@@ -1,0 +1,45 @@
+//! Memory that ranks share: bytes on their own cache lines, read and written through pointers.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::NonNull;
+
+/// Two cache lines: processors fetch them in pairs.
+pub(crate) const LINE: usize = 128;
+
+/// Zeroed bytes at an address that is a multiple of [`LINE`]. Who may touch which of them when is the protocol's affair
+/// (`clique`); this only owns them.
+pub(crate) struct Region {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: the region itself is only an owner; every access goes through a pointer in an unsafe block that says why
+// nobody else is there.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// `bytes` bytes, zero, touched by nobody yet. `None` if there is no such size.
+    pub(crate) fn new(bytes: usize) -> Option<Region> {
+        let layout = Layout::from_size_align(bytes.max(LINE), LINE).ok()?;
+        // SAFETY: the layout has a size.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        Some(Region { start, layout })
+    }
+
+    /// The address `offset` bytes into the region. Panics beyond its end.
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.layout.size(), "an offset behind the end of a region");
+        // SAFETY: inside the allocation.
+        unsafe { self.start.as_ptr().add(offset) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout, and nobody has a reference to the owner any more.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}

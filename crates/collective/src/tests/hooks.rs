@@ -1,0 +1,48 @@
+//! What tests put into a clique: delays, and parts taken out. Not there in any other build.
+
+/// A moment of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Before the operand is copied.
+    Entered,
+    /// Before arriving.
+    Staged,
+    /// After everybody has arrived.
+    Passed,
+    /// Before returning.
+    Computed,
+}
+
+/// What is taken out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Without {
+    #[default]
+    Nothing,
+    Barrier,
+    SecondBuffer,
+}
+
+type Pause = Box<dyn Fn(usize, u32, Phase) + Send + Sync>;
+
+#[derive(Default)]
+pub(crate) struct Hooks {
+    pub(crate) without: Without,
+    /// Called with rank, call and phase.
+    pub(crate) pause: Option<Pause>,
+}
+
+impl Hooks {
+    pub(crate) fn at(&self, rank: usize, call: u32, phase: Phase) {
+        if let Some(pause) = &self.pause {
+            pause(rank, call, phase);
+        }
+    }
+
+    pub(crate) fn buffer(&self, buffer: usize) -> usize {
+        if self.without == Without::SecondBuffer { 0 } else { buffer }
+    }
+
+    pub(crate) fn no_barrier(&self) -> bool {
+        self.without == Without::Barrier
+    }
+}

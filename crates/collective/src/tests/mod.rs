@@ -1,0 +1,5 @@
+//! Tests that look inside: delays at every phase, protocols with a part taken out, and every order of events under loom.
+
+pub(crate) mod hooks;
+mod orders;
+mod phases;

@@ -1,0 +1,273 @@
+//! The meeting under loom: every order of events, up to a number of preemptions, and every value that the memory model lets
+//! a load return. Memory that ranks share is in loom's cells, which fail at an access that is not ordered.
+//!
+//! The ranks here do what `clique` does: write a slot, meet, read all slots; or lend an operand, meet, take what the
+//! last rank made of all.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use loom::cell::UnsafeCell;
+use loom::sync::{Condvar, Mutex};
+
+use crate::meeting::{Meeting, Missed, Patience};
+use crate::word::Word;
+
+/// Loom's atomic, with a futex as its manual page describes it: comparing and going to sleep are one step.
+///
+/// Without its `ORDERS`, every operation on it is relaxed: a control.
+struct Modelled<const ORDERS: bool> {
+    value: loom::sync::atomic::AtomicU32,
+    queue: (Mutex<()>, Condvar),
+}
+
+const fn order<const ORDERS: bool>(order: Ordering) -> Ordering {
+    if ORDERS { order } else { Ordering::Relaxed }
+}
+
+impl<const ORDERS: bool> Word for Modelled<ORDERS> {
+    const YIELDS: u32 = 0;
+
+    fn new(value: u32) -> Modelled<ORDERS> {
+        let queue = (Mutex::new(()), Condvar::new());
+        Modelled { value: loom::sync::atomic::AtomicU32::new(value), queue }
+    }
+
+    fn load(&self, order: Ordering) -> u32 {
+        self.value.load(self::order::<ORDERS>(order))
+    }
+
+    fn store(&self, value: u32, order: Ordering) {
+        self.value.store(value, self::order::<ORDERS>(order));
+    }
+
+    fn add(&self, value: u32, order: Ordering) -> u32 {
+        self.value.fetch_add(value, self::order::<ORDERS>(order))
+    }
+
+    fn or(&self, bits: u32, order: Ordering) -> u32 {
+        self.value.fetch_or(bits, self::order::<ORDERS>(order))
+    }
+
+    fn replace(&self, current: u32, new: u32, order: Ordering) -> bool {
+        self.value
+            .compare_exchange(current, new, self::order::<ORDERS>(order), Ordering::Relaxed)
+            .is_ok()
+    }
+
+    fn wait(&self, expected: u32, _time: Duration) {
+        let queue = self.queue.0.lock().unwrap();
+        // The kernel reads the current value: a read-modify-write does.
+        if self.value.fetch_or(0, Ordering::Relaxed) == expected {
+            drop(self.queue.1.wait(queue).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        drop(self.queue.0.lock().unwrap());
+        self.queue.1.notify_all();
+    }
+
+    fn yield_now() {
+        loom::thread::yield_now();
+    }
+}
+
+/// Endless patience, or none.
+#[derive(Clone, Copy)]
+struct Waits(bool);
+
+impl Patience for Waits {
+    fn left(&mut self) -> Option<Duration> {
+        self.0.then_some(Duration::MAX)
+    }
+}
+
+/// What ranks share.
+struct Shared<const ORDERS: bool = true> {
+    meeting: Meeting<Modelled<ORDERS>>,
+    /// `[buffers][ranks]`.
+    slots: Vec<Vec<UnsafeCell<u32>>>,
+    result: UnsafeCell<u32>,
+}
+
+// SAFETY: it is what loom is here to find out: its cells fail at an access that is not ordered.
+unsafe impl<const ORDERS: bool> Sync for Shared<ORDERS> {}
+
+impl<const ORDERS: bool> Shared<ORDERS> {
+    fn new(ranks: u32, buffers: usize, first: u32) -> Arc<Self> {
+        let row = || (0..ranks).map(|_| UnsafeCell::new(0)).collect();
+        let slots = (0..buffers).map(|_| row()).collect();
+        let meeting = Meeting::new(ranks, first);
+        Arc::new(Shared { meeting, slots, result: UnsafeCell::new(0) })
+    }
+
+    /// Returns what the rank reads.
+    fn one_shot(&self, rank: usize, call: u32, meets: bool) -> Vec<u32> {
+        let slots = &self.slots[call as usize % self.slots.len()];
+        // SAFETY: loom checks that nobody else is there.
+        slots[rank].with_mut(|slot| unsafe { *slot = call + rank as u32 });
+        if meets {
+            self.meeting.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
+        }
+        // SAFETY: loom checks that nobody writes.
+        slots.iter().map(|slot| slot.with(|slot| unsafe { *slot })).collect()
+    }
+
+    fn one_shots(&self, rank: usize, calls: u32) {
+        for call in 0..calls {
+            let expected: Vec<_> = (call..call + self.slots[0].len() as u32).collect();
+            assert_eq!(self.one_shot(rank, call, true), expected);
+        }
+    }
+
+    fn combine(&self, rank: usize, call: u32, operands: &[UnsafeCell<u32>]) {
+        let ranks = operands.len() as u32;
+        // SAFETY: loom checks that nobody else is there.
+        operands[rank].with_mut(|own| unsafe { *own = call + rank as u32 });
+        let all = || {
+            // SAFETY: loom checks that nobody writes to an operand, or touches the result.
+            let sum = operands.iter().map(|one| one.with(|one| unsafe { *one })).sum();
+            // SAFETY: as above.
+            self.result.with_mut(|result| unsafe { *result = sum });
+            Ok(())
+        };
+        self.meeting.pass::<()>(call, &mut Waits(true), all).unwrap();
+        // SAFETY: loom checks that nobody writes.
+        let sum = self.result.with(|result| unsafe { *result });
+        assert_eq!(sum, ranks * call + ranks * (ranks - 1) / 2);
+    }
+}
+
+/// Runs `rank` as every rank, in every order with at most `preemptions` of them.
+fn every_order<const ORDERS: bool>(
+    preemptions: usize,
+    ranks: usize,
+    shared: impl Fn() -> Arc<Shared<ORDERS>> + Send + Sync + 'static,
+    rank: impl Fn(&Shared<ORDERS>, usize) + Copy + Send + Sync + 'static,
+) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let shared = shared();
+        let others: Vec<_> = (1..ranks)
+            .map(|other| {
+                let shared = shared.clone();
+                loom::thread::spawn(move || rank(&shared, other))
+            })
+            .collect();
+        rank(&shared, 0);
+        for other in others {
+            other.join().unwrap();
+        }
+    });
+}
+
+type Ordered = Shared<true>;
+
+#[test]
+fn one_shot_of_two_ranks() {
+    every_order(3, 2, || Ordered::new(2, 2, 0), |shared, rank| shared.one_shots(rank, 3));
+}
+
+#[test]
+fn one_shot_of_three_ranks() {
+    every_order(2, 3, || Ordered::new(3, 2, 0), |shared, rank| shared.one_shots(rank, 1));
+    every_order(1, 3, || Ordered::new(3, 2, 0), |shared, rank| shared.one_shots(rank, 3));
+}
+
+/// One buffer of operands stands for the callers' memory, which they write to again as soon as they have returned.
+#[test]
+fn combine_once() {
+    let calls = |shared: &Shared, rank: usize| {
+        (0..3).for_each(|call| shared.combine(rank, call, &shared.slots[0]));
+    };
+    every_order(3, 2, || Ordered::new(2, 1, 0), calls);
+}
+
+#[test]
+#[should_panic(expected = "ausal")]
+fn without_the_barrier_there_is_a_race() {
+    let call = |shared: &Shared, rank| drop(shared.one_shot(rank, 0, false));
+    every_order(2, 2, || Ordered::new(2, 2, 0), call);
+}
+
+#[test]
+#[should_panic(expected = "ausal")]
+fn without_the_second_buffer_there_is_a_race() {
+    let calls = |shared: &Shared, rank| {
+        (0..2).for_each(|call| drop(shared.one_shot(rank, call, true)));
+    };
+    every_order(2, 2, || Ordered::new(2, 1, 0), calls);
+}
+
+#[test]
+#[should_panic(expected = "ausal")]
+fn without_acquire_and_release_there_is_a_race() {
+    let call = |shared: &Shared<false>, rank| drop(shared.one_shot(rank, 0, true));
+    every_order(2, 2, || Shared::new(2, 2, 0), call);
+}
+
+/// One rank has no patience: both pass or neither does, and whoever leaves takes its operand with it.
+#[test]
+fn a_rank_that_gives_up() {
+    let rank = |shared: &Shared, rank: usize| {
+        let operands = &shared.slots[0];
+        let all = || {
+            for one in operands {
+                // SAFETY: loom checks that nobody writes.
+                one.with(|one| unsafe { std::hint::black_box(*one) });
+            }
+            Ok(())
+        };
+        let met = shared.meeting.pass::<()>(0, &mut Waits(rank == 0), all);
+        // SAFETY: loom checks that nobody else is there.
+        operands[rank].with_mut(|own| unsafe { *own = 1 + u32::from(met.is_ok()) });
+        let again = met.is_ok().then(|| shared.meeting.pass::<()>(1, &mut Waits(true), || Ok(())));
+        // Of two ranks of which one gave up, neither got here with a success.
+        assert_ne!(again, Some(Err(Missed::Poisoned)));
+        assert_eq!(met.is_err(), shared.meeting.is_poisoned());
+    };
+    every_order(3, 2, || Ordered::new(2, 1, 0), rank);
+}
+
+/// Poisoned from outside, in any moment: nobody sleeps on.
+#[test]
+fn poison_wakes_everybody() {
+    let rank = |shared: &Shared, rank: usize| {
+        if rank == 2 {
+            shared.meeting.poison();
+            return;
+        }
+        for call in 0..2 {
+            if shared.meeting.pass::<()>(call, &mut Waits(true), || Ok(())).is_err() {
+                assert!(shared.meeting.is_poisoned());
+                return;
+            }
+        }
+    };
+    every_order(2, 3, || Ordered::new(2, 1, 0), rank);
+}
+
+/// The last rank's work fails: everybody hears of it.
+#[test]
+fn work_that_fails() {
+    let rank = |shared: &Shared, _| {
+        let met = shared.meeting.pass(0, &mut Waits(true), || Err("no"));
+        assert!(matches!(met, Err(Missed::Poisoned | Missed::Failed("no"))));
+    };
+    every_order(3, 2, || Ordered::new(2, 1, 0), rank);
+}
+
+/// Numbers of calls that wrap around on the way.
+#[test]
+fn numbers_wrap() {
+    const FIRST: u32 = (1 << 29) - 1;
+    let calls = |shared: &Shared, _| {
+        for call in [FIRST, FIRST + 1, FIRST + 2] {
+            shared.meeting.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
+        }
+    };
+    every_order(2, 2, || Ordered::new(2, 1, FIRST), calls);
+}
