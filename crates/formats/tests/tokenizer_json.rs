@@ -147,7 +147,19 @@ fn unigram() {
     assert_eq!(scores, [0.0, 0.0, -1.5, -2.0]);
     assert_eq!(found.tokens[1].ty, T::Unknown);
     assert_eq!(found.special.unknown, Some(1));
-    assert!(found.notes.len() == 1 && found.notes[0].contains("Precompiled"), "{:?}", found.notes);
+    assert_eq!((&*found.charsmap, found.remove_extra_whitespaces), (&[0, 0, 0][..], false));
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    let precompiled = r#"{"type": "Precompiled", "precompiled_charsmap": "AAAA"}"#;
+    let spaces = r#"{"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}"#;
+    let both = format!(r#"{{"type": "Sequence", "normalizers": [{precompiled}, {spaces}]}}"#);
+    let merging = UNIGRAM.replace(precompiled, &both);
+    assert!(measured(merging.as_bytes()).unwrap().remove_extra_whitespaces);
+    fails(
+        "no base64",
+        &UNIGRAM.replace("AAAA", "A"),
+        |e| matches!(e, E::Inconsistent { .. }),
+        &["base64"],
+    );
     // Early files do not name the type.
     let early = UNIGRAM.replace(r#""type": "Unigram", "#, "");
     assert_eq!(measured(early.as_bytes()).unwrap().model, Model::Unigram);

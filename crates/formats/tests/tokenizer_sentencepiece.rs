@@ -55,7 +55,21 @@ fn defaults_are_those_of_the_format() {
     assert!(found.add_dummy_prefix && found.remove_extra_whitespaces);
     let vocabulary = found.vocabulary();
     assert_eq!(vocabulary.model, Model::Unigram);
-    assert_eq!(vocabulary.notes.len(), 1, "{:?}", vocabulary.notes);
+    assert!(vocabulary.remove_extra_whitespaces && vocabulary.charsmap.is_empty());
+    assert!(vocabulary.notes.is_empty(), "{:?}", vocabulary.notes);
+}
+
+#[test]
+fn gguf_has_the_normalisation_of_unigram_only() {
+    let spec = || normalizer(&[bytes(1, "nmt_nfkc"), bytes(2, "xyz")]);
+    let unigram = least(&[trainer(&[number(3, 1)]), spec()]);
+    let found = measured(&unigram).unwrap().vocabulary();
+    assert_eq!((&*found.charsmap, found.remove_extra_whitespaces), (&b"xyz"[..], true));
+    assert!(found.notes.is_empty(), "{:?}", found.notes);
+    let merged = least(&[spec()]);
+    let found = measured(&merged).unwrap().vocabulary();
+    assert_eq!((&*found.charsmap, found.remove_extra_whitespaces), (&[][..], false));
+    assert_eq!(found.notes.len(), 2, "{:?}", found.notes);
 }
 
 #[test]

@@ -57,6 +57,7 @@ pub(crate) struct Network {
 #[derive(Clone, Debug, PartialEq)]
 #[allow(dead_code)] // the tokenizers' files come next
 pub(crate) enum Entry {
+    U8s(Vec<u8>),
     U32(u32),
     I32(i32),
     I32s(Vec<i32>),
@@ -73,6 +74,7 @@ impl Entry {
     /// Writes it under `key`.
     pub(crate) fn write(&self, key: &str, out: &mut Builder) {
         match self {
+            Entry::U8s(values) => out.u8s(key, values),
             Entry::U32(value) => out.u32(key, *value),
             Entry::U32s(values) => out.u32s(key, values),
             Entry::I32(value) => out.i32(key, *value),

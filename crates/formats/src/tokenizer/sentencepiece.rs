@@ -250,14 +250,16 @@ impl<'a> SentencePiece<'a> {
     /// The same in the terms of GGUF.
     pub fn vocabulary(&self) -> Vocabulary<'a> {
         let mut notes = Vec::new();
-        if !self.charsmap.is_empty() {
+        // Of a unigram GGUF has these.
+        let unigram = self.kind == Kind::Unigram;
+        if !self.charsmap.is_empty() && !unigram {
             notes.push(format!(
                 "the tokenizer normalises text ({}), which GGUF files of this kind cannot say: text in \
                  other forms is cut otherwise",
                 shown(self.normalizer.as_bytes())
             ));
         }
-        if self.remove_extra_whitespaces {
+        if self.remove_extra_whitespaces && !unigram {
             notes.push(
                 "the tokenizer leaves out spaces at the ends of a text and where there are several, \
                  which GGUF files of this kind cannot say"
@@ -287,6 +289,8 @@ impl<'a> SentencePiece<'a> {
             add_bos: None,
             add_eos: None,
             add_space_prefix: self.add_dummy_prefix,
+            remove_extra_whitespaces: unigram && self.remove_extra_whitespaces,
+            charsmap: Cow::Borrowed(if unigram { self.charsmap } else { &[] }),
             notes,
         }
     }

@@ -180,6 +180,8 @@ impl Ranks {
             add_bos: Some(true),
             add_eos: Some(false),
             add_space_prefix: false,
+            remove_extra_whitespaces: false,
+            charsmap: Cow::Borrowed(&[]),
             notes: Vec::new(),
         })
     }

@@ -91,6 +91,10 @@ pub struct Vocabulary<'a> {
     pub add_eos: Option<bool>,
     /// Whether a space goes before every text.
     pub add_space_prefix: bool,
+    /// Of unigram: whether spaces at the ends of a text, and of several all but one, are left out.
+    pub remove_extra_whitespaces: bool,
+    /// Of unigram: how text is normalised, as SentencePiece compiles it; empty: not.
+    pub charsmap: Cow<'a, [u8]>,
     /// What a person should know: what GGUF cannot say, and what is not as usual.
     pub notes: Vec<String>,
 }

@@ -101,6 +101,9 @@ pub(super) struct Base {
     pub add_bos: Option<bool>,
     pub add_eos: Option<bool>,
     pub add_space_prefix: bool,
+    /// Both of unigram only.
+    pub remove_extra_whitespaces: bool,
+    pub charsmap: Vec<u8>,
     pub notes: Vec<String>,
 }
 
@@ -167,6 +170,8 @@ impl Base {
             add_bos: vocabulary.add_bos,
             add_eos: vocabulary.add_eos,
             add_space_prefix: vocabulary.add_space_prefix,
+            remove_extra_whitespaces: vocabulary.remove_extra_whitespaces,
+            charsmap: vocabulary.charsmap.into_owned(),
             notes,
         })
     }

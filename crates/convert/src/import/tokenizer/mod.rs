@@ -63,7 +63,7 @@ pub(crate) fn read(
         }
     };
     // llama.cpp writes it first or last.
-    if !gemma {
+    if !gemma && base.model != Model::Unigram {
         put_prefix(&mut put);
     }
     put("tokenizer.ggml.model", Entry::Str(base.model.name().into()));
@@ -81,6 +81,12 @@ pub(crate) fn read(
         put("tokenizer.ggml.merges", Entry::Strs(base.merges));
     }
     if model == Model::Unigram {
+        put_prefix(&mut put);
+        let merges = Entry::Bool(base.remove_extra_whitespaces);
+        put("tokenizer.ggml.remove_extra_whitespaces", merges);
+        if !base.charsmap.is_empty() {
+            put("tokenizer.ggml.precompiled_charsmap", Entry::U8s(base.charsmap));
+        }
         notes.push(
             "the tokenizer is of the kind \"unigram\", which Alight does not run (GGUF calls it t5)"
                 .into(),
@@ -95,7 +101,7 @@ pub(crate) fn read(
     for (key, entry) in template::read(side, &config, &mut notes)? {
         put(&key, entry);
     }
-    if gemma {
+    if gemma && model != Model::Unigram {
         put_prefix(&mut put);
     }
     Ok(Some(Tokens { keys, notes }))
@@ -106,8 +112,12 @@ pub(crate) fn read(
 /// too where it is not what readers take for granted.
 fn prefix(base: &Base, config: &Config, architecture: &str) -> Option<bool> {
     let given = config.flag("add_prefix_space").filter(|_| architecture == "llama");
-    let own = base.model != Model::ByteLevel
-        && (!base.add_space_prefix || architecture.starts_with("gemma"));
+    let own = match base.model {
+        Model::ByteLevel => false,
+        Model::SentencePiece => !base.add_space_prefix || architecture.starts_with("gemma"),
+        // Of these readers take the opposite for granted.
+        Model::Unigram => true,
+    };
     given.or(own.then_some(base.add_space_prefix))
 }
 

@@ -306,6 +306,29 @@ fn a_space_before_every_text() {
 }
 
 #[test]
+fn unigram_has_keys_of_its_own() {
+    let spec = model::normalizer(&[model::bytes(2, "xyz"), model::number(4, 1)]);
+    let file = model::least(&[model::trainer(&[model::number(3, 1)]), spec]);
+    let tokens = convert(folder(&[("tokenizer.model", file)]).path(), "llama", 2);
+    let expected = [
+        "ggml.model",
+        "ggml.pre",
+        "ggml.tokens",
+        "ggml.scores",
+        "ggml.token_type",
+        "ggml.add_space_prefix",
+        "ggml.remove_extra_whitespaces",
+        "ggml.precompiled_charsmap",
+        "ggml.unknown_token_id",
+    ];
+    assert_eq!(names(&tokens), expected);
+    assert_eq!(get(&tokens, "ggml.model"), Some(&Entry::Str("t5".into())));
+    assert_eq!(flag(&tokens, "add_space_prefix"), Some(true));
+    assert_eq!(get(&tokens, "ggml.precompiled_charsmap"), Some(&Entry::U8s(b"xyz".to_vec())));
+    assert!(tokens.notes.iter().any(|note| note.contains("unigram")), "{:?}", tokens.notes);
+}
+
+#[test]
 fn templates_by_name_in_the_configuration() {
     let keys = |template: Value| {
         let folder = folder(&[

@@ -57,6 +57,9 @@ pub struct Component<'a> {
     /// Of `Replace` and `Strip`: what takes its place.
     #[serde(default, borrow)]
     pub content: Option<Text<'a>>,
+    /// Of `Precompiled`: SentencePiece's own normalisation, in base64.
+    #[serde(default, borrow)]
+    pub precompiled_charsmap: Option<Text<'a>>,
     /// Of `Prepend`: what goes before the text.
     #[serde(default, borrow)]
     pub prepend: Option<Text<'a>>,

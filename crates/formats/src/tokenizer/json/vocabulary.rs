@@ -6,10 +6,14 @@
 //! are first made. For Gemma 3 every token that is ever merged gets the very score of the original
 //! `tokenizer.model`. (llama.cpp's `LlamaHfVocab` gives every token the same score.)
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::bpe::{self, Table};
-use super::parts::{Added, steps};
+use super::parts::{Added, Pattern, steps};
 use super::text::{Entries, Text};
 use super::{File, TokenizerError as E, pre};
 use crate::tokenizer::vocabulary::{
@@ -86,6 +90,8 @@ impl<'a> File<'a> {
             add_bos: None,
             add_eos: None,
             add_space_prefix: false,
+            remove_extra_whitespaces: false,
+            charsmap: Cow::Borrowed(&[]),
             notes,
         })
     }
@@ -136,6 +142,8 @@ impl<'a> File<'a> {
             add_bos: None,
             add_eos: None,
             add_space_prefix: prefix,
+            remove_extra_whitespaces: false,
+            charsmap: Cow::Borrowed(&[]),
             notes,
         })
     }
@@ -148,7 +156,9 @@ impl<'a> File<'a> {
         let ids: Vec<_> = (0..).zip(scores).map(|(id, (text, _))| (text.clone(), id)).collect();
         let table = Table::of(self, &ids)?;
         let (mut notes, prefix) = (Vec::new(), self.spaces()?);
-        self.note_normalizers(&mut notes, |kind| matches!(kind, "Prepend" | "Replace"));
+        self.note_normalizers(&mut notes, |kind| {
+            matches!(kind, "Prepend" | "Replace" | "Precompiled" | "Strip")
+        });
         let added = self.added();
         let fallback = self.model.byte_fallback.unwrap_or(false);
         let mut tokens = Vec::with_capacity(table.entries.len());
@@ -179,8 +189,27 @@ impl<'a> File<'a> {
             add_bos: None,
             add_eos: None,
             add_space_prefix: prefix,
+            remove_extra_whitespaces: self.merges_spaces(),
+            charsmap: self.charsmap()?.into(),
             notes,
         })
+    }
+
+    /// Whether several spaces become one, as `transformers` writes SentencePiece's setting.
+    fn merges_spaces(&self) -> bool {
+        steps(&self.normalizer).iter().any(|step| {
+            matches!(&step.pattern, Some(Pattern::Regex(regex)) if regex.as_str() == " {2,}")
+        })
+    }
+
+    /// SentencePiece's own normalisation.
+    fn charsmap(&self) -> Result<Vec<u8>, E> {
+        let steps = steps(&self.normalizer);
+        let Some(map) = steps.iter().find_map(|step| step.precompiled_charsmap.as_ref()) else {
+            return Ok(Vec::new());
+        };
+        let problem = "normalizer: its precompiled_charsmap is not base64";
+        STANDARD.decode(map.as_str()).map_err(|_| E::Inconsistent { problem })
     }
 
     /// Checks that spaces become `▁`; whether one goes before every text.
@@ -283,7 +312,7 @@ impl<'a> File<'a> {
 
 /// Text and type of an added token. One that is no control token is found in the text as it was
 /// written, so it has spaces.
-fn kind_of_added<'a>(added: &Added<'a>) -> (std::borrow::Cow<'a, str>, TokenType) {
+fn kind_of_added<'a>(added: &Added<'a>) -> (Cow<'a, str>, TokenType) {
     let text = &added.content.0;
     if added.special || looks_special(text) {
         (text.clone(), TokenType::Control)
