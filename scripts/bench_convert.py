@@ -11,7 +11,7 @@
 - system calls of one run, counted by strace: the old way took one small move for every row of every column split, 200,000
   and more. Asked: fewer reads and writes than one per row of a column split, and as much as 128 KiB moved by each.
 - page cache: the most of source and result that was in it while converting, what is left of either, and how much of another
-  file, which was in use, is still there. With --large the source is more than half of the machine's memory (13/24).
+  file, which was in use, is still there. With --large the source is more than half of the machine's memory.
 
     scripts/bench_convert.py --gb 6 [--format meta legacy] [--large] [--part right speed memory calls cache]
 
@@ -260,16 +260,18 @@ def main() -> int:
     parser.add_argument("--gb", type=float, default=6, help="size of the source (default: 6; whole layers of 1.6 GB are made)")
     parser.add_argument("--format", nargs="+", default=["meta"], choices=["meta", "legacy"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--large", action="store_true", help="instead of --gb: 13/24 of the machine's memory")
+    parser.add_argument("--large", action="store_true", help="instead of --gb: more than half of the machine's memory")
     parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--in", dest="folder", type=Path, metavar="FOLDER", help="where the files are made (default: the build folder)")
     parser.add_argument("--pause", type=float, default=0.5, help="seconds before each run")
     common.add_arguments(parser)
     args = parser.parse_args()
     if args.large:
-        args.gb = os.sysconf("SC_PHYS_PAGES") * cached.PAGE * 13 / 24 / 1e9
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * cached.PAGE
+        layers = next(n for n in range(1, 999) if big.size_of(big.shape(layers=n)) > 0.51 * memory_bytes)
+        args.gb = big.size_of(big.shape(layers=layers)) / 1e9
     parent = args.folder or peer_tools.TARGET
-    need, free = 2.2 * args.gb + 2, shutil.disk_usage(parent).free / 1e9
+    need, free = 2 * big.size_of(big.shape(args.gb)) / 1e9 + 1.5, shutil.disk_usage(parent).free / 1e9
     if free < need:
         raise SystemExit(f"{parent} has {free:.0f} GB free, {need:.0f} are needed: --in FOLDER names another place, --gb another size")
     common.alight(args.alight)

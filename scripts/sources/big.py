@@ -34,6 +34,11 @@ def shape(gigabytes: float = 0, layers: int = 0, n_embd: int = 8192, n_ff: int =
                      n_mult=256)
 
 
+def size_of(m) -> int:
+    """Bytes of the weights, all parts together, but for the norms."""
+    return sum(2 * shape[0] * shape[1] for shape in mod.llama_shapes(m).values() if len(shape) == 2)
+
+
 class Numbers:
     """Bytes of as many f16 numbers as are asked for, other ones each time."""
 
