@@ -10,6 +10,7 @@ mod bpe;
 mod parts;
 mod pre;
 mod text;
+mod unigram;
 mod vocabulary;
 
 use serde::Deserialize;

@@ -9,11 +9,8 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-
 use super::bpe::{self, Table};
-use super::parts::{Added, Pattern, steps};
+use super::parts::{Added, steps};
 use super::text::{Entries, Text};
 use super::{File, TokenizerError as E, pre};
 use crate::tokenizer::vocabulary::{
@@ -21,7 +18,7 @@ use crate::tokenizer::vocabulary::{
 };
 
 /// The score of what is never merged, as in llama.cpp's converter.
-const NEVER: f32 = -1000.0;
+pub(super) const NEVER: f32 = -1000.0;
 
 impl<'a> File<'a> {
     /// The same in the terms of GGUF.
@@ -148,72 +145,8 @@ impl<'a> File<'a> {
         })
     }
 
-    fn unigram(&self) -> Result<Vocabulary<'a>, E> {
-        let Entries::Scores(scores) = &self.model.vocab else {
-            let problem = "model: its vocabulary has ids, expected scores for Unigram";
-            return Err(E::Inconsistent { problem });
-        };
-        let ids: Vec<_> = (0..).zip(scores).map(|(id, (text, _))| (text.clone(), id)).collect();
-        let table = Table::of(self, &ids)?;
-        let (mut notes, prefix) = (Vec::new(), self.spaces()?);
-        self.note_normalizers(&mut notes, |kind| {
-            matches!(kind, "Prepend" | "Replace" | "Precompiled" | "Strip")
-        });
-        let added = self.added();
-        let fallback = self.model.byte_fallback.unwrap_or(false);
-        let mut tokens = Vec::with_capacity(table.entries.len());
-        for (id, text) in &table.entries {
-            let given = scores.get(*id as usize).map_or(f64::from(NEVER), |(_, score)| *score);
-            let score = given as f32;
-            if !score.is_finite() {
-                return Err(E::Score { token: (*id).into(), found: given });
-            }
-            let (text, ty) = match added.get(id) {
-                _ if self.model.unk_id == Some(*id) => (text.0.clone(), TokenType::Unknown),
-                Some(added) => kind_of_added(added),
-                None if fallback && byte_of(text.as_str()).is_some() => {
-                    (text.0.clone(), TokenType::Byte)
-                }
-                None => (text.0.clone(), TokenType::Normal),
-            };
-            tokens.push(Token { id: *id, text, score, ty });
-        }
-        let mut special = self.special(&table);
-        special.unknown = self.model.unk_id.filter(|id| (*id as usize) < scores.len());
-        Ok(Vocabulary {
-            model: Model::Unigram,
-            pre: "default",
-            tokens,
-            merges: Vec::new(),
-            special,
-            add_bos: None,
-            add_eos: None,
-            add_space_prefix: prefix,
-            remove_extra_whitespaces: self.merges_spaces(),
-            charsmap: self.charsmap()?.into(),
-            notes,
-        })
-    }
-
-    /// Whether several spaces become one, as `transformers` writes SentencePiece's setting.
-    fn merges_spaces(&self) -> bool {
-        steps(&self.normalizer).iter().any(|step| {
-            matches!(&step.pattern, Some(Pattern::Regex(regex)) if regex.as_str() == " {2,}")
-        })
-    }
-
-    /// SentencePiece's own normalisation.
-    fn charsmap(&self) -> Result<Vec<u8>, E> {
-        let steps = steps(&self.normalizer);
-        let Some(map) = steps.iter().find_map(|step| step.precompiled_charsmap.as_ref()) else {
-            return Ok(Vec::new());
-        };
-        let problem = "normalizer: its precompiled_charsmap is not base64";
-        STANDARD.decode(map.as_str()).map_err(|_| E::Inconsistent { problem })
-    }
-
     /// Checks that spaces become `▁`; whether one goes before every text.
-    fn spaces(&self) -> Result<bool, E> {
+    pub(super) fn spaces(&self) -> Result<bool, E> {
         let mut marked = false;
         let mut prefix = false;
         for step in steps(&self.normalizer) {
@@ -263,7 +196,7 @@ impl<'a> File<'a> {
     }
 
     /// Says which normalizers GGUF cannot, but for those that are `known`.
-    fn note_normalizers(&self, notes: &mut Vec<String>, known: impl Fn(&str) -> bool) {
+    pub(super) fn note_normalizers(&self, notes: &mut Vec<String>, known: impl Fn(&str) -> bool) {
         for step in steps(&self.normalizer) {
             let kind = step.kind.as_str();
             if !known(kind) {
@@ -283,12 +216,12 @@ impl<'a> File<'a> {
         }
     }
 
-    fn added(&self) -> HashMap<u32, &Added<'a>> {
+    pub(super) fn added(&self) -> HashMap<u32, &Added<'a>> {
         self.added_tokens.iter().map(|added| (added.id, added)).collect()
     }
 
     /// The unknown token, and what the template puts first and last if it is a token.
-    fn special(&self, table: &Table<'_, 'a>) -> Special {
+    pub(super) fn special(&self, table: &Table<'_, 'a>) -> Special {
         let mut special = Special {
             unknown: self.model.unk_token.as_ref().and_then(|text| table.id(text.as_str())),
             ..Special::default()
@@ -312,7 +245,7 @@ impl<'a> File<'a> {
 
 /// Text and type of an added token. One that is no control token is found in the text as it was
 /// written, so it has spaces.
-fn kind_of_added<'a>(added: &Added<'a>) -> (Cow<'a, str>, TokenType) {
+pub(super) fn kind_of_added<'a>(added: &Added<'a>) -> (Cow<'a, str>, TokenType) {
     let text = &added.content.0;
     if added.special || looks_special(text) {
         (text.clone(), TokenType::Control)
