@@ -48,7 +48,7 @@ def blur(source: Path, target: Path, amount: float) -> None:
     rng = np.random.default_rng(20261122)
     for tensor in GGUFReader(part, "r+").tensors:
         if len(tensor.shape) > 1:
-            tensor.data *= 1 + np.float32(amount) * rng.standard_normal(tensor.data.shape, dtype=np.float32)
+            tensor.data[...] *= 1 + np.float32(amount) * rng.standard_normal(tensor.data.shape, dtype=np.float32)
     part.rename(target)
 
 
