@@ -33,6 +33,7 @@ help: ## this list
 	@echo "make rusage   build the static 'rusage', which tells what a command cost (Linux)"
 	@echo "make test     everything that CI runs: format, lints, tests, agreement with llama.cpp on two real models"
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
+	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
 	@echo "make models         fetch the real models into $(MODELS)/ (353 MB, once)"
@@ -104,6 +105,38 @@ agree: models build .venv/stamp
 .PHONY: test-cross
 test-cross:
 	@$(find_py) && $$py scripts/test_cross_rusage.py
+
+# --- python ------------------------------------------------------------------------------------
+
+PYTHON_VENV := bindings/python/.venv
+
+# Into $(2)/, with the command of profile $(1) and the extension of profile $(3). maturin takes scripts from alight.data.
+wheel = mkdir -p bindings/python/alight.data/scripts $(2) && rm -f $(2)/*.whl \
+	&& { strip -o bindings/python/alight.data/scripts/alight $(TARGET_DIR)/$(1)/alight 2>/dev/null \
+		|| cp $(TARGET_DIR)/$(1)/alight bindings/python/alight.data/scripts/alight; } \
+	&& $(PYTHON_VENV)/bin/maturin build --quiet --locked --profile $(3) --manifest-path bindings/python/Cargo.toml \
+		--interpreter $(PYTHON_VENV)/bin/python --out $(2)
+
+.PHONY: python
+python: build $(PYTHON_VENV)/stamp
+	@$(call wheel,release,$(TARGET_DIR)/wheels,python)
+	@ls $(TARGET_DIR)/wheels/*.whl
+
+# Without optimisation across crates, so that what `make unit` has built is used.
+.PHONY: test-python
+test-python: need-rust $(PYTHON_VENV)/stamp
+	@cargo build --quiet --locked -p alight
+	@$(call wheel,debug,$(TARGET_DIR)/wheels-test,dev)
+	@$(find_py) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
+		--no-index --force-reinstall $(TARGET_DIR)/wheels-test/*.whl
+	@cd bindings/python && .venv/bin/python -m pytest
+
+$(PYTHON_VENV)/stamp: bindings/python/requirements.txt
+	@$(find_py) && rm -rf $(PYTHON_VENV) && echo "installing JAX and what else the Python tests need into $(PYTHON_VENV)" >&2 && \
+		$$py -m venv --without-pip $(PYTHON_VENV) && \
+		$$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
+			--only-binary :all: -r bindings/python/requirements.txt
+	@touch $@
 
 # --- bench -------------------------------------------------------------------------------------
 
@@ -181,4 +214,4 @@ clean:
 	cargo clean
 
 distclean: clean
-	rm -rf models .venv
+	rm -rf models .venv $(PYTHON_VENV) bindings/python/alight.data

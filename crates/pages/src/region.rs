@@ -151,7 +151,7 @@ impl Region {
     }
 
     /// The memory, for writing.
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: memory of ours, of this length and initialised; nobody else has a reference to it.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }

@@ -1,0 +1,172 @@
+"""The extension module; the package `alight` is what people import."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, final
+
+__all__ = [
+    "ALIGNMENT",
+    "Block",
+    "Catalog",
+    "FileChangedError",
+    "FormatError",
+    "Residency",
+    "Tensor",
+    "__version__",
+    "open",
+]
+
+__version__: str
+ALIGNMENT: int
+"""Addresses at a multiple of this are used by XLA in place; of others it makes a copy."""
+
+class FormatError(ValueError):
+    """A file is not what it should be: damaged, of another format, or of another model."""
+
+class FileChangedError(OSError):
+    """A file was cut short, or could not be read, after it had been opened: what was read from it is
+    worthless."""
+
+def open(path: str | os.PathLike[str]) -> Catalog:
+    """Opens the model that `path` is, holds or belongs to."""
+
+@final
+class Catalog:
+    """A model file, or several that are one model, as a catalog.
+
+    The files are mapped, and nothing but their headers has been read. The maps live as long as this
+    object, or anything that shows their bytes.
+    """
+
+    @property
+    def format(self) -> Literal["gguf", "safetensors"]: ...
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold the tensors."""
+    @property
+    def metadata(self) -> MappingProxyType[str, Any]:
+        """Keys and values of the header; GGUF's arrays are lists. Read when first asked for."""
+    @property
+    def tensors(self) -> MappingProxyType[str, Tensor]:
+        """The tensors by name, file by file in the order of their data."""
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+    def residency(self) -> Residency:
+        """How much of all files is in the page cache now."""
+    def check(self) -> None:
+        """Raises `FileChangedError` if a file has been cut short since, or could not be read: then what
+        was read from it is worthless. Arrays over the map show zeros where bytes are gone."""
+    def _prefetch(self, file: int, weights: int) -> tuple[int, str]: ...
+    def _fetch(self, file: int, start: int, stop: int, read: bool) -> None: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, name: object, /) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __getitem__(self, name: str, /) -> Tensor: ...
+
+@final
+class Tensor:
+    """A tensor: what it is, where it lies, and its bytes, in place and read-only by the buffer
+    protocol."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the elements, outermost first."""
+    @property
+    def type(self) -> str:
+        """The type, as the format calls it: "Q4_K", "BF16"."""
+    @property
+    def dtype(self) -> str | None:
+        """The element type, as NumPy calls it; `None` for blocks and tiles."""
+    @property
+    def packed(self) -> bool:
+        """Whether the bytes are in tiles of 16 rows, as `alight pack` writes them."""
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Shape of the bytes as they are stored: as `shape` for plain elements, else in bytes:
+        `[…, rows, bytes of a row]`, and `[…, tiles, bytes of a tile]` where packed."""
+    @property
+    def grain(self) -> int:
+        """The last dimension of `stored_shape` can be cut at multiples of this."""
+    @property
+    def convertible(self) -> bool:
+        """Whether it can be had as floats."""
+    @property
+    def offset(self) -> int:
+        """Where its bytes begin in the file."""
+    @property
+    def aligned(self) -> bool:
+        """Whether its address in the map is one that XLA uses in place: a multiple of 64. Of others,
+        arrays are copies; `alight convert` writes files in which every tensor is aligned."""
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def file(self) -> Path:
+        """The file that holds it."""
+    @property
+    def file_index(self) -> int:
+        """Its place among the files of the catalog."""
+    def residency(self) -> Residency:
+        """How much of it is in the page cache now."""
+    def read(
+        self,
+        ranges: Sequence[tuple[int, int]] | None = None,
+        dtype: str | None = None,
+        align: int = 1,
+    ) -> Block:
+        """Its bytes, or those of a part: `ranges` has a (start, stop) for each dimension of
+        `stored_shape`. They are shown where they lie in the file if they lie side by side there, from a
+        multiple of `align` on; else they are copied to such an address.
+
+        With `dtype` ("bfloat16", "float16", "float32") the elements are converted, and `ranges` are of
+        `shape`.
+        """
+    def extent(self, ranges: Sequence[tuple[int, int]] | None = None) -> tuple[int, int, bool]:
+        """Where a part of the stored array lies in the file: (start, stop, whether nothing else lies in
+        between)."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Block:
+    """Bytes of a tensor, or of a part of it: read-only, one behind the other in the order of the elements.
+
+    They are shown by the buffer protocol as plain bytes. What shows them keeps this object alive, and
+    this object keeps the map of the file.
+    """
+
+    @property
+    def shape(self) -> list[int]:
+        """Length of each dimension of what was asked for, outermost first."""
+    @property
+    def mapped(self) -> bool:
+        """Whether these are the bytes of the file where they lie in the map, rather than a copy."""
+    @property
+    def address(self) -> int:
+        """Where the bytes are in memory."""
+    @property
+    def nbytes(self) -> int: ...
+    def check(self) -> None:
+        """Raises `FileChangedError` if the file has been cut short, or could not be read."""
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Residency:
+    """How much of a file, or of a part of it, is in the page cache."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of it."""
+    @property
+    def cached(self) -> int:
+        """Bytes of it that are in the page cache, by whole pages."""
+    @property
+    def source(self) -> Literal["cachestat", "mincore", "sampled"]:
+        """How that is known."""
+    @property
+    def share(self) -> float:
+        """The cached part, 0 to 1."""

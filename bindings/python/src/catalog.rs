@@ -1,0 +1,268 @@
+//! A model's files as a catalog: metadata, tensors, and what of them is in memory.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use alight_formats::safetensors::{self, SafeTensors};
+use alight_formats::{Format, gguf, split};
+use alight_pages::{Facts, Load, Map, Prefetch, Wish, choose, residency, warm};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyIterator, PyMappingProxy};
+
+use crate::source::{self, Source, file_name};
+use crate::tensor::{Info, Tensor};
+use crate::{error, metadata};
+
+/// A model file, or several that are one model, as a catalog.
+///
+/// The files are mapped, and nothing but their headers has been read. The maps live as long as this
+/// object, or anything that shows their bytes.
+#[pyclass(frozen, module = "alight")]
+pub struct Catalog {
+    format: Format,
+    files: Arc<[Map]>,
+    infos: Vec<Arc<Info>>,
+    tensors: PyOnceLock<Py<PyMappingProxy>>,
+    metadata: PyOnceLock<Py<PyMappingProxy>>,
+}
+
+/// How much of a file, or of a part of it, is in the page cache.
+#[pyclass(frozen, get_all, module = "alight")]
+#[derive(Clone, Debug)]
+pub struct Residency {
+    /// Bytes of it.
+    nbytes: u64,
+    /// Bytes of it that are in the page cache, by whole pages.
+    cached: u64,
+    /// How that is known: "cachestat", "mincore", or "sampled".
+    source: &'static str,
+}
+
+#[pymethods]
+impl Residency {
+    /// The cached part, 0 to 1.
+    #[getter]
+    fn share(&self) -> f64 {
+        if self.nbytes == 0 { 1.0 } else { self.cached as f64 / self.nbytes as f64 }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<alight.Residency {} of {} bytes, {}>", self.cached, self.nbytes, self.source)
+    }
+}
+
+impl Residency {
+    pub fn of(map: &Map, start: u64, nbytes: u64) -> PyResult<Residency> {
+        let found = residency(map.file(), start..start + nbytes);
+        let found = found.map_err(|e| error::system(map.path(), &e))?;
+        Ok(Residency { nbytes, cached: found.cached_bytes(nbytes), source: found.source.name() })
+    }
+}
+
+/// Opens the model that `path` is, holds or belongs to.
+#[pyfunction]
+pub fn open(py: Python<'_>, path: PathBuf) -> PyResult<Catalog> {
+    py.detach(|| {
+        let source = source::open(&path)?;
+        let infos = match source.format {
+            Format::Gguf => of_gguf(&source.files)?,
+            _ => of_safetensors(&source)?,
+        };
+        Ok(Catalog {
+            format: source.format,
+            files: source.files.into(),
+            infos: infos.into_iter().map(Arc::new).collect(),
+            tensors: PyOnceLock::new(),
+            metadata: PyOnceLock::new(),
+        })
+    })
+}
+
+/// What a parser said of a file; if the file shrank meanwhile, that is the reason for whatever is wrong.
+fn parsed<T, E: std::fmt::Display>(map: &Map, result: Result<T, E>) -> PyResult<T> {
+    map.check().map_err(error::map)?;
+    result.map_err(|e| error::format(map.path(), e))
+}
+
+fn of_gguf(files: &[Map]) -> PyResult<Vec<Info>> {
+    let headers = files.iter().map(|map| parsed(map, gguf::parse(map.bytes())));
+    let headers = headers.collect::<PyResult<Vec<_>>>()?;
+    let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
+    let shards: Vec<split::Shard<'_, '_>> =
+        names.iter().zip(&headers).map(|(name, gguf)| split::Shard { name, gguf }).collect();
+    let merged = split::merge(&shards).map_err(|e| error::format(files[0].path(), e))?;
+    Ok(merged.tensors.iter().map(|placed| Info::of_gguf(placed.shard, &placed.info)).collect())
+}
+
+fn of_safetensors(source: &Source) -> PyResult<Vec<Info>> {
+    let files = &source.files;
+    let headers = files.iter().map(|map| parsed(map, safetensors::parse(map.bytes())));
+    let headers = headers.collect::<PyResult<Vec<SafeTensors<'_>>>>()?;
+    let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
+    let shards: Vec<safetensors::Shard<'_, '_>> =
+        names.iter().zip(&headers).map(|(name, file)| safetensors::Shard { name, file }).collect();
+    let index = source.index.as_ref();
+    let named = index.unwrap_or(&files[0]).path();
+    let index = index.map(|map| parsed(map, safetensors::parse_index(map.bytes()))).transpose()?;
+    let merged =
+        safetensors::merge(index.as_ref(), &shards).map_err(|e| error::format(named, e))?;
+    Ok(merged
+        .tensors
+        .iter()
+        .map(|placed| Info::of_safetensors(placed.shard, placed.tensor))
+        .collect())
+}
+
+impl Catalog {
+    fn file(&self, file: usize) -> PyResult<&Map> {
+        self.files.get(file).ok_or_else(|| PyIndexError::new_err(format!("no file {file}")))
+    }
+
+    fn read_metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        if self.format == Format::Gguf {
+            // Of several files, the first has all of it.
+            let map = &self.files[0];
+            return metadata::gguf(py, &parsed(map, gguf::parse(map.bytes()))?);
+        }
+        let dict = PyDict::new(py);
+        for map in self.files.iter() {
+            for (key, value) in &parsed(map, safetensors::parse(map.bytes()))?.metadata {
+                // Each file has its own, which mostly says the same.
+                if !dict.contains(key.as_ref())? {
+                    dict.set_item(key.as_ref(), value.as_ref())?;
+                }
+            }
+        }
+        Ok(dict)
+    }
+}
+
+#[pymethods]
+impl Catalog {
+    /// "gguf" or "safetensors".
+    #[getter]
+    fn format(&self) -> &'static str {
+        if self.format == Format::Gguf { "gguf" } else { "safetensors" }
+    }
+
+    /// The files that hold the tensors.
+    #[getter]
+    fn files(&self) -> Vec<PathBuf> {
+        self.files.iter().map(|map| map.path().to_owned()).collect()
+    }
+
+    /// Keys and values of the header; GGUF's arrays are lists. Read when first asked for.
+    #[getter]
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
+        let made = self.metadata.get_or_try_init(py, || {
+            let dict = self.read_metadata(py)?;
+            PyResult::Ok(PyMappingProxy::new(py, dict.as_mapping()).unbind())
+        })?;
+        Ok(made.bind(py).clone())
+    }
+
+    /// The tensors by name, file by file in the order of their data.
+    #[getter]
+    fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyMappingProxy>> {
+        let made = self.tensors.get_or_try_init(py, || {
+            let dict = PyDict::new(py);
+            for info in &self.infos {
+                let tensor = Tensor { files: self.files.clone(), info: info.clone() };
+                dict.set_item(&info.name, Bound::new(py, tensor)?)?;
+            }
+            PyResult::Ok(PyMappingProxy::new(py, dict.as_mapping()).unbind())
+        })?;
+        Ok(made.bind(py).clone())
+    }
+
+    /// Bytes of all tensors.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.infos.iter().map(|info| info.nbytes).fold(0, u64::saturating_add)
+    }
+
+    /// How much of all files is in the page cache now.
+    fn residency(&self, py: Python<'_>) -> PyResult<Residency> {
+        py.detach(|| {
+            let mut all = Residency { nbytes: 0, cached: 0, source: "cachestat" };
+            for map in self.files.iter() {
+                let one = Residency::of(map, 0, map.len() as u64)?;
+                all.nbytes += one.nbytes;
+                all.cached += one.cached;
+                all.source = one.source;
+            }
+            Ok(all)
+        })
+    }
+
+    /// Raises `FileChangedError` if a file has been cut short since, or could not be read: then what
+    /// was read from it is worthless. Arrays over the map show zeros where bytes are gone.
+    fn check(&self) -> PyResult<()> {
+        self.files.iter().try_for_each(|map| map.check().map_err(error::map))
+    }
+
+    /// How a file is best brought into memory now: threads that read it (0: it is there), and why.
+    fn _prefetch(&self, py: Python<'_>, file: usize, weights: u64) -> PyResult<(usize, String)> {
+        let map = self.file(file)?;
+        py.detach(|| {
+            let facts = Facts::of(map.file()).map_err(|e| error::system(map.path(), &e))?;
+            let choice = choose(&facts, &Wish { load: Load::Mmap, copied: false, weights });
+            let threads = match choice.prefetch {
+                Prefetch::ReadThreads(threads) => threads,
+                Prefetch::Populate | Prefetch::None => 0,
+            };
+            Ok((threads, choice.reason))
+        })
+    }
+
+    /// Brings bytes `start` to `stop` of a file into memory and into the page table, reading them
+    /// first if `read` says that they are on the disk.
+    fn _fetch(
+        &self,
+        py: Python<'_>,
+        file: usize,
+        start: u64,
+        stop: u64,
+        read: bool,
+    ) -> PyResult<()> {
+        let map = self.file(file)?;
+        py.detach(|| {
+            if read {
+                warm(map.file(), start..stop).map_err(|e| error::system(map.path(), &e))?;
+            }
+            let bytes = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
+            map.populate(bytes(start)..bytes(stop)).map_err(error::map)
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        self.infos.len()
+    }
+
+    fn __contains__(&self, py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<bool> {
+        self.tensors(py)?.contains(name)
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.tensors(py)?.as_any().try_iter()
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+        self.tensors(py)?.get_item(name).map_err(|_| {
+            let first = self.files[0].path().display();
+            PyKeyError::new_err(format!("{first}: no tensor '{name}'"))
+        })
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let first = self.files.first().ok_or_else(|| PyOSError::new_err("no file"))?;
+        let more = match self.files.len() {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        let (path, count) = (first.path().display(), self.infos.len());
+        Ok(format!("<alight.Catalog of {path}{more}: {count} tensors, {} bytes>", self.nbytes()))
+    }
+}

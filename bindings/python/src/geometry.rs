@@ -1,0 +1,79 @@
+//! Which elements of a tensor belong to a part of it, and where they lie.
+
+use std::ops::Range;
+
+/// A part of an array in order: `count()` runs of `run` elements that lie side by side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Offset of the first run, in elements.
+    first: usize,
+    /// Elements of a run.
+    pub run: usize,
+    /// Of each dimension that jumps, innermost first: how many steps, and elements per step.
+    jumps: Vec<(usize, usize)>,
+}
+
+impl Runs {
+    /// The part `ranges` (one for each dimension) of an array `shape`, outermost first.
+    ///
+    /// # Errors
+    /// Ranges that are not within the shape, as a sentence.
+    pub fn new(shape: &[u64], ranges: &[(u64, u64)]) -> Result<Runs, String> {
+        if shape.len() != ranges.len() {
+            let (found, expected) = (ranges.len(), shape.len());
+            return Err(format!("{found} ranges, expected one for each of {expected} dimensions"));
+        }
+        for (axis, (&dim, &(start, stop))) in shape.iter().zip(ranges).enumerate() {
+            if start > stop || stop > dim {
+                return Err(format!("range {start}:{stop} of dimension {axis}, which has {dim}"));
+            }
+        }
+        let mut runs = Runs { first: 0, run: 1, jumps: Vec::new() };
+        // Strides of an empty array may be anything, also more than fits.
+        if ranges.iter().any(|(start, stop)| start == stop) {
+            return Ok(Runs { run: 0, ..runs });
+        }
+        let too_large = || "more elements than this machine can address".to_owned();
+        let mut stride = 1usize;
+        for (&dim, &(start, stop)) in shape.iter().zip(ranges).rev() {
+            let size = |n: u64| usize::try_from(n).map_err(|_| too_large());
+            let (dim, start, len) = (size(dim)?, size(start)?, size(stop - start)?);
+            runs.first += start * stride;
+            if runs.run == stride {
+                runs.run = len * stride;
+            } else if len > 1 {
+                runs.jumps.push((len, stride));
+            }
+            stride = stride.checked_mul(dim).ok_or_else(too_large)?;
+        }
+        Ok(runs)
+    }
+
+    /// How many runs there are.
+    pub fn count(&self) -> usize {
+        if self.run == 0 { 0 } else { self.jumps.iter().map(|(count, _)| count).product() }
+    }
+
+    /// Elements of the whole part.
+    pub fn elements(&self) -> usize {
+        self.count() * self.run
+    }
+
+    /// Where run `i` begins, in elements.
+    pub fn start(&self, mut i: usize) -> usize {
+        let step = |at, &(count, stride): &(usize, usize)| {
+            let offset = i % count * stride;
+            i /= count;
+            at + offset
+        };
+        self.jumps.iter().fold(self.first, step)
+    }
+
+    /// From the first element to the last, what lies between runs included.
+    pub fn extent(&self) -> Range<usize> {
+        match self.count() {
+            0 => self.first..self.first,
+            n => self.first..self.start(n - 1) + self.run,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `alight._alight`: model files as Python sees them.
+//!
+//! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
+//! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
+//! which bytes belong to a part of a tensor. Nothing here knows of JAX or NumPy: that is Python's side.
+//!
+//! Invariants: a map lives as long as anything that shows its bytes; what is shown is read-only; the
+//! interpreter is let go while bytes are read, copied or converted; no panic on anything in a file.
+
+mod block;
+mod catalog;
+mod convert;
+mod error;
+mod geometry;
+mod memory;
+mod metadata;
+mod source;
+mod tensor;
+
+use pyo3::prelude::*;
+
+/// The extension module; the package `alight` is what people import.
+#[pymodule]
+fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("ALIGNMENT", memory::ALIGNMENT)?;
+    module.add("FormatError", module.py().get_type::<error::FormatError>())?;
+    module.add("FileChangedError", module.py().get_type::<error::FileChangedError>())?;
+    module.add_class::<catalog::Catalog>()?;
+    module.add_class::<catalog::Residency>()?;
+    module.add_class::<tensor::Tensor>()?;
+    module.add_class::<block::Block>()?;
+    module.add_function(wrap_pyfunction!(catalog::open, module)?)
+}

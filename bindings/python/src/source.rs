@@ -1,0 +1,137 @@
+//! Which files a path means: a file with the others of its model, or a folder with one model in it. Told
+//! by content, as everywhere.
+
+use std::path::{Path, PathBuf};
+
+use alight_formats::recognise::{HEAD, recognise};
+use alight_formats::{Format, gguf, safetensors, split};
+use alight_pages::Map;
+use pyo3::prelude::*;
+
+use crate::error;
+
+/// Most files of a folder that are looked into.
+const FILES: usize = 4096;
+
+/// A model's files, mapped.
+#[derive(Debug)]
+pub struct Source {
+    pub format: Format,
+    pub files: Vec<Map>,
+    /// The index that names them, for safetensors that have one.
+    pub index: Option<Map>,
+}
+
+/// Finds and maps the model that `path` is, holds or belongs to.
+pub fn open(path: &Path) -> PyResult<Source> {
+    if path.is_dir() {
+        return folder(path);
+    }
+    let map = Map::open(path).map_err(error::map)?;
+    match format_of(&map) {
+        Some(Format::SafeTensorsIndex) => by_index(map),
+        Some(Format::SafeTensors) => {
+            Ok(Source { format: Format::SafeTensors, files: vec![map], index: None })
+        }
+        Some(Format::Gguf) => shards(map),
+        Some(other) => Err(other_format(path, other)),
+        None => Err(error::format(path, "is neither GGUF nor safetensors")),
+    }
+}
+
+fn format_of(map: &Map) -> Option<Format> {
+    recognise(map.bytes().get(..HEAD).unwrap_or(map.bytes()))
+}
+
+fn other_format(path: &Path, format: Format) -> PyErr {
+    let named = path.display();
+    let what = format.describe();
+    error::format(path, format!("is {what}; `alight convert {named} -o NEW.gguf` makes GGUF of it"))
+}
+
+/// The one model in a folder.
+fn folder(folder: &Path) -> PyResult<Source> {
+    let entries = folder.read_dir().map_err(|e| error::system(folder, &e))?;
+    let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
+    paths.sort();
+    let mut found: Vec<(Format, Map)> = Vec::new();
+    for path in paths.into_iter().filter(|path| path.is_file()) {
+        // What cannot be read is not looked at: a folder may hold other things.
+        let Ok(map) = Map::open(&path) else { continue };
+        if let Some(format) = format_of(&map) {
+            found.push((format, map));
+        }
+    }
+    let order = [Format::SafeTensorsIndex, Format::SafeTensors, Format::Gguf];
+    let Some(format) = order.into_iter().find(|of| found.iter().any(|(format, _)| format == of))
+    else {
+        return Err(match found.first() {
+            Some((other, _)) => other_format(folder, *other),
+            None => error::format(folder, "is a folder without a model in it"),
+        });
+    };
+    let files = found.into_iter().filter(|(found, _)| *found == format).map(|(_, map)| map);
+    let mut files: Vec<Map> = files.collect();
+    let several = |files: &[Map]| {
+        let first = files[0].path().display();
+        error::format(folder, format!("is a folder of several models: give one, such as '{first}'"))
+    };
+    match format {
+        Format::SafeTensors => {
+            let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            safetensors::whole(&names).map_err(|e| error::format(folder, e))?;
+            Ok(Source { format, files, index: None })
+        }
+        _ if files.len() == 1 && format == Format::SafeTensorsIndex => by_index(files.remove(0)),
+        Format::SafeTensorsIndex => Err(several(&files)),
+        _ => {
+            let count = files.len();
+            let (first, path) = (files.swap_remove(0), folder);
+            match shards(first)? {
+                source if source.files.len() == count => Ok(source),
+                source => {
+                    let first = source.files[0].path().display();
+                    let advice =
+                        format!("is a folder of several models: give one, such as '{first}'");
+                    Err(error::format(path, advice))
+                }
+            }
+        }
+    }
+}
+
+/// The safetensors files that an index names.
+fn by_index(map: Map) -> PyResult<Source> {
+    let path = map.path().to_owned();
+    let files = {
+        let index = safetensors::parse_index(map.bytes());
+        map.check().map_err(error::map)?;
+        let index = index.map_err(|e| error::format(&path, e))?;
+        let open = |name: &str| Map::open(&path.with_file_name(name)).map_err(error::map);
+        index.files.iter().map(|name| open(name.as_ref())).collect::<PyResult<Vec<Map>>>()?
+    };
+    Ok(Source { format: Format::SafeTensors, files, index: Some(map) })
+}
+
+/// All shards of the model that a GGUF file is or belongs to.
+fn shards(map: Map) -> PyResult<Source> {
+    let path = map.path().to_owned();
+    let names = {
+        let header = gguf::parse(map.bytes());
+        map.check().map_err(error::map)?;
+        let header = header.map_err(|e| error::format(&path, e))?;
+        split::names(&file_name(&path), &header).map_err(|e| error::format(&path, e))?
+    };
+    if names.len() == 1 {
+        return Ok(Source { format: Format::Gguf, files: vec![map], index: None });
+    }
+    let open = |name: String| Map::open(&path.with_file_name(name)).map_err(error::map);
+    let files = names.into_iter().map(open).collect::<PyResult<Vec<Map>>>()?;
+    Ok(Source { format: Format::Gguf, files, index: None })
+}
+
+/// The name of a file without its folder.
+pub fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}

@@ -1,0 +1,111 @@
+"""Files to load, made here, and eight devices on the CPU to load them onto."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+# Before JAX is imported, which reads it once.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+import gguf
+import ml_dtypes
+import numpy as np
+import pytest
+
+QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+ROWS, COLS = 64, 512
+
+SAFETENSORS = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2",
+    "uint16": "U16", "int16": "I16", "float16": "F16", "bfloat16": "BF16", "uint32": "U32", "int32": "I32",
+    "float32": "F32", "uint64": "U64", "int64": "I64", "float64": "F64",
+}  # fmt: skip
+
+
+def blocks(kind, rows=ROWS, cols=COLS, seed=0):
+    """Bytes of random blocks, [rows, row bytes]; their scales are small normal numbers."""
+    kind = gguf.GGMLQuantizationType[kind]
+    per, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(seed + kind)
+    made = rng.integers(0, 256, (rows, cols // per, size), dtype=np.uint8)
+    # f16 scales: random bits would be infinities and NaN now and then.
+    scales = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+    for at in scales[kind.name]:
+        value = rng.uniform(-0.01, 0.01, (rows, cols // per)).astype(np.float16)
+        made[:, :, at : at + 2] = value.view(np.uint8).reshape(rows, cols // per, 2)
+    return made.reshape(rows, -1)
+
+
+def write_gguf(path, tensors, alignment=4096, **more):
+    """`tensors`: name → array, or (name of a type, bytes [rows, row bytes])."""
+    writer = gguf.GGUFWriter(path, "llama", **more)
+    writer.add_custom_alignment(alignment)
+    writer.add_string("text", "grün")
+    writer.add_array("words", ["a", "b", ""])
+    writer.add_array("numbers", [1, -2, 3])
+    writer.add_array("halves", [0.5, -1.5])
+    writer.add_bool("yes", True)
+    writer.add_uint64("large", 2**63)
+    for name, what in tensors.items():
+        if isinstance(what, tuple):
+            writer.add_tensor(name, what[1], raw_dtype=gguf.GGMLQuantizationType[what[0]])
+        elif what.dtype == ml_dtypes.bfloat16:
+            writer.add_tensor(name, what.view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+        else:
+            writer.add_tensor(name, what)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_safetensors(path, tensors, padding=0):
+    """The data begins at a multiple of 64 bytes, and `padding` more."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, array in tensors.items():
+        entry = {"dtype": SAFETENSORS[array.dtype.name], "shape": list(array.shape)}
+        header[name] = entry | {"data_offsets": [at, at + array.nbytes]}
+        at += array.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-(len(text) + 8) % 64 + padding)
+    data = b"".join(array.tobytes() for array in tensors.values())
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+    return path
+
+
+@pytest.fixture(scope="session")
+def every_type(tmp_path_factory):
+    """A GGUF file with a matrix of each type that can be converted: its path, and what is in it."""
+    rng = np.random.default_rng(1)
+    plain = rng.standard_normal((ROWS, COLS)).astype(np.float32)
+    tensors = {kind: (kind, blocks(kind)) for kind in QUANTISED}
+    tensors |= {"F32": plain, "F16": plain.astype(np.float16), "BF16": plain.astype(ml_dtypes.bfloat16)}
+    tensors["norm"] = plain[0]
+    tensors["experts"] = ("Q8_0", np.stack([blocks("Q8_0", seed=i) for i in range(4)]))
+    return write_gguf(tmp_path_factory.mktemp("every") / "every.gguf", tensors), tensors
+
+
+@pytest.fixture(scope="session")
+def command():
+    """The command that came with the package."""
+    return Path(sys.executable).parent / "alight"
+
+
+@pytest.fixture(scope="session")
+def packed(every_type, command):
+    """The same file, packed."""
+    path = every_type[0].with_name("packed.gguf")
+    subprocess.run([command, "pack", every_type[0], "-o", path], check=True, capture_output=True)
+    return path
+
+
+def in_process(code, *args):
+    """Runs code in a Python of its own, and returns what it prints."""
+    run = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()

@@ -1,0 +1,34 @@
+"""What is installed."""
+
+import subprocess
+import sys
+from importlib import metadata
+
+import alight
+
+
+def test_the_command_comes_with_the_package(command):
+    run = subprocess.run([command, "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines()[0] == f"alight {alight.__version__}" == f"alight {metadata.version('alight')}"
+
+
+def test_jax_is_an_extra():
+    assert all("extra == 'jax'" in need.replace('"', "'") for need in metadata.requires("alight"))
+
+
+def test_stubs_say_what_is_there(tmp_path):
+    # Of the buffer protocol, Python shows nothing before 3.12.
+    hidden = tmp_path / "hidden"
+    hidden.write_text("alight._alight.Block.__buffer__\nalight._alight.Tensor.__buffer__\n")
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "alight._alight", "--allowlist", hidden, "--ignore-unused-allowlist"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    run = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir=/dev/null", "-p", "alight"],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
