@@ -184,3 +184,30 @@ fn what_is_not_finite_stays_so() {
         }
     }
 }
+
+/// A NaN of f32 with all bits set would become zero if it were rounded like a number.
+#[test]
+fn a_weight_that_is_no_number_shows() {
+    let spec = Spec {
+        rows: 1,
+        hidden: 20,
+        element: Element::Bf16,
+        weight: Element::F32,
+        bias: false,
+        epsilon: 1e-6,
+        post_norm: false,
+    };
+    let mut inputs = Inputs::random(2, &spec, 5);
+    for element in [3, 18] {
+        inputs.weight[4 * element..][..4].copy_from_slice(&0x7fff_ffff_u32.to_ne_bytes());
+    }
+    for isa in Isa::available() {
+        let mut options = Options::new(2, 40);
+        options.isa = isa;
+        for result in run(options, &spec, &inputs) {
+            let normed = numbers(spec.element, &result.unwrap().1);
+            let nans: Vec<_> = (0..20).filter(|i| normed[*i].is_nan()).collect();
+            assert_eq!(nans, [3, 18], "{isa}");
+        }
+    }
+}

@@ -232,12 +232,24 @@ fn a_rank_that_gives_up() {
     every_order(3, 2, || Ordered::new(2, 1, 0), rank);
 }
 
+/// Of three ranks one waits, one has no patience, and one never comes.
+#[test]
+fn who_gives_up_wakes_the_others() {
+    let rank = |shared: &Shared, rank: usize| {
+        let met = shared.meeting.pass::<()>(0, &mut Waits(rank == 0), || Ok(()));
+        assert!(matches!(met, Err(Missed::Poisoned | Missed::TimedOut)));
+    };
+    every_order(2, 2, || Ordered::new(3, 1, 0), rank);
+}
+
 /// Poisoned from outside, in any moment: nobody sleeps on.
 #[test]
 fn poison_wakes_everybody() {
     let rank = |shared: &Shared, rank: usize| {
         if rank == 2 {
             shared.meeting.poison();
+            // For good: a last rank at work in this moment does not undo it.
+            assert!(shared.meeting.is_poisoned());
             return;
         }
         for call in 0..2 {

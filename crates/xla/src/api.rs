@@ -1,0 +1,177 @@
+//! XLA's FFI, version 0.3 of its C interface: `xla/ffi/api/c_api.h` in the include folder of jaxlib 0.10.2. The names are
+//! those of the header without `XLA_FFI_`. `tests/compare_header.py` compares sizes and offsets with an installed header.
+//!
+//! Built against the oldest version that is supported: a newer jaxlib accepts handlers of an older minor version, an older
+//! one refuses newer handlers.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::AtomicI64;
+
+/// `XLA_FFI_API_MAJOR`.
+pub const MAJOR: c_int = 0;
+/// `XLA_FFI_API_MINOR`.
+pub const MINOR: c_int = 3;
+/// `XLA_FFI_Extension_Metadata`.
+pub const EXTENSION_METADATA: c_int = 1;
+/// `XLA_FFI_ExecutionStage_INSTANTIATE`.
+pub const STAGE_INSTANTIATE: c_int = 0;
+/// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.
+pub const BUFFER: c_int = 1;
+/// `XLA_FFI_AttrType_ARRAY`.
+pub const ATTR_ARRAY: c_int = 1;
+/// `XLA_FFI_AttrType_SCALAR`.
+pub const ATTR_SCALAR: c_int = 3;
+
+/// `XLA_FFI_DataType_…`: element types by their numbers.
+pub mod data_type {
+    use std::ffi::c_int;
+    /// 64-bit signed integers.
+    pub const S64: c_int = 5;
+    /// IEEE binary16.
+    pub const F16: c_int = 10;
+    /// IEEE binary32.
+    pub const F32: c_int = 11;
+    /// The upper half of an f32.
+    pub const BF16: c_int = 16;
+}
+
+/// `XLA_FFI_Error_Code_…`.
+pub mod code {
+    use std::ffi::c_int;
+    /// The arguments are wrong.
+    pub const INVALID_ARGUMENT: c_int = 3;
+    /// Something was not there in time.
+    pub const DEADLINE_EXCEEDED: c_int = 4;
+    /// The state does not allow it.
+    pub const FAILED_PRECONDITION: c_int = 9;
+    /// A fault of ours.
+    pub const INTERNAL: c_int = 13;
+}
+
+/// An error of XLA's, made by its `Error_Create`.
+#[repr(C)]
+pub struct Error {
+    _opaque: [u8; 0],
+}
+
+/// What XLA knows of a run.
+#[repr(C)]
+pub struct ExecutionContext {
+    _opaque: [u8; 0],
+}
+
+/// A handler: null on success.
+pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
+
+/// A function of the interface.
+pub type Function<A> = unsafe extern "C" fn(*mut A) -> *mut Error;
+
+macro_rules! structs {
+    ($($(#[$doc:meta])* $name:ident ($header:literal) { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[allow(missing_docs, non_snake_case)]
+            pub struct $name { $(pub $field: $type,)* }
+        )*
+
+        /// The layout of every struct: the header's name, size, and names and offsets of its fields.
+        pub fn layouts() -> Vec<(&'static str, usize, Vec<(&'static str, usize)>)> {
+            vec![$(($header, size_of::<$name>(), vec![$((stringify!($field), std::mem::offset_of!($name, $field)),)*]),)*]
+        }
+    };
+}
+
+structs! {
+    /// The head of an extension of a struct.
+    ExtensionBase ("XLA_FFI_Extension_Base") { struct_size: usize, r#type: c_int, next: *mut ExtensionBase, }
+    /// A version of the interface.
+    ApiVersion ("XLA_FFI_Api_Version") {
+        struct_size: usize, extension_start: *mut ExtensionBase, major_version: c_int, minor_version: c_int,
+    }
+    /// What an error is made of.
+    ErrorCreateArgs ("XLA_FFI_Error_Create_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, message: *const c_char, errc: c_int,
+    }
+    /// An array in the device's memory; `dims` has `rank` elements, outermost first.
+    Buffer ("XLA_FFI_Buffer") {
+        struct_size: usize, extension_start: *mut ExtensionBase, dtype: c_int, data: *mut c_void, rank: i64,
+        dims: *mut i64,
+    }
+    /// Bytes; not terminated.
+    ByteSpan ("XLA_FFI_ByteSpan") { ptr: *const c_char, len: usize, }
+    /// An attribute that is a number.
+    Scalar ("XLA_FFI_Scalar") { dtype: c_int, value: *mut c_void, }
+    /// An attribute that is an array of numbers.
+    Array ("XLA_FFI_Array") { dtype: c_int, size: usize, data: *mut c_void, }
+    /// The number of a type; XLA writes it at registration.
+    TypeId ("XLA_FFI_TypeId") { type_id: AtomicI64, }
+    /// How a value of a type ends.
+    TypeInfo ("XLA_FFI_TypeInfo") {
+        struct_size: usize, extension_start: *mut ExtensionBase, deleter: unsafe extern "C" fn(*mut c_void),
+    }
+    /// Arguments: `size` types and pointers.
+    Args ("XLA_FFI_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, size: i64, types: *mut c_int, args: *mut *mut c_void,
+    }
+    /// Results: `size` types and pointers.
+    Rets ("XLA_FFI_Rets") {
+        struct_size: usize, extension_start: *mut ExtensionBase, size: i64, types: *mut c_int, rets: *mut *mut c_void,
+    }
+    /// Attributes: `size` types, names and pointers.
+    Attrs ("XLA_FFI_Attrs") {
+        struct_size: usize, extension_start: *mut ExtensionBase, size: i64, types: *mut c_int,
+        names: *mut *mut ByteSpan, attrs: *mut *mut c_void,
+    }
+    /// A call of a handler.
+    CallFrame ("XLA_FFI_CallFrame") {
+        struct_size: usize, extension_start: *mut ExtensionBase, api: *const Api, ctx: *mut ExecutionContext,
+        stage: c_int, args: Args, rets: Rets, attrs: Attrs, future: *mut c_void,
+    }
+    /// Sets the state of a call site.
+    StateSetArgs ("XLA_FFI_State_Set_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, stage: c_int,
+        type_id: *const TypeId, state: *mut c_void,
+    }
+    /// Gets the state of a call site.
+    StateGetArgs ("XLA_FFI_State_Get_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, stage: c_int,
+        type_id: *const TypeId, state: *mut c_void,
+    }
+    /// Gets the number of a run.
+    RunIdGetArgs ("XLA_FFI_RunId_Get_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, run_id: i64,
+    }
+    /// Gets the number of a device.
+    DeviceOrdinalGetArgs ("XLA_FFI_DeviceOrdinal_Get_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, device_ordinal: i32,
+    }
+    /// What a handler says of itself.
+    Metadata ("XLA_FFI_Metadata") {
+        struct_size: usize, api_version: ApiVersion, traits: u32, state_type_id: i64,
+    }
+    /// XLA's question for it.
+    MetadataExtension ("XLA_FFI_Metadata_Extension") { extension_base: ExtensionBase, metadata: *mut Metadata, }
+    /// XLA's functions. Those that are not used here are bare pointers.
+    Api ("XLA_FFI_Api") {
+        struct_size: usize, extension_start: *mut ExtensionBase, api_version: ApiVersion, internal_api: *const c_void,
+        XLA_FFI_Error_Create: Function<ErrorCreateArgs>,
+        XLA_FFI_Error_GetMessage: *const c_void,
+        XLA_FFI_Error_Destroy: *const c_void,
+        XLA_FFI_Handler_Register: *const c_void,
+        XLA_FFI_Stream_Get: *const c_void,
+        XLA_FFI_Type_Register: *const c_void,
+        XLA_FFI_ExecutionContext_Get: *const c_void,
+        XLA_FFI_State_Set: Function<StateSetArgs>,
+        XLA_FFI_State_Get: Function<StateGetArgs>,
+        XLA_FFI_DeviceMemory_Allocate: *const c_void,
+        XLA_FFI_DeviceMemory_Free: *const c_void,
+        XLA_FFI_ThreadPool_Schedule: *const c_void,
+        XLA_FFI_ThreadPool_NumThreads: *const c_void,
+        XLA_FFI_Future_Create: *const c_void,
+        XLA_FFI_Future_SetAvailable: *const c_void,
+        XLA_FFI_Future_SetError: *const c_void,
+        XLA_FFI_RunId_Get: Function<RunIdGetArgs>,
+        XLA_FFI_DeviceOrdinal_Get: Function<DeviceOrdinalGetArgs>,
+    }
+}

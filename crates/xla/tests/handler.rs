@@ -1,0 +1,283 @@
+//! The handlers as XLA calls them, by a stand-in for XLA: metadata, a state, two devices, and arguments that cannot work.
+//! With the real one: `compare_psum.py`.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::Ordering;
+
+use alight_xla::api::{self, data_type};
+use alight_xla::targets;
+
+/// What the stand-in keeps for a call: XLA's context.
+struct Context {
+    device: i32,
+    state: Cell<*mut c_void>,
+}
+
+fn context<'a>(ctx: *mut api::ExecutionContext) -> &'a Context {
+    // SAFETY: every context in this file is one of ours, and outlives its calls.
+    unsafe { &*ctx.cast::<Context>() }
+}
+
+unsafe extern "C" fn error_create(args: *mut api::ErrorCreateArgs) -> *mut api::Error {
+    // SAFETY: the message is a string for the call.
+    let message = unsafe { CStr::from_ptr((*args).message) }.to_owned();
+    // SAFETY: as above.
+    Box::into_raw(Box::new((unsafe { (*args).errc }, message))).cast()
+}
+
+unsafe extern "C" fn state_set(args: *mut api::StateSetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &*args };
+    context(args.ctx).state.set(args.state);
+    null_mut()
+}
+
+unsafe extern "C" fn state_get(args: *mut api::StateGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &mut *args };
+    args.state = context(args.ctx).state.get();
+    null_mut()
+}
+
+unsafe extern "C" fn run_id(args: *mut api::RunIdGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    unsafe { (*args).run_id = 7 };
+    null_mut()
+}
+
+unsafe extern "C" fn device(args: *mut api::DeviceOrdinalGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &mut *args };
+    args.device_ordinal = context(args.ctx).device;
+    null_mut()
+}
+
+fn functions() -> api::Api {
+    // SAFETY: zeros are a value of pointers and numbers; functions follow.
+    let version = unsafe { std::mem::zeroed() };
+    api::Api {
+        struct_size: size_of::<api::Api>(),
+        extension_start: null_mut(),
+        api_version: version,
+        internal_api: null(),
+        XLA_FFI_Error_Create: error_create,
+        XLA_FFI_Error_GetMessage: null(),
+        XLA_FFI_Error_Destroy: null(),
+        XLA_FFI_Handler_Register: null(),
+        XLA_FFI_Stream_Get: null(),
+        XLA_FFI_Type_Register: null(),
+        XLA_FFI_ExecutionContext_Get: null(),
+        XLA_FFI_State_Set: state_set,
+        XLA_FFI_State_Get: state_get,
+        XLA_FFI_DeviceMemory_Allocate: null(),
+        XLA_FFI_DeviceMemory_Free: null(),
+        XLA_FFI_ThreadPool_Schedule: null(),
+        XLA_FFI_ThreadPool_NumThreads: null(),
+        XLA_FFI_Future_Create: null(),
+        XLA_FFI_Future_SetAvailable: null(),
+        XLA_FFI_Future_SetError: null(),
+        XLA_FFI_RunId_Get: run_id,
+        XLA_FFI_DeviceOrdinal_Get: device,
+    }
+}
+
+/// An array of f32 and its shape.
+type Array = (Vec<f32>, Vec<i64>);
+
+fn buffers(arrays: &mut [Array]) -> Vec<api::Buffer> {
+    let one = |(data, dims): &mut Array| api::Buffer {
+        struct_size: size_of::<api::Buffer>(),
+        extension_start: null_mut(),
+        dtype: data_type::F32,
+        data: data.as_mut_ptr().cast(),
+        rank: dims.len() as i64,
+        dims: dims.as_mut_ptr(),
+    };
+    arrays.iter_mut().map(one).collect()
+}
+
+fn pointers<T>(values: &mut [T]) -> Vec<*mut c_void> {
+    values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect()
+}
+
+/// Calls `handler` with these arguments and results, and the attributes of a collective.
+fn call(
+    handler: api::Handler,
+    context: &Context,
+    arguments: &mut [Array],
+    results: &mut [Array],
+    bias: i64,
+    capacity: i64,
+) -> Result<(), (c_int, String)> {
+    let api = functions();
+    let (mut inputs, mut outputs) = (buffers(arguments), buffers(results));
+    let (mut input_pointers, mut output_pointers) = (pointers(&mut inputs), pointers(&mut outputs));
+    let mut kinds = vec![api::BUFFER; 8];
+    let mut devices = [10_i64, 20];
+    let mut array =
+        api::Array { dtype: data_type::S64, size: 2, data: devices.as_mut_ptr().cast() };
+    let mut integers = [capacity, 2000, bias];
+    let mut epsilon = 0.0_f32;
+    let mut scalars: Vec<_> = integers
+        .iter_mut()
+        .map(|value| api::Scalar { dtype: data_type::S64, value: std::ptr::from_mut(value).cast() })
+        .collect();
+    let value = std::ptr::from_mut(&mut epsilon).cast();
+    scalars.push(api::Scalar { dtype: data_type::F32, value });
+    let mut values = pointers(&mut scalars);
+    values.insert(0, std::ptr::from_mut(&mut array).cast());
+    let mut attr_kinds =
+        [api::ATTR_ARRAY].into_iter().chain([api::ATTR_SCALAR; 4]).collect::<Vec<_>>();
+    let span =
+        |name: &'static str| api::ByteSpan { ptr: name.as_ptr().cast::<c_char>(), len: name.len() };
+    let mut names = ["devices", "capacity", "limit_ms", "bias", "epsilon"].map(span);
+    let mut name_pointers: Vec<_> = names.iter_mut().map(std::ptr::from_mut).collect();
+    let mut frame = api::CallFrame {
+        struct_size: size_of::<api::CallFrame>(),
+        extension_start: null_mut(),
+        api: &api,
+        ctx: std::ptr::from_ref(context).cast_mut().cast(),
+        stage: 0,
+        args: api::Args {
+            struct_size: size_of::<api::Args>(),
+            extension_start: null_mut(),
+            size: input_pointers.len() as i64,
+            types: kinds.as_mut_ptr(),
+            args: input_pointers.as_mut_ptr(),
+        },
+        rets: api::Rets {
+            struct_size: size_of::<api::Rets>(),
+            extension_start: null_mut(),
+            size: output_pointers.len() as i64,
+            types: kinds.as_mut_ptr(),
+            rets: output_pointers.as_mut_ptr(),
+        },
+        attrs: api::Attrs {
+            struct_size: size_of::<api::Attrs>(),
+            extension_start: null_mut(),
+            size: values.len() as i64,
+            types: attr_kinds.as_mut_ptr(),
+            names: name_pointers.as_mut_ptr(),
+            attrs: values.as_mut_ptr(),
+        },
+        future: null_mut(),
+    };
+    // SAFETY: a frame as XLA makes it, alive for the call.
+    let error = unsafe { handler(&mut frame) };
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: made by `error_create`.
+    let (code, message) = *unsafe { Box::from_raw(error.cast::<(c_int, CString)>()) };
+    Err((code, message.into_string().unwrap()))
+}
+
+fn array(data: &[f32], dims: &[i64]) -> Array {
+    (data.to_vec(), dims.to_vec())
+}
+
+/// The state of a site, made by the first stage.
+fn site(capacity: i64) -> Result<*mut c_void, (c_int, String)> {
+    let context = Context { device: 10, state: Cell::new(null_mut()) };
+    call(targets()[0].instantiate, &context, &mut [], &mut [], 0, capacity)?;
+    Ok(context.state.get())
+}
+
+fn end(state: *mut c_void) {
+    // SAFETY: the state is of this type, and no call runs.
+    unsafe { ((*(targets()[0].type_info)()).deleter)(state) }
+}
+
+#[test]
+fn it_says_which_version_it_is() {
+    let target = targets()[0];
+    // SAFETY: the address of a static.
+    unsafe { &*(target.type_id)() }.type_id.store(42, Ordering::Release);
+    for (handler, state_type) in [(target.instantiate, 42), (target.execute, 0)] {
+        // SAFETY: zeros are a value of numbers and pointers.
+        let mut metadata: api::Metadata = unsafe { std::mem::zeroed() };
+        let mut extension = api::MetadataExtension {
+            extension_base: api::ExtensionBase {
+                struct_size: size_of::<api::MetadataExtension>(),
+                r#type: api::EXTENSION_METADATA,
+                next: null_mut(),
+            },
+            metadata: &mut metadata,
+        };
+        // SAFETY: as above; the question needs no more.
+        let mut frame: api::CallFrame = unsafe { std::mem::zeroed() };
+        frame.extension_start = (&raw mut extension).cast();
+        // SAFETY: XLA's question, alive for the call.
+        assert!(unsafe { handler(&mut frame) }.is_null());
+        let version = &metadata.api_version;
+        assert_eq!((version.struct_size, version.major_version, version.minor_version), (24, 0, 3));
+        assert_eq!((metadata.traits, metadata.state_type_id), (0, state_type));
+    }
+}
+
+#[test]
+fn two_devices_sum() {
+    let state = site(8).unwrap();
+    let address = state as usize;
+    let results = [10, 20].map(|device| {
+        std::thread::spawn(move || {
+            let context = Context { device, state: Cell::new(address as *mut c_void) };
+            let part = device as f32 / 10.0;
+            let mut arguments = [
+                array(&[part, 2.0], &[1, 2]),
+                array(&[0.0, -8.0], &[1, 2]),
+                array(&[1.0, 0.0], &[2]),
+            ];
+            let mut results = [array(&[0.0; 2], &[1, 2]), array(&[0.0; 2], &[1, 2])];
+            let done = call(targets()[0].execute, &context, &mut arguments, &mut results, 1, 8);
+            done.map(|()| results.map(|(data, _)| data))
+        })
+    });
+    let root = (12.5_f64.sqrt().recip()) as f32;
+    for result in results {
+        // 1 + 2 and 2 + 2 - 8: [3, -4], whose mean of squares is 12.5; weights 1 + [1, 0].
+        let [normed, new_residual] = result.join().unwrap().unwrap();
+        assert_eq!(new_residual, [3.0, -4.0]);
+        assert_eq!(normed, [3.0 * root * 2.0, -4.0 * root]);
+    }
+    end(state);
+}
+
+#[test]
+fn what_cannot_work_is_an_error_with_words() {
+    let (code, message) = site(-1).unwrap_err();
+    assert!(
+        code == api::code::INVALID_ARGUMENT && message.contains("'capacity' is -1"),
+        "{message}"
+    );
+    let good =
+        || vec![array(&[0.0; 2], &[1, 2]), array(&[0.0; 2], &[1, 2]), array(&[0.0; 2], &[2])];
+    let error = |device, arguments: &mut [Array], results: usize, bias| {
+        let state = site(8).unwrap();
+        let context = Context { device, state: Cell::new(state) };
+        let mut results = vec![array(&[0.0; 2], &[1, 2]); results];
+        let error = call(targets()[0].execute, &context, arguments, &mut results, bias, 8);
+        end(state);
+        error.unwrap_err().1
+    };
+    assert!(error(30, &mut good(), 2, 0).contains("device 30 is not among the ranks [10, 20]"));
+    assert!(error(10, &mut good(), 1, 0).contains("3 arguments and 1 results"));
+    assert!(error(10, &mut good(), 2, 3).contains("'bias' is 3"));
+    let mut wrong = good();
+    wrong[1] = array(&[0.0; 4], &[2, 2]);
+    assert!(error(10, &mut wrong, 2, 0).contains("the residual is [2, 2]"));
+    let mut wrong = good();
+    wrong[0] = array(&[0.0], &[]);
+    assert!(error(10, &mut wrong, 2, 0).contains("scalar"));
+    let mut none = good();
+    for argument in &mut none[..2] {
+        *argument = array(&[], &[1, 0]);
+    }
+    assert!(!error(10, &mut none, 2, 0).is_empty());
+    let context = Context { device: 10, state: Cell::new(null_mut()) };
+    let (code, message) =
+        call(targets()[0].execute, &context, &mut good(), &mut [], 0, 8).unwrap_err();
+    assert!(code == api::code::INTERNAL && message.contains("no state"), "{message}");
+}

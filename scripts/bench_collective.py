@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Times the fused collective beside `lax.psum`, residual and norm, on CPU devices of one process.
+
+    PYTHON scripts/bench_collective.py [--devices 2 4 8] [--rows 1 8 32] [--hidden 4608] [--json FILE]
+
+PYTHON is one that has jax; the library is that of `cargo build --profile python -p alight-xla`. One program is 64 layers in
+one jit: what a layer leaves is what the next one sums. Both programs take turns, so that a busy machine slows both. Microseconds per
+layer: the median of the turns, and in brackets their lower quartile, which a neighbour disturbs less; the ratio is the
+median of the ratios of neighbouring turns. These are figures of a CPU: they say nothing about a GPU.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LAYERS = 64
+
+
+def child(devices: int, rows_list: list[int], hidden: int, turns: int) -> None:
+    import functools
+
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    from jax import lax
+    from jax.sharding import NamedSharding, PartitionSpec as P
+
+    import collective_call as cc
+
+    cc.register()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("tp",))
+    random = np.random.default_rng(0)
+
+    def program(step):
+        def run(partial, residual, weight):
+            def layer(carry, _):
+                normed, residual = step(*carry, weight)
+                return (normed, residual), None
+
+            (normed, residual), _ = lax.scan(layer, (partial[0], residual), length=LAYERS)
+            return normed[None], residual[None]
+
+        specs = dict(in_specs=(P("tp"), P(), P()), out_specs=(P("tp"), P("tp")))
+        return jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, **specs))
+
+    for rows in rows_list:
+        put = lambda x, spec: jax.device_put(jnp.asarray(x, jnp.bfloat16), NamedSharding(mesh, spec))  # noqa: E731
+        args = (
+            put(random.standard_normal((devices, rows, hidden)), P("tp")),
+            put(random.standard_normal((rows, hidden)), P()),
+            put(random.standard_normal(hidden) * 0.1, P()),
+        )
+        both = [program(functools.partial(cc.fused, mesh=mesh, bias=1)), program(functools.partial(cc.unfused, bias=1))]
+        results = [[np.asarray(x, np.float32) for x in f(*args)] for f in both]
+        error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(*results))
+        times: list[list[float]] = [[], []]
+        for _ in range(turns):
+            for f, taken in zip(both, times):
+                start = time.perf_counter()
+                jax.block_until_ready(f(*args))
+                taken.append((time.perf_counter() - start) * 1e6 / LAYERS)
+        ratios = [b / a for a, b in zip(*times)]
+        low, middle = zip(*[(statistics.quantiles(t)[0], statistics.median(t)) for t in times])
+        cell = dict(devices=devices, rows=rows, hidden=hidden, fused=middle[0], fused_low=low[0], unfused=middle[1],
+                    unfused_low=low[1], ratio=statistics.median(ratios), ratio_low=low[1] / low[0], error=error)
+        print(json.dumps(cell), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--rows", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--hidden", type=int, default=4608)
+    parser.add_argument("--turns", type=int, default=41)
+    parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        return child(args.child, args.rows, args.hidden, args.turns)
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, H {args.hidden}, bf16, {LAYERS} layers, µs per layer: median (lower quartile)")
+    print("devices rows             fused    psum+residual+norm   ratio (of the quartiles)")
+    cells = []
+    for devices in args.devices:
+        flags = f"--xla_force_host_platform_device_count={devices} --xla_allow_excess_precision=false"
+        library = os.environ.get("ALIGHT_XLA") or str(ROOT / "target/python/libalight_xla.so")
+        env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "ALIGHT_XLA": library,
+                            "PYTHONPATH": str(ROOT / "crates/xla/tests")}
+        command = [sys.executable, __file__, "--child", str(devices), "--hidden", str(args.hidden), "--turns", str(args.turns),
+                   "--rows", *map(str, args.rows)]
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=900)
+        if done.returncode:
+            sys.exit(f"{devices} devices: failed")
+        for cell in map(json.loads, done.stdout.splitlines()):
+            cells.append(cell)
+            print("{devices:7} {rows:4} {fused:9.1f} ({fused_low:7.1f}) {unfused:9.1f} ({unfused_low:7.1f})   "
+                  "{ratio:5.2f} ({ratio_low:.2f})".format(**cell), flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(cells, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
