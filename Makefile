@@ -22,6 +22,9 @@ VENV := .venv/bin/python
 # Inside a recipe: the Python that is new enough, after a check that says what is missing.
 find_py := sh scripts/need.sh python && py=$$(sh scripts/find_python.sh)
 
+# The extension module is built for the stable interface of 3.11 on, whatever `python3` is here.
+for_pyo3 := $(find_py) && export PYO3_PYTHON="$$py"
+
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .SUFFIXES:
@@ -81,11 +84,11 @@ fmt:
 
 .PHONY: lint
 lint:
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
 
 .PHONY: unit
 unit: models
-	cargo test --workspace --locked
+	@$(for_pyo3) && cargo test --workspace --locked
 
 .PHONY: agree
 agree: models build .venv/stamp
