@@ -2,7 +2,8 @@
 //!
 //! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
 //! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
-//! which bytes belong to a part of a tensor. Nothing here knows of JAX or NumPy: that is Python's side.
+//! which bytes belong to a part of a tensor; [`ffi`] hands out the custom calls for XLA. Nothing here knows of
+//! JAX or NumPy: that is Python's side.
 //!
 //! Invariants: a map lives as long as anything that shows its bytes; what is shown is read-only; the
 //! interpreter is let go while bytes are read, copied or converted; no panic on anything in a file.
@@ -11,6 +12,7 @@ mod block;
 mod catalog;
 mod convert;
 mod error;
+mod ffi;
 mod geometry;
 mod memory;
 mod metadata;
@@ -30,5 +32,6 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<catalog::Residency>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<block::Block>()?;
+    module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
     module.add_function(wrap_pyfunction!(catalog::open, module)?)
 }

@@ -19,6 +19,21 @@ use alight_collective::{Args, Clique, CollectiveError, Element, Options, Spec};
 
 use crate::api::{self, CallFrame, Error, TypeId, TypeInfo, code};
 use crate::frame::{Array, Frame, Refusal, handle};
+use crate::{Stage, State, Target};
+
+pub(crate) const TARGETS: &[Target] = &[Target {
+    name: "alight_allreduce_norm",
+    platform: "cpu",
+    stages: &[
+        (Stage::Instantiate, alight_allreduce_norm_instantiate),
+        (Stage::Execute, alight_allreduce_norm_execute),
+    ],
+    state: Some(State {
+        name: "alight_clique",
+        type_id: alight_clique_type_id,
+        type_info: alight_clique_type_info,
+    }),
+}];
 
 /// The state of a call site.
 struct Site {

@@ -4,9 +4,8 @@
 //! build time, and one library is loaded by every jaxlib whose version of the interface is ours or newer. `frame` makes it
 //! safe to use, `allreduce_norm` is the collective of `alight-collective` for CPU devices.
 //!
-//! The library has no initialiser: whoever loads it registers what [`targets`] lists, with
-//! `jax.ffi.register_ffi_type` and then `jax.ffi.register_ffi_target`, by pointers of [`targets`] or by the exported
-//! symbols of the same functions.
+//! The library has no initialiser: whoever loads it registers what [`targets`] lists, the states' types with
+//! `jax.ffi.register_ffi_type` and then the targets with `jax.ffi.register_ffi_target`.
 
 mod allreduce_norm;
 pub mod api;
@@ -15,34 +14,63 @@ mod frame;
 pub use allreduce_norm::{alight_allreduce_norm_execute, alight_allreduce_norm_instantiate};
 pub use allreduce_norm::{alight_clique_type_id, alight_clique_type_info};
 
-/// A custom call with a state that lives as long as its call site.
+/// A stage of a custom call. Every target has [`Stage::Execute`]; the others are run before it, if they are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Once for a program: makes the state of the call site.
+    Instantiate,
+    /// Before each run, to ask for resources.
+    Prepare,
+    /// Before each run, on every device: what must not happen while a graph is captured.
+    Initialize,
+    /// On every device, at its place in the program.
+    Execute,
+}
+
+impl Stage {
+    /// As `jax.ffi.register_ffi_target` calls it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Instantiate => "instantiate",
+            Stage::Prepare => "prepare",
+            Stage::Initialize => "initialize",
+            Stage::Execute => "execute",
+        }
+    }
+}
+
+/// The type of what a call site keeps, made by its stage [`Stage::Instantiate`].
 #[derive(Clone, Copy, Debug)]
-pub struct Target {
-    /// Name of the custom call.
+pub struct State {
+    /// Its name, for `jax.ffi.register_ffi_type`.
     pub name: &'static str,
-    /// The platform that it is registered for, as XLA calls it.
-    pub platform: &'static str,
-    /// The stage that makes the state.
-    pub instantiate: api::Handler,
-    /// The stage that runs.
-    pub execute: api::Handler,
-    /// Name of the state's type.
-    pub state: &'static str,
-    /// Gives the address of the state's `XLA_FFI_TypeId`.
+    /// Gives the address of its `XLA_FFI_TypeId`.
     pub type_id: extern "C" fn() -> *const api::TypeId,
-    /// Gives the address of the state's `XLA_FFI_TypeInfo`.
+    /// Gives the address of its `XLA_FFI_TypeInfo`.
     pub type_info: extern "C" fn() -> *const api::TypeInfo,
 }
 
-/// All custom calls of this library.
-pub fn targets() -> [Target; 1] {
-    [Target {
-        name: "alight_allreduce_norm",
-        platform: "cpu",
-        instantiate: alight_allreduce_norm_instantiate,
-        execute: alight_allreduce_norm_execute,
-        state: "alight_clique",
-        type_id: alight_clique_type_id,
-        type_info: alight_clique_type_info,
-    }]
+/// A custom call.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Its name in programs.
+    pub name: &'static str,
+    /// The platform that it is registered for, as `jax.ffi` calls it: "cpu" or "CUDA".
+    pub platform: &'static str,
+    /// Its stages.
+    pub stages: &'static [(Stage, api::Handler)],
+    /// What its call sites keep, if they keep something.
+    pub state: Option<State>,
+}
+
+impl Target {
+    /// The handler of a stage.
+    pub fn stage(&self, stage: Stage) -> Option<api::Handler> {
+        self.stages.iter().find(|(other, _)| *other == stage).map(|(_, handler)| *handler)
+    }
+}
+
+/// All custom calls of this library: a list of each module's.
+pub fn targets() -> Vec<Target> {
+    [allreduce_norm::TARGETS].concat()
 }

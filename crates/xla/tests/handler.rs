@@ -7,7 +7,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::Ordering;
 
 use alight_xla::api::{self, data_type};
-use alight_xla::targets;
+use alight_xla::{Stage, targets};
 
 /// What the stand-in keeps for a call: XLA's context.
 struct Context {
@@ -178,24 +178,27 @@ fn array(data: &[f32], dims: &[i64]) -> Array {
     (data.to_vec(), dims.to_vec())
 }
 
+fn stage(stage: Stage) -> api::Handler {
+    targets()[0].stage(stage).unwrap()
+}
+
 /// The state of a site, made by the first stage.
 fn site(capacity: i64) -> Result<*mut c_void, (c_int, String)> {
     let context = Context { device: 10, state: Cell::new(null_mut()) };
-    call(targets()[0].instantiate, &context, &mut [], &mut [], 0, capacity)?;
+    call(stage(Stage::Instantiate), &context, &mut [], &mut [], 0, capacity)?;
     Ok(context.state.get())
 }
 
 fn end(state: *mut c_void) {
     // SAFETY: the state is of this type, and no call runs.
-    unsafe { ((*(targets()[0].type_info)()).deleter)(state) }
+    unsafe { ((*(targets()[0].state.unwrap().type_info)()).deleter)(state) }
 }
 
 #[test]
 fn it_says_which_version_it_is() {
-    let target = targets()[0];
     // SAFETY: the address of a static.
-    unsafe { &*(target.type_id)() }.type_id.store(42, Ordering::Release);
-    for (handler, state_type) in [(target.instantiate, 42), (target.execute, 0)] {
+    unsafe { &*(targets()[0].state.unwrap().type_id)() }.type_id.store(42, Ordering::Release);
+    for (handler, state_type) in [(stage(Stage::Instantiate), 42), (stage(Stage::Execute), 0)] {
         // SAFETY: zeros are a value of numbers and pointers.
         let mut metadata: api::Metadata = unsafe { std::mem::zeroed() };
         let mut extension = api::MetadataExtension {
@@ -231,7 +234,7 @@ fn two_devices_sum() {
                 array(&[1.0, 0.0], &[2]),
             ];
             let mut results = [array(&[0.0; 2], &[1, 2]), array(&[0.0; 2], &[1, 2])];
-            let done = call(targets()[0].execute, &context, &mut arguments, &mut results, 1, 8);
+            let done = call(stage(Stage::Execute), &context, &mut arguments, &mut results, 1, 8);
             done.map(|()| results.map(|(data, _)| data))
         })
     });
@@ -258,7 +261,7 @@ fn what_cannot_work_is_an_error_with_words() {
         let state = site(8).unwrap();
         let context = Context { device, state: Cell::new(state) };
         let mut results = vec![array(&[0.0; 2], &[1, 2]); results];
-        let error = call(targets()[0].execute, &context, arguments, &mut results, bias, 8);
+        let error = call(stage(Stage::Execute), &context, arguments, &mut results, bias, 8);
         end(state);
         error.unwrap_err().1
     };
@@ -278,6 +281,6 @@ fn what_cannot_work_is_an_error_with_words() {
     assert!(!error(10, &mut none, 2, 0).is_empty());
     let context = Context { device: 10, state: Cell::new(null_mut()) };
     let (code, message) =
-        call(targets()[0].execute, &context, &mut good(), &mut [], 0, 8).unwrap_err();
+        call(stage(Stage::Execute), &context, &mut good(), &mut [], 0, 8).unwrap_err();
     assert!(code == api::code::INTERNAL && message.contains("no state"), "{message}");
 }

@@ -15,6 +15,7 @@ __all__ = [
     "Residency",
     "Tensor",
     "__version__",
+    "ffi_targets",
     "open",
 ]
 
@@ -31,6 +32,10 @@ class FileChangedError(OSError):
 
 def open(path: str | os.PathLike[str]) -> Catalog:
     """Opens the model that `path` is, holds or belongs to."""
+
+def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]] | None]]:
+    """The custom calls of this library, for `jax.ffi`: for each its name, its platform, {stage: capsule}, and
+    (name, {"type_id": capsule, "type_info": capsule}) of the type of its state if it has one."""
 
 @final
 class Catalog:

@@ -1,0 +1,44 @@
+//! The custom calls of `alight-xla` as what `jax.ffi` registers: pointers in capsules.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+
+use alight_xla::Target;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+
+/// A custom call: its name, its platform, its stages, and the name and description of its state's type.
+type Described<'py> = (&'static str, &'static str, Bound<'py, PyDict>, Option<Named<'py>>);
+type Named<'py> = (&'static str, Bound<'py, PyDict>);
+
+/// The custom calls of this library, for `jax.ffi.register_ffi_target` and `register_ffi_type`: for each its name, its
+/// platform, {stage: capsule}, and (name, {"type_id": capsule, "type_info": capsule}) of its state if it has one.
+#[pyfunction]
+pub fn ffi_targets(py: Python<'_>) -> PyResult<Vec<Described<'_>>> {
+    alight_xla::targets().iter().map(|target| describe(py, target)).collect()
+}
+
+fn describe<'py>(py: Python<'py>, target: &Target) -> PyResult<Described<'py>> {
+    let stages = PyDict::new(py);
+    for (stage, handler) in target.stages {
+        stages.set_item(stage.name(), capsule(py, *handler as *mut c_void)?)?;
+    }
+    let state = match &target.state {
+        None => None,
+        Some(state) => {
+            let kind = PyDict::new(py);
+            kind.set_item("type_id", capsule(py, (state.type_id)().cast_mut().cast())?)?;
+            kind.set_item("type_info", capsule(py, (state.type_info)().cast_mut().cast())?)?;
+            Some((state.name, kind))
+        }
+    };
+    Ok((target.name, target.platform, stages, state))
+}
+
+fn capsule(py: Python<'_>, pointer: *mut c_void) -> PyResult<Bound<'_, PyCapsule>> {
+    let pointer = NonNull::new(pointer).ok_or_else(|| {
+        pyo3::exceptions::PySystemError::new_err("a custom call without an address")
+    })?;
+    // SAFETY: functions and statics of this library, which is never unloaded, are there whenever the capsule is.
+    unsafe { PyCapsule::new_with_pointer(py, pointer, c"xla._CUSTOM_CALL_TARGET") }
+}
