@@ -33,7 +33,7 @@ class FileChangedError(OSError):
 def open(path: str | os.PathLike[str]) -> Catalog:
     """Opens the model that `path` is, holds or belongs to."""
 
-def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, dict[str, Any]] | None]]:
+def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, Any] | None]]:
     """The custom calls of this library, for `jax.ffi`: for each its name, its platform, {stage: capsule}, and
     (name, {"type_id": capsule, "type_info": capsule}) of the type of its state if it has one."""
 
