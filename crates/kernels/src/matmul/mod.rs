@@ -42,15 +42,19 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A weight matrix `[rows, cols]` in GGUF blocks along `cols`, or in tiles of such rows.
+/// A weight matrix `[rows, cols]` in GGUF blocks along `cols`, or in tiles of such rows; or some columns of one.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     layout: Layout,
     ty: WeightType,
+    /// From the first byte of the first row (tile) to the last of the last one.
     data: &'a [u8],
     rows: usize,
     cols: usize,
+    /// Bytes of the columns of a row.
     row_bytes: usize,
+    /// Bytes from a row to the next, at least `row_bytes`; from a tile to the next it is 16 times that.
+    stride: usize,
 }
 
 /// Why bytes cannot be a matrix.
@@ -77,6 +81,15 @@ pub enum MatrixError {
         /// Bytes given.
         found: usize,
     },
+    /// The columns are not in the matrix, are none, or begin or end within a block.
+    Columns {
+        /// The weight type.
+        ty: WeightType,
+        /// Columns of the matrix.
+        cols: usize,
+        /// Columns asked for.
+        found: Range<usize>,
+    },
 }
 
 impl fmt::Display for MatrixError {
@@ -94,6 +107,13 @@ impl fmt::Display for MatrixError {
             MatrixError::Size { expected: None, found } => {
                 write!(f, "the size of the matrix overflows, found {found} bytes")
             }
+            MatrixError::Columns { ty, cols, found } => write!(
+                f,
+                "columns {}..{} of {cols} are no whole blocks of {ty}, which has {} weights in one",
+                found.start,
+                found.end,
+                ty.block_len()
+            ),
         }
     }
 }
@@ -133,7 +153,29 @@ impl<'a> Matrix<'a> {
         if expected != Some(data.len()) {
             return Err(MatrixError::Size { expected, found: data.len() });
         }
-        Ok(Matrix { layout, ty, data, rows, cols, row_bytes })
+        Ok(Matrix { layout, ty, data, rows, cols, row_bytes, stride: row_bytes })
+    }
+
+    /// A view of some columns of all rows, where they lie.
+    ///
+    /// # Errors
+    /// If they are not in the matrix, are none, or begin or end within a block.
+    pub fn columns(&self, columns: Range<usize>) -> Result<Matrix<'a>, MatrixError> {
+        let (ty, cols) = (self.ty, self.cols);
+        let inside = columns.start < columns.end && columns.end <= cols;
+        let bytes = |n| ty.row_bytes(n).filter(|_| inside);
+        let (Some(skipped), Some(row_bytes)) =
+            (bytes(columns.start), bytes(columns.end.wrapping_sub(columns.start)))
+        else {
+            return Err(MatrixError::Columns { ty, cols, found: columns });
+        };
+        // Rows that lie together: skipped bytes, columns and distances are those of all of them.
+        let together = if self.layout == Layout::Tiles { TILE_ROWS } else { 1 };
+        let data = match self.rows / together {
+            0 => &[],
+            n => &self.data[together * skipped..][..together * ((n - 1) * self.stride + row_bytes)],
+        };
+        Ok(Matrix { data, cols: columns.len(), row_bytes, ..*self })
     }
 
     /// The weight type.
@@ -161,7 +203,7 @@ impl<'a> Matrix<'a> {
         self.cols
     }
 
-    /// All bytes.
+    /// All bytes, from the first row to the last; of a view of some columns, with those of the others in between.
     pub fn data(&self) -> &'a [u8] {
         self.data
     }
@@ -191,13 +233,18 @@ impl<'a> Matrix<'a> {
     /// The bytes of one row, which must not be in a tile.
     fn row(&self, r: usize) -> &'a [u8] {
         debug_assert!(self.layout == Layout::Rows);
-        &self.data[r * self.row_bytes..][..self.row_bytes]
+        &self.data[r * self.stride..][..self.row_bytes]
+    }
+
+    /// Bytes between the columns of a row and those of the next.
+    fn gap(&self) -> usize {
+        self.stride - self.row_bytes
     }
 
     /// The bytes of the tile of rows `16i .. 16i + 16`.
     fn tile(&self, i: usize) -> &'a [u8] {
         debug_assert!(self.layout == Layout::Tiles);
-        &self.data[TILE_ROWS * i * self.row_bytes..][..TILE_ROWS * self.row_bytes]
+        &self.data[TILE_ROWS * i * self.stride..][..TILE_ROWS * self.row_bytes]
     }
 
     /// Weight `k` of row `r` of a packed F16 or BF16 matrix.
@@ -224,13 +271,14 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Where a product goes: element `[t, n]` is at `t · stride + n`. Copies of it may be used by
-/// several threads at once, each writing its own rows `n`.
+/// Where a product goes: element `[t, n]` is at `t · stride + n − first`, for `n` from `first` on. Copies of it may be
+/// used by several threads at once, each writing its own rows `n`.
 #[derive(Clone, Copy)]
 pub struct Output<'a> {
     ptr: *mut f32,
     len: usize,
     stride: usize,
+    first: usize,
     _buffer: PhantomData<&'a mut [f32]>,
 }
 
@@ -242,14 +290,28 @@ unsafe impl Sync for Output<'_> {}
 impl<'a> Output<'a> {
     /// A view of `buffer` as rows of `stride` elements, one row per token.
     pub fn new(buffer: &'a mut [f32], stride: usize) -> Output<'a> {
-        Output { ptr: buffer.as_mut_ptr(), len: buffer.len(), stride, _buffer: PhantomData }
+        Output::starting_at(0, buffer, stride)
     }
 
-    /// The address of element `n` of row `t`, which must be inside the buffer.
+    /// As [`Output::new`], where the first element of each row is that of row `first` of the matrix.
+    pub fn starting_at(first: usize, buffer: &'a mut [f32], stride: usize) -> Output<'a> {
+        Output { ptr: buffer.as_mut_ptr(), len: buffer.len(), stride, first, _buffer: PhantomData }
+    }
+
+    /// The address of element `n` of row `t`, which must be inside the buffer to be used.
     #[inline(always)]
     fn at(&self, t: usize, n: usize) -> *mut f32 {
-        debug_assert!(t * self.stride + n < self.len);
-        self.ptr.wrapping_add(t * self.stride + n)
+        self.ptr.wrapping_add(t * self.stride).wrapping_add(n).wrapping_sub(self.first)
+    }
+
+    /// Whether elements `n` of `tokens` rows are inside the buffer.
+    fn covers(&self, tokens: usize, n: &Range<usize>) -> bool {
+        let (Some(start), Some(end)) =
+            (n.start.checked_sub(self.first), n.end.checked_sub(self.first))
+        else {
+            return false;
+        };
+        start <= end && end <= self.stride && (tokens - 1) * self.stride + end <= self.len
     }
 
     /// The elements `n` of row `t`.
@@ -261,9 +323,11 @@ impl<'a> Output<'a> {
     /// If they lie outside the buffer.
     #[inline]
     pub unsafe fn row_mut(self, t: usize, n: Range<usize>) -> &'a mut [f32] {
-        assert!(n.start <= n.end && t * self.stride + n.end <= self.len);
-        // SAFETY: in bounds by the assertion, unaliased by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(t * self.stride + n.start), n.len()) }
+        assert!(self.first <= n.start && n.start <= n.end);
+        let start = t * self.stride + (n.start - self.first);
+        assert!(start + n.len() <= self.len);
+        // SAFETY: in bounds by the assertions, unaliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), n.len()) }
     }
 }
 
@@ -295,7 +359,7 @@ pub unsafe fn matmul(
     assert!(rows.start <= rows.end && rows.end <= w.rows, "rows outside the matrix");
     assert_eq!(w.cols, x.cols(), "the activations do not fit the matrix");
     assert!(x.kinds().covers(w.kind()), "the activations were not packed for {}", w.ty);
-    assert!(rows.end <= out.stride && (x.tokens() - 1) * out.stride + rows.end <= out.len);
+    assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
     if w.layout == Layout::Tiles {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         unsafe { tiles::rows(w, rows, x, out, scratch) };

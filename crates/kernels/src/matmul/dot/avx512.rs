@@ -7,8 +7,9 @@
 //! activations.
 
 use super::scalar;
+use crate::matmul::prefetch::{self, Stream};
 use crate::matmul::unpack::avx512::{Group, Unpack, lane_scales};
-use crate::matmul::{Activations, Matrix, prefetch};
+use crate::matmul::{Activations, Matrix};
 use crate::quant::{two_scales, with_quant};
 use crate::types::WeightType;
 use std::arch::x86_64::*;
@@ -64,11 +65,11 @@ unsafe fn quantized<Q: Unpack>(
             for (j, p) in row.iter_mut().enumerate() {
                 *p = w.row(start + i + j).as_ptr();
             }
-            out[i..i + ROWS].copy_from_slice(&dot::<Q, ROWS>(row, w.row_bytes, x));
+            out[i..i + ROWS].copy_from_slice(&dot::<Q, ROWS>(row, w, x));
             i += ROWS;
         }
         while i < n {
-            out[i] = dot::<Q, 1>([w.row(start + i).as_ptr()], w.row_bytes, x)[0];
+            out[i] = dot::<Q, 1>([w.row(start + i).as_ptr()], w, x)[0];
             i += 1;
         }
     }
@@ -77,21 +78,23 @@ unsafe fn quantized<Q: Unpack>(
 #[inline(always)]
 unsafe fn dot<Q: Unpack, const R: usize>(
     row: [*const u8; R],
-    row_bytes: usize,
+    w: &Matrix<'_>,
     x: &Activations,
 ) -> [f32; R] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32; the packed
     // activations are padded to whole steps.
     unsafe {
         let k = x.cols();
-        let next = row[0].wrapping_add((R * row_bytes) * AHEAD.div_ceil(R * row_bytes));
+        let row_bytes = w.row_bytes;
+        let next = row[0].wrapping_add((R * w.stride) * AHEAD.div_ceil(R * row_bytes));
+        let mut next = Stream::new(next, 0, row_bytes, w.gap());
         let long = R * row_bytes > LONG;
         let mut total = [_mm512_setzero_ps(); R];
         for g in 0..k / 256 {
             // Rows to come are asked for in the order of the file, a few lines per group: measured
             // twice as fast as prefetching along each of the rows.
             let bytes = 256 / Q::BLOCK * Q::BYTES * R;
-            ahead(next.wrapping_add(g * bytes), bytes, long);
+            ahead(next.take(bytes), bytes, long);
             let group = begin::<Q, R>(&row, g, 8);
             let mut acc = offsets::<Q, R>(&group, g, x);
             let q = x.q8().add(512 * g);
@@ -105,7 +108,8 @@ unsafe fn dot<Q: Unpack, const R: usize>(
         if Q::BLOCK == 32 && rest != 0 {
             let g = k / 256;
             let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
-            ahead(next.wrapping_add(whole), (R * row_bytes).saturating_sub(whole), long);
+            let left = (R * row_bytes).saturating_sub(whole);
+            ahead(next.take(left), left, long);
             let group = begin::<Q, R>(&row, g, rest / 32);
             let mut acc = offsets::<Q, R>(&group, g, x);
             let q = x.q8().add(512 * g);

@@ -2,6 +2,7 @@
 
 use super::{PANEL_ROWS, Panel};
 use crate::matmul::Matrix;
+use crate::matmul::prefetch::Stream;
 use crate::matmul::unpack::avx512::{Group, Unpack};
 use crate::quant::two_scales;
 use std::arch::x86_64::*;
@@ -26,7 +27,8 @@ pub(super) unsafe fn fill<Q: Unpack>(
     // unpacked: each step asks for as many bytes as it reads. With few tokens, unpacking is bound
     // by memory, and 16 rows at once are more streams than the hardware follows.
     let skipped = (k.start / Q::BLOCK) * Q::BYTES * rows.len();
-    let mut ahead = w.data.as_ptr().wrapping_add(rows.end * w.row_bytes + skipped);
+    let next = w.data.as_ptr().wrapping_add(rows.end * w.stride);
+    let mut ahead = Stream::new(next, skipped, w.row_bytes, w.gap());
     for tile in 0..rows.len().div_ceil(TILE) {
         let mut row = [std::ptr::null(); TILE];
         for (i, row) in row.iter_mut().enumerate() {
@@ -43,8 +45,7 @@ pub(super) unsafe fn fill<Q: Unpack>(
                 scales::<Q>(&group, g, tile, p);
                 for j in 0..left / 64 {
                     for _ in 0..(TILE * 64 / Q::BLOCK * Q::BYTES) / 64 {
-                        _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
-                        ahead = ahead.wrapping_add(64);
+                        ahead.far();
                     }
                     step::<Q, false>(&group, j, 4 * g + j, tile, p);
                 }

@@ -2,14 +2,15 @@
 //! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512).
 
 use super::avx2_lines::{Lines, Scales};
-use crate::matmul::{Activations, Matrix, Output, prefetch};
+use crate::matmul::prefetch::{self, Ahead};
+use crate::matmul::{Activations, Matrix, Output};
 use crate::quant::{two_scales, with_quant};
 use crate::tiles::TILE_ROWS;
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// How far ahead of its use memory is asked for, in bytes. A tile is followed by the next.
+/// How far ahead of its use memory is asked for, in bytes of the tiles' columns.
 const AHEAD: usize = 8192;
 
 /// # Safety
@@ -21,13 +22,14 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
         let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
         let end = rows.end.min(TILE_ROWS * (i + 1));
         let tile = w.tile(i).as_ptr();
+        let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
         let mut sums = [0f32; TILE_ROWS];
         for half in 0..2 {
             // SAFETY: a whole tile; the caller's CPU has the tier.
             unsafe {
                 let sum = with_quant!(
                     w.weight_type(),
-                    Q => quantized::<Q>(tile, half, x),
+                    Q => quantized::<Q>(tile, &ahead, half, x),
                     float(w.weight_type(), tile, half, x.float(0))
                 );
                 _mm256_storeu_ps(sums.as_mut_ptr().add(8 * half), sum);
@@ -42,7 +44,12 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 
 /// The sums of rows `8·half ..` of a tile.
 #[inline(always)]
-unsafe fn quantized<Q: Lines>(tile: *const u8, half: usize, x: &Activations) -> __m256 {
+unsafe fn quantized<Q: Lines>(
+    tile: *const u8,
+    ahead: &Ahead,
+    half: usize,
+    x: &Activations,
+) -> __m256 {
     let (xq, scale) = (x.q16(), x.scale());
     let groups = xq.len() / 32;
     let per_unit = Q::BLOCK / 32;
@@ -56,8 +63,7 @@ unsafe fn quantized<Q: Lines>(tile: *const u8, half: usize, x: &Activations) -> 
             if half == 0 {
                 // The second half finds the tile in the cache.
                 let group = TILE_ROWS * Q::BYTES / per_unit;
-                let ahead = unit.wrapping_add(AHEAD + b % per_unit * group);
-                prefetch::far(ahead, group);
+                prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
             }
             let scales = Q::scales(unit, b % per_unit, half);
             group::<Q>(unit, b, half, x16, &scales, x, &mut acc);

@@ -10,15 +10,15 @@
 
 use super::avx512_lines::{Lines, Scales};
 use super::{BLOCK, TOGETHER};
-use crate::matmul::{Activations, Matrix, Output, prefetch};
+use crate::matmul::prefetch::{self, Ahead};
+use crate::matmul::{Activations, Matrix, Output};
 use crate::quant::{two_scales, with_quant};
 use crate::tiles::TILE_ROWS;
 use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// How far ahead of its use memory is asked for, in bytes, into the second-level cache. A tile is
-/// followed by the next. (Measured with Q4_K and Q6_K from memory: 26 and 21 GB/s; into the first
+/// How far ahead of its use memory is asked for, in bytes of the tiles' columns, into the second-level cache. (Measured with Q4_K and Q6_K from memory: 26 and 21 GB/s; into the first
 /// level, or 2 KiB ahead, 22 and 10.)
 const AHEAD: usize = 8192;
 
@@ -56,7 +56,7 @@ trait Tile {
     ///
     /// # Safety
     /// `tile` is a whole tile, the activations fit it, the CPU has the tier.
-    unsafe fn one(tile: *const u8, x: &Activations) -> __m512;
+    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512;
 
     /// Columns `k` with the first `T` tokens of block `block`, added to `acc`.
     ///
@@ -64,6 +64,7 @@ trait Tile {
     /// As for `one`; there is room for the activations of whole blocks.
     unsafe fn block<const T: usize>(
         tile: *const u8,
+        ahead: &Ahead,
         k: Range<usize>,
         x: &Activations,
         block: usize,
@@ -80,11 +81,13 @@ unsafe fn each_tile<W: Tile>(
     sums: &mut [f32],
 ) {
     let tiles = rows.start / TILE_ROWS..rows.end.div_ceil(TILE_ROWS);
+    let (bytes, gap) = (TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
     // SAFETY: by the caller's promise; masked lanes are neither read nor written.
     unsafe {
         if x.tokens() == 1 {
             for i in tiles {
-                let sums = W::one(w.tile(i).as_ptr(), x);
+                let tile = w.tile(i).as_ptr();
+                let sums = W::one(tile, &Ahead::new(tile, AHEAD, bytes, gap), x);
                 _mm512_mask_storeu_ps(at(out, 0, i), mask(i, &rows), sums);
             }
             return;
@@ -100,14 +103,15 @@ unsafe fn each_tile<W: Tile>(
                     let k = start..w.cols().min(start + stretch);
                     for (i, sums) in tiles.clone().zip(sums.iter_mut()) {
                         let tile = w.tile(i).as_ptr();
+                        let ahead = &Ahead::new(tile, AHEAD, bytes, gap);
                         // The smallest of these that is enough: what is computed for tokens that
                         // do not exist is not stored.
                         match tokens {
-                            1 | 2 => add::<W, 2>(tile, k.clone(), x, block, sums),
-                            3 | 4 => add::<W, 4>(tile, k.clone(), x, block, sums),
-                            5 | 6 => add::<W, 6>(tile, k.clone(), x, block, sums),
-                            7 | 8 => add::<W, 8>(tile, k.clone(), x, block, sums),
-                            _ => add::<W, BLOCK>(tile, k.clone(), x, block, sums),
+                            1 | 2 => add::<W, 2>(tile, ahead, k.clone(), x, block, sums),
+                            3 | 4 => add::<W, 4>(tile, ahead, k.clone(), x, block, sums),
+                            5 | 6 => add::<W, 6>(tile, ahead, k.clone(), x, block, sums),
+                            7 | 8 => add::<W, 8>(tile, ahead, k.clone(), x, block, sums),
+                            _ => add::<W, BLOCK>(tile, ahead, k.clone(), x, block, sums),
                         }
                     }
                 }
@@ -122,10 +126,10 @@ unsafe fn each_tile<W: Tile>(
     }
 }
 
-/// The first row of tile `i` for token `t`.
+/// The first row of tile `i` for token `t`. Not all of the tile need be inside the output.
 #[inline(always)]
 fn at(out: Output<'_>, t: usize, i: usize) -> *mut f32 {
-    out.ptr.wrapping_add(t * out.stride + TILE_ROWS * i)
+    out.at(t, TILE_ROWS * i)
 }
 
 /// Which rows of tile `i` are in `rows`.
@@ -142,6 +146,7 @@ fn mask(i: usize, rows: &Range<usize>) -> __mmask16 {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 unsafe fn add<W: Tile, const T: usize>(
     tile: *const u8,
+    ahead: &Ahead,
     k: Range<usize>,
     x: &Activations,
     block: usize,
@@ -155,7 +160,7 @@ unsafe fn add<W: Tile, const T: usize>(
                 acc[t] = _mm512_loadu_ps(sums.as_ptr().add(TILE_ROWS * t));
             }
         }
-        W::block::<T>(tile, k, x, block, &mut acc);
+        W::block::<T>(tile, ahead, k, x, block, &mut acc);
         for t in 0..T {
             _mm512_storeu_ps(sums.as_mut_ptr().add(TILE_ROWS * t), acc[t]);
         }
@@ -174,7 +179,7 @@ struct Integer<Q>(std::marker::PhantomData<Q>);
 
 impl<Q: Lines> Tile for Integer<Q> {
     #[inline(always)]
-    unsafe fn one(tile: *const u8, x: &Activations) -> __m512 {
+    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512 {
         let bytes = TILE_ROWS * Q::BYTES;
         let groups = x.cols() / 32;
         let per_unit = Q::BLOCK / 32;
@@ -192,13 +197,13 @@ impl<Q: Lines> Tile for Integer<Q> {
                     let head = Q::head(unit);
                     let mut g = 0;
                     while g < per_unit {
-                        one_group::<Q, 0>(unit, &head, g, b + g, x, &mut acc);
+                        one_group::<Q, 0>(unit, ahead, &head, g, b + g, x, &mut acc);
                         if Q::PHASES > 1 {
-                            one_group::<Q, 1>(unit, &head, g + 1, b + g + 1, x, &mut acc);
+                            one_group::<Q, 1>(unit, ahead, &head, g + 1, b + g + 1, x, &mut acc);
                         }
                         if Q::PHASES > 2 {
-                            one_group::<Q, 2>(unit, &head, g + 2, b + g + 2, x, &mut acc);
-                            one_group::<Q, 3>(unit, &head, g + 3, b + g + 3, x, &mut acc);
+                            one_group::<Q, 2>(unit, ahead, &head, g + 2, b + g + 2, x, &mut acc);
+                            one_group::<Q, 3>(unit, ahead, &head, g + 3, b + g + 3, x, &mut acc);
                         }
                         g += Q::PHASES;
                     }
@@ -213,6 +218,7 @@ impl<Q: Lines> Tile for Integer<Q> {
     #[inline(always)]
     unsafe fn block<const T: usize>(
         tile: *const u8,
+        ahead: &Ahead,
         k: Range<usize>,
         x: &Activations,
         block: usize,
@@ -229,13 +235,13 @@ impl<Q: Lines> Tile for Integer<Q> {
                 let head = Q::head(unit);
                 let mut g = 0;
                 while g < per_unit {
-                    group::<Q, 0, T>(unit, &head, g, b + g, &x, acc);
+                    group::<Q, 0, T>(unit, ahead, &head, g, b + g, &x, acc);
                     if Q::PHASES > 1 {
-                        group::<Q, 1, T>(unit, &head, g + 1, b + g + 1, &x, acc);
+                        group::<Q, 1, T>(unit, ahead, &head, g + 1, b + g + 1, &x, acc);
                     }
                     if Q::PHASES > 2 {
-                        group::<Q, 2, T>(unit, &head, g + 2, b + g + 2, &x, acc);
-                        group::<Q, 3, T>(unit, &head, g + 3, b + g + 3, &x, acc);
+                        group::<Q, 2, T>(unit, ahead, &head, g + 2, b + g + 2, &x, acc);
+                        group::<Q, 3, T>(unit, ahead, &head, g + 3, b + g + 3, &x, acc);
                     }
                     g += Q::PHASES;
                 }
@@ -248,15 +254,16 @@ impl<Q: Lines> Tile for Integer<Q> {
 /// Asks for what lies ahead of group `g` of a unit, as much as a group has:
 /// asked for all at once, long units would take every buffer that waits for memory.
 #[inline(always)]
-fn ahead<Q: Lines>(unit: *const u8, g: usize) {
+fn ask<Q: Lines>(unit: *const u8, ahead: &Ahead, g: usize) {
     let group = TILE_ROWS * Q::BYTES / (Q::BLOCK / 32);
-    prefetch::far(unit.wrapping_add(AHEAD + group * g), group);
+    prefetch::far(ahead.of(unit).wrapping_add(group * g), group);
 }
 
 /// Adds group `g` of a unit, group `b` of the row, for one token.
 #[inline(always)]
 unsafe fn one_group<Q: Lines, const P: usize>(
     unit: *const u8,
+    ahead: &Ahead,
     head: &Q::Head,
     g: usize,
     b: usize,
@@ -265,7 +272,7 @@ unsafe fn one_group<Q: Lines, const P: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        ahead::<Q>(unit, g);
+        ask::<Q>(unit, ahead, g);
         // 64 high bytes, then 64 low bytes.
         let hi = x.q8().add(128 * (b / 2) + 32 * (b % 2));
         let lo = hi.add(64);
@@ -338,6 +345,7 @@ impl Block {
 #[inline(always)]
 unsafe fn group<Q: Lines, const P: usize, const T: usize>(
     unit: *const u8,
+    ahead: &Ahead,
     head: &Q::Head,
     g: usize,
     b: usize,
@@ -347,7 +355,7 @@ unsafe fn group<Q: Lines, const P: usize, const T: usize>(
     // SAFETY: by the caller's promise.
     unsafe {
         if x.alone {
-            ahead::<Q>(unit, g);
+            ask::<Q>(unit, ahead, g);
         }
         let q = x.q.add(32 * BLOCK * b);
         let scale = x.scale.add(BLOCK * b);
@@ -417,7 +425,7 @@ impl Column for Brain {
 
 impl<C: Column> Tile for C {
     #[inline(always)]
-    unsafe fn one(tile: *const u8, x: &Activations) -> __m512 {
+    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512 {
         let x = x.float(0);
         // SAFETY: by the caller's promise.
         unsafe {
@@ -425,7 +433,7 @@ impl<C: Column> Tile for C {
             let mut acc = [_mm512_setzero_ps(); 4];
             for (k, x) in x.chunks(4).enumerate() {
                 let column = tile.add(4 * COLUMN * k);
-                prefetch::far(column.wrapping_add(AHEAD), 4 * COLUMN);
+                prefetch::far(ahead.of(column), 4 * COLUMN);
                 for (i, &x) in x.iter().enumerate() {
                     let w = C::load(column.add(COLUMN * i));
                     acc[i] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), acc[i]);
@@ -439,6 +447,7 @@ impl<C: Column> Tile for C {
     #[inline(always)]
     unsafe fn block<const T: usize>(
         tile: *const u8,
+        ahead: &Ahead,
         k: Range<usize>,
         x: &Activations,
         block: usize,
@@ -453,9 +462,9 @@ impl<C: Column> Tile for C {
             for (i, acc) in acc.chunks_mut(TOGETHER_FLOAT).enumerate() {
                 let x = x.add(i * TOGETHER_FLOAT * stride);
                 match acc.len() {
-                    2 => columns::<C, 2>(tile, k.len(), x, stride, acc),
-                    4 => columns::<C, 4>(tile, k.len(), x, stride, acc),
-                    _ => columns::<C, TOGETHER_FLOAT>(tile, k.len(), x, stride, acc),
+                    2 => columns::<C, 2>(tile, ahead, k.len(), x, stride, acc),
+                    4 => columns::<C, 4>(tile, ahead, k.len(), x, stride, acc),
+                    _ => columns::<C, TOGETHER_FLOAT>(tile, ahead, k.len(), x, stride, acc),
                 }
             }
         }
@@ -466,6 +475,7 @@ impl<C: Column> Tile for C {
 #[inline(always)]
 unsafe fn columns<C: Column, const N: usize>(
     tile: *const u8,
+    ahead: &Ahead,
     n: usize,
     x: *const f32,
     stride: usize,
@@ -477,7 +487,7 @@ unsafe fn columns<C: Column, const N: usize>(
         sums.copy_from_slice(acc);
         for k in 0..n {
             let column = tile.add(COLUMN * k);
-            prefetch::far(column.wrapping_add(AHEAD), COLUMN);
+            prefetch::far(ahead.of(column), COLUMN);
             let w = C::load(column);
             for t in 0..N {
                 let x = _mm512_set1_ps(*x.add(stride * t + k));
