@@ -3,7 +3,7 @@
 
     PYTHON scripts/bench_collective.py [--devices 2 4 8] [--rows 1 8 32] [--hidden 4608] [--json FILE]
 
-PYTHON is one that has jax; the library is that of `cargo build --profile python -p alight-xla`. One program is 64 layers in
+PYTHON is one that has jax and alight, installed from the wheel of `make python`. One program is 64 layers in
 one jit: what a layer leaves is what the next one sums. Both programs take turns, so that a busy machine slows both. Microseconds per
 layer: the median of the turns, and in brackets their lower quartile, which a neighbour disturbs less; the ratio is the
 median of the ratios of neighbouring turns. These are figures of a CPU: they say nothing about a GPU.
@@ -31,9 +31,9 @@ def child(devices: int, rows_list: list[int], hidden: int, turns: int) -> None:
     from jax import lax
     from jax.sharding import NamedSharding, PartitionSpec as P
 
-    import collective_call as cc
+    import alight.jax
+    from collective_psum import unfused
 
-    cc.register()
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ("tp",))
     random = np.random.default_rng(0)
 
@@ -56,7 +56,7 @@ def child(devices: int, rows_list: list[int], hidden: int, turns: int) -> None:
             put(random.standard_normal((rows, hidden)), P()),
             put(random.standard_normal(hidden) * 0.1, P()),
         )
-        both = [program(functools.partial(cc.fused, mesh=mesh, bias=1)), program(functools.partial(cc.unfused, bias=1))]
+        both = [program(functools.partial(alight.jax.allreduce_norm, mesh=mesh, bias=1, epsilon=1e-6)), program(functools.partial(unfused, bias=1))]
         results = [[np.asarray(x, np.float32) for x in f(*args)] for f in both]
         error = max(float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(*results))
         times: list[list[float]] = [[], []]
@@ -88,9 +88,8 @@ def main() -> None:
     cells = []
     for devices in args.devices:
         flags = f"--xla_force_host_platform_device_count={devices} --xla_allow_excess_precision=false"
-        library = os.environ.get("ALIGHT_XLA") or str(ROOT / "target/python/libalight_xla.so")
-        env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "ALIGHT_XLA": library,
-                            "PYTHONPATH": str(ROOT / "crates/xla/tests")}
+        path = os.pathsep.join(filter(None, (str(ROOT / "bindings/python/tests"), os.environ.get("PYTHONPATH"))))
+        env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
         command = [sys.executable, __file__, "--child", str(devices), "--hidden", str(args.hidden), "--turns", str(args.turns),
                    "--rows", *map(str, args.rows)]
         done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, timeout=900)

@@ -18,6 +18,16 @@ pub fn ffi_targets(py: Python<'_>) -> PyResult<Vec<Described<'_>>> {
     alight_xla::targets().iter().map(|target| describe(py, target)).collect()
 }
 
+/// A struct of the interface: its name in the header, its size, and its fields' names and offsets.
+type Layout = (&'static str, usize, Vec<(&'static str, usize)>);
+
+/// XLA's interface as this library knows it, to be compared with an installed header: the structs, and the constants with
+/// their numbers.
+#[pyfunction]
+pub fn ffi_interface() -> (Vec<Layout>, Vec<(&'static str, i32)>) {
+    (alight_xla::api::layouts(), alight_xla::api::constants())
+}
+
 fn describe<'py>(py: Python<'py>, target: &Target) -> PyResult<Described<'py>> {
     let stages = PyDict::new(py);
     for (stage, handler) in target.stages {

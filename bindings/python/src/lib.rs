@@ -32,6 +32,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<catalog::Residency>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<block::Block>()?;
+    module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
     module.add_function(wrap_pyfunction!(catalog::open, module)?)
 }

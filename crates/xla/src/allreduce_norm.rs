@@ -3,12 +3,13 @@
 //! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, and post-weight `[hidden]` if there is a
 //! post-norm. Results: normed, new residual, both like the partial.
 //!
-//! Attributes: `devices` (int64 array: the numbers of the devices, in the order of the ranks), `capacity` (int64: bytes of the
-//! partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or 1), `epsilon` (float32). A program is the same on
-//! all devices, so a rank cannot be an attribute: it is the place of the device in `devices`.
+//! Attributes: `devices` (int64 array: the numbers of the devices, group by group, in the order of the ranks), `ranks` (int64:
+//! devices of a group), `capacity` (int64: bytes of the partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or
+//! 1), `epsilon` (float32). A program is the same on all devices, so a rank cannot be an attribute: it is the place of the
+//! device in its group.
 //!
-//! The clique is the state of the call site, made once at instantiation and shared by its devices. Sites are independent of each
-//! other, so XLA may run them in any order.
+//! The state of the call site is a clique for each group, made once at instantiation and shared by its devices. Sites are
+//! independent of each other, so XLA may run them in any order.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -37,8 +38,19 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 
 /// The state of a call site.
 struct Site {
-    clique: Clique,
+    /// One for each group.
+    cliques: Vec<Clique>,
+    /// Group by group.
     devices: Vec<i64>,
+}
+
+impl Site {
+    /// The clique of a device's group, and its rank there.
+    fn place(&self, device: i64) -> Option<(&Clique, usize)> {
+        let at = self.devices.iter().position(|other| *other == device)?;
+        let ranks = self.devices.len() / self.cliques.len();
+        Some((&self.cliques[at / ranks], at % ranks))
+    }
 }
 
 static TYPE_ID: TypeId = TypeId { type_id: AtomicI64::new(0) };
@@ -60,14 +72,12 @@ unsafe extern "C" fn delete(site: *mut c_void) {
 }
 
 /// The address of the type's number, for `jax.ffi.register_ffi_type`.
-#[unsafe(no_mangle)]
-pub extern "C" fn alight_clique_type_id() -> *const TypeId {
+extern "C" fn alight_clique_type_id() -> *const TypeId {
     &TYPE_ID
 }
 
 /// The address of what XLA has to know of the type, for `jax.ffi.register_ffi_type`.
-#[unsafe(no_mangle)]
-pub extern "C" fn alight_clique_type_info() -> *const TypeInfo {
+extern "C" fn alight_clique_type_info() -> *const TypeInfo {
     &TYPE_INFO.0
 }
 
@@ -75,8 +85,7 @@ pub extern "C" fn alight_clique_type_info() -> *const TypeInfo {
 ///
 /// # Safety
 /// For XLA to call, with its frame.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn alight_allreduce_norm_instantiate(frame: *mut CallFrame) -> *mut Error {
+unsafe extern "C" fn alight_allreduce_norm_instantiate(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, TYPE_ID.type_id.load(Ordering::Acquire), instantiate) }
 }
@@ -85,8 +94,7 @@ pub unsafe extern "C" fn alight_allreduce_norm_instantiate(frame: *mut CallFrame
 ///
 /// # Safety
 /// For XLA to call, with its frame.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mut Error {
+unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
     unsafe { handle(frame, 0, execute) }
 }
@@ -99,15 +107,23 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
             Refusal::argument(format!("the attribute '{name}' is {value}, expected 0 or more"))
         })
     };
-    let mut options = Options::new(devices.len(), size("capacity")?);
+    let ranks = size("ranks")?;
+    if ranks == 0 || devices.is_empty() || !devices.len().is_multiple_of(ranks) {
+        return Err(Refusal::argument(format!(
+            "{} devices, expected a multiple of the {ranks} ranks of a group",
+            devices.len()
+        )));
+    }
+    let mut options = Options::new(ranks, size("capacity")?);
     options.limit = Duration::from_millis(size("limit_ms")? as u64);
     let mut sorted = devices.clone();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err(Refusal::argument(format!("a device is twice in {devices:?}")));
     }
-    let clique = Clique::new(options).map_err(refusal)?;
-    let site = Box::into_raw(Box::new(Site { clique, devices })).cast();
+    let cliques = devices.chunks(ranks).map(|_| Clique::new(options.clone()));
+    let cliques = cliques.collect::<Result<_, _>>().map_err(refusal)?;
+    let site = Box::into_raw(Box::new(Site { cliques, devices })).cast();
     frame.set_state(&TYPE_ID, site)
 }
 
@@ -116,7 +132,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     // SAFETY: XLA gives what `instantiate` gave it, by the type's number, and keeps it while calls run.
     let site = unsafe { &*site };
     let device = frame.device()?;
-    let rank = site.devices.iter().position(|other| *other == device).ok_or_else(|| {
+    let (clique, rank) = site.place(device).ok_or_else(|| {
         Refusal::argument(format!("device {device} is not among the ranks {:?}", site.devices))
     })?;
     let (arguments, results) = (frame.arguments()?, frame.results()?);
@@ -172,7 +188,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
             new_residual: bytes_mut(new_residual, spec.element)?,
         }
     };
-    site.clique.allreduce_norm(rank, frame.run()?, &spec, args).map_err(refusal)
+    clique.allreduce_norm(rank, frame.run()?, &spec, args).map_err(refusal)
 }
 
 fn element(what: &str, dtype: c_int) -> Result<Element, Refusal> {

@@ -1,5 +1,6 @@
 //! XLA's FFI, version 0.3 of its C interface: `xla/ffi/api/c_api.h` in the include folder of jaxlib 0.10.2. The names are
-//! those of the header without `XLA_FFI_`. `tests/compare_header.py` compares sizes and offsets with an installed header.
+//! those of the header without `XLA_FFI_`. `bindings/python/tests/test_ffi.py` compares sizes, offsets and constants with the installed
+//! header.
 //!
 //! Built against the oldest version that is supported: a newer jaxlib accepts handlers of an older minor version, an older
 //! one refuses newer handlers.
@@ -7,45 +8,65 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::AtomicI64;
 
-/// `XLA_FFI_API_MAJOR`.
-pub const MAJOR: c_int = 0;
-/// `XLA_FFI_API_MINOR`.
-pub const MINOR: c_int = 3;
-/// `XLA_FFI_Extension_Metadata`.
-pub const EXTENSION_METADATA: c_int = 1;
-/// `XLA_FFI_ExecutionStage_INSTANTIATE`.
-pub const STAGE_INSTANTIATE: c_int = 0;
-/// `XLA_FFI_ArgType_BUFFER` and `XLA_FFI_RetType_BUFFER`.
-pub const BUFFER: c_int = 1;
-/// `XLA_FFI_AttrType_ARRAY`.
-pub const ATTR_ARRAY: c_int = 1;
-/// `XLA_FFI_AttrType_SCALAR`.
-pub const ATTR_SCALAR: c_int = 3;
+macro_rules! constants {
+    ($($(#[$doc:meta])* $name:ident ($header:literal) = $value:literal;)*) => {
+        $($(#[$doc])* pub const $name: std::ffi::c_int = $value;)*
 
-/// `XLA_FFI_DataType_…`: element types by their numbers.
-pub mod data_type {
-    use std::ffi::c_int;
-    /// 64-bit signed integers.
-    pub const S64: c_int = 5;
-    /// IEEE binary16.
-    pub const F16: c_int = 10;
-    /// IEEE binary32.
-    pub const F32: c_int = 11;
-    /// The upper half of an f32.
-    pub const BF16: c_int = 16;
+        /// These constants by the names of the header.
+        pub const NAMED: &[(&str, std::ffi::c_int)] = &[$(($header, $name),)*];
+    };
 }
 
-/// `XLA_FFI_Error_Code_…`.
+constants! {
+    /// The version of the interface: its first number.
+    MAJOR ("XLA_FFI_API_MAJOR") = 0;
+    /// The version of the interface: its second number.
+    MINOR ("XLA_FFI_API_MINOR") = 3;
+    /// The extension that asks for metadata.
+    EXTENSION_METADATA ("XLA_FFI_Extension_Metadata") = 1;
+    /// The stage that makes states.
+    STAGE_INSTANTIATE ("XLA_FFI_ExecutionStage_INSTANTIATE") = 0;
+    /// An argument that is an array.
+    BUFFER ("XLA_FFI_ArgType_BUFFER") = 1;
+    /// A result that is an array.
+    RESULT_BUFFER ("XLA_FFI_RetType_BUFFER") = 1;
+    /// An attribute that is an array of numbers.
+    ATTR_ARRAY ("XLA_FFI_AttrType_ARRAY") = 1;
+    /// An attribute that is a number.
+    ATTR_SCALAR ("XLA_FFI_AttrType_SCALAR") = 3;
+}
+
+/// Element types by their numbers.
+pub mod data_type {
+    constants! {
+        /// 64-bit signed integers.
+        S64 ("XLA_FFI_DataType_S64") = 5;
+        /// IEEE binary16.
+        F16 ("XLA_FFI_DataType_F16") = 10;
+        /// IEEE binary32.
+        F32 ("XLA_FFI_DataType_F32") = 11;
+        /// The upper half of an f32.
+        BF16 ("XLA_FFI_DataType_BF16") = 16;
+    }
+}
+
+/// Kinds of errors.
 pub mod code {
-    use std::ffi::c_int;
-    /// The arguments are wrong.
-    pub const INVALID_ARGUMENT: c_int = 3;
-    /// Something was not there in time.
-    pub const DEADLINE_EXCEEDED: c_int = 4;
-    /// The state does not allow it.
-    pub const FAILED_PRECONDITION: c_int = 9;
-    /// A fault of ours.
-    pub const INTERNAL: c_int = 13;
+    constants! {
+        /// The arguments are wrong.
+        INVALID_ARGUMENT ("XLA_FFI_Error_Code_INVALID_ARGUMENT") = 3;
+        /// Something was not there in time.
+        DEADLINE_EXCEEDED ("XLA_FFI_Error_Code_DEADLINE_EXCEEDED") = 4;
+        /// The state does not allow it.
+        FAILED_PRECONDITION ("XLA_FFI_Error_Code_FAILED_PRECONDITION") = 9;
+        /// A fault of ours.
+        INTERNAL ("XLA_FFI_Error_Code_INTERNAL") = 13;
+    }
+}
+
+/// All constants by the names of the header.
+pub fn constants() -> Vec<(&'static str, c_int)> {
+    [NAMED, data_type::NAMED, code::NAMED].concat()
 }
 
 /// An error of XLA's, made by its `Error_Create`.

@@ -11,9 +11,6 @@ mod allreduce_norm;
 pub mod api;
 mod frame;
 
-pub use allreduce_norm::{alight_allreduce_norm_execute, alight_allreduce_norm_instantiate};
-pub use allreduce_norm::{alight_clique_type_id, alight_clique_type_info};
-
 /// A stage of a custom call. Every target has [`Stage::Execute`]; the others are run before it, if they are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {

@@ -1,5 +1,5 @@
 //! The handlers as XLA calls them, by a stand-in for XLA: metadata, a state, two devices, and arguments that cannot work.
-//! With the real one: `compare_psum.py`.
+//! With the real one: `bindings/python/tests/test_collective.py`.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -118,7 +118,7 @@ fn call(
     let mut devices = [10_i64, 20];
     let mut array =
         api::Array { dtype: data_type::S64, size: 2, data: devices.as_mut_ptr().cast() };
-    let mut integers = [capacity, 2000, bias];
+    let mut integers = [2, capacity, 2000, bias];
     let mut epsilon = 0.0_f32;
     let mut scalars: Vec<_> = integers
         .iter_mut()
@@ -129,10 +129,10 @@ fn call(
     let mut values = pointers(&mut scalars);
     values.insert(0, std::ptr::from_mut(&mut array).cast());
     let mut attr_kinds =
-        [api::ATTR_ARRAY].into_iter().chain([api::ATTR_SCALAR; 4]).collect::<Vec<_>>();
+        [api::ATTR_ARRAY].into_iter().chain([api::ATTR_SCALAR; 5]).collect::<Vec<_>>();
     let span =
         |name: &'static str| api::ByteSpan { ptr: name.as_ptr().cast::<c_char>(), len: name.len() };
-    let mut names = ["devices", "capacity", "limit_ms", "bias", "epsilon"].map(span);
+    let mut names = ["devices", "ranks", "capacity", "limit_ms", "bias", "epsilon"].map(span);
     let mut name_pointers: Vec<_> = names.iter_mut().map(std::ptr::from_mut).collect();
     let mut frame = api::CallFrame {
         struct_size: size_of::<api::CallFrame>(),

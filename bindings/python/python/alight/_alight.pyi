@@ -15,6 +15,7 @@ __all__ = [
     "Residency",
     "Tensor",
     "__version__",
+    "ffi_interface",
     "ffi_targets",
     "open",
 ]
@@ -32,6 +33,10 @@ class FileChangedError(OSError):
 
 def open(path: str | os.PathLike[str]) -> Catalog:
     """Opens the model that `path` is, holds or belongs to."""
+
+def ffi_interface() -> tuple[list[tuple[str, int, list[tuple[str, int]]]], list[tuple[str, int]]]:
+    """XLA's interface as this library knows it, to be compared with an installed header: for each struct its name, its
+    size, and the names and offsets of its fields; and the constants with their numbers."""
 
 def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, Any] | None]]:
     """The custom calls of this library, for `jax.ffi`: for each its name, its platform, {stage: capsule}, and

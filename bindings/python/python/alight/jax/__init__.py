@@ -10,7 +10,8 @@
 Needs the extra: `pip install 'alight[jax]'`.
 """
 
+from ._collective import allreduce_norm
 from ._load import load
 from ._plan import Part, Placement, Plan, plan
 
-__all__ = ["Part", "Placement", "Plan", "load", "plan"]
+__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "load", "plan"]

@@ -1,0 +1,172 @@
+"""The collective of a tensor-parallel layer, all-reduce, post-norm, residual and norm, in one custom call.
+
+Where no handler applies, the same of XLA's own operations, with the same roundings.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+
+from . import _ffi
+
+log = logging.getLogger("alight.jax")
+
+LIMIT = 30.0
+"""Seconds that a rank waits for the others, unless told otherwise."""
+
+DTYPES = ("bfloat16", "float16", "float32")
+RANKS = 64
+"""The most devices of a group that the handler knows."""
+
+_told: set[str] = set()
+
+
+def allreduce_norm(
+    partial: jax.Array,
+    residual: jax.Array,
+    weight: jax.Array,
+    *,
+    mesh: Mesh,
+    axis: str = "tp",
+    epsilon: float,
+    bias: int = 0,
+    post_weight: jax.Array | None = None,
+    limit: float = LIMIT,
+) -> tuple[jax.Array, jax.Array]:
+    """Sums `partial` over the devices of `axis`; gives the normed new residual, and the new residual.
+
+        s            = round(partial[0] + partial[1] + …)             in float32, in the order of the axis
+        p            = round(s · 1/√(mean s² + epsilon) · (bias + post_weight))      or s, without post_weight
+        new_residual = round(residual + p)
+        normed       = round(new_residual · 1/√(mean new_residual² + epsilon) · (bias + weight))
+
+    `round` is to the type of the operands; means are over the last dimension. To be called in the body of a
+    `jax.shard_map` over `mesh` with `check_vma=False`: JAX does not know along which axes results of a custom call differ.
+
+    `partial` and `residual` are `[…, hidden]`, of one type (bfloat16, float16 or float32); the weights are `[hidden]`, of
+    that type or float32. Residual and weights are the same on all devices of the axis, and so are the results, bit for
+    bit. `bias` is 0 (Llama) or 1 (Gemma).
+
+    On CPU devices of one process it is one custom call. A device that does not come within `limit` seconds is an error on
+    the others, and of every later call of the program. Elsewhere it is `lax.psum` and the same norm; why is logged once
+    ("alight.jax").
+    """
+    ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
+    problem = _no_handler(mesh, ranks)
+    if problem is not None:
+        if problem not in _told:
+            _told.add(problem)
+            log.warning("allreduce_norm is lax.psum and a norm: %s", problem)
+        return _of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
+    _ffi.register()
+    operands = (partial, residual, weight) + (() if post_weight is None else (post_weight,))
+    like = jax.ShapeDtypeStruct(partial.shape, partial.dtype)  # type: ignore[no-untyped-call, unused-ignore]
+    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1)
+    normed, new_residual = jax.ffi.ffi_call("alight_allreduce_norm", (like, like))(
+        *operands,
+        devices=np.array([device.id for device in groups.flat], np.int64),
+        ranks=np.int64(ranks),
+        capacity=np.int64(partial.size * partial.dtype.itemsize),
+        limit_ms=np.int64(max(1, round(limit * 1000))),
+        bias=np.int64(bias),
+        epsilon=np.float32(epsilon),
+    )
+    return normed, new_residual
+
+
+def _check(
+    partial: jax.Array,
+    residual: jax.Array,
+    weight: jax.Array,
+    mesh: Mesh,
+    axis: str,
+    epsilon: float,
+    bias: int,
+    post_weight: jax.Array | None,
+    limit: float,
+) -> int:
+    """Everything that cannot work, before anything runs. Returns the number of ranks."""
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
+    if axis not in mesh.axis_names:
+        raise ValueError(f"axis: {axis!r} is not an axis of the mesh, whose axes are {mesh.axis_names}")
+    ranks = int(mesh.shape[axis])
+    try:
+        around = lax.axis_size(axis)
+    except NameError:
+        raise ValueError(f"axis: {axis!r} is not bound here; call allreduce_norm in the body of jax.shard_map over the mesh") from None
+    if around != ranks:
+        raise ValueError(f"mesh: axis {axis!r} has {ranks} devices, and {around} in the shard_map around this call")
+    if partial.ndim == 0 or partial.shape[-1] == 0:
+        raise ValueError(f"partial: expected […, hidden] with a hidden that is not 0, found {list(partial.shape)}")
+    if str(partial.dtype) not in DTYPES:
+        raise TypeError(f"partial: expected one of {', '.join(DTYPES)}, found {partial.dtype}")
+    if residual.shape != partial.shape:
+        raise ValueError(f"residual: expected the partial's shape {list(partial.shape)}, found {list(residual.shape)}")
+    if residual.dtype != partial.dtype:
+        raise TypeError(f"residual: expected the partial's type {partial.dtype}, found {residual.dtype}")
+    for name, one in (("weight", weight), ("post_weight", post_weight)):
+        if one is None:
+            continue
+        if one.shape != partial.shape[-1:]:
+            raise ValueError(f"{name}: expected {list(partial.shape[-1:])}, found {list(one.shape)}")
+        if one.dtype not in (partial.dtype, np.dtype(np.float32)):
+            raise TypeError(f"{name}: expected the partial's type {partial.dtype} or float32, found {one.dtype}")
+    if post_weight is not None and post_weight.dtype != weight.dtype:
+        raise TypeError(f"post_weight: expected the weight's type {weight.dtype}, found {post_weight.dtype}")
+    if bias not in (0, 1):
+        raise ValueError(f"bias: expected 0 or 1, found {bias}")
+    for name, number, least in (("epsilon", epsilon, 0.0), ("limit", limit, 0.0)):
+        if isinstance(number, jax.core.Tracer) or not math.isfinite(number) or number < least:
+            raise ValueError(f"{name}: expected a number that is known when the program is traced, 0 or more, found {number}")
+    return ranks
+
+
+def _no_handler(mesh: Mesh, ranks: int) -> str | None:
+    """Why the handler cannot be used, if it cannot."""
+    platforms = {device.platform for device in mesh.devices.flat}
+    if platforms != {"cpu"}:
+        return f"there is no handler for devices of {', '.join(sorted(platforms))}"
+    if mesh.is_multi_process:
+        return "the mesh's devices are in several processes"
+    if ranks > RANKS:
+        return f"{ranks} devices along the axis, and the handler knows at most {RANKS}"
+    return None
+
+
+def _of_xla(
+    partial: jax.Array,
+    residual: jax.Array,
+    weight: jax.Array,
+    post_weight: jax.Array | None,
+    axis: str,
+    epsilon: float,
+    bias: int,
+) -> tuple[jax.Array, jax.Array]:
+    """The same by `lax.psum`. The sum's order, and the rounding of sums of squares, are XLA's."""
+    total = lax.psum(partial.astype(jnp.float32), axis)  # type: ignore[no-untyped-call, unused-ignore]
+    total = _round(total, partial.dtype)
+    if post_weight is not None:
+        total = _norm(total, post_weight, bias, epsilon, partial.dtype)
+    new_residual = _round(residual.astype(jnp.float32) + total, partial.dtype)
+    normed = _norm(new_residual, weight, bias, epsilon, partial.dtype)
+    return normed.astype(partial.dtype), new_residual.astype(partial.dtype)
+
+
+def _norm(x: jax.Array, weight: jax.Array, bias: int, epsilon: float, dtype: Any) -> jax.Array:
+    scale = 1 / jnp.sqrt(jnp.mean(x * x, axis=-1, keepdims=True) + np.float32(epsilon))
+    return _round(x * scale * (np.float32(bias) + weight.astype(jnp.float32)), dtype)
+
+
+def _round(x: jax.Array, dtype: Any) -> jax.Array:
+    """To `dtype`, in float32. Casting there and back would be left out by XLA, which likes to keep precision."""
+    kind = jnp.finfo(dtype)  # type: ignore[no-untyped-call, unused-ignore]
+    return lax.reduce_precision(x, exponent_bits=kind.nexp, mantissa_bits=kind.nmant)

@@ -1,0 +1,262 @@
+"""The collective: beside an oracle in float64, on all devices the same bits, in groups, and beside `lax.psum` when no
+handler applies; what cannot work is an error when the program is traced."""
+
+import functools
+import itertools
+import logging
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec as P
+
+import alight.jax
+from alight.jax import _collective
+
+EPSILON = 1e-6
+DTYPES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16), np.dtype(np.float32)]
+
+
+def mesh_of(*shape, names=("tp",)):
+    return Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), names)
+
+
+def ordinal(x):
+    """The place of every number among all of its type: neighbours differ by one."""
+    kind = {2: np.int16, 4: np.int32}[x.dtype.itemsize]
+    bits = np.asarray(x).view(kind).astype(np.int64)
+    return np.where(bits < 0, np.iinfo(kind).min - bits, bits)
+
+
+def ulps(a, b):
+    return int(np.abs(ordinal(np.asarray(a)) - ordinal(np.asarray(b))).max())
+
+
+def oracle(partials, residual, weight, post_weight=None, *, bias):
+    """`partials` is [ranks, rows, hidden]. In float64, rounded where docs/collective.md says so."""
+    dtype = residual.dtype
+
+    def rounded(x, *types):
+        for kind in types:
+            x = x.astype(kind)
+        return x.astype(np.float64)
+
+    def norm(x, weight):
+        scale = rounded(1 / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float64(np.float32(EPSILON))), np.float32)
+        weight = rounded(bias + weight.astype(np.float64), np.float32)
+        return rounded(rounded(x * scale, np.float32) * weight, np.float32, dtype)
+
+    total = partials[0].astype(np.float64)
+    for partial in partials[1:]:
+        total = rounded(total + partial.astype(np.float64), np.float32)
+    total = rounded(total, dtype)
+    if post_weight is not None:
+        total = norm(total, post_weight)
+    new = rounded(residual.astype(np.float64) + total, np.float32, dtype)
+    return norm(new, weight).astype(dtype), new.astype(dtype)
+
+
+def inputs(ranks, shape, dtype, weight_dtype, seed=0):
+    random = np.random.default_rng(seed)
+    partials = random.standard_normal((ranks, *shape)).astype(dtype)
+    residual = random.standard_normal(shape).astype(dtype)
+    weights = random.standard_normal((2, shape[-1])).astype(weight_dtype)
+    return partials, residual, *weights
+
+
+def program(mesh, *, axis="tp", layers=None, **options):
+    """A jitted function of (partials [devices, …], residual, weight, post weight or nothing) to every device's results."""
+
+    def run(partial, residual, weight, *post):
+        post_weight = post[0] if post else None
+        call = functools.partial(
+            alight.jax.allreduce_norm, mesh=mesh, axis=axis, **{"epsilon": EPSILON, "post_weight": post_weight} | options
+        )
+        normed, new = call(partial[0], residual, weight)
+        return normed[None], new[None]
+
+    everything = P(mesh.axis_names)
+
+    def wrapped(partials, residual, weight, *post):
+        specs = (everything, P(), P()) + (P(),) * len(post)
+        body = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=(everything,) * 2, check_vma=False)
+        return body(partials, residual, weight, *post)
+
+    return jax.jit(wrapped)
+
+
+# Every kind of operands on three devices; every number of devices with some; and what replaces the handler.
+CASES = [(3, *case, True) for case in itertools.product(DTYPES, (False, True), (0, 1), (False, True))]
+CASES += [(ranks, dtype, False, 1, True, True) for ranks in (1, 2, 8) for dtype in DTYPES]
+CASES += [(2, dtype, True, bias, post, False) for dtype in DTYPES for bias, post in ((0, False), (1, True))]
+
+
+@pytest.mark.parametrize("ranks, dtype, wide, bias, post, handler", CASES, ids=str)
+def test_numbers_are_the_oracles_and_the_same_bits_everywhere(ranks, dtype, wide, bias, post, handler, monkeypatch):
+    if not handler:
+        monkeypatch.setattr(_collective, "RANKS", 0)
+    shape = (2, 3, 100)
+    partials, residual, weight, post_weight = inputs(ranks, shape, dtype, np.float32 if wide else dtype)
+    last = (post_weight,) if post else ()
+    results = program(mesh_of(ranks), bias=bias)(partials, residual, weight, *last)
+    expected = oracle(partials, residual, weight, *last, bias=bias)
+    for found, want in zip(results, expected, strict=True):
+        found = np.asarray(found)
+        assert all(one.tobytes() == found[0].tobytes() for one in found)
+        if handler:
+            assert ulps(found[0], want) <= 1
+        else:
+            # XLA sums in another order: where large numbers cancel, an error of theirs is many ulps of the sum.
+            step = 4 * float(jnp.finfo(dtype).eps)
+            np.testing.assert_allclose(found[0].astype(np.float64), want.astype(np.float64), rtol=step, atol=step)
+    if handler and not post:
+        assert np.asarray(results[1])[0].tobytes() == expected[1].tobytes()
+
+
+@pytest.mark.parametrize("shape, names", [((2, 4), ("dp", "tp")), ((4, 2), ("tp", "dp")), ((2, 2, 2), ("a", "tp", "b")), ((8, 1), ("dp", "tp"))])
+def test_groups_of_a_mesh_with_more_axes(shape, names):
+    """Each group has its own sum, residual and result."""
+    mesh, at = mesh_of(*shape, names=names), names.index("tp")
+    rows = int(np.prod(shape)) // shape[at]
+    others = tuple(name for name in names if name != "tp")
+    partials, _, weight, _ = inputs(8, (2, 48), DTYPES[0], DTYPES[0])
+    residuals = np.random.default_rng(1).standard_normal((rows, 2, 48)).astype(DTYPES[0])
+
+    def run(partial, residual, weight):
+        normed, new = alight.jax.allreduce_norm(partial[0], residual[0], weight, mesh=mesh, epsilon=EPSILON, bias=1)
+        return normed[None], new[None]
+
+    everything = P(names)
+    specs = dict(in_specs=(everything, P(others), P()), out_specs=(everything,) * 2)
+    step = jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, **specs))
+    results = [np.asarray(x).reshape(*shape, 2, 48) for x in step(partials, residuals, weight)]
+    results = [np.moveaxis(x, at, len(shape) - 1).reshape(rows, shape[at], 2, 48) for x in results]
+    grouped = np.moveaxis(partials.reshape(*shape, 2, 48), at, len(shape) - 1).reshape(rows, shape[at], 2, 48)
+    for group in range(rows):
+        expected = oracle(grouped[group], residuals[group], weight, bias=1)
+        for found, want in zip(results, expected, strict=True):
+            assert all(ulps(one, want) <= 1 for one in found[group])
+
+
+def test_inside_loops_and_branches():
+    """A scan, a while loop and two call sites, thousands of launches in flight by eights."""
+    mesh = mesh_of(4)
+    partials, residual, weight, post_weight = inputs(4, (2, 64), DTYPES[2], DTYPES[2])
+    call = functools.partial(alight.jax.allreduce_norm, mesh=mesh, epsilon=EPSILON)
+
+    def run(partial, residual, weight, post_weight):
+        def step(state, _=None):
+            normed, new = call(state[0], state[1], weight, bias=1)
+            return call(partial[0] + normed, new, weight, post_weight=post_weight), None
+
+        state, _ = lax.scan(step, (partial[0], residual), length=3)
+        _, state = lax.while_loop(lambda s: s[0] < 2, lambda s: (s[0] + 1, step(s[1])[0]), (0, state))
+        return tuple(x[None] for x in state)
+
+    specs = dict(in_specs=(P("tp"), P(), P(), P()), out_specs=(P("tp"), P("tp")))
+    step = jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, **specs))
+
+    want = (partials, residual)
+    for _ in range(5):
+        normed, new = oracle(want[0], want[1], weight, bias=1)
+        normed, new = oracle(partials + normed, new, weight, post_weight, bias=0)
+        want = np.stack([normed] * 4), new
+    for _ in range(250):
+        results = [step(partials, residual, weight, post_weight) for _ in range(8)]
+        jax.block_until_ready(results)
+    for normed, new in results:
+        np.testing.assert_allclose(np.asarray(normed)[3], want[0][0], rtol=1e-5, atol=1e-5)
+        assert all(x.tobytes() == np.asarray(new)[0].tobytes() for x in np.asarray(new))
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_beside_psum_after_64_layers(devices):
+    """In a process of its own, because XLA is told not to keep more precision than the program says."""
+    script = Path(__file__).with_name("collective_psum.py")
+    run = subprocess.run([sys.executable, script, str(devices)], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("64 layers") == 5, run.stdout
+
+
+def test_without_a_handler_it_is_psum_and_a_norm_and_says_why_once(monkeypatch, caplog):
+    monkeypatch.setattr(_collective, "RANKS", 1)
+    monkeypatch.setattr(_collective, "_told", set())
+    partials, residual, weight, _ = inputs(2, (1, 16), DTYPES[0], DTYPES[0])
+    with caplog.at_level(logging.WARNING, "alight.jax"):
+        for bias in (0, 1):
+            text = program(mesh_of(2), bias=bias).lower(partials, residual, weight).as_text()
+            assert "all_reduce" in text and "alight" not in text
+    assert [record.getMessage() for record in caplog.records] == [
+        "allreduce_norm is lax.psum and a norm: 2 devices along the axis, and the handler knows at most 1"
+    ]
+    monkeypatch.undo()
+    text = program(mesh_of(2)).lower(partials, residual, weight).as_text()
+    assert "all_reduce" not in text and "alight_allreduce_norm" in text
+
+
+GOOD = inputs(2, (2, 16), DTYPES[0], DTYPES[0])
+
+
+def changed(at, make):
+    arguments = list(GOOD)
+    arguments[at] = make(arguments[at])
+    return arguments
+
+
+BAD = {
+    "residual's shape": (changed(1, lambda x: x[:1]), {}, "residual: expected the partial's shape [2, 16], found [1, 16]"),
+    "residual's type": (changed(1, lambda x: x.astype(np.float32)), {}, "residual: expected the partial's type bfloat16, found float32"),
+    "partial's type": (changed(0, lambda x: x.astype(np.int32)), {}, "partial: expected one of bfloat16, float16, float32, found int32"),
+    "no hidden": (changed(0, lambda x: x[:, 0, 0]), {}, "partial: expected […, hidden] with a hidden that is not 0, found []"),
+    "weight's shape": (changed(2, lambda x: x[:-1]), {}, "weight: expected [16], found [15]"),
+    "weight's type": (changed(2, lambda x: x.astype(np.float16)), {}, "weight: expected the partial's type bfloat16 or float32, found float16"),
+    "post-weight's shape": (changed(3, lambda x: x[None]), {}, "post_weight: expected [16], found [1, 16]"),
+    "post-weight's type": (changed(3, lambda x: x.astype(np.float32)), {}, "post_weight: expected the weight's type bfloat16, found float32"),
+    "bias": (GOOD, {"bias": 2}, "bias: expected 0 or 1, found 2"),
+    "epsilon": (GOOD, {"epsilon": float("nan")}, "epsilon: expected a number that is known"),
+    "negative epsilon": (GOOD, {"epsilon": -1.0}, "epsilon: expected a number that is known"),
+    "limit": (GOOD, {"limit": -1.0}, "limit: expected a number that is known"),
+    "axis": (GOOD, {"axis": "x"}, "axis: 'x' is not an axis of the mesh, whose axes are ('tp',)"),
+    "mesh": (GOOD, {"mesh": mesh_of(4)}, "mesh: axis 'tp' has 4 devices, and 2 in the shard_map around this call"),
+    "no mesh": (GOOD, {"mesh": None}, "mesh: expected a jax.sharding.Mesh with devices, found NoneType"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_cannot_work_is_an_error_before_anything_runs(what):
+    arguments, options, words = BAD[what]
+    mesh = mesh_of(2)
+    options = dict(axis="tp", mesh=mesh, epsilon=EPSILON) | options
+
+    def run(partial, residual, weight, post_weight):
+        return alight.jax.allreduce_norm(partial[0], residual, weight, post_weight=post_weight, **options)
+
+    step = jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, in_specs=(P("tp"), P(), P(), P()), out_specs=(P(), P())))
+    with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+        step.lower(*arguments)
+
+
+def test_outside_of_a_shard_map_is_an_error():
+    with pytest.raises(ValueError, match="'tp' is not bound here; call allreduce_norm in the body of jax.shard_map"):
+        alight.jax.allreduce_norm(*GOOD[:3], mesh=mesh_of(2), epsilon=EPSILON)
+
+
+def test_a_device_that_never_comes_is_an_error_in_time():
+    mesh = mesh_of(4)
+
+    def run(partial, residual, weight):
+        call = lambda: alight.jax.allreduce_norm(partial[0], residual, weight, mesh=mesh, epsilon=EPSILON, limit=0.3)[1]  # noqa: E731
+        return lax.cond(lax.axis_index("tp") == 2, lambda: residual, call)[None]
+
+    step = jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, in_specs=(P("tp"), P(), P()), out_specs=P("tp")))
+    partials, residual, weight, _ = inputs(4, (2, 16), DTYPES[0], DTYPES[0])
+    for _ in range(2):
+        with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)did not come: \[.*2.*\]"):
+            jax.block_until_ready(step(partials, residual, weight))
