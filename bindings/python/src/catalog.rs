@@ -116,6 +116,14 @@ fn of_safetensors(source: &Source) -> PyResult<Vec<Info>> {
 }
 
 impl Catalog {
+    /// Its files, if they are GGUF.
+    pub fn gguf(&self) -> PyResult<&[Map]> {
+        match self.format {
+            Format::Gguf => Ok(&self.files),
+            other => Err(source::other_format(self.files[0].path(), other)),
+        }
+    }
+
     fn file(&self, file: usize) -> PyResult<&Map> {
         self.files.get(file).ok_or_else(|| PyIndexError::new_err(format!("no file {file}")))
     }

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use alight_model::ModelError;
 use alight_pages::MapError;
 use pyo3::PyErr;
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -30,6 +31,15 @@ pub fn map(error: MapError) -> PyErr {
         }
         MapError::Empty { .. } => FormatError::new_err(error.to_string()),
         _ => PyOSError::new_err(error.to_string()),
+    }
+}
+
+/// A model that the engine refuses.
+pub fn model(error: ModelError) -> PyErr {
+    match error {
+        ModelError::Map(error) => map(error),
+        // The message names the file.
+        other => FormatError::new_err(other.to_string()),
     }
 }
 

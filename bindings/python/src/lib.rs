@@ -2,14 +2,16 @@
 //!
 //! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
 //! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
-//! which bytes belong to a part of a tensor; [`ffi`] hands out the custom calls for XLA. Nothing here knows of
-//! JAX or NumPy: that is Python's side.
+//! which bytes belong to a part of a tensor; [`config`] and [`tokenizer`] show what `alight_model` has read of
+//! a model and checked; [`ffi`] hands out the custom calls for XLA. Nothing here knows of JAX or NumPy: that
+//! is Python's side.
 //!
 //! Invariants: a map lives as long as anything that shows its bytes; what is shown is read-only; the
 //! interpreter is let go while bytes are read, copied or converted; no panic on anything in a file.
 
 mod block;
 mod catalog;
+mod config;
 mod convert;
 mod error;
 mod ffi;
@@ -18,6 +20,7 @@ mod memory;
 mod metadata;
 mod source;
 mod tensor;
+mod tokenizer;
 
 use pyo3::prelude::*;
 
@@ -34,5 +37,8 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<block::Block>()?;
     module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
+    module.add_class::<tokenizer::Tokenizer>()?;
+    module.add_class::<tokenizer::Decoder>()?;
+    module.add_function(wrap_pyfunction!(config::config, module)?)?;
     module.add_function(wrap_pyfunction!(catalog::open, module)?)
 }

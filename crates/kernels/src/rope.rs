@@ -131,6 +131,16 @@ impl RopeTable {
         self.frequencies.len()
     }
 
+    /// Radians per position of each pair, scaled.
+    pub fn frequencies(&self) -> &[f64] {
+        &self.frequencies
+    }
+
+    /// What cosines and sines are multiplied by.
+    pub fn magnitude(&self) -> f64 {
+        self.magnitude
+    }
+
     /// Cosines and sines of a position, times YaRN's magnitude. Panics unless both slices have one
     /// element per pair.
     pub fn fill(&self, pos: usize, cos: &mut [f32], sin: &mut [f32]) {

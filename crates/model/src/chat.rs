@@ -33,6 +33,21 @@ impl Message {
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
         Message { role: role.into(), content: content.into() }
     }
+
+    /// Who the model should be.
+    pub fn system(content: &str) -> Message {
+        Message::new("system", content)
+    }
+
+    /// What the user says.
+    pub fn user(content: &str) -> Message {
+        Message::new("user", content)
+    }
+
+    /// What the model said.
+    pub fn assistant(content: &str) -> Message {
+        Message::new("assistant", content)
+    }
 }
 
 /// Why a template cannot be used, or could not be rendered.

@@ -16,6 +16,7 @@
 mod arch;
 pub mod chat;
 pub mod config;
+pub mod describe;
 pub mod error;
 mod forward;
 pub mod generate;
@@ -23,9 +24,11 @@ mod kv;
 pub mod load;
 pub mod open;
 pub mod pool;
+pub mod prompt;
 pub mod sampler;
 pub mod session;
 pub mod tokenizer;
+pub mod vocabulary;
 mod weights;
 
 pub use config::{Architecture, Config};
@@ -35,3 +38,4 @@ pub use load::{Load, LoadError, LoadReport, Repack};
 pub use open::{Model, OpenOptions, OpenTimings};
 pub use pool::Pool;
 pub use session::{Session, SessionOptions};
+pub use vocabulary::Vocabulary;

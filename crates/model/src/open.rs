@@ -9,17 +9,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use alight_formats::gguf::{self, Gguf, GgufError};
+use alight_formats::gguf::Gguf;
 use alight_formats::split::{self, Catalog, Shard};
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 
 use crate::chat::ChatTemplate;
 use crate::config::Config;
+use crate::describe::parse;
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
 use crate::pool::Pool;
 use crate::tokenizer::Tokenizer;
+use crate::vocabulary::Vocabulary;
 use crate::weights::Weights;
 
 /// How to open a model.
@@ -81,9 +83,7 @@ pub struct Model {
     store: Arc<Store>,
     config: Config,
     weights: Weights,
-    tokenizer: Tokenizer,
-    chat_template: Option<ChatTemplate>,
-    chat_template_error: Option<String>,
+    vocabulary: Vocabulary,
     name: String,
     parameters: u64,
     pool: Pool,
@@ -174,12 +174,12 @@ impl Model {
         let (built, checked) = thread::scope(|scope| {
             let tokenizer = thread::Builder::new()
                 .name("alight-vocab".into())
-                .spawn_scoped(scope, || vocabulary(gguf));
+                .spawn_scoped(scope, || Vocabulary::from_gguf(gguf));
             let checked = check(path, gguf, &catalog, &maps, facts, options);
             let built = match tokenizer {
                 Ok(handle) => handle.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
                 // The system gives no more threads.
-                Err(_) => vocabulary(gguf),
+                Err(_) => Vocabulary::from_gguf(gguf),
             };
             (built, checked)
         });
@@ -207,9 +207,7 @@ impl Model {
             store: checked.store,
             config: checked.config,
             weights: checked.weights,
-            tokenizer: vocabulary.tokenizer,
-            chat_template: vocabulary.template,
-            chat_template_error: vocabulary.template_error,
+            vocabulary,
             name,
             parameters,
             pool,
@@ -225,17 +223,22 @@ impl Model {
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.tokenizer
+        &self.vocabulary.tokenizer
+    }
+
+    /// The tokenizer with the chat template.
+    pub fn vocabulary(&self) -> &Vocabulary {
+        &self.vocabulary
     }
 
     /// The file's chat template, if it has one that compiles.
     pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.chat_template.as_ref()
+        self.vocabulary.template.as_ref()
     }
 
     /// Why the file's chat template does not compile, if it has one that does not.
     pub fn chat_template_error(&self) -> Option<&str> {
-        self.chat_template_error.as_deref()
+        self.vocabulary.template_error.as_deref()
     }
 
     /// The file's name for the model, or else the file's own name without its extension.
@@ -334,13 +337,6 @@ impl Model {
     }
 }
 
-/// Parses a map's header. A file that shrank meanwhile is reported as that.
-fn parse(map: &Map) -> Result<Gguf<'_>, ModelError> {
-    let parsed = gguf::parse(map.bytes());
-    map.check()?;
-    parsed.map_err(|source: GgufError| ModelError::Header { path: map.path().into(), source })
-}
-
 /// What the checking thread brings.
 struct Checked {
     config: Config,
@@ -369,32 +365,4 @@ fn check(
     let wanted = Wanted { load, repack, reclaim, lock };
     let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted)?;
     Ok(Checked { config, weights, store, loader, took })
-}
-
-/// What the tokenizer's thread brings.
-struct Vocabulary {
-    tokenizer: Tokenizer,
-    template: Option<ChatTemplate>,
-    template_error: Option<String>,
-    took: Duration,
-}
-
-fn vocabulary(gguf: &Gguf<'_>) -> Result<Vocabulary, crate::tokenizer::TokenizerError> {
-    let clock = Instant::now();
-    let tokenizer = Tokenizer::from_gguf(gguf)?;
-    let text = |id: Option<u32>| {
-        let bytes = id.map(|id| tokenizer.token_text(id)).unwrap_or_default();
-        String::from_utf8_lossy(bytes).into_owned()
-    };
-    let (template, template_error) = match gguf.get_str("tokenizer.chat_template") {
-        Ok(None) => (None, None),
-        Ok(Some(source)) => {
-            match ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos())) {
-                Ok(template) => (Some(template), None),
-                Err(error) => (None, Some(error.to_string())),
-            }
-        }
-        Err(error) => (None, Some(error.to_string())),
-    };
-    Ok(Vocabulary { tokenizer, template, template_error, took: clock.elapsed() })
 }

@@ -3,11 +3,11 @@
 //!
 //! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
 
+use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 
 use alight_formats::gguf::TensorInfo;
 use alight_formats::split::{Catalog, Placed};
@@ -153,12 +153,13 @@ impl Weights {
     /// # Errors
     /// The first tensor that is missing or of the wrong shape or type, or that nothing is computed
     /// with: a network that has more than we know of is another one.
-    pub(crate) fn load(
+    pub(crate) fn load<M: Borrow<Map>>(
         config: &mut Config,
         catalog: &Catalog<'_>,
-        maps: &[Arc<Map>],
+        maps: &[M],
     ) -> Result<Weights, WeightError> {
-        let find = Finder { catalog, maps, found: RefCell::default() };
+        let maps: Vec<&Map> = maps.iter().map(Borrow::borrow).collect();
+        let find = Finder { catalog, maps: &maps, found: RefCell::default() };
         let c = &*config;
         let (d, ff) = (c.embedding, c.feed_forward);
         let (q, k, v) = (c.heads * c.key_dim, c.kv_heads * c.key_dim, c.kv_heads * c.value_dim);
@@ -239,7 +240,7 @@ const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
 
 struct Finder<'c, 'a> {
     catalog: &'c Catalog<'a>,
-    maps: &'c [Arc<Map>],
+    maps: &'c [&'c Map],
     /// Those that were asked for.
     found: RefCell<HashSet<*const Placed<'a>>>,
 }

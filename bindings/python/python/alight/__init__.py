@@ -1,19 +1,23 @@
 """Language models straight from a mapped file.
 
 `open` gives the catalog of a model file (GGUF, or safetensors with or without an index): metadata, and
-tensors whose bytes Python's buffer protocol shows where they lie in the file. `alight.jax` makes JAX
-arrays of them.
+tensors whose bytes Python's buffer protocol shows where they lie in the file. `config` and `Tokenizer` are
+what the engine of `alight run` has read of a model and checked. `alight.jax` makes JAX arrays of the
+tensors.
 """
 
 from ._alight import (
     ALIGNMENT,
     Block,
     Catalog,
+    Decoder,
     FileChangedError,
     FormatError,
     Residency,
     Tensor,
+    Tokenizer,
     __version__,
+    config,
     open,
 )
 
@@ -21,10 +25,13 @@ __all__ = [
     "ALIGNMENT",
     "Block",
     "Catalog",
+    "Decoder",
     "FileChangedError",
     "FormatError",
     "Residency",
     "Tensor",
+    "Tokenizer",
     "__version__",
+    "config",
     "open",
 ]

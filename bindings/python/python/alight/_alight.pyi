@@ -4,17 +4,20 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, final
+from typing import Any, Literal, TypedDict, final, type_check_only
 
 __all__ = [
     "ALIGNMENT",
     "Block",
     "Catalog",
+    "Decoder",
     "FileChangedError",
     "FormatError",
     "Residency",
     "Tensor",
+    "Tokenizer",
     "__version__",
+    "config",
     "ffi_interface",
     "ffi_targets",
     "open",
@@ -41,6 +44,77 @@ def ffi_interface() -> tuple[list[tuple[str, int, list[tuple[str, int]]]], list[
 def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, Any] | None]]:
     """The custom calls of this library, for `jax.ffi`: for each its name, its platform, {stage: capsule}, and
     (name, {"type_id": capsule, "type_info": capsule}) of the type of its state if it has one."""
+
+def config(model: str | os.PathLike[str] | Catalog) -> Config:
+    """The hyper-parameters of a model: its path, or its open catalog.
+
+    What the engine of `alight run` refuses raises here, too: `FormatError` with the file, the key or the
+    tensor, what was found and what was expected.
+    """
+
+@type_check_only
+class Rope(TypedDict):
+    """A rotary embedding: element pair i of a head turns by position · rope_frequencies[i]."""
+
+    rope_dims: int
+    """Rotated elements at the start of a head."""
+    rope_frequencies: list[float]
+    """Radians per position, [rope_dims / 2]; scaling and the factors of a `rope_freqs` tensor included."""
+    rope_magnitude: float
+    """What cosines and sines are multiplied by."""
+
+@type_check_only
+class Local(Rope):
+    """What the layers with a sliding window do differently."""
+
+    window: int
+    """A token sees itself and the window − 1 positions before it."""
+    layers: list[bool]
+    """Which layers they are, [layers]."""
+
+@type_check_only
+class Config(Rope):
+    """The shape of a network and what its blocks do."""
+
+    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3"]
+    layers: int
+    """Transformer blocks."""
+    embedding: int
+    """Width of the residual stream."""
+    feed_forward: int
+    """Width of the feed-forward layer."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """Key/value heads; divides `heads`."""
+    key_dim: int
+    """Length of a query or key."""
+    value_dim: int
+    """Length of a value."""
+    vocab: int
+    """Tokens in the vocabulary."""
+    context: int
+    """Positions that the model was trained for."""
+    rms_eps: float
+    """Added to the mean square in every RMSNorm."""
+    rope_pairing: Literal["interleaved", "halves"]
+    """Which elements of a head rotate together: (2i, 2i + 1), or (i, i + rope_dims / 2)."""
+    local: Local | None
+    """Layers with a sliding window, if there are any."""
+    embedding_scale: float
+    """Factor on the embedding row."""
+    attention_scale: float
+    """Factor on q·k."""
+    attention_softcap: float | None
+    """Soft cap of attention scores."""
+    logit_softcap: float | None
+    """Soft cap of the logits."""
+    gate: Literal["silu", "gelu_tanh"]
+    """The activation of the feed-forward gate."""
+    qk_norm: bool
+    """Whether queries and keys are normed per head."""
+    post_norms: bool
+    """Whether the outputs of attention and feed-forward are normed before they are added."""
 
 @final
 class Catalog:
@@ -180,3 +254,80 @@ class Residency:
     @property
     def share(self) -> float:
         """The cached part, 0 to 1."""
+
+@type_check_only
+class Message(TypedDict):
+    """One message of a conversation."""
+
+    role: str
+    """Who speaks: "system", "user" or "assistant" in most templates."""
+    content: str
+
+@final
+class Tokenizer:
+    """A model's tokenizer and chat template."""
+
+    def __new__(cls, model: str | os.PathLike[str] | Catalog) -> Tokenizer:
+        """The tokenizer of a model: its path, or its open catalog."""
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+    @property
+    def bos(self) -> int | None:
+        """Beginning of sequence."""
+    @property
+    def eos(self) -> int | None:
+        """End of sequence."""
+    @property
+    def padding(self) -> int | None:
+        """What pads batches."""
+    @property
+    def unknown(self) -> int | None:
+        """What stands for text that has no token."""
+    @property
+    def ends(self) -> list[int]:
+        """The tokens with which an answer ends, ascending."""
+    @property
+    def adds_bos(self) -> bool:
+        """Whether the file asks for a beginning of sequence before every text."""
+    @property
+    def adds_eos(self) -> bool:
+        """Whether the file asks for an end of sequence after every text."""
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether the file has a chat template that compiles."""
+    @property
+    def chat_template_error(self) -> str | None:
+        """Why the file's chat template does not compile, if it has one that does not."""
+    def encode(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]:
+        """The tokens of a text. `add_bos`: `None` has beginning and end of sequence as the file says,
+        `False` neither, `True` the beginning in any case. With `parse_special`, spellings of control
+        tokens become those tokens."""
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens together, without control tokens; what is not UTF-8 becomes U+FFFD."""
+    def token(self, id: int) -> bytes:
+        """The text of a token as the file has it (`Ġthe`, `▁the`, `<0x0A>`)."""
+    def find(self, text: bytes) -> int | None:
+        """The id of exactly this spelling in the file."""
+    def stream(self) -> Decoder:
+        """A decoder for tokens that come one by one."""
+    def prompt(self, text: str, *, parse_special: bool = False) -> list[int]:
+        """The tokens of a prompt without a template, those that `alight run --raw` feeds."""
+    def chat(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """The tokens of a conversation by the file's template, those that `alight run` feeds: spellings
+        of control tokens in messages are text unless `parse_special` is set."""
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """A conversation as the text that the file's template makes of it."""
+    def __len__(self) -> int: ...
+
+@final
+class Decoder:
+    """Tokens into text that can be shown at once: a character that is not complete waits for the next
+    token."""
+
+    def push(self, id: int) -> str:
+        """The text that is complete with this token. Control tokens have none."""
+    def finish(self) -> str:
+        """The rest: what is still incomplete becomes U+FFFD."""

@@ -7,6 +7,8 @@
 use std::io::{Write, stdout};
 use std::time::Instant;
 
+use alight_model::chat::Message;
+use alight_model::prompt::{Encoder, Style};
 use alight_model::sampler::Sampler;
 use alight_model::{Finish, Session};
 use anyhow::anyhow;
@@ -17,7 +19,6 @@ use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 
 use super::answer::{Answer, Limits, answer};
-use super::encode::{Encoder, Style, Turn};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
@@ -94,16 +95,16 @@ pub fn main(
 /// The conversation so far.
 #[derive(Debug)]
 struct Chat {
-    system: Option<Turn>,
+    system: Option<Message>,
     /// User and assistant in turn.
-    turns: Vec<Turn>,
+    turns: Vec<Message>,
     /// The tokens in the session's cache.
     cached: Vec<u32>,
 }
 
 impl Chat {
     fn new(system: Option<&str>) -> Chat {
-        Chat { system: system.map(Turn::system), turns: Vec::new(), cached: Vec::new() }
+        Chat { system: system.map(Message::system), turns: Vec::new(), cached: Vec::new() }
     }
 
     /// Adds the user's line, and returns the tokens of the conversation, with the oldest exchanges
@@ -116,8 +117,8 @@ impl Chat {
         room: usize,
     ) -> anyhow::Result<Vec<u32>> {
         let result = self.fitted(line, context, room, |turns| match encoder.style() {
-            Style::Chat => encoder.chat(turns),
-            Style::Raw => encoder.raw(line),
+            Style::Chat => Ok(encoder.chat(turns, true)?),
+            Style::Raw => Ok(encoder.raw(line)?),
         });
         match result {
             Ok((tokens, dropped)) => {
@@ -149,9 +150,9 @@ impl Chat {
         line: &str,
         context: usize,
         room: usize,
-        encode: impl Fn(&[Turn]) -> anyhow::Result<Vec<u32>>,
+        encode: impl Fn(&[Message]) -> anyhow::Result<Vec<u32>>,
     ) -> anyhow::Result<(Vec<u32>, usize)> {
-        self.turns.push(Turn::user(line));
+        self.turns.push(Message::user(line));
         let exchanges = self.turns.len() / 2;
         for dropped in 0..=exchanges {
             let kept = self.system.iter().chain(&self.turns[2 * dropped..]);
@@ -188,7 +189,7 @@ impl Chat {
         self.cached.extend(&answer.tokens);
         self.cached.truncate(session.position());
         if !self.turns.is_empty() {
-            self.turns.push(Turn::assistant(&answer.text));
+            self.turns.push(Message::assistant(&answer.text));
         }
     }
 }
@@ -198,14 +199,14 @@ mod tests {
     use super::*;
 
     /// One token per character.
-    fn encode(turns: &[Turn]) -> anyhow::Result<Vec<u32>> {
+    fn encode(turns: &[Message]) -> anyhow::Result<Vec<u32>> {
         Ok(turns.iter().flat_map(|t| t.content.chars()).map(u32::from).collect())
     }
 
     fn exchanges(chat: &mut Chat, n: usize) {
         for i in 0..n {
-            chat.turns.push(Turn::user(&format!("question {i}")));
-            chat.turns.push(Turn::assistant(&format!("answer {i}")));
+            chat.turns.push(Message::user(&format!("question {i}")));
+            chat.turns.push(Message::assistant(&format!("answer {i}")));
         }
     }
 
@@ -217,7 +218,7 @@ mod tests {
         // 3 + 2 · 18 + 5 = 44, and 4 of room.
         assert_eq!((tokens.len(), dropped), (44, 1));
         assert_eq!(chat.turns[0].content, "question 1");
-        assert_eq!(chat.turns.last().unwrap(), &Turn::user("hello"));
+        assert_eq!(chat.turns.last().unwrap(), &Message::user("hello"));
     }
 
     #[test]
@@ -234,7 +235,7 @@ mod tests {
         exchanges(&mut chat, 2);
         assert_eq!(
             chat.fitted("123", 10, 4, encode).unwrap(),
-            (encode(&[Turn::system("system"), Turn::user("123")]).unwrap(), 2)
+            (encode(&[Message::system("system"), Message::user("123")]).unwrap(), 2)
         );
         chat.turns.clear();
         exchanges(&mut chat, 2);

@@ -2,7 +2,6 @@
 
 mod answer;
 mod chat;
-pub mod encode;
 mod prompt;
 mod report;
 mod sampling;
@@ -12,6 +11,8 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use alight_model::chat::Message;
+use alight_model::prompt::{Encoder, Style};
 use alight_model::sampler::Sampler;
 use alight_model::{Finish, Session, SessionOptions};
 use anyhow::anyhow;
@@ -22,7 +23,6 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 use answer::{Limits, answer};
-use encode::{Encoder, Style, Turn};
 use prompt::Source;
 use sampling::SamplingArgs;
 
@@ -122,7 +122,7 @@ pub fn main(args: RunArgs, started: Instant) -> Outcome {
     let model = ManuallyDrop::new(open::model(&args.model, &args.engine)?);
     phases.end("open");
     let style = style(&model, &args);
-    let encoder = Encoder::new(&model, style, args.parse_special);
+    let encoder = Encoder::new(model.vocabulary(), style, args.parse_special);
     let trained = model.config().context;
     let context = match args.ctx_size {
         Some(0) => Some(trained),
@@ -147,12 +147,13 @@ pub fn main(args: RunArgs, started: Instant) -> Outcome {
     }
     let text = source.read()?;
     let tokens = match style {
-        Style::Raw => encoder.raw(&text)?,
+        Style::Raw => encoder.raw(&text),
         Style::Chat => {
-            let system = args.system.iter().map(|s| Turn::system(s));
-            encoder.chat(&system.chain([Turn::user(&text)]).collect::<Vec<_>>())?
+            let system = args.system.iter().map(|s| Message::system(s));
+            encoder.chat(&system.chain([Message::user(&text)]).collect::<Vec<_>>(), true)
         }
-    };
+    }
+    .map_err(|e| anyhow!(e))?;
 
     phases.end("prepare");
     let interrupt = Interrupt::catch()?;

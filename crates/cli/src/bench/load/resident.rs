@@ -5,13 +5,13 @@ use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Instant;
 
+use alight_model::prompt::{Encoder, Style};
 use alight_model::{Session, SessionOptions};
 use anyhow::anyhow;
 use serde_json::json;
 
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
-use crate::run::encode::{Encoder, Style};
 use rusage::{Mark, Memory, Summary};
 
 /// Arguments of `alight bench resident`.
@@ -37,7 +37,9 @@ pub struct ResidentArgs {
 /// median of the sessions after the first.
 pub fn main(args: &ResidentArgs) -> Outcome {
     let model = open::model(&args.model, &args.engine)?;
-    let prompt = Encoder::new(&model, Style::Raw, false).raw(&args.prompt)?;
+    let prompt = Encoder::new(model.vocabulary(), Style::Raw, false)
+        .raw(&args.prompt)
+        .map_err(|e| anyhow!(e))?;
     let mut times = Vec::new();
     let mut token = None;
     let mut first = Mark::now();

@@ -1,4 +1,4 @@
-//! Conversations into token ids.
+//! Texts and conversations into the token ids that a model is fed.
 //!
 //! The chat template's own text may name special tokens; what people wrote may not, unless they
 //! asked for it. As the template glues both into one text, every special token's name inside a
@@ -7,10 +7,9 @@
 
 use std::ops::Range;
 
-use alight_model::Model;
-use alight_model::chat::Message;
-use alight_model::tokenizer::EncodeOptions;
-use anyhow::{Context, anyhow};
+use crate::chat::{ChatError, Message};
+use crate::tokenizer::{EncodeOptions, TokenizerError};
+use crate::vocabulary::Vocabulary;
 
 /// With a chat template, or the bare text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,43 +20,35 @@ pub enum Style {
     Raw,
 }
 
-/// One message of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Turn {
-    /// `system`, `user` or `assistant`.
-    pub role: &'static str,
-    /// The text.
-    pub content: String,
-}
-
-impl Turn {
-    /// Who the model should be.
-    pub fn system(content: &str) -> Turn {
-        Turn { role: "system", content: content.to_owned() }
-    }
-
-    /// What the user says.
-    pub fn user(content: &str) -> Turn {
-        Turn { role: "user", content: content.to_owned() }
-    }
-
-    /// What the model said.
-    pub fn assistant(content: &str) -> Turn {
-        Turn { role: "assistant", content: content.to_owned() }
-    }
+/// Why a prompt has no tokens to be fed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// A conversation, and no template for it.
+    #[error("the file has no chat template")]
+    NoTemplate,
+    /// The template does not take this conversation.
+    #[error("the file's chat template refuses this conversation")]
+    Chat(#[source] ChatError),
+    /// The tokenizer does not take this text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The text is nothing to the tokenizer, and the file puts nothing in front of it.
+    #[error("the prompt has no tokens")]
+    Empty,
 }
 
 /// Encodes for one model.
 pub struct Encoder<'m> {
-    model: &'m Model,
+    vocabulary: &'m Vocabulary,
     style: Style,
     parse_special: bool,
 }
 
 impl<'m> Encoder<'m> {
-    /// An encoder for `model`. With `parse_special`, special tokens written by people count.
-    pub fn new(model: &'m Model, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { model, style, parse_special }
+    /// An encoder for a model. With `parse_special`, special tokens written by people count.
+    pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
+        Encoder { vocabulary, style, parse_special }
     }
 
     /// With a chat template, or the bare text.
@@ -66,44 +57,43 @@ impl<'m> Encoder<'m> {
     }
 
     /// The tokens of a bare text.
-    pub fn raw(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+    ///
+    /// # Errors
+    /// [`PromptError::Tokenizer`], [`PromptError::Empty`].
+    pub fn raw(&self, text: &str) -> Result<Vec<u32>, PromptError> {
         let tokens = self.begun(self.encode(text, self.parse_special)?);
-        if tokens.is_empty() { Err(anyhow!("the prompt has no tokens")) } else { Ok(tokens) }
+        if tokens.is_empty() { Err(PromptError::Empty) } else { Ok(tokens) }
     }
 
-    /// The tokens of a conversation, ready for the model's next message.
-    pub fn chat(&self, turns: &[Turn]) -> anyhow::Result<Vec<u32>> {
-        let template = self.model.chat_template().context("the file has no chat template")?;
+    /// The tokens of a conversation; with `answer`, up to where the model's next message begins.
+    ///
+    /// # Errors
+    /// [`PromptError::NoTemplate`], [`PromptError::Chat`], [`PromptError::Tokenizer`].
+    pub fn chat(&self, messages: &[Message], answer: bool) -> Result<Vec<u32>, PromptError> {
+        let template = self.vocabulary.template.as_ref().ok_or(PromptError::NoTemplate)?;
         let mut hidden = Hidden::default();
-        let messages: Vec<Message> = turns
+        let messages: Vec<Message> = messages
             .iter()
-            .map(|turn| Message {
-                role: turn.role.to_owned(),
+            .map(|message| Message {
+                role: message.role.clone(),
                 content: if self.parse_special {
-                    turn.content.clone()
+                    message.content.clone()
                 } else {
-                    hidden.hide(&turn.content, |text| self.special_in(text))
+                    hidden.hide(&message.content, |text| self.special_in(text))
                 },
             })
             .collect();
-        let rendered = template
-            .render(&messages, true)
-            .map_err(|e| anyhow!(e))
-            .context("the file's chat template refuses this conversation")?;
+        let rendered = template.render(&messages, answer).map_err(PromptError::Chat)?;
 
         let (text, plain) = hidden.restore(&rendered);
-        let tokens = self
-            .model
-            .tokenizer()
-            .encode_around(&text, &plain, Some(false))
-            .map_err(|e| anyhow!(e))?;
+        let tokens = self.vocabulary.tokenizer.encode_around(&text, &plain, Some(false))?;
         Ok(self.begun(tokens))
     }
 
     /// With the begin-of-text token in front where the file asks for one. Many templates write it
     /// as well; it is not doubled.
     fn begun(&self, mut tokens: Vec<u32>) -> Vec<u32> {
-        let tokenizer = self.model.tokenizer();
+        let tokenizer = &self.vocabulary.tokenizer;
         if tokenizer.adds_bos()
             && let Some(bos) = tokenizer.bos()
             && tokens.first() != Some(&bos)
@@ -115,14 +105,14 @@ impl<'m> Encoder<'m> {
 
     /// The tokens of a text, without any at its ends that are not in it: an end-of-text token
     /// after a prompt, which some files ask for, would leave nothing to continue.
-    fn encode(&self, text: &str, parse_special: bool) -> anyhow::Result<Vec<u32>> {
+    fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
         let options = EncodeOptions { add_bos: Some(false), parse_special };
-        self.model.tokenizer().encode(text, options).map_err(|e| anyhow!(e))
+        self.vocabulary.tokenizer.encode(text, options)
     }
 
     /// The names of special tokens that `text` would produce.
     fn special_in(&self, text: &str) -> Vec<String> {
-        let tokenizer = self.model.tokenizer();
+        let tokenizer = &self.vocabulary.tokenizer;
         let ids = self.encode(text, true).unwrap_or_default();
         ids.into_iter()
             .filter(|&id| tokenizer.is_control(id))

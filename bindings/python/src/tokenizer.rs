@@ -1,0 +1,241 @@
+//! Text into tokens and back, and conversations into prompts: `alight_model`'s, as Python sees them.
+
+use std::sync::Arc;
+
+use alight_model::chat::Message;
+use alight_model::prompt::{Encoder, PromptError, Style};
+use alight_model::tokenizer::{EncodeOptions, StreamDecoder};
+use alight_model::{Vocabulary, describe};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::error;
+use crate::source::Given;
+
+/// A model's tokenizer and chat template.
+#[pyclass(frozen, module = "alight")]
+pub struct Tokenizer {
+    inner: Arc<Vocabulary>,
+}
+
+/// One message, as chat templates know it.
+#[derive(FromPyObject)]
+pub struct Said {
+    #[pyo3(item)]
+    role: String,
+    #[pyo3(item)]
+    content: String,
+}
+
+impl From<Said> for Message {
+    fn from(said: Said) -> Message {
+        Message::new(said.role, said.content)
+    }
+}
+
+fn refused(problem: PromptError) -> PyErr {
+    // With its causes in one line.
+    let mut text = problem.to_string();
+    let mut cause = std::error::Error::source(&problem);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    PyValueError::new_err(text)
+}
+
+impl Tokenizer {
+    fn text(&self) -> &alight_model::tokenizer::Tokenizer {
+        &self.inner.tokenizer
+    }
+
+    /// `id`, if the vocabulary has it.
+    fn checked(&self, id: u32) -> PyResult<u32> {
+        let vocab = self.text().vocab_size();
+        if (id as usize) < vocab {
+            return Ok(id);
+        }
+        let problem = format!("token id {id} is outside the vocabulary of {vocab} tokens");
+        Err(PyValueError::new_err(problem))
+    }
+}
+
+#[pymethods]
+impl Tokenizer {
+    /// The tokenizer of a model: its path, or its open catalog.
+    #[new]
+    fn new(py: Python<'_>, model: Given<'_>) -> PyResult<Tokenizer> {
+        let inner = model.with_gguf(py, |files| {
+            // Of several files, the first has the vocabulary.
+            describe::vocabulary(&files[0]).map_err(error::model)
+        })?;
+        Ok(Tokenizer { inner: Arc::new(inner) })
+    }
+
+    /// Number of tokens.
+    #[getter]
+    fn vocab_size(&self) -> usize {
+        self.text().vocab_size()
+    }
+
+    /// Beginning of sequence.
+    #[getter]
+    fn bos(&self) -> Option<u32> {
+        self.text().bos()
+    }
+
+    /// End of sequence.
+    #[getter]
+    fn eos(&self) -> Option<u32> {
+        self.text().eos()
+    }
+
+    /// What pads batches.
+    #[getter]
+    fn padding(&self) -> Option<u32> {
+        self.text().padding()
+    }
+
+    /// What stands for text that has no token.
+    #[getter]
+    fn unknown(&self) -> Option<u32> {
+        self.text().unknown()
+    }
+
+    /// The tokens with which an answer ends, ascending.
+    #[getter]
+    fn ends(&self) -> Vec<u32> {
+        self.text().ends().to_vec()
+    }
+
+    /// Whether the file asks for a beginning of sequence before every text.
+    #[getter]
+    fn adds_bos(&self) -> bool {
+        self.text().adds_bos()
+    }
+
+    /// Whether the file asks for an end of sequence after every text.
+    #[getter]
+    fn adds_eos(&self) -> bool {
+        self.text().adds_eos()
+    }
+
+    /// Whether the file has a chat template that compiles.
+    #[getter]
+    fn has_chat_template(&self) -> bool {
+        self.inner.template.is_some()
+    }
+
+    /// Why the file's chat template does not compile, if it has one that does not.
+    #[getter]
+    fn chat_template_error(&self) -> Option<&str> {
+        self.inner.template_error.as_deref()
+    }
+
+    /// The tokens of a text. `add_bos`: `None` has beginning and end of sequence as the file says,
+    /// `False` neither, `True` the beginning in any case. With `parse_special`, spellings of control
+    /// tokens become those tokens.
+    #[pyo3(signature = (text, *, add_bos=None, parse_special=false))]
+    fn encode(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_bos: Option<bool>,
+        parse_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        let options = EncodeOptions { add_bos, parse_special };
+        py.detach(|| self.text().encode(text, options))
+            .map_err(|e| PyValueError::new_err(e.to_string()))
+    }
+
+    /// The text of tokens together, without control tokens; what is not UTF-8 becomes U+FFFD.
+    fn decode(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<String> {
+        ids.iter().try_for_each(|&id| self.checked(id).map(drop))?;
+        Ok(py.detach(|| self.text().decode(&ids)))
+    }
+
+    /// The text of a token as the file has it (`Ġthe`, `▁the`, `<0x0A>`).
+    fn token<'py>(&self, py: Python<'py>, id: u32) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, self.text().token_text(self.checked(id)?)))
+    }
+
+    /// The id of exactly this spelling in the file.
+    fn find(&self, text: &[u8]) -> Option<u32> {
+        self.text().token_id(text)
+    }
+
+    /// A decoder for tokens that come one by one.
+    fn stream(&self) -> Decoder {
+        Decoder { vocabulary: Arc::clone(&self.inner), stream: StreamDecoder::new() }
+    }
+
+    /// The tokens of a prompt without a template, those that `alight run --raw` feeds.
+    #[pyo3(signature = (text, *, parse_special=false))]
+    fn prompt(&self, py: Python<'_>, text: &str, parse_special: bool) -> PyResult<Vec<u32>> {
+        py.detach(|| Encoder::new(&self.inner, Style::Raw, parse_special).raw(text))
+            .map_err(refused)
+    }
+
+    /// The tokens of a conversation by the file's template, those that `alight run` feeds: spellings
+    /// of control tokens in messages are text unless `parse_special` is set.
+    #[pyo3(signature = (messages, *, add_generation_prompt=true, parse_special=false))]
+    fn chat(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Said>,
+        add_generation_prompt: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<u32>> {
+        let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
+        py.detach(|| {
+            let encoder = Encoder::new(&self.inner, Style::Chat, parse_special);
+            encoder.chat(&messages, add_generation_prompt)
+        })
+        .map_err(refused)
+    }
+
+    /// A conversation as the text that the file's template makes of it.
+    #[pyo3(signature = (messages, *, add_generation_prompt=true))]
+    fn render(
+        &self,
+        py: Python<'_>,
+        messages: Vec<Said>,
+        add_generation_prompt: bool,
+    ) -> PyResult<String> {
+        let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
+        let template =
+            self.inner.template.as_ref().ok_or_else(|| refused(PromptError::NoTemplate))?;
+        py.detach(|| template.render(&messages, add_generation_prompt))
+            .map_err(|e| refused(PromptError::Chat(e)))
+    }
+
+    fn __len__(&self) -> usize {
+        self.text().vocab_size()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<alight.Tokenizer of {} tokens>", self.text().vocab_size())
+    }
+}
+
+/// Tokens into text that can be shown at once: a character that is not complete waits for the next token.
+#[pyclass(module = "alight")]
+pub struct Decoder {
+    vocabulary: Arc<Vocabulary>,
+    stream: StreamDecoder,
+}
+
+#[pymethods]
+impl Decoder {
+    /// The text that is complete with this token. Control tokens have none.
+    fn push(&mut self, id: u32) -> &str {
+        self.vocabulary.tokenizer.decode_bytes(id, self.stream.buffer());
+        self.stream.take()
+    }
+
+    /// The rest: what is still incomplete becomes U+FFFD.
+    fn finish(&mut self) -> &str {
+        self.stream.finish()
+    }
+}

@@ -1,0 +1,60 @@
+//! What a model's files say of it, checked as [`Model::open`](crate::Model::open) checks it, for who
+//! computes with the weights elsewhere: no pool, no load, and nothing read but the header and the
+//! small vectors.
+
+use std::borrow::Borrow;
+
+use alight_formats::gguf::{self, Gguf};
+use alight_formats::split::{self, Shard};
+use alight_pages::Map;
+
+use crate::config::Config;
+use crate::error::ModelError;
+use crate::vocabulary::Vocabulary;
+use crate::weights::Weights;
+
+/// The hyper-parameters of the model in `files`, all of its GGUF files in the order of the shards, with
+/// the factors of a `rope_freqs` tensor.
+///
+/// # Errors
+/// Whatever the engine would refuse, tensors included. Every message names the file.
+pub fn config<M: Borrow<Map>>(files: &[M]) -> Result<Config, ModelError> {
+    let maps: Vec<&Map> = files.iter().map(Borrow::borrow).collect();
+    let checked = read_config(&maps);
+    // A file that was cut short is the reason for whatever is wrong.
+    maps.iter().try_for_each(|map| map.check())?;
+    checked
+}
+
+fn read_config(maps: &[&Map]) -> Result<Config, ModelError> {
+    let path = || maps.first().map(|map| map.path().to_owned()).unwrap_or_default();
+    let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
+    let names = maps.iter().map(|map| map.path().file_name().unwrap_or_default());
+    let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
+    let shards: Vec<Shard<'_, '_>> =
+        names.iter().zip(&headers).map(|(name, gguf)| Shard { name, gguf }).collect();
+    let catalog =
+        split::merge(&shards).map_err(|source| ModelError::Split { path: path(), source })?;
+    let mut config = Config::from_gguf(&headers[0])
+        .map_err(|source| ModelError::Config { path: path(), source })?;
+    Weights::load(&mut config, &catalog, maps)
+        .map_err(|source| ModelError::Weights { path: path(), source })?;
+    Ok(config)
+}
+
+/// The tokenizer and the chat template in `file`, the first of the model's GGUF files.
+///
+/// # Errors
+/// The header or the vocabulary makes no tokenizer.
+pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
+    let read = parse(file).map(|gguf| Vocabulary::from_gguf(&gguf));
+    file.check()?;
+    read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
+}
+
+/// Parses a map's header. A file that shrank meanwhile is reported as that.
+pub(crate) fn parse(map: &Map) -> Result<Gguf<'_>, ModelError> {
+    let parsed = gguf::parse(map.bytes());
+    map.check()?;
+    parsed.map_err(|source| ModelError::Header { path: map.path().into(), source })
+}
