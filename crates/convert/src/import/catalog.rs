@@ -11,7 +11,7 @@ use super::find::{Found, MAX_INDEX};
 use super::tensor::Described;
 use super::{side, torch};
 use crate::ConvertError;
-use crate::write::{Elements, Piece, Source};
+use crate::write::Elements;
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,19 +39,6 @@ impl Tensor {
     /// Its extents as GGUF has them, innermost first; one of 1 for a single number.
     pub(crate) fn ne(&self) -> Vec<u64> {
         if self.shape.is_empty() { vec![1] } else { self.shape.iter().rev().copied().collect() }
-    }
-
-    /// The whole of it, in one piece.
-    pub(crate) fn source(&self) -> Source {
-        let ne = self.ne();
-        Source::Pieces(vec![Piece {
-            file: self.file,
-            offset: self.offset,
-            rows: ne[1..].iter().product(),
-            columns: ne[0],
-            first_row: 0,
-            first_column: 0,
-        }])
     }
 
     /// What its elements are.

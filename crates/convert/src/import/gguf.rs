@@ -12,7 +12,7 @@ use crate::files::Files;
 use crate::order::execution_order;
 use crate::quantize::{Recipe, Shape};
 use crate::source::{self, Headers};
-use crate::write::{Elements, Item, Piece, Plan, Source};
+use crate::write::{Elements, Item, Plan, Source};
 
 /// Metadata that is written anew.
 const FILE_TYPE: &str = "general.file_type";
@@ -63,16 +63,13 @@ fn items(headers: &Headers<'_>, recipe: Option<Recipe>) -> Vec<Item> {
     let model = Shape::of(&names);
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
-        let (rows, columns) = (info.ne[1..].iter().product(), info.ne[0]);
-        let (offset, first_row, first_column) = (info.offset, 0, 0);
-        let piece = Piece { file: shard, offset, rows, columns, first_row, first_column };
         let chosen = recipe.and_then(|recipe| recipe.of(info.name, info.shape(), model));
         Item {
             name: info.name.into(),
             ne: info.shape().into(),
             from: Elements::Gguf(info.ty),
             to: chosen.unwrap_or(info.ty),
-            source: Source::Pieces(vec![piece]),
+            source: Source::whole(shard, info.offset, info.shape()),
             heads: None,
             add: 0.0,
         }

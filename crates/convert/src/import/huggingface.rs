@@ -55,7 +55,8 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
             return Err(ConvertError::Source { path: found.folder.clone(), problem });
         }
         let from = tensor.elements(files.maps())?;
-        let (ne, source) = (tensor.ne(), tensor.source());
+        let ne = tensor.ne();
+        let source = Source::whole(tensor.file, tensor.offset, &ne);
         items.push(Item { name, ne, from, to: from.current(), source, heads, add });
     }
     items.extend(network.extra.into_iter().map(|(name, values)| computed(name, values)));

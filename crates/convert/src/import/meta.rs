@@ -13,7 +13,7 @@ use super::side::SideFiles;
 use super::{Draft, Request, huggingface, tokenizer, torch};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Item, Source};
+use crate::write::Item;
 use params::Params;
 
 /// Reads all parts.
@@ -45,14 +45,14 @@ pub(super) fn read(
             skipped.push((name.clone(), "follows from the configuration"));
             continue;
         };
-        let (whole, pieces) = model.whole(name)?;
+        let (whole, source) = model.whole(name)?;
         let from = parts[0][name].elements(files.maps())?;
         items.push(Item {
             name: gguf,
             ne: whole,
             from,
             to: from.current(),
-            source: Source::Pieces(pieces),
+            source,
             heads: None,
             add: 0.0,
         });

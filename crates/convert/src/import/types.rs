@@ -7,6 +7,9 @@ use alight_formats::GgmlType;
 use crate::quantize::{Recipe, Shape};
 use crate::write::Item;
 
+/// `general.file_type` of a file of F32, and of what has no number.
+const ALL_F32: u32 = 0;
+
 /// Makes every vector F32, as all programs expect it, and every matrix what `recipe` says, or else what
 /// it is: only a type that nothing computes with becomes F32.
 pub(crate) fn choose(items: &mut [Item], recipe: Option<Recipe>) {
@@ -38,18 +41,10 @@ pub(crate) fn file_type(items: &[Item], recipe: Option<Recipe>) -> u32 {
     }
     let most = weights.into_iter().max_by_key(|(_, n)| *n);
     match most.map(|(ty, _)| ty) {
-        Some(GgmlType::F16) => 1,
-        Some(GgmlType::Q4_0) => 2,
-        Some(GgmlType::Q4_1) => 3,
-        Some(GgmlType::Q8_0) => 7,
-        Some(GgmlType::Q5_0) => 8,
-        Some(GgmlType::Q5_1) => 9,
+        // Of these there are files, but nothing here makes them.
         Some(GgmlType::Q2_K) => 10,
         Some(GgmlType::Q3_K) => 12,
-        Some(GgmlType::Q4_K) => 15,
-        Some(GgmlType::Q5_K) => 17,
-        Some(GgmlType::Q6_K) => 18,
-        Some(GgmlType::BF16) => 32,
-        _ => 0,
+        Some(ty) => Recipe::of_type(ty).map_or(ALL_F32, Recipe::file_type),
+        None => ALL_F32,
     }
 }

@@ -79,6 +79,11 @@ impl Recipe {
         }
     }
 
+    /// The first whose matrices are mostly `ty`.
+    pub(crate) fn of_type(ty: GgmlType) -> Option<Recipe> {
+        Recipe::ALL.into_iter().find(|recipe| recipe.base() == ty)
+    }
+
     /// The type of most matrices.
     fn base(self) -> GgmlType {
         match self {

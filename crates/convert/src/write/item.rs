@@ -36,6 +36,15 @@ pub(crate) enum Source {
     Values(Vec<f32>),
 }
 
+impl Source {
+    /// All of a tensor of these extents (innermost first), in one piece from byte `offset` of a file on.
+    pub(crate) fn whole(file: usize, offset: u64, ne: &[u64]) -> Source {
+        let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.iter().skip(1).product());
+        let (first_row, first_column) = (0, 0);
+        Source::Pieces(vec![Piece { file, offset, rows, columns, first_row, first_column }])
+    }
+}
+
 /// What one file contributes to a tensor: `rows` rows, one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {

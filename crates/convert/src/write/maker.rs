@@ -11,7 +11,7 @@ use alight_pages::assemble::{Buffer, Maker, Reader};
 
 use super::item::{Elements, How, Item, Source};
 use super::rows::{Run, Units};
-use crate::ConvertError;
+use crate::{ConvertError, read};
 
 /// Most bytes that are read at once, if a unit is not longer.
 const READ: u64 = 4 << 20;
@@ -149,7 +149,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
             How::Copy | How::Floats(_) => None,
         };
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (bytes, unit) = read(self.work, item, &run, &mut self.buffer)?;
+        let (bytes, unit) = read_units(self.work, item, &run, &mut self.buffer)?;
         let column = item.to.row_bytes(run.piece.first_column).unwrap_or(0);
         let part = item.to.row_bytes(run.piece.columns).unwrap_or(0) as usize;
         let mut losses = Losses::default();
@@ -192,7 +192,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         let mut scratch = std::mem::take(&mut self.scratch);
         floats.resize((range.end - range.start) as usize * columns, 0.0);
         for run in units.runs(range.start, range.end) {
-            let (bytes, unit) = read(self.work, item, &run, &mut self.buffer)?;
+            let (bytes, unit) = read_units(self.work, item, &run, &mut self.buffer)?;
             let first = run.piece.first_column as usize;
             let part = run.piece.columns as usize;
             for (i, bytes) in (0..).zip(bytes.chunks_exact(unit.max(1))) {
@@ -208,7 +208,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         let limit = if ty == WeightType::F16 { F16_LIMIT } else { f32::INFINITY };
         scratch.resize(units.bytes as usize, 0);
         for (unit, row) in (range.start..).zip(floats.chunks_exact(columns.max(1))) {
-            let fits = |value: &f32| value.is_finite() && value.abs() < limit;
+            // What is not a number is below no limit either.
+            let fits = |value: &f32| value.abs() < limit;
             if let Some(found) = row.iter().find(|value| !fits(value)) {
                 let (path, tensor) = (self.source(item), item.name.clone());
                 return Err(match found.is_finite() {
@@ -234,7 +235,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
 }
 
 /// Reads the units of a run, one behind the other. Returns them and the bytes of one.
-fn read<'b>(
+fn read_units<'b>(
     work: &Work<'_>,
     item: &Item,
     run: &Run,
@@ -245,11 +246,7 @@ fn read<'b>(
     let start = run.piece.offset + run.skip * unit;
     match work.readers[run.piece.file].read(start..start + run.count * unit, buffer) {
         Ok(bytes) => Ok((bytes, unit as usize)),
-        // A file that has become shorter has an error of its own.
-        Err(source) => Err(match map.check() {
-            Err(error) => ConvertError::Map(error),
-            Ok(()) => ConvertError::Read { path: map.path().into(), at: start, source },
-        }),
+        Err(source) => Err(read::failed(map, start, source)),
     }
 }
 

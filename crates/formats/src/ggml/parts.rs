@@ -13,7 +13,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 
 pub use error::PartsError;
-pub use names::{Split, gguf_name, split_of};
+pub use names::{Split, gguf_name, layer_names, split_of};
 
 use super::{Era, Ggml, Hparams, LegacyType, TensorInfo};
 use names::{EMBEDDING, expected};

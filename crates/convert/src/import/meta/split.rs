@@ -6,13 +6,13 @@
 
 use std::collections::HashMap;
 
-use alight_formats::ggml::parts::{Split, split_of};
+use alight_formats::ggml::parts::{Split, layer_names, split_of};
 use alight_pages::Map;
 
 use super::params::Params;
 use crate::ConvertError;
 use crate::import::catalog::Tensor;
-use crate::write::{Item, Piece};
+use crate::write::{Item, Piece, Source};
 
 /// Bytes of what repeats that are compared, from its start.
 const COMPARED: u64 = 64 << 10;
@@ -58,10 +58,8 @@ impl Model<'_> {
                 let other = self.maps[0].path().display();
                 return Err(self.wrong(part, format!("lacks \"{missing}\", which '{other}' has")));
             }
-            let known = |name: &&String| first.contains(name);
-            if tensors.len() > first.len()
-                && let Some(extra) = tensors.keys().find(|name| !known(name))
-            {
+            let known = &self.parts[0];
+            if let Some(extra) = tensors.keys().find(|name| !known.contains_key(*name)) {
                 let other = self.maps[0].path().display();
                 return Err(self.wrong(part, format!("has \"{extra}\", which '{other}' lacks")));
             }
@@ -81,30 +79,17 @@ impl Model<'_> {
         let layers = self.params.layers;
         let names: std::collections::HashSet<&str> =
             items.iter().map(|item| item.name.as_str()).collect();
-        const PARTS: [&str; 9] = [
-            "attn_norm",
-            "attn_q",
-            "attn_k",
-            "attn_v",
-            "attn_output",
-            "ffn_norm",
-            "ffn_gate",
-            "ffn_up",
-            "ffn_down",
-        ];
-        for layer in 0..layers {
-            for part in PARTS {
-                let name = format!("blk.{layer}.{part}.weight");
-                if !names.contains(name.as_str()) {
-                    let problem = format!(
-                        "lacks what becomes \"{name}\", although {} says that there are {layers} layers",
-                        super::params::FILE
-                    );
-                    return Err(self.wrong(0, problem));
-                }
+        let mut known = 0;
+        for name in (0..layers).flat_map(layer_names) {
+            if !names.contains(name.as_str()) {
+                let problem = format!(
+                    "lacks what becomes \"{name}\", although {} says that there are {layers} layers",
+                    super::params::FILE
+                );
+                return Err(self.wrong(0, problem));
             }
+            known += 1;
         }
-        let known = layers as usize * PARTS.len();
         let outside = ["token_embd.weight", "output_norm.weight", "output.weight"];
         for name in &outside[..2] {
             if !names.contains(name) {
@@ -119,7 +104,7 @@ impl Model<'_> {
     }
 
     /// The whole extents of the tensor called `name`, innermost first, and its pieces.
-    pub(super) fn whole(&self, name: &str) -> Result<(Vec<u64>, Vec<Piece>), ConvertError> {
+    pub(super) fn whole(&self, name: &str) -> Result<(Vec<u64>, Source), ConvertError> {
         let all: Vec<&Tensor> = self.parts.iter().map(|part| &part[name]).collect();
         let first = all[0];
         for (part, tensor) in all.iter().enumerate().skip(1) {
@@ -144,9 +129,7 @@ impl Model<'_> {
         let [rows, columns] = match (first.shape.as_slice(), expected) {
             ([n], [_, full]) if *n == full && split_of(name, 1) == Some(Split::Replicated) => {
                 self.compare(name, &all, u64::MAX)?;
-                let piece =
-                    Piece { file: 0, offset: first.offset, rows: 1, columns: full, ..EMPTY };
-                return Ok((vec![full], vec![piece]));
+                return Ok((vec![full], Source::whole(0, first.offset, &[full])));
             }
             ([rows, columns], _) => [*rows, *columns],
             _ => return Err(self.wrong(0, problem("another number of dimensions"))),
@@ -200,7 +183,7 @@ impl Model<'_> {
                 return Err(self.wrong(0, problem(&expected)));
             }
         };
-        Ok((vec![full_columns, full_rows], pieces))
+        Ok((vec![full_columns, full_rows], Source::Pieces(pieces)))
     }
 
     /// Rows and columns of the whole tensor.
@@ -244,6 +227,3 @@ impl Model<'_> {
         Ok(())
     }
 }
-
-const EMPTY: Piece =
-    Piece { file: 0, offset: 0, rows: 0, columns: 0, first_row: 0, first_column: 0 };

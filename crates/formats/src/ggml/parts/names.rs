@@ -75,6 +75,11 @@ pub fn gguf_name(name: &str) -> Option<String> {
     })
 }
 
+/// What the tensors of a layer are called in GGUF, in the order of use.
+pub fn layer_names(layer: u64) -> impl Iterator<Item = String> {
+    LAYER.iter().map(move |(_, gguf, _)| format!("blk.{layer}.{gguf}.weight"))
+}
+
 /// All tensors of a model with their full shapes (innermost first) and number of dimensions, in the
 /// order of use. Lazily: a header can promise layers that are not there.
 pub(super) fn expected(
