@@ -1,11 +1,10 @@
 //! What a path is: which format, and which files belong to it. Told by the first bytes of the files.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
+pub use alight_convert::format_of;
 use alight_formats::Format;
-use alight_formats::recognise::{HEAD, recognise};
+use alight_formats::split::one_model;
 use anyhow::anyhow;
 
 use crate::open;
@@ -46,16 +45,6 @@ pub fn find(path: &Path) -> anyhow::Result<Source> {
     Ok(Source { format, paths: vec![path.to_owned()] })
 }
 
-/// The format of a regular file that can be read; `None` also for any other.
-pub fn format_of(path: &Path) -> Option<Format> {
-    let regular = path.metadata().is_ok_and(|meta| meta.is_file());
-    let mut head = Vec::new();
-    if regular {
-        File::open(path).ok()?.take(HEAD as u64).read_to_end(&mut head).ok()?;
-    }
-    recognise(&head)
-}
-
 fn in_folder(folder: &Path) -> anyhow::Result<Source> {
     let files = recognised(folder)?;
     let Some(format) = in_order(&files) else {
@@ -63,7 +52,8 @@ fn in_folder(folder: &Path) -> anyhow::Result<Source> {
     };
     let of_format = files.into_iter().filter(|(of, _)| *of == format);
     let paths: Vec<PathBuf> = of_format.map(|(_, path)| path).collect();
-    if format == Format::Gguf && paths.len() > 1 && !one_model(&paths) {
+    let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
+    if format == Format::Gguf && paths.len() > 1 && !one_model(&names) {
         return Err(anyhow!(
             "'{}' is a folder of several models: give one of its .gguf files, such as '{}'",
             folder.display(),
@@ -86,16 +76,6 @@ pub fn recognised(folder: &Path) -> anyhow::Result<Vec<(Format, PathBuf)>> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
     paths.sort();
     Ok(paths.into_iter().filter_map(|path| Some((format_of(&path)?, path))).collect())
-}
-
-/// Whether all are shards of one model, by their names.
-fn one_model(paths: &[PathBuf]) -> bool {
-    let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
-    let mut models = names.iter().map(|name| {
-        alight_formats::split::ShardName::parse(name).map(|shard| (shard.prefix, shard.count))
-    });
-    let first = models.next().flatten();
-    first.is_some() && models.all(|model| model == first)
 }
 
 /// The name of a file without its folder.

@@ -36,7 +36,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 pub use error::ConvertError;
-pub use import::{About, Conversion, Converted, Request};
+pub use import::{About, Conversion, Converted, Request, format_of};
 pub use pack::{Kept, KeptReason, Packed, pack};
 pub use quantize::{Recipe, UnknownRecipe, quantize};
 pub use unpack::{Unpacked, unpack};

@@ -26,20 +26,23 @@ impl<'m> Headers<'m> {
     }
 }
 
-/// The files of the model at `path`: one, or all shards of a split model in order.
-pub(crate) fn paths(path: &Path) -> Result<Vec<PathBuf>, ConvertError> {
-    let map = Map::open(path)?;
-    let names = split::names(&file_name(path), &parse(&map)?)
+/// All shards of the split model that the file of `map` belongs to, in order; `None` if it is a model by
+/// itself.
+pub(crate) fn shards(map: &Map) -> Result<Option<Vec<PathBuf>>, ConvertError> {
+    let path = map.path();
+    let names = split::names(&file_name(path), &parse(map)?)
         .map_err(|source| ConvertError::Split { path: path.into(), source })?;
-    if names.len() == 1 {
-        return Ok(vec![path.into()]);
-    }
-    Ok(names.iter().map(|name| path.with_file_name(name)).collect())
+    let paths = || names.iter().map(|name| path.with_file_name(name)).collect();
+    Ok((names.len() > 1).then(paths))
 }
 
-/// Maps them.
+/// Maps the model at `path`: one file, or all shards of a split model in order.
 pub(crate) fn open(path: &Path) -> Result<Vec<Map>, ConvertError> {
-    paths(path)?.iter().map(|path| Ok(Map::open(path)?)).collect()
+    let map = Map::open(path)?;
+    match shards(&map)? {
+        None => Ok(vec![map]),
+        Some(paths) => paths.iter().map(|path| Ok(Map::open(path)?)).collect(),
+    }
 }
 
 /// Reads the headers of what [`open`] mapped.
@@ -72,7 +75,8 @@ pub(crate) fn parse(map: &Map) -> Result<Gguf<'_>, ConvertError> {
     parsed.map_err(|source| ConvertError::Header { path: map.path().into(), source })
 }
 
-fn file_name(path: &Path) -> String {
+/// The name of a file without its folder.
+pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 

@@ -44,6 +44,15 @@ impl<'a> ShardName<'a> {
     }
 }
 
+/// Whether all of these files are shards of one model, by their names.
+pub fn one_model(file_names: &[String]) -> bool {
+    let mut models = file_names
+        .iter()
+        .map(|name| ShardName::parse(name).map(|shard| (shard.prefix, shard.count)));
+    let first = models.next().flatten();
+    first.is_some() && models.all(|model| model == first)
+}
+
 /// Prefix, number (from 0) and count of a shard's name without its ending, as all formats write it.
 pub(crate) fn numbered(stem: &str) -> Option<(&str, u64, u64)> {
     let (rest, count) = stem.rsplit_once("-of-")?;

@@ -1,6 +1,5 @@
 //! The tensors of a model, whatever files they are in.
 
-use std::borrow::Cow;
 use std::path::PathBuf;
 
 use alight_formats::safetensors::{self, Shard, merge, parse_index};
@@ -11,6 +10,7 @@ use super::find::{Found, MAX_INDEX};
 use super::tensor::Described;
 use super::{side, torch};
 use crate::ConvertError;
+use crate::source::file_name;
 use crate::write::Elements;
 
 /// A tensor in a file.
@@ -69,10 +69,7 @@ pub(crate) fn read(found: &Found, maps: &[Map]) -> Result<Vec<Tensor>, ConvertEr
         let wrong = |source| ConvertError::SafeTensors { path: map.path().into(), source };
         headers.push(parsed.map_err(wrong)?);
     }
-    let names: Vec<Cow<'_, str>> = maps
-        .iter()
-        .map(|map| map.path().file_name().unwrap_or_default().to_string_lossy())
-        .collect();
+    let names: Vec<String> = maps.iter().map(|map| file_name(map.path())).collect();
     let shards: Vec<Shard<'_, '_>> =
         names.iter().zip(&headers).map(|(name, file)| Shard { name, file }).collect();
     let named: PathBuf = match &found.index {

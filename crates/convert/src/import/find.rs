@@ -12,6 +12,7 @@ use alight_formats::split;
 
 use super::{side, torch};
 use crate::ConvertError;
+use crate::source::file_name;
 
 /// Most files of a folder that are looked at.
 const FILES: usize = 4096;
@@ -74,17 +75,13 @@ fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
     ConvertError::Source { path: path.into(), problem: problem.into() }
 }
 
-/// The format of a regular file.
-pub(super) fn format_of(path: &Path) -> Option<Format> {
+/// The format of a regular file that can be read; `None` also for any other.
+pub fn format_of(path: &Path) -> Option<Format> {
     let mut head = Vec::new();
     if path.metadata().is_ok_and(|meta| meta.is_file()) {
         File::open(path).ok()?.take(HEAD as u64).read_to_end(&mut head).ok()?;
     }
     recognise(&head)
-}
-
-fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn folder_of(path: &Path) -> PathBuf {
@@ -140,13 +137,8 @@ fn in_folder(folder: &Path) -> Result<Found, ConvertError> {
     }
     let gguf = all(Format::Gguf);
     if let Some(first) = gguf.first() {
-        let model = |path: &PathBuf| {
-            let name = file_name(path);
-            split::ShardName::parse(&name).map(|shard| (shard.prefix.to_owned(), shard.count))
-        };
-        if gguf.len() > 1
-            && (model(first).is_none() || gguf.iter().any(|path| model(path) != model(first)))
-        {
+        let names: Vec<String> = gguf.iter().map(|path| file_name(path)).collect();
+        if gguf.len() > 1 && !split::one_model(&names) {
             return Err(no(folder, "is a folder of several models: give one of its .gguf files"));
         }
         return one(Kind::Gguf, first);
@@ -177,7 +169,6 @@ fn of_file(path: &Path) -> Result<Found, ConvertError> {
     let folder = folder_of(path);
     let name = file_name(path);
     let has = |name: &str| folder.join(name).is_file();
-    let describe = |format: Format| format.describe();
     match format_of(path) {
         Some(Format::Gguf) => one(Kind::Gguf, path),
         Some(Format::LegacyGgml) => legacy(path),
@@ -219,11 +210,11 @@ fn of_file(path: &Path) -> Result<Found, ConvertError> {
             format!(
                 "is {}: only PyTorch itself can read these; load it there and save it again \
                  (torch.save), or get the safetensors files of the model",
-                describe(Format::TorchPickle)
+                Format::TorchPickle.describe()
             ),
         )),
         Some(format) => {
-            Err(no(path, format!("is {}: that is no model to convert", describe(format))))
+            Err(no(path, format!("is {}: that is no model to convert", format.describe())))
         }
         None => Err(no(
             path,

@@ -8,6 +8,7 @@ use super::tensor::{Described, Rule};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
+use crate::source::file_name;
 use crate::write::{Elements, Item, Source};
 use alight_formats::GgmlType;
 
@@ -63,7 +64,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     let tokens = tokenizer::read(side, network.architecture, network.vocab)?
         .ok_or_else(|| no_tokenizer(side))?;
     let kind = match files.maps() {
-        [map] => format!("{}", map.path().file_name().unwrap_or_default().to_string_lossy()),
+        [map] => file_name(map.path()),
         maps => format!("{} files", maps.len()),
     };
     Ok(Draft {

@@ -30,9 +30,11 @@ use alight_formats::{Format, GgmlType};
 use crate::files::Files;
 use crate::order::execution_order;
 use crate::quantize::Recipe;
+use crate::source::shards;
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume, dest};
 use find::Kind;
+pub use find::format_of;
 use side::SideFiles;
 use tensor::Entry;
 use tokenizer::Tokens;
@@ -153,7 +155,12 @@ impl Conversion {
     /// # Errors
     /// It is no GGUF file, or a packed one, or not in order.
     pub fn of_gguf(path: &Path, recipe: Option<Recipe>) -> Result<Conversion, ConvertError> {
-        let files = Files::open(&crate::source::paths(path)?, false)?;
+        let mut files = Files::open(&[path.to_owned()], false)?;
+        if let Some(paths) = shards(&files.maps()[0])? {
+            // What was read of the one has gone again before it is looked at once more.
+            drop(files);
+            files = Files::open(&paths, false)?;
+        }
         gguf::plan(path, files, recipe)
     }
 
@@ -212,7 +219,7 @@ impl Conversion {
         let folder = dest.parent().and_then(|folder| folder.canonicalize().ok());
         let is_source =
             |other: &PathBuf| other.canonicalize().ok().is_some_and(|o| Some(o) == folder);
-        let replaces = dest.exists() && find::format_of(&dest) != Some(Format::Gguf);
+        let replaces = dest.exists() && format_of(&dest) != Some(Format::Gguf);
         match replaces && self.folders.iter().any(is_source) {
             true => Err(ConvertError::SameFile { path: dest }),
             false => Ok(dest),
