@@ -55,17 +55,51 @@ pub fn recognise(file: &[u8]) -> Option<Kind> {
     }
 }
 
+/// A file that has been read.
+#[derive(Clone, Debug)]
+pub enum File<'a> {
+    /// SentencePiece's.
+    SentencePiece(sentencepiece::SentencePiece<'a>),
+    /// Hugging Face's.
+    Json(Box<json::File<'a>>),
+    /// tiktoken's.
+    Tiktoken(tiktoken::Ranks),
+}
+
+impl Kind {
+    /// Reads a file of this format.
+    ///
+    /// # Errors
+    /// It is not in order.
+    pub fn parse(self, file: &[u8]) -> Result<File<'_>, TokenizerError> {
+        Ok(match self {
+            Kind::SentencePiece => File::SentencePiece(sentencepiece::parse(file)?),
+            Kind::Json => File::Json(Box::new(json::parse(file)?)),
+            Kind::Tiktoken => File::Tiktoken(tiktoken::parse(file)?),
+        })
+    }
+}
+
+impl<'a> File<'a> {
+    /// The same in the terms of GGUF.
+    ///
+    /// # Errors
+    /// It says what GGUF cannot, or is inconsistent.
+    pub fn vocabulary(&self) -> Result<Vocabulary<'a>, TokenizerError> {
+        match self {
+            File::SentencePiece(file) => Ok(file.vocabulary()),
+            File::Json(file) => file.vocabulary(),
+            File::Tiktoken(file) => file.llama3(),
+        }
+    }
+}
+
 /// Reads a file in any of the formats.
 ///
 /// # Errors
 /// It is in none of them, or not in order.
 pub fn read(file: &[u8]) -> Result<Vocabulary<'_>, TokenizerError> {
-    match recognise(file) {
-        Some(Kind::SentencePiece) => Ok(sentencepiece::parse(file)?.vocabulary()),
-        Some(Kind::Json) => json::parse(file)?.vocabulary(),
-        Some(Kind::Tiktoken) => tiktoken::parse(file)?.llama3(),
-        None => Err(TokenizerError::NotRecognised),
-    }
+    recognise(file).ok_or(TokenizerError::NotRecognised)?.parse(file)?.vocabulary()
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What other files say about the tokens: `added_tokens.json`, and `added_tokens_decoder` in
 //! `tokenizer_config.json`, which goes before it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 
 use alight_formats::tokenizer::{Model, TokenType, looks_special};
@@ -62,27 +62,24 @@ pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<
         };
         base.slots[slot] = Slot { text, score: SCORE, ty };
     }
-    if let Some(first) = left_out.first() {
-        let already = base.notes.iter().any(|note| note.contains("have no row"));
-        if !already {
-            base.notes.push(format!(
-                "{} added tokens have no row in the embedding and are left out, the first of them \
-                 {first:?}",
-                left_out.len()
-            ));
-        }
+    if let Some(first) = left_out.first().filter(|_| !base.left_out) {
+        base.notes.push(format!(
+            "{} added tokens have no row in the embedding and are left out, the first of them \
+             {first:?}",
+            left_out.len()
+        ));
     }
 
     // A tokenizer.json seldom lacks them, and then Hugging Face's library adds them.
     if !base.sentencepiece {
-        for text in config.special() {
-            if let Some(id) = base.id(text) {
-                let slot = &mut base.slots[id as usize];
-                if matches!(slot.ty, TokenType::Normal | TokenType::UserDefined) {
-                    slot.ty = TokenType::Control;
-                    if base.model == Model::SentencePiece {
-                        slot.score = SCORE;
-                    }
+        let mut special: HashSet<&str> = config.special().collect();
+        for slot in &mut base.slots {
+            if special.remove(slot.text.as_str())
+                && matches!(slot.ty, TokenType::Normal | TokenType::UserDefined)
+            {
+                slot.ty = TokenType::Control;
+                if base.model == Model::SentencePiece {
+                    slot.score = SCORE;
                 }
             }
         }

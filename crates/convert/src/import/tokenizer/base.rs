@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use alight_formats::tokenizer::{
-    self, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, json, sentencepiece,
-    tiktoken,
+    self, File, Kind, Model, Special, TokenType, TokenizerError, Vocabulary, json,
 };
 
 use super::super::side::{self, SideFiles};
@@ -31,7 +30,7 @@ struct Found {
 pub(super) struct Files {
     /// The one that they are taken from.
     first: Option<Found>,
-    /// `tokenizer.json`, if it is another.
+    /// `tokenizer.json`, if it is another, and in its format.
     json: Option<Found>,
 }
 
@@ -69,19 +68,18 @@ pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, Conver
         None => false,
     };
     Ok(match (model, json) {
-        (model, json) if model_first => Files { first: model, json },
+        (model, json) if model_first => {
+            Files { first: model, json: json.filter(|found| found.kind == Kind::Json) }
+        }
         (model, None) => Files { first: model, json: None },
         (_, json) => Files { first: json, json: None },
     })
 }
 
 impl Files {
-    /// `tokenizer.json`, whether or not it is the one that tokens are from.
+    /// `tokenizer.json`, if tokens are from another file.
     pub fn json(&self) -> Result<Option<json::File<'_>>, ConvertError> {
-        let found = [&self.first, &self.json].into_iter().flatten();
-        let Some(found) = found.into_iter().find(|found| found.kind == Kind::Json) else {
-            return Ok(None);
-        };
+        let Some(found) = &self.json else { return Ok(None) };
         json::parse(&found.bytes).map(Some).map_err(|error| wrong(&found.path, &error))
     }
 }
@@ -105,20 +103,28 @@ pub(super) struct Base {
     pub remove_extra_whitespaces: bool,
     pub charsmap: Vec<u8>,
     pub notes: Vec<String>,
+    /// `notes` says that special tokens have no row.
+    pub left_out: bool,
 }
 
+/// The tokens, and `tokenizer.json` if they are from there.
+type Read<'f> = (Base, Option<json::File<'f>>);
+
 impl Base {
-    /// The tokens of a folder, for an embedding of `rows`; `None` if there is no file of any.
-    pub fn read(files: &Files, rows: u64) -> Result<Option<Base>, ConvertError> {
+    /// The tokens of a folder, for an embedding of `rows`, and `tokenizer.json` if they are from there;
+    /// `None` if there is no file of any.
+    pub fn read(files: &Files, rows: u64) -> Result<Option<Read<'_>>, ConvertError> {
         let Some(found) = &files.first else { return Ok(None) };
-        let vocabulary = match found.kind {
-            Kind::SentencePiece => sentencepiece::parse(&found.bytes).map(|file| file.vocabulary()),
-            Kind::Json => json::parse(&found.bytes).and_then(|file| file.vocabulary()),
-            Kind::Tiktoken => tiktoken::parse(&found.bytes).and_then(|file| file.llama3()),
-        };
-        let vocabulary = vocabulary.map_err(|error| wrong(&found.path, &error))?;
+        let parsed = found.kind.parse(&found.bytes);
+        let parsed = parsed.and_then(|file| Ok((file.vocabulary()?, file)));
+        let (vocabulary, file) = parsed.map_err(|error| wrong(&found.path, &error))?;
         let sentencepiece = found.kind == Kind::SentencePiece;
-        Base::of(&found.path, sentencepiece, vocabulary, rows).map(Some)
+        let base = Base::of(&found.path, sentencepiece, vocabulary, rows)?;
+        let json = match file {
+            File::Json(json) => Some(*json),
+            File::SentencePiece(_) | File::Tiktoken(_) => None,
+        };
+        Ok(Some((base, json)))
     }
 
     fn of(
@@ -173,6 +179,7 @@ impl Base {
             remove_extra_whitespaces: vocabulary.remove_extra_whitespaces,
             charsmap: vocabulary.charsmap.into_owned(),
             notes,
+            left_out: !left_out.is_empty(),
         })
     }
 

@@ -45,9 +45,9 @@ pub(crate) fn read(
     vocab: u64,
 ) -> Result<Option<Tokens>, ConvertError> {
     let files = base::find(side, architecture)?;
-    let Some(mut base) = Base::read(&files, vocab)? else { return Ok(None) };
+    let Some((mut base, json)) = Base::read(&files, vocab)? else { return Ok(None) };
     let config = Config::read(side)?;
-    let json = files.json()?;
+    let json = if json.is_some() { json } else { files.json()? };
     added::add(&mut base, side, &config)?;
     let mut notes = std::mem::take(&mut base.notes);
     let special = special::find(&base, &config, json.as_ref(), side, &mut notes)?;
