@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use crate::copy::sys;
 use crate::filesystem;
+use crate::transfer::direct::Direct;
 
 /// What writes have to be multiples of is never more than this, or they are not tried.
 pub(crate) const BLOCK: u64 = 4096;
@@ -22,8 +23,13 @@ pub(crate) fn is_plain_disk(file: &File) -> bool {
     matches!(filesystem::of(file).name.as_str(), "ext2/3/4" | "xfs")
 }
 
+/// Whether the filesystem is content with blocks of [`BLOCK`] bytes.
+pub(crate) fn blocks_fit(open: &Direct) -> bool {
+    open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK
+}
+
 impl Around {
-    /// Opens the same file again; whether blocks of [`BLOCK`] bytes will do is for the caller to know.
+    /// Opens the same file again; that [blocks fit](blocks_fit) is for the caller to know.
     pub(crate) fn open(file: &File) -> io::Result<Around> {
         Ok(Around { file: reopen(file)? })
     }

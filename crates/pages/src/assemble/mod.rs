@@ -24,7 +24,7 @@ pub use reader::{Buffer, Reader};
 pub use record::Record;
 
 use crate::Region;
-use crate::around::{self, Around, BLOCK};
+use crate::around::{self, Around};
 use crate::copy::dest::Dest;
 use crate::transfer::direct;
 
@@ -225,10 +225,7 @@ impl<'f> Writer<'f> {
 
 /// The way around the page cache, if there is one that makes sense.
 fn around(file: &File) -> Option<Around> {
-    let blocks = |open: &direct::Direct| {
-        open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK
-    };
     // The path only matters where there is no /proc, and then this way is not had either.
     let open = direct::open(file, std::path::Path::new("")).ok()?;
-    (around::is_plain_disk(file) && blocks(&open)).then(|| Around::open(file).ok())?
+    (around::is_plain_disk(file) && around::blocks_fit(&open)).then(|| Around::open(file).ok())?
 }

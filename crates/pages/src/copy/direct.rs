@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::report::{Fallback, Method};
 use super::steps::{Files, refusal};
 use super::{CopyError, OnProgress, Progress};
-use crate::around::{Around, BLOCK, is_plain_disk};
+use crate::around::{Around, BLOCK, blocks_fit, is_plain_disk};
 use crate::transfer::{self, Piece, TransferError, direct, transfer};
 
 /// Bytes that are written at once.
@@ -40,7 +40,7 @@ pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct,
     }
     for (file, path) in [(files.source, files.from), (files.dest, files.to)] {
         match direct::open(file, path) {
-            Ok(open) if open.align.offset as u64 <= BLOCK && open.align.memory as u64 <= BLOCK => {}
+            Ok(open) if blocks_fit(&open) => {}
             Ok(_) => return no("the filesystem asks for larger blocks"),
             Err(_) => return no("the filesystem refuses it"),
         }
