@@ -130,7 +130,7 @@ pub(super) fn whole(value: &Value) -> Option<u64> {
 }
 
 /// A value for a message: on one line, and no longer than one.
-pub(super) fn shown(value: &Value) -> String {
+pub(in crate::import) fn shown(value: &Value) -> String {
     match value {
         Value::Array(array) => format!("an array of {}", array.len()),
         Value::Object(_) => "an object".into(),

@@ -5,7 +5,7 @@
 //! Keys, their types and their order are those of llama.cpp's `convert_hf_to_gguf.py`; defaults are
 //! those of `transformers`.
 
-mod config;
+pub(super) mod config;
 mod describe;
 mod dimensions;
 mod gemma2;

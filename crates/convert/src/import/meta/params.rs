@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::ConvertError;
 use crate::import::Request;
+use crate::import::arch::config::shown;
 use crate::import::arch::rope::llama3_factors;
 use crate::import::catalog::Tensor;
 use crate::import::find::Found;
@@ -214,13 +215,18 @@ impl File<'_> {
         self.wrong(&format!("{key} is missing"))
     }
 
+    /// What stands under the key is not what is `expected`.
+    fn no(&self, key: &str, value: &Value, expected: &str) -> ConvertError {
+        self.wrong(&format!("{key} is {}, expected {expected}", shown(value)))
+    }
+
     /// A whole number from 1 on.
     fn number(&self, key: &str) -> Result<Option<u64>, ConvertError> {
         match self.object.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match value.as_u64() {
                 Some(number) if (1..=MOST).contains(&number) => Ok(Some(number)),
-                _ => Err(self.wrong(&format!("{key} is {value}, expected from 1 to {MOST}"))),
+                _ => Err(self.no(key, value, &format!("from 1 to {MOST}"))),
             },
         }
     }
@@ -230,7 +236,7 @@ impl File<'_> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match value.as_i64() {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.wrong(&format!("{key} is {value}, expected a whole number"))),
+                None => Err(self.no(key, value, "a whole number")),
             },
         }
     }
@@ -240,7 +246,7 @@ impl File<'_> {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match value.as_f64().filter(|number| number.is_finite()) {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.wrong(&format!("{key} is {value}, expected a number"))),
+                None => Err(self.no(key, value, "a number")),
             },
         }
     }
