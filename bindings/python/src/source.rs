@@ -119,15 +119,9 @@ fn folder(folder: &Path) -> PyResult<Source> {
         Format::SafeTensorsIndex => Err(several(&files)),
         _ => {
             let count = files.len();
-            let (first, path) = (files.swap_remove(0), folder);
-            match shards(first)? {
+            match shards(files.swap_remove(0))? {
                 source if source.files.len() == count => Ok(source),
-                source => {
-                    let first = source.files[0].path().display();
-                    let advice =
-                        format!("is a folder of several models: give one, such as '{first}'");
-                    Err(error::format(path, advice))
-                }
+                source => Err(several(&source.files)),
             }
         }
     }
