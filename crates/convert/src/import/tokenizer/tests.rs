@@ -421,3 +421,23 @@ fn ids_that_are_no_tokens_are_left_out() {
     assert_eq!((id(&tokens, "bos"), id(&tokens, "eos")), (None, Some(5)));
     assert!(tokens.notes.iter().any(|note| note.contains("99")), "{:?}", tokens.notes);
 }
+
+#[test]
+fn tokens_without_a_row_are_said_once() {
+    let notes = |rows| {
+        let folder = folder(&[
+            ("tokenizer.json", text(over_bytes(json!(null)))),
+            ("added_tokens.json", text(json!({"<tool>": 6, "<new>": 7}))),
+        ]);
+        let notes = convert(folder.path(), "llama", rows).notes;
+        notes.into_iter().filter(|note| note.contains("have no row")).collect::<Vec<_>>()
+    };
+    assert_eq!(notes(8), Vec::<String>::new());
+    let [added] = &notes(7)[..] else { panic!("{:?}", notes(7)) };
+    assert!(added.starts_with("1 added tokens") && added.ends_with("\"<new>\""), "{added}");
+    let [special] = &notes(6)[..] else { panic!("{:?}", notes(6)) };
+    assert!(
+        special.starts_with("1 special tokens") && special.ends_with("\"<tool>\""),
+        "{special}"
+    );
+}
