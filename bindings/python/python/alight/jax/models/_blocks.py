@@ -1,0 +1,142 @@
+"""The forward pass: one block structure for all architectures, which differ by data, as `crates/model` has it.
+
+For `T` tokens, on each rank, a block is (collectives in brackets):
+
+    q, k, v of h; biases, norms of q and k, rotation; k and v into the cache; attention
+    h, x = [sum of o over the ranks, post-norm?, x +=, norm]
+    gate · up of h
+    h, x = [sum of down over the ranks, post-norm?, x +=, norm of the next layer, or of the output]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ._arithmetic import Arithmetic, Cache
+from ._config import Config
+from ._cut import Cut
+
+Params: TypeAlias = Mapping[str, Mapping[str, jax.Array]]
+"""`weights` and `matrices` of the arithmetic, `vectors` and `norms` of all layers: as a rank sees them."""
+
+
+class Collective(Protocol):
+    """All-reduce, post-norm, residual and norm."""
+
+    def __call__(
+        self, partial: jax.Array, residual: jax.Array, weight: jax.Array, *, post_weight: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]: ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """All that is known before there are tokens."""
+
+    config: Config
+    cut: Cut
+    arithmetic: Arithmetic
+    collective: Collective
+    axis: str
+    capacity: int
+
+
+def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
+    """RMSNorm over the last dimension, in float32."""
+    wide = x.astype(jnp.float32)
+    scale = lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + np.float32(epsilon))
+    return (wide * scale * weight).astype(x.dtype)
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, halves: bool) -> jax.Array:
+    """Turns pairs of the first elements of each head: `x` `[T, heads, length]`, `cos` and `sin` `[T, pairs]`."""
+    pairs = cos.shape[1]
+    turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    if halves:
+        a, b = turned[..., :pairs], turned[..., pairs:]
+        turned = jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+    else:
+        split = turned.reshape(*turned.shape[:-1], pairs, 2)
+        a, b = split[..., 0], split[..., 1]
+        turned = jnp.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(turned.shape)
+    return jnp.concatenate([turned, rest], axis=-1) if rest.shape[-1] else turned
+
+
+def gated(kind: str, gate: jax.Array, up: jax.Array) -> jax.Array:
+    """activation(gate) · up"""
+    active = jax.nn.silu(gate) if kind == "silu" else jax.nn.gelu(gate, approximate=True)
+    return active * up
+
+
+def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
+    """Runs `tokens` `[T]`, which follow the `pos` positions in the cache: the normed residual stream `[T, embedding]`
+    after the last block, and the cache with them in it."""
+    c, ops, weights, vectors = net.config, net.arithmetic, params["weights"], params["vectors"]
+    x = ops.embed(weights, tokens, c.embedding_scale)
+    h = norm(x, vectors["first_norm"], c.rms_eps)
+    # [global, local; cos, sin; T, pairs]
+    rope = lax.dynamic_slice_in_dim(vectors["rope"], pos, tokens.shape[0], axis=2)
+    first = lax.axis_index(net.axis) == 0
+
+    def once(y: jax.Array, bias: jax.Array | None) -> jax.Array:
+        """A bias of a sum over the ranks."""
+        return y if bias is None else y + jnp.where(first, bias, 0)
+
+    def block(carry: tuple[jax.Array, jax.Array, Cache], layer: Any) -> tuple[Any, None]:
+        x, h, cache = carry
+        index, matrices, v = layer
+        q, k, values = ops.qkv(weights, matrices, h)
+        angles = rope[0] if c.local is None else lax.dynamic_index_in_dim(rope, v["local"], keepdims=False)
+        q, k = _heads(net, q, k, v, angles)
+        values = values + v["v_bias"] if "v_bias" in v else values
+        y, cache = ops.attend((q, k, values), cache, index, pos, v["window"])
+        y = once(ops.output(weights, matrices, y.astype(x.dtype)), v.get("o_bias")).astype(x.dtype)
+        h, x = net.collective(y, x, v["ffn_norm"], post_weight=v.get("post_attention_norm"))
+        gate, up = ops.gate_up(weights, matrices, h)
+        gate, up = (y + v[name] if name in v else y for y, name in ((gate, "gate_bias"), (up, "up_bias")))
+        y = ops.down(weights, matrices, gated(c.gate, gate, up).astype(x.dtype))
+        y = once(y, v.get("down_bias")).astype(x.dtype)
+        h, x = net.collective(y, x, v["next_norm"], post_weight=v.get("post_ffw_norm"))
+        return (x, h, cache), None
+
+    layers = (jnp.arange(c.layers, dtype=jnp.int32), params["matrices"], params["norms"])
+    (_, h, cache), _ = lax.scan(block, (x, h, cache), layers)
+    return h, cache
+
+
+def _heads(
+    net: Network, q: jax.Array, k: jax.Array, v: Mapping[str, jax.Array], angles: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Biases, norms and rotation of queries and keys `[T, heads × key_dim]`."""
+    c = net.config
+
+    def one(x: jax.Array, name: str) -> jax.Array:
+        x = x + v[f"{name}_bias"] if f"{name}_bias" in v else x
+        heads = x.reshape(x.shape[0], -1, c.key_dim)
+        if f"{name}_norm" in v:
+            heads = norm(heads, v[f"{name}_norm"], c.rms_eps)
+        return rotate(heads, angles[0], angles[1], c.halves).reshape(x.shape)
+
+    return one(q, "q"), one(k, "k")
+
+
+def logits(net: Network, params: Params, h: jax.Array) -> jax.Array:
+    """Logits `[T, slots of the rank]` of the rank's part of the vocabulary; −∞ beyond it."""
+    c, slots = net.config, net.cut.vocab_slots
+    out = net.arithmetic.logits(params["weights"], h)
+    if "output_bias" in params["vectors"]:
+        out = out + params["vectors"]["output_bias"]
+    if c.logit_softcap is not None:
+        cap = np.float32(c.logit_softcap)
+        out = cap * jnp.tanh(out / cap)
+    if slots * net.cut.ranks == c.vocab:
+        return out
+    ids = lax.axis_index(net.axis) * slots + jnp.arange(slots)
+    return jnp.where(ids < c.vocab, out, -jnp.inf)

@@ -1,0 +1,97 @@
+"""What the file says about its network, as the Rust side has read and checked it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ... import Catalog
+from ... import config as describe
+
+
+@dataclass(frozen=True)
+class Rope:
+    """A rotary embedding."""
+
+    frequencies: tuple[float, ...]
+    """Radians per position of each pair."""
+    magnitude: float
+    """On cosines and sines."""
+
+    def table(self, positions: int) -> npt.NDArray[np.float32]:
+        """Cosines and sines `[2, positions, pairs]`, rounded once."""
+        angles = np.arange(positions, dtype=np.float64)[:, None] * np.asarray(self.frequencies, dtype=np.float64)
+        return (np.stack([np.cos(angles), np.sin(angles)]) * self.magnitude).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Local:
+    """What the layers with a sliding window do differently."""
+
+    window: int
+    """A token sees itself and the `window - 1` positions before it."""
+    layers: tuple[bool, ...]
+    rope: Rope
+
+
+@dataclass(frozen=True)
+class Config:
+    """The shape of a network and what its blocks do; the fields are those of `Config` in `crates/model`."""
+
+    architecture: str
+    layers: int
+    embedding: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    vocab: int
+    context: int
+    rms_eps: float
+    rope: Rope
+    halves: bool
+    """Whether the two halves of a head rotate together, rather than neighbours."""
+    local: Local | None
+    embedding_scale: float
+    attention_scale: float
+    attention_softcap: float | None
+    logit_softcap: float | None
+    gate: str
+    """"silu" or "gelu_tanh"."""
+    qk_norm: bool
+    post_norms: bool
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.heads // self.kv_heads
+
+    def windows(self) -> npt.NDArray[np.int32]:
+        """The window of each layer; 0: none."""
+        if self.local is None:
+            return np.zeros(self.layers, np.int32)
+        return np.where(self.local.layers, self.local.window, 0).astype(np.int32)
+
+
+def read(catalog: Catalog) -> Config:
+    """The configuration of a file."""
+    found: Mapping[str, Any] = describe(catalog)
+    local = found["local"]
+    plain = {field.name: found[field.name] for field in fields(Config) if field.name in found}
+    return Config(
+        **plain
+        | {
+            "rope": _rope(found),
+            "halves": found["rope_pairing"] == "halves",
+            "local": None if local is None else Local(local["window"], tuple(local["layers"]), _rope(local)),
+        }
+    )
+
+
+def _rope(found: Mapping[str, Any]) -> Rope:
+    return Rope(tuple(found["rope_frequencies"]), found["rope_magnitude"])

@@ -1,0 +1,139 @@
+"""From a file to a model: everything that cannot work is said before anything is read or compiled."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from ... import Catalog
+from ... import open as open_catalog
+from .._collective import allreduce_norm
+from . import _config, _tensors
+from ._arithmetic import Arithmetic
+from ._blocks import Collective, Network
+from ._config import Config
+from ._cut import Cut, cut
+from ._model import SLACK, Model
+from ._programs import Programs
+from ._tensors import Tensors
+from ._vectors import Vectors
+from ._xla import Xla
+
+AXIS = "tp"
+FLOATS = {"bf16": jnp.bfloat16, "f32": jnp.float32}
+DEFAULT_CONTEXT = 4096
+"""Positions of who does not ask for a number, if the model was trained for as many."""
+LINE = 16
+"""The capacity of a cache is a multiple of this."""
+MOST_RANKS = 64
+
+
+def load_model(
+    path: str | os.PathLike[str] | Catalog,
+    *,
+    tp: int | None = None,
+    mesh: Mesh | None = None,
+    weights: str = "f32",
+    context: int | None = None,
+) -> Model:
+    """A model of a GGUF file, on `tp` devices, or on those along the axis `tp` of a mesh.
+
+    `weights`: "bf16" or "f32": matrices as arrays of these, cut for the devices, and XLA's own products.
+    `context`: most positions; without it 4096, or what the model was trained for if that is less.
+    """
+    known = list(FLOATS)
+    if weights not in known:
+        raise ValueError(f"weights: expected one of {', '.join(map(repr, known))}, found {weights!r}")
+    catalog = path if isinstance(path, Catalog) else open_catalog(path)
+    config = _config.read(catalog)
+    context = _context(config, context)
+    mesh = _mesh(tp, mesh)
+    tensors = _tensors.find(catalog, config)
+    _convertible(tensors)
+    parts = _cut(config, mesh.shape[AXIS], 1, 1)
+    capacity = -(-(context + SLACK) // LINE) * LINE
+    ops: Arithmetic = _xla(config, parts, tensors, mesh, capacity, FLOATS[weights])
+    vectors = Vectors(config, parts, tensors, mesh, AXIS, capacity)
+    net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity)
+    params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
+    specs = {
+        "weights": ops.array_specs,
+        "matrices": ops.stack_specs,
+        "vectors": vectors.array_specs,
+        "norms": vectors.stack_specs,
+    }
+    catalog.check()
+    return Model(config, mesh, Programs(net, mesh, specs), params, context)
+
+
+def _convertible(tensors: Tensors) -> None:
+    for tensor in tensors.matrices():
+        if not tensor.convertible:
+            raise ValueError(f"tensor {tensor.name!r}: {tensor.type} cannot be dequantised here; `alight convert` changes types")
+
+
+def _cut(c: Config, ranks: int, heads: int, feed_forward: int) -> Cut:
+    return cut(
+        ranks,
+        heads=c.heads,
+        kv_heads=c.kv_heads,
+        feed_forward=c.feed_forward,
+        vocab=c.vocab,
+        head_grain=heads,
+        feed_forward_grain=feed_forward,
+    )
+
+
+def _context(config: Config, asked: int | None) -> int:
+    if asked is None:
+        return min(DEFAULT_CONTEXT, config.context)
+    if not 1 <= asked <= config.context:
+        raise ValueError(f"context: {asked}; expected 1 to {config.context}, for which the model was trained")
+    return asked
+
+
+def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
+    if mesh is not None:
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
+        if AXIS not in mesh.shape:
+            known = ", ".join(repr(axis) for axis in mesh.shape)
+            raise ValueError(f"mesh: it has the axes {known}; expected one that is called {AXIS!r}")
+        if tp is not None and tp != mesh.shape[AXIS]:
+            raise ValueError(f"tp: {tp}, but the mesh has {mesh.shape[AXIS]} devices along {AXIS!r}")
+        ranks = int(mesh.shape[AXIS])
+    else:
+        ranks = 1 if tp is None else tp
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"tp: {ranks}; expected 1 to {MOST_RANKS}")
+    if mesh is not None:
+        return mesh
+    devices = jax.devices()
+    if ranks > len(devices):
+        how = "; jax.config.update('jax_num_cpu_devices', N), before anything else uses JAX, makes more of them"
+        kind = devices[0].platform
+        raise ValueError(f"tp: {ranks}, but there are {len(devices)} {kind} devices{how if kind == 'cpu' else ''}")
+    return Mesh(np.array(devices[:ranks]), (AXIS,))
+
+
+def _xla(config: Config, parts: Cut, tensors: Tensors, mesh: Mesh, capacity: int, kind: Any) -> Arithmetic:
+    gpu = mesh.devices.flat[0].platform != "cpu"
+    stream = jnp.bfloat16 if gpu and kind == jnp.bfloat16 else jnp.float32
+    return Xla(config, parts, tensors, mesh, AXIS, capacity, kind, stream)
+
+
+def _collective(config: Config, mesh: Mesh) -> Collective:
+    def call(
+        partial: jax.Array, residual: jax.Array, weight: jax.Array, *, post_weight: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        # The norms of GGUF files have Gemma's 1 in them: no bias.
+        return allreduce_norm(
+            partial, residual, weight, mesh=mesh, axis=AXIS, epsilon=config.rms_eps, post_weight=post_weight
+        )
+
+    return call

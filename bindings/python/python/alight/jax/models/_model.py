@@ -1,0 +1,156 @@
+"""A model that is loaded: logits, and tokens one after the other."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from jax.sharding import Mesh
+
+from ._arithmetic import Cache
+from ._blocks import Params
+from ._config import Config
+from ._programs import NONE, Programs, Request
+from ._sample import Draws, Sampling, arguments
+
+CHUNKS = (16, 64, 256)
+"""Lengths of the chunks in which prompts are computed; the last one is filled up to one of them."""
+SLACK = CHUNKS[0] - 1
+"""Positions beyond the context: the shortest chunk fits anywhere in it."""
+IN_FLIGHT = 2
+"""Most launches that are not waited for: many at once can block each other."""
+
+
+class Model:
+    """A network on its devices. Made by `load_model`.
+
+    Use from one thread at a time; several generations may be open side by side, each with a cache of its own.
+    """
+
+    def __init__(self, config: Config, mesh: Mesh, programs: Programs, params: Params, context: int) -> None:
+        self.config, self.mesh, self.context = config, mesh, context
+        self._programs, self._params = programs, params
+        self._free: list[tuple[Cache, list[int]]] = []
+
+    @property
+    def tp(self) -> int:
+        """Ranks."""
+        return self._programs.net.cut.ranks
+
+    def generate(
+        self,
+        ids: Sequence[int],
+        *,
+        max_tokens: int,
+        sampling: Sampling = Sampling(),  # noqa: B008: it is frozen
+        steps_per_launch: int = 8,
+        stop: Sequence[int] = (),
+    ) -> Iterator[int]:
+        """The tokens that follow `ids`: until one of `stop`, which is not given, or `max_tokens`, or no room.
+
+        Tokens come in groups of `steps_per_launch`, the first one by itself. A prompt that begins as the last one did,
+        its answer included, is not computed again as far as that goes.
+        """
+        prompt = self._checked(ids)
+        for name, value in (("max_tokens", max_tokens), ("steps_per_launch", steps_per_launch)):
+            if value < 1:
+                raise ValueError(f"{name}: expected 1 or more, found {value}")
+        # The last token needs no room: nothing is computed with it.
+        wanted = min(max_tokens, self.context - len(prompt) + 1)
+        ends = np.full(-(-max(len(stop), 1) // 8) * 8, NONE, np.int32)
+        ends[: len(stop)] = list(stop)
+        request = Request(arguments(sampling), ends, np.int32(wanted))
+        draws = Draws(sampling.seed)
+        return self._generate(prompt, sampling.candidates(self.config.vocab), steps_per_launch, draws, request)
+
+    def _generate(
+        self, prompt: list[int], candidates: int, steps: int, draws: Draws, request: Request
+    ) -> Iterator[int]:
+        programs, params = self._programs, self._params
+        cache: Cache | None
+        cache, held = self._taken(prompt)
+        h, cache = self._prefill(prompt, held, cache)
+        # What the cache holds, but for the last.
+        known = list(prompt)
+        out, state = programs.first(candidates, params, h, np.int32(len(prompt)), draws.take(1), request)
+        flying = collections.deque([out])
+        launched, wanted, ends = 1, int(request.wanted), set(request.stop.tolist())
+        try:
+            while flying:
+                if launched < wanted and len(flying) < IN_FLIGHT:
+                    out, cache, state = programs.decode(candidates, params, cache, state, draws.take(steps), request)
+                    flying.append(out)
+                    launched += steps
+                    continue
+                for token in np.asarray(flying.popleft()).tolist():
+                    # `NONE` is one of the ends.
+                    if token in ends or token == NONE:
+                        return
+                    known.append(token)
+                    yield token
+        except Exception:
+            cache = None  # whatever it holds
+            raise
+        finally:
+            if cache is not None:
+                # Nothing may have been computed with the last token yet.
+                self._free = [(cache, known[: max(len(prompt), len(known) - 1)])]
+
+    def logits(self, ids: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Logits `[len(ids), vocab]` of what follows each token of `ids`."""
+        prompt = self._checked(ids)
+        cache, _ = self._taken([])
+        rows = []
+        for start, length, chunk in self._chunks(len(prompt), 0):
+            tokens = _filled(prompt[start : start + length], chunk)
+            found, cache = self._programs.logits(self._params, cache, tokens, np.int32(start))
+            rows.append(np.asarray(found)[:length, : self.config.vocab])
+        self._free = [(cache, prompt)]
+        return np.concatenate(rows)
+
+    def _prefill(self, prompt: list[int], held: int, cache: Cache) -> tuple[Any, Cache]:
+        h: Any = None
+        for start, length, chunk in self._chunks(len(prompt), held):
+            tokens = _filled(prompt[start : start + length], chunk)
+            h, cache = self._programs.prefill(self._params, cache, tokens, np.int32(start), np.int32(length - 1))
+        return h, cache
+
+    def _chunks(self, count: int, start: int) -> Iterator[tuple[int, int, int]]:
+        """(start, tokens, tokens with filling) of each chunk."""
+        capacity = self._programs.net.capacity
+        while start < count:
+            fitting = [chunk for chunk in CHUNKS if start + chunk <= capacity]
+            chunk = next((chunk for chunk in fitting if chunk >= count - start), fitting[-1])
+            yield start, min(chunk, count - start), chunk
+            start += chunk
+
+    def _taken(self, prompt: list[int]) -> tuple[Cache, int]:
+        """A cache, and how much of the prompt it holds; never all: the last token's logits are wanted."""
+        if not self._free:
+            return self._programs.empty(), 0
+        cache, held = self._free.pop()
+        same = next((n for n, (a, b) in enumerate(zip(held, prompt)) if a != b), min(len(held), len(prompt)))
+        return cache, max(0, min(same, len(prompt) - 1))
+
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        prompt = [int(one) for one in ids]
+        if not prompt:
+            raise ValueError("no tokens: a model needs one at least, usually that of the beginning of a text")
+        wrong = next((one for one in prompt if not 0 <= one < self.config.vocab), None)
+        if wrong is not None:
+            raise ValueError(f"token {wrong} is not in the vocabulary of {self.config.vocab}")
+        if len(prompt) > self.context:
+            raise ValueError(
+                f"{len(prompt)} tokens do not fit into a context of {self.context}; the model was trained for "
+                f"{self.config.context}: load_model(…, context=…)"
+            )
+        return prompt
+
+
+def _filled(tokens: list[int], chunk: int) -> npt.NDArray[np.int32]:
+    out = np.zeros(chunk, np.int32)
+    out[: len(tokens)] = tokens
+    return out

@@ -1,0 +1,87 @@
+"""Norms, biases and rotations: small, float32, and the same for both ways to compute with matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, PartitionSpec
+
+from ... import Tensor
+from ._config import Config
+from ._cut import Cut, Span
+from ._place import SAME, Host, put, ranked, vector, zeros
+from ._tensors import Tensors
+
+NORMS = {
+    "ffn_norm": "ffn_norm",
+    "attn_q_norm": "q_norm",
+    "attn_k_norm": "k_norm",
+    "post_attention_norm": "post_attention_norm",
+    "post_ffw_norm": "post_ffw_norm",
+}
+SUMMED = {"attn_output.bias": "o_bias", "ffn_down.bias": "down_bias"}
+"""Added to a sum over the ranks: once."""
+
+
+class Vectors:
+    """`arrays`: `first_norm` `[embedding]`, `output_bias`, `rope` `[global, local; cos, sin; positions, pairs]`.
+    `stacks` `[layers, …]`: norms, biases, `window`, and `next_norm`: the norm of what comes after the layer."""
+
+    def __init__(self, c: Config, cut: Cut, tensors: Tensors, mesh: Mesh, axis: str, positions: int) -> None:
+        self.arrays: dict[str, jax.Array] = {}
+        self.stacks: dict[str, jax.Array] = {}
+        self.array_specs: dict[str, PartitionSpec] = {}
+        self.stack_specs: dict[str, PartitionSpec] = {}
+
+        def add(name: str, values: Host, stacked: bool = True) -> None:
+            arrays, specs = (self.stacks, self.stack_specs) if stacked else (self.arrays, self.array_specs)
+            arrays[name], specs[name] = put(mesh, axis, SAME, lambda _: values), SAME
+
+        def add_cut(name: str, found: Sequence[Tensor | None], part: Callable[[int], Span], slots: int) -> None:
+            """A bias, each rank's part of it; zeros for the layers that have none."""
+            if any(found):
+                full = [None if tensor is None else vector(tensor) for tensor in found]
+
+                def make(rank: int) -> Host:
+                    out, span = zeros((c.layers, slots), np.float32), part(rank)
+                    for row, values in zip(out, full, strict=True):
+                        if values is not None:
+                            row[: span.count] = values[span.start : span.stop]
+                    return out
+
+                self.stacks[name], self.stack_specs[name] = put(mesh, axis, ranked(axis, 1), make), ranked(axis, 1)
+
+        def each(name: str) -> list[Tensor | None]:
+            return [layer.vectors.get(name) for layer in tensors.layers]
+
+        norms = [vector(layer.vectors["attn_norm"]) for layer in tensors.layers] + [vector(tensors.output_norm)]
+        add("first_norm", norms[0], stacked=False)
+        add("next_norm", np.stack(norms[1:]))
+        for name, short in NORMS.items():
+            if name in tensors.layers[0].vectors:
+                add(short, np.stack([vector(layer.vectors[name]) for layer in tensors.layers]))
+        for name, short in SUMMED.items():
+            if any(each(name)):
+                none = np.zeros(c.embedding, np.float32)
+                add(short, np.stack([none if one is None else vector(one) for one in each(name)]))
+        add_cut("q_bias", each("attn_q.bias"), lambda rank: cut.heads[rank].times(c.key_dim), cut.head_slots * c.key_dim)
+        add_cut("k_bias", each("attn_k.bias"), lambda rank: cut.kv_heads[rank].times(c.key_dim), cut.kv_slots * c.key_dim)
+        add_cut("v_bias", each("attn_v.bias"), lambda rank: cut.kv_heads[rank].times(c.value_dim), cut.kv_slots * c.value_dim)
+        for name in ("gate", "up"):
+            add_cut(f"{name}_bias", each(f"ffn_{name}.bias"), lambda rank: cut.feed_forward[rank], cut.feed_forward_slots)
+        if tensors.output_bias is not None:
+            full = vector(tensors.output_bias)
+
+            def make(rank: int) -> Host:
+                out, span = zeros((cut.vocab_slots,), np.float32), cut.vocab[rank]
+                out[: span.count] = full[span.start : span.stop]
+                return out
+
+            self.arrays["output_bias"] = put(mesh, axis, ranked(axis, 0), make)
+            self.array_specs["output_bias"] = ranked(axis, 0)
+        ropes = [c.rope] if c.local is None else [c.rope, c.local.rope]
+        add("rope", np.stack([rope.table(positions) for rope in ropes]), stacked=False)
+        add("window", c.windows())
+        add("local", np.array([False] * c.layers if c.local is None else c.local.layers, np.int32))

@@ -1,0 +1,217 @@
+"""Networks in JAX: tiny ones of every architecture against the native engine, for any number of ranks and both ways to
+compute with weights. Real ones, and llama.cpp, are in scripts/agree_jax.py."""
+
+import dataclasses
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import alight
+import jax
+import numpy as np
+import pytest
+from alight.jax.models import Sampling, _model, load_model
+from jax.sharding import Mesh
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
+import tiny_models  # noqa: E402
+from tiny_models import Tiny  # noqa: E402
+
+BIASES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+NETWORKS = [
+    Tiny("llama", "llama", layers=2, head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, biases=BIASES, factors=True),
+    Tiny("qwen2", "qwen2", layers=2, base=1e6, biases=BIASES[:3], vocab=403, scaling=("yarn", 4.0, 64)),
+    Tiny("qwen3", "qwen3", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False),
+    Tiny("gemma2", "gemma2", layers=3, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733, qk_gain=2.0),
+    Tiny("gemma3", "gemma3", layers=3, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12, pattern=2, vocab=733),
+]
+GEMMA2 = NETWORKS[3]
+LENGTH = 48
+TOLERANCE = 0.02
+"""Of log-probabilities: keys and values are float16, which two orders of summing round differently now and then."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@functools.cache
+def written(folder, tiny):
+    return tiny_models.write(tiny, folder / f"{abs(hash(tiny)):x}.gguf")
+
+
+@functools.cache
+def loaded(folder, tiny, **options):
+    return load_model(written(folder, tiny), **options)
+
+
+def ids_of(tiny, count=LENGTH, seed=0):
+    return np.random.default_rng(seed).integers(3, tiny.vocab, count).tolist()
+
+
+def log_probabilities(logits):
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def apart(a, b):
+    """The largest difference of what is at all likely."""
+    a, b = log_probabilities(a), log_probabilities(b)
+    likely = a >= a.max(axis=-1, keepdims=True) - 10
+    return np.abs(a - b)[likely].max()
+
+
+def engine(command, path, folder, tokens):
+    """What the native engine says of a text: its tokens, and log-probabilities of the second half."""
+    text, saved = folder / "text.txt", folder / "saved.logits"
+    text.write_text(tiny_models.text(100, 1))
+    run = [command, "perplexity", path, text, "-c", tokens, "--chunks", 1, "-b", 1, "-t", 1, "--save-logits", saved]
+    subprocess.run([str(part) for part in run], check=True, capture_output=True)
+    data = saved.read_bytes()
+    assert data[:8] == b"_logits_"
+    length, vocab, _ = np.frombuffer(data, "<u4", 3, 8)
+    rows = np.frombuffer(data, np.uint8, offset=20 + 4 * length).reshape(length - 1 - length // 2, -1)
+    scale, least = (rows[:, i : i + 4].copy().view("<f4") for i in (0, 4))
+    logits = scale * rows[:, 8:].copy().view("<u2")[:, :vocab] + least
+    return np.frombuffer(data, "<u4", length, 20).tolist(), logits
+
+
+@pytest.mark.parametrize("tiny", NETWORKS, ids=lambda tiny: tiny.name)
+def test_what_the_native_engine_says(tiny, folder, command):
+    path = written(folder, tiny)
+    tokens, wanted = engine(command, path, folder, LENGTH)
+    first = LENGTH // 2
+    found = loaded(folder, tiny, weights="f32", context=96).logits(tokens)
+    assert apart(wanted, found[first : first + len(wanted)]) < TOLERANCE
+
+
+@pytest.mark.parametrize("weights", ["f32"])
+@pytest.mark.parametrize("tiny", [NETWORKS[0], GEMMA2], ids=lambda tiny: tiny.name)
+def test_any_number_of_ranks(tiny, weights, folder):
+    prompt = ids_of(tiny)
+    alone = loaded(folder, tiny, weights="f32", context=96)
+    wanted = alone.logits(prompt)
+    tokens = list(alone.generate(prompt, max_tokens=12, sampling=Sampling.greedy()))
+    for ranks in (1, 2, 4, 8):
+        model = loaded(folder, tiny, tp=ranks, weights=weights, context=96)
+        assert model.tp == ranks
+        assert apart(wanted, model.logits(prompt)) < TOLERANCE
+        assert list(model.generate(prompt, max_tokens=12, sampling=Sampling.greedy())) == tokens
+
+
+def test_bfloat16(folder):
+    prompt = ids_of(GEMMA2, 20)
+    wanted = loaded(folder, GEMMA2, weights="f32", context=96).logits(prompt)
+    assert 0.01 < apart(wanted, loaded(folder, GEMMA2, tp=2, weights="bf16", context=96).logits(prompt)) < 0.3
+
+
+@pytest.mark.parametrize("weights", ["f32"])
+def test_chunks_are_as_one_token_after_the_other(weights, folder, monkeypatch):
+    """Whatever the filling of the last chunk is, nothing sees it; and what chunks there are makes no difference."""
+    prompt = ids_of(GEMMA2, 45)
+    model = loaded(folder, GEMMA2, tp=2, weights=weights, context=96)
+    monkeypatch.setattr(_model, "CHUNKS", (1,))
+    wanted = model.logits(prompt)
+    tokens = list(model.generate(prompt, max_tokens=20, sampling=Sampling.greedy()))
+    for chunks in ((16,), (16, 64), (3, 7)):
+        monkeypatch.setattr(_model, "CHUNKS", chunks)
+        model._free.clear()
+        assert apart(wanted, model.logits(prompt)) < TOLERANCE
+        model._free.clear()
+        assert list(model.generate(prompt, max_tokens=20, sampling=Sampling.greedy())) == tokens
+
+
+@pytest.mark.parametrize("weights", ["f32"])
+def test_the_length_of_the_context_makes_no_difference(weights, folder):
+    prompt = ids_of(GEMMA2, 30)
+    wanted = loaded(folder, GEMMA2, weights=weights, context=96).logits(prompt)
+    for context in (30, 31, 400):
+        assert apart(wanted, load_model(written(folder, GEMMA2), weights=weights, context=context).logits(prompt)) < TOLERANCE
+
+
+def test_generation(folder):
+    model = loaded(folder, NETWORKS[0], tp=2, weights="f32", context=96)
+    prompt = ids_of(NETWORKS[0], 20)
+    greedy = functools.partial(model.generate, sampling=Sampling.greedy())
+    wanted = list(greedy(prompt, max_tokens=30))
+    assert len(wanted) == 30
+    # The greatest logit, over and over.
+    follow = prompt + wanted
+    assert model.logits(follow)[19:-1].argmax(axis=1).tolist() == wanted
+    for steps in (1, 3, 64):
+        assert list(greedy(prompt, max_tokens=30, steps_per_launch=steps)) == wanted
+    assert list(greedy(prompt, max_tokens=1)) == wanted[:1]
+    # Up to an end, wherever it falls in a launch.
+    for at in (0, 1, 7, 8, 9, 20):
+        end = wanted[at]
+        assert list(greedy(prompt, max_tokens=30, stop=[end, 10**6])) == wanted[: wanted.index(end)]
+    # As long as there is room, and one more.
+    long = list(greedy(prompt, max_tokens=1000))
+    assert len(long) == 96 - 20 + 1 and long[:30] == wanted
+    # What goes on where another one has been.
+    other = list(greedy([*prompt[:10], 5, 6], max_tokens=5))
+    assert list(greedy(prompt, max_tokens=30)) == wanted
+    assert list(greedy(prompt + wanted[:10], max_tokens=20)) == wanted[10:]
+    # Side by side, and left alone in the middle.
+    one, two = greedy(prompt, max_tokens=30), greedy([*prompt[:10], 5, 6], max_tokens=5)
+    mixed = [(a, b) for a, b in zip(one, two)]
+    assert ([a for a, _ in mixed], [b for _, b in mixed]) == (wanted[: len(mixed)], other)
+    one.close()
+    assert list(greedy(prompt, max_tokens=30)) == wanted
+
+
+def test_draws(folder):
+    prompt = ids_of(NETWORKS[0], 20)
+    drawn = [
+        list(loaded(folder, NETWORKS[0], tp=ranks, weights="f32", context=96).generate(
+            prompt, max_tokens=20, sampling=Sampling(seed=seed), steps_per_launch=steps
+        ))
+        for ranks, seed, steps in [(1, 1, 8), (2, 1, 3), (8, 1, 8), (1, 2, 8)]
+    ]  # fmt: skip
+    assert drawn[0] == drawn[1] == drawn[2] != drawn[3]
+
+
+def test_a_mesh_with_other_axes(folder):
+    mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("tp", "dp"))
+    prompt = ids_of(NETWORKS[0], 20)
+    wanted = loaded(folder, NETWORKS[0], weights="f32", context=96).logits(prompt)
+    for weights in ("f32",):
+        model = load_model(written(folder, NETWORKS[0]), mesh=mesh, weights=weights, context=96)
+        assert model.tp == 2
+        assert apart(wanted, model.logits(prompt)) < TOLERANCE
+
+
+def test_what_cannot_work(folder, tmp_path):
+    path = written(folder, NETWORKS[0])
+    model = loaded(folder, NETWORKS[0], weights="f32", context=96)
+
+    def fails(words, error=ValueError, path=path, **options):
+        with pytest.raises(error, match=words):
+            load_model(path, **options)
+
+    fails("tp: 9, but there are 8 cpu devices; jax.config.update", tp=9)
+    fails("tp: 0; expected 1 to 64", tp=0)
+    fails("'bf16', 'f32', found 'f16'", weights="f16")
+    fails("context: 4096; expected 1 to 2048, for which the model was trained", context=4096)
+    fails("context: 0", context=0)
+    mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
+    fails("axes 'x'; expected one that is called 'tp'", mesh=mesh)
+    fails("tp: 3, but the mesh has 2", mesh=Mesh(np.array(jax.devices()[:2]), ("tp",)), tp=3)
+    fails("expected a jax.sharding.Mesh", TypeError, mesh=jax.devices())
+    other = tiny_models.write(dataclasses.replace(NETWORKS[0], arch="llama"), tmp_path / "other.gguf")
+    other.write_bytes(other.read_bytes().replace(b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0llama", b"general.architecture\x08\0\0\0\x05\0\0\0\0\0\0\0mamba"))
+    fails("mamba", alight.FormatError, path=other)
+    # Tensors of another network.
+    other = tiny_models.write(dataclasses.replace(NETWORKS[4], arch="qwen3", pattern=None, window=None), tmp_path / "stray.gguf")
+    other.write_bytes(other.read_bytes().replace(b"blk.0.attn_q_norm", b"blk.0.attn_q_mumm"))
+    fails("attn_q_norm|attn_q_mumm", alight.FormatError, path=other)
+    for ids, words in (([], "no tokens"), ([401], "token 401 is not in the vocabulary of 401"), ([-1], "token -1"), ([5] * 97, "97 tokens do not fit")):
+        for call in (model.logits, functools.partial(model.generate, max_tokens=1)):
+            with pytest.raises(ValueError, match=words):
+                call(ids)
+    with pytest.raises(ValueError, match="max_tokens: expected 1 or more, found 0"):
+        model.generate([1], max_tokens=0)
+    with pytest.raises(ValueError, match="steps_per_launch"):
+        model.generate([1], max_tokens=1, steps_per_launch=0)
