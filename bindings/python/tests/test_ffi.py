@@ -19,11 +19,20 @@ SCALARS = {
     "int": ctypes.c_int, "XLA_FFI_Handler_Traits": ctypes.c_uint32,
 }  # fmt: skip
 
+# What later headers call otherwise; names are not part of the binary interface, places and sizes are.
+RENAMED = {
+    "XLA_FFI_InternalExtension": "XLA_FFI_Extension_Base",
+    "XLA_FFI_InternalExtension_Type": "XLA_FFI_Extension_Type",
+    "XLA_FFI_Error_GetDetails": "XLA_FFI_Error_GetMessage",
+    "XLA_FFI_InvokeContext_Get": "XLA_FFI_ExecutionContext_Get",
+}
+
 
 def header():
-    """The text of the installed header, without comments."""
+    """The text of the installed header, without comments, in the names of the oldest that is supported."""
     path = Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
-    return re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.S)
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", path.read_text(), flags=re.S)
+    return re.sub(r"\bXLA_FFI_\w+", lambda name: RENAMED.get(name[0], name[0]), text)
 
 
 def read_structs(text):
