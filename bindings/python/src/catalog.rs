@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyIterator, PyMappingProxy};
 
+use crate::block::Block;
 use crate::source::{self, Source, file_name};
 use crate::tensor::{Info, Tensor};
 use crate::{error, metadata};
@@ -227,6 +228,14 @@ impl Catalog {
 
     /// Brings bytes `start` to `stop` of a file into memory and into the page table, reading them
     /// first if `read` says that they are on the disk.
+    /// All bytes of a file, where they lie.
+    fn _whole(&self, file: usize) -> PyResult<Block> {
+        let map = self.file(file)?;
+        let length = map.bytes().len();
+        let block = Block::mapped(Arc::clone(&self.files), file, 0, length, vec![length as u64]);
+        block.ok_or_else(|| error::format(map.path(), "is not as long as its map"))
+    }
+
     fn _fetch(
         &self,
         py: Python<'_>,

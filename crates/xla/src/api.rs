@@ -39,8 +39,14 @@ constants! {
 /// Element types by their numbers.
 pub mod data_type {
     constants! {
+        /// 32-bit signed integers.
+        S32 ("XLA_FFI_DataType_S32") = 4;
         /// 64-bit signed integers.
         S64 ("XLA_FFI_DataType_S64") = 5;
+        /// Bytes.
+        U8 ("XLA_FFI_DataType_U8") = 6;
+        /// 32-bit unsigned integers.
+        U32 ("XLA_FFI_DataType_U32") = 8;
         /// IEEE binary16.
         F16 ("XLA_FFI_DataType_F16") = 10;
         /// IEEE binary32.
@@ -83,6 +89,9 @@ pub struct ExecutionContext {
 
 /// A handler: null on success.
 pub type Handler = unsafe extern "C" fn(*mut CallFrame) -> *mut Error;
+
+/// What XLA's threads are asked to run, with the pointer that came with it.
+pub type Task = unsafe extern "C" fn(*mut c_void);
 
 /// A function of the interface.
 pub type Function<A> = unsafe extern "C" fn(*mut A) -> *mut Error;
@@ -167,18 +176,31 @@ structs! {
     DeviceOrdinalGetArgs ("XLA_FFI_DeviceOrdinal_Get_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, device_ordinal: i32,
     }
+    /// The end of an error.
+    ErrorDestroyArgs ("XLA_FFI_Error_Destroy_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, error: *mut Error,
+    }
+    /// Asks for a task to be run on one of XLA's threads, at some time.
+    ScheduleArgs ("XLA_FFI_ThreadPool_Schedule_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, task: Task,
+        data: *mut c_void,
+    }
+    /// Gets the number of XLA's threads.
+    NumThreadsArgs ("XLA_FFI_ThreadPool_NumThreads_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, num_threads: *mut i64,
+    }
     /// What a handler says of itself.
     Metadata ("XLA_FFI_Metadata") {
         struct_size: usize, api_version: ApiVersion, traits: u32, state_type_id: i64,
     }
     /// XLA's question for it.
     MetadataExtension ("XLA_FFI_Metadata_Extension") { extension_base: ExtensionBase, metadata: *mut Metadata, }
-    /// XLA's functions. Those that are not used here are bare pointers.
+    /// XLA's functions. Those that are not used here are bare pointers; what can be done without may be null.
     Api ("XLA_FFI_Api") {
         struct_size: usize, extension_start: *mut ExtensionBase, api_version: ApiVersion, internal_api: *const c_void,
         XLA_FFI_Error_Create: Function<ErrorCreateArgs>,
         XLA_FFI_Error_GetMessage: *const c_void,
-        XLA_FFI_Error_Destroy: *const c_void,
+        XLA_FFI_Error_Destroy: Option<unsafe extern "C" fn(*mut ErrorDestroyArgs)>,
         XLA_FFI_Handler_Register: *const c_void,
         XLA_FFI_Stream_Get: *const c_void,
         XLA_FFI_Type_Register: *const c_void,
@@ -187,8 +209,8 @@ structs! {
         XLA_FFI_State_Get: Function<StateGetArgs>,
         XLA_FFI_DeviceMemory_Allocate: *const c_void,
         XLA_FFI_DeviceMemory_Free: *const c_void,
-        XLA_FFI_ThreadPool_Schedule: *const c_void,
-        XLA_FFI_ThreadPool_NumThreads: *const c_void,
+        XLA_FFI_ThreadPool_Schedule: Option<Function<ScheduleArgs>>,
+        XLA_FFI_ThreadPool_NumThreads: Option<Function<NumThreadsArgs>>,
         XLA_FFI_Future_Create: *const c_void,
         XLA_FFI_Future_SetAvailable: *const c_void,
         XLA_FFI_Future_SetError: *const c_void,

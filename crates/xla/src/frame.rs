@@ -210,6 +210,65 @@ impl<'a> Frame<'a> {
         Ok(i64::from(args.device_ordinal))
     }
 
+    /// How many threads XLA has for tasks; none if there is no pool.
+    pub(crate) fn pool_threads(self) -> usize {
+        // SAFETY: the frame's table of functions is valid.
+        let Some(function) = (unsafe { (*self.0.api).XLA_FFI_ThreadPool_NumThreads }) else {
+            return 0;
+        };
+        let mut threads = 0_i64;
+        let mut args = api::NumThreadsArgs {
+            struct_size: size_of::<api::NumThreadsArgs>(),
+            extension_start: null_mut(),
+            ctx: self.0.ctx,
+            num_threads: &mut threads,
+        };
+        // SAFETY: the frame's functions and context are valid for the call, the number is ours to be written.
+        match self.went_well(unsafe { function(&mut args) }) {
+            true => usize::try_from(threads).unwrap_or(0),
+            false => 0,
+        }
+    }
+
+    /// Asks for `task` to be called with `data` on one of XLA's threads, now or later; says whether it will be.
+    ///
+    /// # Safety
+    /// `task` may be called with `data` once, at any time, on any thread.
+    pub(crate) unsafe fn schedule(self, task: api::Task, data: *mut c_void) -> bool {
+        // SAFETY: the frame's table of functions is valid.
+        let Some(function) = (unsafe { (*self.0.api).XLA_FFI_ThreadPool_Schedule }) else {
+            return false;
+        };
+        let mut args = api::ScheduleArgs {
+            struct_size: size_of::<api::ScheduleArgs>(),
+            extension_start: null_mut(),
+            ctx: self.0.ctx,
+            task,
+            data,
+        };
+        // SAFETY: the frame's functions and context are valid for the call; the rest by the contract.
+        self.went_well(unsafe { function(&mut args) })
+    }
+
+    /// Whether there is no error; one that there is ends here.
+    fn went_well(self, error: *mut api::Error) -> bool {
+        if error.is_null() {
+            return true;
+        }
+        let mut args = api::ErrorDestroyArgs {
+            struct_size: size_of::<api::ErrorDestroyArgs>(),
+            extension_start: null_mut(),
+            error,
+        };
+        // SAFETY: the frame's table of functions is valid, and the error is ours.
+        unsafe {
+            if let Some(destroy) = (*self.0.api).XLA_FFI_Error_Destroy {
+                destroy(&mut args);
+            }
+        }
+        false
+    }
+
     /// Gives the call site its state, which belongs to XLA from then on.
     pub(crate) fn set_state(self, id: &api::TypeId, state: *mut c_void) -> Result<(), Refusal> {
         let mut args = api::StateSetArgs {

@@ -2,14 +2,23 @@
 //!
 //! `api` is the interface's C header, as far as the handlers need it, in Rust: no header and no C++ compiler is needed at
 //! build time, and one library is loaded by every jaxlib whose version of the interface is ours or newer. `frame` makes it
-//! safe to use, `allreduce_norm` is the collective of `alight-collective` for CPU devices.
+//! safe to use, `allreduce_norm` is the collective of `alight-collective` for CPU devices. `matmul`, `embed` and `attend` are
+//! the kernels of `alight-kernels` on the bytes of a model file, which is an array as it lies (`places`), with XLA's own
+//! threads to help (`team`).
 //!
 //! The library has no initialiser: whoever loads it registers what [`targets`] lists, the states' types with
 //! `jax.ffi.register_ffi_type` and then the targets with `jax.ffi.register_ffi_target`.
 
 mod allreduce_norm;
 pub mod api;
+mod arrays;
+mod attend;
+mod embed;
 mod frame;
+mod matmul;
+mod places;
+mod scratch;
+mod team;
 
 /// A stage of a custom call. Every target has [`Stage::Execute`]; the others are run before it, if they are there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,5 +78,5 @@ impl Target {
 
 /// All custom calls of this library: a list of each module's.
 pub fn targets() -> Vec<Target> {
-    [allreduce_norm::TARGETS].concat()
+    [allreduce_norm::TARGETS, attend::TARGETS, embed::TARGETS, matmul::TARGETS].concat()
 }

@@ -295,6 +295,27 @@ pub const fn chunk_positions(shape: &KvShape) -> usize {
     if positions < 128 { 128 } else { positions }
 }
 
+/// Up to so many tokens are best attended one by one, cut along the positions; more in tiles.
+pub const FEW_TOKENS: usize = 4;
+
+/// Pieces that one token should give, where the context is long enough.
+pub const PIECES: usize = 16;
+
+/// No piece along the positions is shorter, and all begin at multiples of it.
+pub const SHORTEST_PIECE: usize = 64;
+
+/// Where the first piece begins for tokens from `pos` on.
+pub fn first_position(params: &AttentionParams, pos: usize) -> usize {
+    params.visible(pos).start / SHORTEST_PIECE * SHORTEST_PIECE
+}
+
+/// The positions of a piece where `span` positions are attended.
+pub fn piece_positions(shape: &KvShape, span: usize) -> usize {
+    let wanted = (span * shape.kv_heads).div_ceil(PIECES).next_multiple_of(SHORTEST_PIECE);
+    let longest = chunk_positions(shape).next_multiple_of(SHORTEST_PIECE);
+    wanted.clamp(SHORTEST_PIECE, longest)
+}
+
 /// A sensible number of tokens for one [`attend_tile`] piece with `group` query heads per
 /// key/value head: 48 to 96 rows.
 pub const fn tile_tokens(group: usize) -> usize {

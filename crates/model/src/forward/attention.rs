@@ -5,8 +5,9 @@
 //! tiles of tokens. Neither cut depends on the number of threads.
 
 use alight_kernels::attention::{
-    AttentionParams, HeadsOut, KvCache, KvShape, Queries, attend_merge, attend_partial,
-    attend_tile, chunk_positions, partial_len, tile_tokens,
+    AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, PIECES, Queries,
+    SHORTEST_PIECE as SHORTEST, attend_merge, attend_partial, attend_tile, chunk_positions,
+    first_position, partial_len, piece_positions, tile_tokens,
 };
 use alight_kernels::matmul::Output;
 
@@ -15,21 +16,8 @@ use super::buffers::Scratch;
 use crate::config::Config;
 use crate::pool::PerThread;
 
-/// Up to so many tokens are cut along the positions.
-pub(super) const FEW_TOKENS: usize = 4;
-/// Pieces that one token should give, where the context is long enough.
-const PIECES: usize = 16;
-/// No piece is shorter (in positions), and all begin at multiples of it.
-const SHORTEST: usize = 64;
 /// Below so many bytes of keys and values the caller does it alone: waking others takes longer.
 const ALONE_BYTES: usize = 24 * 1024;
-
-/// The positions of a piece where `span` positions are attended.
-fn piece_len(shape: &KvShape, span: usize) -> usize {
-    let wanted = (span * shape.kv_heads).div_ceil(PIECES).next_multiple_of(SHORTEST);
-    let longest = chunk_positions(shape).next_multiple_of(SHORTEST);
-    wanted.clamp(SHORTEST, longest)
-}
 
 /// f32 elements that the partial results of `tokens` tokens can take.
 pub(super) fn most_partials(c: &Config, shape: &KvShape, tokens: usize) -> usize {
@@ -66,9 +54,9 @@ impl Net<'_> {
             return self.attend_tiles(params, cache, pos, n, q, HeadsOut::new(out, od), threads);
         }
         let (isa, shape, group) = (self.isa, cache.shape(), c.group());
-        let start = params.visible(pos).start / SHORTEST * SHORTEST;
+        let start = first_position(params, pos);
         let end = pos + n;
-        let piece = piece_len(&shape, end - start);
+        let piece = piece_positions(&shape, end - start);
         let pieces = (end - start).div_ceil(piece);
         let len = partial_len(group, c.value_dim);
         let per_token = c.kv_heads * pieces;

@@ -3,10 +3,10 @@
 //! Large buffers come from the allocator as zero pages, which take no memory until they are
 //! touched: a batch of 512 that never comes is not paid for.
 
-use alight_kernels::attention::{AttentionLimits, AttentionScratch, tile_tokens};
+use alight_kernels::attention::{AttentionLimits, AttentionScratch, FEW_TOKENS, tile_tokens};
 use alight_kernels::matmul::{Activations, MatmulScratch, Output};
 
-use super::attention::{FEW_TOKENS, most_partials};
+use super::attention::most_partials;
 use crate::config::Config;
 use crate::kv::Kv;
 use crate::pool::PerThread;

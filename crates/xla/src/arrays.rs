@@ -1,0 +1,123 @@
+//! Arrays of a frame as slices, after a look at their types and shapes.
+
+use std::ffi::c_int;
+
+use crate::api::data_type;
+use crate::frame::{Array, Refusal};
+
+/// A type of elements that XLA has a number for.
+///
+/// # Safety
+/// Elements of the XLA type [`Element::TYPE`] are values of this one, whatever their bits.
+pub(crate) unsafe trait Element: Copy {
+    const TYPE: c_int;
+    const NAME: &'static str;
+}
+
+macro_rules! elements {
+    ($($type:ty: $number:ident $name:literal,)*) => {$(
+        // SAFETY: all bits are values, and XLA's elements are the same.
+        unsafe impl Element for $type {
+            const TYPE: c_int = data_type::$number;
+            const NAME: &'static str = $name;
+        }
+    )*};
+}
+
+elements! {
+    u8: U8 "uint8",
+    u32: U32 "uint32",
+    i32: S32 "int32",
+    f32: F32 "float32",
+    // As its bits.
+    u16: F16 "float16",
+}
+
+/// The number of elements, after the checks that make a slice of it possible.
+fn checked<T: Element>(what: &str, array: &Array<'_>) -> Result<usize, Refusal> {
+    if array.dtype != T::TYPE {
+        return Err(Refusal::argument(format!(
+            "{what} has elements of XLA's type {}, expected {} ({})",
+            array.dtype,
+            T::TYPE,
+            T::NAME
+        )));
+    }
+    let length = array.count().filter(|n| n.checked_mul(size_of::<T>()).is_some());
+    let length =
+        length.ok_or_else(|| Refusal::argument(format!("{what} is larger than any memory")))?;
+    if length > 0 && !array.data.cast::<T>().is_aligned() {
+        return Err(Refusal::argument(format!("{what} does not begin at an element's address")));
+    }
+    Ok(length)
+}
+
+/// The elements of an array.
+///
+/// # Safety
+/// The array is there for `'a`, dense, and nobody writes to it.
+pub(crate) unsafe fn slice<'a, T: Element>(
+    what: &str,
+    array: &Array<'_>,
+) -> Result<&'a [T], Refusal> {
+    match checked::<T>(what, array)? {
+        0 => Ok(&[]),
+        // SAFETY: by the contract; the size fits memory, the address the type.
+        length => Ok(unsafe { std::slice::from_raw_parts(array.data.cast(), length) }),
+    }
+}
+
+/// The elements of an array, to write to.
+///
+/// # Safety
+/// The array is there for `'a`, dense, and nobody else uses it.
+pub(crate) unsafe fn slice_mut<'a, T: Element>(
+    what: &str,
+    array: &Array<'_>,
+) -> Result<&'a mut [T], Refusal> {
+    match checked::<T>(what, array)? {
+        0 => Ok(&mut []),
+        // SAFETY: by the contract; the size fits memory, the address the type.
+        length => Ok(unsafe { std::slice::from_raw_parts_mut(array.data.cast(), length) }),
+    }
+}
+
+/// The only element of an array of rank 0.
+///
+/// # Safety
+/// As for [`slice`].
+pub(crate) unsafe fn scalar<T: Element>(what: &str, array: &Array<'_>) -> Result<T, Refusal> {
+    // SAFETY: passed on.
+    match (array.dims, unsafe { slice::<T>(what, array)? }) {
+        ([], [value]) => Ok(*value),
+        _ => Err(Refusal::argument(format!("{what} is {:?}, expected a scalar", array.dims))),
+    }
+}
+
+/// The two dimensions of a matrix.
+pub(crate) fn two(what: &str, array: &Array<'_>) -> Result<[usize; 2], Refusal> {
+    let wrong =
+        || Refusal::argument(format!("{what} is {:?}, expected two dimensions", array.dims));
+    let [rows, cols] = <[i64; 2]>::try_from(array.dims).map_err(|_| wrong())?;
+    match (usize::try_from(rows), usize::try_from(cols)) {
+        (Ok(rows), Ok(cols)) => Ok([rows, cols]),
+        _ => Err(wrong()),
+    }
+}
+
+/// Refuses an array of another shape.
+pub(crate) fn expect(what: &str, array: &Array<'_>, dims: &[usize]) -> Result<(), Refusal> {
+    let same = array.dims.len() == dims.len()
+        && array.dims.iter().zip(dims).all(|(a, b)| usize::try_from(*a) == Ok(*b));
+    match same {
+        true => Ok(()),
+        false => Err(Refusal::argument(format!("{what} is {:?}, expected {dims:?}", array.dims))),
+    }
+}
+
+/// An attribute's value as a size.
+pub(crate) fn size(name: &str, value: i64) -> Result<usize, Refusal> {
+    usize::try_from(value).map_err(|_| {
+        Refusal::argument(format!("the attribute '{name}' has {value}, expected 0 or more"))
+    })
+}

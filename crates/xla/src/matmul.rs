@@ -1,0 +1,258 @@
+//! `alight_matmul`: products with matrices of a model file, or with a rank's rows or columns of them.
+//!
+//! Arguments: file `u8[N]`, places `u32[m, 4]` (see [`crate::places`]), x `f32[T, C]`. Results: `m` products `f32[T, Rᵢ]`.
+//! All matrices share one packing of x, and one division of the work among threads.
+//!
+//! Attributes, int64 arrays unless said: `devices` (their numbers, group by group, in the order of the ranks), `rows` `[m]` and
+//! `cols` (an int64): the matrices' shapes in the file; `row_start`, `row_count` `[m · n]`: of each matrix, the rows of each of
+//! the `n` ranks; `col_start`, `col_count` `[n]`: the columns of each rank; `threads` (an int64): how many to use, 0 to decide.
+//!
+//! A rank's result is `y[t, r] = Σ W[row_start + r, col_start + c] · x[t, c]` for `r` below its `row_count`, over `c` below its
+//! `col_count`; what is beyond `row_count` is 0. Columns begin and end at blocks. Bits do not depend on the number of
+//! threads, nor, where only rows are cut, on the number of ranks.
+
+use std::ops::Range;
+
+use alight_kernels::{Activations, Isa, Kinds, Matrix, Output, matmul};
+
+use crate::api::{CallFrame, Error, Handler};
+use crate::arrays::{expect, size, slice, slice_mut, two};
+use crate::frame::{Frame, Refusal, handle};
+use crate::places;
+use crate::scratch::{MOST_TOKENS, with_activations, with_matmul};
+use crate::team::Team;
+use crate::{Stage, Target};
+
+pub(crate) const TARGETS: &[Target] = &[Target {
+    name: "alight_matmul",
+    platform: "cpu",
+    stages: &[(Stage::Execute, alight_matmul as Handler)],
+    state: None,
+}];
+
+/// Rows of a unit of work: what the kernels unpack at a time.
+const UNIT_ROWS: usize = 32;
+
+/// Bytes of weights that a thread reads in a nanosecond, about.
+const BYTES_PER_NS: usize = 12;
+
+/// Values that a thread packs in a nanosecond, about.
+const VALUES_PER_NS: usize = 2;
+
+/// Products of a token of several that a thread adds in a nanosecond, about.
+const PRODUCTS_PER_NS: usize = 100;
+
+/// The stage that calls, on every device.
+///
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_matmul(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe { handle(frame, 0, execute) }
+}
+
+/// A part of a matrix that is multiplied, and the whole result.
+struct Job<'a> {
+    matrix: Matrix<'a>,
+    rows: Range<usize>,
+    /// `[T, slots]`
+    out: &'a mut [f32],
+    slots: usize,
+}
+
+impl Job<'_> {
+    /// Which multiples of [`UNIT_ROWS`] it has rows of.
+    fn units(&self) -> Range<usize> {
+        self.rows.start / UNIT_ROWS..self.rows.end.div_ceil(UNIT_ROWS)
+    }
+
+    /// Bytes of weights.
+    fn bytes(&self) -> usize {
+        self.rows.len() * self.matrix.weight_type().row_bytes(self.matrix.cols()).unwrap_or(0)
+    }
+}
+
+fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
+    run(frame).map_err(|Refusal(code, text)| Refusal(code, format!("alight_matmul: {text}")))
+}
+
+fn run(frame: Frame<'_>) -> Result<(), Refusal> {
+    let (arguments, results) = (frame.arguments()?, frame.results()?);
+    let [file, places, x] = &arguments[..] else {
+        return Err(Refusal::argument(format!(
+            "{} arguments, expected file, places and x",
+            arguments.len()
+        )));
+    };
+    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
+    // the call, and results overlap nothing.
+    let (file, numbers, values) = unsafe {
+        (slice::<u8>("file", file)?, slice::<u32>("places", places)?, slice::<f32>("x", x)?)
+    };
+    let [tokens, width] = two("x", x)?;
+    let places = places::all(numbers, places.dims, results.len())?;
+    let cut = Cut::of(frame, results.len())?;
+    if cut.columns.len() > width {
+        let columns = cut.columns.len();
+        return Err(Refusal::argument(format!(
+            "{columns} columns of this rank, where x has {width}"
+        )));
+    }
+    let mut jobs = Vec::with_capacity(results.len());
+    for (i, (place, result)) in places.iter().zip(&results).enumerate() {
+        let name = format_args!("matrix {i} of {}", results.len());
+        let [_, slots] = two("a result", result)?;
+        expect("a result", result, &[tokens, slots])?;
+        let rows = cut.rows[i].clone();
+        if rows.len() > slots {
+            return Err(Refusal::argument(format!(
+                "{name}: {} rows of this rank, where the result has {slots}",
+                rows.len()
+            )));
+        }
+        let matrix = places::matrix(file, place, cut.heights[i], cut.width, &name)?;
+        // SAFETY: as above.
+        let out = unsafe { slice_mut::<f32>("a result", result)? };
+        let used = if cut.columns.is_empty() { 0 } else { rows.len() };
+        if used < slots {
+            out.chunks_exact_mut(slots).for_each(|row| row[used..].fill(0.0));
+        }
+        if used > 0 {
+            let matrix = matrix.columns(cut.columns.clone());
+            let matrix = matrix.map_err(|error| Refusal::argument(format!("{name}: {error}")))?;
+            jobs.push(Job { matrix, rows, out, slots });
+        }
+    }
+    if jobs.is_empty() || tokens == 0 {
+        return Ok(());
+    }
+    let team = Team::new(frame, cut.threads, cut.devices)?;
+    // As equal parts as can be: none has a single token, which would be rounded otherwise, unless there is only one.
+    let step = tokens.div_ceil(tokens.div_ceil(MOST_TOKENS));
+    for first in (0..tokens).step_by(step) {
+        let part = first..tokens.min(first + step);
+        let x = Values { values, width, used: cut.columns.len() };
+        with_activations(part.len(), x.used, |packed| multiply(&team, &mut jobs, &x, part, packed));
+    }
+    Ok(())
+}
+
+/// x `[T, width]`, of which `used` columns are multiplied.
+struct Values<'a> {
+    values: &'a [f32],
+    width: usize,
+    used: usize,
+}
+
+/// All products of some tokens.
+fn multiply(
+    team: &Team<'_>,
+    jobs: &mut [Job<'_>],
+    x: &Values<'_>,
+    tokens: Range<usize>,
+    packed: &mut Activations,
+) {
+    let count = tokens.len();
+    packed.begin(Isa::best(), count, x.used, Kinds::of(jobs.iter().map(|job| job.matrix.kind())));
+    let slots = packed.slots();
+    team.run(count, count * x.used / VALUES_PER_NS, &|range| {
+        for t in range {
+            let row = &x.values[(tokens.start + t) * x.width..][..x.used];
+            // SAFETY: each token is one unit's.
+            unsafe { slots.put(t, row) };
+        }
+    });
+    let packed = &*packed;
+    let bytes: usize = jobs.iter().map(Job::bytes).sum();
+    let products: usize = jobs.iter().map(|job| job.rows.len() * x.used * count).sum();
+    let work = (bytes / BYTES_PER_NS).max(if count > 1 { products / PRODUCTS_PER_NS } else { 0 });
+    let parts: Vec<_> = jobs
+        .iter_mut()
+        .map(|job| {
+            let (units, rows) = (job.units(), job.rows.clone());
+            let out = &mut job.out[tokens.start * job.slots..][..count * job.slots];
+            (job.matrix, units, rows.clone(), Output::starting_at(rows.start, out, job.slots))
+        })
+        .collect();
+    let units = parts.iter().map(|(_, units, ..)| units.len()).sum();
+    team.run(units, work, &|range| {
+        let mut base = 0;
+        for (matrix, units, rows, out) in &parts {
+            let end = base + units.len();
+            let (from, to) = (range.start.max(base), range.end.min(end));
+            if from < to {
+                let unit = |n: usize| (units.start + n - base) * UNIT_ROWS;
+                let rows = rows.start.max(unit(from))..rows.end.min(unit(to));
+                // SAFETY: the units of a region are disjoint, so are their rows.
+                with_matmul(|scratch| unsafe { matmul(matrix, rows, packed, *out, scratch) });
+            }
+            base = end;
+        }
+    });
+}
+
+/// What this rank has of the matrices.
+struct Cut {
+    /// Rows of the matrices in the file, and their columns.
+    heights: Vec<usize>,
+    width: usize,
+    rows: Vec<Range<usize>>,
+    columns: Range<usize>,
+    devices: usize,
+    threads: i64,
+}
+
+impl Cut {
+    /// Of the device that calls, for `matrices` matrices.
+    fn of(frame: Frame<'_>, matrices: usize) -> Result<Cut, Refusal> {
+        let list = |name: &str, count: Option<usize>| {
+            let values = frame.integers(name)?;
+            if count.is_some_and(|count| count != values.len()) {
+                let (found, count) = (values.len(), count.unwrap_or_default());
+                return Err(Refusal::argument(format!(
+                    "the attribute '{name}' has {found} elements, expected {count}"
+                )));
+            }
+            values.into_iter().map(|value| size(name, value)).collect::<Result<Vec<_>, _>>()
+        };
+        let starts = list("col_start", None)?;
+        let ranks = starts.len();
+        let counts = list("col_count", Some(ranks))?;
+        let devices = frame.integers("devices")?;
+        if ranks == 0 || devices.is_empty() || !devices.len().is_multiple_of(ranks) {
+            return Err(Refusal::argument(format!(
+                "{} devices, expected a multiple of the {ranks} ranks",
+                devices.len()
+            )));
+        }
+        let device = frame.device()?;
+        let rank = devices.iter().position(|other| *other == device).map(|at| at % ranks);
+        let rank = rank.ok_or_else(|| {
+            Refusal::argument(format!("device {device} is not among the ranks {devices:?}"))
+        })?;
+        let heights = list("rows", Some(matrices))?;
+        let width = size("cols", frame.integer("cols")?)?;
+        let row_starts = list("row_start", Some(matrices * ranks))?;
+        let row_counts = list("row_count", Some(matrices * ranks))?;
+        let within = |name: &str, start: usize, count: usize, whole: usize| {
+            let end = start.checked_add(count).filter(|end| *end <= whole);
+            end.map(|end| start..end).ok_or_else(|| {
+                Refusal::argument(format!(
+                    "{name}: {count} from {start} on for rank {rank}, where the matrix has {whole}"
+                ))
+            })
+        };
+        let rows = (0..matrices).map(|i| {
+            let at = i * ranks + rank;
+            within(&format!("rows of matrix {i}"), row_starts[at], row_counts[at], heights[i])
+        });
+        Ok(Cut {
+            rows: rows.collect::<Result<_, _>>()?,
+            columns: within("columns", starts[rank], counts[rank], width)?,
+            heights,
+            width,
+            devices: devices.len(),
+            threads: frame.integer("threads")?,
+        })
+    }
+}

@@ -1,0 +1,62 @@
+//! Matrices by their places in a file, which is an array of bytes.
+//!
+//! A place is four numbers: the offset's lower and upper 32 bits, the type's id in GGUF files, and the layout (0: rows, 1: tiles).
+//! It is data and may say anything: everything in it is checked against the array before it is used.
+
+use alight_kernels::{Layout, Matrix, WeightType};
+
+use crate::frame::Refusal;
+
+/// The `[rows, cols]` matrix at a place; `name` is what an error calls it.
+pub(crate) fn matrix<'a>(
+    file: &'a [u8],
+    place: &[u32; 4],
+    rows: usize,
+    cols: usize,
+    name: &dyn std::fmt::Display,
+) -> Result<Matrix<'a>, Refusal> {
+    let [low, high, ty, layout] = *place;
+    let refuse = |text: String| Refusal::argument(format!("{name}: {text}"));
+    let ty = WeightType::from_gguf(ty).ok_or_else(|| {
+        refuse(format!("type {ty} of GGUF has no kernels, expected one of {}", known()))
+    })?;
+    let layout = match layout {
+        0 => Layout::Rows,
+        1 => Layout::Tiles,
+        _ => return Err(refuse(format!("layout {layout}, expected 0 (rows) or 1 (tiles)"))),
+    };
+    let offset = u64::from(high) << 32 | u64::from(low);
+    let bytes = ty.row_bytes(cols).ok_or_else(|| {
+        refuse(format!("{cols} columns of {ty}, expected whole blocks of {}", ty.block_len()))
+    })?;
+    let data = bytes.checked_mul(rows).and_then(|bytes| {
+        let offset = usize::try_from(offset).ok()?;
+        file.get(offset..offset.checked_add(bytes)?)
+    });
+    let data = data.ok_or_else(|| {
+        let size = file.len();
+        refuse(format!(
+            "{rows} rows of {bytes} bytes ({ty}) at byte {offset}, where the file has {size} bytes"
+        ))
+    })?;
+    Matrix::with_layout(layout, ty, data, rows, cols).map_err(|error| refuse(error.to_string()))
+}
+
+/// The types that have kernels, with their ids.
+fn known() -> String {
+    let ids = (0..64).filter_map(|id| Some(format!("{id} ({})", WeightType::from_gguf(id)?)));
+    ids.collect::<Vec<_>>().join(", ")
+}
+
+/// The places in an array `[m, 4]`.
+pub(crate) fn all<'a>(
+    places: &'a [u32],
+    dims: &[i64],
+    count: usize,
+) -> Result<&'a [[u32; 4]], Refusal> {
+    let (all, rest) = places.as_chunks::<4>();
+    match (dims, rest) {
+        ([m, 4], []) if usize::try_from(*m) == Ok(count) => Ok(all),
+        _ => Err(Refusal::argument(format!("places is {dims:?}, expected [{count}, 4]"))),
+    }
+}
