@@ -11,14 +11,14 @@
 //! The state of the call site is a clique for each group, made once at instantiation and shared by its devices. Sites are
 //! independent of each other, so XLA may run them in any order.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use alight_collective::{Args, Clique, CollectiveError, Element, Options, Spec};
+use alight_collective::{Args, Clique, CollectiveError, Element, Options};
 
-use crate::api::{self, CallFrame, Error, TypeId, TypeInfo, code};
+use crate::api::{CallFrame, Error, TypeId, TypeInfo, code};
+use crate::call::{Attributes, Call};
 use crate::frame::{Array, Frame, Refusal, handle};
 use crate::{Stage, State, Target};
 
@@ -100,27 +100,9 @@ unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mu
 }
 
 fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
-    let devices = frame.integers("devices")?;
-    let size = |name: &str| {
-        let value = frame.integer(name)?;
-        usize::try_from(value).map_err(|_| {
-            Refusal::argument(format!("the attribute '{name}' is {value}, expected 0 or more"))
-        })
-    };
-    let ranks = size("ranks")?;
-    if ranks == 0 || devices.is_empty() || !devices.len().is_multiple_of(ranks) {
-        return Err(Refusal::argument(format!(
-            "{} devices, expected a multiple of the {ranks} ranks of a group",
-            devices.len()
-        )));
-    }
-    let mut options = Options::new(ranks, size("capacity")?);
-    options.limit = Duration::from_millis(size("limit_ms")? as u64);
-    let mut sorted = devices.clone();
-    sorted.sort_unstable();
-    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(Refusal::argument(format!("a device is twice in {devices:?}")));
-    }
+    let Attributes { devices, ranks, capacity, limit } = Attributes::read(frame)?;
+    let mut options = Options::new(ranks, capacity);
+    options.limit = limit;
     let cliques = devices.chunks(ranks).map(|_| Clique::new(options.clone()));
     let cliques = cliques.collect::<Result<_, _>>().map_err(refusal)?;
     let site = Box::into_raw(Box::new(Site { cliques, devices })).cast();
@@ -135,81 +117,21 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     let (clique, rank) = site.place(device).ok_or_else(|| {
         Refusal::argument(format!("device {device} is not among the ranks {:?}", site.devices))
     })?;
-    let (arguments, results) = (frame.arguments()?, frame.results()?);
-    let ([partial, residual, weight, rest @ ..], [normed, new_residual]) =
-        (&arguments[..], &results[..])
-    else {
-        return Err(Refusal::argument(format!(
-            "{} arguments and {} results, expected partial, residual, weight and perhaps post-weight, and two results",
-            arguments.len(),
-            results.len()
-        )));
-    };
-    let post_weight = match rest {
-        [] => None,
-        [post_weight] => Some(post_weight),
-        _ => return Err(Refusal::argument("more than four arguments")),
-    };
-    let hidden =
-        *partial.dims.last().ok_or_else(|| Refusal::argument("the partial is a scalar"))?;
-    let (Some(count), Ok(hidden)) = (partial.count(), usize::try_from(hidden)) else {
-        return Err(Refusal::argument("the partial is larger than any memory"));
-    };
-    let bias = frame.integer("bias")?;
-    if !(0..=1).contains(&bias) {
-        return Err(Refusal::argument(format!("the attribute 'bias' is {bias}, expected 0 or 1")));
-    }
-    let spec = Spec {
-        rows: count.checked_div(hidden).unwrap_or(0),
-        hidden,
-        element: element("the partial", partial.dtype)?,
-        weight: element("the weight", weight.dtype)?,
-        bias: bias == 1,
-        epsilon: frame.float("epsilon")?,
-        post_norm: post_weight.is_some(),
-    };
-    for (what, array) in
-        [("residual", residual), ("result", normed), ("new residual", new_residual)]
-    {
-        same(what, array, partial.dtype, partial.dims)?;
-    }
-    for array in std::iter::once(weight).chain(post_weight) {
-        same("weight", array, weight.dtype, &partial.dims[partial.dims.len() - 1..])?;
-    }
+    let call = Call::read(frame)?;
+    let spec = &call.spec;
     // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for the
     // call, and results overlap nothing.
     let args = unsafe {
         Args {
-            partial: bytes(partial, spec.element)?,
-            residual: bytes(residual, spec.element)?,
-            weight: bytes(weight, spec.weight)?,
-            post_weight: post_weight.map(|array| bytes(array, spec.weight)).transpose()?,
-            normed: bytes_mut(normed, spec.element)?,
-            new_residual: bytes_mut(new_residual, spec.element)?,
+            partial: bytes(&call.partial, spec.element)?,
+            residual: bytes(&call.residual, spec.element)?,
+            weight: bytes(&call.weight, spec.weight)?,
+            post_weight: call.post_weight.map(|array| bytes(&array, spec.weight)).transpose()?,
+            normed: bytes_mut(&call.normed, spec.element)?,
+            new_residual: bytes_mut(&call.new_residual, spec.element)?,
         }
     };
-    clique.allreduce_norm(rank, frame.run()?, &spec, args).map_err(refusal)
-}
-
-fn element(what: &str, dtype: c_int) -> Result<Element, Refusal> {
-    match dtype {
-        api::data_type::BF16 => Ok(Element::Bf16),
-        api::data_type::F16 => Ok(Element::F16),
-        api::data_type::F32 => Ok(Element::F32),
-        _ => Err(Refusal::argument(format!(
-            "{what} has elements of type {dtype}, expected bfloat16, float16 or float32"
-        ))),
-    }
-}
-
-fn same(what: &str, array: &Array<'_>, dtype: c_int, dims: &[i64]) -> Result<(), Refusal> {
-    if array.dtype == dtype && array.dims == dims {
-        return Ok(());
-    }
-    Err(Refusal::argument(format!(
-        "the {what} is {:?} of type {}, expected {dims:?} of type {dtype}",
-        array.dims, array.dtype
-    )))
+    clique.allreduce_norm(rank, frame.run()?, spec, args).map_err(refusal)
 }
 
 fn length(array: &Array<'_>, element: Element) -> Result<usize, Refusal> {

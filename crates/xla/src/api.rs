@@ -36,6 +36,10 @@ constants! {
     ATTR_SCALAR ("XLA_FFI_AttrType_SCALAR") = 3;
 }
 
+/// `XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE`: the stage that executes only launches, so that it may be captured into a
+/// graph.
+pub const COMMAND_BUFFER_COMPATIBLE: u32 = 1;
+
 /// Element types by their numbers.
 pub mod data_type {
     constants! {
@@ -189,6 +193,10 @@ structs! {
     NumThreadsArgs ("XLA_FFI_ThreadPool_NumThreads_Args") {
         struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, num_threads: *mut i64,
     }
+    /// Gets the stream of a device.
+    StreamGetArgs ("XLA_FFI_Stream_Get_Args") {
+        struct_size: usize, extension_start: *mut ExtensionBase, ctx: *mut ExecutionContext, stream: *mut c_void,
+    }
     /// What a handler says of itself.
     Metadata ("XLA_FFI_Metadata") {
         struct_size: usize, api_version: ApiVersion, traits: u32, state_type_id: i64,
@@ -202,7 +210,7 @@ structs! {
         XLA_FFI_Error_GetMessage: *const c_void,
         XLA_FFI_Error_Destroy: Option<unsafe extern "C" fn(*mut ErrorDestroyArgs)>,
         XLA_FFI_Handler_Register: *const c_void,
-        XLA_FFI_Stream_Get: *const c_void,
+        XLA_FFI_Stream_Get: Function<StreamGetArgs>,
         XLA_FFI_Type_Register: *const c_void,
         XLA_FFI_ExecutionContext_Get: *const c_void,
         XLA_FFI_State_Set: Function<StateSetArgs>,

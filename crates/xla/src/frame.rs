@@ -46,13 +46,27 @@ pub(crate) unsafe fn handle(
     state_type: i64,
     run: impl FnOnce(Frame<'_>) -> Result<(), Refusal>,
 ) -> *mut api::Error {
+    // SAFETY: passed on.
+    unsafe { handle_with(frame, state_type, 0, run) }
+}
+
+/// As [`handle`], with traits: [`api::COMMAND_BUFFER_COMPATIBLE`].
+///
+/// # Safety
+/// As [`handle`].
+pub(crate) unsafe fn handle_with(
+    frame: *mut api::CallFrame,
+    state_type: i64,
+    traits: u32,
+    run: impl FnOnce(Frame<'_>) -> Result<(), Refusal>,
+) -> *mut api::Error {
     // SAFETY: XLA's frame is valid for the call, with everything that it points to.
     let frame = unsafe { &*frame };
     // SAFETY: as above; an extension begins with its base.
     let extension = unsafe { frame.extension_start.as_ref() };
     if extension.is_some_and(|extension| extension.r#type == api::EXTENSION_METADATA) {
         // SAFETY: an extension of this type is a metadata extension, whose answer is ours to write.
-        unsafe { describe(frame.extension_start.cast(), state_type) };
+        unsafe { describe(frame.extension_start.cast(), state_type, traits) };
         return null_mut();
     }
     let outcome = catch_unwind(AssertUnwindSafe(|| run(Frame(frame))));
@@ -78,7 +92,7 @@ pub(crate) unsafe fn handle(
 
 /// # Safety
 /// `extension` is XLA's question, with room for the answer.
-unsafe fn describe(extension: *mut api::MetadataExtension, state_type: i64) {
+unsafe fn describe(extension: *mut api::MetadataExtension, state_type: i64, traits: u32) {
     // SAFETY: by the contract.
     let metadata = unsafe { &mut *(*extension).metadata };
     metadata.api_version = api::ApiVersion {
@@ -87,7 +101,7 @@ unsafe fn describe(extension: *mut api::MetadataExtension, state_type: i64) {
         major_version: api::MAJOR,
         minor_version: api::MINOR,
     };
-    metadata.traits = 0;
+    metadata.traits = traits;
     metadata.state_type_id = state_type;
 }
 
@@ -267,6 +281,20 @@ impl<'a> Frame<'a> {
             }
         }
         false
+    }
+
+    /// The stream that the device's work is put on: on GPUs, a `CUstream`.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn stream(self) -> Result<*mut c_void, Refusal> {
+        let mut args = api::StreamGetArgs {
+            struct_size: size_of::<api::StreamGetArgs>(),
+            extension_start: null_mut(),
+            ctx: self.0.ctx,
+            stream: null_mut(),
+        };
+        // SAFETY: the frame's functions and context are valid for the call.
+        check(unsafe { ((*self.0.api).XLA_FFI_Stream_Get)(&mut args) }, "the stream")?;
+        Ok(args.stream)
     }
 
     /// Gives the call site its state, which belongs to XLA from then on.

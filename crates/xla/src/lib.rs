@@ -2,7 +2,7 @@
 //!
 //! `api` is the interface's C header, as far as the handlers need it, in Rust: no header and no C++ compiler is needed at
 //! build time, and one library is loaded by every jaxlib whose version of the interface is ours or newer. `frame` makes it
-//! safe to use, `allreduce_norm` is the collective of `alight-collective` for CPU devices. `matmul`, `embed` and `attend` are
+//! safe to use, `allreduce_norm` is the collective of `alight-collective` for CPU devices, `cuda` the one for GPUs. `matmul`, `embed` and `attend` are
 //! the kernels of `alight-kernels` on the bytes of a model file, which is an array as it lies (`places`), with XLA's own
 //! threads to help (`team`).
 //!
@@ -13,6 +13,9 @@ mod allreduce_norm;
 pub mod api;
 mod arrays;
 mod attend;
+mod call;
+#[cfg(target_os = "linux")]
+pub mod cuda;
 mod embed;
 mod frame;
 mod matmul;
@@ -78,5 +81,13 @@ impl Target {
 
 /// All custom calls of this library: a list of each module's.
 pub fn targets() -> Vec<Target> {
-    [allreduce_norm::TARGETS, attend::TARGETS, embed::TARGETS, matmul::TARGETS].concat()
+    [
+        allreduce_norm::TARGETS,
+        attend::TARGETS,
+        embed::TARGETS,
+        matmul::TARGETS,
+        #[cfg(target_os = "linux")]
+        cuda::TARGETS,
+    ]
+    .concat()
 }

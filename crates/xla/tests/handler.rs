@@ -54,6 +54,12 @@ unsafe extern "C" fn device(args: *mut api::DeviceOrdinalGetArgs) -> *mut api::E
     null_mut()
 }
 
+unsafe extern "C" fn stream(args: *mut api::StreamGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    unsafe { (*args).stream = null_mut() };
+    null_mut()
+}
+
 fn functions() -> api::Api {
     // SAFETY: zeros are a value of pointers and numbers; functions follow.
     let version = unsafe { std::mem::zeroed() };
@@ -66,7 +72,7 @@ fn functions() -> api::Api {
         XLA_FFI_Error_GetMessage: null(),
         XLA_FFI_Error_Destroy: None,
         XLA_FFI_Handler_Register: null(),
-        XLA_FFI_Stream_Get: null(),
+        XLA_FFI_Stream_Get: stream,
         XLA_FFI_Type_Register: null(),
         XLA_FFI_ExecutionContext_Get: null(),
         XLA_FFI_State_Set: state_set,

@@ -110,7 +110,7 @@ fn functions() -> api::Api {
             XLA_FFI_Error_GetMessage: null(),
             XLA_FFI_Error_Destroy: Some(error_destroy),
             XLA_FFI_Handler_Register: null(),
-            XLA_FFI_Stream_Get: null(),
+            XLA_FFI_Stream_Get: std::mem::transmute::<Unused, api::Function<_>>(unused),
             XLA_FFI_Type_Register: null(),
             XLA_FFI_ExecutionContext_Get: null(),
             XLA_FFI_State_Set: std::mem::transmute::<Unused, api::Function<_>>(unused),

@@ -1,0 +1,303 @@
+// A stand-in for libcuda and libnvrtc: the functions that alight-xla uses, with threads of this process as the GPU. Its devices
+// share the memory of the process, a stream is a thread with a queue, and a module is the list of options it was "compiled"
+// with: all kernels are in here already.
+//
+//     g++ -std=c++17 -O2 -fPIC -shared -pthread -ffp-contract=off -o libcuda_emulated.so driver.cpp
+//
+// The environment says what to play: ALIGHT_EMULATED_DEVICES (8), ALIGHT_EMULATED_PEERS=no (no peer access),
+// ALIGHT_EMULATED_PEERS=lost (it is said to be there, and what is written does not arrive).
+#include "shim.h"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "kernels.h"
+
+namespace {
+
+// --- blocks: as many OS threads as are needed at once, since all of a grid must run at once ---
+
+class Blocks {
+  public:
+    void run(std::function<void(Block&)> task) {
+        std::unique_lock<std::mutex> lock(mutex);
+        tasks.push_back(std::move(task));
+        if (tasks.size() > idle) {
+            idle++;
+            std::thread([this] { work(); }).detach();
+        }
+        some.notify_one();
+    }
+
+  private:
+    void work() {
+        Block block{};
+        for (;;) {
+            std::function<void(Block&)> task;
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                some.wait(lock, [this] { return !tasks.empty(); });
+                task = std::move(tasks.front());
+                tasks.pop_front();
+                idle--;
+            }
+            task(block);
+            std::unique_lock<std::mutex> lock(mutex);
+            idle++;
+        }
+    }
+    std::mutex mutex;
+    std::condition_variable some;
+    std::deque<std::function<void(Block&)>> tasks;
+    size_t idle = 0;
+};
+
+// Never destroyed: detached threads use it to the end.
+Blocks& blocks = *new Blocks;
+
+struct Launch {
+    Kernel kernel;
+    unsigned x, y, threads;
+    Params params;
+};
+
+struct Call {
+    Kernel kernel;
+    Params params;
+};
+
+void start(void* argument) {
+    const Call* call = static_cast<const Call*>(argument);
+    call->kernel(call->params);
+}
+
+void run(const Launch& launch) {
+    std::mutex mutex;
+    std::condition_variable ended;
+    unsigned left = launch.x * launch.y;
+    Call call{launch.kernel, launch.params};
+    for (unsigned y = 0; y < launch.y; y++) {
+        for (unsigned x = 0; x < launch.x; x++) {
+            blocks.run([&, x, y](Block& block) {
+                block.block = {x, y};
+                block.threads = {launch.threads, 1};
+                block.blocks = {launch.x, launch.y};
+                block.run = start;
+                block.argument = &call;
+                run_block(block);
+                std::unique_lock<std::mutex> lock(mutex);
+                if (--left == 0) ended.notify_all();
+            });
+        }
+    }
+    std::unique_lock<std::mutex> lock(mutex);
+    ended.wait(lock, [&] { return left == 0; });
+}
+
+// --- streams, events, graphs ---
+
+typedef std::function<void()> Work;
+
+struct Stream {
+    std::mutex mutex;
+    std::condition_variable change;
+    std::deque<Work> queue;
+    bool busy = false;
+    std::vector<Launch>* capturing = nullptr;
+    std::thread thread{[this] { loop(); }};
+
+    void loop() {
+        for (;;) {
+            Work work;
+            {
+                std::unique_lock<std::mutex> lock(mutex);
+                change.wait(lock, [this] { return !queue.empty(); });
+                work = std::move(queue.front());
+                queue.pop_front();
+                busy = true;
+            }
+            work();
+            std::unique_lock<std::mutex> lock(mutex);
+            busy = false;
+            change.notify_all();
+        }
+    }
+    void add(Work work) {
+        std::unique_lock<std::mutex> lock(mutex);
+        queue.push_back(std::move(work));
+        change.notify_all();
+    }
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex);
+        change.wait(lock, [this] { return queue.empty() && !busy; });
+    }
+};
+
+struct Graph {
+    std::vector<Launch> launches;
+};
+
+// 1 is the context of device 0, and so on.
+thread_local std::vector<size_t> contexts;
+
+int devices() {
+    const char* text = getenv("ALIGHT_EMULATED_DEVICES");
+    return text ? atoi(text) : 8;
+}
+
+std::string peers() {
+    const char* text = getenv("ALIGHT_EMULATED_PEERS");
+    return text ? text : "yes";
+}
+
+enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900 };
+
+} // namespace
+
+extern "C" {
+
+int cuInit(unsigned) { return devices() == 0 ? 100 : OK; }
+int cuDeviceGetCount(int* count) { return *count = devices(), OK; }
+int cuDeviceGet(int* device, int ordinal) {
+    if (ordinal < 0 || ordinal >= devices()) return 101;
+    return *device = ordinal, OK;
+}
+int cuDeviceGetName(char* name, int length, int) { return snprintf(name, length, "emulated"), OK; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    switch (attribute) {
+    case 16: return *value = 132, OK; // multiprocessors
+    case 75: return *value = 9, OK;   // compute capability
+    case 76: return *value = 0, OK;
+    default: return INVALID;
+    }
+}
+int cuDeviceCanAccessPeer(int* can, int, int) { return *can = peers() != "no", OK; }
+int cuDevicePrimaryCtxRetain(void** context, int device) {
+    return *context = reinterpret_cast<void*>(static_cast<size_t>(device) + 1), OK;
+}
+int cuCtxPushCurrent_v2(void* context) { return contexts.push_back(reinterpret_cast<size_t>(context)), OK; }
+int cuCtxPopCurrent_v2(void**) {
+    if (contexts.empty()) return NO_CONTEXT;
+    return contexts.pop_back(), OK;
+}
+int cuCtxSynchronize() { return contexts.empty() ? NO_CONTEXT : OK; }
+int cuCtxEnablePeerAccess(void* peer, unsigned) {
+    if (contexts.empty()) return NO_CONTEXT;
+    if (peers() == "no") return NO_PEERS;
+    static std::mutex mutex;
+    static std::map<std::pair<size_t, void*>, bool> enabled;
+    std::unique_lock<std::mutex> lock(mutex);
+    bool& here = enabled[{contexts.back(), peer}];
+    if (here) return ALREADY;
+    return here = true, OK;
+}
+int cuMemAlloc_v2(u64* at, size_t size) {
+    if (contexts.empty()) return NO_CONTEXT;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 256, size) != 0) return 2;
+    memset(memory, 0xa5, size);
+    return *at = reinterpret_cast<u64>(memory), OK;
+}
+int cuMemFree_v2(u64 at) { return free(reinterpret_cast<void*>(at)), OK; }
+int cuMemHostAlloc(void** at, size_t size, unsigned) { return *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096), OK; }
+int cuMemFreeHost(void* at) { return free(at), OK; }
+int cuMemHostGetDevicePointer_v2(u64* at, void* host, unsigned) { return *at = reinterpret_cast<u64>(host), OK; }
+int cuMemsetD8_v2(u64 at, unsigned char value, size_t size) { return memset(reinterpret_cast<void*>(at), value, size), OK; }
+int cuMemsetD8Async(u64 at, unsigned char value, size_t size, void* stream) {
+    return static_cast<Stream*>(stream)->add([=] { memset(reinterpret_cast<void*>(at), value, size); }), OK;
+}
+int cuMemcpyHtoD_v2(u64 to, const void* from, size_t size) { return memcpy(reinterpret_cast<void*>(to), from, size), OK; }
+int cuMemcpyDtoH_v2(void* to, u64 from, size_t size) { return memcpy(to, reinterpret_cast<void*>(from), size), OK; }
+
+int cuModuleLoadData(void** module, const void* image) { return *module = new std::string(static_cast<const char*>(image)), OK; }
+int cuModuleGetFunction(void** function, void* module, const char* name) {
+    if (strcmp(name, "alight_allreduce_norm") != 0) return NOT_FOUND;
+    Kernel kernel = find_kernel(*static_cast<std::string*>(module));
+    if (!kernel) return NOT_FOUND;
+    return *function = reinterpret_cast<void*>(kernel), OK;
+}
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void*, int threads, size_t) { return *count = 1024 / threads, OK; }
+
+int cuStreamCreate(void** stream, unsigned) { return *stream = new Stream, OK; }
+int cuStreamSynchronize(void* stream) { return static_cast<Stream*>(stream)->wait(), OK; }
+int cuStreamIsCapturing(void* stream, int* status) { return *status = static_cast<Stream*>(stream)->capturing ? 1 : 0, OK; }
+int cuThreadExchangeStreamCaptureMode(int*) { return OK; }
+int cuStreamBeginCapture_v2(void* stream, int) {
+    return static_cast<Stream*>(stream)->capturing = new std::vector<Launch>, OK;
+}
+int cuStreamEndCapture(void* stream, void** graph) {
+    std::vector<Launch>*& capturing = static_cast<Stream*>(stream)->capturing;
+    if (!capturing) return CAPTURE;
+    *graph = new Graph{*capturing};
+    delete capturing;
+    return capturing = nullptr, OK;
+}
+int cuGraphInstantiateWithFlags(void** executable, void* graph, u64) {
+    return *executable = new Graph(*static_cast<Graph*>(graph)), OK;
+}
+int cuGraphDestroy(void* graph) { return delete static_cast<Graph*>(graph), OK; }
+int cuGraphLaunch(void* graph, void* stream) {
+    const Graph* g = static_cast<Graph*>(graph);
+    for (const Launch& launch : g->launches) static_cast<Stream*>(stream)->add([launch] { run(launch); });
+    return OK;
+}
+int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned,
+                   void* stream, void** arguments, void**) {
+    if (x == 0 || y == 0 || z != 1 || ty != 1 || tz != 1 || threads == 0 || threads > 640) return INVALID;
+    Launch launch{reinterpret_cast<Kernel>(function), x, y, threads, *static_cast<Params*>(arguments[0])};
+    Stream* s = static_cast<Stream*>(stream);
+    if (peers() == "lost") {
+        // What a rank writes to its peers does not arrive.
+        static Workspace* nowhere = static_cast<Workspace*>(calloc(1, 64 << 20));
+        for (unsigned q = 0; q < launch.params.ranks; q++) {
+            if (q != launch.params.rank) launch.params.workspace[q] = reinterpret_cast<u64>(nowhere);
+        }
+    }
+    if (s->capturing) return s->capturing->push_back(launch), OK;
+    return s->add([launch] { run(launch); }), OK;
+}
+
+int cuEventCreate(void** event, unsigned) { return *event = calloc(1, sizeof(u64)), OK; }
+int cuEventRecord(void* event, void* stream) {
+    return static_cast<Stream*>(stream)->add([event] { *static_cast<u64*>(event) = now(); }), OK;
+}
+int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
+    return *milliseconds = static_cast<float>(*static_cast<u64*>(to) - *static_cast<u64*>(from)) / 1e6f, OK;
+}
+int cuGetErrorString(int code, const char** text) {
+    thread_local static char buffer[64];
+    snprintf(buffer, sizeof buffer, "emulated error %d", code);
+    return *text = buffer, OK;
+}
+
+// NVRTC: the "cubin" is the list of options.
+struct Program {
+    std::string options;
+};
+int nvrtcCreateProgram(void** program, const char*, const char*, int, const char* const*, const char* const*) {
+    return *program = new Program, 0;
+}
+int nvrtcDestroyProgram(void** program) { return delete static_cast<Program*>(*program), 0; }
+int nvrtcCompileProgram(void* program, int count, const char* const* options) {
+    for (int i = 0; i < count; i++) static_cast<Program*>(program)->options += std::string(options[i]) + " ";
+    return 0;
+}
+int nvrtcGetProgramLogSize(void*, size_t* size) { return *size = 1, 0; }
+int nvrtcGetProgramLog(void*, char* log) { return *log = 0, 0; }
+int nvrtcGetCUBINSize(void* program, size_t* size) { return *size = static_cast<Program*>(program)->options.size() + 1, 0; }
+int nvrtcGetCUBIN(void* program, char* cubin) { return strcpy(cubin, static_cast<Program*>(program)->options.c_str()), 0; }
+
+// So that a test can compare them with Rust's.
+size_t alight_size_of_params() { return sizeof(Params); }
+size_t alight_size_of_workspace() { return sizeof(Workspace); }
+size_t alight_offset_of(int field) {
+    const size_t offsets[] = {offsetof(Params, partial), offsetof(Params, report), offsetof(Params, delay),
+                              offsetof(Params, rank), offsetof(Params, delay_phase), offsetof(Params, epsilon)};
+    return offsets[field];
+}
+}

@@ -1,0 +1,247 @@
+//! The ranks of a call site: their workspaces, and their calls.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use alight_collective::Spec;
+
+use super::driver::{Driver, Function, HostMemory, Memory, Stream};
+use super::error::CudaError;
+use super::kernel::{CALL, DONE, HEADER, Params, RANKS, Shape};
+
+/// Errors of the kernel: the highest byte of a report.
+const TIMED_OUT: u64 = 1;
+
+/// Where the arrays of a call lie, on the rank's GPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrays {
+    /// `[rows, hidden]`.
+    pub partial: u64,
+    /// `[rows, hidden]`.
+    pub residual: u64,
+    /// `[hidden]`.
+    pub weight: u64,
+    /// `[hidden]`; 0 without a post-norm.
+    pub post_weight: u64,
+    /// `[rows, hidden]`.
+    pub normed: u64,
+    /// `[rows, hidden]`.
+    pub new_residual: u64,
+}
+
+/// What a communicator has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// Launches by the host, of all ranks.
+    pub launched: u64,
+    /// Launches that were captured into a graph instead of being run.
+    pub captured: u64,
+    /// Calls that the GPU of rank 0 has ended, by its own counter: replays of graphs too.
+    pub ended: u64,
+}
+
+/// Ranks that call together. A rank's calls come one after the other, on one stream.
+pub struct Communicator {
+    driver: &'static Driver,
+    ordinals: Vec<i64>,
+    workspaces: Vec<Memory>,
+    report: HostMemory,
+    slot: u64,
+    limit: Duration,
+    launched: AtomicU64,
+    captured: AtomicU64,
+}
+
+/// All that live, for [`accounts`] and [`errors`].
+static ALL: Mutex<Vec<Weak<Communicator>>> = Mutex::new(vec![]);
+
+fn all() -> Vec<Arc<Communicator>> {
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|one| one.strong_count() > 0);
+    all.iter().filter_map(Weak::upgrade).collect()
+}
+
+/// What each communicator of the process has done.
+pub fn accounts() -> Result<Vec<Account>, CudaError> {
+    all().iter().map(|one| one.account()).collect()
+}
+
+/// The first error of each communicator that has failed. It does not wait for what runs.
+pub fn errors() -> Vec<CudaError> {
+    all().iter().filter_map(|one| one.error()).collect()
+}
+
+impl Communicator {
+    /// Ranks on the GPUs `ordinals`, in this order, each with room for operands of `capacity` bytes: all memory is allocated, and
+    /// every GPU given access to every other one's. A GPU may be there more than once, and plays several ranks then.
+    pub fn new(
+        ordinals: &[i64],
+        capacity: usize,
+        limit: Duration,
+    ) -> Result<Arc<Communicator>, CudaError> {
+        let driver = Driver::get()?;
+        let ranks = ordinals.len();
+        if !(1..=RANKS).contains(&ranks) {
+            return Err(CudaError::Unsupported(format!(
+                "{ranks} ranks, the kernel takes 1 to {RANKS}"
+            )));
+        }
+        let slot = capacity.next_multiple_of(16);
+        let communicator = driver.relaxed(|| {
+            for from in ordinals {
+                for to in ordinals {
+                    if from != to {
+                        driver.enable_peer(*from, *to)?;
+                    }
+                }
+            }
+            let bytes = HEADER + 2 * ranks * slot;
+            let workspaces: Result<Vec<_>, _> =
+                ordinals.iter().map(|ordinal| driver.allocate(*ordinal, bytes)).collect();
+            Ok(Communicator {
+                driver,
+                ordinals: ordinals.to_vec(),
+                workspaces: workspaces?,
+                report: driver.allocate_host(ordinals[0], ranks)?,
+                slot: slot as u64,
+                limit,
+                launched: AtomicU64::new(0),
+                captured: AtomicU64::new(0),
+            })
+        })?;
+        let communicator = Arc::new(communicator);
+        all_push(&communicator);
+        Ok(communicator)
+    }
+
+    /// The workspace of a rank, for tests.
+    pub fn workspace(&self, rank: usize) -> &Memory {
+        &self.workspaces[rank]
+    }
+
+    /// What went wrong first on the first rank that failed. It does not wait for calls that run.
+    pub fn error(&self) -> Option<CudaError> {
+        (0..self.ordinals.len()).find_map(|rank| {
+            let report = self.report.get(rank);
+            let call = report & 0xffff_ffff;
+            match report >> 56 {
+                0 => None,
+                TIMED_OUT => Some(CudaError::TimedOut {
+                    rank,
+                    missing: (report >> 48 & 0xff) as usize,
+                    block: report >> 32 & 0xffff,
+                    call,
+                    limit: self.limit,
+                }),
+                _ => Some(CudaError::InFlight { rank, call }),
+            }
+        })
+    }
+
+    /// What it has done. The number of ended calls is exact when nothing runs.
+    pub fn account(&self) -> Result<Account, CudaError> {
+        let mut done = [0; 8];
+        self.workspaces[0].read(DONE, &mut done)?;
+        Ok(Account {
+            launched: self.launched.load(Ordering::Relaxed),
+            captured: self.captured.load(Ordering::Relaxed),
+            ended: u64::from_ne_bytes(done) / CALL,
+        })
+    }
+
+    /// The argument of the kernel for a call of `rank`.
+    pub fn params(&self, rank: usize, spec: &Spec, arrays: &Arrays) -> Result<Params, CudaError> {
+        let bytes = spec.bytes().unwrap_or(usize::MAX);
+        if bytes as u64 > self.slot {
+            return Err(CudaError::Unsupported(format!(
+                "an operand of {bytes} bytes, there is room for {}",
+                self.slot
+            )));
+        }
+        let everything = arrays.partial
+            | arrays.residual
+            | arrays.weight
+            | arrays.post_weight
+            | arrays.normed
+            | arrays.new_residual;
+        if Shape::of(spec)?.whole && !everything.is_multiple_of(16) {
+            return Err(CudaError::Unsupported(
+                "an array does not begin at a multiple of 16 bytes".into(),
+            ));
+        }
+        let mut workspace = [0; RANKS];
+        for (address, memory) in workspace.iter_mut().zip(&self.workspaces) {
+            *address = memory.address();
+        }
+        Ok(Params {
+            workspace,
+            partial: arrays.partial,
+            residual: arrays.residual,
+            weight: arrays.weight,
+            post_weight: arrays.post_weight,
+            normed: arrays.normed,
+            new_residual: arrays.new_residual,
+            report: self.report.address(),
+            slot: self.slot,
+            limit: u64::try_from(self.limit.as_nanos()).unwrap_or(u64::MAX),
+            stride: 0,
+            delay: 0,
+            inverse_hidden: 1.0 / spec.hidden as f64,
+            rank: rank as u32,
+            ranks: self.ordinals.len() as u32,
+            rows: spec.rows as u32,
+            hidden: spec.hidden as u32,
+            delay_rank: 0,
+            delay_phase: 0,
+            bias: f32::from(u8::from(spec.bias)),
+            epsilon: spec.epsilon,
+        })
+    }
+
+    /// Puts a call on a stream: `virtual_ranks` ranks from `params.rank` on, usually one. It allocates nothing and waits for nothing.
+    ///
+    /// # Safety
+    /// The context of the function and the stream is current; the arrays of `params` are there until the call, or the graph that it
+    /// is captured for, has ended, as long as `spec` says, and nobody else uses them meanwhile.
+    pub unsafe fn launch(
+        &self,
+        function: Function,
+        shape: &Shape,
+        params: &Params,
+        virtual_ranks: u32,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        if let Some(error) = self.error() {
+            return Err(error);
+        }
+        let count = match self.driver.is_capturing(stream)? {
+            true => &self.captured,
+            false => &self.launched,
+        };
+        count.fetch_add(u64::from(virtual_ranks), Ordering::Relaxed);
+        // SAFETY: by the contract; workspaces and report live as long as the communicator, which waits when it is dropped.
+        unsafe {
+            self.driver.launch(
+                function,
+                (shape.blocks, virtual_ranks),
+                shape.threads,
+                stream,
+                params,
+            )
+        }
+    }
+}
+
+fn all_push(communicator: &Arc<Communicator>) {
+    ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(communicator));
+}
+
+impl Drop for Communicator {
+    fn drop(&mut self) {
+        // Calls that run use the memory that is about to be freed, on all GPUs; each ends within the limit.
+        for ordinal in &self.ordinals {
+            let _ = self.driver.synchronize(*ordinal);
+        }
+    }
+}

@@ -1,0 +1,607 @@
+//! CUDA's driver interface, as far as it is needed: `cuda.h`, declared by hand.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ptr::{null_mut, without_provenance_mut};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::error::CudaError;
+use super::library::{Library, functions};
+
+type Handle = *mut c_void;
+
+functions! {
+    /// By the names that the library exports, which carry versions.
+    Functions {
+        cuInit(c_uint);
+        cuDeviceGetCount(*mut c_int);
+        cuDeviceGet(*mut c_int, c_int);
+        cuDeviceGetName(*mut c_char, c_int, c_int);
+        cuDeviceGetAttribute(*mut c_int, c_int, c_int);
+        cuDeviceCanAccessPeer(*mut c_int, c_int, c_int);
+        cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+        cuCtxPushCurrent_v2(Handle);
+        cuCtxPopCurrent_v2(*mut Handle);
+        cuCtxSynchronize();
+        cuCtxEnablePeerAccess(Handle, c_uint);
+        cuMemAlloc_v2(*mut u64, usize);
+        cuMemFree_v2(u64);
+        cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+        cuMemFreeHost(*mut c_void);
+        cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
+        cuMemsetD8_v2(u64, u8, usize);
+        cuMemsetD8Async(u64, u8, usize, Handle);
+        cuMemcpyHtoD_v2(u64, *const c_void, usize);
+        cuMemcpyDtoH_v2(*mut c_void, u64, usize);
+        cuModuleLoadData(*mut Handle, *const c_void);
+        cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+        cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, Handle, c_int, usize);
+        cuLaunchKernel(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void);
+        cuStreamCreate(*mut Handle, c_uint);
+        cuStreamSynchronize(Handle);
+        cuStreamIsCapturing(Handle, *mut c_int);
+        cuThreadExchangeStreamCaptureMode(*mut c_int);
+        cuStreamBeginCapture_v2(Handle, c_int);
+        cuStreamEndCapture(Handle, *mut Handle);
+        cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
+        cuGraphDestroy(Handle);
+        cuGraphLaunch(Handle, Handle);
+        cuEventCreate(*mut Handle, c_uint);
+        cuEventRecord(Handle, Handle);
+        cuEventElapsedTime(*mut f32, Handle, Handle);
+        cuGetErrorString(c_int, *mut *const c_char);
+    }
+}
+
+/// `CU_DEVICE_ATTRIBUTE_…`.
+const MULTIPROCESSORS: c_int = 16;
+const CAPABILITY_MAJOR: c_int = 75;
+const CAPABILITY_MINOR: c_int = 76;
+/// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
+const ALREADY: c_int = 704;
+/// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
+const PORTABLE_MAPPED: c_uint = 3;
+/// `CU_STREAM_NON_BLOCKING`.
+const NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`, `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
+const RELAXED: c_int = 2;
+const THREAD_LOCAL: c_int = 1;
+
+/// The driver.
+pub struct Driver {
+    functions: Functions,
+    /// By ordinal: the device's primary context, which is also XLA's. Retained once, and never released.
+    contexts: Mutex<Vec<Option<usize>>>,
+}
+
+/// A stream: XLA's, or one that was made here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stream(pub(crate) usize);
+
+/// A kernel, loaded into a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Function(usize);
+
+/// A graph that can be launched.
+#[derive(Clone, Copy, Debug)]
+pub struct Graph(usize);
+
+/// A point of time on a stream.
+#[derive(Clone, Copy, Debug)]
+pub struct Event(usize);
+
+fn handle(address: usize) -> Handle {
+    without_provenance_mut(address)
+}
+
+impl Driver {
+    /// The driver of this machine, initialised; the same answer each time.
+    pub fn get() -> Result<&'static Driver, CudaError> {
+        static DRIVER: OnceLock<Result<Driver, CudaError>> = OnceLock::new();
+        DRIVER.get_or_init(Driver::load).as_ref().map_err(Clone::clone)
+    }
+
+    fn load() -> Result<Driver, CudaError> {
+        // Another one is for tests.
+        let names = match std::env::var("ALIGHT_LIBCUDA") {
+            Ok(path) => vec![path],
+            Err(_) => ["libcuda.so.1", "libcuda.so"].map(String::from).to_vec(),
+        };
+        let (library, _) = Library::open(&names).map_err(CudaError::NoDriver)?;
+        let functions = Functions::load(&library).map_err(CudaError::NoDriver)?;
+        let driver = Driver { functions, contexts: Mutex::new(vec![]) };
+        // SAFETY: as CUDA asks for.
+        driver.check("cuInit", unsafe { (driver.functions.cuInit)(0) })?;
+        Ok(driver)
+    }
+
+    fn check(&self, function: &'static str, code: c_int) -> Result<(), CudaError> {
+        if code == 0 {
+            return Ok(());
+        }
+        let mut text = std::ptr::null();
+        // SAFETY: gives a string that lives for ever, or nothing.
+        unsafe { (self.functions.cuGetErrorString)(code, &mut text) };
+        let message = match text.is_null() {
+            true => "unknown".into(),
+            // SAFETY: as above.
+            false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
+        };
+        Err(CudaError::Call { function, code, message })
+    }
+
+    /// The number of GPUs that this process sees.
+    pub fn count(&self) -> Result<usize, CudaError> {
+        let mut count = 0;
+        // SAFETY: writes a number.
+        self.check("cuDeviceGetCount", unsafe { (self.functions.cuDeviceGetCount)(&mut count) })?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    fn device(&self, ordinal: i64) -> Result<c_int, CudaError> {
+        let count = self.count()?;
+        match usize::try_from(ordinal) {
+            Ok(n) if n < count => {}
+            _ => {
+                let reason = format!("this process sees {count}");
+                return Err(CudaError::Device { ordinal, reason });
+            }
+        }
+        let mut device = 0;
+        // SAFETY: writes a number; the ordinal is one.
+        let code = unsafe { (self.functions.cuDeviceGet)(&mut device, ordinal as c_int) };
+        self.check("cuDeviceGet", code)?;
+        Ok(device)
+    }
+
+    fn attribute(&self, ordinal: i64, attribute: c_int) -> Result<i32, CudaError> {
+        let (device, mut value) = (self.device(ordinal)?, 0);
+        // SAFETY: writes a number.
+        let code = unsafe { (self.functions.cuDeviceGetAttribute)(&mut value, attribute, device) };
+        self.check("cuDeviceGetAttribute", code)?;
+        Ok(value)
+    }
+
+    /// The compute capability, as (9, 0).
+    pub fn capability(&self, ordinal: i64) -> Result<(i32, i32), CudaError> {
+        Ok((self.attribute(ordinal, CAPABILITY_MAJOR)?, self.attribute(ordinal, CAPABILITY_MINOR)?))
+    }
+
+    /// The number of multiprocessors.
+    pub fn multiprocessors(&self, ordinal: i64) -> Result<usize, CudaError> {
+        Ok(usize::try_from(self.attribute(ordinal, MULTIPROCESSORS)?).unwrap_or(0))
+    }
+
+    /// The GPU's name.
+    pub fn name(&self, ordinal: i64) -> Result<String, CudaError> {
+        let device = self.device(ordinal)?;
+        let mut name = [0u8; 256];
+        // SAFETY: room for as many bytes as is said.
+        let code =
+            unsafe { (self.functions.cuDeviceGetName)(name.as_mut_ptr().cast(), 256, device) };
+        self.check("cuDeviceGetName", code)?;
+        let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+        Ok(name.to_string_lossy().into_owned())
+    }
+
+    fn context(&self, ordinal: i64) -> Result<usize, CudaError> {
+        let device = self.device(ordinal)?;
+        let mut contexts = self.contexts.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = ordinal as usize;
+        if contexts.len() <= at {
+            contexts.resize(at + 1, None);
+        }
+        if let Some(context) = contexts[at] {
+            return Ok(context);
+        }
+        let mut context = null_mut();
+        // SAFETY: writes a handle.
+        let code = unsafe { (self.functions.cuDevicePrimaryCtxRetain)(&mut context, device) };
+        self.check("cuDevicePrimaryCtxRetain", code)?;
+        contexts[at] = Some(context.addr());
+        Ok(context.addr())
+    }
+
+    /// Does something with the GPU's context current.
+    pub fn on<T>(
+        &self,
+        ordinal: i64,
+        run: impl FnOnce() -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        let context = self.context(ordinal)?;
+        // SAFETY: a context that is retained.
+        let code = unsafe { (self.functions.cuCtxPushCurrent_v2)(handle(context)) };
+        self.check("cuCtxPushCurrent", code)?;
+        let _pop = Pop(self);
+        run()
+    }
+
+    /// Does something that may not be done while another thread captures a graph in the strict mode.
+    pub fn relaxed<T>(&self, run: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
+        let mut mode = RELAXED;
+        // SAFETY: exchanges a number of this thread.
+        let code = unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+        self.check("cuThreadExchangeStreamCaptureMode", code)?;
+        let result = run();
+        // SAFETY: as above; it was what it was before.
+        unsafe { (self.functions.cuThreadExchangeStreamCaptureMode)(&mut mode) };
+        result
+    }
+
+    /// Lets kernels on `from` use the memory of `to`.
+    pub fn enable_peer(&self, from: i64, to: i64) -> Result<(), CudaError> {
+        let (mut can, one, other) = (0, self.device(from)?, self.device(to)?);
+        // SAFETY: writes a number.
+        let code = unsafe { (self.functions.cuDeviceCanAccessPeer)(&mut can, one, other) };
+        self.check("cuDeviceCanAccessPeer", code)?;
+        if can == 0 {
+            return Err(CudaError::NoPeers { from, to });
+        }
+        let peer = self.context(to)?;
+        self.on(from, || {
+            // SAFETY: both contexts are retained.
+            match unsafe { (self.functions.cuCtxEnablePeerAccess)(handle(peer), 0) } {
+                ALREADY => Ok(()),
+                code => self.check("cuCtxEnablePeerAccess", code),
+            }
+        })
+    }
+
+    /// Waits until the GPU has nothing to do.
+    pub fn synchronize(&self, ordinal: i64) -> Result<(), CudaError> {
+        self.on(ordinal, || {
+            // SAFETY: a context is current.
+            self.check("cuCtxSynchronize", unsafe { (self.functions.cuCtxSynchronize)() })
+        })
+    }
+
+    /// Memory of the GPU, zeros.
+    pub fn allocate(&'static self, ordinal: i64, bytes: usize) -> Result<Memory, CudaError> {
+        self.on(ordinal, || {
+            let mut address = 0;
+            // SAFETY: writes an address.
+            let code = unsafe { (self.functions.cuMemAlloc_v2)(&mut address, bytes.max(1)) };
+            self.check("cuMemAlloc", code)?;
+            let memory = Memory { driver: self, ordinal, address, bytes };
+            memory.fill(0)?;
+            Ok(memory)
+        })
+    }
+
+    /// `words` zeros of the host's memory that every GPU can write to.
+    pub fn allocate_host(
+        &'static self,
+        ordinal: i64,
+        words: usize,
+    ) -> Result<HostMemory, CudaError> {
+        self.on(ordinal, || {
+            let mut pointer = null_mut();
+            // SAFETY: writes a pointer.
+            let code = unsafe {
+                (self.functions.cuMemHostAlloc)(&mut pointer, words * 8, PORTABLE_MAPPED)
+            };
+            self.check("cuMemHostAlloc", code)?;
+            // SAFETY: that much memory is there, and nobody else has it.
+            unsafe { pointer.cast::<u8>().write_bytes(0, words * 8) };
+            let mut memory =
+                HostMemory { driver: self, ordinal, pointer: pointer.cast(), words, address: 0 };
+            // SAFETY: writes an address.
+            let code = unsafe {
+                (self.functions.cuMemHostGetDevicePointer_v2)(&mut memory.address, pointer, 0)
+            };
+            self.check("cuMemHostGetDevicePointer", code)?;
+            Ok(memory)
+        })
+    }
+
+    /// Loads a kernel into the GPU. It stays there.
+    pub fn load_function(
+        &self,
+        ordinal: i64,
+        cubin: &[u8],
+        name: &CStr,
+    ) -> Result<Function, CudaError> {
+        self.on(ordinal, || {
+            let (mut module, mut function) = (null_mut(), null_mut());
+            // SAFETY: a cubin of NVRTC's, which says how long it is.
+            let code =
+                unsafe { (self.functions.cuModuleLoadData)(&mut module, cubin.as_ptr().cast()) };
+            self.check("cuModuleLoadData", code)?;
+            // SAFETY: a module, and a string.
+            let code = unsafe {
+                (self.functions.cuModuleGetFunction)(&mut function, module, name.as_ptr())
+            };
+            self.check("cuModuleGetFunction", code)?;
+            Ok(Function(function.addr()))
+        })
+    }
+
+    /// How many blocks of a kernel the GPU runs at once. Asking loads the kernel, where the driver would do so at the first launch.
+    pub fn resident(
+        &self,
+        ordinal: i64,
+        function: Function,
+        threads: u32,
+    ) -> Result<usize, CudaError> {
+        let each = self.on(ordinal, || {
+            let mut count = 0;
+            let ask = self.functions.cuOccupancyMaxActiveBlocksPerMultiprocessor;
+            // SAFETY: writes a number; the function is loaded.
+            let code = unsafe { ask(&mut count, handle(function.0), threads as c_int, 0) };
+            self.check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+            Ok(usize::try_from(count).unwrap_or(0))
+        })?;
+        Ok(each * self.multiprocessors(ordinal)?)
+    }
+
+    /// Launches a kernel with one argument, a struct.
+    ///
+    /// # Safety
+    /// The context of the function and the stream is current. `argument` is what the kernel takes, and what it points to is there
+    /// until the kernel, or the graph that it is captured for, has ended.
+    pub unsafe fn launch<T>(
+        &self,
+        function: Function,
+        grid: (u32, u32),
+        threads: u32,
+        stream: Stream,
+        argument: &T,
+    ) -> Result<(), CudaError> {
+        let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        // SAFETY: by the contract; arguments are copied before the call returns.
+        let code = unsafe {
+            (self.functions.cuLaunchKernel)(
+                handle(function.0),
+                grid.0,
+                grid.1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                handle(stream.0),
+                arguments.as_mut_ptr(),
+                null_mut(),
+            )
+        };
+        self.check("cuLaunchKernel", code)
+    }
+
+    /// Whether what is put on the stream is captured into a graph.
+    pub fn is_capturing(&self, stream: Stream) -> Result<bool, CudaError> {
+        let mut status = 0;
+        // SAFETY: writes a number.
+        let code = unsafe { (self.functions.cuStreamIsCapturing)(handle(stream.0), &mut status) };
+        self.check("cuStreamIsCapturing", code)?;
+        Ok(status != 0)
+    }
+
+    /// A stream of the GPU. It stays.
+    pub fn stream(&self, ordinal: i64) -> Result<Stream, CudaError> {
+        self.on(ordinal, || {
+            let mut stream = null_mut();
+            // SAFETY: writes a handle.
+            let code = unsafe { (self.functions.cuStreamCreate)(&mut stream, NON_BLOCKING) };
+            self.check("cuStreamCreate", code)?;
+            Ok(Stream(stream.addr()))
+        })
+    }
+
+    /// Waits until the stream is empty.
+    pub fn wait(&self, ordinal: i64, stream: Stream) -> Result<(), CudaError> {
+        self.on(ordinal, || {
+            // SAFETY: a stream.
+            self.check("cuStreamSynchronize", unsafe {
+                (self.functions.cuStreamSynchronize)(handle(stream.0))
+            })
+        })
+    }
+
+    /// Captures what `run` puts on the stream. The graph stays.
+    pub fn capture(
+        &self,
+        stream: Stream,
+        run: impl FnOnce() -> Result<(), CudaError>,
+    ) -> Result<Graph, CudaError> {
+        // SAFETY: a stream.
+        let code =
+            unsafe { (self.functions.cuStreamBeginCapture_v2)(handle(stream.0), THREAD_LOCAL) };
+        self.check("cuStreamBeginCapture", code)?;
+        let result = run();
+        let (mut graph, mut executable) = (null_mut(), null_mut());
+        // SAFETY: a stream that captures.
+        let code = unsafe { (self.functions.cuStreamEndCapture)(handle(stream.0), &mut graph) };
+        result?;
+        self.check("cuStreamEndCapture", code)?;
+        // SAFETY: a graph.
+        let code =
+            unsafe { (self.functions.cuGraphInstantiateWithFlags)(&mut executable, graph, 0) };
+        self.check("cuGraphInstantiate", code)?;
+        // SAFETY: a graph, of which the executable one is independent.
+        unsafe { (self.functions.cuGraphDestroy)(graph) };
+        Ok(Graph(executable.addr()))
+    }
+
+    /// Puts a graph on the stream.
+    pub fn replay(&self, graph: Graph, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: both are there.
+        self.check("cuGraphLaunch", unsafe {
+            (self.functions.cuGraphLaunch)(handle(graph.0), handle(stream.0))
+        })
+    }
+
+    /// A point of time. It stays.
+    pub fn event(&self) -> Result<Event, CudaError> {
+        let mut event = null_mut();
+        // SAFETY: writes a handle; a context is current, or the call fails.
+        self.check("cuEventCreate", unsafe { (self.functions.cuEventCreate)(&mut event, 0) })?;
+        Ok(Event(event.addr()))
+    }
+
+    /// Sets it to when the stream comes here.
+    pub fn record(&self, event: Event, stream: Stream) -> Result<(), CudaError> {
+        // SAFETY: both are there.
+        self.check("cuEventRecord", unsafe {
+            (self.functions.cuEventRecord)(handle(event.0), handle(stream.0))
+        })
+    }
+
+    /// Microseconds between two that have passed.
+    pub fn elapsed(&self, from: Event, to: Event) -> Result<f64, CudaError> {
+        let mut milliseconds = 0.0;
+        // SAFETY: writes a number.
+        let code = unsafe {
+            (self.functions.cuEventElapsedTime)(&mut milliseconds, handle(from.0), handle(to.0))
+        };
+        self.check("cuEventElapsedTime", code)?;
+        Ok(f64::from(milliseconds) * 1000.0)
+    }
+}
+
+/// Pops a context, on every way out.
+struct Pop<'a>(&'a Driver);
+
+impl Drop for Pop<'_> {
+    fn drop(&mut self) {
+        let mut context = null_mut();
+        // SAFETY: what was pushed.
+        unsafe { (self.0.functions.cuCtxPopCurrent_v2)(&mut context) };
+    }
+}
+
+/// Memory of a GPU.
+pub struct Memory {
+    driver: &'static Driver,
+    ordinal: i64,
+    address: u64,
+    bytes: usize,
+}
+
+impl Memory {
+    /// Where it begins, on the GPU.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sets all bytes, and waits until they are.
+    pub fn fill(&self, value: u8) -> Result<(), CudaError> {
+        self.driver.on(self.ordinal, || {
+            // SAFETY: that much memory is there.
+            let code =
+                unsafe { (self.driver.functions.cuMemsetD8_v2)(self.address, value, self.bytes) };
+            self.driver.check("cuMemsetD8", code)
+        })?;
+        self.driver.synchronize(self.ordinal)
+    }
+
+    /// Sets `bytes` bytes from an offset on when the stream comes here.
+    ///
+    /// # Panics
+    /// If they are more than there are.
+    pub fn fill_later(
+        &self,
+        offset: usize,
+        bytes: usize,
+        value: u8,
+        stream: Stream,
+    ) -> Result<(), CudaError> {
+        assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        self.driver.on(self.ordinal, || {
+            let (to, set) = (self.address + offset as u64, self.driver.functions.cuMemsetD8Async);
+            // SAFETY: within the memory, and a stream.
+            self.driver.check("cuMemsetD8Async", unsafe { set(to, value, bytes, handle(stream.0)) })
+        })
+    }
+
+    /// Writes bytes at an offset.
+    ///
+    /// # Panics
+    /// If they are more than there is room for.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
+        self.driver.on(self.ordinal, || {
+            let to = self.address + offset as u64;
+            // SAFETY: within the memory.
+            let code = unsafe {
+                (self.driver.functions.cuMemcpyHtoD_v2)(to, bytes.as_ptr().cast(), bytes.len())
+            };
+            self.driver.check("cuMemcpyHtoD", code)
+        })
+    }
+
+    /// Reads bytes at an offset.
+    ///
+    /// # Panics
+    /// If they are more than there are.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
+        assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
+        self.driver.on(self.ordinal, || {
+            let from = self.address + offset as u64;
+            // SAFETY: within the memory.
+            let code = unsafe {
+                (self.driver.functions.cuMemcpyDtoH_v2)(
+                    bytes.as_mut_ptr().cast(),
+                    from,
+                    bytes.len(),
+                )
+            };
+            self.driver.check("cuMemcpyDtoH", code)
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = self.driver.on(self.ordinal, || {
+            // SAFETY: allocated by `allocate`, freed once.
+            let code = unsafe { (self.driver.functions.cuMemFree_v2)(self.address) };
+            self.driver.check("cuMemFree", code)
+        });
+    }
+}
+
+/// Words in the host's memory that GPUs write and the host reads.
+pub struct HostMemory {
+    driver: &'static Driver,
+    ordinal: i64,
+    pointer: *mut u64,
+    words: usize,
+    address: u64,
+}
+
+// SAFETY: the words are only read, atomically, and freed with the last owner.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    /// Where it begins, for kernels.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// A word, as it is now.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn get(&self, at: usize) -> u64 {
+        assert!(at < self.words);
+        // SAFETY: within the memory; GPUs write whole words.
+        unsafe { std::sync::atomic::AtomicU64::from_ptr(self.pointer.add(at)) }
+            .load(std::sync::atomic::Ordering::Acquire)
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        let _ = self.driver.on(self.ordinal, || {
+            // SAFETY: allocated by `allocate_host`, freed once.
+            let code = unsafe { (self.driver.functions.cuMemFreeHost)(self.pointer.cast()) };
+            self.driver.check("cuMemFreeHost", code)
+        });
+    }
+}

@@ -1,0 +1,83 @@
+//! What can be wrong with CUDA.
+
+use std::time::Duration;
+
+/// Why the collective does not run on GPUs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CudaError {
+    /// There is no driver.
+    #[error("CUDA's driver is not there: {0}")]
+    NoDriver(String),
+    /// There is no run-time compiler.
+    #[error(
+        "CUDA's run-time compiler (libnvrtc) is not there, install jax[cuda13] or nvidia-cuda-nvrtc: {0}"
+    )]
+    NoCompiler(String),
+    /// The kernel does not compile.
+    #[error("NVRTC does not compile the kernel for {architecture}: {log}")]
+    Compile {
+        /// What it was compiled for.
+        architecture: String,
+        /// NVRTC's words.
+        log: String,
+    },
+    /// A function of the driver failed.
+    #[error("{function}: {message} ({code})")]
+    Call {
+        /// Its name.
+        function: &'static str,
+        /// Its result.
+        code: i32,
+        /// The driver's words.
+        message: String,
+    },
+    /// A GPU that cannot be used.
+    #[error("GPU {ordinal}: {reason}")]
+    Device {
+        /// Its number in this process.
+        ordinal: i64,
+        /// What is wrong.
+        reason: String,
+    },
+    /// One GPU cannot write to another one's memory.
+    #[error("GPU {from} has no access to the memory of GPU {to}")]
+    NoPeers {
+        /// Who should write.
+        from: i64,
+        /// Where to.
+        to: i64,
+    },
+    /// The collective was tried among these GPUs and gave something wrong.
+    #[error(
+        "among the GPUs {ordinals:?} the collective gives wrong results: what one writes does not arrive"
+    )]
+    Wrong {
+        /// The GPUs.
+        ordinals: Vec<i64>,
+    },
+    /// A shape or a number of ranks that the kernel is not made for.
+    #[error("{0}")]
+    Unsupported(String),
+    /// A rank did not come.
+    #[error("rank {rank} waited {limit:?} for rank {missing} (block {block}, call {call})")]
+    TimedOut {
+        /// Who waited.
+        rank: usize,
+        /// Who did not come.
+        missing: usize,
+        /// The block that waited.
+        block: u64,
+        /// The number of the call.
+        call: u64,
+        /// How long it waited.
+        limit: Duration,
+    },
+    /// A rank was in a call twice at the same time.
+    #[error("rank {rank} is in two calls of one communicator at the same time (call {call})")]
+    InFlight {
+        /// The rank.
+        rank: usize,
+        /// The number of the call.
+        call: u64,
+    },
+}

@@ -1,0 +1,211 @@
+//! `alight_allreduce_norm` for the platform CUDA. Arguments, results and attributes are those of the one for CPUs; `devices` are the
+//! numbers that XLA gives the GPUs of this process.
+//!
+//! *instantiate* makes the state of the call site, without touching a GPU. *initialize* allocates and compiles, once: it is not
+//! called while a graph is captured. *execute* launches, and nothing else, so that it may be captured; where a graph is
+//! replayed nobody calls it.
+//!
+//! A call site has communicators of its own. XLA puts the runs of a program on one stream of a device, so that two calls of one
+//! communicator are not in flight at once; the kernel notices if they are.
+
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::communicator::{Arrays, Communicator};
+use super::driver::{Driver, Function, Stream};
+use super::error::CudaError;
+use super::kernel::{Shape, Variant};
+use crate::api::{self, CallFrame, Error, TypeId, TypeInfo, code};
+use crate::call::{Attributes, Call};
+use crate::frame::{Frame, Refusal, handle_with};
+use crate::{Stage, State, Target};
+
+pub(crate) const TARGETS: &[Target] = &[Target {
+    name: "alight_allreduce_norm",
+    platform: "CUDA",
+    stages: &[
+        (Stage::Instantiate, alight_allreduce_norm_cuda_instantiate),
+        (Stage::Initialize, alight_allreduce_norm_cuda_initialize),
+        (Stage::Execute, alight_allreduce_norm_cuda_execute),
+    ],
+    state: Some(State {
+        name: "alight_communicators",
+        type_id: alight_communicators_type_id,
+        type_info: alight_communicators_type_info,
+    }),
+}];
+
+/// The state of a call site.
+struct Site {
+    attributes: Attributes,
+    /// One for each group.
+    communicators: Vec<OnceLock<Result<Arc<Communicator>, CudaError>>>,
+    /// One for each device: what a call site launches there is always the same.
+    functions: Vec<OnceLock<(Variant, Function)>>,
+}
+
+impl Site {
+    /// The place of a device among all.
+    fn place(&self, device: i64) -> Result<usize, Refusal> {
+        let devices = &self.attributes.devices;
+        devices.iter().position(|other| *other == device).ok_or_else(|| {
+            Refusal::argument(format!("device {device} is not among the ranks {devices:?}"))
+        })
+    }
+
+    /// What a call needs. The first that comes makes it, for all ranks, while the others wait: no rank writes to a workspace that is
+    /// not there yet.
+    fn ready(
+        &self,
+        place: usize,
+        call: &Call<'_>,
+        shape: &Shape,
+    ) -> Result<(&Arc<Communicator>, Function), CudaError> {
+        let Attributes { devices, ranks, capacity, limit } = &self.attributes;
+        let group = place / ranks;
+        let communicator = self.communicators[group].get_or_init(|| {
+            let members = &devices[group * ranks..][..*ranks];
+            Communicator::new(members, *capacity, *limit)
+        });
+        let communicator = communicator.as_ref().map_err(Clone::clone)?;
+        let variant = Variant::of(&call.spec, shape);
+        if let Some((loaded, function)) = self.functions[place].get()
+            && *loaded == variant
+        {
+            return Ok((communicator, *function));
+        }
+        let driver = Driver::get()?;
+        let function = driver.relaxed(|| {
+            let function = variant.load(driver, devices[place])?;
+            let resident = driver.resident(devices[place], function, shape.threads)?;
+            if resident < shape.blocks as usize {
+                return Err(CudaError::Unsupported(format!(
+                    "GPU {} runs {resident} blocks at once, the call has {}",
+                    devices[place], shape.blocks
+                )));
+            }
+            Ok(function)
+        })?;
+        let _ = self.functions[place].set((variant, function));
+        Ok((communicator, function))
+    }
+}
+
+static TYPE_ID: TypeId = TypeId { type_id: AtomicI64::new(0) };
+
+/// `TypeInfo` holds a null pointer, which is why this needs saying.
+struct Info(TypeInfo);
+// SAFETY: nothing writes to it, and its pointer is null.
+unsafe impl Sync for Info {}
+
+static TYPE_INFO: Info = Info(TypeInfo {
+    struct_size: size_of::<TypeInfo>(),
+    extension_start: null_mut(),
+    deleter: delete,
+});
+
+unsafe extern "C" fn delete(site: *mut c_void) {
+    // SAFETY: XLA deletes what `instantiate` gave it, once, when no call is being made.
+    drop(unsafe { Box::from_raw(site.cast::<Site>()) });
+}
+
+extern "C" fn alight_communicators_type_id() -> *const TypeId {
+    &TYPE_ID
+}
+
+extern "C" fn alight_communicators_type_info() -> *const TypeInfo {
+    &TYPE_INFO.0
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_allreduce_norm_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
+    let state = TYPE_ID.type_id.load(Ordering::Acquire);
+    // SAFETY: passed on.
+    unsafe { handle_with(frame, state, api::COMMAND_BUFFER_COMPATIBLE, instantiate) }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_allreduce_norm_cuda_initialize(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, initialize) }
+}
+
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_allreduce_norm_cuda_execute(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe { handle_with(frame, 0, api::COMMAND_BUFFER_COMPATIBLE, execute) }
+}
+
+fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
+    let attributes = Attributes::read(frame)?;
+    let count = attributes.devices.len();
+    let site = Site {
+        communicators: (0..count / attributes.ranks).map(|_| OnceLock::new()).collect(),
+        functions: (0..count).map(|_| OnceLock::new()).collect(),
+        attributes,
+    };
+    frame.set_state(&TYPE_ID, Box::into_raw(Box::new(site)).cast())
+}
+
+fn site<'a>(frame: Frame<'_>) -> Result<&'a Site, Refusal> {
+    let site = frame.state(&TYPE_ID)?.cast::<Site>();
+    // SAFETY: XLA gives what `instantiate` gave it, by the type's number, and keeps it while calls are made.
+    Ok(unsafe { &*site })
+}
+
+fn initialize(frame: Frame<'_>) -> Result<(), Refusal> {
+    let site = site(frame)?;
+    let place = site.place(frame.device()?)?;
+    let call = Call::read(frame)?;
+    if call.spec.rows == 0 {
+        return Ok(());
+    }
+    let shape = Shape::of(&call.spec).map_err(refusal)?;
+    site.ready(place, &call, &shape).map_err(refusal)?;
+    Ok(())
+}
+
+fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
+    let site = site(frame)?;
+    let device = frame.device()?;
+    let place = site.place(device)?;
+    let call = Call::read(frame)?;
+    if call.spec.rows == 0 {
+        return Ok(());
+    }
+    let shape = Shape::of(&call.spec).map_err(refusal)?;
+    let (communicator, function) = site.ready(place, &call, &shape).map_err(refusal)?;
+    let at = |array: &crate::frame::Array<'_>| array.data.addr() as u64;
+    let arrays = Arrays {
+        partial: at(&call.partial),
+        residual: at(&call.residual),
+        weight: at(&call.weight),
+        post_weight: call.post_weight.as_ref().map_or(0, at),
+        normed: at(&call.normed),
+        new_residual: at(&call.new_residual),
+    };
+    let rank = place % site.attributes.ranks;
+    let params = communicator.params(rank, &call.spec, &arrays).map_err(refusal)?;
+    let stream = Stream(frame.stream()?.addr());
+    let driver = Driver::get().map_err(refusal)?;
+    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live until what
+    // is on the stream has run, and results overlap nothing but the residual, element by element. The stream is the device's.
+    driver
+        .on(device, || unsafe { communicator.launch(function, &shape, &params, 1, stream) })
+        .map_err(refusal)
+}
+
+fn refusal(error: CudaError) -> Refusal {
+    let code = match error {
+        CudaError::TimedOut { .. } => code::DEADLINE_EXCEEDED,
+        CudaError::Unsupported(_) => code::INVALID_ARGUMENT,
+        CudaError::Call { .. } => code::INTERNAL,
+        _ => code::FAILED_PRECONDITION,
+    };
+    Refusal(code, format!("alight_allreduce_norm: {error}"))
+}

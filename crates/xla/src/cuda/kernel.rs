@@ -1,0 +1,184 @@
+//! The kernel: which variant a shape needs, its grid, its arguments, and how it gets into a GPU.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use alight_collective::{Element, Spec};
+
+use super::driver::{Driver, Function};
+use super::error::CudaError;
+use super::nvrtc;
+
+/// The kernel's source.
+pub const SOURCE: &str = include_str!("../../cuda/allreduce_norm.cu");
+/// Most ranks, as in the source.
+pub const RANKS: usize = 16;
+/// Most blocks of a grid, as in the source.
+pub const BLOCKS: usize = 64;
+/// By how much the counter of calls grows in a call, as in the source.
+pub const CALL: u64 = 1024;
+/// Most threads of a block: the kernel is compiled for as many.
+const THREADS: usize = 640;
+/// Bytes of a vector.
+const VECTOR: usize = 16;
+/// Bytes in front of the slots of a workspace: `Workspace` of the source.
+pub const HEADER: usize = 8 * (2 + BLOCKS + RANKS * BLOCKS);
+/// Where the counter of calls lies, and the word that lets nobody pass.
+pub const DONE: usize = 0;
+/// See [`DONE`].
+pub const POISON: usize = 8;
+
+/// How a call is spread over a GPU: a pure function of its shape, the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Blocks; they share the rows.
+    pub blocks: u32,
+    /// Threads of a block, a multiple of 32.
+    pub threads: u32,
+    /// Vectors of a thread: 1, 2 or 4.
+    pub vectors: u32,
+    /// Rows begin at multiples of 16 bytes.
+    pub whole: bool,
+}
+
+impl Shape {
+    /// Of a call with at least one row.
+    pub fn of(spec: &Spec) -> Result<Shape, CudaError> {
+        let per_vector = VECTOR / spec.element.size();
+        let vectors = spec.hidden.div_ceil(per_vector);
+        let each = [1, 2, 4].into_iter().find(|each| vectors <= each * THREADS);
+        let (Some(each), Ok(rows)) = (each, u32::try_from(spec.rows)) else {
+            return Err(CudaError::Unsupported(format!(
+                "rows of {} elements of {}: the kernel takes at most {}",
+                spec.hidden,
+                spec.element,
+                4 * THREADS * per_vector
+            )));
+        };
+        if rows == 0 || vectors == 0 {
+            return Err(CudaError::Unsupported("no rows, or rows without elements".into()));
+        }
+        Ok(Shape {
+            blocks: rows.min(BLOCKS as u32),
+            threads: vectors.div_ceil(each).next_multiple_of(32) as u32,
+            vectors: each as u32,
+            whole: (spec.hidden * spec.element.size()).is_multiple_of(VECTOR),
+        })
+    }
+}
+
+/// A variant of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Variant {
+    element: Element,
+    weight: Element,
+    vectors: u32,
+    whole: bool,
+    post: bool,
+    /// More macros: for tests.
+    more: Vec<&'static str>,
+}
+
+impl Variant {
+    /// The one for a call.
+    pub fn of(spec: &Spec, shape: &Shape) -> Variant {
+        Variant {
+            element: spec.element,
+            weight: spec.weight,
+            vectors: shape.vectors,
+            whole: shape.whole,
+            post: spec.post_norm,
+            more: vec![],
+        }
+    }
+
+    /// The same with more macros, which tests break it with.
+    pub fn with(mut self, more: &[&'static str]) -> Variant {
+        self.more.extend(more);
+        self
+    }
+
+    fn macros(&self) -> Vec<String> {
+        let name = |element| match element {
+            Element::Bf16 => "Bf16",
+            Element::F16 => "F16",
+            Element::F32 => "F32",
+        };
+        let mut macros = vec![
+            format!("ALIGHT_ELEMENT={}", name(self.element)),
+            format!("ALIGHT_WEIGHT={}", name(self.weight)),
+            format!("ALIGHT_VECTORS={}", self.vectors),
+            format!("ALIGHT_WHOLE={}", self.whole),
+            format!("ALIGHT_POST={}", self.post),
+        ];
+        macros.extend(self.more.iter().map(ToString::to_string));
+        macros
+    }
+
+    /// The variant in a GPU: compiled and loaded the first time.
+    pub fn load(&self, driver: &'static Driver, ordinal: i64) -> Result<Function, CudaError> {
+        type Key = (i64, Variant);
+        static LOADED: Mutex<Option<HashMap<Key, Function>>> = Mutex::new(None);
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        let loaded = loaded.get_or_insert_default();
+        let key = (ordinal, self.clone());
+        if let Some(function) = loaded.get(&key) {
+            return Ok(*function);
+        }
+        let function = driver.load_function(
+            ordinal,
+            &self.cubin(driver, ordinal)?,
+            c"alight_allreduce_norm",
+        )?;
+        loaded.insert(key, function);
+        Ok(function)
+    }
+
+    fn cubin(&self, driver: &Driver, ordinal: i64) -> Result<Arc<[u8]>, CudaError> {
+        type Key = ((i32, i32), Variant);
+        static COMPILED: Mutex<Option<HashMap<Key, Arc<[u8]>>>> = Mutex::new(None);
+        let (major, minor) = driver.capability(ordinal)?;
+        if major < 8 {
+            let reason = format!("compute capability {major}.{minor}, the kernel needs 8.0");
+            return Err(CudaError::Device { ordinal, reason });
+        }
+        let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+        let compiled = compiled.get_or_insert_default();
+        let key = ((major, minor), self.clone());
+        if let Some(cubin) = compiled.get(&key) {
+            return Ok(cubin.clone());
+        }
+        let cubin: Arc<[u8]> =
+            nvrtc::compile(SOURCE, &format!("sm_{major}{minor}"), &self.macros())?.into();
+        compiled.insert(key, cubin.clone());
+        Ok(cubin)
+    }
+}
+
+/// The kernel's argument: `Params` of the source.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct Params {
+    pub workspace: [u64; RANKS],
+    pub partial: u64,
+    pub residual: u64,
+    pub weight: u64,
+    pub post_weight: u64,
+    pub normed: u64,
+    pub new_residual: u64,
+    pub report: u64,
+    pub slot: u64,
+    pub limit: u64,
+    pub stride: u64,
+    pub delay: u64,
+    pub inverse_hidden: f64,
+    pub rank: u32,
+    pub ranks: u32,
+    pub rows: u32,
+    pub hidden: u32,
+    pub delay_rank: u32,
+    pub delay_phase: u32,
+    pub bias: f32,
+    pub epsilon: f32,
+}

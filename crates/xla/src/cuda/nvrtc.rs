@@ -1,0 +1,147 @@
+//! CUDA's run-time compiler, which the CUDA wheels of JAX install: `nvrtc.h`, declared by hand.
+//!
+//! It compiles to machine code of the GPU that is there (a cubin): PTX of a newer compiler would be refused by an older driver.
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
+use std::ptr::null_mut;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::error::CudaError;
+use super::library::{Library, functions};
+
+type Program = *mut c_void;
+
+functions! {
+    /// By the names that the library exports.
+    Functions {
+        nvrtcCreateProgram(*mut Program, *const c_char, *const c_char, c_int, *const *const c_char, *const *const c_char);
+        nvrtcDestroyProgram(*mut Program);
+        nvrtcCompileProgram(Program, c_int, *const *const c_char);
+        nvrtcGetProgramLogSize(Program, *mut usize);
+        nvrtcGetProgramLog(Program, *mut c_char);
+        nvrtcGetCUBINSize(Program, *mut usize);
+        nvrtcGetCUBIN(Program, *mut c_char);
+    }
+}
+
+/// Folders in which the library may be; Python knows where wheels are.
+static FOLDERS: Mutex<Vec<PathBuf>> = Mutex::new(vec![]);
+
+/// Names folders to look in before the system's. To be said before anything is compiled.
+pub fn look_in(folders: Vec<PathBuf>) {
+    *FOLDERS.lock().unwrap_or_else(PoisonError::into_inner) = folders;
+}
+
+/// Options of every compilation; scripts/compile_cuda.py has the same.
+const OPTIONS: [&str; 5] =
+    ["--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"];
+
+fn load() -> Result<Functions, CudaError> {
+    let mut names = vec![];
+    if let Ok(path) = std::env::var("ALIGHT_LIBNVRTC") {
+        names.push(path);
+    } else {
+        let folders = FOLDERS.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for folder in folders {
+            // NVRTC looks for its second library by name only, and finds it if it has been loaded.
+            let builtins = libraries(&folder, "libnvrtc-builtins.so.");
+            for path in libraries(&folder, "libnvrtc.so.") {
+                let _ = Library::open(&builtins);
+                names.push(path);
+            }
+        }
+        names.extend(["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"].map(String::from));
+    }
+    let (library, name) = Library::open(&names).map_err(CudaError::NoCompiler)?;
+    Functions::load(&library).map_err(|error| CudaError::NoCompiler(format!("{name}: {error}")))
+}
+
+/// The files in `folder` whose names begin so, the newest version first.
+fn libraries(folder: &Path, prefix: &str) -> Vec<String> {
+    let Ok(files) = std::fs::read_dir(folder) else { return vec![] };
+    let mut names: Vec<String> = files
+        .filter_map(|file| Some(file.ok()?.path().to_str()?.to_owned()))
+        .filter(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with(prefix)))
+        .collect();
+    names.sort_by(|a, b| b.cmp(a));
+    names
+}
+
+fn functions() -> Result<&'static Functions, CudaError> {
+    static LIBRARY: OnceLock<Result<Functions, CudaError>> = OnceLock::new();
+    LIBRARY.get_or_init(load).as_ref().map_err(Clone::clone)
+}
+
+/// Whether there is a compiler.
+pub fn available() -> Result<(), CudaError> {
+    functions().map(|_| ())
+}
+
+/// Compiles `source` for an architecture ("sm_90") to its machine code.
+pub(super) fn compile(
+    source: &str,
+    architecture: &str,
+    macros: &[String],
+) -> Result<Vec<u8>, CudaError> {
+    let functions = functions()?;
+    let failed = |log: String| CudaError::Compile { architecture: architecture.into(), log };
+    let options = OPTIONS.iter().map(ToString::to_string);
+    let options = options.chain([format!("--gpu-architecture={architecture}")]);
+    let options = options.chain(macros.iter().map(|name| format!("-D{name}")));
+    let options: Result<Vec<_>, _> = options.map(CString::new).collect();
+    let (Ok(options), Ok(text)) = (options, CString::new(source)) else {
+        return Err(failed("a zero byte in its text or options".into()));
+    };
+    let pointers: Vec<_> = options.iter().map(|option| option.as_ptr()).collect();
+    let mut program = null_mut();
+    // SAFETY: strings that live for the call; no headers.
+    let code = unsafe {
+        let (name, none) = (c"allreduce_norm.cu".as_ptr(), std::ptr::null());
+        (functions.nvrtcCreateProgram)(&mut program, text.as_ptr(), name, 0, none, none)
+    };
+    if code != 0 {
+        return Err(failed(format!("nvrtcCreateProgram gives {code}")));
+    }
+    let mut program = Destroy(functions, program);
+    // SAFETY: a program, and that many options.
+    let code = unsafe {
+        (functions.nvrtcCompileProgram)(program.1, pointers.len() as c_int, pointers.as_ptr())
+    };
+    if code != 0 {
+        let log = program.get(functions.nvrtcGetProgramLogSize, functions.nvrtcGetProgramLog);
+        let log =
+            String::from_utf8_lossy(&log.unwrap_or_default()).trim_end_matches('\0').to_owned();
+        return Err(failed(format!("nvrtcCompileProgram gives {code}: {log}")));
+    }
+    program
+        .get(functions.nvrtcGetCUBINSize, functions.nvrtcGetCUBIN)
+        .ok_or_else(|| failed("NVRTC gives no machine code".into()))
+}
+
+/// Destroys a program, on every way out.
+struct Destroy<'a>(&'a Functions, Program);
+
+impl Destroy<'_> {
+    fn get(
+        &mut self,
+        size: unsafe extern "C" fn(Program, *mut usize) -> c_int,
+        get: unsafe extern "C" fn(Program, *mut c_char) -> c_int,
+    ) -> Option<Vec<u8>> {
+        let mut length = 0;
+        // SAFETY: a program; writes a number.
+        if unsafe { size(self.1, &mut length) } != 0 {
+            return None;
+        }
+        let mut bytes = vec![0u8; length];
+        // SAFETY: room for as many bytes as it said.
+        (unsafe { get(self.1, bytes.as_mut_ptr().cast()) } == 0).then_some(bytes)
+    }
+}
+
+impl Drop for Destroy<'_> {
+    fn drop(&mut self) {
+        // SAFETY: a program, destroyed once.
+        unsafe { (self.0.nvrtcDestroyProgram)(&mut self.1) };
+    }
+}
