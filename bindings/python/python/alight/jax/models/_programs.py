@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import Mesh
 
+from .._cache import kept
 from . import _blocks, _sample
 from ._arithmetic import Cache
 from ._blocks import Network, Params
@@ -56,8 +57,14 @@ class Programs:
 
     def _made(self, what: Any, make: Callable[[], Any]) -> Any:
         if what not in self.made:
-            self.made[what] = make()
+            self.made[what] = kept(make(), list(self.mesh.devices.flat), what, self._identity())
         return self.made[what]
+
+    def _identity(self) -> tuple[Any, ...]:
+        """What the functions are made from, besides their arguments and this package."""
+        net = self.net
+        arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache())
+        return (net.config, net.cut, net.capacity, net.axis, arithmetic, self.mesh, sorted(self.specs.items()))
 
     def _jit(self, body: Callable[..., Any], inputs: Any, outputs: Any, donated: tuple[int, ...]) -> Any:
         mapped = jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
