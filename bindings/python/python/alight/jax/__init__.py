@@ -7,11 +7,43 @@
     weights = alight.jax.load("model.gguf", mesh, [(r"attn_q|ffn_up", P("tp", None))])
     print(alight.jax.plan("model.gguf", mesh, rules))     # what would be mapped, copied, and why
 
-Needs the extra: `pip install 'alight[jax]'`.
+Needs the extra: `pip install 'alight[jax]'`. JAX itself is imported when the first of these is used.
 """
 
-from ._collective import allreduce_norm
-from ._load import load
-from ._plan import Part, Placement, Plan, plan
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "load", "plan"]
+if TYPE_CHECKING:
+    from ._cache import use_cache
+    from ._collective import allreduce_norm
+    from ._load import load
+    from ._plan import Part, Placement, Plan, plan
+
+__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "load", "plan", "use_cache"]
+
+_WHERE = {
+    "Part": "_plan",
+    "Placement": "_plan",
+    "Plan": "_plan",
+    "allreduce_norm": "_collective",
+    "load": "_load",
+    "plan": "_plan",
+    "use_cache": "_cache",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        found = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    except ModuleNotFoundError as problem:
+        if problem.name not in ("jax", "jaxlib", "numpy"):
+            raise
+        raise ImportError(f"alight.jax needs {problem.name}: pip install 'alight[jax]'", name=problem.name) from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,149 @@
+"""`python -m alight.jax`, and `alight run --engine jax`, which becomes it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import alight
+from conftest import in_process
+from test_model import write_model
+
+GREEDY = ["--temp", "0", "--weights", "f32", "--raw"]
+# Eight devices are forced for the other tests; here the command sets their number.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A model, and a folder for the cache of all runs here."""
+    folder = tmp_path_factory.mktemp("run")
+    return write_model(folder / "tiny.gguf"), ENVIRONMENT | {"XDG_CACHE_HOME": str(folder)}
+
+
+def run(model, *args, program=(sys.executable, "-m", "alight.jax"), **more):
+    path, environment = model
+    command = [*program, path, *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, **more)
+
+
+def test_the_answer_is_all_that_goes_to_stdout(tiny):
+    told = run(tiny, "the", "-n", "12", *GREEDY, "--json")
+    assert told.returncode == 0 and told.stderr == "", told.stderr
+    line = json.loads(told.stdout)
+    tokenizer = alight.Tokenizer(tiny[0])
+    assert line["prompt_tokens"] == len(tokenizer.prompt("the")) and line["finish"] in ("length", "stop")
+    decoder = tokenizer.stream()
+    assert line["text"] == "".join(map(decoder.push, line["tokens"])) + decoder.finish()
+    for key in ("open_ms", "jax_ms", "model_ms", "prompt_ms", "first_token_ms", "total_ms"):
+        assert line["timings"][key] >= 0
+    plain = run(tiny, "-", "-n", "12", *GREEDY, "--tp", "2", "--stats", input="the\n")
+    assert plain.returncode == 0 and plain.stdout == line["text"] + "\n", plain.stderr
+    for part in ("prompt ", "first token ", "tokens/s", "ended by", "tp 2, f32 weights"):
+        assert part in plain.stderr
+
+
+def test_the_command_becomes_this_one(tiny, command):
+    python = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--tp", "2")
+    rust = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--tp=2", "--engine", "jax", program=(command, "run"))
+    assert (rust.returncode, rust.stdout, rust.stderr) == (0, python.stdout, ""), rust.stderr
+
+
+def test_a_seed_gives_the_same_answer_on_any_number_of_devices(tiny):
+    ask = ("the", "-n", "8", "--weights", "f32", "--raw", "--temp", "2", "--ignore-eos", "--json")
+    first, same, other = (run(tiny, *ask, "--seed", seed, "--tp", tp) for seed, tp in (("5", "1"), ("5", "2"), ("6", "2")))
+    tokens = [json.loads(one.stdout)["tokens"] for one in (first, same, other)]
+    assert tokens[0] == tokens[1] != tokens[2]
+    assert json.loads(first.stdout)["seed"] == 5
+
+
+def test_the_context_ends_an_answer(tiny):
+    told = run(tiny, "the", *GREEDY, "--ignore-eos", "-c", "32", "--json")
+    line = json.loads(told.stdout)
+    # The last token needs no room.
+    assert line["finish"] == "context" and line["prompt_tokens"] + line["generated_tokens"] == 33
+    assert "the context of 32 tokens is full: -c 64 would let it go on (up to 128)" in told.stderr
+    assert told.returncode == 0
+
+
+def test_errors_say_what_to_do(tiny, tmp_path):
+    folder = tiny[0].parent
+    (folder / "text").write_text("Once upon a time")
+    for arguments, status, said in [
+        ((folder / "nothing.gguf", "the"), 1, "nothing.gguf': No such file"),
+        ((folder / "text", "the"), 1, "neither GGUF nor safetensors"),
+        ((tiny[0], "the", "--tp", "65"), 2, "from 1 to 64"),
+        ((tiny[0], "the", "--weights", "int3"), 2, "invalid choice"),
+        ((tiny[0], "the", "--prompt", "the"), 2, "two prompts"),
+        ((tiny[0], "the", "--raw", "--system", "x"), 2, "--system cannot be used with --raw"),
+        ((tiny[0], "-f", folder / "no prompt"), 1, "no prompt': No such file"),
+        ((tiny[0],), 2, "there is no prompt: standard input is empty"),
+        ((tiny[0], "the " * 200, "--raw", "--weights", "f32"), 1, "do not fit into a context of 128"),
+    ]:
+        told = subprocess.run([sys.executable, "-m", "alight.jax", *arguments], capture_output=True, text=True, env=tiny[1], stdin=subprocess.DEVNULL)
+        assert (told.returncode, told.stdout) == (status, ""), told.stderr
+        assert told.stderr.startswith("alight: error: ") and said in told.stderr, told.stderr
+        assert "Traceback" not in told.stderr
+
+
+NO_JAX = """
+import importlib.util, sys
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "jax" else found(name, *more)
+from alight.jax._run import main
+assert "jax" not in sys.modules
+main([sys.argv[1], "the"])
+"""
+
+
+def test_without_jax_it_says_how_to_get_it(tiny):
+    told = subprocess.run([sys.executable, "-c", NO_JAX, tiny[0]], capture_output=True, text=True)
+    assert told.returncode == 1 and "pip install 'alight[jax]'" in told.stderr and "Traceback" not in told.stderr
+    said = in_process("import sys; sys.modules['jax'] = None\ntry: from alight.jax import load\nexcept ImportError as e: print(e)")
+    assert "pip install 'alight[jax]'" in said
+
+
+def test_a_reader_that_leaves_ends_it_quietly(tiny):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "alight.jax", tiny[0], "the", "-n", "50", "--ignore-eos", *GREEDY],
+        stdout=theirs, stderr=subprocess.PIPE, env=tiny[1],
+    )  # fmt: skip
+    os.close(theirs)
+    _, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (0, b"")
+
+
+def test_ctrl_c_ends_the_answer(tiny):
+    args = ["the", "--ignore-eos", "--raw", "--weights", "f32", "--temp", "0", "-n", "120"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, tiny[0], *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1]
+    )
+    head = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (130, b"") and (head + rest).endswith(b"\n")
+    assert len(rest) < 2000
+    # Before there is an answer, it is any other program's Ctrl-C.
+    process = subprocess.Popen([sys.executable, "-m", "alight.jax", tiny[0]], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=1.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=300)
+    assert process.returncode in (-signal.SIGINT, 130)
+
+
+SLOW = """
+import time
+from alight.jax._run import _answer, main
+write = _answer.write
+def slow(piece):
+    write(piece if piece == "\\n" else "." * 100)
+    time.sleep(0.2)
+_answer.write = slow
+main()
+"""
