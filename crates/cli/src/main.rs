@@ -28,15 +28,18 @@ mod units;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{CommandFactory, FromArgMatches};
 
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
     let started = Instant::now();
     say::install_panic_hook();
-    let outcome = match Cli::parse().command {
-        Command::Run(a) => run::main(a, started),
+    let given = Cli::command().get_matches();
+    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|e| e.exit());
+    let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
+    let outcome = match cli.command {
+        Command::Run(a) => run::main(a, given, started),
         Command::Inspect(a) => inspect::main(&a),
         Command::Perplexity(a) => perplexity::main(a),
         Command::Bench(a) => bench::main(a),

@@ -2,6 +2,7 @@
 
 mod answer;
 mod chat;
+mod engine;
 mod prompt;
 mod report;
 mod sampling;
@@ -16,6 +17,7 @@ use alight_model::prompt::{Encoder, Style};
 use alight_model::sampler::Sampler;
 use alight_model::{Finish, Session, SessionOptions};
 use anyhow::anyhow;
+use clap::{ArgMatches, Args};
 use rusage::Phases;
 
 use crate::interrupt::Interrupt;
@@ -23,6 +25,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::say;
 use answer::{Limits, answer};
+use engine::{Engine, EngineChoice};
 use prompt::Source;
 use sampling::SamplingArgs;
 
@@ -38,6 +41,7 @@ Examples:
   alight run model.gguf --raw \"Once upon a time\"   continue a text, without the chat template
   alight run model.gguf \"2+2=\" --temp 0 -n 8       most likely tokens only, at most eight
   alight run model.gguf \"Hi\" --json | jq .timings
+  alight run model.gguf \"Hi\" --engine jax --tp 2    with the JAX engine, on two devices
 
 Where the prompt comes from: the argument; else --file; else standard input if it is a pipe or a
 file; else it is a chat. Standard input is not read when a prompt is given, unless that is `-`.
@@ -105,10 +109,19 @@ pub struct RunArgs {
 
     #[command(flatten)]
     sampling: SamplingArgs,
+
+    #[command(flatten)]
+    choice: EngineChoice,
 }
 
-/// Runs the command. `started` is when the process began.
-pub fn main(args: RunArgs, started: Instant) -> Outcome {
+/// Runs the command. `given` is what was written on the command line, `started` when the process began.
+pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
+    match args.choice.engine {
+        Engine::Native => engine::check_native(given)?,
+        Engine::Jax => {
+            return engine::exec(&RunArgs::augment_args(clap::Command::new("run")), given);
+        }
+    }
     let mut phases = Phases::start();
     let source =
         Source::of(args.prompt.as_deref().or(args.prompt_flag.as_deref()), args.file.as_deref());
