@@ -13,12 +13,13 @@ from jax.sharding import Mesh
 from ... import Catalog
 from ... import open as open_catalog
 from .._collective import allreduce_norm
-from . import _config, _tensors
+from . import _config, _native, _tensors
 from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
 from ._config import Config
 from ._cut import Cut, cut
 from ._model import SLACK, Model
+from ._native import Native
 from ._programs import Programs
 from ._tensors import Tensors
 from ._vectors import Vectors
@@ -38,15 +39,16 @@ def load_model(
     *,
     tp: int | None = None,
     mesh: Mesh | None = None,
-    weights: str = "f32",
+    weights: str = "native",
     context: int | None = None,
 ) -> Model:
     """A model of a GGUF file, on `tp` devices, or on those along the axis `tp` of a mesh.
 
-    `weights`: "bf16" or "f32": matrices as arrays of these, cut for the devices, and XLA's own products.
+    `weights`: "native" (CPU devices): matrices where they lie in the map of the file, whatever their type, and our own
+    products with them; "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
     `context`: most positions; without it 4096, or what the model was trained for if that is less.
     """
-    known = list(FLOATS)
+    known = ["native", *FLOATS]
     if weights not in known:
         raise ValueError(f"weights: expected one of {', '.join(map(repr, known))}, found {weights!r}")
     catalog = path if isinstance(path, Catalog) else open_catalog(path)
@@ -54,10 +56,15 @@ def load_model(
     context = _context(config, context)
     mesh = _mesh(tp, mesh)
     tensors = _tensors.find(catalog, config)
-    _convertible(tensors)
-    parts = _cut(config, mesh.shape[AXIS], 1, 1)
+    _native.check(catalog, tensors, mesh) if weights == "native" else _convertible(tensors)
+    grains = _native.grains(config, tensors) if weights == "native" else (1, 1)
+    parts = _cut(config, mesh.shape[AXIS], *grains)
     capacity = -(-(context + SLACK) // LINE) * LINE
-    ops: Arithmetic = _xla(config, parts, tensors, mesh, capacity, FLOATS[weights])
+    ops: Arithmetic
+    if weights == "native":
+        ops = Native(config, parts, catalog, tensors, mesh, AXIS, capacity)
+    else:
+        ops = _xla(config, parts, tensors, mesh, capacity, FLOATS[weights])
     vectors = Vectors(config, parts, tensors, mesh, AXIS, capacity)
     net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}

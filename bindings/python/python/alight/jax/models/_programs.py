@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -52,13 +53,27 @@ class Programs:
 
     def __init__(self, net: Network, mesh: Mesh, specs: Specs) -> None:
         self.net, self.mesh, self.specs = net, mesh, specs
-        self.cache_spec = (ranked(net.axis, 1),) * 2
-        self.made: dict[Any, Any] = {}
+        caches = (ranked(net.axis, 1),) * 2
+        # For each: what it computes; where its arguments and results are; and which arguments it may use up.
+        self._kinds: dict[str, tuple[Callable[..., Any], Any, Any, tuple[int, ...]]] = {
+            "empty": (self._empty, (), caches, ()),
+            "prefill": (self._prefill, (specs, caches, SAME, SAME, SAME), (SAME, caches), (1,)),
+            "logits": (self._logits, (specs, caches, SAME, SAME), (ranked(net.axis, 1), caches), (1,)),
+            "first": (self._first, (specs, SAME, SAME, SAME, SAME), (SAME, SAME), ()),
+            "decode": (self._decode, (specs, caches, SAME, SAME, SAME), (SAME, caches, SAME), (1, 2)),
+        }
+        self._made: dict[Any, Any] = {}
 
-    def _made(self, what: Any, make: Callable[[], Any]) -> Any:
-        if what not in self.made:
-            self.made[what] = kept(make(), list(self.mesh.devices.flat), what, self._identity())
-        return self.made[what]
+    def compiled(self, kind: str, *known: int) -> Any:
+        """The function of a kind, for arguments that are known when it is compiled. Each is compiled for the shapes of its
+        other arguments when it is first called with them."""
+        if (kind, known) not in self._made:
+            body, inputs, outputs, donated = self._kinds[kind]
+            body = functools.partial(body, *known)
+            mapped = jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+            jitted = jax.jit(mapped, donate_argnums=donated)
+            self._made[kind, known] = kept(jitted, list(self.mesh.devices.flat), kind, known, self._identity())
+        return self._made[kind, known]
 
     def _identity(self) -> tuple[Any, ...]:
         """What the functions are made from, besides their arguments and this package."""
@@ -66,90 +81,75 @@ class Programs:
         arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache())
         return (net.config, net.cut, net.capacity, net.axis, arithmetic, self.mesh, sorted(self.specs.items()))
 
-    def _jit(self, body: Callable[..., Any], inputs: Any, outputs: Any, donated: tuple[int, ...]) -> Any:
-        mapped = jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-        return jax.jit(mapped, donate_argnums=donated)
-
     def empty(self) -> Cache:
         """A cache with nothing in it."""
-        keys, values, kind = self.net.arithmetic.cache()
-
-        def make() -> Any:
-            return self._jit(lambda: (jnp.zeros(keys, kind), jnp.zeros(values, kind)), (), self.cache_spec, ())
-
-        made: Cache = self._made("empty", make)()
+        made: Cache = self.compiled("empty")()
         return made
 
     def prefill(self, params: Params, cache: Cache, tokens: Any, pos: Any, last: Any) -> tuple[jax.Array, Cache]:
         """A chunk of a prompt: the residual stream `[1, embedding]` of token `last` of it, and the cache. What follows
         that one is filling, which nothing sees and what comes next overwrites."""
-
-        def body(params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array) -> Any:
-            h, cache = _blocks.forward(self.net, params, cache, tokens, pos)
-            return lax.dynamic_slice_in_dim(h, last, 1), cache
-
-        def make() -> Any:
-            inputs = (self.specs, self.cache_spec, SAME, SAME, SAME)
-            return self._jit(body, inputs, (SAME, self.cache_spec), (1,))
-
-        result: tuple[jax.Array, Cache] = self._made("prefill", make)(params, cache, tokens, pos, last)
-        return result
+        found: tuple[jax.Array, Cache] = self.compiled("prefill")(params, cache, tokens, pos, last)
+        return found
 
     def logits(self, params: Params, cache: Cache, tokens: Any, pos: Any) -> tuple[jax.Array, Cache]:
         """Logits `[tokens, ranks × slots]` of every position of a chunk, and the cache."""
+        found: tuple[jax.Array, Cache] = self.compiled("logits")(params, cache, tokens, pos)
+        return found
 
-        def body(params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> Any:
-            h, cache = _blocks.forward(self.net, params, cache, tokens, pos)
-            return _blocks.logits(self.net, params, h), cache
-
-        def make() -> Any:
-            inputs = (self.specs, self.cache_spec, SAME, SAME)
-            return self._jit(body, inputs, (ranked(self.net.axis, 1), self.cache_spec), (1,))
-
-        result: tuple[jax.Array, Cache] = self._made("logits", make)(params, cache, tokens, pos)
-        return result
-
-    def first(self, candidates: int, params: Params, h: jax.Array, pos: Any, uniforms: Any, request: Request) -> tuple[jax.Array, State]:
+    def first(
+        self, candidates: int, params: Params, h: jax.Array, pos: Any, uniforms: Any, request: Request
+    ) -> tuple[jax.Array, State]:
         """The first token `[1]` after a prompt of `pos` tokens."""
-
-        def body(params: Params, h: jax.Array, pos: jax.Array, uniforms: jax.Array, request: Request) -> Any:
-            state = self._draw(candidates, params, h, pos, jnp.int32(0), uniforms[0], request)
-            return state.token[None], state
-
-        def make() -> Any:
-            return self._jit(body, (self.specs, SAME, SAME, SAME, SAME), (SAME, SAME), ())
-
-        result: tuple[jax.Array, State] = self._made(("first", candidates), make)(params, h, pos, uniforms, request)
-        return result
+        found: tuple[jax.Array, State] = self.compiled("first", candidates)(params, h, pos, uniforms, request)
+        return found
 
     def decode(
         self, candidates: int, params: Params, cache: Cache, state: State, uniforms: Any, request: Request
     ) -> tuple[jax.Array, Cache, State]:
         """Up to as many steps as there are `uniforms`: their tokens, filled up with `NONE`."""
+        found: tuple[jax.Array, Cache, State] = self.compiled("decode", candidates)(params, cache, state, uniforms, request)
+        return found
 
-        def body(params: Params, cache: Cache, state: State, uniforms: jax.Array, request: Request) -> Any:
-            steps = uniforms.shape[0]
+    # On one rank.
 
-            def go_on(at: tuple[jax.Array, jax.Array, Cache, State]) -> jax.Array:
-                return (at[0] < steps) & ~at[3].done
+    def _empty(self) -> Cache:
+        keys, values, kind = self.net.arithmetic.cache()
+        return jnp.zeros(keys, kind), jnp.zeros(values, kind)
 
-            def step(at: tuple[jax.Array, jax.Array, Cache, State]) -> Any:
-                number, out, cache, state = at
-                h, cache = _blocks.forward(self.net, params, cache, state.token[None], state.pos)
-                state = self._draw(candidates, params, h, state.pos + 1, state.drawn, uniforms[number], request)
-                return number + 1, out.at[number].set(state.token), cache, state
+    def _prefill(
+        self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        h, cache = _blocks.forward(self.net, params, cache, tokens, pos)
+        return lax.dynamic_slice_in_dim(h, last, 1), cache
 
-            start = (jnp.int32(0), jnp.full(steps, NONE, jnp.int32), cache, state)
-            _, out, cache, state = lax.while_loop(go_on, step, start)
-            return out, cache, state
+    def _logits(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
+        h, cache = _blocks.forward(self.net, params, cache, tokens, pos)
+        return _blocks.logits(self.net, params, h), cache
 
-        def make() -> Any:
-            inputs = (self.specs, self.cache_spec, SAME, SAME, SAME)
-            return self._jit(body, inputs, (SAME, self.cache_spec, SAME), (1, 2))
+    def _first(
+        self, candidates: int, params: Params, h: jax.Array, pos: jax.Array, uniforms: jax.Array, request: Request
+    ) -> tuple[jax.Array, State]:
+        state = self._draw(candidates, params, h, pos, jnp.int32(0), uniforms[0], request)
+        return state.token[None], state
 
-        program = self._made(("decode", candidates), make)
-        result: tuple[jax.Array, Cache, State] = program(params, cache, state, uniforms, request)
-        return result
+    def _decode(
+        self, candidates: int, params: Params, cache: Cache, state: State, uniforms: jax.Array, request: Request
+    ) -> tuple[jax.Array, Cache, State]:
+        steps = uniforms.shape[0]
+
+        def go_on(at: tuple[jax.Array, jax.Array, Cache, State]) -> jax.Array:
+            return (at[0] < steps) & ~at[3].done
+
+        def step(at: tuple[jax.Array, jax.Array, Cache, State]) -> tuple[jax.Array, jax.Array, Cache, State]:
+            number, out, cache, state = at
+            h, cache = _blocks.forward(self.net, params, cache, state.token[None], state.pos)
+            state = self._draw(candidates, params, h, state.pos + 1, state.drawn, uniforms[number], request)
+            return number + 1, out.at[number].set(state.token), cache, state
+
+        start = (jnp.int32(0), jnp.full(steps, NONE, jnp.int32), cache, state)
+        _, out, cache, state = lax.while_loop(go_on, step, start)
+        return out, cache, state
 
     def _draw(
         self,
@@ -165,4 +165,3 @@ class Programs:
         token = _sample.sample(logits, candidates, self.net.config.vocab, self.net.axis, request.chosen, uniform)
         done = jnp.any(token == request.stop) | (drawn + 1 >= request.wanted)
         return State(token, jnp.asarray(pos, jnp.int32), drawn + 1, done)
-

@@ -1,0 +1,147 @@
+"""Weights where they lie in the file, and the handlers that compute with them: nothing is copied, stacked or dequantised.
+
+The whole file is one array over its map, the same on every device; a matrix is its place in it. What a rank has of a matrix
+is an attribute of the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from ... import Catalog, Tensor
+from .. import _native as handlers
+from ._arithmetic import Arrays, Cache, Specs
+from ._config import Config
+from ._cut import Cut, Span
+from ._place import SAME, put
+from ._tensors import Layer, Tensors
+
+
+def grains(config: Config, tensors: Tensors) -> tuple[int, int]:
+    """How many query heads, and how many columns of the feed-forward, stay together, so that blocks stay whole."""
+    heads = math.lcm(*(_block(layer.o) for layer in tensors.layers))
+    down = math.lcm(*(_block(layer.down) for layer in tensors.layers))
+    return heads // math.gcd(heads, config.value_dim), down
+
+
+def _block(tensor: Tensor) -> int:
+    """Elements of a block."""
+    if tensor.type in ("F32", "F16", "BF16"):
+        return 1
+    return 256 if tensor.type.endswith("_K") else 32
+
+
+def check(catalog: Catalog, tensors: Tensors, mesh: Mesh) -> None:
+    """Whether handlers can compute with this file on this mesh."""
+    kinds = sorted({device.platform for device in mesh.devices.flat} - {"cpu"})
+    if kinds:
+        raise ValueError(f"weights: 'native' is for CPU devices, the mesh has {', '.join(kinds)} devices; 'bf16' is for those")
+    if len(catalog.files) > 1:
+        raise ValueError(
+            f"{catalog.files[0]}: {len(catalog.files)} files, expected one for weights='native'; "
+            f"`alight convert {catalog.files[0]} -o NEW.gguf` makes one of them"
+        )
+    handlers.places(tensors.matrices())
+
+
+class Native:
+    """Products by handlers, out of the map."""
+
+    def __init__(
+        self, config: Config, cut: Cut, catalog: Catalog, tensors: Tensors, mesh: Mesh, axis: str, capacity: int
+    ) -> None:
+        self.config, self.mesh, self.axis = config, mesh, axis
+        self.stream: Any = jnp.float32
+        c, d = config, config.embedding
+        self.heads = handlers.Heads(
+            cut.head_slots, cut.kv_slots, c.key_dim, c.value_dim, capacity, c.attention_scale, c.attention_softcap
+        )
+
+        def places(found: Sequence[Tensor]) -> jax.Array:
+            numbers = handlers.places(found)
+            return put(mesh, axis, SAME, lambda _: numbers)
+
+        def stack(of: Callable[[Layer], Sequence[Tensor]]) -> jax.Array:
+            numbers = np.stack([handlers.places(of(layer)) for layer in tensors.layers])
+            return put(mesh, axis, SAME, lambda _: numbers)
+
+        self.arrays: Arrays = {
+            "file": handlers.file_array(catalog, mesh),
+            "embedding": places([tensors.embedding]),
+            "output": places([tensors.output]),
+        }
+        self.array_specs: Specs = dict.fromkeys(self.arrays, SAME)
+        self.stacks: Arrays = {
+            "qkv": stack(lambda layer: (layer.q, layer.k, layer.v)),
+            "o": stack(lambda layer: (layer.o,)),
+            "gate_up": stack(lambda layer: (layer.gate, layer.up)),
+            "down": stack(lambda layer: (layer.down,)),
+        }
+        self.stack_specs: Specs = dict.fromkeys(self.stacks, SAME)
+
+        def rows(height: int, parts: tuple[Span, ...], slots: int, unit: int = 1) -> handlers.Cut:
+            return handlers.Cut((height * unit, d), rows=_spans(parts, unit), slots=slots * unit)
+
+        def columns(width: int, parts: tuple[Span, ...], unit: int = 1) -> handlers.Cut:
+            return handlers.Cut((d, width * unit), columns=_spans(parts, unit))
+
+        self.cuts = {
+            "qkv": (
+                rows(c.heads, cut.heads, cut.head_slots, c.key_dim),
+                rows(c.kv_heads, cut.kv_heads, cut.kv_slots, c.key_dim),
+                rows(c.kv_heads, cut.kv_heads, cut.kv_slots, c.value_dim),
+            ),
+            "o": (columns(c.heads, cut.heads, c.value_dim),),
+            "gate_up": (rows(c.feed_forward, cut.feed_forward, cut.feed_forward_slots),) * 2,
+            "down": (columns(c.feed_forward, cut.feed_forward),),
+            "output": (rows(c.vocab, cut.vocab, cut.vocab_slots),),
+        }
+
+    def _products(self, weights: Arrays, name: str, places: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
+        return handlers.matmul(weights["file"], places, x, self.cuts[name], mesh=self.mesh, axis=self.axis)
+
+    def cache(self) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        return *self.heads.cache(self.config.layers), jnp.float16
+
+    def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
+        shape = (self.config.vocab, self.config.embedding)
+        return handlers.embed(weights["file"], weights["embedding"][0], tokens, shape=shape, scale=scale)
+
+    def qkv(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        q, k, v = self._products(weights, "qkv", layer["qkv"], x)
+        return q, k, v
+
+    def attend(
+        self,
+        qkv: tuple[jax.Array, jax.Array, jax.Array],
+        cache: Cache,
+        layer: jax.Array,
+        pos: jax.Array,
+        window: jax.Array,
+    ) -> tuple[jax.Array, Cache]:
+        out, *cached = handlers.attend(*qkv, *cache, layer, pos, window, self.heads, mesh=self.mesh, axis=self.axis)
+        return out, (cached[0], cached[1])
+
+    def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
+        return self._products(weights, "o", layer["o"], x)[0]
+
+    def gate_up(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        gate, up = self._products(weights, "gate_up", layer["gate_up"], x)
+        return gate, up
+
+    def down(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
+        return self._products(weights, "down", layer["down"], x)[0]
+
+    def logits(self, weights: Arrays, x: jax.Array) -> jax.Array:
+        return self._products(weights, "output", weights["output"], x)[0]
+
+
+def _spans(parts: tuple[Span, ...], unit: int) -> handlers.Spans:
+    return tuple((part.start * unit, part.count * unit) for part in parts)
