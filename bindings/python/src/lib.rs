@@ -3,7 +3,7 @@
 //! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
 //! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
 //! which bytes belong to a part of a tensor; [`config`] and [`tokenizer`] show what `alight_model` has read of
-//! a model and checked; [`ffi`] hands out the custom calls for XLA. Nothing here knows of JAX or NumPy: that
+//! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs. Nothing here knows of JAX or NumPy: that
 //! is Python's side.
 //!
 //! Invariants: a map lives as long as anything that shows its bytes; what is shown is read-only; the
@@ -13,6 +13,7 @@ mod block;
 mod catalog;
 mod config;
 mod convert;
+mod cuda;
 mod error;
 mod ffi;
 mod geometry;
@@ -35,6 +36,9 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<catalog::Residency>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<block::Block>()?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_accounts, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_errors, module)?)?;
+    module.add_function(wrap_pyfunction!(cuda::cuda_probe, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
     module.add_class::<tokenizer::Tokenizer>()?;

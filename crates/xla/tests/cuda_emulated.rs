@@ -3,72 +3,14 @@
 #![cfg(target_os = "linux")]
 
 mod cuda_checks;
+mod emulator;
 
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 
 use cuda_checks::{Checked, Extent, adversaries, agreement, controls};
+use emulator::{compile, emulated};
 
 const EXTENT: Extent = Extent { ranks: 8, calls: 400, replays: 300, large: false };
-
-fn source(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("cuda/emulated").join(name)
-}
-
-/// Compiles unless it has been: the name has a hash of everything that goes into it. None without a compiler.
-fn compile(name: &str, output: &str, options: &[&str]) -> Option<PathBuf> {
-    use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hash = DefaultHasher::new();
-    for file in ["../allreduce_norm.cu", "shim.h", "kernels.h", name] {
-        std::fs::read(source(file)).unwrap().hash(&mut hash);
-    }
-    options.hash(&mut hash);
-    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-    let path = folder.join(format!("{output}-{:016x}", hash.finish()));
-    if path.exists() {
-        return Some(path);
-    }
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "g++".into());
-    let temporary = folder.join(format!("{output}-{}", std::process::id()));
-    let done = Command::new(&compiler)
-        .args(["-std=c++17", "-O1", "-pthread", "-ffp-contract=off", "-U_FORTIFY_SOURCE", "-w"])
-        .args(options)
-        .arg("-o")
-        .args([&temporary, &source(name)])
-        .output();
-    match done {
-        Err(error) => {
-            println!("skipped: no C++ compiler, {compiler}: {error}");
-            None
-        }
-        Ok(output) if !output.status.success() => {
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(said.contains("tsan"), "{said}");
-            println!("skipped: {compiler} has no thread sanitizer");
-            None
-        }
-        Ok(_) => {
-            std::fs::rename(&temporary, &path).unwrap();
-            Some(path)
-        }
-    }
-}
-
-/// Takes the emulated driver instead of CUDA's. False where there is none.
-fn emulated() -> bool {
-    static READY: OnceLock<bool> = OnceLock::new();
-    *READY.get_or_init(|| {
-        let Some(path) = compile("driver.cpp", "libcuda_emulated.so", &["-fPIC", "-shared"]) else {
-            return false;
-        };
-        for name in ["ALIGHT_LIBCUDA", "ALIGHT_LIBNVRTC"] {
-            // SAFETY: nobody reads the environment before: every test begins here.
-            unsafe { std::env::set_var(name, &path) };
-        }
-        true
-    })
-}
 
 fn run(check: impl Fn(Extent) -> Checked) {
     if emulated() {

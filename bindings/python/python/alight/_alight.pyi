@@ -18,6 +18,9 @@ __all__ = [
     "Tokenizer",
     "__version__",
     "config",
+    "cuda_accounts",
+    "cuda_errors",
+    "cuda_probe",
     "ffi_interface",
     "ffi_targets",
     "open",
@@ -44,6 +47,17 @@ def ffi_interface() -> tuple[list[tuple[str, int, list[tuple[str, int]]]], list[
 def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, Any] | None]]:
     """The custom calls of this library, for `jax.ffi`: for each its name, its platform, {stage: capsule}, and
     (name, {"type_id": capsule, "type_info": capsule}) of the type of its state if it has one."""
+
+def cuda_probe(ordinals: list[int], folders: list[str], limit: float) -> str | None:
+    """Why the collective cannot be used among the GPUs with these numbers of CUDA's, found out by trying it; `None` if it
+    can. `folders` are where the run-time compiler may be; a rank waits `limit` seconds for another."""
+
+def cuda_accounts() -> list[tuple[int, int, int]]:
+    """For each communicator that lives: launches by the host, launches that were captured into graphs, both of all
+    ranks, and the calls that the GPU of its first rank has ended, replays included."""
+
+def cuda_errors() -> list[str]:
+    """What went wrong in calls among GPUs so far: one for each communicator that failed. Waits for nothing."""
 
 def config(model: str | os.PathLike[str] | Catalog) -> Config:
     """The hyper-parameters of a model: its path, or its open catalog.

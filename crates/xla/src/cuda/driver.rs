@@ -77,6 +77,13 @@ pub struct Driver {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream(pub(crate) usize);
 
+impl Stream {
+    /// As a `CUstream`.
+    pub fn pointer(self) -> *mut c_void {
+        handle(self.0)
+    }
+}
+
 /// A kernel, loaded into a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Function(usize);

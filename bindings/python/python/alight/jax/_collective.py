@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from . import _ffi
+from . import _cuda, _ffi
 
 log = logging.getLogger("alight.jax")
 
@@ -55,12 +55,14 @@ def allreduce_norm(
     that type or float32. Residual and weights are the same on all devices of the axis, and so are the results, bit for
     bit. `bias` is 0 (Llama) or 1 (Gemma).
 
-    On CPU devices of one process it is one custom call. A device that does not come within `limit` seconds is an error on
+    On CPU devices of one process it is one custom call, and on CUDA's GPUs of one process, if a trial among them works (see
+    `check_collectives` for errors there). A device that does not come within `limit` seconds is an error on
     the others, and of every later call of the program. Elsewhere it is `lax.psum` and the same norm; why is logged once
     ("alight.jax").
     """
     ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
-    problem = _no_handler(mesh, ranks)
+    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1)
+    problem = _no_handler(mesh, groups, partial)
     if problem is not None:
         if problem not in _told:
             _told.add(problem)
@@ -69,10 +71,9 @@ def allreduce_norm(
     _ffi.register()
     operands = (partial, residual, weight) + (() if post_weight is None else (post_weight,))
     like = jax.ShapeDtypeStruct(partial.shape, partial.dtype)  # type: ignore[no-untyped-call, unused-ignore]
-    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1)
     normed, new_residual = jax.ffi.ffi_call("alight_allreduce_norm", (like, like))(
         *operands,
-        devices=np.array([device.id for device in groups.flat], np.int64),
+        devices=np.array([_number(device) for device in groups.flat], np.int64),
         ranks=np.int64(ranks),
         capacity=np.int64(partial.size * partial.dtype.itemsize),
         limit_ms=np.int64(max(1, round(limit * 1000))),
@@ -130,14 +131,21 @@ def _check(
     return ranks
 
 
-def _no_handler(mesh: Mesh, ranks: int) -> str | None:
+def _number(device: Any) -> int:
+    """What XLA calls a device when it calls a handler."""
+    return _cuda.number(device) if device.platform == "gpu" else int(device.id)
+
+
+def _no_handler(mesh: Mesh, groups: np.ndarray[Any, Any], partial: jax.Array) -> str | None:
     """Why the handler cannot be used, if it cannot."""
     platforms = {device.platform for device in mesh.devices.flat}
-    if platforms != {"cpu"}:
+    if platforms not in ({"cpu"}, {"gpu"}):
         return f"there is no handler for devices of {', '.join(sorted(platforms))}"
     if mesh.is_multi_process:
         return "the mesh's devices are in several processes"
-    if ranks > RANKS:
+    if platforms == {"gpu"}:
+        return _cuda.problem(groups, partial.shape[-1], partial.dtype.itemsize)
+    if (ranks := groups.shape[-1]) > RANKS:
         return f"{ranks} devices along the axis, and the handler knows at most {RANKS}"
     return None
 

@@ -1,0 +1,66 @@
+"""The collective among GPUs: whether it can be used, decided before a program is traced, and how its calls went."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _alight
+
+RANKS = 16
+"""The most GPUs of a group that the kernel knows."""
+LONGEST = {2: 20480, 4: 10240}
+"""The most elements of a row that the kernel takes, by bytes of an element."""
+PROBE = 20.0
+"""Seconds that a GPU waits for another in the trial."""
+
+
+def check_collectives() -> None:
+    """Raises `RuntimeError` if a call of `allreduce_norm` among GPUs has failed.
+
+    Where XLA replays a CUDA graph nobody is there to raise an error: the results are NaN then, further calls of the program
+    too, and this says why. It waits for nothing: call it when results are there. On CPUs there is nothing to tell.
+    """
+    errors = _alight.cuda_errors()
+    if errors:
+        raise RuntimeError("alight_allreduce_norm: " + "; ".join(errors))
+
+
+def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int) -> str | None:
+    """Why the handler cannot be used among the GPUs of each of `groups` (`[…, ranks]`), if it cannot."""
+    ranks = groups.shape[-1]
+    version = groups.flat[0].client.platform_version.lower()
+    if "cuda" not in version:
+        return f"the GPUs are not CUDA's: {version.splitlines()[0]}"
+    if ranks > RANKS:
+        return f"{ranks} GPUs along the axis, and the kernel knows at most {RANKS}"
+    if hidden > LONGEST[itemsize]:
+        return f"rows of {hidden} elements, and the kernel takes at most {LONGEST[itemsize]} of {itemsize} bytes"
+    for group in groups.reshape(-1, ranks):
+        if (reason := probe(tuple(number(device) for device in group))) is not None:
+            return reason
+    return None
+
+
+def number(device: Any) -> int:
+    """A GPU's number in this process, which is also CUDA's."""
+    local = device.local_hardware_id
+    return int(device.id if local is None else local)
+
+
+@functools.cache
+def probe(ordinals: tuple[int, ...]) -> str | None:
+    """Tries the collective among these GPUs, once in a process."""
+    return _alight.cuda_probe(list(ordinals), folders(), PROBE)
+
+
+def folders() -> list[str]:
+    """Where NVIDIA's wheels, which `jax[cuda13]` and `jax[cuda12]` bring, keep the run-time compiler."""
+    spec = importlib.util.find_spec("nvidia")
+    places = spec.submodule_search_locations if spec and spec.submodule_search_locations else []
+    found = [place for root in places for place in (Path(root) / "cu13/lib", Path(root) / "cuda_nvrtc/lib")]
+    return [str(place) for place in found if place.is_dir()]

@@ -1,0 +1,107 @@
+"""The collective for GPUs, as far as it can be seen without one: programs are lowered for CUDA, its absence has a reason, and
+what the handler is told is right. What runs on a GPU is checked by `make test-gpu`."""
+
+import ctypes
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import export
+from jax.sharding import Mesh, PartitionSpec as P
+
+import alight.jax
+from alight import _alight
+from alight.jax import _cuda
+
+
+def program(devices, **more):
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("tp",))
+
+    def body(x, residual, weight, post_weight):
+        return alight.jax.allreduce_norm(
+            x[0], residual, weight, mesh=mesh, epsilon=1e-5, bias=1, post_weight=post_weight, limit=2.5, **more
+        )
+
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=(P("tp"), P(), P(), P()), out_specs=(P(), P()), check_vma=False)
+    like = jax.ShapeDtypeStruct
+    shapes = (
+        like((devices, 3, 64), jnp.bfloat16), like((3, 64), jnp.bfloat16), like((64,), jnp.float32), like((64,), jnp.float32)
+    )  # fmt: skip
+    return jax.jit(mapped), shapes
+
+
+ATTRIBUTES = (
+    "bias = 1 : i64", "capacity = 384 : i64", "limit_ms = 2500 : i64", "ranks = 4 : i64",
+    "devices = dense<[0, 1, 2, 3]> : tensor<4xi64>", "epsilon = 9.99999974E-6 : f32",
+)  # fmt: skip
+
+
+def check_call(text):
+    """StableHLO: the call, once, with what the handler needs."""
+    calls = re.findall(r"stablehlo\.custom_call @alight_allreduce_norm\(.*", text)
+    assert len(calls) == 1
+    for attribute in ATTRIBUTES:
+        assert attribute in calls[0].replace("array<i64: 0, 1, 2, 3>", "dense<[0, 1, 2, 3]> : tensor<4xi64>")
+    shapes = "(tensor<3x64xbf16>, tensor<3x64xbf16>, tensor<64xf32>, tensor<64xf32>) -> (tensor<3x64xbf16>, tensor<3x64xbf16>)"
+    assert shapes in calls[0]
+
+
+def test_a_program_is_lowered_for_cuda():
+    function, shapes = program(4)
+    lowered = function.trace(*shapes).lower(lowering_platforms=("cuda",))
+    check_call(lowered.as_text())
+    # Some versions say in StableHLO which version of the interface it is, all of them in HLO.
+    call = [line for line in lowered.compiler_ir("hlo").as_hlo_text().splitlines() if "alight_allreduce_norm" in line]
+    assert len(call) == 1 and "api_version=API_VERSION_TYPED_FFI" in call[0]
+
+
+def test_a_program_is_exported_for_cuda():
+    function, shapes = program(4)
+    allowed = [export.DisabledSafetyCheck.custom_call("alight_allreduce_norm")]
+    exported = export.export(function, platforms=["cuda"], disabled_checks=allowed)(*shapes)
+    assert exported.platforms == ("cuda",)
+    check_call(exported.mlir_module())
+
+
+def test_the_handlers_for_cuda_are_handed_out():
+    stages = [stages for name, platform, stages, _ in _alight.ffi_targets() if (name, platform) == ("alight_allreduce_norm", "CUDA")]
+    assert len(stages) == 1
+    assert set(stages[0]) == {"instantiate", "initialize", "execute"}
+
+
+def test_without_a_gpu_there_is_a_reason():
+    try:
+        ctypes.CDLL("libcuda.so.1")
+        pytest.skip("there is a CUDA driver")
+    except OSError:
+        pass
+    assert "driver is not there" in _alight.cuda_probe([0, 1], [], 1.0)
+    assert _alight.cuda_accounts() == [] and _alight.cuda_errors() == []
+    alight.jax.check_collectives()
+
+
+class Gpu:
+    """A device, as far as it is looked at."""
+
+    platform, process_index = "gpu", 0
+
+    def __init__(self, id, version="cuda 13000"):
+        self.id, self.local_hardware_id = id + 100, id
+        self.client = type("Client", (), {"platform_version": version})()
+
+
+def test_what_is_asked_of_gpus(monkeypatch):
+    asked = []
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: asked.append(ordinals))
+    groups = np.array([[Gpu(0), Gpu(2)], [Gpu(1), Gpu(3)]])
+    assert _cuda.problem(groups, 4608, 2) is None
+    assert asked == [(0, 2), (1, 3)]
+    assert "not CUDA's: rocm" in _cuda.problem(np.array([Gpu(0, "ROCm 6")]), 4608, 2)
+    assert "at most 16" in _cuda.problem(np.array([Gpu(i) for i in range(17)]), 4608, 2)
+    assert _cuda.problem(groups, 20480, 2) is None and _cuda.problem(groups, 10240, 4) is None
+    assert "at most 20480 of 2 bytes" in _cuda.problem(groups, 20488, 2)
+    assert "at most 10240 of 4 bytes" in _cuda.problem(groups, 10244, 4)
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: f"not among {ordinals}" if 3 in ordinals else None)
+    assert _cuda.problem(groups, 4608, 2) == "not among (1, 3)"

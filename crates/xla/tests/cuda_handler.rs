@@ -1,0 +1,486 @@
+//! The custom call for GPUs as XLA calls it, among eight emulated GPUs with a stream each: stages, results, graphs, errors, and the
+//! trial at the start. In one test, since the emulated driver is told by the environment what to play.
+#![cfg(target_os = "linux")]
+
+mod cuda_checks;
+mod emulator;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use alight_collective::{Element, Spec};
+use alight_xla::api::{self, data_type};
+use alight_xla::cuda::{CudaError, Driver, Stream, accounts, errors, probe};
+use alight_xla::{Stage, Target, targets};
+use cuda_checks::oracle::{Inputs, numbers, reference};
+
+/// XLA's context of a device.
+struct Context {
+    device: i32,
+    stream: Stream,
+    state: AtomicPtr<c_void>,
+}
+
+fn context<'a>(ctx: *mut api::ExecutionContext) -> &'a Context {
+    // SAFETY: every context in this file is one of ours, and outlives its calls.
+    unsafe { &*ctx.cast::<Context>() }
+}
+
+unsafe extern "C" fn error_create(args: *mut api::ErrorCreateArgs) -> *mut api::Error {
+    // SAFETY: the message is a string for the call.
+    let message = unsafe { CStr::from_ptr((*args).message) }.to_owned();
+    // SAFETY: as above.
+    Box::into_raw(Box::new((unsafe { (*args).errc }, message))).cast()
+}
+
+unsafe extern "C" fn state_set(args: *mut api::StateSetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &*args };
+    context(args.ctx).state.store(args.state, Ordering::Release);
+    null_mut()
+}
+
+unsafe extern "C" fn state_get(args: *mut api::StateGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &mut *args };
+    args.state = context(args.ctx).state.load(Ordering::Acquire);
+    null_mut()
+}
+
+unsafe extern "C" fn device(args: *mut api::DeviceOrdinalGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &mut *args };
+    args.device_ordinal = context(args.ctx).device;
+    null_mut()
+}
+
+unsafe extern "C" fn stream(args: *mut api::StreamGetArgs) -> *mut api::Error {
+    // SAFETY: the handler's arguments.
+    let args = unsafe { &mut *args };
+    args.stream = context(args.ctx).stream.pointer();
+    null_mut()
+}
+
+type Unused = unsafe extern "C" fn(*mut c_void) -> *mut api::Error;
+
+unsafe extern "C" fn unused(_: *mut c_void) -> *mut api::Error {
+    panic!("not expected");
+}
+
+fn functions() -> api::Api {
+    // SAFETY: zeros are a value of pointers and numbers; the functions are called with pointers to structs.
+    unsafe {
+        let mut api: api::Api = std::mem::transmute([0xffu8; size_of::<api::Api>()]);
+        api.struct_size = size_of::<api::Api>();
+        api.extension_start = null_mut();
+        api.XLA_FFI_Error_Create = error_create;
+        api.XLA_FFI_State_Set = state_set;
+        api.XLA_FFI_State_Get = state_get;
+        api.XLA_FFI_DeviceOrdinal_Get = device;
+        api.XLA_FFI_Stream_Get = stream;
+        api.XLA_FFI_RunId_Get = std::mem::transmute::<Unused, api::Function<_>>(unused);
+        api
+    }
+}
+
+/// An array on a GPU, which is memory of this process.
+#[derive(Clone)]
+struct Array(c_int, Vec<i64>, Vec<u64>);
+
+impl Array {
+    fn new(element: Element, dims: &[i64], bytes: &[u8]) -> Array {
+        let dtype = match element {
+            Element::Bf16 => data_type::BF16,
+            Element::F16 => data_type::F16,
+            Element::F32 => data_type::F32,
+        };
+        // Words, and an even number of them, since rows begin at multiples of 16 bytes here.
+        let mut words: Vec<u64> =
+            bytes.chunks(8).map(|b| u64::from_ne_bytes(b.try_into().unwrap())).collect();
+        words.shrink_to_fit();
+        Array(dtype, dims.to_vec(), words)
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.2.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    fn buffer(&mut self) -> api::Buffer {
+        api::Buffer {
+            struct_size: size_of::<api::Buffer>(),
+            extension_start: null_mut(),
+            dtype: self.0,
+            data: self.2.as_mut_ptr().cast(),
+            rank: self.1.len() as i64,
+            dims: self.1.as_mut_ptr(),
+        }
+    }
+}
+
+/// A call site's attributes.
+#[derive(Clone)]
+struct Attributes {
+    devices: Vec<i64>,
+    ranks: i64,
+    capacity: i64,
+    limit_ms: i64,
+    epsilon: f32,
+}
+
+fn pointers<T>(values: &mut [T]) -> Vec<*mut c_void> {
+    values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect()
+}
+
+/// Calls a stage.
+fn call(
+    stage: Stage,
+    context: &Context,
+    attributes: &Attributes,
+    arguments: &mut [Array],
+    results: &mut [Array],
+) -> Result<(), (c_int, String)> {
+    let api = functions();
+    let mut inputs: Vec<_> = arguments.iter_mut().map(Array::buffer).collect();
+    let mut outputs: Vec<_> = results.iter_mut().map(Array::buffer).collect();
+    let (mut input_pointers, mut output_pointers) = (pointers(&mut inputs), pointers(&mut outputs));
+    let mut kinds = [api::BUFFER; 8];
+    let mut attributes = attributes.clone();
+    let (size, data) = (attributes.devices.len(), attributes.devices.as_mut_ptr().cast());
+    let mut array = api::Array { dtype: data_type::S64, size, data };
+    let mut bias = 1_i64;
+    let integer = |value: &mut i64| api::Scalar {
+        dtype: data_type::S64,
+        value: std::ptr::from_mut(value).cast(),
+    };
+    let mut scalars = [
+        integer(&mut attributes.ranks),
+        integer(&mut attributes.capacity),
+        integer(&mut attributes.limit_ms),
+        integer(&mut bias),
+        api::Scalar {
+            dtype: data_type::F32,
+            value: std::ptr::from_mut(&mut attributes.epsilon).cast(),
+        },
+    ];
+    let mut values = pointers(&mut scalars);
+    values.insert(0, std::ptr::from_mut(&mut array).cast());
+    let mut attr_kinds = [api::ATTR_SCALAR; 6];
+    attr_kinds[0] = api::ATTR_ARRAY;
+    let span =
+        |name: &'static str| api::ByteSpan { ptr: name.as_ptr().cast::<c_char>(), len: name.len() };
+    let mut names = ["devices", "ranks", "capacity", "limit_ms", "bias", "epsilon"].map(span);
+    let mut name_pointers: Vec<_> = names.iter_mut().map(std::ptr::from_mut).collect();
+    let mut frame = api::CallFrame {
+        struct_size: size_of::<api::CallFrame>(),
+        extension_start: null_mut(),
+        api: &api,
+        ctx: std::ptr::from_ref(context).cast_mut().cast(),
+        stage: 0,
+        args: api::Args {
+            struct_size: size_of::<api::Args>(),
+            extension_start: null_mut(),
+            size: input_pointers.len() as i64,
+            types: kinds.as_mut_ptr(),
+            args: input_pointers.as_mut_ptr(),
+        },
+        rets: api::Rets {
+            struct_size: size_of::<api::Rets>(),
+            extension_start: null_mut(),
+            size: output_pointers.len() as i64,
+            types: kinds.as_mut_ptr(),
+            rets: output_pointers.as_mut_ptr(),
+        },
+        attrs: api::Attrs {
+            struct_size: size_of::<api::Attrs>(),
+            extension_start: null_mut(),
+            size: values.len() as i64,
+            types: attr_kinds.as_mut_ptr(),
+            names: name_pointers.as_mut_ptr(),
+            attrs: values.as_mut_ptr(),
+        },
+        future: null_mut(),
+    };
+    // SAFETY: a frame as XLA makes it, alive for the call.
+    let error = unsafe { target().stage(stage).unwrap()(&mut frame) };
+    if error.is_null() {
+        return Ok(());
+    }
+    // SAFETY: made by `error_create`.
+    let (code, message) = *unsafe { Box::from_raw(error.cast::<(c_int, CString)>()) };
+    Err((code, message.into_string().unwrap()))
+}
+
+fn target() -> Target {
+    targets().into_iter().find(|target| target.platform == "CUDA").unwrap()
+}
+
+/// A program with one call site, on all devices.
+struct Program {
+    contexts: Vec<Context>,
+    attributes: Attributes,
+    arrays: Vec<(Vec<Array>, Vec<Array>)>,
+}
+
+impl Program {
+    fn new(spec: &Spec, inputs: &Inputs, devices: &[i64], ranks: usize, limit_ms: i64) -> Program {
+        let driver = Driver::get().unwrap();
+        let attributes = Attributes {
+            devices: devices.to_vec(),
+            ranks: ranks as i64,
+            capacity: inputs.residual.len() as i64,
+            limit_ms,
+            epsilon: spec.epsilon,
+        };
+        let contexts: Vec<_> = devices
+            .iter()
+            .map(|device| Context {
+                device: *device as i32,
+                stream: driver.stream((*device).min(7)).unwrap(),
+                state: AtomicPtr::new(null_mut()),
+            })
+            .collect();
+        call(Stage::Instantiate, &contexts[0], &attributes, &mut [], &mut []).unwrap();
+        let state = contexts[0].state.load(Ordering::Acquire);
+        contexts.iter().for_each(|context| context.state.store(state, Ordering::Release));
+        let rows = &[spec.rows as i64, spec.hidden as i64];
+        let arrays = (0..devices.len()).map(|at| {
+            let rank = at % ranks;
+            let mut arguments = vec![
+                Array::new(spec.element, rows, &inputs.partials[rank]),
+                Array::new(spec.element, rows, &inputs.residual),
+                Array::new(spec.weight, &rows[1..], &inputs.weight),
+            ];
+            if spec.post_norm {
+                arguments.push(Array::new(spec.weight, &rows[1..], &inputs.post_weight));
+            }
+            let nothing = Array::new(spec.element, rows, &vec![0xff; inputs.residual.len()]);
+            (arguments, vec![nothing.clone(), nothing])
+        });
+        let arrays = arrays.collect();
+        Program { contexts, attributes, arrays }
+    }
+
+    fn stage(&mut self, stage: Stage, at: usize) -> Result<(), (c_int, String)> {
+        let (arguments, results) = &mut self.arrays[at];
+        call(stage, &self.contexts[at], &self.attributes, arguments, results)
+    }
+
+    /// All devices, each on its thread as in XLA.
+    fn run(&mut self) -> Vec<Result<(), (c_int, String)>> {
+        let attributes = &self.attributes;
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = self
+                .contexts
+                .iter()
+                .zip(&mut self.arrays)
+                .map(|(context, (arguments, results))| {
+                    scope.spawn(move || {
+                        call(Stage::Initialize, context, attributes, arguments, results)?;
+                        call(Stage::Execute, context, attributes, arguments, results)
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        })
+    }
+
+    fn wait(&self) {
+        for context in &self.contexts {
+            Driver::get().unwrap().wait(context.device.into(), context.stream).unwrap();
+        }
+    }
+
+    fn check(&self, spec: &Spec, inputs: &Inputs) {
+        let (new, normed) = reference(spec, inputs);
+        for (at, (_, results)) in self.arrays.iter().enumerate() {
+            assert_eq!(results[0].bytes(), normed, "norm on device {at}, {spec}");
+            assert_eq!(results[1].bytes(), new, "new residual on device {at}, {spec}");
+        }
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let state = self.contexts[0].state.load(Ordering::Acquire);
+        let info = (target().state.unwrap().type_info)();
+        // SAFETY: as XLA does when a program ends: what `instantiate` made, once.
+        unsafe { ((*info).deleter)(state) };
+    }
+}
+
+fn metadata() {
+    for (stage, handler) in target().stages {
+        // SAFETY: zeros are a value of pointers and numbers.
+        let mut metadata: api::Metadata = unsafe { std::mem::zeroed() };
+        let mut extension = api::MetadataExtension {
+            extension_base: api::ExtensionBase {
+                struct_size: size_of::<api::MetadataExtension>(),
+                r#type: api::EXTENSION_METADATA,
+                next: null_mut(),
+            },
+            metadata: &mut metadata,
+        };
+        // SAFETY: as above; the question is asked with nothing else in the frame.
+        let mut frame: api::CallFrame = unsafe { std::mem::zeroed() };
+        (frame.struct_size, frame.api) = (size_of::<api::CallFrame>(), null());
+        frame.extension_start = std::ptr::from_mut(&mut extension).cast();
+        // SAFETY: XLA's question.
+        assert!(unsafe { handler(&mut frame) }.is_null());
+        assert_eq!(metadata.traits, api::COMMAND_BUFFER_COMPATIBLE, "{stage:?}");
+        assert_eq!(
+            (metadata.api_version.major_version, metadata.api_version.minor_version),
+            (0, 3)
+        );
+    }
+}
+
+fn results(spec: &Spec, devices: &[i64], ranks: usize) {
+    let inputs = Inputs::random(ranks, spec, 3);
+    let mut program = Program::new(spec, &inputs, devices, ranks, 20_000);
+    for _ in 0..5 {
+        for result in program.run() {
+            result.unwrap();
+        }
+        program.wait();
+        program.check(spec, &inputs);
+    }
+}
+
+/// As XLA does with command buffers: the first run as it is, then one that is captured, and replays that call no handler.
+fn graph(spec: &Spec) {
+    let driver = Driver::get().unwrap();
+    let inputs = Inputs::random(2, spec, 4);
+    let mut program = Program::new(spec, &inputs, &[4, 6], 2, 20_000);
+    let before = accounts().unwrap().len();
+    for result in program.run() {
+        result.unwrap();
+    }
+    program.wait();
+    let capture = |program: &mut Program, at: usize| {
+        let stream = program.contexts[at].stream;
+        let device = i64::from(program.contexts[at].device);
+        driver.on(device, || {
+            driver.capture(stream, || {
+                program.stage(Stage::Execute, at).unwrap();
+                Ok(())
+            })
+        })
+    };
+    let graphs: Vec<_> = (0..2).map(|at| capture(&mut program, at).unwrap()).collect();
+    for (_, results) in &mut program.arrays {
+        results.iter_mut().for_each(|result| result.2.fill(u64::MAX));
+    }
+    for _ in 0..100 {
+        for (context, graph) in program.contexts.iter().zip(&graphs) {
+            driver.replay(*graph, context.stream).unwrap();
+        }
+    }
+    program.wait();
+    program.check(spec, &inputs);
+    let accounts = accounts().unwrap();
+    assert_eq!(accounts.len(), before + 1);
+    let account = accounts.last().unwrap();
+    assert_eq!((account.launched, account.captured, account.ended), (2, 2, 101));
+}
+
+fn a_missing_rank(spec: &Spec) {
+    let inputs = Inputs::random(3, spec, 5);
+    let mut program = Program::new(spec, &inputs, &[0, 1, 2], 3, 200);
+    for at in 0..2 {
+        program.stage(Stage::Initialize, at).unwrap();
+        program.stage(Stage::Execute, at).unwrap();
+    }
+    let start = Instant::now();
+    program.wait();
+    assert!(start.elapsed() < Duration::from_secs(5));
+    let nothing = |program: &Program| {
+        let numbers = numbers(spec.element, &program.arrays[0].1[0].bytes());
+        numbers.iter().all(|x| x.is_nan())
+    };
+    assert!(nothing(&program));
+    // The host says so in the next call, on every rank.
+    for at in 0..3 {
+        let (code, message) = program.stage(Stage::Execute, at).unwrap_err();
+        assert_eq!(code, api::code::DEADLINE_EXCEEDED);
+        assert!(message.contains("waited 200ms for rank 2"), "{message}");
+    }
+    assert_eq!(errors().len(), 1);
+    drop(program);
+    assert_eq!(errors(), []);
+}
+
+fn what_cannot_work(spec: &Spec) {
+    let inputs = Inputs::random(2, spec, 6);
+    let fails = |program: &mut Program, code: c_int, expected: &str| {
+        let (found, message) = program.stage(Stage::Initialize, 0).unwrap_err();
+        assert_eq!(found, code, "{message}");
+        assert!(message.contains(expected), "{message}");
+        // And without that stage, too.
+        let (_, message) = program.stage(Stage::Execute, 0).unwrap_err();
+        assert!(message.contains(expected), "{message}");
+    };
+    let mut program = Program::new(spec, &inputs, &[0, 99], 2, 1000);
+    fails(&mut program, api::code::FAILED_PRECONDITION, "GPU 99: this process sees 8");
+    let mut program = Program::new(spec, &inputs, &[0, 1], 2, 1000);
+    program.contexts[0].device = 5;
+    fails(&mut program, api::code::INVALID_ARGUMENT, "device 5 is not among the ranks [0, 1]");
+    let mut program = Program::new(spec, &inputs, &[0, 1], 2, 1000);
+    program.arrays[0].0[1].1[0] += 1;
+    fails(&mut program, api::code::INVALID_ARGUMENT, "the residual is");
+    let long =
+        Spec { rows: 1, hidden: 10244, element: Element::F32, weight: Element::F32, ..*spec };
+    let mut program = Program::new(&long, &Inputs::random(2, &long, 7), &[0, 1], 2, 1000);
+    fails(&mut program, api::code::INVALID_ARGUMENT, "the kernel takes at most 10240");
+    let mut program = Program::new(spec, &inputs, &[0, 1], 2, 1000);
+    program.attributes.devices = vec![1, 1];
+    let (_, message) = program.stage(Stage::Instantiate, 0).unwrap_err();
+    assert!(message.contains("a device is twice"), "{message}");
+}
+
+fn play(peers: &str) {
+    // SAFETY: this test is alone in its process, and no thread of it reads the environment now.
+    unsafe { std::env::set_var("ALIGHT_EMULATED_PEERS", peers) };
+}
+
+#[test]
+fn the_custom_call() {
+    if !emulator::emulated() {
+        return;
+    }
+    let spec = cuda_checks::small(3);
+    let half = Spec {
+        element: Element::Bf16,
+        weight: Element::Bf16,
+        hidden: 512,
+        post_norm: true,
+        ..spec
+    };
+    metadata();
+    // Ranks in another order than the GPUs, and groups.
+    results(&spec, &[3, 0, 7], 3);
+    results(&half, &[0, 1, 2, 3, 4, 5, 6, 7], 8);
+    results(&half, &[0, 4, 1, 5, 2, 6], 2);
+    results(&spec, &[2], 1);
+    graph(&spec);
+    a_missing_rank(&spec);
+    what_cannot_work(&spec);
+
+    let all: Vec<i64> = (0..8).collect();
+    let limit = Duration::from_millis(500);
+    for ordinals in [&all[..], &[5], &[6, 2]] {
+        assert_eq!(probe(ordinals, Duration::from_secs(20)), Ok(()));
+    }
+    assert!(matches!(probe(&[0, 8], limit), Err(CudaError::Device { ordinal: 8, .. })));
+    play("no");
+    assert_eq!(probe(&[1, 3], limit), Err(CudaError::NoPeers { from: 1, to: 3 }));
+    let mut program = Program::new(&spec, &Inputs::random(2, &spec, 8), &[0, 1], 2, 1000);
+    let (_, message) = program.stage(Stage::Initialize, 1).unwrap_err();
+    assert!(message.contains("GPU 0 has no access to the memory of GPU 1"), "{message}");
+    // Access is granted, and what is written does not arrive.
+    play("lost");
+    assert_eq!(probe(&[1, 3], limit), Err(CudaError::Wrong { ordinals: vec![1, 3] }));
+    play("yes");
+    assert_eq!(probe(&[1, 3], Duration::from_secs(20)), Ok(()));
+}
