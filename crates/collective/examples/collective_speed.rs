@@ -45,7 +45,9 @@ fn main() {
         Isa::best(),
         std::thread::available_parallelism().unwrap()
     );
-    println!("ranks rows   one-shot µs (quartiles)   combine-once µs (quartiles)");
+    println!(
+        "ranks rows   one-shot µs (quartiles)   combine-once µs (quartiles)   split µs (quartiles)"
+    );
     for ranks in [2, 4, 8] {
         for rows in [1, 8, 32] {
             let spec = Spec {
@@ -57,11 +59,12 @@ fn main() {
                 epsilon: 1e-6,
                 post_norm: false,
             };
-            let mut columns = [Algorithm::OneShot, Algorithm::CombineOnce].map(|algorithm| {
-                let mut options = Options::new(ranks, spec.bytes().expect("a shape that fits"));
-                options.algorithm = Some(algorithm);
-                (Clique::new(options).expect("a clique"), vec![])
-            });
+            let mut columns =
+                [Algorithm::OneShot, Algorithm::CombineOnce, Algorithm::Split].map(|algorithm| {
+                    let mut options = Options::new(ranks, spec.bytes().expect("a shape that fits"));
+                    options.algorithm = Some(algorithm);
+                    (Clique::new(options).expect("a clique"), vec![])
+                });
             let calls = (calls / rows as i64).max(10);
             for _ in 0..TURNS {
                 for (clique, times) in &mut columns {

@@ -7,6 +7,8 @@
 //!   it arrives at the next call. A slot is written again two calls later, after a meeting for which everybody had to
 //!   come, so nobody reads any more: that is why one meeting in a call is enough, and why there are two buffers;
 //! - everybody's cards and operands and the common result, as the last to arrive, while the others are held;
+//! - everybody's cards and operands, reading, and the rows of a block that it has taken in everybody's results, while all
+//!   are held;
 //! - the common result, reading, after it has met. It is written again at the next call's meeting at the earliest, when all
 //!   have arrived there: one buffer is enough.
 
@@ -14,10 +16,10 @@ use std::ptr::{copy_nonoverlapping, null};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::choose::{Algorithm, BEST};
+use crate::choose::{Algorithm, blocks, choose, helpers};
 use crate::clique::{Card, Clique, RANKS, Seat};
 use crate::error::CollectiveError;
-use crate::meeting::{Missed, Patience};
+use crate::meeting::{Missed, Patience, Rules};
 use crate::rows::{Arrays, compute};
 use crate::spec::{Args, Spec};
 #[cfg(test)]
@@ -34,7 +36,7 @@ impl Clique {
         args: Args<'_>,
     ) -> Result<(), CollectiveError> {
         let seat = &self.seats[rank];
-        let algorithm = self.options.algorithm.unwrap_or(BEST);
+        let (normed, new_residual) = (args.normed.as_mut_ptr(), args.new_residual.as_mut_ptr());
         // SAFETY: the seat is taken, so this thread is alone with its cells but for the last rank of a meeting, which reads
         // the card while we wait in `pass`.
         let call = unsafe { *seat.next.get() };
@@ -46,6 +48,19 @@ impl Clique {
             residual: args.residual.as_ptr(),
             weight: args.weight.as_ptr(),
             post_weight: args.post_weight.map_or(null(), <[u8]>::as_ptr),
+            normed,
+            new_residual,
+        };
+        if self.options.ranks == 1 {
+            // SAFETY: lengths were checked; the results are borrowed exclusively.
+            unsafe { compute(self.options.isa, spec, &card.arrays(&[card.partial])) };
+            return Ok(());
+        }
+        let chosen = || choose(self.options.ranks, bytes);
+        let algorithm = self.options.algorithm.unwrap_or_else(chosen);
+        let (rows, blocks) = match algorithm {
+            Algorithm::Split => blocks(spec, self.options.block),
+            _ => (0, 0),
         };
         // SAFETY: as above.
         unsafe { *seat.card.get() = Some(card) };
@@ -59,7 +74,7 @@ impl Clique {
         #[cfg(test)]
         self.hooks.at(rank, call, Phase::Staged);
         seat.arrived.store(call.wrapping_add(1), Ordering::Relaxed);
-        self.meet(rank, run, call, || {
+        let last = || {
             self.compare()?;
             if algorithm == Algorithm::CombineOnce {
                 // SAFETY: we are the last: all others are held in `pass` until we return, with the arguments on their cards
@@ -67,7 +82,15 @@ impl Clique {
                 unsafe { self.combine(spec) };
             }
             Ok(())
-        })?;
+        };
+        let work = |block: u32| {
+            #[cfg(test)]
+            self.hooks.at(rank, call, Phase::Working);
+            let first = block as usize * rows;
+            // SAFETY: all are held in `pass` until every block is done; the cards are equal; and the block is ours.
+            unsafe { self.share(rank, spec, first, rows.min(spec.rows - first)) };
+        };
+        self.meet(rank, run, call, blocks, last, work)?;
         #[cfg(test)]
         self.hooks.at(rank, call, Phase::Passed);
         match algorithm {
@@ -76,14 +99,7 @@ impl Clique {
                 for (other, partial) in partials.iter_mut().enumerate().take(self.options.ranks) {
                     *partial = self.staged(call, other);
                 }
-                let arrays = Arrays {
-                    partials: &partials[..self.options.ranks],
-                    residual: card.residual,
-                    weight: card.weight,
-                    post_weight: card.post_weight,
-                    normed: args.normed.as_mut_ptr(),
-                    new_residual: args.new_residual.as_mut_ptr(),
-                };
+                let arrays = card.arrays(&partials[..self.options.ranks]);
                 // SAFETY: after the meeting everybody's slot of this call holds `bytes` bytes, which nobody writes before we
                 // arrive at the next call; lengths were checked; the results are borrowed exclusively.
                 unsafe { compute(self.options.isa, spec, &arrays) };
@@ -92,11 +108,11 @@ impl Clique {
                 // SAFETY: after the meeting the common result holds this call's, which nobody writes before we arrive at
                 // the next call; lengths were checked.
                 unsafe {
-                    copy_nonoverlapping(self.result.at(0), args.normed.as_mut_ptr(), bytes);
-                    let new_residual = args.new_residual.as_mut_ptr();
+                    copy_nonoverlapping(self.result.at(0), normed, bytes);
                     copy_nonoverlapping(self.result.at(self.slot), new_residual, bytes);
                 }
             }
+            Algorithm::Split => {}
         }
         #[cfg(test)]
         self.hooks.at(rank, call, Phase::Computed);
@@ -118,14 +134,20 @@ impl Clique {
         rank: usize,
         run: i64,
         call: u32,
+        blocks: u32,
         last: impl FnOnce() -> Result<(), CollectiveError>,
+        work: impl FnMut(u32),
     ) -> Result<(), CollectiveError> {
         #[cfg(test)]
         if self.hooks.no_barrier() {
             return Ok(());
         }
-        let mut patience = Clock { limit: self.options.limit, end: None };
-        match self.meeting.pass(call, &mut patience, last) {
+        let helpers = helpers(blocks, self.cores);
+        let rules = Rules::new(self.options.ranks as u32, blocks, helpers);
+        #[cfg(test)]
+        let rules = Rules { leaves_early: self.hooks.leaves_early(), ..rules };
+        let mut patience = Clock::new(self.options.limit);
+        match self.meeting.pass(rules, call, &mut patience, last, work) {
             Ok(()) => Ok(()),
             Err(Missed::Poisoned) => Err(self.poisoned()),
             Err(Missed::Failed(error)) => {
@@ -185,22 +207,58 @@ impl Clique {
         }
         let Some(first) = first else { return };
         let arrays = Arrays {
-            partials: &partials[..self.options.ranks],
-            residual: first.residual,
-            weight: first.weight,
-            post_weight: first.post_weight,
             normed: self.result.at(0),
             new_residual: self.result.at(self.slot),
+            ..first.arrays(&partials[..self.options.ranks])
         };
         // SAFETY: lengths were checked by every rank, and the result has room for its capacity.
         unsafe { compute(self.options.isa, spec, &arrays) };
     }
+
+    /// Computes `count` rows from row `first` on, as [`Clique::combine`] does, into the results of `rank`, and copies them
+    /// into everybody's.
+    ///
+    /// # Safety
+    /// All cards are of calls with this spec that are held, and nobody else touches these rows of the results.
+    unsafe fn share(&self, rank: usize, spec: &Spec, first: usize, count: usize) {
+        let row = spec.hidden * spec.element.size();
+        let (start, bytes) = (first * row, count * row);
+        let mut partials = [null::<u8>(); RANKS];
+        // SAFETY: by the contract; rows are inside the arrays, whose lengths every rank has checked.
+        unsafe {
+            let card = |rank: usize| *self.seats[rank].card.get();
+            let (Some(zero), Some(own)) = (card(0), card(rank)) else { return };
+            for (other, partial) in partials.iter_mut().enumerate().take(self.options.ranks) {
+                let Some(card) = card(other) else { return };
+                *partial = card.partial.add(start);
+            }
+            let (normed, new_residual) = (own.normed.add(start), own.new_residual.add(start));
+            let arrays = Arrays {
+                residual: zero.residual.add(start),
+                normed,
+                new_residual,
+                ..zero.arrays(&partials[..self.options.ranks])
+            };
+            compute(self.options.isa, &Spec { rows: count, ..*spec }, &arrays);
+            for other in (0..self.options.ranks).filter(|other| *other != rank) {
+                let Some(card) = card(other) else { return };
+                copy_nonoverlapping(normed, card.normed.add(start), bytes);
+                copy_nonoverlapping(new_residual, card.new_residual.add(start), bytes);
+            }
+        }
+    }
 }
 
 /// The limit on waiting. It looks at the clock only when a rank is about to sleep.
-struct Clock {
+pub(crate) struct Clock {
     limit: Duration,
     end: Option<Instant>,
+}
+
+impl Clock {
+    pub(crate) fn new(limit: Duration) -> Clock {
+        Clock { limit, end: None }
+    }
 }
 
 impl Patience for Clock {

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use alight_kernels::Isa;
 
-use crate::choose::Algorithm;
+use crate::choose::{Algorithm, BLOCK};
 use crate::error::CollectiveError;
 use crate::meeting::Meeting;
 use crate::region::{LINE, Region};
+use crate::rows::Arrays;
 use crate::spec::{Args, Spec, check};
 #[cfg(test)]
 use crate::tests::hooks::Hooks;
@@ -30,6 +31,8 @@ pub struct Options {
     pub limit: Duration,
     /// The algorithm; `None`: the one that was measured to be best.
     pub algorithm: Option<Algorithm>,
+    /// How many bytes of an operand's rows make a block of [`Algorithm::Split`].
+    pub block: usize,
     /// The tier of the arithmetic.
     pub isa: Isa,
     /// Number of the first call. Numbers wrap; for tests.
@@ -40,7 +43,8 @@ impl Options {
     /// For `ranks` ranks and operands of at most `capacity` bytes; ranks wait for at most 30 seconds.
     pub fn new(ranks: usize, capacity: usize) -> Options {
         let limit = Duration::from_secs(30);
-        Options { ranks, capacity, limit, algorithm: None, isa: Isa::best(), first_call: 0 }
+        let (algorithm, block) = (None, BLOCK);
+        Options { ranks, capacity, limit, algorithm, block, isa: Isa::best(), first_call: 0 }
     }
 }
 
@@ -54,6 +58,22 @@ pub(crate) struct Card {
     pub(crate) residual: *const u8,
     pub(crate) weight: *const u8,
     pub(crate) post_weight: *const u8,
+    pub(crate) normed: *mut u8,
+    pub(crate) new_residual: *mut u8,
+}
+
+impl Card {
+    /// The arrays of a call of this rank with these operands.
+    pub(crate) fn arrays<'a>(&self, partials: &'a [*const u8]) -> Arrays<'a> {
+        Arrays {
+            partials,
+            residual: self.residual,
+            weight: self.weight,
+            post_weight: self.post_weight,
+            normed: self.normed,
+            new_residual: self.new_residual,
+        }
+    }
 }
 
 /// A rank's place, on its own cache lines.
@@ -78,6 +98,7 @@ pub struct Clique {
     pub(crate) result: Region,
     /// Bytes of a slot.
     pub(crate) slot: usize,
+    pub(crate) cores: usize,
     pub(crate) options: Options,
     pub(crate) because: OnceLock<CollectiveError>,
     #[cfg(test)]
@@ -111,11 +132,12 @@ impl Clique {
             card: UnsafeCell::new(None),
         };
         Ok(Clique {
-            meeting: Meeting::new(ranks as u32, options.first_call),
+            meeting: Meeting::new(options.first_call),
             seats: (0..ranks).map(seat).collect(),
             staging: room(2 * ranks).ok_or_else(too_large)?,
             result: room(2).ok_or_else(too_large)?,
             slot,
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
             options,
             because: OnceLock::new(),
             #[cfg(test)]
@@ -187,7 +209,7 @@ impl Clique {
 }
 
 /// Leaves a seat, on every way out.
-struct Leave<'a>(&'a AtomicBool);
+pub(crate) struct Leave<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {

@@ -102,6 +102,16 @@ pub enum CollectiveError {
         /// Who had not come.
         missing: Vec<usize>,
     },
+    /// There is no memory that processes could share.
+    #[error(
+        "{bytes} bytes of memory shared with other processes: {problem}; /dev/shm needs more room, or the operands have to be smaller"
+    )]
+    Memory {
+        /// How many were asked for.
+        bytes: usize,
+        /// What is wrong.
+        problem: String,
+    },
     /// Another rank failed, in this call or in an earlier one.
     #[error("this collective is not usable any more, since an earlier call failed: {because}")]
     Poisoned {

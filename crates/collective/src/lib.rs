@@ -1,6 +1,6 @@
 //! The collective of tensor-parallel inference in one call: all-reduce, optional post-norm, residual, RMSNorm.
 //!
-//! Ranks are threads of one process. Each brings a part of a sum; each leaves with the new residual and with its norm,
+//! Ranks are threads of one process ([`Clique`]), or of several on one host ([`Party`]). Each brings a part of a sum; each leaves with the new residual and with its norm,
 //! the same bits on every rank, every tier of SIMD and every algorithm. A call meets once, at a barrier with a limit on
 //! waiting: a rank that never comes is an error on all others, and whoever comes later gets that error at once.
 //!
@@ -33,9 +33,12 @@ mod call;
 mod choose;
 mod clique;
 mod error;
+mod hall;
 mod meeting;
+mod party;
 mod region;
 mod rows;
+mod segment;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -44,4 +47,6 @@ mod word;
 pub use choose::Algorithm;
 pub use clique::{Clique, Options};
 pub use error::CollectiveError;
+pub use hall::{Hall, Key};
+pub use party::{Party, PartyOptions};
 pub use spec::{Args, Element, Spec};

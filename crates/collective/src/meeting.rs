@@ -1,11 +1,13 @@
 //! The barrier: the only place where ranks wait for each other.
 //!
-//! One word holds the number of the call that is open, and three bits. Whoever arrives last may do something while all
-//! others are held, and then opens the next call. Always: all ranks pass a call, or none does; and while the last one
-//! is at work, nobody leaves, so that it may read what the others lent it.
+//! One word holds the number of the call that is open, and four bits. Whoever arrives last may do something while all
+//! others are held, and then opens the next call; or it offers work in blocks, which everybody who is awake takes one by
+//! one, and whoever finishes the last block opens the next call. Always: all ranks pass a call, or none does; and while
+//! there is work, nobody leaves, so that it may be done on what the others lent.
 //!
-//! What is written before arriving is seen by everybody who has passed. Arrivals are read-modify-writes of one counter,
-//! released and acquired, so the last one sees what all wrote; it releases the word, which all others acquire.
+//! What is written before arriving is seen by everybody who works or has passed. Arrivals are read-modify-writes of one counter,
+//! released and acquired, so the last one sees what all wrote; it releases the word, which all others acquire. Blocks
+//! that are done are counted likewise, so whoever counts the last one sees all of them, and releases the word again.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use std::time::Duration;
@@ -14,12 +16,16 @@ use crate::word::Word;
 
 /// Nobody passes any more.
 const POISON: u32 = 1;
-/// The last rank is at work: who waits stays, whatever happens.
+/// The last rank has come, and the call is not over: who waits stays, whatever happens.
 const BUSY: u32 = 2;
 /// Somebody sleeps, and must be woken.
 const SLEEPERS: u32 = 4;
-/// The number of the call stands above the bits. It wraps; equal numbers are 2^29 calls apart.
-const SHIFT: u32 = 3;
+/// There are blocks to take.
+const WORK: u32 = 8;
+/// The number of the call stands above the bits. It wraps; equal numbers are 2^28 calls apart.
+const SHIFT: u32 = 4;
+/// In the count of blocks: one of them panicked.
+const FAILED: u32 = 1 << 31;
 
 /// How long a rank waits on, told by a clock or by a test.
 pub(crate) trait Patience {
@@ -38,19 +44,62 @@ pub(crate) enum Missed<E> {
     Failed(E),
 }
 
-/// Where ranks meet, once per call.
+/// What all ranks of a meeting agree on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// How many ranks there are.
+    pub(crate) ranks: u32,
+    /// How many blocks of work this call has, below 2^31; 0: what the last rank does is all.
+    pub(crate) blocks: u32,
+    /// How many sleepers are woken to take blocks.
+    pub(crate) helpers: u32,
+    /// Whether the work is done on memory of the ranks' own: then nobody leaves before it is over. Else the limit on waiting
+    /// holds then, too, since whoever works may have been killed.
+    pub(crate) lends: bool,
+    /// A control: nobody waits until the others' blocks are done.
+    #[cfg(test)]
+    pub(crate) leaves_early: bool,
+}
+
+impl Rules {
+    /// For ranks that lend what is worked on.
+    pub(crate) fn new(ranks: u32, blocks: u32, helpers: u32) -> Rules {
+        Rules {
+            ranks,
+            blocks,
+            helpers,
+            lends: true,
+            #[cfg(test)]
+            leaves_early: false,
+        }
+    }
+}
+
+/// Where ranks meet, once per call. Plain numbers, so that it can lie in memory that processes share.
+#[repr(C)]
 pub(crate) struct Meeting<W> {
     word: W,
-    // On a line of its own, as far as the allocator lets it: arrivals do not disturb those who look at the word.
-    _apart: [u64; 15],
+    // Lines of their own, as far as the allocator lets it: who looks at the word is not disturbed by arrivals and claims.
+    _apart: [u32; 31],
     arrived: W,
-    ranks: u32,
+    /// Blocks that were done, and [`FAILED`].
+    done: W,
+    _apart_too: [u32; 30],
+    /// The next block to take.
+    next: W,
 }
 
 impl<W: Word> Meeting<W> {
-    /// A meeting of `ranks`, whose first call is number `first`.
-    pub(crate) fn new(ranks: u32, first: u32) -> Meeting<W> {
-        Meeting { word: W::new(first << SHIFT), _apart: [0; 15], arrived: W::new(0), ranks }
+    /// A meeting whose first call is number `first`.
+    pub(crate) fn new(first: u32) -> Meeting<W> {
+        Meeting {
+            word: W::new(first << SHIFT),
+            _apart: [0; 31],
+            arrived: W::new(0),
+            done: W::new(0),
+            _apart_too: [0; 30],
+            next: W::new(0),
+        }
     }
 
     /// Whether nobody passes any more.
@@ -64,28 +113,37 @@ impl<W: Word> Meeting<W> {
         self.arrived.load(Acquire) == 0
     }
 
-    /// From now on nobody passes; who waits is woken. A last rank that is at work still ends its call for all.
+    /// From now on nobody passes; who waits is woken. A call whose last rank has come still ends for all that lent it
+    /// something.
     pub(crate) fn poison(&self) {
         self.word.or(POISON, AcqRel);
-        self.word.wake();
+        self.word.wake(u32::MAX);
     }
 
     /// Arrives at call number `call`, which is the successor of the one this rank passed before, and waits for the
-    /// others. The last to arrive does `last` before anybody passes.
+    /// others. The last to arrive does `last` before anybody does anything else; then the blocks of `work` are done, each
+    /// once, by whoever is there. After an error of `last` there is no work.
     pub(crate) fn pass<E>(
         &self,
+        rules: Rules,
         call: u32,
         patience: &mut impl Patience,
         last: impl FnOnce() -> Result<(), E>,
+        mut work: impl FnMut(u32),
     ) -> Result<(), Missed<E>> {
-        if self.arrived.add(1, AcqRel) + 1 == self.ranks {
-            self.finish(call, last)
-        } else {
-            self.wait(call, patience)
+        if self.arrived.add(1, AcqRel) + 1 == rules.ranks {
+            self.begin(rules, call, last)?;
         }
+        self.wait(rules, call, patience, &mut work)
     }
 
-    fn finish<E>(&self, call: u32, last: impl FnOnce() -> Result<(), E>) -> Result<(), Missed<E>> {
+    /// The part of the last rank.
+    fn begin<E>(
+        &self,
+        rules: Rules,
+        call: u32,
+        last: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), Missed<E>> {
         loop {
             let word = self.word.load(Relaxed);
             if word & POISON != 0 {
@@ -96,22 +154,53 @@ impl<W: Word> Meeting<W> {
                 break;
             }
         }
-        let mut work = Work { meeting: self, call, done: false };
+        let mut end = End { meeting: self, rules, call, good: false };
         last().map_err(Missed::Failed)?;
-        work.done = true;
-        Ok(())
+        end.good = true;
+        if rules.blocks == 0 {
+            return Ok(());
+        }
+        std::mem::forget(end);
+        // Nobody is at the blocks of the call before: everybody has passed it.
+        self.done.store(0, Relaxed);
+        self.next.store(0, Relaxed);
+        loop {
+            let word = self.word.load(Relaxed);
+            if self.word.replace(word, word | WORK, AcqRel) {
+                if word & SLEEPERS != 0 && rules.helpers != 0 {
+                    self.word.wake(rules.helpers);
+                }
+                return Ok(());
+            }
+        }
     }
 
-    fn wait<E>(&self, call: u32, patience: &mut impl Patience) -> Result<(), Missed<E>> {
-        let mut yields = 0;
+    fn wait<E>(
+        &self,
+        rules: Rules,
+        call: u32,
+        patience: &mut impl Patience,
+        work: &mut impl FnMut(u32),
+    ) -> Result<(), Missed<E>> {
+        let (mut yields, mut helped) = (0, false);
         loop {
             let word = self.word.load(Acquire);
             if word >> SHIFT != call << SHIFT >> SHIFT {
                 return Ok(());
             }
-            let busy = word & BUSY != 0;
-            if word & POISON != 0 && !busy {
+            // What is held stays held only for those that lent something.
+            let held = word & BUSY != 0 && rules.lends;
+            if word & POISON != 0 && !held {
                 return Err(Missed::Poisoned);
+            }
+            if word & WORK != 0 && !helped {
+                helped = true;
+                self.help(rules, call, work);
+                #[cfg(test)]
+                if rules.leaves_early {
+                    return Ok(());
+                }
+                continue;
             }
             if yields < W::YIELDS {
                 yields += 1;
@@ -119,10 +208,10 @@ impl<W: Word> Meeting<W> {
                 continue;
             }
             let left = patience.left();
-            if left.is_none() && !busy {
+            if left.is_none() && !held {
                 // Fails if the last rank came, or somebody else gave up, in this moment.
                 if self.word.replace(word, word | POISON, AcqRel) {
-                    self.word.wake();
+                    self.word.wake(u32::MAX);
                     return Err(Missed::TimedOut);
                 }
                 continue;
@@ -130,35 +219,71 @@ impl<W: Word> Meeting<W> {
             if word & SLEEPERS == 0 && !self.word.replace(word, word | SLEEPERS, Relaxed) {
                 continue;
             }
-            // The last rank's work is short; the limit is only against a lost wake-up by somebody else's hand.
+            // The work of a call is short; the limit is only against a lost wake-up by somebody else's hand.
             self.word.wait(word | SLEEPERS, left.unwrap_or(Duration::from_millis(10)));
+        }
+    }
+
+    /// Takes blocks while there are some. A rank that comes here late takes none of a later call: that one has no work
+    /// before this rank has arrived at it.
+    fn help(&self, rules: Rules, call: u32, work: &mut impl FnMut(u32)) {
+        loop {
+            let block = self.next.add(1, Relaxed);
+            if block >= rules.blocks {
+                return;
+            }
+            let mut done = Done { meeting: self, rules, call, good: false };
+            work(block);
+            done.good = true;
         }
     }
 }
 
-/// The work of the last rank. Ends the call in any case, by a panic too.
-struct Work<'a, W: Word> {
+/// A block that was taken. It is counted in any case, so that nobody is held for ever.
+struct Done<'a, W: Word> {
     meeting: &'a Meeting<W>,
+    rules: Rules,
     call: u32,
-    done: bool,
+    good: bool,
 }
 
-impl<W: Word> Drop for Work<'_, W> {
+impl<W: Word> Drop for Done<'_, W> {
+    fn drop(&mut self) {
+        let Done { meeting, rules, call, good } = *self;
+        let one = if good { 1 } else { 1 + FAILED };
+        let done = meeting.done.add(one, AcqRel).wrapping_add(one);
+        if done & !FAILED == rules.blocks {
+            drop(End { meeting, rules, call, good: done & FAILED == 0 });
+        }
+    }
+}
+
+/// The end of a call, in any case: by a panic or an error, too.
+struct End<'a, W: Word> {
+    meeting: &'a Meeting<W>,
+    rules: Rules,
+    call: u32,
+    good: bool,
+}
+
+impl<W: Word> Drop for End<'_, W> {
     fn drop(&mut self) {
         let word = &self.meeting.word;
         // Before the word is released: who passes finds nobody arrived at the next call.
         self.meeting.arrived.store(0, Relaxed);
         loop {
             let old = word.load(Relaxed);
-            let new = match self.done {
-                // Poisoned meanwhile by somebody outside the call: that holds from the next call on.
+            // Poisoned meanwhile by somebody outside the call: that holds from the next call on. Without lending, those
+            // who waited may have left, so nobody passes.
+            let good = self.good && (self.rules.lends || old & POISON == 0);
+            let new = match good {
                 true => (self.call.wrapping_add(1) << SHIFT) | (old & POISON),
                 false => (self.call << SHIFT) | POISON,
             };
             // A read-modify-write, so that what came before it in this word stays in one sequence.
             if word.replace(old, new, AcqRel) {
                 if old & SLEEPERS != 0 {
-                    word.wake();
+                    word.wake(u32::MAX);
                 }
                 return;
             }

@@ -20,43 +20,76 @@ pub(crate) trait Word: Send + Sync {
     fn replace(&self, current: u32, new: u32, order: Ordering) -> bool;
     /// Sleeps while the word is `expected`, at most for `time`; may return early for no reason.
     fn wait(&self, expected: u32, time: Duration);
-    /// Wakes everybody who sleeps on the word.
-    fn wake(&self);
+    /// Wakes at most so many of those who sleep on the word.
+    fn wake(&self, most: u32);
     /// Lets another thread have the core.
     fn yield_now();
 }
 
-impl Word for AtomicU32 {
-    // Ranks share cores: whoever spins takes the core from the rank that it waits for. A few yields catch ranks that
-    // are nearly there, for a tenth of what sleeping and waking costs.
-    const YIELDS: u32 = 20;
+/// The two kinds of words: among threads, and among processes whose maps of it may lie at different addresses.
+macro_rules! word {
+    ($word:ty, |$self:ident| $atomic:expr, |$value:ident| $new:expr, $private:literal) => {
+        impl Word for $word {
+            // Ranks share cores: whoever spins takes the core from the rank that it waits for. A few yields catch ranks
+            // that are nearly there, for a tenth of what sleeping and waking costs.
+            const YIELDS: u32 = 20;
 
-    fn new(value: u32) -> AtomicU32 {
-        AtomicU32::new(value)
+            fn new($value: u32) -> $word {
+                $new
+            }
+
+            fn load(&$self, order: Ordering) -> u32 {
+                $atomic.load(order)
+            }
+
+            fn store(&$self, value: u32, order: Ordering) {
+                $atomic.store(value, order);
+            }
+
+            fn add(&$self, value: u32, order: Ordering) -> u32 {
+                $atomic.fetch_add(value, order)
+            }
+
+            fn or(&$self, bits: u32, order: Ordering) -> u32 {
+                $atomic.fetch_or(bits, order)
+            }
+
+            fn replace(&$self, current: u32, new: u32, order: Ordering) -> bool {
+                $atomic.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
+            }
+
+            fn wait(&$self, expected: u32, time: Duration) {
+                futex::wait($atomic, expected, time, $private);
+            }
+
+            fn wake(&$self, most: u32) {
+                futex::wake($atomic, most, $private);
+            }
+
+            fn yield_now() {
+                std::thread::yield_now();
+            }
+        }
+    };
+}
+
+/// A word in memory that processes share.
+#[repr(transparent)]
+pub(crate) struct Shared(AtomicU32);
+
+word!(AtomicU32, |self| self, |value| AtomicU32::new(value), true);
+word!(Shared, |self| &self.0, |value| Shared(AtomicU32::new(value)), false);
+
+#[cfg(target_os = "linux")]
+mod futex {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    const fn flags(private: bool) -> libc::c_int {
+        if private { libc::FUTEX_PRIVATE_FLAG } else { 0 }
     }
 
-    fn load(&self, order: Ordering) -> u32 {
-        AtomicU32::load(self, order)
-    }
-
-    fn store(&self, value: u32, order: Ordering) {
-        AtomicU32::store(self, value, order);
-    }
-
-    fn add(&self, value: u32, order: Ordering) -> u32 {
-        self.fetch_add(value, order)
-    }
-
-    fn or(&self, bits: u32, order: Ordering) -> u32 {
-        self.fetch_or(bits, order)
-    }
-
-    fn replace(&self, current: u32, new: u32, order: Ordering) -> bool {
-        self.compare_exchange(current, new, order, Ordering::Relaxed).is_ok()
-    }
-
-    #[cfg(target_os = "linux")]
-    fn wait(&self, expected: u32, time: Duration) {
+    pub(super) fn wait(word: &AtomicU32, expected: u32, time: Duration, private: bool) {
         let time = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as libc::c_long,
@@ -66,37 +99,32 @@ impl Word for AtomicU32 {
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
-                self.as_ptr(),
-                libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+                word.as_ptr(),
+                libc::FUTEX_WAIT | flags(private),
                 expected,
                 std::ptr::from_ref(&time),
             );
         }
     }
 
-    #[cfg(target_os = "linux")]
-    fn wake(&self) {
+    pub(super) fn wake(word: &AtomicU32, most: u32, private: bool) {
+        let most = most.min(i32::MAX as u32);
         // SAFETY: waking touches only the kernel's queue for this address.
         unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                self.as_ptr(),
-                libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
-                i32::MAX,
-            );
+            libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE | flags(private), most);
         }
     }
+}
 
-    /// Without a futex that we know: correct, and slower.
-    #[cfg(not(target_os = "linux"))]
-    fn wait(&self, _expected: u32, time: Duration) {
+/// Without a futex that we know: correct, and slower.
+#[cfg(not(target_os = "linux"))]
+mod futex {
+    use std::sync::atomic::AtomicU32;
+    use std::time::Duration;
+
+    pub(super) fn wait(_word: &AtomicU32, _expected: u32, time: Duration, _private: bool) {
         std::thread::sleep(time.min(Duration::from_micros(50)));
     }
 
-    #[cfg(not(target_os = "linux"))]
-    fn wake(&self) {}
-
-    fn yield_now() {
-        std::thread::yield_now();
-    }
+    pub(super) fn wake(_word: &AtomicU32, _most: u32, _private: bool) {}
 }

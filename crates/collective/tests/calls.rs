@@ -82,10 +82,17 @@ fn thousands_of_calls_with_combine_once() {
 }
 
 #[test]
+fn thousands_of_calls_with_split() {
+    let mut options = Options::new(3, 1024);
+    (options.algorithm, options.block) = (Some(Algorithm::Split), 0);
+    many(8000, 3, options);
+}
+
+#[test]
 fn numbers_of_calls_wrap_around() {
-    for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce] {
-        // The word keeps 29 bits of the number, seats keep 32.
-        for first in [(1 << 29) - 50, u32::MAX - 50] {
+    for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce, Algorithm::Split] {
+        // The word keeps 28 bits of the number, seats keep 32.
+        for first in [(1 << 28) - 50, u32::MAX - 50] {
             let mut options = Options::new(2, 1024);
             (options.algorithm, options.first_call) = (Some(algorithm), first);
             many(100, 2, options);

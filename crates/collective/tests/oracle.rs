@@ -69,9 +69,9 @@ fn check(ranks: usize, spec: &Spec) {
     let [new, normed] = oracle(spec, &inputs);
     let mut first = None;
     for isa in Isa::available() {
-        for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce] {
+        for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce, Algorithm::Split] {
             let mut options = Options::new(ranks, spec.bytes().unwrap());
-            (options.isa, options.algorithm) = (isa, Some(algorithm));
+            (options.isa, options.algorithm, options.block) = (isa, Some(algorithm), 0);
             for (rank, result) in run(options, spec, &inputs).into_iter().enumerate() {
                 let result = result.unwrap();
                 let what = format!("{ranks} ranks, {spec}, {isa}, {algorithm:?}, rank {rank}");

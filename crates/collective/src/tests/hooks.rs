@@ -7,7 +7,9 @@ pub(crate) enum Phase {
     Entered,
     /// Before arriving.
     Staged,
-    /// After everybody has arrived.
+    /// Before a block is computed.
+    Working,
+    /// After everybody has arrived, and all blocks are done.
     Passed,
     /// Before returning.
     Computed,
@@ -20,6 +22,8 @@ pub(crate) enum Without {
     Nothing,
     Barrier,
     SecondBuffer,
+    /// Waiting until the others' blocks are done.
+    SecondBarrier,
 }
 
 type Pause = Box<dyn Fn(usize, u32, Phase) + Send + Sync>;
@@ -40,6 +44,10 @@ impl Hooks {
 
     pub(crate) fn buffer(&self, buffer: usize) -> usize {
         if self.without == Without::SecondBuffer { 0 } else { buffer }
+    }
+
+    pub(crate) fn leaves_early(&self) -> bool {
+        self.without == Without::SecondBarrier
     }
 
     pub(crate) fn no_barrier(&self) -> bool {

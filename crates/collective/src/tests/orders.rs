@@ -11,7 +11,7 @@ use std::time::Duration;
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
 
-use crate::meeting::{Meeting, Missed, Patience};
+use crate::meeting::{Meeting, Missed, Patience, Rules};
 use crate::word::Word;
 
 /// Loom's atomic, with a futex as its manual page describes it: comparing and going to sleep are one step.
@@ -64,9 +64,12 @@ impl<const ORDERS: bool> Word for Modelled<ORDERS> {
         }
     }
 
-    fn wake(&self) {
+    fn wake(&self, most: u32) {
         drop(self.queue.0.lock().unwrap());
-        self.queue.1.notify_all();
+        match most {
+            1 => self.queue.1.notify_one(),
+            _ => self.queue.1.notify_all(),
+        }
     }
 
     fn yield_now() {
@@ -86,6 +89,7 @@ impl Patience for Waits {
 
 /// What ranks share.
 struct Shared<const ORDERS: bool = true> {
+    ranks: u32,
     meeting: Meeting<Modelled<ORDERS>>,
     /// `[buffers][ranks]`.
     slots: Vec<Vec<UnsafeCell<u32>>>,
@@ -99,8 +103,18 @@ impl<const ORDERS: bool> Shared<ORDERS> {
     fn new(ranks: u32, buffers: usize, first: u32) -> Arc<Self> {
         let row = || (0..ranks).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..buffers).map(|_| row()).collect();
-        let meeting = Meeting::new(ranks, first);
-        Arc::new(Shared { meeting, slots, result: UnsafeCell::new(0) })
+        let meeting = Meeting::new(first);
+        Arc::new(Shared { ranks, meeting, slots, result: UnsafeCell::new(0) })
+    }
+
+    /// Meets without blocks of work.
+    fn pass<E>(
+        &self,
+        call: u32,
+        patience: &mut Waits,
+        last: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), Missed<E>> {
+        self.meeting.pass(Rules::new(self.ranks, 0, 0), call, patience, last, |_| ())
     }
 
     /// Returns what the rank reads.
@@ -109,7 +123,7 @@ impl<const ORDERS: bool> Shared<ORDERS> {
         // SAFETY: loom checks that nobody else is there.
         slots[rank].with_mut(|slot| unsafe { *slot = call + rank as u32 });
         if meets {
-            self.meeting.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
+            self.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
         }
         // SAFETY: loom checks that nobody writes.
         slots.iter().map(|slot| slot.with(|slot| unsafe { *slot })).collect()
@@ -133,19 +147,69 @@ impl<const ORDERS: bool> Shared<ORDERS> {
             self.result.with_mut(|result| unsafe { *result = sum });
             Ok(())
         };
-        self.meeting.pass::<()>(call, &mut Waits(true), all).unwrap();
+        self.pass::<()>(call, &mut Waits(true), all).unwrap();
         // SAFETY: loom checks that nobody writes.
         let sum = self.result.with(|result| unsafe { *result });
         assert_eq!(sum, ranks * call + ranks * (ranks - 1) / 2);
     }
 }
 
+/// Ranks that do blocks for each other.
+struct Split<const ORDERS: bool> {
+    meeting: Meeting<Modelled<ORDERS>>,
+    /// One for each rank, which writes to it before and after the call: the callers' memory.
+    operands: Vec<UnsafeCell<u32>>,
+    /// `[ranks][blocks]`, likewise.
+    results: Vec<Vec<UnsafeCell<u32>>>,
+    rules: Rules,
+}
+
+// SAFETY: as above.
+unsafe impl<const ORDERS: bool> Sync for Split<ORDERS> {}
+
+impl<const ORDERS: bool> Split<ORDERS> {
+    fn new(rules: Rules) -> Arc<Self> {
+        let cells = |count: u32| (0..count).map(|_| UnsafeCell::new(0)).collect::<Vec<_>>();
+        Arc::new(Split {
+            meeting: Meeting::new(0),
+            operands: cells(rules.ranks),
+            results: (0..rules.ranks).map(|_| cells(rules.blocks)).collect(),
+            rules,
+        })
+    }
+
+    fn call(&self, rank: usize, call: u32, patience: bool) -> Result<(), Missed<()>> {
+        // SAFETY: loom checks that nobody else is there.
+        self.operands[rank].with_mut(|own| unsafe { *own = call + rank as u32 });
+        let work = |block: u32| {
+            // SAFETY: loom checks that nobody writes.
+            let sum = self.operands.iter().map(|one| one.with(|one| unsafe { *one })).sum::<u32>();
+            for results in &self.results {
+                // SAFETY: loom checks that nobody else is there.
+                results[block as usize].with_mut(|one| unsafe { *one = sum + block });
+            }
+        };
+        let met = self.meeting.pass(self.rules, call, &mut Waits(patience), || Ok(()), work);
+        // The caller has its memory back, whatever happened.
+        // SAFETY: loom checks that nobody else is there.
+        self.operands[rank].with_mut(|own| unsafe { *own = 0 });
+        let ranks = self.rules.ranks;
+        for (block, result) in self.results[rank].iter().enumerate() {
+            // SAFETY: loom checks that nobody else is there.
+            let found = result.with_mut(|one| unsafe { std::mem::take(&mut *one) });
+            let expected = ranks * call + ranks * (ranks - 1) / 2 + block as u32;
+            assert!(met.is_err() || found == expected, "block {block}: {found}");
+        }
+        met
+    }
+}
+
 /// Runs `rank` as every rank, in every order with at most `preemptions` of them.
-fn every_order<const ORDERS: bool>(
+fn every_order<S: Send + Sync + 'static>(
     preemptions: usize,
     ranks: usize,
-    shared: impl Fn() -> Arc<Shared<ORDERS>> + Send + Sync + 'static,
-    rank: impl Fn(&Shared<ORDERS>, usize) + Copy + Send + Sync + 'static,
+    shared: impl Fn() -> Arc<S> + Send + Sync + 'static,
+    rank: impl Fn(&S, usize) + Copy + Send + Sync + 'static,
 ) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(preemptions);
@@ -186,6 +250,93 @@ fn combine_once() {
     every_order(3, 2, || Ordered::new(2, 1, 0), calls);
 }
 
+fn splits<const ORDERS: bool>(split: &Split<ORDERS>, rank: usize, calls: u32) {
+    (0..calls).for_each(|call| split.call(rank, call, true).unwrap());
+}
+
+#[test]
+fn split_of_two_ranks() {
+    every_order(
+        3,
+        2,
+        || Split::<true>::new(Rules::new(2, 2, 1)),
+        |split, rank| splits(split, rank, 1),
+    );
+    every_order(
+        2,
+        2,
+        || Split::<true>::new(Rules::new(2, 2, 1)),
+        |split, rank| splits(split, rank, 2),
+    );
+    every_order(
+        2,
+        2,
+        || Split::<true>::new(Rules::new(2, 1, 0)),
+        |split, rank| splits(split, rank, 3),
+    );
+}
+
+#[test]
+fn split_of_three_ranks() {
+    every_order(
+        1,
+        3,
+        || Split::<true>::new(Rules::new(3, 2, 1)),
+        |split, rank| splits(split, rank, 2),
+    );
+}
+
+/// Ranks without patience: all pass or none does, and nobody takes its memory back while somebody works on it.
+#[test]
+fn split_with_ranks_that_give_up() {
+    let rank = |split: &Split<true>, rank: usize| {
+        let met = split.call(rank, 0, rank != 0);
+        assert_eq!(met.is_err(), split.meeting.is_poisoned());
+    };
+    every_order(3, 2, || Split::new(Rules::new(2, 2, 1)), rank);
+}
+
+/// Without lending, whoever waits may leave while others work, as when one of those was killed: nobody passes then.
+#[test]
+fn split_without_lending() {
+    struct Common(Meeting<Modelled<true>>);
+    let rank = |common: &Common, rank: usize| {
+        let rules = Rules { lends: false, ..Rules::new(2, 2, 1) };
+        let met = common.0.pass::<()>(rules, 0, &mut Waits(rank == 0), || Ok(()), |_| ());
+        match rank {
+            0 => assert!(met.is_ok() || common.0.is_poisoned()),
+            // It gave up, or the other passed as well.
+            _ => assert_eq!(met.is_err(), common.0.is_poisoned()),
+        }
+    };
+    every_order(3, 2, || Arc::new(Common(Meeting::new(0))), rank);
+}
+
+#[test]
+#[should_panic(expected = "ausal")]
+fn split_without_the_second_barrier_is_a_race() {
+    let rules = || Rules { leaves_early: true, ..Rules::new(2, 2, 1) };
+    every_order(
+        2,
+        2,
+        move || Split::<true>::new(rules()),
+        |split, rank| {
+            drop(split.call(rank, 0, true));
+        },
+    );
+}
+
+#[test]
+#[should_panic(expected = "ausal")]
+fn split_without_acquire_and_release_is_a_race() {
+    every_order(
+        2,
+        2,
+        || Split::<false>::new(Rules::new(2, 2, 1)),
+        |split, rank| splits(split, rank, 1),
+    );
+}
+
 #[test]
 #[should_panic(expected = "ausal")]
 fn without_the_barrier_there_is_a_race() {
@@ -221,10 +372,10 @@ fn a_rank_that_gives_up() {
             }
             Ok(())
         };
-        let met = shared.meeting.pass::<()>(0, &mut Waits(rank == 0), all);
+        let met = shared.pass::<()>(0, &mut Waits(rank == 0), all);
         // SAFETY: loom checks that nobody else is there.
         operands[rank].with_mut(|own| unsafe { *own = 1 + u32::from(met.is_ok()) });
-        let again = met.is_ok().then(|| shared.meeting.pass::<()>(1, &mut Waits(true), || Ok(())));
+        let again = met.is_ok().then(|| shared.pass::<()>(1, &mut Waits(true), || Ok(())));
         // Of two ranks of which one gave up, neither got here with a success.
         assert_ne!(again, Some(Err(Missed::Poisoned)));
         assert_eq!(met.is_err(), shared.meeting.is_poisoned());
@@ -236,7 +387,7 @@ fn a_rank_that_gives_up() {
 #[test]
 fn who_gives_up_wakes_the_others() {
     let rank = |shared: &Shared, rank: usize| {
-        let met = shared.meeting.pass::<()>(0, &mut Waits(rank == 0), || Ok(()));
+        let met = shared.pass::<()>(0, &mut Waits(rank == 0), || Ok(()));
         assert!(matches!(met, Err(Missed::Poisoned | Missed::TimedOut)));
     };
     every_order(2, 2, || Ordered::new(3, 1, 0), rank);
@@ -253,7 +404,7 @@ fn poison_wakes_everybody() {
             return;
         }
         for call in 0..2 {
-            if shared.meeting.pass::<()>(call, &mut Waits(true), || Ok(())).is_err() {
+            if shared.pass::<()>(call, &mut Waits(true), || Ok(())).is_err() {
                 assert!(shared.meeting.is_poisoned());
                 return;
             }
@@ -266,7 +417,7 @@ fn poison_wakes_everybody() {
 #[test]
 fn work_that_fails() {
     let rank = |shared: &Shared, _| {
-        let met = shared.meeting.pass(0, &mut Waits(true), || Err("no"));
+        let met = shared.pass(0, &mut Waits(true), || Err("no"));
         assert!(matches!(met, Err(Missed::Poisoned | Missed::Failed("no"))));
     };
     every_order(3, 2, || Ordered::new(2, 1, 0), rank);
@@ -275,10 +426,10 @@ fn work_that_fails() {
 /// Numbers of calls that wrap around on the way.
 #[test]
 fn numbers_wrap() {
-    const FIRST: u32 = (1 << 29) - 1;
+    const FIRST: u32 = (1 << 28) - 1;
     let calls = |shared: &Shared, _| {
         for call in [FIRST, FIRST + 1, FIRST + 2] {
-            shared.meeting.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
+            shared.pass::<()>(call, &mut Waits(true), || Ok(())).unwrap();
         }
     };
     every_order(2, 2, || Ordered::new(2, 1, FIRST), calls);

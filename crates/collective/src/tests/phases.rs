@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::hooks::{Hooks, Phase, Without};
-use crate::meeting::{Meeting, Patience};
+use crate::meeting::{Meeting, Missed, Patience, Rules};
 use crate::{Algorithm, Args, Clique, Element, Options, Spec};
 
-const HIDDEN: usize = 40;
+const ROWS: usize = 5;
+/// Elements of an operand.
+const COUNT: usize = 40;
 const SPEC: Spec = Spec {
-    rows: 1,
-    hidden: HIDDEN,
+    rows: ROWS,
+    hidden: COUNT / ROWS,
     element: Element::F32,
     weight: Element::F32,
     bias: true,
@@ -21,47 +23,50 @@ const SPEC: Spec = Spec {
 
 /// What rank `rank` brings in `call`: small integers, so that sums are exact.
 fn operand(rank: usize, call: u32) -> Vec<u8> {
-    (0..HIDDEN)
+    (0..COUNT)
         .flat_map(|i| (((rank * 7 + call as usize * 3 + i) % 50) as f32).to_ne_bytes())
         .collect()
 }
 
 fn sum(ranks: usize, call: u32) -> Vec<u8> {
     let at = |rank: usize, i: usize| ((rank * 7 + call as usize * 3 + i) % 50) as f32;
-    (0..HIDDEN).flat_map(|i| (0..ranks).map(|r| at(r, i)).sum::<f32>().to_ne_bytes()).collect()
+    (0..COUNT).flat_map(|i| (0..ranks).map(|r| at(r, i)).sum::<f32>().to_ne_bytes()).collect()
 }
 
 /// How many results of `calls` calls were wrong, on all ranks together.
 fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize {
-    let mut options = Options::new(ranks, HIDDEN * 4);
-    options.algorithm = Some(algorithm);
+    let mut options = Options::new(ranks, COUNT * 4);
+    (options.algorithm, options.block) = (Some(algorithm), 0);
     let mut clique = Clique::new(options).unwrap();
     clique.hooks = hooks;
-    let zeros = vec![0; HIDDEN * 4];
-    let one = |rank: usize| {
+    let (zeros, weights) = (vec![0; COUNT * 4], vec![0; COUNT / ROWS * 4]);
+    let one = |rank: usize, [normed, new_residual]: &mut [Vec<u8>; 2]| {
         let mut wrong = 0;
-        let (mut normed, mut new_residual) = (zeros.clone(), zeros.clone());
         for call in 0..calls {
             let mut partial = operand(rank, call);
             let args = Args {
                 partial: &partial,
                 residual: &zeros,
-                weight: &zeros,
+                weight: &weights,
                 post_weight: None,
-                normed: &mut normed,
-                new_residual: &mut new_residual,
+                normed,
+                new_residual,
             };
             clique.allreduce_norm(rank, i64::from(call), &SPEC, args).unwrap();
             // Whoever still reads it gets NaN.
             partial.fill(0xff);
             std::hint::black_box(&partial);
-            wrong += usize::from(new_residual != sum(ranks, call));
+            wrong += usize::from(*new_residual != sum(ranks, call));
         }
         wrong
     };
+    // They outlive all ranks: without its second barrier, split writes to them after their rank has returned.
+    let mut results: Vec<_> = (0..ranks).map(|_| [zeros.clone(), zeros.clone()]).collect();
     std::thread::scope(|scope| {
         let one = &one;
-        let ranks: Vec<_> = (0..ranks).map(|rank| scope.spawn(move || one(rank))).collect();
+        let results = results.iter_mut().enumerate();
+        let ranks: Vec<_> =
+            results.map(|(rank, results)| scope.spawn(move || one(rank, results))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).sum()
     })
 }
@@ -78,8 +83,9 @@ fn slow(rank: usize, phase: Phase, without: Without) -> Hooks {
 
 #[test]
 fn a_slow_rank_at_any_phase_changes_nothing() {
-    for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce] {
-        for phase in [Phase::Entered, Phase::Staged, Phase::Passed, Phase::Computed] {
+    let phases = [Phase::Entered, Phase::Staged, Phase::Working, Phase::Passed, Phase::Computed];
+    for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce, Algorithm::Split] {
+        for phase in phases {
             for rank in [0, 2] {
                 let wrong = wrong(3, 12, algorithm, slow(rank, phase, Without::Nothing));
                 assert_eq!(wrong, 0, "{algorithm:?}, rank {rank} slow at {phase:?}");
@@ -101,6 +107,51 @@ fn without_the_second_buffer_results_are_wrong() {
     assert!(wrong > 0, "nothing tells a protocol without its second buffer");
 }
 
+#[test]
+fn split_without_the_second_barrier_results_are_wrong() {
+    // Every block takes long, so that whoever finds none any more leaves while another is at the last. One call: the next
+    // would find the ranks out of step.
+    let pause = |_: usize, _: u32, phase: Phase| {
+        if phase == Phase::Working {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let hooks = Hooks { without: Without::SecondBarrier, pause: Some(Box::new(pause)) };
+    let wrong = wrong(3, 1, Algorithm::Split, hooks);
+    assert!(wrong > 0, "nothing tells a protocol without its second barrier");
+}
+
+#[test]
+fn split_without_any_barrier_results_are_wrong() {
+    let wrong = wrong(3, 12, Algorithm::Split, slow(0, Phase::Entered, Without::Barrier));
+    assert!(wrong > 0, "nothing tells a protocol without its barrier");
+}
+
+/// A block that panics: the call fails for all, after the last of the others has let go of what was lent.
+#[test]
+fn a_block_that_panics() {
+    let meeting = Meeting::<AtomicU32>::new(0);
+    let (rules, working) = (Rules::new(3, 6, 2), AtomicU32::new(0));
+    let one = |_| {
+        let mut patience = Until(Instant::now() + Duration::from_secs(20));
+        let work = |block| {
+            working.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(10));
+            working.fetch_sub(1, Ordering::SeqCst);
+            assert!(block != 2, "a block that panics");
+        };
+        let met = meeting.pass::<()>(rules, 0, &mut patience, || Ok(()), work);
+        assert_eq!(working.load(Ordering::SeqCst), 0, "left while others work");
+        met
+    };
+    std::thread::scope(|scope| {
+        let ranks: Vec<_> = (0..3).map(|rank| scope.spawn(move || one(rank))).collect();
+        let met: Vec<_> = ranks.into_iter().map(|rank| rank.join()).collect();
+        assert_eq!(met.iter().filter(|met| met.is_err()).count(), 1, "one panics");
+        assert!(met.iter().flatten().all(|met| *met == Err(Missed::Poisoned)), "{met:?}");
+    });
+}
+
 /// Patience up to a moment.
 struct Until(Instant);
 
@@ -114,23 +165,24 @@ impl Patience for Until {
 /// passes. On a machine so busy that it gave up before the last one came, nobody passes.
 #[test]
 fn nobody_leaves_while_the_last_rank_works() {
-    let meeting = Meeting::<AtomicU32>::new(2, 0);
-    let working = AtomicBool::new(false);
+    let meeting = Meeting::<AtomicU32>::new(0);
+    let (rules, working) = (Rules::new(2, 0, 0), AtomicBool::new(false));
     let (last, waiter) = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut patience = Until(Instant::now() + Duration::from_millis(50));
-            let met = meeting.pass::<()>(0, &mut patience, || Ok(()));
+            let met = meeting.pass::<()>(rules, 0, &mut patience, || Ok(()), |_| ());
             (met, working.load(Ordering::SeqCst))
         });
         while meeting.is_empty() {
             std::thread::yield_now();
         }
-        let last = meeting.pass::<()>(0, &mut Until(Instant::now()), || {
+        let work = || {
             working.store(true, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(150));
             working.store(false, Ordering::SeqCst);
             Ok(())
-        });
+        };
+        let last = meeting.pass::<()>(rules, 0, &mut Until(Instant::now()), work, |_| ());
         (last, waiter.join().unwrap())
     });
     assert!(!waiter.1, "left while the last rank was at work");

@@ -1,0 +1,176 @@
+//! Where ranks of several processes find each other: a segment with a directory of the parties in it.
+//!
+//! One process makes the segment under a name that it has told the others, all map it, and its name goes. From then on it
+//! lives as long as a process that has mapped it. A party is found by its key: whoever asks first makes its place.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::time::{Duration, Instant};
+
+use crate::error::CollectiveError;
+use crate::segment::Segment;
+
+/// Address space of a segment; memory is what parties use.
+const SIZE: usize = 8 << 30;
+/// Begins a segment of this layout.
+const MAGIC: u64 = u64::from_le_bytes(*b"alight\x00\x01");
+const ENTRIES: usize = 4096;
+const PAGE: usize = 4096;
+
+/// Nobody has it.
+const FREE: u32 = 0;
+/// Somebody is making the place.
+const BEGUN: u32 = 1;
+/// There is a place.
+const READY: u32 = 2;
+/// There was no memory for it.
+const FAILED: u32 = 3;
+
+#[repr(C)]
+struct Head {
+    magic: AtomicU64,
+    /// Where the next place begins.
+    next: AtomicU64,
+    entries: [Entry; ENTRIES],
+}
+
+#[repr(C)]
+struct Entry {
+    state: AtomicU32,
+    /// How many users have left.
+    left: AtomicU32,
+    key: [AtomicU64; 2],
+    start: AtomicU64,
+}
+
+/// What says which party is meant. The same in all processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(pub [u64; 2]);
+
+/// Memory that processes of this host share, for their parties.
+pub struct Hall {
+    segment: Segment,
+}
+
+impl Hall {
+    /// Makes the segment. The name begins with a slash, has no other, and nobody can guess it; only this user may
+    /// open it. It has to be taken away with [`Hall::unlink`] as soon as the others have opened it.
+    pub fn create(name: &str) -> io::Result<Hall> {
+        let segment = Segment::create(name, SIZE)?;
+        segment.reserve(0, size_of::<Head>())?;
+        let hall = Hall { segment };
+        let first = size_of::<Head>().next_multiple_of(PAGE) as u64;
+        hall.head().next.store(first, Relaxed);
+        hall.head().magic.store(MAGIC, Release);
+        Ok(hall)
+    }
+
+    /// Opens what another process has made.
+    pub fn open(name: &str) -> io::Result<Hall> {
+        let hall = Hall { segment: Segment::open(name, SIZE)? };
+        match hall.head().magic.load(Acquire) {
+            MAGIC => Ok(hall),
+            _ => Err(io::Error::other("of another version, or not made by Alight")),
+        }
+    }
+
+    /// Takes the name away. The memory goes with the last process that has it.
+    pub fn unlink(name: &str) -> io::Result<()> {
+        Segment::unlink(name)
+    }
+
+    fn head(&self) -> &Head {
+        // SAFETY: the segment begins with a head, made of atomics, at a page's start; memory was reserved for it, else
+        // making or opening it has failed: reserving is the first thing, and the size is checked.
+        unsafe { &*self.segment.at(0).cast::<Head>() }
+    }
+
+    /// The place of `bytes` bytes, zero at first, that belongs to `key`, for as many users as say so; waits `limit` for
+    /// another process that is making it.
+    pub(crate) fn place(
+        self: &Arc<Hall>,
+        key: Key,
+        bytes: usize,
+        users: u32,
+        limit: Duration,
+    ) -> Result<Place, CollectiveError> {
+        let wrong = |problem: String| CollectiveError::Memory { bytes, problem };
+        let end = Instant::now() + limit;
+        for entry in &self.head().entries {
+            loop {
+                match entry.state.load(Acquire) {
+                    FREE => {
+                        if entry.state.compare_exchange(FREE, BEGUN, AcqRel, Relaxed).is_err() {
+                            continue;
+                        }
+                        let made = self.make(entry, key, bytes);
+                        entry.state.store(if made.is_ok() { READY } else { FAILED }, Release);
+                        made.map_err(|error| wrong(error.to_string()))?;
+                    }
+                    BEGUN if Instant::now() >= end => {
+                        return Err(wrong(
+                            "another process began to make it, and did not end".into(),
+                        ));
+                    }
+                    BEGUN => std::thread::sleep(Duration::from_micros(100)),
+                    _ if entry.key.each_ref().map(|half| half.load(Relaxed)) != key.0 => break,
+                    READY => {
+                        let start = entry.start.load(Relaxed) as usize;
+                        return Ok(Place { hall: self.clone(), entry, start, bytes, users });
+                    }
+                    _ => return Err(wrong("another process could not get it".into())),
+                }
+            }
+        }
+        Err(wrong(format!("{ENTRIES} have been made already")))
+    }
+
+    fn make(&self, entry: &Entry, key: Key, bytes: usize) -> io::Result<()> {
+        entry.key[0].store(key.0[0], Relaxed);
+        entry.key[1].store(key.0[1], Relaxed);
+        let room = bytes.checked_next_multiple_of(PAGE).filter(|room| *room <= SIZE);
+        let room = room.ok_or_else(|| io::Error::other("larger than any segment"))?;
+        let start = self.head().next.fetch_add(room as u64, Relaxed) as usize;
+        if start.checked_add(room).is_none_or(|end| end > self.segment.size()) {
+            return Err(io::Error::other("the address space of the segment is used up"));
+        }
+        self.segment.reserve(start, room)?;
+        entry.start.store(start as u64, Relaxed);
+        Ok(())
+    }
+}
+
+/// A part of a hall's segment. When its last user leaves, its memory is given back.
+pub(crate) struct Place {
+    hall: Arc<Hall>,
+    entry: *const Entry,
+    start: usize,
+    bytes: usize,
+    users: u32,
+}
+
+// SAFETY: the entry is made of atomics, and lies in the segment that `hall` keeps.
+unsafe impl Send for Place {}
+// SAFETY: as above.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// The address `offset` bytes into the place. Panics beyond its end.
+    pub(crate) fn at(&self, offset: usize) -> *mut u8 {
+        assert!(offset < self.bytes, "an offset behind the end of a place");
+        self.hall.segment.at(self.start + offset)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // SAFETY: an entry of the segment that we keep.
+        let entry = unsafe { &*self.entry };
+        if entry.left.fetch_add(1, AcqRel) + 1 == self.users {
+            let room = self.bytes.next_multiple_of(PAGE);
+            self.hall.segment.release(self.start, room);
+        }
+    }
+}
