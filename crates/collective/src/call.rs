@@ -215,8 +215,8 @@ impl Clique {
         unsafe { compute(self.options.isa, spec, &arrays) };
     }
 
-    /// Computes `count` rows from row `first` on, as [`Clique::combine`] does, into the results of `rank`, and copies them
-    /// into everybody's.
+    /// Computes `count` rows from row `first` on out of all ranks' operands, with the residual and weights of `rank`, whose
+    /// thread is here and has them near, into its results; and copies them into everybody's.
     ///
     /// # Safety
     /// All cards are of calls with this spec that are held, and nobody else touches these rows of the results.
@@ -227,17 +227,17 @@ impl Clique {
         // SAFETY: by the contract; rows are inside the arrays, whose lengths every rank has checked.
         unsafe {
             let card = |rank: usize| *self.seats[rank].card.get();
-            let (Some(zero), Some(own)) = (card(0), card(rank)) else { return };
+            let Some(own) = card(rank) else { return };
             for (other, partial) in partials.iter_mut().enumerate().take(self.options.ranks) {
                 let Some(card) = card(other) else { return };
                 *partial = card.partial.add(start);
             }
             let (normed, new_residual) = (own.normed.add(start), own.new_residual.add(start));
             let arrays = Arrays {
-                residual: zero.residual.add(start),
+                residual: own.residual.add(start),
                 normed,
                 new_residual,
-                ..zero.arrays(&partials[..self.options.ranks])
+                ..own.arrays(&partials[..self.options.ranks])
             };
             compute(self.options.isa, &Spec { rows: count, ..*spec }, &arrays);
             for other in (0..self.options.ranks).filter(|other| *other != rank) {
