@@ -28,6 +28,19 @@ pub fn ffi_interface() -> (Vec<Layout>, Vec<(&'static str, i32)>) {
     (alight_xla::api::layouts(), alight_xla::api::constants())
 }
 
+/// Shares memory with other processes of this host, once, under a name that begins with a slash and that nobody can guess:
+/// makes it, or opens what another process has made.
+#[pyfunction]
+pub fn share_memory(py: Python<'_>, name: &str, process: i64, create: bool) -> PyResult<()> {
+    Ok(py.detach(|| alight_xla::shared::connect(name, process, create))?)
+}
+
+/// Takes the name of shared memory away, if there is one; who has opened it keeps the memory.
+#[pyfunction]
+pub fn unlink_memory(name: &str) -> PyResult<()> {
+    Ok(alight_xla::shared::unlink(name)?)
+}
+
 fn describe<'py>(py: Python<'py>, target: &Target) -> PyResult<Described<'py>> {
     let stages = PyDict::new(py);
     for (stage, handler) in target.stages {

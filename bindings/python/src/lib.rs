@@ -41,6 +41,8 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::cuda_probe, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
+    module.add_function(wrap_pyfunction!(ffi::share_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(ffi::unlink_memory, module)?)?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<tokenizer::Decoder>()?;
     module.add_function(wrap_pyfunction!(config::config, module)?)?;

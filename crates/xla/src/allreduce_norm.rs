@@ -1,25 +1,29 @@
-//! `alight_allreduce_norm`: the collective among CPU devices of one process.
+//! `alight_allreduce_norm`: the collective among CPU devices of one process, or of several on one host.
 //!
 //! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, and post-weight `[hidden]` if there is a
 //! post-norm. Results: normed, new residual, both like the partial.
 //!
 //! Attributes: `devices` (int64 array: the numbers of the devices, group by group, in the order of the ranks), `ranks` (int64:
-//! devices of a group), `capacity` (int64: bytes of the partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or
+//! devices of a group), `processes` (int64 array: for each device the number of its process), `capacity` (int64: bytes of the partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or
 //! 1), `epsilon` (float32). A program is the same on all devices, so a rank cannot be an attribute: it is the place of the
 //! device in its group.
 //!
-//! The state of the call site is a clique for each group, made once at instantiation and shared by its devices. Sites are
-//! independent of each other, so XLA may run them in any order.
+//! The state of the call site is a clique for each group, made once at instantiation and shared by its devices; a group of
+//! several processes is a party in their shared memory (`shared`). Sites are independent of each other, so XLA may run them
+//! in any order.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use alight_collective::{Args, Clique, CollectiveError, Element, Options};
+use alight_collective::{
+    Args, Clique, CollectiveError, Element, Key, Options, Party, PartyOptions,
+};
 
 use crate::api::{CallFrame, Error, TypeId, TypeInfo, code};
 use crate::call::{Attributes, Call};
 use crate::frame::{Array, Frame, Refusal, handle};
+use crate::shared::SiteKey;
 use crate::{Stage, State, Target};
 
 pub(crate) const TARGETS: &[Target] = &[Target {
@@ -36,20 +40,29 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     }),
 }];
 
+/// Devices that sum.
+enum Group {
+    /// All in this process.
+    Here(Box<Clique>),
+    /// In several, this one among them.
+    Across(Box<Party>),
+    /// In others.
+    Elsewhere,
+}
+
 /// The state of a call site.
 struct Site {
-    /// One for each group.
-    cliques: Vec<Clique>,
+    groups: Vec<Group>,
     /// Group by group.
     devices: Vec<i64>,
 }
 
 impl Site {
-    /// The clique of a device's group, and its rank there.
-    fn place(&self, device: i64) -> Option<(&Clique, usize)> {
+    /// A device's group, and its rank there.
+    fn place(&self, device: i64) -> Option<(&Group, usize)> {
         let at = self.devices.iter().position(|other| *other == device)?;
-        let ranks = self.devices.len() / self.cliques.len();
-        Some((&self.cliques[at / ranks], at % ranks))
+        let ranks = self.devices.len() / self.groups.len();
+        Some((&self.groups[at / ranks], at % ranks))
     }
 }
 
@@ -101,11 +114,44 @@ unsafe extern "C" fn alight_allreduce_norm_execute(frame: *mut CallFrame) -> *mu
 
 fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
     let Attributes { devices, ranks, capacity, limit } = Attributes::read(frame)?;
-    let mut options = Options::new(ranks, capacity);
-    options.limit = limit;
-    let cliques = devices.chunks(ranks).map(|_| Clique::new(options.clone()));
-    let cliques = cliques.collect::<Result<_, _>>().map_err(refusal)?;
-    let site = Box::into_raw(Box::new(Site { cliques, devices })).cast();
+    let processes = frame.integers("processes")?;
+    if processes.len() != devices.len() {
+        return Err(Refusal::argument(format!(
+            "{} numbers of processes, expected one for each of {} devices",
+            processes.len(),
+            devices.len()
+        )));
+    }
+    let kind = (&devices, &processes, ranks, capacity, frame.integer("bias")?);
+    let mut key = None;
+    let mut groups = vec![];
+    for (number, processes) in processes.chunks(ranks).enumerate() {
+        let mut processes = processes.to_vec();
+        processes.sort_unstable();
+        processes.dedup();
+        if processes.len() == 1 {
+            let mut options = Options::new(ranks, capacity);
+            options.limit = limit;
+            groups.push(Group::Here(Box::new(Clique::new(options).map_err(refusal)?)));
+            continue;
+        }
+        if key.is_none() {
+            key = SiteKey::next((&kind, frame.float("epsilon")?.to_bits()));
+        }
+        let key = key.ok_or_else(|| {
+            Refusal(
+                code::FAILED_PRECONDITION,
+                "alight_allreduce_norm: a program for several processes, which do not share memory here; call \
+                 alight.jax.connect(mesh) first"
+                    .into(),
+            )
+        })?;
+        let mut options = PartyOptions::new(Key([0; 2]), ranks, processes.len(), capacity);
+        options.limit = limit;
+        let party = key.join(number, &processes, options).map_err(refusal)?;
+        groups.push(party.map_or(Group::Elsewhere, |party| Group::Across(Box::new(party))));
+    }
+    let site = Box::into_raw(Box::new(Site { groups, devices })).cast();
     frame.set_state(&TYPE_ID, site)
 }
 
@@ -114,7 +160,7 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     // SAFETY: XLA gives what `instantiate` gave it, by the type's number, and keeps it while calls run.
     let site = unsafe { &*site };
     let device = frame.device()?;
-    let (clique, rank) = site.place(device).ok_or_else(|| {
+    let (group, rank) = site.place(device).ok_or_else(|| {
         Refusal::argument(format!("device {device} is not among the ranks {:?}", site.devices))
     })?;
     let call = Call::read(frame)?;
@@ -131,7 +177,14 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
             new_residual: bytes_mut(&call.new_residual, spec.element)?,
         }
     };
-    clique.allreduce_norm(rank, frame.run()?, spec, args).map_err(refusal)
+    let done = match group {
+        Group::Here(clique) => clique.allreduce_norm(rank, frame.run()?, spec, args),
+        Group::Across(party) => party.allreduce_norm(rank, spec, args),
+        Group::Elsewhere => {
+            return Err(Refusal::argument(format!("device {device} is of another process")));
+        }
+    };
+    done.map_err(refusal)
 }
 
 fn length(array: &Array<'_>, element: Element) -> Result<usize, Refusal> {

@@ -122,8 +122,12 @@ fn call(
     let (mut input_pointers, mut output_pointers) = (pointers(&mut inputs), pointers(&mut outputs));
     let mut kinds = vec![api::BUFFER; 8];
     let mut devices = [10_i64, 20];
-    let mut array =
-        api::Array { dtype: data_type::S64, size: 2, data: devices.as_mut_ptr().cast() };
+    let mut processes = [0_i64, 0];
+    let mut arrays = [&mut devices, &mut processes].map(|numbers| api::Array {
+        dtype: data_type::S64,
+        size: 2,
+        data: numbers.as_mut_ptr().cast(),
+    });
     let mut integers = [2, capacity, 2000, bias];
     let mut epsilon = 0.0_f32;
     let mut scalars: Vec<_> = integers
@@ -133,12 +137,13 @@ fn call(
     let value = std::ptr::from_mut(&mut epsilon).cast();
     scalars.push(api::Scalar { dtype: data_type::F32, value });
     let mut values = pointers(&mut scalars);
-    values.insert(0, std::ptr::from_mut(&mut array).cast());
+    values.splice(0..0, pointers(&mut arrays));
     let mut attr_kinds =
-        [api::ATTR_ARRAY].into_iter().chain([api::ATTR_SCALAR; 5]).collect::<Vec<_>>();
+        [api::ATTR_ARRAY; 2].into_iter().chain([api::ATTR_SCALAR; 5]).collect::<Vec<_>>();
     let span =
         |name: &'static str| api::ByteSpan { ptr: name.as_ptr().cast::<c_char>(), len: name.len() };
-    let mut names = ["devices", "ranks", "capacity", "limit_ms", "bias", "epsilon"].map(span);
+    let mut names =
+        ["devices", "processes", "ranks", "capacity", "limit_ms", "bias", "epsilon"].map(span);
     let mut name_pointers: Vec<_> = names.iter_mut().map(std::ptr::from_mut).collect();
     let mut frame = api::CallFrame {
         struct_size: size_of::<api::CallFrame>(),

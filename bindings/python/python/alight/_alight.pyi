@@ -24,6 +24,8 @@ __all__ = [
     "ffi_interface",
     "ffi_targets",
     "open",
+    "share_memory",
+    "unlink_memory",
 ]
 
 __version__: str
@@ -129,6 +131,13 @@ class Config(Rope):
     """Whether queries and keys are normed per head."""
     post_norms: bool
     """Whether the outputs of attention and feed-forward are normed before they are added."""
+
+def share_memory(name: str, process: int, create: bool) -> None:
+    """Shares memory with other processes of this host, once, under a name that begins with a slash and that nobody can
+    guess: makes it, or opens what another process has made."""
+
+def unlink_memory(name: str) -> None:
+    """Takes the name of shared memory away, if there is one; who has opened it keeps the memory."""
 
 @final
 class Catalog:
