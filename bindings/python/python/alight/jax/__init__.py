@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ._cache import use_cache
     from ._collective import allreduce_norm
+    from ._connect import connect
     from ._cuda import check_collectives
     from ._load import load
     from ._plan import Part, Placement, Plan, plan
 
-__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "check_collectives", "load", "plan", "use_cache"]
+__all__ = ["Part", "Placement", "Plan", "allreduce_norm", "check_collectives", "connect", "load", "plan", "use_cache"]
 
 _WHERE = {
     "Part": "_plan",
@@ -28,6 +29,7 @@ _WHERE = {
     "Plan": "_plan",
     "allreduce_norm": "_collective",
     "check_collectives": "_cuda",
+    "connect": "_connect",
     "load": "_load",
     "plan": "_plan",
     "use_cache": "_cache",

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from . import _cuda, _ffi
+from . import _connect, _cuda, _ffi
 
 log = logging.getLogger("alight.jax")
 
@@ -55,14 +55,14 @@ def allreduce_norm(
     that type or float32. Residual and weights are the same on all devices of the axis, and so are the results, bit for
     bit. `bias` is 0 (Llama) or 1 (Gemma).
 
-    On CPU devices of one process it is one custom call, and on CUDA's GPUs of one process, if a trial among them works (see
-    `check_collectives` for errors there). A device that does not come within `limit` seconds is an error on
-    the others, and of every later call of the program. Elsewhere it is `lax.psum` and the same norm; why is logged once
-    ("alight.jax").
+    On CPU devices of one process it is one custom call, on those of several of one host, once these are connected
+    (`alight.jax.connect`), and on CUDA's GPUs of one process, if a trial among them works (see `check_collectives` for
+    errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
+    the program. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
     """
     ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
-    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1)
-    problem = _no_handler(mesh, groups, partial)
+    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1).reshape(-1, ranks)
+    problem = _no_handler(groups, partial)
     if problem is not None:
         if problem not in _told:
             _told.add(problem)
@@ -74,6 +74,7 @@ def allreduce_norm(
     normed, new_residual = jax.ffi.ffi_call("alight_allreduce_norm", (like, like))(
         *operands,
         devices=np.array([_number(device) for device in groups.flat], np.int64),
+        processes=np.array([device.process_index for device in groups.flat], np.int64),
         ranks=np.int64(ranks),
         capacity=np.int64(partial.size * partial.dtype.itemsize),
         limit_ms=np.int64(max(1, round(limit * 1000))),
@@ -136,17 +137,21 @@ def _number(device: Any) -> int:
     return _cuda.number(device) if device.platform == "gpu" else int(device.id)
 
 
-def _no_handler(mesh: Mesh, groups: np.ndarray[Any, Any], partial: jax.Array) -> str | None:
-    """Why the handler cannot be used, if it cannot."""
-    platforms = {device.platform for device in mesh.devices.flat}
+def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array) -> str | None:
+    """Why the handler cannot be used on these devices, `[groups, ranks]`, if it cannot."""
+    platforms = {device.platform for device in groups.flat}
     if platforms not in ({"cpu"}, {"gpu"}):
         return f"there is no handler for devices of {', '.join(sorted(platforms))}"
-    if mesh.is_multi_process:
-        return "the mesh's devices are in several processes"
     if platforms == {"gpu"}:
+        if len({device.process_index for device in groups.flat}) > 1:
+            return "the mesh's GPUs are in several processes"
         return _cuda.problem(groups, partial.shape[-1], partial.dtype.itemsize)
     if (ranks := groups.shape[-1]) > RANKS:
         return f"{ranks} devices along the axis, and the handler knows at most {RANKS}"
+    for group in groups:
+        processes = sorted({device.process_index for device in group})
+        if len(processes) > 1 and (problem := _connect.problem(processes)) is not None:
+            return problem
     return None
 
 

@@ -1,0 +1,97 @@
+"""Memory that the processes of a host share, for collectives across them.
+
+The processes agree on a name by a collective of JAX's, one makes the memory, the others open it, and the name goes. It is
+handed to the library once, not to programs: these are the same in every run, so compiled ones can be kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from .. import _alight
+
+log = logging.getLogger("alight.jax")
+
+NOT_CALLED = "its devices are in several processes, which are not connected: call alight.jax.connect() in all of them"
+
+_hosts: list[int] = []
+"""For each process the first one on its host, once they are connected."""
+_problem: str | None = NOT_CALLED
+
+
+def connect(mesh: Mesh | None = None) -> bool:
+    """Connects the processes of a host, so that `allreduce_norm` works across them by memory that they share.
+
+    To be called by all processes, once, after `jax.distributed.initialize` and before programs are traced. Does nothing
+    if there is one process, or if all devices of `mesh` are in one. Returns whether processes are connected; why they are
+    not is logged ("alight.jax"), and then `allreduce_norm` is `lax.psum` and a norm.
+    """
+    global _problem
+    if jax.process_count() == 1 or (mesh is not None and not mesh.is_multi_process):
+        return False
+    if _problem != NOT_CALLED:
+        return _problem is None
+    me = jax.process_index()
+    told = _gather(np.frombuffer(_host() + secrets.token_bytes(16), np.uint8))
+    hosts = [bytes(one[:16]) for one in told]
+    firsts = [hosts.index(host) for host in hosts]
+    name = f"/alight-{bytes(told[firsts[me], 16:]).hex()}"
+    alone = firsts.count(firsts[me]) == 1
+    error = ""
+    try:
+        # In step, and all the way to the end, whatever goes wrong here or elsewhere.
+        for turn in (True, False):
+            if turn == (me == firsts[me]) and not alone and not error:
+                try:
+                    _alight.share_memory(name, me, turn)
+                except OSError as found:
+                    error = f"{name} in shared memory: {found}"
+            failed = _gather(np.array([bool(error)]))[:, 0]
+            error = error or ("another process could not" if failed.any() else "")
+    finally:
+        _alight.unlink_memory(name)
+    if error:
+        _problem = f"its devices are in several processes, which share no memory ({error})"
+    elif len(set(firsts)) == len(firsts):
+        _problem = "its devices are in several processes, each on a host of its own"
+    else:
+        _problem = None
+        _hosts[:] = firsts
+    if _problem is not None:
+        log.warning("allreduce_norm will be lax.psum and a norm: %s", _problem)
+    return _problem is None
+
+
+def problem(processes: list[int]) -> str | None:
+    """Why these processes, of one group of devices, cannot work together, if they cannot. Alike in all processes."""
+    if _problem is not None:
+        return _problem
+    if len({_hosts[process] for process in processes}) > 1:
+        return "its devices are in processes on several hosts"
+    return None
+
+
+def _host() -> bytes:
+    """What processes have in common that see the same shared memory."""
+    shared = os.stat("/dev/shm") if os.path.isdir("/dev/shm") else None
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = secrets.token_hex()
+    what = (boot, os.geteuid(), _alight.__version__, shared and (shared.st_dev, shared.st_ino))
+    return hashlib.sha256(repr(what).encode()).digest()[:16]
+
+
+def _gather(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The arrays of all processes."""
+    return np.asarray(multihost_utils.process_allgather(x))  # type: ignore[no-untyped-call, unused-ignore]

@@ -1,0 +1,68 @@
+"""The collective across processes: two real ones, connected by `jax.distributed` on loopback with gloo, as users have them."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CHILD = Path(__file__).with_name("processes_child.py")
+SHARED = Path("/dev/shm")
+
+pytestmark = pytest.mark.skipif(not SHARED.is_dir(), reason="no /dev/shm here, in which processes share memory")
+
+
+def left():
+    return {path.name for path in SHARED.glob("alight-*") if re.fullmatch(r"alight-[0-9a-f]{32}", path.name)}
+
+
+def run(case, folder, count=2):
+    """Runs the processes of a case. Returns their exit statuses and what they said; nothing may be left behind."""
+    before = left()
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(CHILD), case]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    processes = [subprocess.Popen([*command, str(i), str(count), str(port), str(folder)], **pipes) for i in range(count)]
+    said = []
+    try:
+        for process in processes:
+            said.append(process.communicate(timeout=240)[0])
+    finally:
+        for process in processes:
+            process.kill()
+    assert left() <= before
+    return [process.returncode for process in processes], said
+
+
+def succeeds(case, folder):
+    statuses, said = run(case, folder)
+    assert statuses == [0, 0], "\n".join(said)
+    assert all("done" in one for one in said)
+    return said
+
+
+def test_results_are_those_of_one_process(tmp_path):
+    succeeds("works", tmp_path)
+
+
+def test_a_process_that_is_killed_is_an_error_in_time(tmp_path):
+    statuses, said = run("killed", tmp_path)
+    assert statuses == [0, -9], "\n".join(said)
+    assert "done" in said[0]
+
+
+@pytest.mark.parametrize("reason", ["unconnected", "hosts", "refused"])
+def test_without_shared_memory_it_is_psum_and_says_why(reason, tmp_path):
+    succeeds(f"alone:{reason}", tmp_path)
+
+
+def test_compiled_programs_can_be_kept(tmp_path):
+    hits = [[int(re.search(r"hits (\d+)", one)[1]) for one in succeeds("cached", tmp_path)] for _ in range(2)]
+    # JAX keeps those of the first process: it loads what the other one compiles, and their call sites find each other.
+    assert hits[0][0] < hits[1][0], hits
