@@ -20,8 +20,8 @@ pub(super) fn far(p: *const u8, bytes: usize) {
     }
 }
 
-/// A place that moves on through the columns of row after row, past the gaps between them.
-pub(super) struct Stream {
+/// Lines of the columns of row after row, where other columns lie in between.
+pub(super) struct Lines {
     at: *const u8,
     /// Where the columns of this row end.
     end: *const u8,
@@ -29,40 +29,36 @@ pub(super) struct Stream {
     gap: usize,
 }
 
-impl Stream {
-    /// From byte `skipped` of the columns of the row at `row` on (or of a row after it).
+impl Lines {
+    /// From the columns of the row at `row` on.
     #[inline(always)]
-    pub(super) fn new(row: *const u8, skipped: usize, row_bytes: usize, gap: usize) -> Stream {
-        let past = if gap == 0 { 0 } else { skipped / row_bytes };
-        let start = row.wrapping_add(past * (row_bytes + gap));
-        let at = start.wrapping_add(skipped - past * row_bytes);
-        Stream { at, end: start.wrapping_add(row_bytes), row_bytes, gap }
+    pub(super) fn new(row: *const u8, row_bytes: usize, gap: usize) -> Lines {
+        Lines { at: line_of(row), end: row.wrapping_add(row_bytes), row_bytes, gap }
     }
 
-    /// Asks for the next line, into the second-level cache.
+    /// At most so many lines has a row.
     #[inline(always)]
-    pub(super) fn far(&mut self) {
-        far(self.at, 64);
-        self.at = self.at.wrapping_add(64);
-        self.turn();
+    pub(super) fn per_row(&self) -> usize {
+        self.row_bytes.div_ceil(64) + 1
     }
 
-    /// The next `bytes`; those past the end of the row are not of the next one.
+    /// The next line.
     #[inline(always)]
-    pub(super) fn take(&mut self, bytes: usize) -> *const u8 {
+    pub(super) fn next(&mut self) -> *const u8 {
         let at = self.at;
-        self.at = at.wrapping_add(bytes);
-        self.turn();
+        self.at = at.wrapping_add(64);
+        if self.at >= self.end {
+            let row = self.end.wrapping_add(self.gap);
+            (self.at, self.end) = (line_of(row), row.wrapping_add(self.row_bytes));
+        }
         at
     }
+}
 
-    #[inline(always)]
-    fn turn(&mut self) {
-        if self.gap != 0 && self.at >= self.end {
-            self.at = self.at.wrapping_add(self.gap);
-            self.end = self.end.wrapping_add(self.row_bytes + self.gap);
-        }
-    }
+/// Where the line begins that has this byte.
+#[inline(always)]
+fn line_of(p: *const u8) -> *const u8 {
+    p.wrapping_sub(p.addr() % 64)
 }
 
 /// What lies a distance ahead of a place in a tile, in the order in which the columns of the tiles are read.

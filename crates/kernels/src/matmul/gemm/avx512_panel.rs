@@ -2,7 +2,7 @@
 
 use super::{PANEL_ROWS, Panel};
 use crate::matmul::Matrix;
-use crate::matmul::prefetch::Stream;
+use crate::matmul::prefetch::Lines;
 use crate::matmul::unpack::avx512::{Group, Unpack};
 use crate::quant::two_scales;
 use std::arch::x86_64::*;
@@ -26,9 +26,14 @@ pub(super) unsafe fn fill<Q: Unpack>(
     // The rows of the next panel are asked for in the order of the file while this one is
     // unpacked: each step asks for as many bytes as it reads. With few tokens, unpacking is bound
     // by memory, and 16 rows at once are more streams than the hardware follows.
-    let skipped = (k.start / Q::BLOCK) * Q::BYTES * rows.len();
+    let skipped = (k.start / Q::BLOCK) * Q::BYTES;
     let next = w.data.as_ptr().wrapping_add(rows.end * w.stride);
-    let mut ahead = Stream::new(next, skipped, w.row_bytes, w.gap());
+    let mut ahead = next.wrapping_add(skipped * rows.len());
+    // Where other columns lie in between, these columns of the next rows, a row's worth of lines for each row.
+    let bytes = k.len() / Q::BLOCK * Q::BYTES;
+    let mut lines = Lines::new(next.wrapping_add(skipped), bytes, w.stride - bytes);
+    let strided = w.gap() != 0;
+    let per_step = lines.per_row() * TILE / k.len().div_ceil(64) + 1;
     for tile in 0..rows.len().div_ceil(TILE) {
         let mut row = [std::ptr::null(); TILE];
         for (i, row) in row.iter_mut().enumerate() {
@@ -44,8 +49,15 @@ pub(super) unsafe fn fill<Q: Unpack>(
                 }
                 scales::<Q>(&group, g, tile, p);
                 for j in 0..left / 64 {
-                    for _ in 0..(TILE * 64 / Q::BLOCK * Q::BYTES) / 64 {
-                        ahead.far();
+                    if strided {
+                        for _ in 0..per_step {
+                            _mm_prefetch::<_MM_HINT_T1>(lines.next().cast());
+                        }
+                    } else {
+                        for _ in 0..(TILE * 64 / Q::BLOCK * Q::BYTES) / 64 {
+                            _mm_prefetch::<_MM_HINT_T1>(ahead.cast());
+                            ahead = ahead.wrapping_add(64);
+                        }
                     }
                     step::<Q, false>(&group, j, 4 * g + j, tile, p);
                 }
