@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 
@@ -10,9 +11,9 @@ import pytest
 
 import alight
 from conftest import in_process
-from test_model import write_model
+from test_model import FILES, MODELS, write_model
 
-GREEDY = ["--temp", "0", "--weights", "f32", "--raw"]
+GREEDY = ["--temp", "0", "--raw"]
 # Eight devices are forced for the other tests; here the command sets their number.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
 
@@ -42,18 +43,20 @@ def test_the_answer_is_all_that_goes_to_stdout(tiny):
         assert line["timings"][key] >= 0
     plain = run(tiny, "-", "-n", "12", *GREEDY, "--tp", "2", "--stats", input="the\n")
     assert plain.returncode == 0 and plain.stdout == line["text"] + "\n", plain.stderr
-    for part in ("prompt ", "first token ", "tokens/s", "ended by", "tp 2, f32 weights"):
+    for part in ("prompt ", "first token ", "tokens/s", "ended by", "tp 2, native weights"):
         assert part in plain.stderr
 
 
 def test_the_command_becomes_this_one(tiny, command):
     python = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--tp", "2")
+    floats = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--weights", "f32")
+    assert floats.stdout == python.stdout, floats.stderr
     rust = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--tp=2", "--engine", "jax", program=(command, "run"))
     assert (rust.returncode, rust.stdout, rust.stderr) == (0, python.stdout, ""), rust.stderr
 
 
 def test_a_seed_gives_the_same_answer_on_any_number_of_devices(tiny):
-    ask = ("the", "-n", "8", "--weights", "f32", "--raw", "--temp", "2", "--ignore-eos", "--json")
+    ask = ("the", "-n", "8", "--raw", "--temp", "2", "--ignore-eos", "--json")
     first, same, other = (run(tiny, *ask, "--seed", seed, "--tp", tp) for seed, tp in (("5", "1"), ("5", "2"), ("6", "2")))
     tokens = [json.loads(one.stdout)["tokens"] for one in (first, same, other)]
     assert tokens[0] == tokens[1] != tokens[2]
@@ -81,12 +84,43 @@ def test_errors_say_what_to_do(tiny, tmp_path):
         ((tiny[0], "the", "--raw", "--system", "x"), 2, "--system cannot be used with --raw"),
         ((tiny[0], "-f", folder / "no prompt"), 1, "no prompt': No such file"),
         ((tiny[0],), 2, "there is no prompt: standard input is empty"),
-        ((tiny[0], "the " * 200, "--raw", "--weights", "f32"), 1, "do not fit into a context of 128"),
+        ((tiny[0], "the " * 200, "--raw"), 1, "do not fit into a context of 128"),
     ]:
         told = subprocess.run([sys.executable, "-m", "alight.jax", *arguments], capture_output=True, text=True, env=tiny[1], stdin=subprocess.DEVNULL)
         assert (told.returncode, told.stdout) == (status, ""), told.stderr
         assert told.stderr.startswith("alight: error: ") and said in told.stderr, told.stderr
         assert "Traceback" not in told.stderr
+
+
+def test_several_processes_answer_as_one(tiny, command):
+    ask = ["the", "-n", "12", "--raw", "--temp", "0", "--ignore-eos", "--tp", "4"]
+    one = run(tiny, *ask)
+    assert one.returncode == 0, one.stderr
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    together = [*ask, "--coordinator", f"127.0.0.1:{port}", "--processes", "2", "--process"]
+    programs = [(sys.executable, "-m", "alight.jax", tiny[0]), (command, "run", tiny[0], "--engine", "jax")]
+    started = [
+        subprocess.Popen([*program, *together, str(i)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1], text=True)
+        for i, program in enumerate(programs)
+    ]
+    told = [process.communicate(timeout=300) for process in started]
+    assert [process.returncode for process in started] == [0, 0], told
+    # The first one speaks, and is not interrupted by what Gloo has to say.
+    assert [out for out, _ in told] == [one.stdout, ""]
+
+
+def test_processes_have_to_be_told_all_about_each_other(tiny):
+    for options, said in [
+        (["--processes", "2"], "needs --coordinator, --processes and --process"),
+        (["--coordinator", "localhost:1", "--processes", "2", "--process", "2"], "expected 0 to 1"),
+        (["--coordinator", "localhost:1", "--processes", "2", "--process", "0"], "a multiple of the 2 processes"),
+        (["--coordinator", "localhost", "--processes", "2", "--process", "0", "--tp", "2"], "a host and a port"),
+        (["--coordinator", "localhost:1", "--processes", "2", "--process", "0", "--tp", "2"], "needs a --seed"),
+    ]:
+        told = run(tiny, "the", *options)
+        assert (told.returncode, told.stdout) == (2, "") and said in told.stderr, told.stderr
 
 
 NO_JAX = """
@@ -119,7 +153,7 @@ def test_a_reader_that_leaves_ends_it_quietly(tiny):
 
 
 def test_ctrl_c_ends_the_answer(tiny):
-    args = ["the", "--ignore-eos", "--raw", "--weights", "f32", "--temp", "0", "-n", "120"]
+    args = ["the", "--ignore-eos", *GREEDY, "-n", "120"]
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, tiny[0], *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1]
     )
@@ -147,3 +181,14 @@ def slow(piece):
 _answer.write = slow
 main()
 """
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_both_engines_give_the_same_answer(name, command, tiny):
+    path = MODELS / FILES[name]
+    if not path.is_file():
+        pytest.skip(f"{path} is not there; `make models` fetches it")
+    ask = ["Name a colour.", "--temp", "0", "-n", "12"]
+    native = subprocess.run([command, "run", path, *ask], capture_output=True, text=True)
+    jax = run((path, tiny[1]), *ask, "--tp", "2", "--engine", "jax", program=(command, "run"))
+    assert (jax.returncode, jax.stdout, jax.stderr) == (0, native.stdout, native.stderr)

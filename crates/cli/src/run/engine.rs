@@ -40,6 +40,18 @@ pub struct EngineChoice {
     #[arg(long, value_name = "KIND", value_parser = ["native", "bf16", "f32"])]
     weights: Option<String>,
 
+    /// With --engine jax, for a run in several processes: where process 0 listens
+    #[arg(long, value_name = "HOST:PORT")]
+    coordinator: Option<String>,
+
+    /// With --engine jax: how many processes there are
+    #[arg(long, value_name = "N", value_parser = ranks)]
+    processes: Option<usize>,
+
+    /// With --engine jax: which of them this is, from 0 on
+    #[arg(long, value_name = "I")]
+    process: Option<usize>,
+
     /// With --engine jax: compile anew, and keep nothing for the next time
     #[arg(long)]
     no_cache: bool,
@@ -54,7 +66,7 @@ fn ranks(text: &str) -> Result<usize, String> {
 }
 
 /// What only the JAX engine has, by the ids of the arguments.
-const ONLY_JAX: [&str; 3] = ["tp", "weights", "no_cache"];
+const ONLY_JAX: [&str; 6] = ["tp", "weights", "coordinator", "processes", "process", "no_cache"];
 
 /// What both have and call the same.
 const BOTH: [&str; 15] = [

@@ -61,6 +61,8 @@ def run(args: argparse.Namespace, since: float) -> int:
     chatting = _prompt.is_chat(args)
     if chatting and args.json:
         raise Failure("--json needs a prompt: give one as an argument or pipe one in", _say.USAGE)
+    if args.processes > 1 and chatting:
+        raise Failure("a run in several processes needs a prompt: give all of them the same", _say.USAGE)
     if importlib.util.find_spec("jax") is None:
         import sys
 
@@ -79,9 +81,17 @@ def run(args: argparse.Namespace, since: float) -> int:
     if ids is None:
         _chat.chat(model, tokenizer, args)
         return 0
-    _interrupt.catch()
-    made = _answer.answer(model, tokenizer, args, ids, (lambda piece: None) if args.json else _answer.write)
-    _answer.write((_answer.line(args, made, timings, since) if args.json else "") + "\n")
+    if args.processes == 1:
+        # Of several, all have to stop, and at the same token: there, Ctrl-C ends them at once.
+        _interrupt.catch()
+    speaks = not args.process
+    made = _answer.answer(model, tokenizer, args, ids, _answer.write if speaks and not args.json else lambda piece: None)
+    if speaks:
+        _answer.write((_answer.line(args, made, timings, since) if args.json else "") + "\n")
+    if args.processes > 1:
+        _start.shut_down()
+    if not speaks:
+        return 0
     if args.stats:
         _say.plain(_answer.stats(args, made, timings, since, "start of the process"))
     catalog.check()

@@ -89,6 +89,10 @@ def parser(prog: str = PROG) -> Parser:
     add("--tp", metavar="N", type=whole(1, MOST_RANKS), default=1, help="devices that share the work [default: 1]")
     add("--weights", choices=["native", "bf16", "f32"], default="native",
         help="native: where they lie in the file, on the CPU; bf16, f32: as JAX arrays of these")  # fmt: skip
+    add("--coordinator", metavar="HOST:PORT", help="where process 0 listens, for a run in several processes; all of them "
+        "are given the same arguments, but for --process, and the first one writes the answer")  # fmt: skip
+    add("--processes", metavar="N", type=whole(1, MOST_RANKS), default=1, help="how many processes there are")
+    add("--process", metavar="I", type=whole(0, MOST_RANKS - 1), help="which of them this is, from 0 on")
     add("--no-cache", action="store_true", help="compile anew, and keep nothing for the next time")
     sampling = made.add_argument_group("sampling")
     add, fraction = sampling.add_argument, number(lambda x: 0 <= x <= 1, "a number from 0 to 1")
@@ -112,6 +116,19 @@ def parse(arguments: list[str] | None = None, prog: str = PROG) -> argparse.Name
         made.error("there are two prompts: give one of PROMPT, --prompt and --file")
     if args.raw and args.system is not None:
         made.error("--system cannot be used with --raw")
+    together = (args.coordinator is not None, args.processes > 1, args.process is not None)
+    if any(together) and not all(together):
+        made.error("a run in several processes needs --coordinator, --processes and --process")
+    if all(together):
+        if args.process >= args.processes:
+            made.error(f"--process is {args.process}, expected 0 to {args.processes - 1}: there are {args.processes}")
+        if args.tp % args.processes:
+            made.error(f"--tp is {args.tp}, expected a multiple of the {args.processes} processes: each has as many devices")
+        host, colon, port = args.coordinator.rpartition(":")
+        if not (host and colon and port.isdecimal() and 0 < int(port) < 2**16):
+            made.error(f"--coordinator is {args.coordinator!r}, expected a host and a port, such as 127.0.0.1:7000")
+        if args.seed == -1 and args.temp > 0:
+            made.error("a run in several processes that draws tokens needs a --seed: all have to draw the same")
     if args.seed == -1:
         args.seed = any_seed()
     return args

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ... import Catalog
@@ -20,7 +21,14 @@ def jax(args: argparse.Namespace) -> None:
     if args.weights == "native" and "JAX_PLATFORMS" not in os.environ:
         config.update("jax_platforms", "cpu")
     if "cpu" in (config.jax_platforms or "cpu"):
-        config.update("jax_num_cpu_devices", args.tp)
+        config.update("jax_num_cpu_devices", args.tp // args.processes)
+    if args.processes > 1:
+        _own_stdout()
+        # Before the backend starts. Whoever does not come is an error after some minutes.
+        jax.distributed.initialize(args.coordinator, args.processes, args.process)
+        from .._connect import connect
+
+        connect()
     if not args.no_cache:
         from .._cache import use_cache
 
@@ -37,3 +45,18 @@ def model(args: argparse.Namespace, catalog: Catalog) -> Model:
 
         context = config(catalog)["context"]
     return load_model(catalog, tp=args.tp, weights=args.weights, context=context)
+
+
+def _own_stdout() -> None:
+    """Gloo writes to the standard output who is connected: from here on, that is ours alone."""
+    ours = os.dup(1)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    sys.stdout = os.fdopen(ours, "w", encoding="utf-8")
+
+
+def shut_down() -> None:
+    """Waits for the other processes: whoever left before would take them down."""
+    import jax
+
+    jax.distributed.shutdown()
