@@ -59,4 +59,5 @@ def shut_down() -> None:
     """Waits for the other processes: whoever left before would take them down."""
     import jax
 
-    jax.distributed.shutdown()
+    distributed: Any = jax.distributed
+    distributed.shutdown()
