@@ -9,9 +9,9 @@ and 2 are still run.
 1. Both real models, the prompts and rules of agree_greedy.py: greedy tokens are identical to llama.cpp's (recorded), or
    part where the choice is close for it, or where exact arithmetic on the same weights puts ours first or nearly so. With
    float32 weights the continuation has to be the exact one, or part from it where that has both tokens within 0.02, and
-   has to be the same for every number of ranks, as far as no choice is as close as that. With weights where they lie
-   (prompts with 8-bit activations, as the native engine) limits are those of agree_greedy.py, and the native engine's
-   continuation is compared in the same way.
+   has to be the same for every number of ranks. With weights where they lie (prompts with 8-bit activations, as the native
+   engine) limits are those of agree_greedy.py, but for 0.25 instead of 0.2 beside exact arithmetic; how many are the native
+   engine's, and how many the same for every number of ranks, is said.
 2. Log-probabilities of what llama.cpp lists at each step of its continuation: float32 within 0.05 of exact arithmetic
    (float16 keys and values here, float32 there); where they lie, a token at a time (16-bit activations), within 0.1 of it.
 3. Small models with random weights of every architecture (`gguf` package), Gemma 2 among them: as agree_architectures.py,
@@ -44,6 +44,8 @@ import agree_architectures as architectures  # noqa: E402
 import agree_greedy as greedy  # noqa: E402
 import tiny_models  # noqa: E402
 
+# Of a choice with weights where they lie, beside exact arithmetic.
+EXACT_LIMIT = 0.25
 # Of two continuations by float32 weights, and of log-probabilities beside exact ones.
 SAME, F32_TOLERANCE, NATIVE_TOLERANCE = 0.02, 0.05, 0.1
 # Positions whose log-probabilities are compared: a token at a time takes long.
@@ -96,7 +98,7 @@ def real(args, report: Report, name: str) -> None:
                 verdicts[verdict] += 1
                 engine, exact = engine + (ours == theirs), exact + (ours == one["exact"]["tokens"])
                 troubles += [f"llama.cpp: {why}"] if verdict == "wrong" else []
-                far = close(ours, one["exact"]["tokens"], one["exact"]["top"], ends, SAME if weights == "f32" else greedy.EXACT_LIMIT)
+                far = close(ours, one["exact"]["tokens"], one["exact"]["top"], ends, SAME if weights == "f32" else EXACT_LIMIT)
                 troubles += [f"exact: {far}"] if far else []
             report.add(
                 not troubles,
@@ -107,11 +109,10 @@ def real(args, report: Report, name: str) -> None:
             if first is None:
                 first = found
                 probabilities(args, report, model, what, weights, golden, prompts)
-            elif weights == "f32":
-                # Where they part, exact arithmetic has both: checked above.
-                report.add(True, f"{what}: {sum(a == b for a, b in zip(first, found))} of {len(found)} as with {args.tp[0]}")
             else:
-                report.add(True, f"{what}: {sum(a == b for a, b in zip(first, found))} of {len(found)} as with {args.tp[0]}")
+                same = sum(a == b for a, b in zip(first, found))
+                # Sums are in another order, and 8 bits then differ: any close choice may fall otherwise.
+                report.add(weights != "f32" or same == len(found), f"{what}: {same} of {len(found)} as with {args.tp[0]}")
 
 
 def continuation(model, prompt: list, tokenizer) -> list:

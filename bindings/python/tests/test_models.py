@@ -6,12 +6,14 @@ import functools
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import alight
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from alight.jax.models import Sampling, _model, _sample, load_model
+from alight.jax.models import Sampling, _load, _model, _native, _sample, load_model
 from alight.jax.models._programs import Request, State
 from gguf import GGMLQuantizationType as Q
 from jax.sharding import Mesh
@@ -117,10 +119,26 @@ def test_weights_where_they_lie(kind, folder):
             assert apart(wanted, model.logits(prompt)) < 0.1
 
 
-def test_bfloat16(folder):
+def test_tiles(folder, tmp_path, command):
+    """A packed file gives the same logits as the one that it was made of, and is cut as that is."""
+    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind=Q.Q4_0)
+    path, packed = written(folder, tiny), tmp_path / "packed.gguf"
+    subprocess.run([command, "pack", path, "-o", packed], check=True, capture_output=True)
+    assert alight.open(packed)["blk.0.ffn_down.weight"].packed
+    prompt = ids_of(tiny, 20)
+    found = [load_model(one, tp=3, context=64).logits(prompt) for one in (path, packed)]
+    assert apart(*found) < TOLERANCE
+
+
+def test_bfloat16(folder, monkeypatch):
     prompt = ids_of(GEMMA2, 20)
     wanted = loaded(folder, GEMMA2, weights="f32", context=96).logits(prompt)
     assert 0.01 < apart(wanted, loaded(folder, GEMMA2, tp=2, weights="bf16", context=96).logits(prompt)) < 0.3
+    # As on a GPU: the residual stream and the cache, too.
+    monkeypatch.setattr(_load, "_stream", lambda mesh, kind: jnp.bfloat16)
+    model = load_model(written(folder, GEMMA2), tp=2, weights="bf16", context=96)
+    assert 0.01 < apart(wanted, model.logits(prompt)) < 0.6
+    assert all(one.dtype == jnp.bfloat16 for one in model._programs.empty())
 
 
 @pytest.mark.parametrize("weights", ["f32", "native"])
@@ -175,6 +193,31 @@ def test_generation(folder):
     assert ([a for a, _ in mixed], [b for _, b in mixed]) == (wanted[: len(mixed)], other)
     one.close()
     assert list(greedy(prompt, max_tokens=30)) == wanted
+
+
+def test_two_launches_are_in_flight_at_most(folder, monkeypatch):
+    model, launched, received = loaded(folder, LLAMA, tp=2, weights="native", context=96), 0, 0
+    decode = model._programs.decode
+
+    def counted(*args):
+        nonlocal launched
+        launched += 1
+        # The first token is a launch too, and has been waited for if any other has.
+        assert launched <= 2 + max(0, received - 1) // 4
+        return decode(*args)
+
+    monkeypatch.setattr(model._programs, "decode", counted)
+    for _ in model.generate(ids_of(LLAMA, 20), max_tokens=41, sampling=Sampling.greedy(), steps_per_launch=4):
+        received += 1
+    assert (received, launched) == (41, 10)
+
+
+@pytest.mark.parametrize("weights", ["f32", "native"])
+def test_what_is_beyond_the_vocabulary_is_never_chosen(weights, folder):
+    model = loaded(folder, GEMMA2, tp=8, weights=weights, context=96)
+    found, _ = model._programs.logits(model._params, model._programs.empty(), np.zeros(64, np.int32), np.int32(0))
+    assert found.shape == (64, 8 * 92) and 8 * 92 > GEMMA2.vocab
+    assert np.isneginf(found[:, GEMMA2.vocab :]).all() and np.isfinite(found[:, : GEMMA2.vocab]).all()
 
 
 def test_draws(folder):
@@ -244,6 +287,8 @@ def test_what_cannot_work(folder, tmp_path):
     other = tiny_models.write(dataclasses.replace(NETWORKS[4], arch="qwen3", pattern=None, window=None), tmp_path / "stray.gguf")
     other.write_bytes(other.read_bytes().replace(b"blk.0.attn_q_norm", b"blk.0.attn_q_mumm"))
     fails("attn_q_norm|attn_q_mumm", alight.FormatError, path=other)
+    with pytest.raises(ValueError, match="2 files, expected one for weights='native'; `alight convert first.gguf"):
+        _native.check(SimpleNamespace(files=["first.gguf", "second.gguf"]), None, mesh)
     for ids, words in (([], "no tokens"), ([401], "token 401 is not in the vocabulary of 401"), ([-1], "token -1"), ([5] * 97, "97 tokens do not fit")):
         for call in (model.logits, functools.partial(model.generate, max_tokens=1)):
             with pytest.raises(ValueError, match=words):
@@ -252,3 +297,20 @@ def test_what_cannot_work(folder, tmp_path):
         model.generate([1], max_tokens=0)
     with pytest.raises(ValueError, match="steps_per_launch"):
         model.generate([1], max_tokens=1, steps_per_launch=0)
+
+
+@pytest.mark.parametrize("capacity", [48, 64, 336, 2064])
+def test_chunks_cover_a_prompt_and_fit(capacity):
+    """Whatever has been computed before, and whatever there is to compute, up to the context."""
+    model = object.__new__(_model.Model)
+    model._programs = SimpleNamespace(net=SimpleNamespace(capacity=capacity))
+    for held in (0, 1, 15, 30):
+        for count in range(held + 1, capacity - _model.SLACK + 1):
+            chunks = list(model._chunks(count, held))
+            at = held
+            for start, length, chunk in chunks:
+                assert start == at and 0 < length <= chunk and chunk in _model.CHUNKS and start + chunk <= capacity
+                at += length
+            assert at == count
+            assert all(length == chunk for _, length, chunk in chunks[:-1])
+            assert sum(chunk for *_, chunk in chunks) < max(1.5 * (count - held), count - held + 16)

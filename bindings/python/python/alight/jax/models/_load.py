@@ -64,7 +64,8 @@ def load_model(
     if weights == "native":
         ops = Native(config, parts, catalog, tensors, mesh, AXIS, capacity)
     else:
-        ops = _xla(config, parts, tensors, mesh, capacity, FLOATS[weights])
+        kind = FLOATS[weights]
+        ops = Xla(config, parts, tensors, mesh, AXIS, capacity, kind, _stream(mesh, kind))
     vectors = Vectors(config, parts, tensors, mesh, AXIS, capacity)
     net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
@@ -128,10 +129,10 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
     return Mesh(np.array(devices[:ranks]), (AXIS,))
 
 
-def _xla(config: Config, parts: Cut, tensors: Tensors, mesh: Mesh, capacity: int, kind: Any) -> Arithmetic:
+def _stream(mesh: Mesh, kind: Any) -> Any:
+    """The type of the residual stream."""
     gpu = mesh.devices.flat[0].platform != "cpu"
-    stream = jnp.bfloat16 if gpu and kind == jnp.bfloat16 else jnp.float32
-    return Xla(config, parts, tensors, mesh, AXIS, capacity, kind, stream)
+    return jnp.bfloat16 if gpu and kind == jnp.bfloat16 else jnp.float32
 
 
 def _collective(config: Config, mesh: Mesh) -> Collective:

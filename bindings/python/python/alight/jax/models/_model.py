@@ -122,9 +122,12 @@ class Model:
         """(start, tokens, tokens with filling) of each chunk."""
         capacity = self._programs.net.capacity
         while start < count:
-            fitting = [chunk for chunk in CHUNKS if start + chunk <= capacity]
-            chunk = next((chunk for chunk in fitting if chunk >= count - start), fitting[-1])
-            yield start, min(chunk, count - start), chunk
+            left, fitting = count - start, [chunk for chunk in CHUNKS if start + chunk <= capacity]
+            # One that is filled up by a third at most, or one that is full, or the shortest.
+            filled = (chunk for chunk in fitting if chunk >= left and 2 * chunk < 3 * left)
+            full = (chunk for chunk in reversed(fitting) if chunk <= left)
+            chunk = next(filled, None) or next(full, fitting[0])
+            yield start, min(chunk, left), chunk
             start += chunk
 
     def _taken(self, prompt: list[int]) -> tuple[Cache, int]:
