@@ -11,7 +11,8 @@ and 2 are still run.
    float32 weights the continuation has to be the exact one, or part from it where that has both tokens within 0.02, and
    has to be the same for every number of ranks. With weights where they lie (prompts with 8-bit activations, as the native
    engine) limits are those of agree_greedy.py, but for 0.25 instead of 0.2 beside exact arithmetic; how many are the native
-   engine's, and how many the same for every number of ranks, is said.
+   engine's, and how many the same for every number of ranks, is said. With 16-bit activations (`chunks=(1,)`) short prompts
+   have the limits of float32, and the same tokens for every number of ranks.
 2. Log-probabilities of what llama.cpp lists at each step of its continuation: float32 within 0.05 of exact arithmetic
    (float16 keys and values here, float32 there); where they lie, a token at a time (16-bit activations), within 0.1 of it.
 3. Small models with random weights of every architecture (`gguf` package), Gemma 2 among them: as agree_architectures.py,
@@ -50,6 +51,8 @@ EXACT_LIMIT = 0.25
 SAME, F32_TOLERANCE, NATIVE_TOLERANCE = 0.02, 0.05, 0.1
 # Positions whose log-probabilities are compared: a token at a time takes long.
 NATIVE_POSITIONS = 400
+# Tokens of a prompt that is computed a token at a time.
+SHORT = 24
 
 
 class Report:
@@ -85,11 +88,14 @@ def real(args, report: Report, name: str) -> None:
     for _, trouble in native:
         if trouble:
             raise SystemExit(f"{name}: alight: {trouble}")
-    for weights in args.weights:
-        first = None
+    everything = golden, prompts, native
+    short = [[one for one, prompt in zip(part, prompts, strict=True) if len(prompt) <= SHORT] for part in everything]
+    for weights, chunks in [(weights, _model.CHUNKS) for weights in args.weights] + [("native", (1,))] * ("native" in args.weights):
+        first, tight = None, weights == "f32" or chunks == (1,)
+        golden, prompts, native = short if chunks == (1,) else everything
         for ranks in args.tp:
-            what, start = f"{name}, {weights}, {ranks} ranks", time.monotonic()
-            model = load_model(path, tp=ranks, weights=weights, context=greedy.CONTEXT)
+            what, start = f"{name}, {weights}{', 16 bits' if chunks == (1,) else ''}, {ranks} ranks", time.monotonic()
+            model = load_model(path, tp=ranks, weights=weights, context=greedy.CONTEXT, chunks=chunks)
             found = [continuation(model, prompt, tokenizer) for prompt in prompts]
             verdicts = {"same": 0, "close": 0, "exact": 0, "wrong": 0}
             engine, exact, troubles = 0, 0, []
@@ -98,7 +104,7 @@ def real(args, report: Report, name: str) -> None:
                 verdicts[verdict] += 1
                 engine, exact = engine + (ours == theirs), exact + (ours == one["exact"]["tokens"])
                 troubles += [f"llama.cpp: {why}"] if verdict == "wrong" else []
-                far = close(ours, one["exact"]["tokens"], one["exact"]["top"], ends, SAME if weights == "f32" else EXACT_LIMIT)
+                far = close(ours, one["exact"]["tokens"], one["exact"]["top"], ends, SAME if tight else EXACT_LIMIT)
                 troubles += [f"exact: {far}"] if far else []
             report.add(
                 not troubles,
@@ -108,11 +114,12 @@ def real(args, report: Report, name: str) -> None:
             )
             if first is None:
                 first = found
-                probabilities(args, report, model, what, weights, golden, prompts)
+                if tight:
+                    probabilities(report, model, what, weights, golden, prompts)
             else:
                 same = sum(a == b for a, b in zip(first, found))
                 # Sums are in another order, and 8 bits then differ: any close choice may fall otherwise.
-                report.add(weights != "f32" or same == len(found), f"{what}: {same} of {len(found)} as with {args.tp[0]}")
+                report.add(not tight or same == len(found), f"{what}: {same} of {len(found)} as with {args.tp[0]}")
 
 
 def continuation(model, prompt: list, tokenizer) -> list:
@@ -121,10 +128,9 @@ def continuation(model, prompt: list, tokenizer) -> list:
     return found if len(found) == greedy.TOKENS else [*found, greedy.END]
 
 
-def probabilities(args, report: Report, model, what: str, weights: str, golden: list, prompts: list) -> None:
+def probabilities(report: Report, model, what: str, weights: str, golden: list, prompts: list) -> None:
     """What is listed at each step of the exact continuation."""
     tolerance = F32_TOLERANCE if weights == "f32" else NATIVE_TOLERANCE
-    chunks, _model.CHUNKS = _model.CHUNKS, _model.CHUNKS if weights == "f32" else (1,)
     most, squares, positions = 0.0, [], 0
     for one, prompt in zip(golden, prompts, strict=True):
         tokens = [token for token in one["exact"]["tokens"] if token != greedy.END]
@@ -136,7 +142,6 @@ def probabilities(args, report: Report, model, what: str, weights: str, golden: 
         for row, top in zip(rows, one["exact"]["top"]):
             off = [abs(row[token] - listed) for token, listed in top]
             most, squares = max(most, *off), squares + [x * x for x in off]
-    _model.CHUNKS = chunks
     mean = float(np.sqrt(np.mean(squares)))
     text = f"{what}: {len(squares)} log-probabilities within {most:.4f} of exact arithmetic (root of the mean square {mean:.5f})"
     report.add(most <= tolerance, text, most=most)

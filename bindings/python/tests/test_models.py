@@ -113,10 +113,8 @@ def test_weights_where_they_lie(kind, folder):
     prompt = ids_of(tiny, 20)
     wanted = loaded(folder, tiny, weights="f32", context=64).logits(prompt)
     for ranks in (1, 3):
-        model = loaded(folder, tiny, tp=ranks, weights="native", context=64)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_model, "CHUNKS", (1,))
-            assert apart(wanted, model.logits(prompt)) < 0.1
+        model = loaded(folder, tiny, tp=ranks, weights="native", context=64, chunks=(1,))
+        assert apart(wanted, model.logits(prompt)) < 0.1
 
 
 def test_tiles(folder, tmp_path, command):
@@ -146,11 +144,11 @@ def test_chunks_are_as_one_token_after_the_other(weights, folder, monkeypatch):
     """Whatever the filling of the last chunk is, nothing sees it; and what chunks there are makes no difference."""
     prompt = ids_of(GEMMA2, 45)
     model = loaded(folder, GEMMA2, tp=2, weights=weights, context=96)
-    monkeypatch.setattr(_model, "CHUNKS", (1,))
+    monkeypatch.setattr(model, "chunks", (1,))
     wanted = model.logits(prompt)
     tokens = list(model.generate(prompt, max_tokens=20, sampling=Sampling.greedy()))
     for chunks in ((16,), (16, 64)):
-        monkeypatch.setattr(_model, "CHUNKS", chunks)
+        monkeypatch.setattr(model, "chunks", chunks)
         assert apart(wanted, model.logits(prompt)) < TOLERANCE
         # Nothing of another one is in the cache, nor of the filling.
         model._free.clear()
@@ -276,6 +274,8 @@ def test_what_cannot_work(folder, tmp_path):
     fails("'native', 'bf16', 'f32', found 'f16'", weights="f16")
     fails("context: 4096; expected 1 to 2048, for which the model was trained", context=4096)
     fails("context: 0", context=0)
+    fails("chunks: expected lengths of 1 or more", chunks=(0, 16))
+    fails("chunks", chunks=())
     mesh = Mesh(np.array(jax.devices()[:2]), ("x",))
     fails("axes 'x'; expected one that is called 'tp'", mesh=mesh)
     fails("tp: 3, but the mesh has 2", mesh=Mesh(np.array(jax.devices()[:2]), ("tp",)), tp=3)
@@ -303,9 +303,10 @@ def test_what_cannot_work(folder, tmp_path):
 def test_chunks_cover_a_prompt_and_fit(capacity):
     """Whatever has been computed before, and whatever there is to compute, up to the context."""
     model = object.__new__(_model.Model)
+    model.chunks, slack = _model.CHUNKS, _model.CHUNKS[0] - 1
     model._programs = SimpleNamespace(net=SimpleNamespace(capacity=capacity))
     for held in (0, 1, 15, 30):
-        for count in range(held + 1, capacity - _model.SLACK + 1):
+        for count in range(held + 1, capacity - slack + 1):
             chunks = list(model._chunks(count, held))
             at = held
             for start, length, chunk in chunks:

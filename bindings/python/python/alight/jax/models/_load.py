@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,7 +20,7 @@ from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
 from ._config import Config
 from ._cut import Cut, cut
-from ._model import SLACK, Model
+from ._model import CHUNKS, Model
 from ._native import Native
 from ._programs import Programs
 from ._tensors import Tensors
@@ -41,12 +43,17 @@ def load_model(
     mesh: Mesh | None = None,
     weights: str = "native",
     context: int | None = None,
+    chunks: Sequence[int] = CHUNKS,
 ) -> Model:
     """A model of a GGUF file, on `tp` devices, or on those along the axis `tp` of a mesh.
 
     `weights`: "native" (CPU devices): matrices where they lie in the map of the file, whatever their type, and our own
     products with them; "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
     `context`: most positions; without it 4096, or what the model was trained for if that is less.
+
+    `chunks`: lengths in which prompts are computed, the last one filled up. With native weights, activations of several
+    tokens at once have 8 bits, those of one token 16: `chunks=(1,)` takes longer, and gives the same tokens for any `tp`
+    where a choice is not as close as roundings of float32.
     """
     known = ["native", *FLOATS]
     if weights not in known:
@@ -54,12 +61,16 @@ def load_model(
     catalog = path if isinstance(path, Catalog) else open_catalog(path)
     config = _config.read(catalog)
     context = _context(config, context)
+    lengths = tuple(sorted({operator.index(chunk) for chunk in chunks}))
+    if not lengths or lengths[0] < 1:
+        raise ValueError(f"chunks: expected lengths of 1 or more, found {list(chunks)}")
     mesh = _mesh(tp, mesh)
     tensors = _tensors.find(catalog, config)
     _native.check(catalog, tensors, mesh) if weights == "native" else _convertible(tensors)
     grains = _native.grains(config, tensors) if weights == "native" else (1, 1)
     parts = _cut(config, mesh.shape[AXIS], *grains)
-    capacity = -(-(context + SLACK) // LINE) * LINE
+    # The shortest chunk fits anywhere.
+    capacity = -(-(context + lengths[0] - 1) // LINE) * LINE
     ops: Arithmetic
     if weights == "native":
         ops = Native(config, parts, catalog, tensors, mesh, AXIS, capacity)
@@ -76,7 +87,7 @@ def load_model(
         "norms": vectors.stack_specs,
     }
     catalog.check()
-    return Model(config, mesh, Programs(net, mesh, specs), params, context)
+    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths)
 
 
 def _convertible(tensors: Tensors) -> None:

@@ -18,8 +18,6 @@ from ._sample import Draws, Sampling, arguments
 
 CHUNKS = (16, 64, 256)
 """Lengths of the chunks in which prompts are computed; the last one is filled up to one of them."""
-SLACK = CHUNKS[0] - 1
-"""Positions beyond the context: the shortest chunk fits anywhere in it."""
 IN_FLIGHT = 2
 """Most launches that are not waited for: many at once can block each other."""
 
@@ -30,8 +28,10 @@ class Model:
     Use from one thread at a time; several generations may be open side by side, each with a cache of its own.
     """
 
-    def __init__(self, config: Config, mesh: Mesh, programs: Programs, params: Params, context: int) -> None:
-        self.config, self.mesh, self.context = config, mesh, context
+    def __init__(
+        self, config: Config, mesh: Mesh, programs: Programs, params: Params, context: int, chunks: tuple[int, ...]
+    ) -> None:
+        self.config, self.mesh, self.context, self.chunks = config, mesh, context, chunks
         self._programs, self._params = programs, params
         self._free: list[tuple[Cache, list[int]]] = []
 
@@ -122,7 +122,7 @@ class Model:
         """(start, tokens, tokens with filling) of each chunk."""
         capacity = self._programs.net.capacity
         while start < count:
-            left, fitting = count - start, [chunk for chunk in CHUNKS if start + chunk <= capacity]
+            left, fitting = count - start, [chunk for chunk in self.chunks if start + chunk <= capacity]
             # One that is filled up by a third at most, or one that is full, or the shortest.
             filled = (chunk for chunk in fitting if chunk >= left and 2 * chunk < 3 * left)
             full = (chunk for chunk in reversed(fitting) if chunk <= left)
