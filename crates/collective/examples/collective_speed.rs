@@ -2,14 +2,14 @@
 //!
 //!     cargo run --release -p alight-collective --example collective_speed -- [CALLS]
 //!
-//! A line for each shape: microseconds per call, the median of 15 turns of CALLS calls (default 200) with its quartiles.
+//! A line for each shape: microseconds per call, the median of 31 turns of CALLS calls (default 200) with its quartiles.
 
 use std::time::Instant;
 
 use alight_collective::{Algorithm, Args, Clique, Element, Options, Spec};
 use alight_kernels::Isa;
 
-const TURNS: usize = 15;
+const TURNS: usize = 31;
 
 /// Microseconds per call of `calls` calls.
 fn turn(clique: &Clique, spec: &Spec, calls: i64) -> f64 {

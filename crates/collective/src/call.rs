@@ -16,7 +16,7 @@ use std::ptr::{copy_nonoverlapping, null};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::choose::{Algorithm, blocks, choose, helpers};
+use crate::choose::{Algorithm, BEST, blocks, helpers};
 use crate::clique::{Card, Clique, RANKS, Seat};
 use crate::error::CollectiveError;
 use crate::meeting::{Missed, Patience, Rules};
@@ -56,8 +56,7 @@ impl Clique {
             unsafe { compute(self.options.isa, spec, &card.arrays(&[card.partial])) };
             return Ok(());
         }
-        let chosen = || choose(self.options.ranks, bytes);
-        let algorithm = self.options.algorithm.unwrap_or_else(chosen);
+        let algorithm = self.options.algorithm.unwrap_or(BEST);
         let (rows, blocks) = match algorithm {
             Algorithm::Split => blocks(spec, self.options.block),
             _ => (0, 0),

@@ -16,11 +16,9 @@ pub enum Algorithm {
     Split,
 }
 
-/// What is best for operands of `bytes` bytes on so many ranks: the table in docs/collective.md, which was measured on two
-/// cores. Ranks with a core each have not been measured.
-pub(crate) fn choose(_ranks: usize, _bytes: usize) -> Algorithm {
-    Algorithm::Split
-}
+/// What is best in every cell of the table in docs/collective.md, which was measured on two cores. Ranks with a core each have
+/// not been measured; where one-shot wins there, this becomes a function of ranks, cores and bytes.
+pub(crate) const BEST: Algorithm = Algorithm::Split;
 
 /// Bytes of an operand's rows that make a block: some microseconds of work, which stay in the nearest cache.
 pub(crate) const BLOCK: usize = 16 << 10;

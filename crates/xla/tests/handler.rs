@@ -108,6 +108,11 @@ fn pointers<T>(values: &mut [T]) -> Vec<*mut c_void> {
     values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect()
 }
 
+thread_local! {
+    /// The process of the second device.
+    static SECOND_PROCESS: Cell<i64> = const { Cell::new(0) };
+}
+
 /// Calls `handler` with these arguments and results, and the attributes of a collective.
 fn call(
     handler: api::Handler,
@@ -122,7 +127,7 @@ fn call(
     let (mut input_pointers, mut output_pointers) = (pointers(&mut inputs), pointers(&mut outputs));
     let mut kinds = vec![api::BUFFER; 8];
     let mut devices = [10_i64, 20];
-    let mut processes = [0_i64, 0];
+    let mut processes = [0_i64, SECOND_PROCESS.get()];
     let mut arrays = [&mut devices, &mut processes].map(|numbers| api::Array {
         dtype: data_type::S64,
         size: 2,
@@ -266,6 +271,13 @@ fn what_cannot_work_is_an_error_with_words() {
         code == api::code::INVALID_ARGUMENT && message.contains("'capacity' is -1"),
         "{message}"
     );
+    SECOND_PROCESS.set(1);
+    let (code, message) = site(8).unwrap_err();
+    assert!(
+        code == api::code::FAILED_PRECONDITION && message.contains("alight.jax.connect"),
+        "{message}"
+    );
+    SECOND_PROCESS.set(0);
     let good =
         || vec![array(&[0.0; 2], &[1, 2]), array(&[0.0; 2], &[1, 2]), array(&[0.0; 2], &[2])];
     let error = |device, arguments: &mut [Array], results: usize, bias| {

@@ -152,6 +152,32 @@ fn a_block_that_panics() {
     });
 }
 
+/// Across processes nothing is lent, so nobody waits longer than the limit for one that was killed at its block. If it was
+/// only slow, it ends as an error too: nobody passes.
+#[test]
+fn a_rank_that_stays_at_its_block() {
+    let meeting = Meeting::<AtomicU32>::new(0);
+    let rules = Rules { lends: false, ..Rules::new(2, 2, 1) };
+    let start = Instant::now();
+    let one = || {
+        let mut patience = Until(Instant::now() + Duration::from_millis(300));
+        let work = |block| {
+            if block == 1 {
+                std::thread::sleep(Duration::from_millis(2500));
+            }
+        };
+        let met = meeting.pass::<()>(rules, 0, &mut patience, || Ok(()), work);
+        (met, start.elapsed())
+    };
+    let met = std::thread::scope(|scope| {
+        let ranks = [scope.spawn(one), scope.spawn(one)];
+        ranks.map(|rank| rank.join().unwrap())
+    });
+    assert!(met.iter().all(|(met, _)| met.is_err()), "{met:?}");
+    assert!(met.iter().any(|(_, time)| *time < Duration::from_millis(2400)), "{met:?}");
+    assert!(meeting.is_poisoned());
+}
+
 /// Patience up to a moment.
 struct Until(Instant);
 

@@ -27,7 +27,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from .. import __version__, _alight
-from . import _ffi
+from . import _connect, _ffi
 
 log = logging.getLogger("alight.jax")
 
@@ -80,7 +80,7 @@ class Kept:
 
     def _program(self, args: tuple[Any, ...], leaves: list[Any], tree: Any) -> Any:
         where = [(leaf.shape, str(leaf.dtype), repr(getattr(leaf, "sharding", None))) for leaf in leaves]
-        key = fingerprint(self.made_from, [device.id for device in self.devices], str(tree), where)
+        key = fingerprint(self.made_from, _connect.state(), [device.id for device in self.devices], str(tree), where)
         program = self.store.get(key, self.devices)
         if program is None:
             program = self.jitted.lower(*args).compile()

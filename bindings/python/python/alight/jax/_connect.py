@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from .. import _alight
@@ -81,6 +80,11 @@ def problem(processes: list[int]) -> str | None:
     return None
 
 
+def state() -> tuple[Any, ...]:
+    """What programs depend on."""
+    return (_problem is None, *_hosts)
+
+
 def _host() -> bytes:
     """What processes have in common that see the same shared memory."""
     shared = os.stat("/dev/shm") if os.path.isdir("/dev/shm") else None
@@ -94,4 +98,6 @@ def _host() -> bytes:
 
 def _gather(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The arrays of all processes."""
+    from jax.experimental import multihost_utils
+
     return np.asarray(multihost_utils.process_allgather(x))  # type: ignore[no-untyped-call, unused-ignore]
