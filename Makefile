@@ -37,6 +37,7 @@ help: ## this list
 	@echo "make test     everything that CI runs: format, lints, tests, agreement with llama.cpp on two real models"
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
 	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
+	@echo "make test-gpu      all that one GPU can show of the collective; 'make bench-gpu' how long it takes; 'make cuda' compiles it only"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
 	@echo "make models         fetch the real models into $(MODELS)/ (353 MB, once)"
@@ -76,7 +77,7 @@ cross: need-rust
 
 # In this order, one after the other: the quickest complaint first.
 .PHONY: test
-test: need-rust need-rust-tools need-python fmt lint unit agree test-cross
+test: need-rust need-rust-tools need-python fmt lint compile-cuda unit agree test-cross
 
 .PHONY: fmt
 fmt:
@@ -85,6 +86,11 @@ fmt:
 .PHONY: lint
 lint:
 	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
+
+# The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.
+.PHONY: compile-cuda
+compile-cuda: .venv-cuda/stamp
+	@.venv-cuda/bin/python scripts/compile_cuda.py --stamp .venv-cuda/compiled
 
 .PHONY: unit
 unit: models
@@ -140,6 +146,34 @@ $(PYTHON_VENV)/stamp: bindings/python/requirements.txt
 		$$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
 			--only-binary :all: -r bindings/python/requirements.txt
 	@touch $@
+
+# --- GPU ---------------------------------------------------------------------------------------
+
+.PHONY: cuda
+cuda: .venv-cuda/stamp
+	@.venv-cuda/bin/python scripts/compile_cuda.py --all
+
+.venv-cuda/stamp: scripts/requirements-cuda.txt
+	@$(find_py) && rm -rf .venv-cuda && echo "installing CUDA's run-time compiler into .venv-cuda" >&2 && \
+		$$py -m venv --without-pip .venv-cuda && \
+		$$py -m pip --python .venv-cuda/bin/python install --quiet --disable-pip-version-check --no-deps \
+			--only-binary :all: -r scripts/requirements-cuda.txt
+	@touch $@
+
+# What the checks need on a machine with a GPU and without a Rust toolchain: .gpu/, to be carried there.
+.PHONY: gpu-files
+gpu-files: need-rust
+	@cargo build --release --locked -p alight-xla --example cuda_check
+	@$(for_pyo3) && cargo build --profile python --locked -p alight-python
+	@mkdir -p .gpu && strip -o .gpu/cuda_check $(TARGET_DIR)/release/examples/cuda_check \
+		&& strip -o .gpu/_alight.abi3.so $(TARGET_DIR)/python/lib_alight.so && ls -l .gpu
+
+# Not part of `make test`: they need a GPU, a Python with jax's CUDA wheels (PYTHON), and .gpu/, which is made if cargo is there.
+PYTHON ?= python3
+.PHONY: test-gpu bench-gpu
+test-gpu bench-gpu: %-gpu:
+	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory gpu-files; fi
+	@$(PYTHON) scripts/gpu/run.py $*
 
 # --- bench -------------------------------------------------------------------------------------
 

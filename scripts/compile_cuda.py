@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Compiles the CUDA kernels for every architecture that is supported, without a GPU, and says what they take of one.
+"""Compiles the CUDA kernel for every architecture that is supported, without a GPU, and says what it takes of one.
 
-    python scripts/compile_cuda.py [--out DIR] [--arch sm_90 ...] [--nvrtc LIBRARY]
+    python scripts/compile_cuda.py [--all] [--out DIR] [--arch sm_90 ...] [--nvrtc LIBRARY] [--stamp FILE]
 
-NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc. Fails if a kernel does not compile, spills registers, or
-has more of them than a block of 1024 threads may. With --out the cubins are written there, for a disassembler.
+NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
+every pair of types, every number of vectors and every broken variant is compiled, and not all their combinations. Fails if a
+kernel does not compile, spills registers or needs a stack. With --out the cubins are written there, for a disassembler; with
+--stamp nothing is done if the file says that the same has passed before.
 """
 
 import argparse
 import ctypes
+import hashlib
 import importlib.util
+import itertools
 import pathlib
 import re
 import struct
@@ -18,14 +22,34 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "crates/xla/cuda/allreduce_norm.cu"
+COMPILER = ROOT / "crates/xla/src/cuda/nvrtc.rs"
 ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
-# As crates/xla/src/cuda/nvrtc.rs has them.
-OPTIONS = ["--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"]
-# The programs: what the package compiles, one kernel at a time, in one; then the test variants of one kernel.
-ONE = ["-DALIGHT_ELEMENT=Bf16", "-DALIGHT_WEIGHT=Bf16", "-DALIGHT_VECTORS=1", "-DALIGHT_WHOLE=true"]
+TYPES = [("Bf16", "Bf16"), ("Bf16", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F32")]
 CONTROLS = ["ALIGHT_NO_WAIT", "ALIGHT_ONE_BUFFER", "ALIGHT_NO_RELEASE", "ALIGHT_EARLY_FLAG"]
-# 65536 registers of a multiprocessor for the 1024 threads of a block.
-MOST_REGISTERS = 64
+# 65536 registers of a multiprocessor for the 640 threads of a block, in steps of 8.
+MOST_REGISTERS = 96
+
+
+def options_of_the_library() -> list[str]:
+    """The options with which the library compiles at run time."""
+    body = re.search(r"const OPTIONS: \[&str; \d+\] =\s*\[(.*?)\];", COMPILER.read_text(), re.S)
+    return re.findall(r'"([^"]+)"', body[1])
+
+
+def variants(everything: bool) -> list[tuple[str, list[str]]]:
+    """(name, macros) of what is compiled for an architecture."""
+    if everything:
+        chosen = list(itertools.product(TYPES, (1, 2, 4), (True, False), (True, False)))
+    else:
+        first = TYPES[0]
+        chosen = [(first, 1, True, False), (first, 1, True, True), (first, 2, True, True), (first, 4, True, True)]
+        chosen += [(first, 4, False, True)] + [(types, 1, True, True) for types in TYPES[1:]]
+    made = []
+    for (element, weight), vectors, whole, post in chosen:
+        name = f"{element}, weights {weight}, {vectors} vectors{', post-norm' if post else ''}{'' if whole else ', ragged'}"
+        macros = {"ELEMENT": element, "WEIGHT": weight, "VECTORS": vectors, "WHOLE": str(whole).lower(), "POST": str(post).lower()}
+        made.append((name, [f"-DALIGHT_{key}={value}" for key, value in macros.items()]))
+    return made
 
 
 def find_nvrtc() -> pathlib.Path:
@@ -35,7 +59,7 @@ def find_nvrtc() -> pathlib.Path:
     for folder in spec.submodule_search_locations if spec else []:
         found += [p for p in pathlib.Path(folder).glob("**/libnvrtc.so.*") if ".alt." not in p.name]
     if not found:
-        sys.exit(f"{sys.executable} has no NVRTC: make cuda installs it, or pip install nvidia-cuda-nvrtc==13.0.88")
+        sys.exit(f"{sys.executable} has no NVRTC: make cuda installs it, or pip install -r scripts/requirements-cuda.txt")
     return sorted(found)[-1]
 
 
@@ -116,47 +140,54 @@ def from_log(log: str) -> dict[str, dict[str, int]]:
     return kernels
 
 
-def report(cubin: bytes, log: str, what: str) -> list[str]:
-    """Prints a line for each kernel; what is wrong with them."""
-    wrong, said = [], from_log(log)
-    for name, kernel in sorted(usage(cubin).items()):
-        said_here = said.get(name, {})
-        kernel |= said_here
-        print(f"{what:8} {name:44} {kernel['registers']:4} registers {kernel['shared']:6} B shared "
-              f"{kernel.get('stack', -1):4} B stack {kernel.get('spilled', -1):4} B spilled {kernel['code']:7} B code")
-        if not said_here:
-            wrong.append(f"{what} {name}: nothing is said of its registers")
-        if kernel.get("spilled") or kernel.get("stack"):
-            wrong.append(f"{what} {name}: {kernel['stack']} bytes of stack, {kernel['spilled']} spilled")
-        if kernel["registers"] > MOST_REGISTERS:
-            wrong.append(f"{what} {name}: {kernel['registers']} registers, at most {MOST_REGISTERS} for 1024 threads")
+def report(cubin: bytes, log: str, arch: str, name: str) -> list[str]:
+    """Prints what the kernel takes; what is wrong with it."""
+    (kernel,), (said,) = usage(cubin).values(), from_log(log).values()
+    kernel |= said
+    print(f"{arch:7} {name:48} {kernel['registers']:3} registers {kernel['shared']:5} B shared {kernel['stack']:3} B stack "
+          f"{kernel['spilled']:3} B spilled {kernel['code']:6} B code", flush=True)
+    wrong = []
+    if kernel["spilled"] or kernel["stack"]:
+        wrong.append(f"{arch}, {name}: {kernel['stack']} bytes of stack, {kernel['spilled']} spilled")
+    if kernel["registers"] > MOST_REGISTERS:
+        wrong.append(f"{arch}, {name}: {kernel['registers']} registers, at most {MOST_REGISTERS} for 640 threads")
     return wrong
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--arch", nargs="+", default=ARCHITECTURES)
     parser.add_argument("--nvrtc", type=pathlib.Path)
+    parser.add_argument("--stamp", type=pathlib.Path)
     arguments = parser.parse_args()
+    source, options = SOURCE.read_text(), options_of_the_library()
+    everything = [source, str(options), str(arguments.arch), str(arguments.all), pathlib.Path(__file__).read_text()]
+    digest = hashlib.sha256("\0".join(everything).encode()).hexdigest()
+    if arguments.stamp and arguments.stamp.exists() and arguments.stamp.read_text() == digest:
+        return print(f"{SOURCE.name}: compiled before, unchanged")
     nvrtc = Nvrtc(arguments.nvrtc or find_nvrtc())
-    source = SOURCE.read_text()
     wrong, start, count = [], time.monotonic(), 0
     for arch in arguments.arch:
-        options = [*OPTIONS, f"--gpu-architecture={arch}", "--ptxas-options=-v"]
-        cubin, log = nvrtc.compile(source, options)
-        found = report(cubin, log, arch)
-        wrong += found
-        count += len(usage(cubin))
-        if arguments.out:
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            (arguments.out / f"allreduce_norm.{arch}.cubin").write_bytes(cubin)
-        for control in CONTROLS:
-            nvrtc.compile(source, [*options, *ONE, f"-D{control}", "-DALIGHT_DELAYS"])
+        here = [*options, f"--gpu-architecture={arch}", "--ptxas-options=-v"]
+        made = variants(arguments.all)
+        for name, macros in made:
+            cubin, log = nvrtc.compile(source, [*here, *macros])
+            wrong += report(cubin, log, arch, name)
             count += 1
+            if arguments.out:
+                arguments.out.mkdir(parents=True, exist_ok=True)
+                (arguments.out / f"{arch} {name.replace(', ', '_').replace(' ', '-')}.cubin").write_bytes(cubin)
+        if arch == "sm_90" or arguments.all:
+            for control in CONTROLS:
+                nvrtc.compile(source, [*here, *made[0][1], f"-D{control}", "-DALIGHT_DELAYS"])
+                count += 1
     print(f"NVRTC {nvrtc.version}: {count} kernels in {time.monotonic() - start:.1f} s")
     if wrong:
         sys.exit("\n".join(wrong))
+    if arguments.stamp:
+        arguments.stamp.write_text(digest)
 
 
 if __name__ == "__main__":
