@@ -182,3 +182,62 @@ pub struct Params {
     pub bias: f32,
     pub epsilon: f32,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPEC: Spec = Spec {
+        rows: 3,
+        hidden: 4608,
+        element: Element::Bf16,
+        weight: Element::F32,
+        bias: true,
+        epsilon: 1e-6,
+        post_norm: true,
+    };
+
+    #[test]
+    fn shapes() {
+        let of = |rows, hidden, element| {
+            let shape = Shape::of(&Spec { rows, hidden, element, ..SPEC }).unwrap();
+            assert!(
+                shape.threads as usize * shape.vectors as usize * VECTOR / element.size() >= hidden
+            );
+            (shape.blocks, shape.threads, shape.vectors, shape.whole)
+        };
+        assert_eq!(of(1, 4608, Element::Bf16), (1, 576, 1, true));
+        assert_eq!(of(32, 4608, Element::F32), (32, 576, 2, true));
+        assert_eq!(of(1000, 5120, Element::F16), (64, 640, 1, true));
+        assert_eq!(of(1, 5121, Element::F16), (1, 352, 2, false));
+        assert_eq!(of(1, 16384, Element::Bf16), (1, 512, 4, true));
+        assert_eq!(of(2, 20480, Element::Bf16), (2, 640, 4, true));
+        assert_eq!(of(2, 1, Element::F32), (2, 32, 1, false));
+        for (rows, hidden) in [(1, 20481), (0, 8), (1, 0)] {
+            assert!(Shape::of(&Spec { rows, hidden, ..SPEC }).is_err());
+        }
+    }
+
+    /// With the compiler that `make compile-cuda` installs, where it has.
+    #[test]
+    fn the_library_compiles_the_kernel() {
+        let venv = concat!(env!("CARGO_MANIFEST_DIR"), "/../../.venv-cuda/lib");
+        let python = std::fs::read_dir(venv).into_iter().flatten().flatten().next();
+        let Some(python) = python else {
+            return println!("skipped: no .venv-cuda, make compile-cuda makes it");
+        };
+        nvrtc::look_in(vec![python.path().join("site-packages/nvidia/cu13/lib")]);
+        nvrtc::available().unwrap();
+        let variant = Variant::of(&SPEC, &Shape::of(&SPEC).unwrap());
+        let cubin = nvrtc::compile(SOURCE, "sm_90", &variant.macros()).unwrap();
+        assert_eq!(cubin[..4], *b"\x7fELF");
+        let name = b"alight_allreduce_norm";
+        assert!(cubin.windows(name.len()).any(|bytes| bytes == name));
+        let error = nvrtc::compile("no C++", "sm_90", &[]).unwrap_err().to_string();
+        assert!(
+            error.contains("does not compile the kernel for sm_90")
+                && error.contains("allreduce_norm.cu(1)"),
+            "{error}"
+        );
+    }
+}
