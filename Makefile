@@ -110,6 +110,11 @@ agree: models build .venv/stamp
 	$(VENV) scripts/agree_architectures.py --step 4 --quiet
 	$(VENV) scripts/agree_greedy.py --live 3 --quiet
 
+# With the package that `make test-python` has installed.
+.PHONY: agree-jax
+agree-jax: models build .venv/stamp
+	$(PYTHON_VENV)/bin/python scripts/agree_jax.py --quick --quiet
+
 # Runs what `make cross` has built and this machine can run; says what is missing, and does without.
 .PHONY: test-cross
 test-cross:

@@ -179,13 +179,14 @@ def tiny(args, report: Report, m: tiny_models.Tiny, controls: dict, folder: Path
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="*", choices=list(greedy.LIMIT), default=list(greedy.LIMIT))
-    parser.add_argument("--tp", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--tp", type=int, nargs="+", help="ranks (default: 1 2 4 8, quick: 1 2)")
     parser.add_argument("--weights", nargs="+", default=["native", "f32"])
     parser.add_argument("--quick", action="store_true", help="every sixth prompt, Gemma 2 alone of the small models")
     parser.add_argument("--step", type=int, default=4, help="of the small models, compare every N-th position")
     parser.add_argument("-q", "--quiet", action="store_true", help="only what fails, and the sum")
     common.add_arguments(parser, threads=1)
     args = parser.parse_args()
+    args.tp = args.tp or ([1, 2] if args.quick else [1, 2, 4, 8])
     start, report = time.monotonic(), Report(args.quiet)
     for name in args.model:
         real(args, report, name)

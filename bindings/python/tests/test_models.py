@@ -162,6 +162,16 @@ def test_the_length_of_the_context_makes_no_difference(weights, context, folder)
     assert apart(wanted, load_model(written(folder, GEMMA2), weights=weights, context=context).logits(prompt)) < TOLERANCE
 
 
+def test_a_context_that_is_full(folder):
+    """What is computed anew begins anywhere, and its last chunk ends in the filling, which needs room, too."""
+    model, whole = load_model(written(folder, LLAMA), context=32), loaded(folder, LLAMA, weights="f32", context=96)
+    prompt = ids_of(LLAMA, 32)
+    for same in (0, 7, 31):
+        other = prompt[:same] + ids_of(LLAMA, 32, seed=same + 1)[same:]
+        assert list(model.generate(other, max_tokens=9, sampling=Sampling.greedy())) == [whole.logits(other)[-1].argmax()]
+        assert list(model.generate(prompt, max_tokens=9, sampling=Sampling.greedy())) == [whole.logits(prompt)[-1].argmax()]
+
+
 def test_generation(folder):
     model = loaded(folder, LLAMA, tp=2, weights="native", context=96)
     prompt = ids_of(LLAMA, 20)
