@@ -19,6 +19,7 @@ mod outcome;
 mod pack;
 mod perplexity;
 mod phases;
+mod python;
 mod quantize;
 mod run;
 mod say;

@@ -1,5 +1,5 @@
-//! `alight run --engine jax`: which Python it becomes, with which arguments, and what it says where that
-//! cannot be. The engine itself is tested from Python (`bindings/python/tests/test_run.py`).
+//! `alight run --engine jax` and `alight bench collective`: which Python they become, with which arguments, and
+//! what they say where that cannot be. What is done there is tested from Python (`bindings/python/tests`).
 
 mod support;
 
@@ -34,8 +34,8 @@ fn run(python: &Path, args: &[&str]) -> Done {
     done(command.args(args).env("ALIGHT_PYTHON", python).output().unwrap())
 }
 
-/// Shows what comes after `-c PROGRAM`.
-const SHOW: &str = r#"test "$1" = -c && shift 2 && printf '%s\n' "$@""#;
+/// Shows what comes after `-c PROGRAM`, who asks for what, and its name.
+const SHOW: &str = r#"test "$1" = -c && shift 5 && printf '%s\n' "$@""#;
 
 #[test]
 fn options_are_passed_on_under_their_names() {
@@ -166,4 +166,22 @@ fn the_virtual_environment_around_the_command_comes_before_the_path() {
     assert_eq!(ask(""), "beside\n");
     let named = script(&folder.path().join("named"), "echo named");
     assert_eq!(ask(named.to_str().unwrap()), "named\n");
+}
+
+#[test]
+fn the_benchmark_of_the_collective_is_pythons() {
+    let _alone = alone();
+    let folder = folder();
+    let python = script(&folder.path().join("python"), SHOW);
+    let ask = |args: &[&str], python: &Path| {
+        let mut command = command(&["bench", "collective"]);
+        done(command.args(args).env("ALIGHT_PYTHON", python).output().unwrap())
+    };
+    assert_eq!(ask(&[], &python).succeeds().stdout, "collective\n");
+    let given = ["--rows", "1", "8", "--devices", "2", "--json", "--svg=-p.svg", "--turns", "5"];
+    let expected = "collective\n--devices\n2\n--rows\n1\n8\n--turns=5\n--json\n--svg=-p.svg\n";
+    assert_eq!(ask(&given, &python).succeeds().stdout, expected);
+    ask(&["--devices", "1"], &python).fails_as_usage("1 is not in 2..=64");
+    ask(&[], Path::new("/nowhere/python"))
+        .fails(1, &["bench collective", "pip install 'alight[jax]'"]);
 }

@@ -4,6 +4,7 @@
 //! Each repetition starts from the same cache; the median of the repetitions is the figure, their
 //! spread stands beside it. The machine's limits are measured by the same process, right after.
 
+mod collective;
 mod load;
 mod machine;
 mod report;
@@ -35,6 +36,7 @@ Examples:
   alight bench prefill model.gguf -p 512           a prompt of 512 tokens at once
   alight bench decode model.gguf -r 10 --json | jq .tokens_per_second.median
   alight bench load model.gguf --svg load.svg      from cold, warm and resident to the first token
+  alight bench collective                          JAX's fused collective, on devices of the CPU or GPUs
 
 Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit;
 a long prompt is limited by multiplications. `share` says how close to that limit a run came.
@@ -67,6 +69,8 @@ enum What {
     },
     /// Time to the first token, by every way in which weights can come into memory
     Load(load::LoadArgs),
+    /// JAX's fused collective beside psum + residual + norm (needs the Python package `alight[jax]`)
+    Collective(collective::CollectiveArgs),
     /// The process behind `load`'s resident cells
     #[command(hide = true)]
     Resident(load::ResidentArgs),
@@ -110,6 +114,7 @@ pub fn main(args: BenchArgs) -> Outcome {
         What::Decode { predict, common } => (common, predict, true),
         What::Prefill { prompt, common } => (common, prompt, false),
         What::Load(args) => return load::main(&args),
+        What::Collective(args) => return collective::main(&args),
         What::Resident(args) => return load::resident(&args),
     };
     let mut phases = Phases::start();

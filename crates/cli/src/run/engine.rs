@@ -4,15 +4,12 @@
 //! (`alight.jax._run`). An option that it does not have is refused here, by its name.
 
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::{env, io};
 
-use anyhow::anyhow;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches};
 
 use crate::outcome::{Outcome, Stop};
+use crate::python;
 
 /// What computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -87,27 +84,6 @@ const BOTH: [&str; 15] = [
     "seed",
 ];
 
-/// Imports the engine, and says what to do where that fails.
-const BOOT: &str = r#"
-import sys
-if sys.path[:1] == [""]:
-    del sys.path[0]
-def fail(problem):
-    sys.stderr.write(
-        f"alight: error: --engine jax: {problem}\n"
-        "The engine is in alight's Python package: pip install 'alight[jax]', or name the Python that has it in "
-        "ALIGHT_PYTHON\n"
-    )
-    sys.exit(1)
-if sys.version_info < (3, 11):
-    fail(f"'{sys.executable}' is Python {sys.version.split()[0]}, and 3.11 is the oldest that will do")
-try:
-    from alight.jax._run import main
-except ImportError as error:
-    fail(f"'{sys.executable}' cannot import alight.jax: {error}")
-main(prog="alight run --engine jax")
-"#;
-
 /// The options of the JAX engine without it are mistakes.
 pub fn check_native(given: &ArgMatches) -> Outcome {
     match ONLY_JAX.iter().find(|id| by_hand(given, id)) {
@@ -119,18 +95,7 @@ pub fn check_native(given: &ArgMatches) -> Outcome {
 /// Becomes Python. Returns only what prevented that.
 pub fn exec(command: &clap::Command, given: &ArgMatches) -> Outcome {
     let arguments = arguments(command, given)?;
-    let (python, whence) = python();
-    let mut command = std::process::Command::new(&python);
-    let error = command.arg("-c").arg(BOOT).args(arguments).exec();
-    let what = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such program".to_owned(),
-        _ => error.to_string(),
-    };
-    Err(Stop::Failed(anyhow!(
-        "--engine jax: cannot run '{}' ({whence}): {what}. The engine is in alight's Python package: pip \
-         install 'alight[jax]', or name the Python that has it in ALIGHT_PYTHON",
-        python.display()
-    )))
+    python::exec("alight.jax._run", "alight run --engine jax", "--engine jax", &arguments)
 }
 
 fn by_hand(given: &ArgMatches, id: &str) -> bool {
@@ -165,22 +130,4 @@ fn arguments(command: &clap::Command, given: &ArgMatches) -> Outcome<Vec<OsStrin
     }
     options.append(&mut positional);
     Ok(options)
-}
-
-/// The interpreter, and why this one.
-fn python() -> (PathBuf, &'static str) {
-    if let Some(named) = env::var_os("ALIGHT_PYTHON").filter(|value| !value.is_empty()) {
-        return (named.into(), "named in ALIGHT_PYTHON");
-    }
-    let beside = env::current_exe().ok().and_then(|exe| in_environment(exe.parent()?));
-    match beside {
-        Some(python) => (python, "of the virtual environment that this command is in"),
-        None => ("python3".into(), "on the PATH"),
-    }
-}
-
-/// The interpreter in the folder of programs of a virtual environment.
-fn in_environment(programs: &Path) -> Option<PathBuf> {
-    programs.parent().filter(|folder| folder.join("pyvenv.cfg").is_file())?;
-    ["python3", "python"].iter().map(|name| programs.join(name)).find(|path| path.exists())
 }

@@ -1,0 +1,72 @@
+"""The command line of the benchmarks."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from .._run import MISSING, _interrupt, _say
+from .._run._args import MOST_RANKS, Parser, whole
+from .._run._say import FAILED, Failure, leave
+from . import _picture, _table
+from ._cells import measure
+
+ABOUT = """\
+One program is 64 layers in one jit: what a layer leaves is what the next one sums. Both ways take turns in one process, so
+that a busy machine slows both. Microseconds per layer: the median of the turns, and in brackets their lower quartile, which
+a neighbour disturbs less; the ratio is the median of the ratios of neighbouring turns.
+
+CPU devices are threads that share this machine's cores: their figures say nothing about a GPU. On GPUs the collective stands
+beside each of XLA's own ways (NCCL as it comes, XLA's one-shot kernel, NCCL's symmetric buffers), in a process for each."""
+
+
+def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
+    parser = Parser(prog=prog, description=__doc__, allow_abbrev=False)
+    of = parser.add_subparsers(dest="what", required=True, parser_class=Parser).add_parser(
+        "collective",
+        help="the fused collective beside lax.psum + residual + norm",
+        description="The fused collective beside lax.psum + residual + norm.",
+        epilog=ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    ranks, size = whole(2, MOST_RANKS), whole(1, 1 << 20)
+    add = of.add_argument
+    add("--devices", type=ranks, nargs="+", metavar="N", help="how many [default: 2 4 8; GPUs: as many as there are]")
+    add("--rows", type=size, nargs="+", metavar="N", default=[1, 8, 32], help="tokens at once [default: 1 8 32]")
+    add("--hidden", type=size, nargs="+", metavar="N", default=[4608], help="widths [default: 4608]")
+    add("--processes", type=whole(1, MOST_RANKS), default=1, help="processes that share the devices: psum is Gloo's then")
+    add("--turns", type=whole(3, 100_000), default=41, metavar="N", help="of each program [default: 41]")
+    add("--platform", choices=["cpu", "gpu"], help="what to measure on [default: GPUs if there are two]")
+    add("--json", action="store_true", help="one line of JSON instead of the table")
+    add("--svg", metavar="FILE", type=Path, help="a picture as well")
+    args = parser.parse_args(arguments)
+    if any(count % args.processes for count in args.devices or ()):
+        of.error(f"--devices must be multiples of the {args.processes} processes")
+    return args
+
+
+def main(arguments: list[str] | None = None, prog: str = "python -m alight.jax.bench") -> NoReturn:
+    _interrupt.default()
+    args = parse(arguments, prog)
+    try:
+        if importlib.util.find_spec("jax") is None:
+            raise Failure(MISSING.format(sys.executable))
+        report = measure(args, say=_say.plain if args.json else _table.start)
+        if args.json:
+            print(json.dumps(report))
+        if args.svg is not None:
+            args.svg.write_text(_picture.draw(report), encoding="utf-8")
+    except Failure as problem:
+        _say.error(str(problem))
+        leave(problem.status)
+    except BrokenPipeError:
+        leave(0)
+    except OSError as problem:
+        _say.error(str(problem))
+        leave(FAILED)
+    leave(0)

@@ -1,0 +1,52 @@
+"""`python -m alight.jax.bench collective`, which `alight bench collective` becomes."""
+
+import json
+import os
+import subprocess
+import sys
+import xml.dom.minidom
+
+# The command says how many devices there are.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+SMALL = ["--rows", "1", "3", "--hidden", "64", "--turns", "3", "--platform", "cpu"]
+
+
+def bench(*args, program=(sys.executable, "-m", "alight.jax.bench")):
+    return subprocess.run([*program, "collective", *args], capture_output=True, text=True, env=ENVIRONMENT, timeout=300)
+
+
+def test_every_cell_is_measured_and_drawn(tmp_path, command):
+    told = bench("--devices", "2", *SMALL, "--json", "--svg", tmp_path / "c.svg", program=(command, "bench"))
+    assert told.returncode == 0, told.stderr
+    report = json.loads(told.stdout)
+    assert [(c["devices"], c["rows"], c["hidden"]) for c in report["cells"]] == [(2, 1, 64), (2, 3, 64)]
+    for cell in report["cells"]:
+        assert cell["fused_us"] > 0 and cell["unfused_us"] > 0 and cell["ratio"] > 0 and cell["error"] < 0.02
+    assert report["platform"] == "cpu" and report["cells"][0]["beside"] == "XLA"
+    # What is said goes to stderr, so that stdout is JSON.
+    assert "no GPU figures" in told.stderr and len(told.stdout.splitlines()) == 1
+    picture = xml.dom.minidom.parse(str(tmp_path / "c.svg"))
+    bars = picture.getElementsByTagName("rect")
+    assert len(bars) == 4
+    assert all(float(bar.getAttribute("x")) + float(bar.getAttribute("width")) <= 640.1 for bar in bars)
+    said = " ".join(t.firstChild.data for t in picture.getElementsByTagName("text"))
+    assert "no GPU figures" in said and "2 devices, width 64; psum by XLA" in said
+
+
+def test_the_table_and_several_processes():
+    told = bench("--processes", "2", *SMALL)
+    assert told.returncode == 0, told.stderr
+    lines = told.stdout.splitlines()
+    assert "CPU devices of 2 processes" in lines[0] and "no GPU figures" in lines[0]
+    assert lines[2].startswith("devices rows hidden") and [line.split()[:3] for line in lines[3:]] == [["2", "1", "64"], ["2", "3", "64"]]
+    assert all(line.endswith("Gloo") for line in lines[3:])
+
+
+def test_what_cannot_be_measured_is_said():
+    for args, status, said in [
+        (["--platform", "gpu"], 1, "0 GPUs"),
+        (["--devices", "1"], 2, "from 2 to 64"),
+        (["--devices", "3", "--processes", "2"], 2, "multiples of the 2 processes"),
+    ]:
+        told = bench(*args)
+        assert told.returncode == status and said in told.stderr and "Traceback" not in told.stderr, told.stderr
