@@ -6,7 +6,7 @@
 //!
 //! Attributes, int64 unless said: `q_heads`, `kv_heads`, `k_dim`, `v_dim`, `capacity` (positions, a multiple of 16), `scale`
 //! and `softcap` (float32; a cap of 0 is none), `devices` (int64 array: those that call at the same time), `threads`: how many
-//! to use, 0 to decide.
+//! to use, 0 for those that are worth it.
 //!
 //! The layout of a layer's caches, and where numbers are rounded, is in `alight_kernels::attention`. The token at position
 //! `p` sees positions `j ≤ p` with `p − j < window`. How the work is cut follows from shapes and positions, so bits do

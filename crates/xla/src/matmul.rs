@@ -5,7 +5,8 @@
 //!
 //! Attributes, int64 arrays unless said: `devices` (their numbers, group by group, in the order of the ranks), `rows` `[m]` and
 //! `cols` (an int64): the matrices' shapes in the file; `row_start`, `row_count` `[m · n]`: of each matrix, the rows of each of
-//! the `n` ranks; `col_start`, `col_count` `[n]`: the columns of each rank; `threads` (an int64): how many to use, 0 to decide.
+//! the `n` ranks; `col_start`, `col_count` `[n]`: the columns of each rank; `threads` (an int64): how many to use, 0 for
+//! those that are worth it.
 //!
 //! A rank's result is `y[t, r] = Σ W[row_start + r, col_start + c] · x[t, c]` for `r` below its `row_count`, over `c` below its
 //! `col_count`; what is beyond `row_count` is 0. Columns begin and end at blocks. Bits do not depend on the number of

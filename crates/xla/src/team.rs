@@ -30,19 +30,23 @@ const MOST_THREADS: usize = 256;
 pub(crate) struct Team<'a> {
     frame: Frame<'a>,
     threads: usize,
+    /// Whether small work is left to the caller.
+    thrifty: bool,
 }
 
 /// A function of some units.
 type Job<'a> = dyn Fn(Range<usize>) + Sync + 'a;
 
 impl<'a> Team<'a> {
-    /// As many threads as `threads` says; if it is 0, the cores that are left when each of `devices` devices does the same.
+    /// As many threads as `threads` says; if it is 0, those that are worth it, of the cores that are left when each of `devices`
+    /// devices does the same.
     pub(crate) fn new(frame: Frame<'a>, threads: i64, devices: usize) -> Result<Team<'a>, Refusal> {
         let threads = usize::try_from(threads).map_err(|_| {
             Refusal::argument(format!("the attribute 'threads' is {threads}, expected 0 or more"))
         })?;
-        let threads = if threads == 0 { cores() / devices.max(1) } else { threads };
-        Ok(Team { frame, threads: threads.clamp(1, MOST_THREADS) })
+        let thrifty = threads == 0;
+        let threads = if thrifty { cores() / devices.max(1) } else { threads };
+        Ok(Team { frame, threads: threads.clamp(1, MOST_THREADS), thrifty })
     }
 
     /// Runs `job` over disjoint ranges that together are `0..units`, and returns when all of them are done. All of it takes
@@ -51,12 +55,12 @@ impl<'a> Team<'a> {
     /// # Panics
     /// As `job` does; no unit is running then.
     pub(crate) fn run(&self, units: usize, nanoseconds: usize, job: &Job<'_>) {
-        let worth = self.threads.min(nanoseconds / SHARE).min(units);
-        let helpers = match worth {
+        let share = if self.thrifty { nanoseconds / SHARE } else { usize::MAX };
+        let helpers = match share.min(self.threads).min(units) {
             0 | 1 => 0,
-            _ => worth.min(self.frame.pool_threads()).saturating_sub(1),
+            threads => threads.min(self.frame.pool_threads()).saturating_sub(1),
         };
-        if helpers == 0 || units == 0 {
+        if helpers == 0 {
             return job(0..units);
         }
         let region = Arc::new(Region {

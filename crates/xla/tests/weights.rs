@@ -170,6 +170,27 @@ fn products_are_the_kernels_on_any_threads() {
     }
 }
 
+/// Calls one after the other on several devices at once.
+#[test]
+fn calls_of_several_devices_share_threads() {
+    let expected = [
+        expected(&products(30, 1, Threads::None), 0),
+        expected(&products(10, 1, Threads::None), 1),
+    ];
+    std::thread::scope(|scope| {
+        for (device, expected) in [(30, &expected[0]), (10, &expected[1]), (8, &expected[0])] {
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    let found = products(device, 1, Threads::Real).run().unwrap();
+                    for (found, expected) in found.iter().zip(expected) {
+                        assert!(same(&found.floats(), expected), "device {device}");
+                    }
+                }
+            });
+        }
+    });
+}
+
 /// More tokens than are held at a time.
 #[test]
 fn many_tokens_are_computed_in_parts() {

@@ -98,7 +98,7 @@ def matmul(
     a rank multiplies the first `count` columns of its `x` with the columns `start` and on. Activations are rounded as the
     kernels do it (16 bits per value for one token, 8 for several); weights are as in the file.
 
-    `threads`: at most so many; 0: the cores that there are for each device.
+    `threads`: how many share the work; 0: of the cores that there are for each device, those that are worth it.
     """
     ranks = _axis("matmul", mesh, axis)
     _file(file)
