@@ -125,7 +125,7 @@ impl Catalog {
         }
     }
 
-    fn file(&self, file: usize) -> PyResult<&Map> {
+    pub fn file(&self, file: usize) -> PyResult<&Map> {
         self.files.get(file).ok_or_else(|| PyIndexError::new_err(format!("no file {file}")))
     }
 

@@ -20,6 +20,7 @@ mod geometry;
 mod memory;
 mod metadata;
 mod source;
+mod staging;
 mod tensor;
 mod tokenizer;
 
@@ -39,6 +40,8 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(cuda::cuda_accounts, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_errors, module)?)?;
     module.add_function(wrap_pyfunction!(cuda::cuda_probe, module)?)?;
+    module.add_class::<staging::Staging>()?;
+    module.add_function(wrap_pyfunction!(staging::how_to_copy, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_interface, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::share_memory, module)?)?;

@@ -14,6 +14,7 @@ __all__ = [
     "FileChangedError",
     "FormatError",
     "Residency",
+    "Staging",
     "Tensor",
     "Tokenizer",
     "__version__",
@@ -23,6 +24,7 @@ __all__ = [
     "cuda_probe",
     "ffi_interface",
     "ffi_targets",
+    "how_to_copy",
     "open",
     "share_memory",
     "unlink_memory",
@@ -49,6 +51,25 @@ def ffi_interface() -> tuple[list[tuple[str, int, list[tuple[str, int]]]], list[
 def ffi_targets() -> list[tuple[str, str, dict[str, Any], tuple[str, Any] | None]]:
     """The custom calls of this library, for `jax.ffi`: for each its name, its platform, {stage: capsule}, and
     (name, {"type_id": capsule, "type_info": capsule}) of the type of its state if it has one."""
+
+@final
+class Staging:
+    """Memory that ranges of files are read into, page-locked where there is a driver of CUDA's. It is never written while
+    anybody is shown its bytes, by the buffer protocol, read-only."""
+
+    def __new__(cls, nbytes: int) -> Staging:
+        """Room for any range of `nbytes` bytes."""
+    @property
+    def unlocked(self) -> str | None:
+        """Why it is not page-locked; `None` if it is."""
+    def read(self, catalog: Catalog, file: int, start: int, stop: int, direct: bool) -> int:
+        """Reads bytes `start` to `stop` of a file of the catalog, around the page cache if `direct`; returns where they
+        begin. Raises `BufferError` while somebody is shown bytes."""
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __release_buffer__(self, view: memoryview, /) -> None: ...
+
+def how_to_copy(catalog: Catalog, file: int, weights: int) -> tuple[str, str]:
+    """How a file is best read into memory of our own now: "mmap" if it is cached, "direct" or "read"; and why."""
 
 def cuda_probe(ordinals: list[int], folders: list[str], limit: float) -> str | None:
     """Why the collective cannot be used among the GPUs with these numbers of CUDA's, found out by trying it; `None` if it

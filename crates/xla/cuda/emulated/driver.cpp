@@ -206,6 +206,8 @@ int cuMemAlloc_v2(u64* at, size_t size) {
 int cuMemFree_v2(u64 at) { return free(reinterpret_cast<void*>(at)), OK; }
 int cuMemHostAlloc(void** at, size_t size, unsigned) { return *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096), OK; }
 int cuMemFreeHost(void* at) { return free(at), OK; }
+int cuMemHostRegister_v2(void*, size_t, unsigned) { return contexts.empty() ? NO_CONTEXT : OK; }
+int cuMemHostUnregister(void*) { return contexts.empty() ? NO_CONTEXT : OK; }
 int cuMemHostGetDevicePointer_v2(u64* at, void* host, unsigned) { return *at = reinterpret_cast<u64>(host), OK; }
 int cuMemsetD8_v2(u64 at, unsigned char value, size_t size) { return memset(reinterpret_cast<void*>(at), value, size), OK; }
 int cuMemsetD8Async(u64 at, unsigned char value, size_t size, void* stream) {

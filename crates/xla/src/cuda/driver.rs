@@ -27,6 +27,8 @@ functions! {
         cuMemFree_v2(u64);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
         cuMemFreeHost(*mut c_void);
+        cuMemHostRegister_v2(*mut c_void, usize, c_uint);
+        cuMemHostUnregister(*mut c_void);
         cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
         cuMemsetD8_v2(u64, u8, usize);
         cuMemsetD8Async(u64, u8, usize, Handle);
@@ -60,6 +62,8 @@ const CAPABILITY_MINOR: c_int = 76;
 const ALREADY: c_int = 704;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
 const PORTABLE_MAPPED: c_uint = 3;
+/// `CU_MEMHOSTREGISTER_PORTABLE`.
+const PORTABLE: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`, `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
@@ -298,6 +302,24 @@ impl Driver {
             self.check("cuMemHostGetDevicePointer", code)?;
             Ok(memory)
         })
+    }
+
+    /// Page-locks memory of the host, so that GPUs copy from it without the CPU.
+    ///
+    /// # Safety
+    /// The memory is there until what is returned has gone.
+    pub unsafe fn lock_pages(
+        &'static self,
+        start: *mut u8,
+        bytes: usize,
+    ) -> Result<LockedPages, CudaError> {
+        self.on(0, || {
+            // SAFETY: by the contract.
+            let code =
+                unsafe { (self.functions.cuMemHostRegister_v2)(start.cast(), bytes, PORTABLE) };
+            self.check("cuMemHostRegister", code)
+        })?;
+        Ok(LockedPages { driver: self, start })
     }
 
     /// Loads a kernel into the GPU. It stays there.
@@ -609,6 +631,27 @@ impl Drop for HostMemory {
             // SAFETY: allocated by `allocate_host`, freed once.
             let code = unsafe { (self.driver.functions.cuMemFreeHost)(self.pointer.cast()) };
             self.driver.check("cuMemFreeHost", code)
+        });
+    }
+}
+
+/// Memory of the host that is page-locked until this goes.
+pub struct LockedPages {
+    driver: &'static Driver,
+    start: *mut u8,
+}
+
+// SAFETY: the memory is not accessed through it.
+unsafe impl Send for LockedPages {}
+// SAFETY: as above.
+unsafe impl Sync for LockedPages {}
+
+impl Drop for LockedPages {
+    fn drop(&mut self) {
+        let _ = self.driver.on(0, || {
+            // SAFETY: registered by `lock_pages`, and once.
+            let code = unsafe { (self.driver.functions.cuMemHostUnregister)(self.start.cast()) };
+            self.driver.check("cuMemHostUnregister", code)
         });
     }
 }

@@ -14,7 +14,7 @@ pub mod nvrtc;
 mod probe;
 
 pub use communicator::{Account, Arrays, Communicator, accounts, errors};
-pub use driver::{Driver, Event, Function, Graph, HostMemory, Memory, Stream};
+pub use driver::{Driver, Event, Function, Graph, HostMemory, LockedPages, Memory, Stream};
 pub use error::CudaError;
 pub(crate) use handler::TARGETS;
 pub use probe::probe;

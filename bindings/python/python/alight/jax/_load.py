@@ -15,6 +15,7 @@ from .. import ALIGNMENT, Catalog
 from ._plan import Part, Placement, Plan, plan
 from ._progress import Report, reporter
 from ._rules import Dequantize, Rules
+from ._upload import Uploader
 
 log = logging.getLogger("alight.jax")
 
@@ -36,7 +37,8 @@ def load(
     `model` is a path (GGUF, safetensors, an index of these, a folder) or an open catalog. On CPU devices
     an array is the file's bytes where they lie in its map, if they begin at a multiple of 64 bytes and lie
     side by side; else, and on other devices, each device's part is copied, and only it. `plan` says which,
-    and why. Arrays keep the map. If the file is cut short while they are in use they show zeros: who has
+    and why. Large parts for GPUs are read around the page cache, unless the file is in it, through a few buffers
+    that are page-locked where CUDA's driver allows it, and are sent while the next ones are read. Arrays keep the map. If the file is cut short while they are in use they show zeros: who has
     to know keeps the catalog, and calls its `check`.
 
     `mesh` and `rules` cut the arrays: for each name the `PartitionSpec` of the first pattern that is found
@@ -60,18 +62,23 @@ def load(
     report = reporter(progress)
     arrays: dict[str, jax.Array] = {}
     done, total = 0, made.nbytes
-    with _Fetcher(made, prefetch) as fetcher:
+    uploader = Uploader(made.catalog)
+    with _Fetcher(made, prefetch, uploader) as fetcher:
         for placement in made.placements:
             shards = []
             for part in placement.parts:
-                for _ in fetcher.bring(placement, part):
-                    report(done, total)
-                shards += _shards(placement, part)
+                if fetcher.by_upload(placement, part):
+                    shards += uploader.send(placement, part)
+                else:
+                    for _ in fetcher.bring(placement, part):
+                        report(done, total)
+                    shards += _shards(placement, part)
                 done += part.nbytes
                 report(done, total)
             arrays[placement.tensor.name] = jax.make_array_from_single_device_arrays(
                 placement.shape, placement.sharding, shards
             )
+        uploader.finish()
     made.catalog.check()
     return arrays
 
@@ -86,14 +93,19 @@ def _shards(placement: Placement, part: Part) -> list[jax.Array]:
 class _Fetcher:
     """Brings bytes of the files into memory, ahead of who uses them."""
 
-    def __init__(self, made: Plan, prefetch: bool) -> None:
+    def __init__(self, made: Plan, prefetch: bool, uploader: Uploader) -> None:
         self.catalog = made.catalog
+        self.uploaded: set[tuple[str, Part]] = set()
         self.threads: dict[int, int] = {}
         self.pieces: dict[tuple[str, Part], list[Future[None]]] = {}
         if not prefetch:
             return
+        for one in made.placements:
+            self.uploaded.update((one.tensor.name, part) for part in one.parts if uploader.takes(one, part))
         weights: dict[int, int] = {}
         for one in made.placements:
+            if all(self.by_upload(one, part) for part in one.parts):
+                continue
             file = one.tensor.file_index
             weights[file] = weights.get(file, 0) + one.tensor.nbytes
         for file, count in weights.items():
@@ -102,7 +114,12 @@ class _Fetcher:
         self.pool = ThreadPoolExecutor(max(1, *self.threads.values()) if self.threads else 1)
         for one in made.placements:
             for part in one.parts:
-                self.pieces[one.tensor.name, part] = list(self._submit(one, part))
+                if not self.by_upload(one, part):
+                    self.pieces[one.tensor.name, part] = list(self._submit(one, part))
+
+    def by_upload(self, one: Placement, part: Part) -> bool:
+        """Whether the part goes to its devices without the map."""
+        return (one.tensor.name, part) in self.uploaded
 
     def _submit(self, one: Placement, part: Part) -> Iterator[Future[None]]:
         # Elements of what is converted are not bytes of the file: of that, the whole tensor comes.
