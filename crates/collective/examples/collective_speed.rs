@@ -23,8 +23,8 @@ fn turn(clique: &Clique, spec: &Spec, calls: i64) -> f64 {
                 let (mut normed, mut new_residual) = (vec![0; bytes], vec![0; bytes]);
                 for run in 0..calls {
                     let args = Args {
-                        partial: &ones,
-                        residual: &ones,
+                        partial: Some(&ones),
+                        residual: Some(&ones),
                         weight: &ones[..spec.hidden * 2],
                         post_weight: None,
                         normed: &mut normed,

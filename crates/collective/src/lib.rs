@@ -17,7 +17,7 @@
 //! let run = |rank| {
 //!     let (mut normed, mut new_residual) = ([0; 8], [0; 8]);
 //!     let args = Args {
-//!         partial: &bytes([1.0, 2.0]), residual: &bytes([1.0, 3.0]), weight: &bytes([1.0, 1.0]), post_weight: None,
+//!         partial: Some(&bytes([1.0, 2.0])), residual: Some(&bytes([1.0, 3.0])), weight: &bytes([1.0, 1.0]), post_weight: None,
 //!         normed: &mut normed, new_residual: &mut new_residual,
 //!     };
 //!     clique.allreduce_norm(rank, 0, &spec, args).map(|()| new_residual.to_vec())

@@ -235,9 +235,12 @@ impl Party {
         // SAFETY: the rank is taken.
         let call = unsafe { *own.next.get() };
         let seat = &table.seats[rank];
+        let (normed, new_residual) = (args.normed.as_mut_ptr(), args.new_residual.as_mut_ptr());
+        let partial = args.partial.map_or(normed.cast_const(), <[u8]>::as_ptr);
+        let residual = args.residual.map_or(new_residual.cast_const(), <[u8]>::as_ptr);
         // SAFETY: the slot and the card are ours until we arrive, and the slot has room (`check`).
         unsafe {
-            copy_nonoverlapping(args.partial.as_ptr(), self.slot(rank), bytes);
+            copy_nonoverlapping(partial, self.slot(rank), bytes);
             *seat.card.get() = Card::new(spec);
         }
         seat.arrived.store(call.wrapping_add(1), Relaxed);
@@ -253,7 +256,7 @@ impl Party {
                 }
                 let arrays = Arrays {
                     partials: &partials[..ranks],
-                    residual: args.residual.as_ptr().add(start),
+                    residual: residual.add(start),
                     weight: args.weight.as_ptr(),
                     post_weight: args.post_weight.map_or(null(), <[u8]>::as_ptr),
                     normed: self.slot(ranks).add(start),
@@ -272,8 +275,8 @@ impl Party {
         // SAFETY: after the meeting the common result is this call's, which nobody writes before we arrive at the next;
         // lengths were checked.
         unsafe {
-            copy_nonoverlapping(self.slot(ranks), args.normed.as_mut_ptr(), bytes);
-            copy_nonoverlapping(self.slot(ranks + 1), args.new_residual.as_mut_ptr(), bytes);
+            copy_nonoverlapping(self.slot(ranks), normed, bytes);
+            copy_nonoverlapping(self.slot(ranks + 1), new_residual, bytes);
             *own.next.get() = call.wrapping_add(1);
         }
         Ok(())

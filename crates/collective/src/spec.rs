@@ -84,10 +84,10 @@ impl fmt::Display for Spec {
 /// depend on the algorithm; nothing worse happens.
 #[derive(Debug)]
 pub struct Args<'a> {
-    /// This rank's part of the sum, `[rows, hidden]`.
-    pub partial: &'a [u8],
-    /// What the sum is added to, `[rows, hidden]`.
-    pub residual: &'a [u8],
+    /// This rank's part of the sum, `[rows, hidden]`; `None`: it is in `normed`, and is overwritten there.
+    pub partial: Option<&'a [u8]>,
+    /// What the sum is added to, `[rows, hidden]`; `None`: it is in `new_residual`, and is overwritten there.
+    pub residual: Option<&'a [u8]>,
     /// The norm's weights, `[hidden]`.
     pub weight: &'a [u8],
     /// The post-norm's weights, `[hidden]`, if there is a post-norm.
@@ -124,8 +124,8 @@ pub(crate) fn check(
         return Err(impossible("larger than any memory"));
     };
     for (what, found, expected) in [
-        ("the operand", args.partial.len(), bytes),
-        ("the residual", args.residual.len(), bytes),
+        ("the operand", args.partial.map_or(bytes, <[u8]>::len), bytes),
+        ("the residual", args.residual.map_or(bytes, <[u8]>::len), bytes),
         ("the norm's weight", args.weight.len(), weights),
         ("the post-norm's weight", args.post_weight.map_or(weights, <[u8]>::len), weights),
         ("the result", args.normed.len(), bytes),

@@ -49,8 +49,8 @@ fn many(count: i64, size: usize, options: Options) {
                 std::thread::sleep(Duration::from_micros(random.next() % 300));
             }
             let args = Args {
-                partial: &partial,
-                residual: &inputs.residual,
+                partial: Some(&partial),
+                residual: Some(&inputs.residual),
                 weight: &inputs.weight,
                 post_weight: Some(&inputs.post_weight),
                 normed: &mut normed,

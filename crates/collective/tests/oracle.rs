@@ -5,7 +5,7 @@ mod common;
 
 use alight_collective::{Algorithm, Element, Options, Spec};
 use alight_kernels::Isa;
-use common::{Inputs, numbers, ordinal, run};
+use common::{Inputs, numbers, ordinal, run, run_placed};
 
 /// To the element's type and back, to nearest even, by f64 arithmetic on the spacing of numbers.
 fn round(element: Element, x: f64) -> f64 {
@@ -72,7 +72,15 @@ fn check(ranks: usize, spec: &Spec) {
         for algorithm in [Algorithm::OneShot, Algorithm::CombineOnce, Algorithm::Split] {
             let mut options = Options::new(ranks, spec.bytes().unwrap());
             (options.isa, options.algorithm, options.block) = (isa, Some(algorithm), 0);
-            for (rank, result) in run(options, spec, &inputs).into_iter().enumerate() {
+            // All, some, none.
+            let results = run(options.clone(), spec, &inputs).into_iter().enumerate();
+            for which in [1, 2] {
+                let placed = run_placed(options.clone(), spec, &inputs, |rank| rank % which == 0);
+                let same = placed.into_iter().map(Result::unwrap).zip(results.clone());
+                let what = format!("in place: {ranks} ranks, {spec}, {isa}, {algorithm:?}");
+                same.for_each(|(placed, (_, found))| assert_eq!(Ok(placed), found, "{what}"));
+            }
+            for (rank, result) in results {
                 let result = result.unwrap();
                 let what = format!("{ranks} ranks, {spec}, {isa}, {algorithm:?}, rank {rank}");
                 // Without a post-norm nothing of the new residual depends on the order of a sum of squares.

@@ -1,7 +1,7 @@
 //! `alight_allreduce_norm`: the collective among CPU devices of one process, or of several on one host.
 //!
 //! Arguments: partial `[…, hidden]`, residual of the same shape, weight `[hidden]`, and post-weight `[hidden]` if there is a
-//! post-norm. Results: normed, new residual, both like the partial.
+//! post-norm. Results: normed, new residual, both like the partial, and perhaps in the memory of partial and residual.
 //!
 //! Attributes: `devices` (int64 array: the numbers of the devices, group by group, in the order of the ranks), `ranks` (int64:
 //! devices of a group), `processes` (int64 array: for each device the number of its process), `capacity` (int64: bytes of the partial), `limit_ms` (int64: the longest wait), `bias` (int64: 0 or
@@ -166,11 +166,11 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
     let call = Call::read(frame)?;
     let spec = &call.spec;
     // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for the
-    // call, and results overlap nothing.
+    // call, and results overlap nothing but the arguments whose memory they were given as a whole.
     let args = unsafe {
         Args {
-            partial: bytes(&call.partial, spec.element)?,
-            residual: bytes(&call.residual, spec.element)?,
+            partial: apart(&call.partial, &call.normed, spec.element)?,
+            residual: apart(&call.residual, &call.new_residual, spec.element)?,
             weight: bytes(&call.weight, spec.weight)?,
             post_weight: call.post_weight.map(|array| bytes(&array, spec.weight)).transpose()?,
             normed: bytes_mut(&call.normed, spec.element)?,
@@ -199,6 +199,22 @@ unsafe fn bytes<'a>(array: &Array<'_>, element: Element) -> Result<&'a [u8], Ref
         0 => Ok(&[]),
         // SAFETY: by the contract.
         length => Ok(unsafe { std::slice::from_raw_parts(array.data, length) }),
+    }
+}
+
+/// An argument, if it does not lie where a result goes.
+///
+/// # Safety
+/// The array is there for `'a`, and nobody writes to it but to this result, if it is the same memory.
+unsafe fn apart<'a>(
+    array: &Array<'_>,
+    result: &Array<'_>,
+    element: Element,
+) -> Result<Option<&'a [u8]>, Refusal> {
+    match array.data == result.data {
+        true => Ok(None),
+        // SAFETY: by the contract.
+        false => unsafe { bytes(array, element) }.map(Some),
     }
 }
 

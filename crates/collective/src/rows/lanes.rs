@@ -26,6 +26,8 @@ pub(super) trait Lanes {
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn load_bf16(p: *const u16) -> Self::V;
     unsafe fn store_bf16(p: *mut u16, v: Self::V);
+    /// Stores numbers that are bf16 already.
+    unsafe fn keep_bf16(p: *mut u16, v: Self::V);
     /// Rounded to f16 and back.
     unsafe fn round_f16(v: Self::V) -> Self::V;
     /// Rounded to bf16 and back.
@@ -116,6 +118,13 @@ impl Lanes for Portable {
     unsafe fn store_bf16(p: *mut u16, v: Self::V) {
         // SAFETY: sixteen elements may be written (the trait's contract).
         unsafe { p.cast::<[u16; LANES]>().write_unaligned(v.map(to_bf16)) }
+    }
+
+    #[inline(always)]
+    unsafe fn keep_bf16(p: *mut u16, v: Self::V) {
+        let bits = v.map(|x| (x.to_bits() >> 16) as u16);
+        // SAFETY: sixteen elements may be written (the trait's contract).
+        unsafe { p.cast::<[u16; LANES]>().write_unaligned(bits) }
     }
 
     #[inline(always)]

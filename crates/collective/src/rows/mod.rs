@@ -30,13 +30,16 @@ pub(crate) struct Arrays<'a> {
 trait Cell {
     const SIZE: usize;
     unsafe fn load<L: Lanes>(p: *const u8) -> L::V;
+    /// Numbers of this type.
+    unsafe fn keep<L: Lanes>(p: *mut u8, v: L::V);
+    /// Rounded.
     unsafe fn store<L: Lanes>(p: *mut u8, v: L::V);
     /// To this type and back.
     unsafe fn round<L: Lanes>(v: L::V) -> L::V;
 }
 
 macro_rules! cell {
-    ($name:ident, $raw:ty, $load:ident, $store:ident, $round:ident) => {
+    ($name:ident, $raw:ty, $load:ident, $keep:ident, $store:ident, $round:ident) => {
         struct $name;
         impl Cell for $name {
             const SIZE: usize = size_of::<$raw>();
@@ -45,6 +48,12 @@ macro_rules! cell {
             unsafe fn load<L: Lanes>(p: *const u8) -> L::V {
                 // SAFETY: the contract of `Lanes`, passed on.
                 unsafe { L::$load(p.cast::<$raw>()) }
+            }
+
+            #[inline(always)]
+            unsafe fn keep<L: Lanes>(p: *mut u8, v: L::V) {
+                // SAFETY: the contract of `Lanes`, passed on.
+                unsafe { L::$keep(p.cast::<$raw>(), v) }
             }
 
             #[inline(always)]
@@ -61,9 +70,9 @@ macro_rules! cell {
         }
     };
 }
-cell!(Bf16, u16, load_bf16, store_bf16, round_bf16);
-cell!(F16, u16, load_f16, store_f16, round_f16);
-cell!(F32, f32, load_f32, store_f32, round_f32);
+cell!(Bf16, u16, load_bf16, keep_bf16, store_bf16, round_bf16);
+cell!(F16, u16, load_f16, store_f16, store_f16, round_f16);
+cell!(F32, f32, load_f32, store_f32, store_f32, round_f32);
 
 /// The first `n` elements at `p`; zeros behind them.
 #[inline(always)]
@@ -76,6 +85,18 @@ unsafe fn get<L: Lanes, C: Cell>(p: *const u8, n: usize) -> L::V {
         let mut whole = [0u8; LANES * 4];
         std::ptr::copy_nonoverlapping(p, whole.as_mut_ptr(), n * C::SIZE);
         C::load::<L>(whole.as_ptr())
+    }
+}
+
+/// Stores the first `n` elements, which are rounded already.
+#[inline(always)]
+unsafe fn keep<L: Lanes, C: Cell>(p: *mut u8, v: L::V, n: usize) {
+    // SAFETY: as below.
+    unsafe {
+        match n {
+            LANES => C::keep::<L>(p, v),
+            _ => put::<L, C>(p, v, n),
+        }
     }
 }
 
@@ -133,6 +154,8 @@ unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
             let residual = arrays.residual.add(start);
             let new = arrays.new_residual.add(start);
             let normed = arrays.normed.add(start);
+            // With a post-norm the residual is needed once more, and may lie where the new one goes.
+            let first = if spec.post_norm { normed } else { new };
             let mut squares = L::no_squares();
             blocks!(hidden, |at, n| {
                 let here = start + at * C::SIZE;
@@ -146,21 +169,20 @@ unsafe fn rows<L: Lanes, C: Cell, W: Cell>(spec: &Spec, arrays: &Arrays<'_>) {
                     sum = C::round::<L>(L::add(old, sum));
                 }
                 squares = L::square(squares, sum);
-                put::<L, C>(new.add(at * C::SIZE), sum, n);
+                keep::<L, C>(first.add(at * C::SIZE), sum, n);
             });
             if spec.post_norm {
-                // The row of the new residual holds the sum until here.
                 let scale = inverse::<L>(squares, spec);
                 squares = L::no_squares();
                 blocks!(hidden, |at, n| {
                     let weight = get::<L, W>(arrays.post_weight.add(at * W::SIZE), n);
-                    let sum = get::<L, C>(new.add(at * C::SIZE), n);
+                    let sum = get::<L, C>(normed.add(at * C::SIZE), n);
                     let post = L::mul(L::mul(sum, scale), L::add(bias, weight));
                     let old = get::<L, C>(residual.add(at * C::SIZE), n);
                     let value = C::round::<L>(L::add(old, C::round::<L>(post)));
                     // Behind a tail there are zeros in all of them, but a weight of 1 + 0 times them is zero too.
                     squares = L::square(squares, value);
-                    put::<L, C>(new.add(at * C::SIZE), value, n);
+                    keep::<L, C>(new.add(at * C::SIZE), value, n);
                 });
             }
             let scale = inverse::<L>(squares, spec);
@@ -206,8 +228,9 @@ unsafe fn avx512(spec: &Spec, arrays: &Arrays<'_>) {
 /// Computes both results.
 ///
 /// # Safety
-/// `isa` can run here. All arrays have the lengths that `spec` says; at least one operand; the results overlap nothing and
-/// nobody else touches them; nobody writes to the others.
+/// `isa` can run here. All arrays have the lengths that `spec` says; at least one operand; nobody else touches the results, and
+/// nobody writes to the others. The results overlap nothing, except that `normed` may be one of the operands, and
+/// `new_residual` the residual.
 pub(crate) unsafe fn compute(isa: Isa, spec: &Spec, arrays: &Arrays<'_>) {
     // SAFETY: passed on.
     unsafe {

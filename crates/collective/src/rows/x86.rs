@@ -102,6 +102,16 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn keep_bf16(p: *mut u16, v: Self::V) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let [low, high] = v.map(|v| _mm256_srli_epi32::<16>(_mm256_castps_si256(v)));
+            let both = _mm256_packus_epi32(low, high);
+            _mm256_storeu_si256(p.cast(), _mm256_permute4x64_epi64::<0b11_01_10_00>(both));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn round_f16(v: Self::V) -> Self::V {
         // SAFETY: the trait's contract.
         unsafe { v.map(|v| _mm256_cvtph_ps(_mm256_cvtps_ph::<NEAREST>(v))) }
@@ -224,6 +234,15 @@ impl Lanes for Avx512 {
     unsafe fn store_bf16(p: *mut u16, v: Self::V) {
         // SAFETY: the trait's contract.
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bf16_bits_16(v))) }
+    }
+
+    #[inline(always)]
+    unsafe fn keep_bf16(p: *mut u16, v: Self::V) {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let bits = _mm512_srli_epi32::<16>(_mm512_castps_si512(v));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(bits));
+        }
     }
 
     #[inline(always)]

@@ -45,8 +45,8 @@ fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize 
         for call in 0..calls {
             let mut partial = operand(rank, call);
             let args = Args {
-                partial: &partial,
-                residual: &zeros,
+                partial: Some(&partial),
+                residual: Some(&zeros),
                 weight: &weights,
                 post_weight: None,
                 normed,

@@ -88,11 +88,25 @@ pub fn call(
     spec: &Spec,
     inputs: &Inputs,
 ) -> Result<Results, CollectiveError> {
+    placed(clique, rank, run, spec, inputs, false)
+}
+
+/// One call of one rank, in place or not.
+pub fn placed(
+    clique: &Clique,
+    rank: usize,
+    run: i64,
+    spec: &Spec,
+    inputs: &Inputs,
+    in_place: bool,
+) -> Result<Results, CollectiveError> {
     let length = inputs.residual.len();
-    let (mut new_residual, mut normed) = (vec![0xaa; length], vec![0xaa; length]);
+    // In place, or not.
+    let mut new_residual = if in_place { inputs.residual.clone() } else { vec![0xaa; length] };
+    let mut normed = if in_place { inputs.partials[rank].clone() } else { vec![0xaa; length] };
     let args = Args {
-        partial: &inputs.partials[rank],
-        residual: &inputs.residual,
+        partial: (!in_place).then_some(&inputs.partials[rank]),
+        residual: (!in_place).then_some(&inputs.residual),
         weight: &inputs.weight,
         post_weight: spec.post_norm.then_some(&inputs.post_weight),
         normed: &mut normed,
@@ -110,6 +124,17 @@ pub fn run(
 ) -> Vec<Result<Results, CollectiveError>> {
     let clique = Clique::new(options).unwrap();
     ranks(&clique, |rank| call(&clique, rank, 7, spec, inputs))
+}
+
+/// One call of all ranks, each of which has its results in place or not.
+pub fn run_placed(
+    options: Options,
+    spec: &Spec,
+    inputs: &Inputs,
+    in_place: impl Fn(usize) -> bool + Sync,
+) -> Vec<Result<Results, CollectiveError>> {
+    let clique = Clique::new(options).unwrap();
+    ranks(&clique, |rank| placed(&clique, rank, 7, spec, inputs, in_place(rank)))
 }
 
 /// Does something as every rank, each on its thread.

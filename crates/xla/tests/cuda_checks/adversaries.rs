@@ -266,8 +266,8 @@ fn after(spec: &Spec, inputs: &Inputs, calls: usize) -> Vec<u8> {
     let (mut residual, mut new, mut normed) = (inputs.residual.clone(), zeros.clone(), zeros);
     for _ in 0..calls {
         let args = alight_collective::Args {
-            partial: &sum,
-            residual: &residual,
+            partial: Some(&sum),
+            residual: Some(&residual),
             weight: &inputs.weight,
             post_weight: None,
             normed: &mut normed,

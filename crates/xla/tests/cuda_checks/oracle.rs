@@ -84,8 +84,8 @@ pub fn reference(spec: &Spec, inputs: &Inputs) -> (Vec<u8>, Vec<u8>) {
         let (mut new_residual, mut normed) =
             (vec![0; inputs.residual.len()], vec![0; inputs.residual.len()]);
         let args = Args {
-            partial: &inputs.partials[rank],
-            residual: &inputs.residual,
+            partial: Some(&inputs.partials[rank]),
+            residual: Some(&inputs.residual),
             weight: &inputs.weight,
             post_weight: spec.post_norm.then_some(&inputs.post_weight),
             normed: &mut normed,
