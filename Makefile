@@ -77,7 +77,7 @@ cross: need-rust
 
 # In this order, one after the other: the quickest complaint first.
 .PHONY: test
-test: need-rust need-rust-tools need-python fmt lint compile-cuda unit agree test-cross
+test: need-rust need-rust-tools need-python fmt lint compile-cuda unit test-python agree test-cross
 
 .PHONY: fmt
 fmt:
@@ -136,13 +136,21 @@ python: build $(PYTHON_VENV)/stamp
 	@$(call wheel,release,$(TARGET_DIR)/wheels,python)
 	@ls $(TARGET_DIR)/wheels/*.whl
 
-# Without optimisation across crates, so that what `make unit` has built is used.
+# What is in the wheel, and when the one that is installed was made.
+PYTHON_PARTS := crates bindings/python/src bindings/python/python bindings/python/Cargo.toml bindings/python/pyproject.toml \
+	bindings/python/README.md Cargo.toml Cargo.lock
+INSTALLED := $(PYTHON_VENV)/installed
+
+# Without optimisation across crates, so that what `make unit` has built is used. The wheel is made again if something in it
+# is newer than the one that is installed.
 .PHONY: test-python
-test-python: need-rust $(PYTHON_VENV)/stamp
-	@cargo build --quiet --locked -p alight
-	@$(call wheel,debug,$(TARGET_DIR)/wheels-test,dev)
-	@$(find_py) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
-		--no-index --force-reinstall $(TARGET_DIR)/wheels-test/*.whl
+test-python: need-rust models $(PYTHON_VENV)/stamp
+	@if test -n "$$(find $(PYTHON_PARTS) -type f -newer $(INSTALLED) -not -name '*.pyc' -not -name '*.so' 2>&1 | head -1)"; then \
+		touch $(INSTALLED).new && cargo build --quiet --locked -p alight && $(call wheel,debug,$(TARGET_DIR)/wheels-test,dev) && \
+		$(find_py) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
+			--no-index --force-reinstall $(TARGET_DIR)/wheels-test/*.whl && \
+		mv $(INSTALLED).new $(INSTALLED); \
+	fi
 	@cd bindings/python && .venv/bin/python -m pytest
 
 $(PYTHON_VENV)/stamp: bindings/python/requirements.txt
