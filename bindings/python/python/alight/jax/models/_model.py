@@ -79,8 +79,9 @@ class Model:
         flying = collections.deque([out])
         launched, wanted, ends = 1, int(request.wanted), set(request.stop.tolist())
         try:
-            while flying:
-                if launched < wanted and len(flying) < IN_FLIGHT:
+            while flying or launched < wanted:
+                # Not before the first token is there: the program may have to be compiled.
+                if len(known) > len(prompt) and launched < wanted and len(flying) < IN_FLIGHT:
                     out, cache, state = programs.decode(candidates, params, cache, state, draws.take(steps), request)
                     flying.append(out)
                     launched += steps
