@@ -53,7 +53,7 @@ def main() -> int:
         print(json.dumps(results))
         return 0
     common.machine()
-    rows = [["model", "engine", "first token ms", "median of it: import of JAX", "model", "prompt and programs"]]
+    rows = [["model", "engine", "first token ms", "of another run: import of JAX", "model", "prompt and programs"]]
     for r in results:
         parts = r["parts_ms"]
         told = [f"{parts[key]:.0f}" if key in parts else "" for key in ("jax_ms", "model_ms", "prompt_ms")]

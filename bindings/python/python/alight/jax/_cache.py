@@ -50,7 +50,12 @@ def use_cache(folder: str | os.PathLike[str] | None = None, *, largest: int = LA
     if folder is None:
         # Relative paths are invalid there.
         base = os.environ.get("XDG_CACHE_HOME", "")
-        folder = Path(base if os.path.isabs(base) else Path.home() / ".cache") / "alight" / "jax"
+        if not os.path.isabs(base):
+            base = os.path.expanduser("~/.cache")
+        if base.startswith("~"):
+            _store = None
+            return log.warning("compiled programs are not kept: there is no home directory")
+        folder = Path(base) / "alight" / "jax"
     _store = Store(Path(folder), largest)
 
 
