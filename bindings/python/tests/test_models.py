@@ -27,9 +27,10 @@ NETWORKS = [
     Tiny("llama", "llama", layers=2, head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, biases=BIASES, factors=True),
     Tiny("qwen2", "qwen2", layers=2, base=1e6, biases=BIASES[:3], vocab=403, scaling=("yarn", 4.0, 64)),
     Tiny("qwen3", "qwen3", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False),
-    Tiny("gemma2", "gemma2", layers=3, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733, qk_gain=2.0),
+    Tiny("gemma2", "gemma2", layers=3, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733, qk_gain=2.0,
+         tied=False),
     Tiny("gemma3", "gemma3", layers=3, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12, pattern=2, vocab=733),
-]
+]  # fmt: skip
 LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]
 LENGTH = 48
 TOLERANCE = 0.02
@@ -104,7 +105,7 @@ def test_any_number_of_ranks(tiny, weights, counts, folder):
         tokens.append(list(model.generate(prompt, max_tokens=12, sampling=Sampling.greedy())))
         if ranks != 4:
             assert apart(wanted, model.logits(prompt)) < TOLERANCE
-    assert all(one == tokens[0] for one in tokens)
+    assert all(one == tokens[0] for one in tokens) and len(set(tokens[0])) > 4
     assert tokens[0][0] == wanted[-1].argmax()
 
 
@@ -149,6 +150,7 @@ def test_chunks_are_as_one_token_after_the_other(weights, folder, monkeypatch):
     monkeypatch.setattr(model, "chunks", (1,))
     wanted = model.logits(prompt)
     tokens = list(model.generate(prompt, max_tokens=20, sampling=Sampling.greedy()))
+    assert len(set(tokens)) > 10
     for chunks in ((16,), (16, 64)):
         monkeypatch.setattr(model, "chunks", chunks)
         assert apart(wanted, model.logits(prompt)) < TOLERANCE
@@ -197,12 +199,34 @@ def test_generation(folder):
     other = list(greedy([*prompt[:10], 5, 6], max_tokens=5))
     assert list(greedy(prompt, max_tokens=30)) == wanted
     assert list(greedy(prompt + wanted[:10], max_tokens=20)) == wanted[10:]
+    # The last token that was wanted has not been computed with.
+    assert list(greedy(prompt + wanted, max_tokens=10)) == long[30:40]
+    assert list(greedy(prompt, max_tokens=30)) == wanted
+    assert list(greedy([*prompt, *wanted, 7], max_tokens=1)) == [model.logits([*prompt, *wanted, 7])[-1].argmax()]
     # Side by side, and left alone in the middle.
     one, two = greedy(prompt, max_tokens=30), greedy([*prompt[:10], 5, 6], max_tokens=5)
     mixed = [(a, b) for a, b in zip(one, two)]
     assert ([a for a, _ in mixed], [b for _, b in mixed]) == (wanted[: len(mixed)], other)
     one.close()
     assert list(greedy(prompt, max_tokens=30)) == wanted
+
+
+def test_a_launch_ends_at_an_end(folder):
+    """Nothing is computed after it, and what was launched before that is known computes nothing at all."""
+    model = loaded(folder, LLAMA, tp=3, weights="native", context=96)
+    prompt = ids_of(LLAMA, 16)
+    wanted = list(model.generate(prompt, max_tokens=9, sampling=Sampling.greedy()))
+    end = next(number for number in range(2, 8) if wanted[number] not in wanted[:number])
+    for stop, most in ((wanted[end], 100), (-1, end + 1)):
+        programs, params = model._programs, model._params
+        request = Request(_sample.arguments(Sampling.greedy()), np.full(8, stop, np.int32), np.int32(most))
+        h, cache = programs.prefill(params, programs.empty(), np.array(prompt, np.int32), np.int32(0), np.int32(15))
+        first, state = programs.first(1, params, h, np.int32(16), np.zeros(1, np.float32), request)
+        out, cache, state = programs.decode(1, params, cache, state, np.zeros(8, np.float32), request)
+        assert [int(first[0]), *out.tolist()] == wanted[: end + 1] + [-1] * (8 - end)
+        assert (bool(state.done), int(state.pos), int(state.drawn)) == (True, 16 + end, end + 1)
+        out, cache, state = programs.decode(1, params, cache, state, np.zeros(8, np.float32), request)
+        assert out.tolist() == [-1] * 8 and int(state.pos) == 16 + end
 
 
 def test_two_launches_are_in_flight_at_most(folder, monkeypatch):
