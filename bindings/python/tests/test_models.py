@@ -201,7 +201,9 @@ def test_generation(folder):
     assert list(greedy(prompt + wanted[:10], max_tokens=20)) == wanted[10:]
     # The last token that was wanted has not been computed with.
     assert list(greedy(prompt + wanted, max_tokens=10)) == long[30:40]
+    model._free.clear()
     assert list(greedy(prompt, max_tokens=30)) == wanted
+    assert model._free[0][1] == prompt + wanted[:-1]
     assert list(greedy([*prompt, *wanted, 7], max_tokens=1)) == [model.logits([*prompt, *wanted, 7])[-1].argmax()]
     # Side by side, and left alone in the middle.
     one, two = greedy(prompt, max_tokens=30), greedy([*prompt[:10], 5, 6], max_tokens=5)
