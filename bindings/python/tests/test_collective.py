@@ -15,7 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh, PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 import alight.jax
 from alight.jax import _collective
@@ -131,6 +131,48 @@ def test_inside_loops_and_branches():
     for normed, new in results:
         np.testing.assert_allclose(np.asarray(normed)[3], want[0][0], rtol=1e-5, atol=1e-5)
         assert all(x.tobytes() == np.asarray(new)[0].tobytes() for x in np.asarray(new))
+
+
+def test_operands_that_are_needed_afterwards_stay_what_they_were():
+    """The call works in place where XLA lets it, and only there."""
+    mesh = mesh_of(4)
+    partials, residual, weight, post_weight = inputs(4, (3, 32), DTYPES[2], DTYPES[2])
+
+    def run(partial, residual, weight, post_weight):
+        options = dict(mesh=mesh, epsilon=EPSILON, bias=1, post_weight=post_weight)
+        normed, new = alight.jax.allreduce_norm(partial[0], residual, weight, **options)
+        same, also = alight.jax.allreduce_norm(residual, residual, weight, **options)
+        return tuple(x[None] for x in (normed, new, partial[0], residual, same, also))
+
+    specs = dict(in_specs=(P("tp"), P(), P(), P()), out_specs=(P("tp"),) * 6)
+    step = jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, **specs))
+    # Arguments that are in place already, and are not given away.
+    arguments = [jax.device_put(partials, NamedSharding(mesh, P("tp")))]
+    arguments += [jax.device_put(x, NamedSharding(mesh, P())) for x in (residual, weight, post_weight)]
+    for _ in range(2):
+        normed, new, partial, same_residual, same, also = (np.asarray(x) for x in step(*arguments))
+        for found, want in zip((normed, new), oracle(partials, residual, weight, post_weight, bias=1), strict=True):
+            assert ulps(found[3], want) <= 1
+        for found, want in zip((same, also), oracle(np.stack([residual] * 4), residual, weight, post_weight, bias=1), strict=True):
+            assert ulps(found[0], want) <= 1
+        assert partial.tobytes() == partials.tobytes()
+        assert all(one.tobytes() == residual.tobytes() for one in same_residual)
+
+
+def test_a_loop_copies_nothing_that_it_carries():
+    mesh = mesh_of(2)
+    partials, residual, weight, _ = inputs(2, (4, 96), DTYPES[0], DTYPES[0])
+
+    def run(partial, residual, weight):
+        step = lambda state, _: (alight.jax.allreduce_norm(*state, weight, mesh=mesh, epsilon=EPSILON), None)  # noqa: E731
+        normed, new = lax.scan(step, (partial[0], residual), length=8)[0]
+        return normed[None], new[None]
+
+    specs = dict(in_specs=(P("tp"), P(), P()), out_specs=(P("tp"), P("tp")))
+    step = jax.jit(jax.shard_map(run, mesh=mesh, check_vma=False, **specs))
+    text = step.lower(partials, residual, weight).compile().as_text()
+    (body,) = (part for part in text.split("\n\n") if 'custom_call_target="alight_allreduce_norm"' in part)
+    assert not re.search(r"bf16\[4,96\]\S* copy\(", body), body
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
