@@ -8,7 +8,7 @@
 //!   come, so nobody reads any more: that is why one meeting in a call is enough, and why there are two buffers;
 //! - everybody's cards and operands and the common result, as the last to arrive, while the others are held;
 //! - everybody's cards and operands, reading, and the rows of a block that it has taken in everybody's results, while all
-//!   are held;
+//!   are held: a result may lie where an operand was, since its rows are read in their own block only;
 //! - the common result, reading, after it has met. It is written again at the next call's meeting at the earliest, when all
 //!   have arrived there: one buffer is enough.
 
