@@ -89,8 +89,13 @@ lint:
 
 # The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.
 .PHONY: compile-cuda
+ifeq ($(shell uname -s),Linux)
 compile-cuda: .venv-cuda/stamp
 	@.venv-cuda/bin/python scripts/compile_cuda.py --stamp .venv-cuda/compiled
+else
+compile-cuda:
+	@echo "the kernel for GPUs is not compiled here: NVRTC is for Linux"
+endif
 
 .PHONY: unit
 unit: models

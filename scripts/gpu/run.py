@@ -96,7 +96,7 @@ def main() -> None:
             sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
             if Path(sanitizer).exists():
                 for tool in TOOLS:
-                    command = [sanitizer, "--tool", tool, "--error-exitcode", "9", check, "test", "--quick"]
+                    command = [sanitizer, "--tool", tool, "--error-exitcode", "9", check, "test", "--together"]
                     steps.run(tool, command, 300)
             else:
                 print("\nleft out: compute-sanitizer is not there")
