@@ -1,11 +1,14 @@
 """`python -m alight.jax`, and `alight run --engine jax`, which becomes it."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import socket
 import subprocess
 import sys
+import termios
 
 import pytest
 
@@ -165,20 +168,50 @@ def test_ctrl_c_ends_the_answer(tiny):
     # Before there is an answer, it is any other program's Ctrl-C.
     process = subprocess.Popen([sys.executable, "-m", "alight.jax", tiny[0]], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate(timeout=1.5)
+        process.wait(timeout=1.5)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=300)
+    process.wait(timeout=300)
     assert process.returncode in (-signal.SIGINT, 130)
+
+
+def test_a_chat(tiny):
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"],
+        stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1] | {"TERM": "dumb"}, start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )  # fmt: skip
+    os.close(theirs)
+    seen = ""
+
+    def until(text):
+        nonlocal seen
+        while text not in seen:
+            seen += os.read(terminal, 4096).decode(errors="replace")
+        before, _, seen = seen.partition(text)
+        return before
+
+    assert "Each line is continued on its own" in until("> ")
+    os.write(terminal, b"the\n")
+    until("....")
+    os.write(terminal, b"\3")
+    assert "ended by Ctrl-C" in until("> ")
+    os.write(terminal, b"the\n")
+    # The second one is not interrupted by what was pressed before.
+    assert "ended by the full context" in until("> ")
+    os.write(terminal, b"\4")
+    assert process.wait(60) == 0
+    os.close(terminal)
 
 
 SLOW = """
 import time
-from alight.jax._run import _answer, main
+from alight.jax._run import _answer, _chat, main
 write = _answer.write
 def slow(piece):
     write(piece if piece == "\\n" else "." * 100)
-    time.sleep(0.2)
-_answer.write = slow
+    time.sleep(0.1)
+_answer.write = _chat.write = slow
 main()
 """
 

@@ -82,8 +82,12 @@ def chat(model: Model, tokenizer: Tokenizer, args: argparse.Namespace) -> None:
         "Ctrl-C stops an answer, Ctrl-D leaves." + (" Each line is continued on its own." if talk.raw else "")
     )
     while True:
-        _interrupt.default()
-        line = asked()
+        _interrupt.ask()
+        try:
+            line = asked()
+        except KeyboardInterrupt:
+            line = None
+            write("\n")
         if line is None:
             return
         if not line.strip():

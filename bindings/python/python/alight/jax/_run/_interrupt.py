@@ -15,6 +15,8 @@ import threading
 from ._say import INTERRUPTED
 
 _pressed = threading.Event()
+_wakes: socket.socket | None = None
+"""What the system writes signals to, once there was an answer to be interrupted."""
 
 
 def default() -> None:
@@ -22,26 +24,31 @@ def default() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def ask() -> None:
+    """Ctrl-C is a `KeyboardInterrupt`, for who waits for a line."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _pressed.clear()
+
+
 def catch() -> None:
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    """Ctrl-C sets the flag."""
+    global _wakes
+    if _wakes is None:
+        ours, _wakes = socket.socketpair()
+        _wakes.setblocking(False)
+        threading.Thread(target=_listen, args=[ours], name="alight-interrupt", daemon=True).start()
+    signal.set_wakeup_fd(_wakes.fileno(), warn_on_full_buffer=False)
     signal.signal(signal.SIGINT, lambda *_: None)
 
-    def listen() -> None:
-        while number := ours.recv(1):
-            if number[0] == signal.SIGINT:
-                if _pressed.is_set():
-                    os._exit(INTERRUPTED)
-                _pressed.set()
-        theirs.close()
 
-    threading.Thread(target=listen, name="alight-interrupt", daemon=True).start()
+def _listen(signals: socket.socket) -> None:
+    while number := signals.recv(1):
+        if number[0] == signal.SIGINT:
+            if _pressed.is_set():
+                os._exit(INTERRUPTED)
+            _pressed.set()
 
 
 def pressed() -> bool:
     return _pressed.is_set()
-
-
-def clear() -> None:
-    _pressed.clear()
