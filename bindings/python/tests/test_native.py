@@ -352,6 +352,10 @@ print(anonymous() - before)
     assert int(in_process(code, smollm2.files[0])) < 8 << 20
 
 
+XLA_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
+"""What an error of a handler is, depending on whether the program had ended when the call returned."""
+
+
 def test_places_that_cannot_be(smollm2):
     """Data of a program, so errors come when it runs: nothing outside of the file is read."""
     mesh = mesh_of(1)
@@ -370,12 +374,12 @@ def test_places_that_cannot_be(smollm2):
     ):
         bad = good.copy()
         bad[0, index] = value
-        with pytest.raises(jax.errors.JaxRuntimeError, match=f"alight_matmul: matrix 0 of 1: .*{text}"):
+        with pytest.raises(XLA_ERRORS, match=f"alight_matmul: matrix 0 of 1: .*{text}"):
             jax.block_until_ready(call(file, bad, x))
     embed = partial(native.embed, shape=tensor.shape)
     call = sharded(lambda f, p, t: embed(f, p, t), mesh, (P(), P(), P()), P())
     for token in (-1, 576, 2**31 - 1):
-        with pytest.raises(jax.errors.JaxRuntimeError, match=f"alight_embed: token {token}, expected one of 0..576"):
+        with pytest.raises(XLA_ERRORS, match=f"alight_embed: token {token}, expected one of 0..576"):
             jax.block_until_ready(call(file, good[0], np.array([0, token], np.int32)))
     attend = partial(native.attend, heads=HEADS, mesh=mesh)
     call = sharded(lambda *a: attend(*a), mesh, (P(),) * 8, P())
@@ -388,7 +392,7 @@ def test_places_that_cannot_be(smollm2):
         (0, -1, 0, "'pos' has -1"),
         (0, 0, -5, "'window' has -5"),
     ):
-        with pytest.raises(jax.errors.JaxRuntimeError, match=text):
+        with pytest.raises(XLA_ERRORS, match=text):
             jax.block_until_ready(call(*rows, *caches, np.int32(layer), np.int32(pos), np.int32(window)))
 
 

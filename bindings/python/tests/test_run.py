@@ -1,6 +1,5 @@
 """`python -m alight.jax`, and `alight run --engine jax`, which becomes it."""
 
-import fcntl
 import json
 import os
 import pty
@@ -8,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import termios
 
 import pytest
 
@@ -177,9 +175,8 @@ def test_ctrl_c_ends_the_answer(tiny):
 def test_a_chat(tiny):
     terminal, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"],
+        [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"],
         stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1] | {"TERM": "dumb"}, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     )  # fmt: skip
     os.close(theirs)
     seen = ""
@@ -203,6 +200,11 @@ def test_a_chat(tiny):
     assert process.wait(60) == 0
     os.close(terminal)
 
+
+OWN_TERMINAL = """
+import fcntl, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+"""
 
 SLOW = """
 import time
