@@ -176,6 +176,17 @@ def test_a_context_that_is_full(folder):
         assert list(model.generate(prompt, max_tokens=9, sampling=Sampling.greedy())) == [whole.logits(prompt)[-1].argmax()]
 
 
+def test_results_of_a_collective_that_failed_are_not_given(folder, monkeypatch):
+    model = loaded(folder, LLAMA, tp=3, weights="native", context=96)
+    tokens = model.generate(ids_of(LLAMA, 20), max_tokens=30, sampling=Sampling.greedy())
+    next(tokens)
+    monkeypatch.setattr("alight._alight.cuda_errors", lambda: ["rank 1 did not come"])
+    with pytest.raises(RuntimeError, match="rank 1 did not come"):
+        list(tokens)
+    with pytest.raises(RuntimeError, match="rank 1 did not come"):
+        model.logits(ids_of(LLAMA, 4))
+
+
 def test_generation(folder):
     model = loaded(folder, LLAMA, tp=3, weights="native", context=96)
     prompt = ids_of(LLAMA, 20)

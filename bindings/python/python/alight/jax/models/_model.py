@@ -6,10 +6,12 @@ import collections
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
+from .._cuda import check_collectives
 from ._arithmetic import Cache
 from ._blocks import Params
 from ._config import Config
@@ -87,7 +89,7 @@ class Model:
                     flying.append(out)
                     launched += steps
                     continue
-                for token in np.asarray(flying.popleft()).tolist():
+                for token in _fetched(flying.popleft()).tolist():
                     # `NONE` is one of the ends.
                     if token in ends or token == NONE:
                         return
@@ -109,7 +111,7 @@ class Model:
         for start, length, chunk in self._chunks(len(prompt), 0):
             tokens = _filled(prompt[start : start + length], chunk)
             found, cache = self._programs.logits(self._params, cache, tokens, np.int32(start))
-            rows.append(np.asarray(found)[:length, : self.config.vocab])
+            rows.append(_fetched(found)[:length, : self.config.vocab])
         self._free = [(cache, prompt)]
         return np.concatenate(rows)
 
@@ -159,3 +161,10 @@ def _filled(tokens: list[int], chunk: int) -> npt.NDArray[np.int32]:
     out = np.zeros(chunk, np.int32)
     out[: len(tokens)] = tokens
     return out
+
+
+def _fetched(results: jax.Array) -> npt.NDArray[Any]:
+    """Results on the host. If a collective among GPUs failed in a CUDA graph, they are not numbers, and this says why."""
+    found = np.asarray(results)
+    check_collectives()
+    return found
