@@ -199,12 +199,7 @@ impl Clique {
     }
 
     pub(crate) fn poisoned(&self) -> CollectiveError {
-        let because = match self.because.get() {
-            Some(error) => error.to_string(),
-            // Whoever poisoned it is about to say why.
-            None => "a rank gave up".into(),
-        };
-        CollectiveError::Poisoned { because }
+        CollectiveError::poisoned(|| self.because.get().map(CollectiveError::to_string))
     }
 }
 

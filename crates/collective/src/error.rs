@@ -1,6 +1,7 @@
 //! What can go wrong, with what was found and what to do.
 
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 /// Why a call did not give a result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,4 +119,24 @@ pub enum CollectiveError {
         /// What failed first.
         because: String,
     },
+}
+
+/// How long to wait for the reason of another rank's failure: it has failed, and is about to say why.
+const REASON: Duration = Duration::from_millis(500);
+
+impl CollectiveError {
+    /// The error of a rank that finds the collective poisoned, with what failed first as soon as `because` knows it.
+    pub(crate) fn poisoned(because: impl Fn() -> Option<String>) -> CollectiveError {
+        let start = Instant::now();
+        loop {
+            if let Some(because) = because() {
+                return CollectiveError::Poisoned { because };
+            }
+            if start.elapsed() > REASON {
+                // Whoever it was may have been killed.
+                return CollectiveError::Poisoned { because: "a rank gave up".into() };
+            }
+            sleep(Duration::from_millis(1));
+        }
+    }
 }

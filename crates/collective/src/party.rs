@@ -330,10 +330,9 @@ impl Party {
     }
 
     fn poisoned(&self) -> CollectiveError {
-        let because = self.because.get().map(CollectiveError::to_string);
-        let because = because.or_else(|| self.table().note.read());
-        // Whoever poisoned it is about to say why.
-        let because = because.unwrap_or_else(|| "a rank gave up".into());
-        CollectiveError::Poisoned { because }
+        CollectiveError::poisoned(|| {
+            let because = self.because.get().map(CollectiveError::to_string);
+            because.or_else(|| self.table().note.read())
+        })
     }
 }

@@ -122,6 +122,11 @@ fn a_rank_that_never_comes() {
     });
     // On a busy machine the second rank may come after the first has given up.
     assert!(missing.is_some_and(|missing| missing.contains(&1)), "{errors:?}");
+    // Who was woken by the other's giving up says why, too.
+    assert!(
+        errors.iter().flatten().all(|error| error.to_string().contains("did not come")),
+        "{errors:?}"
+    );
     // It comes too late, and is told why at once; so is everybody afterwards.
     let start = Instant::now();
     for rank in 0..3 {
