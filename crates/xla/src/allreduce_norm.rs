@@ -12,10 +12,6 @@
 //! several processes is a party in their shared memory (`shared`). Sites are independent of each other, so XLA may run them
 //! in any order.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI64, Ordering};
-
 use alight_collective::{
     Args, Clique, CollectiveError, Element, Key, Options, Party, PartyOptions,
 };
@@ -24,6 +20,7 @@ use crate::api::{CallFrame, Error, TypeId, TypeInfo, code};
 use crate::call::{Attributes, Call};
 use crate::frame::{Array, Frame, Refusal, handle};
 use crate::shared::SiteKey;
+use crate::state::StateType;
 use crate::{Stage, State, Target};
 
 pub(crate) const TARGETS: &[Target] = &[Target {
@@ -66,32 +63,14 @@ impl Site {
     }
 }
 
-static TYPE_ID: TypeId = TypeId { type_id: AtomicI64::new(0) };
+static STATE: StateType<Site> = StateType::new();
 
-/// `TypeInfo` holds a null pointer, which is why this needs saying.
-struct Info(TypeInfo);
-// SAFETY: nothing writes to it, and its pointer is null.
-unsafe impl Sync for Info {}
-
-static TYPE_INFO: Info = Info(TypeInfo {
-    struct_size: size_of::<TypeInfo>(),
-    extension_start: null_mut(),
-    deleter: delete,
-});
-
-unsafe extern "C" fn delete(site: *mut c_void) {
-    // SAFETY: XLA deletes what `instantiate` gave it, once, when no call runs.
-    drop(unsafe { Box::from_raw(site.cast::<Site>()) });
-}
-
-/// The address of the type's number, for `jax.ffi.register_ffi_type`.
 extern "C" fn alight_clique_type_id() -> *const TypeId {
-    &TYPE_ID
+    STATE.id()
 }
 
-/// The address of what XLA has to know of the type, for `jax.ffi.register_ffi_type`.
 extern "C" fn alight_clique_type_info() -> *const TypeInfo {
-    &TYPE_INFO.0
+    STATE.info()
 }
 
 /// The stage that makes the clique of a call site.
@@ -100,7 +79,7 @@ extern "C" fn alight_clique_type_info() -> *const TypeInfo {
 /// For XLA to call, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_instantiate(frame: *mut CallFrame) -> *mut Error {
     // SAFETY: passed on.
-    unsafe { handle(frame, TYPE_ID.type_id.load(Ordering::Acquire), instantiate) }
+    unsafe { handle(frame, STATE.number(), instantiate) }
 }
 
 /// The stage that calls, on every device.
@@ -151,14 +130,11 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
         let party = key.join(number, &processes, options).map_err(refusal)?;
         groups.push(party.map_or(Group::Elsewhere, |party| Group::Across(Box::new(party))));
     }
-    let site = Box::into_raw(Box::new(Site { groups, devices })).cast();
-    frame.set_state(&TYPE_ID, site)
+    STATE.give(frame, Site { groups, devices })
 }
 
 fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
-    let site = frame.state(&TYPE_ID)?.cast::<Site>();
-    // SAFETY: XLA gives what `instantiate` gave it, by the type's number, and keeps it while calls run.
-    let site = unsafe { &*site };
+    let site = STATE.get(frame)?;
     let device = frame.device()?;
     let (group, rank) = site.place(device).ok_or_else(|| {
         Refusal::argument(format!("device {device} is not among the ranks {:?}", site.devices))

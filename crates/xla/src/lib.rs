@@ -2,7 +2,7 @@
 //!
 //! `api` is the interface's C header, as far as the handlers need it, in Rust: no header and no C++ compiler is needed at
 //! build time, and one library is loaded by every jaxlib whose version of the interface is ours or newer. `frame` makes it
-//! safe to use, `allreduce_norm` is the collective of `alight-collective` for CPU devices, `shared` the memory for those of
+//! safe to use, `state` is what call sites keep, `allreduce_norm` is the collective of `alight-collective` for CPU devices, `shared` the memory for those of
 //! several processes, `cuda` the collective for GPUs. `matmul`, `embed` and `attend` are
 //! the kernels of `alight-kernels` on the bytes of a model file, which is an array as it lies (`places`), with XLA's own
 //! threads to help (`team`).
@@ -23,6 +23,7 @@ mod matmul;
 mod places;
 mod scratch;
 pub mod shared;
+mod state;
 mod team;
 
 /// A stage of a custom call. Every target has [`Stage::Execute`]; the others are run before it, if they are there.

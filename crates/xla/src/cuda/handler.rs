@@ -8,9 +8,6 @@
 //! A call site has communicators of its own. XLA puts the runs of a program on one stream of a device, so that two calls of one
 //! communicator are not in flight at once; the kernel notices if they are.
 
-use std::ffi::c_void;
-use std::ptr::null_mut;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::communicator::{Arrays, Communicator};
@@ -20,6 +17,7 @@ use super::kernel::{Shape, Variant};
 use crate::api::{self, CallFrame, Error, TypeId, TypeInfo, code};
 use crate::call::{Attributes, Call};
 use crate::frame::{Frame, Refusal, handle_with};
+use crate::state::StateType;
 use crate::{Stage, State, Target};
 
 pub(crate) const TARGETS: &[Target] = &[Target {
@@ -93,36 +91,20 @@ impl Site {
     }
 }
 
-static TYPE_ID: TypeId = TypeId { type_id: AtomicI64::new(0) };
-
-/// `TypeInfo` holds a null pointer, which is why this needs saying.
-struct Info(TypeInfo);
-// SAFETY: nothing writes to it, and its pointer is null.
-unsafe impl Sync for Info {}
-
-static TYPE_INFO: Info = Info(TypeInfo {
-    struct_size: size_of::<TypeInfo>(),
-    extension_start: null_mut(),
-    deleter: delete,
-});
-
-unsafe extern "C" fn delete(site: *mut c_void) {
-    // SAFETY: XLA deletes what `instantiate` gave it, once, when no call is being made.
-    drop(unsafe { Box::from_raw(site.cast::<Site>()) });
-}
+static STATE: StateType<Site> = StateType::new();
 
 extern "C" fn alight_communicators_type_id() -> *const TypeId {
-    &TYPE_ID
+    STATE.id()
 }
 
 extern "C" fn alight_communicators_type_info() -> *const TypeInfo {
-    &TYPE_INFO.0
+    STATE.info()
 }
 
 /// # Safety
 /// For XLA to call, with its frame.
 unsafe extern "C" fn alight_allreduce_norm_cuda_instantiate(frame: *mut CallFrame) -> *mut Error {
-    let state = TYPE_ID.type_id.load(Ordering::Acquire);
+    let state = STATE.number();
     // SAFETY: passed on.
     unsafe { handle_with(frame, state, api::COMMAND_BUFFER_COMPATIBLE, instantiate) }
 }
@@ -149,17 +131,11 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
         functions: (0..count).map(|_| OnceLock::new()).collect(),
         attributes,
     };
-    frame.set_state(&TYPE_ID, Box::into_raw(Box::new(site)).cast())
-}
-
-fn site<'a>(frame: Frame<'_>) -> Result<&'a Site, Refusal> {
-    let site = frame.state(&TYPE_ID)?.cast::<Site>();
-    // SAFETY: XLA gives what `instantiate` gave it, by the type's number, and keeps it while calls are made.
-    Ok(unsafe { &*site })
+    STATE.give(frame, site)
 }
 
 fn initialize(frame: Frame<'_>) -> Result<(), Refusal> {
-    let site = site(frame)?;
+    let site = STATE.get(frame)?;
     let place = site.place(frame.device()?)?;
     let call = Call::read(frame)?;
     if call.spec.rows == 0 {
@@ -171,7 +147,7 @@ fn initialize(frame: Frame<'_>) -> Result<(), Refusal> {
 }
 
 fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
-    let site = site(frame)?;
+    let site = STATE.get(frame)?;
     let device = frame.device()?;
     let place = site.place(device)?;
     let call = Call::read(frame)?;
