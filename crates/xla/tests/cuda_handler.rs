@@ -4,6 +4,7 @@
 
 mod cuda_checks;
 mod emulator;
+mod frames;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
@@ -172,36 +173,19 @@ fn call(
         |name: &'static str| api::ByteSpan { ptr: name.as_ptr().cast::<c_char>(), len: name.len() };
     let mut names = ["devices", "ranks", "capacity", "limit_ms", "bias", "epsilon"].map(span);
     let mut name_pointers: Vec<_> = names.iter_mut().map(std::ptr::from_mut).collect();
-    let mut frame = api::CallFrame {
-        struct_size: size_of::<api::CallFrame>(),
-        extension_start: null_mut(),
-        api: &api,
-        ctx: std::ptr::from_ref(context).cast_mut().cast(),
-        stage: 0,
-        args: api::Args {
-            struct_size: size_of::<api::Args>(),
-            extension_start: null_mut(),
-            size: input_pointers.len() as i64,
-            types: kinds.as_mut_ptr(),
-            args: input_pointers.as_mut_ptr(),
-        },
-        rets: api::Rets {
-            struct_size: size_of::<api::Rets>(),
-            extension_start: null_mut(),
-            size: output_pointers.len() as i64,
-            types: kinds.as_mut_ptr(),
-            rets: output_pointers.as_mut_ptr(),
-        },
-        attrs: api::Attrs {
-            struct_size: size_of::<api::Attrs>(),
-            extension_start: null_mut(),
-            size: values.len() as i64,
-            types: attr_kinds.as_mut_ptr(),
-            names: name_pointers.as_mut_ptr(),
-            attrs: values.as_mut_ptr(),
-        },
-        future: null_mut(),
+    let attributes = frames::Attributes {
+        kinds: &mut attr_kinds,
+        names: &mut name_pointers,
+        values: &mut values,
     };
+    let mut frame = frames::frame(
+        &api,
+        std::ptr::from_ref(context).cast_mut().cast(),
+        &mut kinds,
+        &mut input_pointers,
+        &mut output_pointers,
+        attributes,
+    );
     // SAFETY: a frame as XLA makes it, alive for the call.
     let error = unsafe { target().stage(stage).unwrap()(&mut frame) };
     if error.is_null() {

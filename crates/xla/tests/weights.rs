@@ -2,6 +2,7 @@
 //! threads that come when they like; and whatever a place, an attribute or a shape says, nothing outside is read.
 //! With the real one, and real models: `bindings/python/tests/test_native.py`.
 
+mod frames;
 mod standin;
 
 use alight_kernels::attention::{

@@ -7,6 +7,8 @@ use std::sync::Mutex;
 use alight_xla::api::{self, data_type};
 use alight_xla::{Stage, targets};
 
+use crate::frames::{Attributes, frame};
+
 /// How tasks are run that a handler schedules.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threads {
@@ -242,36 +244,19 @@ impl Call {
             values.push(value);
         }
         let mut value_pointers: Vec<_> = values.iter_mut().map(|value| value.pointer()).collect();
-        let mut frame = api::CallFrame {
-            struct_size: size_of::<api::CallFrame>(),
-            extension_start: null_mut(),
-            api: &api,
-            ctx: std::ptr::from_ref(&context).cast_mut().cast(),
-            stage: 0,
-            args: api::Args {
-                struct_size: size_of::<api::Args>(),
-                extension_start: null_mut(),
-                size: input_pointers.len() as i64,
-                types: kinds.as_mut_ptr(),
-                args: input_pointers.as_mut_ptr(),
-            },
-            rets: api::Rets {
-                struct_size: size_of::<api::Rets>(),
-                extension_start: null_mut(),
-                size: output_pointers.len() as i64,
-                types: kinds.as_mut_ptr(),
-                rets: output_pointers.as_mut_ptr(),
-            },
-            attrs: api::Attrs {
-                struct_size: size_of::<api::Attrs>(),
-                extension_start: null_mut(),
-                size: value_pointers.len() as i64,
-                types: attr_kinds.as_mut_ptr(),
-                names: span_pointers.as_mut_ptr(),
-                attrs: value_pointers.as_mut_ptr(),
-            },
-            future: null_mut(),
+        let attributes = Attributes {
+            kinds: &mut attr_kinds,
+            names: &mut span_pointers,
+            values: &mut value_pointers,
         };
+        let mut frame = frame(
+            &api,
+            std::ptr::from_ref(&context).cast_mut().cast(),
+            &mut kinds,
+            &mut input_pointers,
+            &mut output_pointers,
+            attributes,
+        );
         let target = targets().into_iter().find(|target| target.name == self.target).unwrap();
         // SAFETY: a frame as XLA makes it, alive for the call.
         let error = unsafe { target.stage(Stage::Execute).unwrap()(&mut frame) };
