@@ -136,9 +136,9 @@ main([sys.argv[1], "the"])
 
 def test_without_jax_it_says_how_to_get_it(tiny):
     told = subprocess.run([sys.executable, "-c", NO_JAX, tiny[0]], capture_output=True, text=True)
-    assert told.returncode == 1 and "pip install 'alight[jax]'" in told.stderr and "Traceback" not in told.stderr
+    assert told.returncode == 1 and "pip install 'jax>=0.10.2,<0.13'" in told.stderr and "Traceback" not in told.stderr
     said = in_process("import sys; sys.modules['jax'] = None\ntry: from alight.jax import load\nexcept ImportError as e: print(e)")
-    assert "pip install 'alight[jax]'" in said
+    assert "pip install 'jax>=0.10.2,<0.13'" in said
 
 
 def test_a_reader_that_leaves_ends_it_quietly(tiny):

@@ -16,13 +16,9 @@ const BOOT: &str = r#"
 import importlib, sys
 if sys.path[:1] == [""]:
     del sys.path[0]
-who, module, prog = sys.argv[1:4]
+who, module, prog, advice = sys.argv[1:5]
 def fail(problem):
-    sys.stderr.write(
-        f"alight: error: {who}: {problem}\n"
-        "It is in alight's Python package: pip install 'alight[jax]', or name the Python that has it in "
-        "ALIGHT_PYTHON\n"
-    )
+    sys.stderr.write(f"alight: error: {who}: {problem}\n{advice}\n")
     sys.exit(1)
 if sys.version_info < (3, 11):
     fail(f"'{sys.executable}' is Python {sys.version.split()[0]}, and 3.11 is the oldest that will do")
@@ -30,22 +26,25 @@ try:
     main = importlib.import_module(module).main
 except ImportError as error:
     fail(f"'{sys.executable}' cannot import {module}: {error}")
-main(sys.argv[4:], prog=prog)
+main(sys.argv[5:], prog=prog)
 "#;
+
+/// What to do where it cannot be found. The package is not published: a package index has another one, if any.
+const ADVICE: &str = "It is in alight's Python package, which `make python` builds: pip install \
+     target/wheels/alight-*.whl jax, or name the Python that has it in ALIGHT_PYTHON";
 
 /// Becomes the `main` of `module`, which calls itself `program`; `who` asks for it. Returns only what
 /// prevented that.
 pub fn exec(module: &str, program: &str, who: &str, arguments: &[OsString]) -> Outcome {
     let (python, whence) = python();
     let mut command = std::process::Command::new(&python);
-    let error = command.args(["-c", BOOT, who, module, program]).args(arguments).exec();
+    let error = command.args(["-c", BOOT, who, module, program, ADVICE]).args(arguments).exec();
     let what = match error.kind() {
         io::ErrorKind::NotFound => "there is no such program".to_owned(),
         _ => error.to_string(),
     };
     Err(Stop::Failed(anyhow!(
-        "{who}: cannot run '{}' ({whence}): {what}. It is in alight's Python package: pip install \
-         'alight[jax]', or name the Python that has it in ALIGHT_PYTHON",
+        "{who}: cannot run '{}' ({whence}): {what}. {ADVICE}",
         python.display()
     )))
 }

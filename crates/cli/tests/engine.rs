@@ -34,8 +34,8 @@ fn run(python: &Path, args: &[&str]) -> Done {
     done(command.args(args).env("ALIGHT_PYTHON", python).output().unwrap())
 }
 
-/// Shows what comes after `-c PROGRAM`, who asks for what, and its name.
-const SHOW: &str = r#"test "$1" = -c && shift 5 && printf '%s\n' "$@""#;
+/// Shows what comes after `-c PROGRAM`, who asks for what, its name, and the advice.
+const SHOW: &str = r#"test "$1" = -c && shift 6 && printf '%s\n' "$@""#;
 
 #[test]
 fn options_are_passed_on_under_their_names() {
@@ -132,7 +132,7 @@ fn what_the_engine_does_not_have_is_refused_by_name() {
 #[test]
 fn without_the_package_it_says_what_to_do() {
     let _alone = alone();
-    let advice = ["pip install 'alight[jax]'", "ALIGHT_PYTHON"];
+    let advice = ["pip install target/wheels/alight-*.whl jax", "ALIGHT_PYTHON"];
     let nothing = run(Path::new("/nowhere/python"), &["m.gguf", "Hi"]);
     nothing.fails(1, &[&advice[..], &["'/nowhere/python'", "no such program"]].concat());
     if Command::new("python3").arg("--version").output().is_err() {
@@ -183,5 +183,5 @@ fn the_benchmark_of_the_collective_is_pythons() {
     assert_eq!(ask(&given, &python).succeeds().stdout, expected);
     ask(&["--devices", "1"], &python).fails_as_usage("1 is not in 2..=64");
     ask(&[], Path::new("/nowhere/python"))
-        .fails(1, &["bench collective", "pip install 'alight[jax]'"]);
+        .fails(1, &["bench collective", "pip install target/wheels/alight-*.whl jax"]);
 }

@@ -69,7 +69,7 @@ enum What {
     },
     /// Time to the first token, by every way in which weights can come into memory
     Load(load::LoadArgs),
-    /// JAX's fused collective beside psum + residual + norm (needs the Python package `alight[jax]`)
+    /// JAX's fused collective beside psum + residual + norm (needs the Python package `alight` and jax)
     Collective(collective::CollectiveArgs),
     /// The process behind `load`'s resident cells
     #[command(hide = true)]

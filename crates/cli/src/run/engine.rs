@@ -16,7 +16,7 @@ use crate::python;
 pub enum Engine {
     /// This program.
     Native,
-    /// JAX, through the Python package `alight[jax]`.
+    /// JAX, through the Python package `alight` and jax.
     Jax,
 }
 
@@ -24,7 +24,7 @@ pub enum Engine {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Engine")]
 pub struct EngineChoice {
-    /// What computes: this program, or JAX, which needs the Python package `alight[jax]`: that of the
+    /// What computes: this program, or JAX, which needs the Python package `alight` and jax: that of the
     /// Python in ALIGHT_PYTHON, of the virtual environment that this command is in, or of python3
     #[arg(long, value_name = "NAME", default_value = "native")]
     pub engine: Engine,

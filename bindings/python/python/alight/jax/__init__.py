@@ -7,7 +7,7 @@
     weights = alight.jax.load("model.gguf", mesh, [(r"attn_q|ffn_up", P("tp", None))])
     print(alight.jax.plan("model.gguf", mesh, rules))     # what would be mapped, copied, and why
 
-Needs the extra: `pip install 'alight[jax]'`. JAX itself is imported when the first of these is used.
+Needs JAX, 0.10.2 to 0.12 (the extra `jax`). JAX itself is imported when the first of these is used.
 """
 
 import importlib
@@ -44,7 +44,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as problem:
         if problem.name not in ("jax", "jaxlib", "numpy"):
             raise
-        raise ImportError(f"alight.jax needs {problem.name}: pip install 'alight[jax]'", name=problem.name) from None
+        raise ImportError(f"alight.jax needs {problem.name}: pip install 'jax>=0.10.2,<0.13'", name=problem.name) from None
     globals()[name] = found
     return found
 

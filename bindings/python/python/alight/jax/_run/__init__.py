@@ -19,7 +19,7 @@ from . import _answer, _chat, _interrupt, _prompt, _say
 from ._args import PROG, parse
 from ._say import INTERRUPTED, Failure, leave
 
-MISSING = "jax is not installed for this Python ({}): pip install 'alight[jax]'"
+MISSING = "jax is not installed for this Python ({}): pip install 'jax>=0.10.2,<0.13'"
 
 
 def main(arguments: list[str] | None = None, prog: str = PROG) -> NoReturn:
