@@ -3,6 +3,7 @@ compute with weights. Real ones, and llama.cpp, are in scripts/agree_jax.py."""
 
 import dataclasses
 import functools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -184,6 +185,19 @@ def test_results_of_a_collective_that_failed_are_not_given(folder, monkeypatch):
     with pytest.raises(RuntimeError, match="rank 1 did not come"):
         list(tokens)
     with pytest.raises(RuntimeError, match="rank 1 did not come"):
+        model.logits(ids_of(LLAMA, 4))
+
+
+def test_a_file_that_is_cut_short_is_an_error(folder):
+    path = folder / "cut.gguf"
+    path.write_bytes(Path(written(folder, LLAMA)).read_bytes())
+    model = load_model(path, weights="native", context=96)
+    tokens = model.generate(ids_of(LLAMA, 20), max_tokens=30, sampling=Sampling.greedy())
+    next(tokens)
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(alight.FileChangedError, match="cut.gguf"):
+        list(tokens)
+    with pytest.raises(alight.FileChangedError, match="cut.gguf"):
         model.logits(ids_of(LLAMA, 4))
 
 

@@ -87,7 +87,7 @@ def load_model(
         "norms": vectors.stack_specs,
     }
     catalog.check()
-    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths)
+    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check)
 
 
 def _convertible(tensors: Tensors) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -32,9 +32,18 @@ class Model:
     """
 
     def __init__(
-        self, config: Config, mesh: Mesh, programs: Programs, params: Params, context: int, chunks: tuple[int, ...]
+        self,
+        config: Config,
+        mesh: Mesh,
+        programs: Programs,
+        params: Params,
+        context: int,
+        chunks: tuple[int, ...],
+        check: Callable[[], None],
     ) -> None:
+        """`check` raises if the weights are not what they were: their file may be cut short under its map."""
         self.config, self.mesh, self.context, self.chunks = config, mesh, context, chunks
+        self._check = check
         self._programs, self._params = programs, params
         self._free: list[tuple[Cache, list[int]]] = []
 
@@ -89,7 +98,7 @@ class Model:
                     flying.append(out)
                     launched += steps
                     continue
-                for token in _fetched(flying.popleft()).tolist():
+                for token in self._fetched(flying.popleft()).tolist():
                     # `NONE` is one of the ends.
                     if token in ends or token == NONE:
                         return
@@ -111,9 +120,17 @@ class Model:
         for start, length, chunk in self._chunks(len(prompt), 0):
             tokens = _filled(prompt[start : start + length], chunk)
             found, cache = self._programs.logits(self._params, cache, tokens, np.int32(start))
-            rows.append(_fetched(found)[:length, : self.config.vocab])
+            rows.append(self._fetched(found)[:length, : self.config.vocab])
         self._free = [(cache, prompt)]
         return np.concatenate(rows)
+
+    def _fetched(self, results: jax.Array) -> npt.NDArray[Any]:
+        """Results on the host, unless they are worthless: the file has changed, or a collective among GPUs has failed in a
+        CUDA graph, where nobody is told."""
+        found = np.asarray(results)
+        self._check()
+        check_collectives()
+        return found
 
     def _prefill(self, prompt: list[int], held: int, cache: Cache) -> tuple[Any, Cache]:
         h: Any = None
@@ -161,10 +178,3 @@ def _filled(tokens: list[int], chunk: int) -> npt.NDArray[np.int32]:
     out = np.zeros(chunk, np.int32)
     out[: len(tokens)] = tokens
     return out
-
-
-def _fetched(results: jax.Array) -> npt.NDArray[Any]:
-    """Results on the host. If a collective among GPUs failed in a CUDA graph, they are not numbers, and this says why."""
-    found = np.asarray(results)
-    check_collectives()
-    return found
