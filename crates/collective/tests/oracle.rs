@@ -5,24 +5,7 @@ mod common;
 
 use alight_collective::{Algorithm, Element, Options, Spec};
 use alight_kernels::Isa;
-use common::{Inputs, numbers, ordinal, run, run_placed};
-
-/// To the element's type and back, to nearest even, by f64 arithmetic on the spacing of numbers.
-fn round(element: Element, x: f64) -> f64 {
-    let (digits, lowest) = match element {
-        Element::F32 => return f64::from(x as f32),
-        Element::Bf16 => (8, -126),
-        Element::F16 => (11, -14),
-    };
-    // The operation rounds to f32 before it rounds to the element's type.
-    let x = f64::from(x as f32);
-    if x == 0.0 {
-        return x;
-    }
-    let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
-    let unit = 2f64.powi(exponent.max(lowest) - digits + 1);
-    (x / unit).round_ties_even() * unit
-}
+use common::{Inputs, numbers, ordinal, round, run, run_placed};
 
 /// `[new residual, normed]` of a call.
 fn oracle(spec: &Spec, inputs: &Inputs) -> [Vec<f64>; 2] {

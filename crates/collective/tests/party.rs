@@ -8,9 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use alight_collective::{
-    Args, CollectiveError, Element, Hall, Key, Options, Party, PartyOptions, Spec,
-};
+use alight_collective::{CollectiveError, Element, Hall, Key, Options, Party, PartyOptions, Spec};
 use common::{Inputs, Random};
 
 const SPEC: Spec = Spec {
@@ -66,20 +64,7 @@ fn call(
 ) -> Result<common::Results, CollectiveError> {
     // Every other rank.
     let in_place = rank.is_multiple_of(2);
-    let length = inputs.residual.len();
-    // In place, or not.
-    let mut new_residual = if in_place { inputs.residual.clone() } else { vec![0xaa; length] };
-    let mut normed = if in_place { inputs.partials[rank].clone() } else { vec![0xaa; length] };
-    let args = Args {
-        partial: (!in_place).then_some(&inputs.partials[rank]),
-        residual: (!in_place).then_some(&inputs.residual),
-        weight: &inputs.weight,
-        post_weight: spec.post_norm.then_some(&inputs.post_weight),
-        normed: &mut normed,
-        new_residual: &mut new_residual,
-    };
-    party.allreduce_norm(rank, spec, args)?;
-    Ok((new_residual, normed))
+    common::with_args(rank, spec, inputs, in_place, |args| party.allreduce_norm(rank, spec, args))
 }
 
 /// Does something as each rank, with a party that it joins through a hall of its own.

@@ -67,6 +67,23 @@ pub fn ordinal(element: Element, x: f64) -> i64 {
     if bits >= top { top - bits } else { bits }
 }
 
+/// To the element's type and back, to nearest even, by f64 arithmetic on the spacing of numbers.
+pub fn round(element: Element, x: f64) -> f64 {
+    let (digits, lowest) = match element {
+        Element::F32 => return f64::from(x as f32),
+        Element::Bf16 => (8, -126),
+        Element::F16 => (11, -14),
+    };
+    // The operation rounds to f32 before it rounds to the element's type.
+    let x = f64::from(x as f32);
+    if x == 0.0 {
+        return x;
+    }
+    let exponent = ((x.to_bits() >> 52) & 0x7ff) as i32 - 1023;
+    let unit = 2f64.powi(exponent.max(lowest) - digits + 1);
+    (x / unit).round_ties_even() * unit
+}
+
 impl Inputs {
     pub fn random(ranks: usize, spec: &Spec, seed: u64) -> Inputs {
         let mut random = Random(seed);
@@ -100,6 +117,17 @@ pub fn placed(
     inputs: &Inputs,
     in_place: bool,
 ) -> Result<Results, CollectiveError> {
+    with_args(rank, spec, inputs, in_place, |args| clique.allreduce_norm(rank, run, spec, args))
+}
+
+/// The results of a call with the arguments of a rank, in place or not.
+pub fn with_args(
+    rank: usize,
+    spec: &Spec,
+    inputs: &Inputs,
+    in_place: bool,
+    call: impl FnOnce(Args<'_>) -> Result<(), CollectiveError>,
+) -> Result<Results, CollectiveError> {
     let length = inputs.residual.len();
     // In place, or not.
     let mut new_residual = if in_place { inputs.residual.clone() } else { vec![0xaa; length] };
@@ -112,7 +140,7 @@ pub fn placed(
         normed: &mut normed,
         new_residual: &mut new_residual,
     };
-    clique.allreduce_norm(rank, run, spec, args)?;
+    call(args)?;
     Ok((new_residual, normed))
 }
 
