@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from . import _connect, _cuda, _ffi
+from . import _connect, _cuda, _ffi, _mesh
 
 log = logging.getLogger("alight.jax")
 
@@ -61,7 +61,7 @@ def allreduce_norm(
     the program. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
     """
     ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
-    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1).reshape(-1, ranks)
+    groups = _mesh.groups(mesh, axis)
     problem = _no_handler(groups, partial)
     if problem is not None:
         if problem not in _told:
@@ -98,17 +98,8 @@ def _check(
     limit: float,
 ) -> int:
     """Everything that cannot work, before anything runs. Returns the number of ranks."""
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
-    if axis not in mesh.axis_names:
-        raise ValueError(f"axis: {axis!r} is not an axis of the mesh, whose axes are {mesh.axis_names}")
-    ranks = int(mesh.shape[axis])
-    try:
-        around = lax.axis_size(axis)
-    except NameError:
-        raise ValueError(f"axis: {axis!r} is not bound here; call allreduce_norm in the body of jax.shard_map over the mesh") from None
-    if around != ranks:
-        raise ValueError(f"mesh: axis {axis!r} has {ranks} devices, and {around} in the shard_map around this call")
+    _mesh.known(mesh, axis)
+    ranks = _mesh.ranks("allreduce_norm", mesh, axis)
     if partial.ndim == 0 or partial.shape[-1] == 0:
         raise ValueError(f"partial: expected […, hidden] with a hidden that is not 0, found {list(partial.shape)}")
     if str(partial.dtype) not in DTYPES:

@@ -17,11 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
-from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import Catalog, Tensor
-from . import _ffi
+from . import _ffi, _mesh
 
 TYPES = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30,
@@ -257,25 +256,14 @@ def _cpu(mesh: Mesh) -> None:
 
 def _axis(name: str, mesh: Mesh, axis: str) -> int:
     """The number of ranks."""
-    if not isinstance(mesh, Mesh):
-        raise TypeError(f"mesh: expected a jax.sharding.Mesh with devices, found {type(mesh).__name__}")
-    if axis not in mesh.axis_names:
-        raise ValueError(f"axis: {axis!r} is not an axis of the mesh, whose axes are {mesh.axis_names}")
+    _mesh.known(mesh, axis)
     _cpu(mesh)
-    ranks = int(mesh.shape[axis])
-    try:
-        around = lax.axis_size(axis)
-    except NameError:
-        raise ValueError(f"axis: {axis!r} is not bound here; call {name} in the body of jax.shard_map over the mesh") from None
-    if around != ranks:
-        raise ValueError(f"mesh: axis {axis!r} has {ranks} devices, and {around} in the shard_map around this call")
-    return ranks
+    return _mesh.ranks(name, mesh, axis)
 
 
 def _devices(mesh: Mesh, axis: str) -> npt.NDArray[np.int64]:
     """Numbers of the devices, those of an axis side by side."""
-    groups = np.moveaxis(mesh.devices, mesh.axis_names.index(axis), -1)
-    return np.array([device.id for device in groups.flat], np.int64)
+    return np.array([device.id for device in _mesh.groups(mesh, axis).flat], np.int64)
 
 
 def _threads(threads: int) -> np.int64:
