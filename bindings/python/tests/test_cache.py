@@ -1,7 +1,10 @@
 """Compiled programs kept for the next process: what is found, what is not, and what is wrong with an entry."""
 
+import hashlib
 import logging
 import os
+import pickle
+import threading
 import time
 
 import jax
@@ -72,8 +75,6 @@ def test_a_broken_entry_is_compiled_anew(folder):
     middle = len(whole) // 2
     flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
     # Whole by its checksum, and yet no program.
-    import hashlib
-
     nonsense = _cache.MAGIC + hashlib.sha256(b"no pickle").digest() + b"no pickle"
     for broken in (b"", whole[:10], whole[:-1], whole[:middle], flipped, b"x" + whole[1:], nonsense):
         entry.write_bytes(broken)
@@ -117,7 +118,7 @@ def test_a_folder_of_others_is_not_used(tmp_path, caplog):
     try:
         with caplog.at_level(logging.WARNING, "alight.jax"):
             alight.jax.use_cache(folder)
-        assert "others may write" in caplog.text
+        assert "others may write" in caplog.text and "chmod go-w" in caplog.text
         assert called("double", Traced(), x) == ([0, 2, 4], 3) and not entries(folder)
         (tmp_path / "file").write_text("")
         alight.jax.use_cache(tmp_path / "file")
@@ -126,6 +127,166 @@ def test_a_folder_of_others_is_not_used(tmp_path, caplog):
         alight.jax.use_cache(tmp_path / "gone")
         (tmp_path / "gone").rmdir()
         assert called("double", Traced(), x) == ([0, 2, 4], 3)
+    finally:
+        _cache._store = None
+
+
+class Harmful:
+    """Unpickled, it leaves a file."""
+
+    def __init__(self, marker):
+        self.marker = str(marker)
+
+    def __reduce__(self):
+        return open, (self.marker, "w")
+
+
+def harmful(marker):
+    """An entry which is whole, and code of somebody else."""
+    payload = pickle.dumps(Harmful(marker))
+    return _cache.MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+@pytest.fixture
+def filled(folder):
+    """The folder, and the one entry in it."""
+    called("double", Traced(), np.arange(3.0, dtype=np.float32))
+    return folder, entries(folder)[0]
+
+
+def asked_again():
+    again = Traced()
+    assert called("double", again, np.arange(3.0, dtype=np.float32)) == ([0, 2, 4], 3)
+    return again.count
+
+
+def test_an_entry_that_others_can_change_is_not_loaded(filled, tmp_path):
+    _, entry = filled
+    marker, elsewhere = tmp_path / "executed", tmp_path / "elsewhere"
+    elsewhere.write_bytes(harmful(marker))
+
+    def link():
+        entry.unlink()
+        entry.symlink_to(elsewhere)
+
+    def writable():
+        entry.write_bytes(harmful(marker))
+        entry.chmod(0o666)
+
+    def of_another_user():
+        entry.write_bytes(harmful(marker))
+        os.chown(entry, 65534, 65534)
+
+    def pipe():
+        entry.unlink()
+        os.mkfifo(entry)
+
+    changes = [link, writable, pipe] + ([of_another_user] if os.geteuid() == 0 else [])
+    for change in changes:
+        change()
+        assert asked_again() == 1, change.__name__
+        assert not marker.exists(), change.__name__
+        # Compiled anew, and kept in place of it.
+        assert asked_again() == 0 and entry.is_file() and not entry.is_symlink()
+    assert elsewhere.read_bytes() == harmful(marker)
+    # The trap would have worked.
+    pickle.loads(pickle.dumps(Harmful(marker))).close()
+    assert marker.exists()
+
+
+def test_a_folder_that_is_swapped_later_is_neither_read_nor_written(filled, tmp_path):
+    folder, entry = filled
+    marker = tmp_path / "executed"
+    folder.rename(tmp_path / "moved")
+    folder.mkdir()
+    entry.write_bytes(harmful(marker))
+    assert asked_again() == 0 and not marker.exists()
+    called("treble", Traced(3), np.arange(3.0, dtype=np.float32))
+    assert entries(folder) == [entry] and len(entries(tmp_path / "moved")) == 2
+
+
+def test_swaps_at_any_time_load_nothing_of_others(filled, tmp_path):
+    _, entry = filled
+    marker, elsewhere = tmp_path / "executed", tmp_path / "elsewhere"
+    elsewhere.write_bytes(harmful(marker))
+    stop = threading.Event()
+
+    def swap():
+        while not stop.is_set():
+            os.symlink(elsewhere, tmp_path / "link")
+            os.rename(tmp_path / "link", entry)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for _ in range(100):
+            asked_again()
+    finally:
+        stop.set()
+        swapping.join()
+    assert not marker.exists() and elsewhere.read_bytes() == harmful(marker)
+
+
+def folders_of_others(root):
+    """Folders for a cache that another user could change or replace, and what is said of each."""
+    open_to_all = root / "open"
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    yield open_to_all / "cache", "others may write"
+    (open_to_all / "deep" / "cache").mkdir(parents=True)
+    yield open_to_all / "deep" / "cache", "others may write"
+    # The way to the folder goes by way of a link, through one where others may write.
+    (root / "link").symlink_to(open_to_all / "deep")
+    yield root / "link" / "cache", "others may write"
+    yield open_to_all / "deep" / ".." / ".." / "cache", "others may write"
+    (root / "round").symlink_to("round")
+    yield root / "round" / "cache", "links"
+    group = root / "group"
+    group.mkdir()
+    group.chmod(0o770)
+    yield group, "others may write"
+    if os.geteuid() == 0:
+        shared = root / "shared"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        (shared / "theirs").mkdir()
+        os.chown(shared / "theirs", 65534, 65534)
+        yield shared / "theirs", "belongs to another user"
+        yield shared / "theirs" / "cache", "belongs to another user"
+        (root / "ours").mkdir()
+        (shared / "link").symlink_to(root / "ours")
+        os.chown(shared / "link", 65534, 65534, follow_symlinks=False)
+        yield shared / "link" / "cache", "belongs to another user"
+
+
+def test_folders_that_others_can_change_or_replace_are_not_used(tmp_path, caplog):
+    try:
+        for folder, said in folders_of_others(tmp_path):
+            caplog.clear()
+            with caplog.at_level(logging.WARNING, "alight.jax"):
+                alight.jax.use_cache(folder)
+                assert asked_again() == 1 and asked_again() == 1
+            [told] = caplog.messages
+            assert said in told and "entries are code" in told, told
+            assert not list(tmp_path.rglob("*.program")), folder
+    finally:
+        _cache._store = None
+
+
+def test_a_folder_in_one_like_tmp_and_links_of_ones_own_are_used(tmp_path, caplog):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (tmp_path / "link").symlink_to("shared/../shared")
+    try:
+        alight.jax.use_cache(tmp_path / "link" / "of mine" / "cache")
+        assert asked_again() == 1 and asked_again() == 0
+        assert len(entries(shared / "of mine" / "cache")) == 1
+        assert (shared / "of mine").stat().st_mode & 0o777 == 0o700
+        # The one like /tmp itself is everybody's.
+        alight.jax.use_cache(shared)
+        assert asked_again() == 1 and not entries(shared)
+        assert "others may write" in caplog.text
     finally:
         _cache._store = None
 

@@ -6,7 +6,7 @@ versions, the code of this package, the network, the arguments' shapes, the devi
 
 An entry is whole or it is not there (it is written elsewhere and renamed); it has a checksum; whatever is wrong with one,
 it is removed and the program compiled anew. The folder is kept below a size by removing what was not used for longest.
-Entries are code: the folder belongs to the user alone, or it is not used.
+Entries are code: the folder is one that no other user can change (`_private`), or it is not used.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ import hashlib
 import logging
 import os
 import pickle
-import stat
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -28,6 +26,7 @@ from jax.experimental import serialize_executable
 
 from .. import __version__, _alight
 from . import _connect, _ffi
+from ._private import NEW, NotPrivate, PrivateFolder
 
 log = logging.getLogger("alight.jax")
 
@@ -42,8 +41,8 @@ _store: Store | None = None
 def use_cache(folder: str | os.PathLike[str] | None = None, *, largest: int = LARGEST) -> None:
     """Keeps compiled programs of models that are loaded from now on in a folder, at most so many bytes of them.
 
-    Without one: `alight/jax` in `$XDG_CACHE_HOME`, or in `~/.cache`. A folder that cannot be used, or in which others
-    may write, is told about in the log of `alight.jax`, and nothing is kept. With JAX's own persistent cache
+    Without one: `alight/jax` in `$XDG_CACHE_HOME`, or in `~/.cache`. A folder that cannot be used, or that another user can
+    change or replace, is told about in the log of `alight.jax`, and nothing is kept. With JAX's own persistent cache
     (`jax_compilation_cache_dir`) this one steps aside.
     """
     global _store
@@ -145,85 +144,56 @@ def processor() -> str:
 class Store:
     """The folder."""
 
-    def __init__(self, folder: Path, largest: int) -> None:
-        self.folder, self.largest, self.usable = folder, largest, False
+    def __init__(self, path: Path, largest: int) -> None:
+        self.path, self.largest = path, largest
+        self.folder: PrivateFolder | None = None
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = folder.stat()
+            self.folder = PrivateFolder(path)
+        except NotPrivate as problem:
+            log.warning("compiled programs are not kept in '%s', since entries are code: %s", path, problem)
         except OSError as problem:
             log.warning("compiled programs are not kept: %s", problem)
-            return
-        ours = not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
-        if not ours or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            log.warning("compiled programs are not kept: others may write in '%s', and entries are code", folder)
-            return
-        self.usable = True
 
     def get(self, key: str, devices: Sequence[jax.Device]) -> Any:
         """The program, ready to be called on these devices; `None` if there is none that works."""
-        path = self.folder / (key + SUFFIX)
-        if not self.usable:
+        name = key + SUFFIX
+        if self.folder is None:
             return None
         try:
-            content = path.read_bytes()
-        except OSError:
-            return None
-        try:
-            payload = checked(content)
+            payload = checked(self.folder.read(name, self.largest))
             # Its custom calls have to be known when it is loaded.
             _ffi.register()
             code, inputs, outputs = pickle.loads(payload)
-            program = serialize_executable.deserialize_and_load(code, inputs, outputs, None, list(devices))
-            os.utime(path)
-            return program
+            return serialize_executable.deserialize_and_load(code, inputs, outputs, None, list(devices))
+        except FileNotFoundError:
+            return None
         except Exception as problem:  # whatever XLA or pickle think of it
-            log.info("'%s' is compiled anew: %s", path, problem)
-            self._remove(path)
+            log.info("'%s' is compiled anew: %s", self.path / name, problem)
+            self.folder.remove(name)
             return None
 
     def put(self, key: str, program: Any) -> None:
         """Keeps a program, if that can be."""
-        if not self.usable:
+        if self.folder is None:
             return
         try:
             payload = pickle.dumps(serialize_executable.serialize(program))
             content = MAGIC + hashlib.sha256(payload).digest() + payload
             if len(content) > self.largest:
                 return
-            with tempfile.NamedTemporaryFile(dir=self.folder, prefix=".new-", delete=False) as file:
-                try:
-                    file.write(content)
-                    file.close()
-                    os.replace(file.name, self.folder / (key + SUFFIX))
-                except BaseException:
-                    self._remove(Path(file.name))
-                    raise
-            self._shrink()
+            self.folder.write(key + SUFFIX, content)
+            self._shrink(self.folder)
         except Exception as problem:  # a disk that is full, a program that cannot be serialised
             log.info("a program is not kept: %s", problem)
 
-    def _shrink(self) -> None:
-        found = []
-        for path in self.folder.iterdir():
-            if path.name.startswith(".new-") or path.suffix == SUFFIX:
-                try:
-                    told = path.stat()
-                except OSError:
-                    continue
-                found.append((told.st_mtime_ns, told.st_size, path))
-        used = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+    def _shrink(self, folder: PrivateFolder) -> None:
+        ours = [(name, told) for name, told in folder.files() if name.startswith(NEW) or name.endswith(SUFFIX)]
+        used = sum(told.st_size for _, told in ours)
+        for name, told in sorted(ours, key=lambda one: one[1].st_mtime_ns):
             if used <= self.largest:
                 return
-            self._remove(path)
-            used -= size
-
-    @staticmethod
-    def _remove(path: Path) -> None:
-        try:
-            path.unlink()
-        except OSError:
-            pass
+            folder.remove(name)
+            used -= told.st_size
 
 
 def checked(content: bytes) -> bytes:
