@@ -145,6 +145,80 @@ fn without_the_package_it_says_what_to_do() {
     run(&bare, &["m.gguf", "Hi"]).fails(1, &[&advice[..], &["--engine jax: "]].concat());
 }
 
+/// What a program prints, if it can be run.
+fn printed(program: &str, args: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(args).output().ok().filter(|o| o.status.success())?;
+    Some(String::from_utf8(output.stdout).unwrap().trim().to_owned())
+}
+
+#[test]
+fn nothing_in_the_current_folder_is_executed() {
+    let _alone = alone();
+    const REAL: &str = "import sys; print(sys.executable if sys.version_info >= (3, 11) else '')";
+    let Some(real) = printed("python3", &["-c", REAL]).filter(|path| !path.is_empty()) else {
+        eprintln!("skipped: python3 is not there, or older than 3.11");
+        return;
+    };
+    let folder = folder();
+    let (hostile, marker) = (folder.path().join("hostile"), folder.path().join("executed"));
+    fs::create_dir_all(hostile.join("sub")).unwrap();
+    let trap = format!("open({:?}, 'a').write(__name__ + ' ')\n", marker.to_str().unwrap());
+    let names = "import sys; print(*sys.stdlib_module_names)";
+    let names = printed(&real, &["-c", names]).unwrap();
+    for name in names.split(' ').chain(["alight", "jax", "sitecustomize", "usercustomize"]) {
+        for place in [&hostile, &hostile.join("sub")] {
+            fs::write(place.join(format!("{name}.py")), &trap).unwrap();
+        }
+    }
+    script(&hostile.join("python3"), &format!("echo python3 >> {}", marker.display()));
+    // In place of the package; itself a user of the standard library, and a parent of other Pythons.
+    for (package, text) in [
+        ("", ""),
+        ("jax", ""),
+        (
+            "jax/_run",
+            "def main(arguments, prog):\n    import importlib.util, json, subprocess, sys\n    \
+             child = [sys.executable, '-c', 'import importlib, json']\n    \
+             subprocess.run(child, check=True)\n    print('ours', arguments[-1])\n",
+        ),
+    ] {
+        let place = folder.path().join("site/alight").join(package);
+        fs::create_dir_all(&place).unwrap();
+        fs::write(place.join("__init__.py"), text).unwrap();
+    }
+    let site = folder.path().join("site");
+    let path = std::env::var("PATH").unwrap();
+    for before in ["", ":", ".:", "sub::./sub:"] {
+        let mut command = command(&["run", "m.gguf", "--engine", "jax"]);
+        let searched = format!("{before}{}", site.display());
+        command.current_dir(&hostile).env("PYTHONPATH", searched).env_remove("ALIGHT_PYTHON");
+        command.env("PATH", format!("{before}{path}")).env("PYTHONPYCACHEPREFIX", ".");
+        let told = done(command.output().unwrap());
+        let executed = fs::read_to_string(&marker).unwrap_or_default();
+        assert_eq!(executed, "", "PYTHONPATH beginning with '{before}'");
+        assert_eq!(told.succeeds().stdout, "ours m.gguf\n");
+    }
+    // The trap would have worked.
+    let _ = Command::new(&real).args(["-c", "import json"]).current_dir(&hostile).output();
+    assert!(fs::read_to_string(&marker).unwrap().contains("json"));
+}
+
+#[test]
+fn a_python_that_is_too_old_is_told_so() {
+    let _alone = alone();
+    let older = ["python3.10", "python3.9", "python3.8", "python3.7", "python3.6", "python2.7"];
+    let found: Vec<String> = older
+        .iter()
+        .filter_map(|name| printed(name, &["-c", "import sys; print(sys.executable)"]))
+        .collect();
+    if found.is_empty() {
+        eprintln!("skipped: there is no Python before 3.11 here");
+    }
+    for python in found {
+        run(Path::new(&python), &["m.gguf"]).fails(1, &["--engine jax: ", "3.11 is the oldest"]);
+    }
+}
+
 #[test]
 fn the_virtual_environment_around_the_command_comes_before_the_path() {
     let _alone = alone();

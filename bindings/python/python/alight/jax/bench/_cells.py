@@ -15,6 +15,9 @@ from typing import Any
 from .._run._say import Failure
 from . import _table
 
+PYTHON = [sys.executable, "-P"]
+"""Starts a Python that imports nothing from the current folder, which may be anybody's: `-c` and `-m` would."""
+
 LIMIT = 1800.0
 """Seconds that one process may take."""
 
@@ -73,7 +76,7 @@ def measure(args: argparse.Namespace, say: Callable[[str], None]) -> dict[str, A
 def _gpus() -> int:
     """How many there are; asked in another process, so that this one holds none."""
     ask = "import jax; print(len([d for d in jax.devices() if d.platform == 'gpu']))"
-    told = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True)
+    told = subprocess.run([*PYTHON, "-c", ask], capture_output=True, text=True)
     last = (told.stdout.split() or ["0"])[-1]
     return int(last) if told.returncode == 0 and last.isdecimal() else 0
 
@@ -89,7 +92,7 @@ def _run(args: argparse.Namespace, devices: int, hidden: int, option: str, on_gp
     asked = {"devices": devices, "rows": args.rows, "hidden": hidden, "turns": args.turns, "processes": args.processes}
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "alight.jax.bench._child", json.dumps(asked | {"process": i, "port": port, "cpu": not on_gpu})],
+            [*PYTHON, "-m", "alight.jax.bench._child", json.dumps(asked | {"process": i, "port": port, "cpu": not on_gpu})],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
