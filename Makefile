@@ -71,7 +71,7 @@ rusage: need-rust
 # Not part of anything else: fetches zig and eight standard libraries, and builds four more.
 .PHONY: cross
 cross: need-rust
-	@$(find_py) && $$py scripts/cross_rusage.py $(CROSS_TARGETS) && $$py scripts/test_cross_rusage.py
+	@$(find_py) && $$py -m evidence make cross $(CROSS_TARGETS) && $$py -m evidence check cross
 
 # --- test --------------------------------------------------------------------------------------
 
@@ -85,13 +85,14 @@ fmt:
 
 .PHONY: lint
 lint:
+	@$(find_py) && $$py -S -m evidence selftest
 	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
 
 # The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.
 .PHONY: compile-cuda
 ifeq ($(shell uname -s),Linux)
 compile-cuda: .venv-cuda/stamp
-	@.venv-cuda/bin/python scripts/compile_cuda.py --stamp .venv-cuda/compiled
+	@.venv-cuda/bin/python -m evidence check cuda --stamp .venv-cuda/compiled
 else
 compile-cuda:
 	@echo "the kernel for GPUs is not compiled here: NVRTC is for Linux"
@@ -103,27 +104,27 @@ unit: models
 
 .PHONY: agree
 agree: models build .venv/stamp
-	$(VENV) scripts/make_dequant_vectors.py --check
-	$(VENV) scripts/make_quantize_vectors.py --check
-	$(VENV) crates/formats/tests/compare_with_gguf_py.py $(SMOLLM2) $(GEMMA3)
-	$(VENV) crates/formats/tests/compare_safetensors.py $(SILERO)
-	$(VENV) scripts/compare_torch.py
-	$(VENV) scripts/check_packed.py --model smollm2
-	$(VENV) scripts/check_convert.py
-	$(VENV) scripts/check_convert_faults.py
-	$(VENV) scripts/agree_tokens.py
-	$(VENV) scripts/agree_architectures.py --step 4 --quiet
-	$(VENV) scripts/agree_greedy.py --live 3 --quiet
+	$(VENV) -m evidence make dequant-vectors --check
+	$(VENV) -m evidence make quantize-vectors --check
+	$(VENV) -m evidence check gguf $(SMOLLM2) $(GEMMA3)
+	$(VENV) -m evidence check safetensors $(SILERO)
+	$(VENV) -m evidence check torch
+	$(VENV) -m evidence check packed --model smollm2
+	$(VENV) -m evidence check convert
+	$(VENV) -m evidence check convert-faults
+	$(VENV) -m evidence agree tokens
+	$(VENV) -m evidence agree architectures --step 4 --quiet
+	$(VENV) -m evidence agree greedy --live 3 --quiet
 
 # With the package that `make test-python` has installed.
 .PHONY: agree-jax
 agree-jax: models build .venv/stamp
-	$(PYTHON_VENV)/bin/python scripts/agree_jax.py --quick --quiet
+	$(PYTHON_VENV)/bin/python -m evidence agree jax --quick --quiet
 
 # Runs what `make cross` has built and this machine can run; says what is missing, and does without.
 .PHONY: test-cross
 test-cross:
-	@$(find_py) && $$py scripts/test_cross_rusage.py
+	@$(find_py) && $$py -m evidence check cross
 
 # --- python ------------------------------------------------------------------------------------
 
@@ -169,13 +170,13 @@ $(PYTHON_VENV)/stamp: bindings/python/requirements.txt
 
 .PHONY: cuda
 cuda: .venv-cuda/stamp
-	@.venv-cuda/bin/python scripts/compile_cuda.py --all
+	@.venv-cuda/bin/python -m evidence check cuda --all
 
-.venv-cuda/stamp: scripts/requirements-cuda.txt
+.venv-cuda/stamp: evidence/requirements-cuda.txt
 	@$(find_py) && rm -rf .venv-cuda && echo "installing CUDA's run-time compiler into .venv-cuda" >&2 && \
 		$$py -m venv --without-pip .venv-cuda && \
 		$$py -m pip --python .venv-cuda/bin/python install --quiet --disable-pip-version-check --no-deps \
-			--only-binary :all: -r scripts/requirements-cuda.txt
+			--only-binary :all: -r evidence/requirements-cuda.txt
 	@touch $@
 
 # What the checks need on a machine with a GPU and without a Rust toolchain: .gpu/, to be carried there.
@@ -191,37 +192,37 @@ PYTHON ?= python3
 .PHONY: test-gpu bench-gpu
 test-gpu bench-gpu: %-gpu:
 	@if command -v cargo >/dev/null; then $(MAKE) --no-print-directory gpu-files; fi
-	@$(PYTHON) scripts/gpu/run.py $*
+	@$(PYTHON) -m evidence $(if $(filter test,$*),check,$*) gpu
 
 # --- bench -------------------------------------------------------------------------------------
 
 .PHONY: bench
 bench: models build .venv/stamp
-	$(VENV) scripts/bench_vs_llama.py --model $(BENCH_MODELS)
-	$(VENV) scripts/bench_start.py --model $(BENCH_MODELS)
-	$(VENV) scripts/bench_memory.py --model $(BENCH_MODELS)
-	$(VENV) scripts/bench_neighbour.py
+	$(VENV) -m evidence bench decode --model $(BENCH_MODELS)
+	$(VENV) -m evidence bench start --model $(BENCH_MODELS)
+	$(VENV) -m evidence bench memory --model $(BENCH_MODELS)
+	$(VENV) -m evidence bench neighbour
 
 # Both say which of the other tools are missing, and leave those out. The one wants musl's C compiler, the other 8 GB of disk.
 .PHONY: bench-rusage
 bench-rusage: rusage
 	@cargo build --release --locked -p rusage
-	@$(find_py) && $$py scripts/bench_rusage.py; status=$$?; $$py scripts/report_rusage.py && exit $$status
+	@$(find_py) && $$py -m evidence bench rusage; status=$$?; $$py -m evidence bench rusage-report && exit $$status
 
 .PHONY: bench-cp
 bench-cp: build
-	@$(find_py) && $$py scripts/bench_cp.py
+	@$(find_py) && $$py -m evidence bench cp
 
 # Twice 6 GB of disk. Says what it leaves out where rusage's report or strace is missing.
 .PHONY: bench-convert
 bench-convert: build .venv/stamp
 	@cargo build --release --locked -p rusage
-	$(VENV) scripts/bench_convert.py
+	$(VENV) -m evidence bench convert
 
 .PHONY: bench-models
 bench-models: .venv/stamp
-	$(VENV) scripts/make_random_model.py 3b $(MODELS)/random-3b-q4_0.gguf
-	$(VENV) scripts/make_random_model.py 7b $(MODELS)/random-7b-q4_0.gguf
+	$(VENV) -m evidence make random-model 3b $(MODELS)/random-3b-q4_0.gguf
+	$(VENV) -m evidence make random-model 7b $(MODELS)/random-7b-q4_0.gguf
 
 .PHONY: bench-peer
 bench-peer:
@@ -248,20 +249,20 @@ need-rust need-rust-tools need-python need-fuzz: need-%:
 models: $(SMOLLM2) $(GEMMA3) $(SILERO)
 
 $(SMOLLM2):
-	@$(find_py) && $$py scripts/fetch_models.py smollm2
+	@$(find_py) && $$py -m evidence fetch models smollm2
 
 $(GEMMA3):
-	@$(find_py) && $$py scripts/fetch_models.py gemma3
+	@$(find_py) && $$py -m evidence fetch models gemma3
 
 $(SILERO):
-	@$(find_py) && $$py scripts/fetch_models.py silero
+	@$(find_py) && $$py -m evidence fetch models silero
 
 # Without ensurepip, which some systems package apart: pip installs into the environment from outside.
-.venv/stamp: scripts/requirements.txt
+.venv/stamp: evidence/requirements.txt
 	@$(find_py) && rm -rf .venv && echo "installing the reference libraries into .venv" >&2 && \
 		$$py -m venv --without-pip .venv && \
 		$$py -m pip --python $(VENV) install --quiet --disable-pip-version-check --no-deps \
-			--only-binary :all: -r scripts/requirements.txt
+			--only-binary :all: -r evidence/requirements.txt
 	@touch $@
 
 .PHONY: clean distclean

@@ -5,7 +5,7 @@
 
 XLA is told not to keep more precision than the program says. The new residual must be the same bits, after 64 layers too;
 the norm, whose sum of squares has another order and whose root is XLA's, within 1 ulp. `unfused` is also what
-`scripts/bench_collective.py` compares with.
+`python -m evidence bench collective` compares with.
 """
 
 import functools

@@ -1,11 +1,10 @@
 """Networks in JAX: tiny ones of every architecture against the native engine, for any number of ranks and both ways to
-compute with weights. Real ones, and llama.cpp, are in scripts/agree_jax.py."""
+compute with weights. Real ones, and llama.cpp, are in `python -m evidence agree jax`."""
 
 import dataclasses
 import functools
 import os
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,12 +15,10 @@ import numpy as np
 import pytest
 from alight.jax.models import Sampling, _load, _model, _native, _sample, load_model
 from alight.jax.models._programs import Request, State
-from gguf import GGMLQuantizationType as Q
+from evidence.lib import tiny_models
+from evidence.lib.tiny_models import Tiny
 from jax.sharding import Mesh
 
-sys.path.append(str(Path(__file__).resolve().parents[3] / "scripts"))
-import tiny_models  # noqa: E402
-from tiny_models import Tiny  # noqa: E402
 
 BIASES = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 NETWORKS = [
@@ -110,7 +107,7 @@ def test_any_number_of_ranks(tiny, weights, counts, folder):
     assert tokens[0][0] == wanted[-1].argmax()
 
 
-@pytest.mark.parametrize("kind", [Q.F16, Q.Q8_0, Q.Q4_0])
+@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
 def test_weights_where_they_lie(kind, folder):
     """Quantised, cut between blocks; a token at a time, since several are rounded to 8 bits."""
     tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind=kind)
@@ -123,7 +120,7 @@ def test_weights_where_they_lie(kind, folder):
 
 def test_tiles(folder, tmp_path, command):
     """A packed file gives the same logits as the one that it was made of, and is cut as that is."""
-    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind=Q.Q4_0)
+    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind="Q4_0")
     path, packed = written(folder, tiny), tmp_path / "packed.gguf"
     subprocess.run([command, "pack", path, "-o", packed], check=True, capture_output=True)
     assert alight.open(packed)["blk.0.ffn_down.weight"].packed

@@ -1,5 +1,5 @@
 //! `alight perplexity` and `alight bench` on a real model: that they run, what they write, and that
-//! a model is no distance from itself. Agreement with llama.cpp's figures: `scripts/accuracy.py`.
+//! a model is no distance from itself. Agreement with llama.cpp's figures: `python -m evidence agree accuracy`.
 //! Without the model file the tests say so and pass.
 
 mod support;

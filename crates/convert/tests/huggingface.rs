@@ -20,7 +20,7 @@ struct Tensor {
     first: usize,
 }
 
-/// The tensors of a case of `scripts/make_hf_models.py`, and its configuration.
+/// The tensors of a case of `python -m evidence make hf-models`, and its configuration.
 fn case(name: &str) -> (Vec<Tensor>, Value) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs");
     let lines = fs::read_to_string(folder.join(format!("{name}.tensors"))).unwrap();

@@ -1,5 +1,5 @@
 //! Prints what the parser makes of a GGUF file, one JSON object per line: the file, each metadata
-//! entry, each tensor. `tests/compare_with_gguf_py.py` holds it against another reader.
+//! entry, each tensor. `python -m evidence check gguf` holds it against another reader.
 //!
 //! Floats are printed as their bits, so that NaN and -0 compare; bytes as hexadecimal.
 

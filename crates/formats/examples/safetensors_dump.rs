@@ -1,5 +1,5 @@
 //! Prints what the parser makes of a safetensors file, one JSON object per line.
-//! `tests/compare_safetensors.py` holds it against another reader.
+//! `python -m evidence check safetensors` holds it against another reader.
 
 #[path = "../tests/support/safetensors_dump.rs"]
 mod safetensors_dump;

@@ -1,5 +1,5 @@
 //! What the reader makes of the file of a tokenizer, as JSON, for comparing with other readers
-//! (`scripts/agree_tokenizers.py`): one object of the file, then `[id, text, score, type]` for each
+//! (`python -m evidence agree tokenizers`): one object of the file, then `[id, text, score, type]` for each
 //! token, then each merge. With a second argument also writes a GGUF file that has this vocabulary
 //! and nothing else.
 //!

@@ -1,6 +1,6 @@
 //! Prints what the reader makes of a file of torch's, one JSON object per line: the file, each tensor
 //! with the SHA-256 of its bytes, each other value; or, for a file that is refused, why.
-//! `scripts/compare_torch.py` holds it against Python's own zipfile and pickle.
+//! `python -m evidence check torch` holds it against Python's own zipfile and pickle.
 
 use std::error::Error;
 

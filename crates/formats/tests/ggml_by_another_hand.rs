@@ -1,4 +1,4 @@
-//! Models that `scripts/make_legacy_ggml.py` writes, every magic, era and number of parts: what is
+//! Models that `python -m evidence make legacy` writes, every magic, era and number of parts: what is
 //! read, put together and converted here is what that script, which knows none of this code, says.
 
 use std::fs;
@@ -25,10 +25,14 @@ impl Drop for Folder {
 
 /// The files, or the reason why there are none.
 fn made() -> Result<(Folder, Value), String> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make_legacy_ggml.py");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let name = format!("legacy-{}", std::process::id());
     let folder = Folder(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
-    let status = Command::new("python3").arg(script).arg(&folder.0).status();
+    let status = Command::new("python3")
+        .args(["-m", "evidence", "make", "legacy"])
+        .arg(&folder.0)
+        .current_dir(root)
+        .status();
     match status {
         Err(error) => return Err(format!("python3: {error}")),
         Ok(status) => assert!(status.success(), "the script failed: {status}"),

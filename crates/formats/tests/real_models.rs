@@ -1,5 +1,5 @@
 //! Two real files, read as the `gguf` package's reader reads them. `tests/data/gguf_py.json` is
-//! written by `tests/compare_with_gguf_py.py --write`; the files are fetched by `make models`.
+//! written by `python -m evidence check gguf --write`; the files are fetched by `make models`.
 
 use std::fs::File;
 use std::io::Read;

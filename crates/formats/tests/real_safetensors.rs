@@ -1,6 +1,6 @@
 //! A real file that nobody here made, read as another reader reads it: names, dtypes, shapes, places and
 //! the SHA-256 of every tensor's bytes. `tests/data/safetensors_py.json` is written by
-//! `tests/compare_safetensors.py --write`; the file is fetched by `make models`.
+//! `python -m evidence check safetensors --write`; the file is fetched by `make models`.
 
 #[path = "support/safetensors_dump.rs"]
 mod safetensors_dump;

@@ -1,5 +1,5 @@
 //! Dequantising agrees bit for bit with the `gguf` package, whose results for random and special
-//! blocks lie in `data/dequant` (made by `scripts/make_dequant_vectors.py`).
+//! blocks lie in `data/dequant` (made by `python -m evidence make dequant-vectors`).
 
 use alight_kernels::{WeightType, dequantize_row};
 use std::path::Path;

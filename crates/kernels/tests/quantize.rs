@@ -1,5 +1,5 @@
 //! Quantising, against others' results on the same weights (`data/quantize`, made by
-//! `scripts/make_quantize_vectors.py`).
+//! `python -m evidence make quantize-vectors`).
 
 use std::path::Path;
 

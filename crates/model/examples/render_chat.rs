@@ -1,4 +1,4 @@
-//! Renders chat templates, for comparing with Python's jinja2 (`scripts/agree_chat.py`).
+//! Renders chat templates, for comparing with Python's jinja2 (`python -m evidence agree chat`).
 //!
 //! Reads JSON lines `{"template": …, "bos": …, "eos": …, "context": {…}}` on stdin and writes one
 //! JSON line for each: a string, or `{"error": …}`.

@@ -1,4 +1,4 @@
-//! Tokenizes JSON lines, for comparing with other tokenizers (`scripts/agree_tokens.py`).
+//! Tokenizes JSON lines, for comparing with other tokenizers (`python -m evidence agree tokens`).
 //!
 //! `tokenize MODEL.gguf` reads lines `{"text": …, "parse_special": bool, "add_bos": bool | null}`
 //! on stdin (only `text` is needed) and writes one JSON array of ids per line. With `--decode` the

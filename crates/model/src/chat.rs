@@ -3,7 +3,7 @@
 //! The reference is what Hugging Face `transformers` does with Python's jinja2: blocks trimmed,
 //! Python's methods on strings, lists and dicts, `tojson` with Python's separators,
 //! `raise_exception`, `strftime_now`, loop controls, and `{% generation %}` without effect.
-//! `scripts/agree_chat.py` compares.
+//! `python -m evidence agree chat` compares.
 //!
 //! A template is a program from a file that nobody has vetted, so it is bounded: its source, the
 //! number of steps, the depth of recursion, and the length of what it writes. What is not bounded

@@ -1,5 +1,5 @@
 //! Chat templates of the usual styles, rendered as Python's jinja2 renders them (recorded in
-//! `tests/data/chat_rendered.json` by `scripts/agree_chat.py --golden`).
+//! `tests/data/chat_rendered.json` by `python -m evidence agree chat --golden`).
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Greedy continuations on the real models against llama.cpp's, which are recorded with their best
-//! candidates in `tests/data/greedy` (made by `scripts/agree_greedy.py --record`).
+//! candidates in `tests/data/greedy` (made by `python -m evidence agree greedy --record`).
 //!
 //! Two programs that round differently part where the two best tokens are close, and after that
 //! the texts differ, so what follows is not compared. This shows that nothing is wired wrongly, not
 //! who is nearer to the truth: where the gaps are largest it is llama.cpp, with its 8-bit
 //! activations, that is off. ("The capital of France is", step 5, on SmolLM2: exact arithmetic has
-//! our choice ahead by 0.22, llama.cpp has it behind by 0.36.) `scripts/accuracy.py` measures that.
+//! our choice ahead by 0.22, llama.cpp has it behind by 0.36.) `python -m evidence agree accuracy` measures that.
 
 mod common;
 

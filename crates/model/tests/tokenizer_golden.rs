@@ -1,5 +1,5 @@
 //! Our token ids against llama.cpp's on the two real models, as recorded in `tests/data` by
-//! `scripts/agree_tokens.py --golden`. Without the model files the tests say so and pass.
+//! `python -m evidence agree tokens --golden`. Without the model files the tests say so and pass.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,10 @@ fn tokenizer(file: &str) -> Option<Tokenizer> {
         std::env::var_os("ALIGHT_MODELS").map_or_else(|| workspace().join("models"), PathBuf::from);
     let path = folder.join(file);
     if !path.is_file() {
-        eprintln!("skipped: {} is missing (scripts/fetch_models.py gets it)", path.display());
+        eprintln!(
+            "skipped: {} is missing (python -m evidence fetch models gets it)",
+            path.display()
+        );
         return None;
     }
     let bytes = fs::read(path).unwrap();

@@ -1,6 +1,6 @@
 //! The files of tokenizers, read into a vocabulary, give the ids of the libraries that they are made
 //! for: `sentencepiece`, `tokenizers` and `tiktoken`, as recorded in `tests/data/tokenizers` by
-//! `scripts/make_tokenizer_vectors.py`. Real ones are compared by `scripts/agree_tokenizers.py`.
+//! `python -m evidence make tokenizer-vectors`. Real ones are compared by `python -m evidence agree tokenizers`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

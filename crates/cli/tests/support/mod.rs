@@ -91,7 +91,7 @@ pub fn model(file: &str) -> Option<String> {
     if path.is_file() {
         return Some(path.to_str().unwrap().to_owned());
     }
-    eprintln!("skipped: {} is missing (scripts/fetch_models.py gets it)", path.display());
+    eprintln!("skipped: {} is missing (python -m evidence fetch models gets it)", path.display());
     None
 }
 

@@ -30,7 +30,7 @@ pub fn model(file: &str) -> Option<PathBuf> {
     if path.is_file() {
         return Some(path);
     }
-    eprintln!("skipped: {} is missing (scripts/fetch_models.py gets it)", path.display());
+    eprintln!("skipped: {} is missing (python -m evidence fetch models gets it)", path.display());
     None
 }
 

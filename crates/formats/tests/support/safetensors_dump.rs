@@ -1,4 +1,4 @@
-//! What the parser makes of a safetensors file, as JSON that `compare_safetensors.py` makes, too, by
+//! What the parser makes of a safetensors file, as JSON that `evidence check safetensors` makes, too, by
 //! another reader: one object of the file, one for each tensor with the SHA-256 of its bytes.
 
 use alight_formats::safetensors::parse;

@@ -3,7 +3,7 @@
 //! Two kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`) and SentencePiece-style merging by
 //! score (`llama`). Built in milliseconds, because the process waits for it: one flat store of
 //! texts and one open-addressing index, no regular expressions, nothing allocated per token.
-//! Agreement with llama.cpp is the aim throughout; `scripts/agree_tokens.py` shows it.
+//! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` shows it.
 //!
 //! Invariants:
 //! - Control tokens never come out of text unless `parse_special` asks for it. (llama.cpp lets

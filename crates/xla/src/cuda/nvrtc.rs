@@ -33,7 +33,7 @@ pub fn look_in(folders: Vec<PathBuf>) {
     *FOLDERS.lock().unwrap_or_else(PoisonError::into_inner) = folders;
 }
 
-/// Options of every compilation; scripts/compile_cuda.py has the same.
+/// Options of every compilation; python -m evidence check cuda has the same.
 const OPTIONS: [&str; 5] =
     ["--std=c++17", "--fmad=false", "--prec-div=true", "--prec-sqrt=true", "--ftz=false"];
 

@@ -1,5 +1,5 @@
 //! Cuts made by hand from the expressions, one text at a time. (Ids of whole vocabularies under
-//! every name are compared with llama.cpp by `scripts/agree_pretokenizers.py`.)
+//! every name are compared with llama.cpp by `python -m evidence agree pretokenizers`.)
 
 use super::Pre;
 

@@ -1,5 +1,5 @@
 //! Against what llama.cpp's `convert_hf_to_gguf.py` made of the same folders (recorded by
-//! `scripts/make_hf_models.py --record`).
+//! `python -m evidence make hf-models --record`).
 
 use std::collections::BTreeMap;
 use std::fs;

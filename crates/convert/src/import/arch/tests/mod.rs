@@ -1,5 +1,5 @@
 //! What tests of architectures share: the configurations in `tests/data/configs`, which
-//! `scripts/make_hf_models.py` has made.
+//! `python -m evidence make hf-models` has made.
 
 mod agree;
 mod malformed;
@@ -30,7 +30,7 @@ struct Case {
 }
 
 impl Case {
-    /// One that `make_hf_models.py` has made, in a folder of its name.
+    /// One that `evidence make hf-models` has made, in a folder of its name.
     fn named(name: &str) -> Case {
         let config = fs::read(data(&format!("{name}.json"))).unwrap();
         let tensors = fs::read_to_string(data(&format!("{name}.tensors"))).unwrap();

@@ -1,0 +1,1 @@
+"""Agreement with other programs: tokens, answers, log-probabilities."""

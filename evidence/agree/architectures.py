@@ -1,0 +1,257 @@
+"""Every architecture against llama.cpp, on tiny models with random weights (tiny_models.py) made for this run.
+
+1. F32 files: at every position of a text's second half (`--step N`: every N-th), the log-probabilities of the 256 best
+   tokens that are within 10 of the best one.
+   llama.cpp computes them exactly (F32 cache, no flash attention, one prefix after the other); ours come from
+   `alight perplexity --save-logits`, in one batch and token by token. None may differ by more than 0.02. What there is
+   to differ: keys and values are F16 in our cache (2^-11 of a value, through a few layers), llama.cpp's GELU goes
+   through a table of F16, and what is saved has 16 bits (1.2e-4 at most).
+2. Negative controls: the same weights with one thing wrong, for ours alone (another pairing, a window longer by one,
+   local layers where global ones belong, another cap, no bias, ...). Each must leave that tolerance fivefold.
+3. Files of smaller types, by the `gguf` package and by `alight quantize`, as they are and packed: exact is now
+   llama.cpp on the same weights in F32. Token by token (16-bit activations) ours may differ by 0.1; in a batch (8-bit
+   ones) the root mean square may be half as large again as that of llama.cpp itself, with 8-bit activations too.
+4. Greedy continuations by the F32 files: identical, or they part where llama.cpp has both tokens within 0.02.
+
+Nothing is recorded: llama.cpp runs each time, through xllamacpp.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from evidence.agree import accuracy
+from evidence.agree import greedy as agree_greedy
+from evidence.lib import common, tiny_models
+from evidence.lib.lazy import lazily
+from evidence.lib.tiny_models import Tiny
+
+np = lazily("numpy")
+
+TOLERANCE = 0.02
+CONTROL = 5 * TOLERANCE
+ONE_BY_ONE = 0.1
+ROOM = 1.5
+RANGE = 10.0
+# Tokens of a text; the second half of the positions is compared.
+CONTEXT = 96
+FIRST, LAST = CONTEXT // 2, CONTEXT - 2
+CANDIDATES = 256
+GREEDY = 24
+
+QKV = ("attn_q", "attn_k", "attn_v")
+LLAMA = Tiny("llama", "llama", head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False)
+QWEN2 = Tiny("qwen2", "qwen2", base=1e6, biases=QKV, vocab=403)
+QWEN3 = Tiny("qwen3", "qwen3", head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False)
+GEMMA2 = Tiny("gemma2", "gemma2", layers=5, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733,
+              qk_gain=2.0)
+GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12,
+              vocab=733)
+
+
+def other(m: Tiny, what: str, **change) -> Tiny:
+    return replace(m, name=f"{m.name}, {what}", **change)
+
+
+YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
+ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+ODD = other(QWEN3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397)
+# A model, and what may not pass for it.
+CASES = [
+    (LLAMA, {"halves rotate": dict(arch="qwen2")}),
+    (other(LLAMA, "rope_freqs", factors=True), {"no factors": dict(factors=False)}),
+    (other(LLAMA, "biases", biases=ALL), {f"none of {b}": dict(biases=tuple(a for a in ALL if a != b)) for b in ALL}),
+    (other(LLAMA, "linear", scaling=LINEAR, base=1e4), {"not scaled": dict(scaling=None)}),
+    (other(LLAMA, "yarn", scaling=YARN, base=1e4), {"linear": dict(scaling=LINEAR)}),
+    (QWEN2, {"neighbours rotate": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
+    (other(QWEN2, "yarn", scaling=YARN, base=1e4), {"not scaled": dict(scaling=None)}),
+    (QWEN3, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
+    (ODD, {"neighbours rotate, not normed": dict(arch="llama", qk_norm=False)}),
+    (GEMMA2, {"window of 13": dict(window=13), "window of 11": dict(window=11), "all layers local": dict(pattern=0),
+              "the second layer local": dict(pattern=[False, True, False, True, False]),
+              "scores not capped": dict(attn_cap=0.0), "scores capped at 9": dict(attn_cap=9.0),
+              "logits not capped": dict(logit_cap=0.0), "local layers' base 1000": dict(local_base=1000.0)}),
+    (other(GEMMA2, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
+    (other(GEMMA2, "few keys", attn_cap=None, logit_cap=None, window=None, qk_gain=5.0, logit_gain=9.0),
+     {"scores capped at 40": dict(attn_cap=40.0), "logits capped at 28": dict(logit_cap=28.0)}),
+    (other(GEMMA2, "27B's layers", layers=46, embd=64, ff=64, heads=2, kv_heads=1, head_dim=16, qk_gain=1.0),
+     {"the head's scale": dict(qk_gain=2**0.25)}),
+    (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
+    (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
+]
+# In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
+SMALLER = [
+    (other(LLAMA, "rope_freqs", factors=True), ["F16", "q4_0"]),
+    (QWEN2, ["Q8_0", "q5_1"]),
+    (other(QWEN3, "wide", embd=256, ff=256), ["BF16", "q4_k_m"]),
+    (ODD, ["q4_0"]),
+    (GEMMA2, ["Q4_0", "q8_0"]),
+    (GEMMA3, ["q6_k"]),
+]
+
+
+class Trouble(Exception):
+    pass
+
+
+def alight(args, *command) -> str:
+    command = [str(c) for c in (common.alight(args.alight), *command)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode != 0:
+        raise Trouble(done.stderr.strip() or f"exit status {done.returncode}")
+    return done.stdout
+
+
+def ours(args, model: Path, text: Path, batch: int) -> tuple[list[int], np.ndarray]:
+    """The tokens of the text, and the log-probabilities `[positions, vocabulary]`."""
+    saved = model.with_suffix(".logits")
+    alight(args, "perplexity", model, text, "-c", CONTEXT, "--chunks", 1, "-b", batch, "-t", args.threads,
+        "--save-logits", saved)
+    data = saved.read_bytes()
+    length, vocab, chunks = np.frombuffer(data, "<u4", 3, 8)
+    assert data[:8] == b"_logits_" and (length, chunks) == (CONTEXT, 1)
+    tokens = np.frombuffer(data, "<u4", CONTEXT, 20)
+    rows = np.frombuffer(data, np.uint8, offset=20 + 4 * CONTEXT).reshape(LAST + 1 - FIRST, -1)[:: args.step]
+    scale, least = (rows[:, i : i + 4].copy().view("<f4") for i in (0, 4))
+    return tokens.tolist(), scale * rows[:, 8:].copy().view("<u2")[:, :vocab] + least
+
+
+def peer(m: Tiny, path: Path, exact: bool) -> agree_greedy.Llama:
+    llama = agree_greedy.Llama(path, exact)
+    # What it is made to choose, so that it lists the others: it does only after whole characters.
+    llama.plain = tiny_models.plain(m)
+    return llama
+
+
+def theirs(args, llama: agree_greedy.Llama, vocab: int, tokens: list[int], candidates: int) -> np.ndarray:
+    """The same by llama.cpp for the best candidates, not a number for others."""
+    positions = range(FIRST, LAST + 1, args.step)
+    out = np.full((len(positions), vocab), np.nan)
+    for row, position in zip(out, positions):
+        answer = llama.complete(tokens[: position + 1], 1, n_probs=candidates, cache_prompt=True,
+                                logit_bias=[[llama.plain, 1000.0]])
+        for found in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+            row[found["id"]] = found["logprob"]
+    return out
+
+
+def apart(exact: np.ndarray, found: np.ndarray) -> tuple[float, float]:
+    """The largest difference, and the root of the mean square."""
+    likely = exact >= np.nanmax(exact, axis=1, keepdims=True) - RANGE
+    off = np.abs(exact - found)[likely]
+    # Not a number is as far off as can be.
+    off = np.where(np.isnan(off), np.inf, off)
+    return float(off.max()), float(np.sqrt((off**2).mean()))
+
+
+class Report:
+    def __init__(self, quiet: bool):
+        self.quiet, self.failed, self.rows = quiet, 0, []
+
+    def add(self, model: str, what: str, found: float, limit: float, above: bool = False) -> None:
+        good = found > limit if above else found <= limit
+        self.failed += not good
+        self.rows.append({"model": model, "what": what, "found": found, "limit": limit, "above": above, "good": good})
+        if not good or not self.quiet:
+            sign = ">" if above else "≤"
+            common.say(f"{'ok  ' if good else 'FAIL'} {model}: {what}: {found:.5f} (wanted {sign} {limit:.5f})")
+
+
+def plain(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Path) -> None:
+    """The F32 file, what may not pass for it, and a continuation."""
+    path = tiny_models.write(m, folder / "model.gguf")
+    tokens, batch = ours(args, path, text, CONTEXT)
+    _, single = ours(args, path, text, 1)
+    prompt = tiny_models.text(30, m.seed + 1)
+    ends = tiny_models.ends(m)
+    llama = peer(m, path, exact=True)
+    try:
+        exact = theirs(args, llama, m.vocab, tokens, CANDIDATES)
+        told = llama.complete(prompt, GREEDY)["__verbose"]["tokens"]
+        answer = {"tokens": [agree_greedy.END if t in ends else t for t in told], "top": llama.along(prompt, told)}
+    finally:
+        llama.close()
+    report.add(m.name, "in a batch", apart(exact, batch)[0], TOLERANCE)
+    report.add(m.name, "one by one", apart(exact, single)[0], TOLERANCE)
+    for what, change in controls.items():
+        wrong = tiny_models.write(replace(m, **change), folder / "control.gguf")
+        same, found = ours(args, wrong, text, CONTEXT)
+        assert same == tokens
+        report.add(m.name, f"with a mistake: {what}", apart(exact, found)[0], CONTROL, above=True)
+    said = json.loads(alight(args, "run", path, "--raw", "--temp", 0, "--json", "-n", GREEDY, "-t", args.threads,
+                          "--prompt=" + prompt))
+    said = said["tokens"] + ([agree_greedy.END] if said["finish"] == "stop" else [])
+    verdict, why = agree_greedy.compare(said, answer, ends, TOLERANCE)
+    report.add(m.name, f"greedy {why}" if why else "greedy", float(verdict == "wrong"), 0.0)
+
+
+def smaller(args, report: Report, m: Tiny, kind: str, folder: Path, text: Path) -> None:
+    """A file of another type, and its packed form."""
+    name = f"{m.name}, {kind}"
+    path, exact_path, packed = (folder / f"{n}.gguf" for n in ("small", "exact", "packed"))
+    if kind.isupper():
+        tiny_models.write(replace(m, kind=kind), path)
+    else:
+        full = tiny_models.write(m, folder / "full.gguf")
+        alight(args, "quantize", full, "-o", path, "--type", kind, "--force", "-t", args.threads)
+    accuracy.dequantise(path, exact_path)
+    alight(args, "pack", path, "-o", packed, "--force")
+    found = {(what, batch): ours(args, file, text, batch)
+             for what, file in (("GGUF", path), ("packed", packed)) for batch in (1, CONTEXT)}
+    tokens = found["GGUF", 1][0]
+    rows = []
+    for file, exact in ((exact_path, True), (path, False)):
+        llama = peer(m, file, exact)
+        try:
+            rows.append(theirs(args, llama, m.vocab, tokens, CANDIDATES if exact else m.vocab))
+        finally:
+            llama.close()
+    exact, usual = rows[0], apart(*rows)[1]
+    for (what, batch), (same, logits) in found.items():
+        assert same == tokens
+        most, mean = apart(exact, logits)
+        if batch == 1:
+            report.add(name, f"{what}, one by one", most, ONE_BY_ONE)
+        else:
+            report.add(name, f"{what}, in a batch, beside llama.cpp's {usual:.5f}", mean, ROOM * usual + TOLERANCE / 4)
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("names", nargs="*", help="architectures (default: all)")
+    parser.add_argument("--seed", type=int, default=1, help="of the weights and the texts")
+    parser.add_argument("--step", type=int, default=1, help="compare every N-th position")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only what fails, and the sum")
+    common.add_arguments(parser, threads=1)
+
+
+def run(args) -> int:
+    start, report = time.monotonic(), Report(args.quiet)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        text = folder / "text.txt"
+        text.write_text(tiny_models.text(200, args.seed))
+        jobs = [(plain, m, controls) for m, controls in CASES]
+        jobs += [(smaller, m, kind) for m, kinds in SMALLER for kind in kinds]
+        for job, m, more in jobs:
+            if args.names and m.arch not in args.names:
+                continue
+            try:
+                job(args, report, replace(m, seed=args.seed), more, folder, text)
+            except Trouble as trouble:
+                report.failed += 1
+                common.say(f"FAIL {m.name}: {trouble}")
+    controls = [row for row in report.rows if row["above"]]
+    same = [row["found"] for row in report.rows if row["what"] in ("in a batch", "one by one")]
+    if args.json:
+        print(json.dumps(report.rows))
+    elif same and controls:
+        print(f"architectures: F32 within {max(same):.4f} of llama.cpp, {len(controls)} mistakes at least "
+              f"{min(row['found'] for row in controls):.2f} away")
+        print(f"architectures: {sum(row['good'] for row in report.rows)} passed, {report.failed} failed, "
+              f"{time.monotonic() - start:.1f} s")
+    return 1 if report.failed else 0

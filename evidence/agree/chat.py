@@ -1,0 +1,143 @@
+"""Compares our rendering of chat templates with Python's jinja2, set up as Hugging Face does.
+
+    python -m evidence agree chat                     the templates in tests/data/chat/
+    python -m evidence agree chat FOLDER …            the *.jinja files in other folders (llama.cpp's
+                                              models/templates, say)
+    python -m evidence agree chat --golden            write jinja2's answers for tests/data/chat/
+
+Every template is rendered on several conversations. Where jinja2 fails, ours should too; it does
+not where minijinja is more lenient (it goes through None as through an empty list), which is
+counted but is no disagreement.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import datetime, timezone
+from pathlib import Path
+
+from evidence.lib.common import ROOT
+from evidence.lib.lazy import lazily
+
+jinja2 = lazily("jinja2")
+
+OWN = ROOT / "tests/data/chat"
+GOLDEN = ROOT / "tests/data/chat_rendered.json"
+BOS, EOS = "<s>", "</s>"
+
+
+def environment():
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """`{% generation %}` … `{% endgeneration %}` without effect."""
+        tags = {"generation"}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
+            return jinja2.nodes.CallBlock(self.call_method("_same"), [], [], body).set_lineno(line)
+
+        def _same(self, caller):
+            return caller()
+
+    def raise_exception(message):
+        raise jinja2.exceptions.TemplateError(message)
+
+    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
+        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols])
+    env.filters["tojson"] = tojson
+    env.globals["raise_exception"] = raise_exception
+    env.globals["strftime_now"] = lambda form: datetime.now(timezone.utc).strftime(form)
+    return env
+
+
+TOOL = {"type": "function", "function": {
+    "name": "get_weather", "description": "The weather in a \"city\" <now> & then",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string", "description": "é"},
+                                                    "days": {"type": "integer", "default": 1.5}}, "required": ["city"]}}}
+CALL = {"role": "assistant", "content": "", "tool_calls": [
+    {"id": "call00001", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Zürich", "days": 2}}}]}
+
+CONVERSATIONS = {
+    "one": {"messages": [{"role": "user", "content": "Hello"}], "add_generation_prompt": True},
+    "system": {"messages": [{"role": "system", "content": " You are\nterse. "}, {"role": "user", "content": "  Hi ä 日本 🚀 "}],
+               "add_generation_prompt": True},
+    "several": {"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "a\n\n"},
+                             {"role": "assistant", "content": "<think>hm</think>\n\nb \"c\" <d> & 'e'"},
+                             {"role": "user", "content": "{{ f }} {% g %}"}], "add_generation_prompt": False},
+    "tools": {"messages": [{"role": "user", "content": "Weather?"}, CALL,
+                           {"role": "tool", "tool_call_id": "call00001", "name": "get_weather", "content": "{\"t\": 21.5}"},
+                           {"role": "assistant", "content": "21.5"}, {"role": "user", "content": "Thanks"}],
+              "tools": [TOOL], "add_generation_prompt": True},
+    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": "What "}, {"type": "text", "text": "is it?"}]}],
+              "add_generation_prompt": True},
+    "wrong order": {"messages": [{"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}],
+                    "add_generation_prompt": True},
+}
+
+
+def rendered_by_jinja2(source: str, context: dict):
+    try:
+        full = {"bos_token": BOS, "eos_token": EOS, "tools": None, "documents": None, **context}
+        return environment().from_string(source).render(**full)
+    except Exception as error:  # whatever a template does wrong
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+def rendered_by_us(binary: Path, asked: list) -> list:
+    lines = "".join(json.dumps({"template": source, "bos": BOS, "eos": EOS, "context": context}) + "\n" for source, context in asked)
+    done = subprocess.run([binary], input=lines.encode(), stdout=subprocess.PIPE, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def our_binary() -> Path:
+    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "alight-model", "--example", "render_chat"], cwd=ROOT, check=True)
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/examples/render_chat"
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("folders", nargs="*", type=Path, default=[OWN])
+    parser.add_argument("--golden", action="store_true", help=f"write {GOLDEN.relative_to(ROOT)}")
+    parser.add_argument("--binary", type=Path, help="the built example (default: builds it)")
+
+
+def run(args) -> None:
+    templates = sorted(path for folder in args.folders for path in folder.glob("*.jinja"))
+    asked = [(path, name) for path in templates for name in CONVERSATIONS]
+    theirs = [rendered_by_jinja2(path.read_text(), CONVERSATIONS[name]) for path, name in asked]
+    if args.golden:
+        golden = [{"template": path.name, "conversation": name, "context": CONVERSATIONS[name],
+                   "rendered": answer if isinstance(answer, str) else None}
+                  for (path, name), answer in zip(asked, theirs)]
+        GOLDEN.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in golden) + "\n]\n")
+        print(f"{len(golden)} renderings -> {GOLDEN}")
+        return
+    ours = rendered_by_us(args.binary or our_binary(), [(path.read_text(), CONVERSATIONS[name]) for path, name in asked])
+    same = both_fail = lenient = 0
+    differ = []
+    for (path, name), mine, other in zip(asked, ours, theirs, strict=True):
+        if isinstance(mine, dict) and isinstance(other, dict):
+            both_fail += 1
+        elif mine == other:
+            same += 1
+        elif isinstance(other, dict):
+            lenient += 1
+        else:
+            differ.append((path, name, mine, other))
+    print(f"{len(templates)} templates, {len(asked)} renderings: {same} identical, {both_fail} fail in both, "
+          f"{lenient} fail only in jinja2, {len(differ)} differ")
+    for path, name, mine, other in differ:
+        if isinstance(mine, str) and isinstance(other, str):
+            at = next((i for i, (a, b) in enumerate(zip(mine, other)) if a != b), min(len(mine), len(other)))
+            print(f"  {path.name} / {name}: ours {mine[at - 20 if at > 20 else 0:at + 40]!r}, jinja2 {other[at - 20 if at > 20 else 0:at + 40]!r}")
+        else:
+            print(f"  {path.name} / {name}: ours {str(mine)[:150]!r}, jinja2 {str(other)[:150]!r}")
+    if differ:
+        sys.exit(1)

@@ -1,0 +1,195 @@
+"""Compares our tokenizers with llama.cpp's on the vocabularies that its source tree carries.
+
+For every `ggml-vocab-*.gguf` of a kind that we have, and for every name of a pre-tokeniser that we
+know (written into a copy of a byte-level vocabulary), it compares: ids of all texts in
+tests/data/tokenizer_strings.json and in the vocabulary's own .inp file, as plain text, with
+specials recognised, and with beginning and end of sequence; the special ids; the set of tokens
+that end an answer; and the bytes of every token.
+
+Needs llama.cpp's source (its models/ folder) and a libllama.so of the same version:
+
+    python -m evidence agree pretokenizers LLAMA_CPP_SOURCE/models LLAMA_CPP_BUILD/bin/libllama.so
+"""
+
+import ctypes
+import json
+import os
+import re
+import struct
+import subprocess
+from pathlib import Path
+
+from evidence.agree.tokens import STRINGS, first_difference, our_binary, our_ids
+from evidence.lib.common import ROOT
+
+WORDS = b"[UNK_BYTE_0x".hex()
+OURS = ROOT / "crates/model/src/tokenizer/pre/mod.rs"
+
+
+class ModelParams(ctypes.Structure):
+    """`llama_model_params` of include/llama.h, as far as it matters: only `vocab_only` is set."""
+    _fields_ = [("devices", ctypes.c_void_p), ("buft_overrides", ctypes.c_void_p), ("n_gpu_layers", ctypes.c_int32),
+                ("split_mode", ctypes.c_int), ("load_mode", ctypes.c_int), ("lazy_mode", ctypes.c_int),
+                ("main_gpu", ctypes.c_int32), ("tensor_split", ctypes.c_void_p), ("progress", ctypes.c_void_p),
+                ("progress_data", ctypes.c_void_p), ("kv_overrides", ctypes.c_void_p), ("vocab_only", ctypes.c_bool),
+                ("check_tensors", ctypes.c_bool), ("use_extra_bufts", ctypes.c_bool), ("no_host", ctypes.c_bool),
+                ("no_alloc", ctypes.c_bool), ("load_mtp", ctypes.c_bool)]
+
+
+class Llama:
+    """The few functions of libllama that tokenize."""
+
+    def __init__(self, path: Path):
+        self.lib = lib = ctypes.CDLL(str(path))
+        lib.llama_model_default_params.restype = ModelParams
+        lib.llama_model_load_from_file.restype = ctypes.c_void_p
+        lib.llama_model_load_from_file.argtypes = [ctypes.c_char_p, ModelParams]
+        lib.llama_model_free.argtypes = [ctypes.c_void_p]
+        lib.llama_model_get_vocab.restype = ctypes.c_void_p
+        lib.llama_model_get_vocab.argtypes = [ctypes.c_void_p]
+        for name in ("n_tokens", "bos", "eos", "get_add_bos", "get_add_eos"):
+            getattr(lib, "llama_vocab_" + name).argtypes = [ctypes.c_void_p]
+        lib.llama_vocab_get_add_bos.restype = lib.llama_vocab_get_add_eos.restype = ctypes.c_bool
+        lib.llama_vocab_is_eog.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+        lib.llama_vocab_is_eog.restype = ctypes.c_bool
+        lib.llama_tokenize.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_void_p,
+                                       ctypes.c_int32, ctypes.c_bool, ctypes.c_bool]
+        lib.llama_token_to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32,
+                                             ctypes.c_int32, ctypes.c_bool]
+        self.quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+        lib.llama_log_set(self.quiet, None)
+        lib.llama_backend_init()
+
+    def answer(self, path: Path, questions: list) -> tuple[list, dict] | None:
+        params = self.lib.llama_model_default_params()
+        params.vocab_only = True
+        model = self.lib.llama_model_load_from_file(str(path).encode(), params)
+        if not model:
+            return None
+        vocab = self.lib.llama_model_get_vocab(model)
+        ids = []
+        for text, add, special in questions:
+            raw = text.encode()
+            room = len(raw) + 8
+            out = (ctypes.c_int32 * room)()
+            count = self.lib.llama_tokenize(vocab, raw, len(raw), out, room, add, special)
+            if count < 0:
+                room = -count
+                out = (ctypes.c_int32 * room)()
+                count = self.lib.llama_tokenize(vocab, raw, len(raw), out, room, add, special)
+            ids.append(list(out[:count]))
+        n = self.lib.llama_vocab_n_tokens(vocab)
+
+        def known(value):
+            return None if value < 0 else value
+
+        def piece(i, special):
+            size = 4096
+            buffer = ctypes.create_string_buffer(size)
+            count = self.lib.llama_token_to_piece(vocab, i, buffer, size, 0, special)
+            return buffer.raw[:max(count, 0)].hex()
+
+        about = {
+            "bos": known(self.lib.llama_vocab_bos(vocab)),
+            "eos": known(self.lib.llama_vocab_eos(vocab)),
+            "ends": [i for i in range(n) if self.lib.llama_vocab_is_eog(vocab, i)],
+            "adds_bos": self.lib.llama_vocab_get_add_bos(vocab),
+            "adds_eos": self.lib.llama_vocab_get_add_eos(vocab),
+            "pieces": [piece(i, False) for i in range(n)],
+            "pieces_special": [piece(i, True) for i in range(n)],
+        }
+        self.lib.llama_model_free(model)
+        return ids, about
+
+
+def with_string(data: bytes, key: str, value: str) -> bytes:
+    """A copy of a GGUF header with another string under `key` (no tensors follow these headers)."""
+    marker = struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", 8)
+    at = data.index(marker) + len(marker)
+    old = struct.unpack_from("<Q", data, at)[0]
+    return data[:at] + struct.pack("<Q", len(value)) + value.encode() + data[at + 8 + old:]
+
+
+def with_new_string(data: bytes, key: str, value: str) -> bytes:
+    """A copy with one more entry: the count of entries is the u64 at byte 16, the first begins at 24."""
+    count = struct.unpack_from("<Q", data, 16)[0] + 1
+    entry = struct.pack("<Q", len(key)) + key.encode() + struct.pack("<IQ", 8, len(value)) + value.encode()
+    return data[:16] + struct.pack("<Q", count) + entry + data[24:]
+
+
+def our_names() -> list:
+    """Every name in `Pre::by_name`."""
+    body = OURS.read_text().split("fn by_name", 1)[1].split("_ => return None", 1)[0]
+    return re.findall(r'"([^"]+)"', body)
+
+
+def check(llama: Llama, binary: Path, path: Path, label: str, questions: list) -> bool:
+    theirs = llama.answer(path, questions)
+    described = subprocess.run([binary, "--describe", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    if theirs is None or described.returncode != 0:
+        refused = described.stderr.decode().strip().splitlines()
+        if "UnknownModel" in str(refused) or "UnknownPreTokenizer" in str(refused):
+            print(f"{label}: of a kind that we do not have: {refused[-1]}")
+            return True
+        print(f"{label}: llama.cpp {'refuses' if theirs is None else 'loads'} it; "
+              f"we {'refuse' if described.returncode else 'load'} it {refused[-1:]}")
+        return theirs is None and described.returncode != 0
+    ids, about = theirs
+    mine = json.loads(described.stdout)
+    bad = []
+    for key, value in about.items():
+        if key.startswith("pieces"):
+            # llama.cpp describes characters outside the byte alphabet in words; we give them as they are.
+            wrong = [i for i, (a, b) in enumerate(zip(mine[key], value, strict=True)) if a != b and WORDS not in b]
+            if wrong:
+                i = wrong[0]
+                bad.append(f"{len(wrong)} {key}, first {i}: {bytes.fromhex(mine[key][i])} and {bytes.fromhex(value[i])}")
+        elif mine[key] != value:
+            bad.append(f"{key}: {mine[key]} and {value}")
+    ours = our_ids(binary, path, questions)
+    differ = [(q, first_difference(a, b)) for q, a, b in zip(questions, ours, ids, strict=True) if a != b]
+    print(f"{label}: {len(questions) - len(differ)} of {len(questions)} identical; {len(mine['pieces'])} tokens"
+          + ("" if not bad else f"; {bad}"))
+    for (text, add, special), where in differ[:5]:
+        print(f"    {text!r} (add {add}, special {special}) {where}")
+    return not differ and not bad
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("vocabs", type=Path, help="llama.cpp's models/ folder")
+    parser.add_argument("library", type=Path, help="libllama.so of the same version")
+    parser.add_argument("--binary", type=Path, help="the built example (default: builds it)")
+    parser.add_argument("--only", default="", help="only labels that contain this")
+
+
+def run(args) -> None:
+    binary = args.binary or our_binary()
+    llama = Llama(args.library)
+    texts = json.loads(STRINGS.read_text())
+    work = ROOT / "target" / "agree_pretokenizers"
+    work.mkdir(parents=True, exist_ok=True)
+    good = True
+
+    def ask(path: Path, label: str, own: list) -> None:
+        nonlocal good
+        if args.only in label:
+            questions = [(t, a, s) for t in texts + own for a, s in ((False, False), (False, True), (True, False))]
+            good &= check(llama, binary, path, label, questions)
+
+    for path in sorted(args.vocabs.glob("ggml-vocab-*.gguf")):
+        own = path.with_suffix(".gguf.inp")
+        own = own.read_text().split("\n__ggml_vocab_test__\n") if own.is_file() else []
+        ask(path, path.stem.removeprefix("ggml-vocab-"), own)
+    byte_level = (args.vocabs / "ggml-vocab-llama-bpe.gguf").read_bytes()
+    raw = with_string((args.vocabs / "ggml-vocab-gemma-4.gguf").read_bytes(), "tokenizer.ggml.model", "gpt2")
+    for name in our_names():
+        if name in ("gemma4", "granite-embed-multi-311m", "sarvam-moe"):
+            data = with_new_string(raw, "tokenizer.ggml.pre", name)
+        else:
+            data = with_string(byte_level, "tokenizer.ggml.pre", name)
+        path = work / "patched.gguf"
+        path.write_bytes(data)
+        ask(path, f"pre {name}", [])
+        os.unlink(path)
+    if not good:
+        raise SystemExit(1)

@@ -1,0 +1,184 @@
+"""The same tiny models as `agree architectures`, against Hugging Face `transformers`: the definition of each family by
+those who made it, in float64, where llama.cpp's reading of it is somebody's too. With --folders, the way of a model
+from Hugging Face's files through `alight convert` to log-probabilities, beside transformers on those files.
+
+    PYTHON -m evidence agree transformers [ARCHITECTURE…]
+    PYTHON -m evidence agree transformers --folders FOLDER     models as Hugging Face has them, one in each folder there
+                                                              (`make hf-models` makes some)
+
+The weights go into transformers' own classes under transformers' own names (queries and keys of Llama with their rows
+in the other order, Gemma's norms less one), so a mistake that we and llama.cpp share would show. The tolerance is
+that of `agree architectures`, and so are the mistakes that must leave it.
+
+Needs torch and transformers, which are in no requirements.txt, besides numpy and gguf:
+    python3 -m venv VENV && VENV/bin/pip install torch transformers gguf
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from evidence.agree import architectures as agree
+from evidence.lib import common, tiny_models
+from evidence.lib.lazy import lazily
+from evidence.lib.tiny_models import Tiny
+
+np = lazily("numpy")
+torch = lazily("torch")
+transformers = lazily("transformers")
+
+NAMES = {
+    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}
+# Gemma has four norms in a layer, and other names for two of them.
+GEMMA_NAMES = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+               "post_ffw_norm": "post_feedforward_layernorm"}
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3"}
+# The models of `make hf-models` have smaller weights: 0.0014 was the most, and a wrong pattern of windows 0.2.
+CONVERTED = 0.005
+# What llama.cpp does not read: YaRN's magnitude, said outright.
+MORE = [
+    (agree.other(agree.QWEN3, "yarn, magnitude", scaling=("yarn", 4.0, 64, 0.8), base=1e4),
+     {"the usual magnitude": dict(scaling=agree.YARN)}),
+    (agree.other(agree.LLAMA, "yarn, shorter", scaling=("yarn", 0.5, 64), base=1e4), {"not scaled": dict(scaling=None)}),
+]
+
+
+def rope(m: Tiny) -> dict:
+    if m.factors:  # what tiny_models.rope_factors computes
+        return dict(rope_type="llama3", rope_theta=m.base, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+                    original_max_position_embeddings=32)
+    if m.scaling is None:
+        return dict(rope_type="default", rope_theta=m.base)
+    kind, factor, original, *magnitude = m.scaling
+    found = dict(rope_type=kind, rope_theta=m.base, factor=factor)
+    if original:
+        found["original_max_position_embeddings"] = original
+    if magnitude:
+        found["attention_factor"] = magnitude[0]
+    return found
+
+
+def config(m: Tiny):
+    given = dict(
+        vocab_size=m.vocab, hidden_size=m.embd, intermediate_size=m.ff, num_hidden_layers=m.layers,
+        num_attention_heads=m.heads, num_key_value_heads=m.kv_heads, head_dim=m.head_dim, rms_norm_eps=m.eps,
+        max_position_embeddings=m.context, tie_word_embeddings=m.tied, rope_parameters=rope(m),
+        attn_implementation="eager",
+    )
+    if m.arch in ("llama", "qwen3"):
+        given |= dict(attention_bias="attn_output" in m.biases)
+    if m.arch == "llama":
+        given |= dict(mlp_bias="ffn_down" in m.biases)
+    if m.arch in tiny_models.GEMMAS:
+        # The 27B of either family, by its number of layers.
+        by_width = (m.arch, m.layers) in (("gemma2", 46), ("gemma3", 62))
+        given |= dict(query_pre_attn_scalar=m.embd // m.heads if by_width else m.head_dim,
+                      sliding_window=m.window or 4096)
+    if m.arch == "gemma2":
+        given |= dict(attn_logit_softcapping=m.attn_cap or 50.0, final_logit_softcapping=m.logit_cap or 30.0)
+    if m.arch == "gemma3":
+        local = dict(rope_type="default", rope_theta=m.local_base or 10000.0)
+        given |= dict(rope_parameters=dict(full_attention=given["rope_parameters"], sliding_attention=local))
+    text = "Text" if m.arch == "gemma3" else ""
+    return getattr(transformers, f"{CLASSES[m.arch]}{text}Config")(**given)
+
+
+def state(m: Tiny) -> dict:
+    """The weights under transformers' names, as transformers wants them."""
+    names = NAMES | (GEMMA_NAMES if m.arch in tiny_models.GEMMAS else {})
+    out = {}
+    for name, weights in tiny_models.tensors(m):
+        if name == "rope_freqs.weight":
+            continue
+        weights = weights.astype(np.float64)
+        *layer, part, what = name.split(".")
+        if m.arch == "llama" and part in ("attn_q", "attn_k"):
+            heads = m.heads if part == "attn_q" else m.kv_heads
+            shape = weights.shape
+            weights = weights.reshape(heads, m.head_dim // 2, 2, -1).swapaxes(1, 2).reshape(shape)
+        if m.arch in tiny_models.GEMMAS and part.endswith("norm"):
+            weights = weights - 1.0
+        prefix = f"model.layers.{layer[1]}." if layer else ""
+        out[f"{prefix}{names[part]}.{what}"] = torch.from_numpy(np.ascontiguousarray(weights))
+    if m.tied:
+        out["lm_head.weight"] = out["model.embed_tokens.weight"]
+    return out
+
+
+def theirs(m: Tiny, tokens: list[int]) -> np.ndarray:
+    """Log-probabilities `[positions, vocabulary]` of the positions that are compared."""
+    model = getattr(transformers, CLASSES[m.arch] + "ForCausalLM")(config(m)).double().eval()
+    weights = state(m)
+    biases = [name for name, _ in model.named_parameters() if name.endswith(".bias") and name not in weights]
+    weights |= {name: torch.zeros_like(model.get_parameter(name)) for name in biases}
+    model.load_state_dict(weights, strict=True)
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0].double()
+    return torch.log_softmax(logits, dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
+
+
+def converted(args, report: agree.Report, source: Path, folder: Path, text: Path) -> None:
+    """What becomes of a folder of Hugging Face's, beside transformers reading it."""
+    path = folder / "converted.gguf"
+    agree.alight(args, "convert", source, "-o", path, "--force")
+    ways = (("in a batch", agree.CONTEXT), ("one by one", 1))
+    found = {what: agree.ours(args, path, text, batch) for what, batch in ways}
+    kind = transformers.AutoConfig.from_pretrained(source)
+    task = "ImageTextToText" if hasattr(kind, "text_config") else "CausalLM"
+    model = getattr(transformers, f"AutoModelFor{task}").from_pretrained(source, dtype=torch.float64, attn_implementation="eager").eval()
+    if kind.get_text_config().tie_word_embeddings:  # whatever else the files have
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    with torch.no_grad():
+        logits = model(torch.tensor([found["one by one"][0]])).logits[0].double()
+    exact = torch.log_softmax(logits, dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
+    for what, (_, ours) in found.items():
+        report.add(source.name, what, agree.apart(exact, ours)[0], CONVERTED)
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("names", nargs="*", help="architectures (default: all)")
+    parser.add_argument("--folders", type=Path, help="folder of folders with config.json")
+    parser.add_argument("--seed", type=int, default=1, help="of the weights and the texts")
+    parser.add_argument("-q", "--quiet", action="store_true", help="only what fails, and the sum")
+    common.add_arguments(parser, threads=1)
+
+
+def run(args) -> int:
+    args.step = 1
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    report = agree.Report(args.quiet)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        text = folder / "text.txt"
+        text.write_text(tiny_models.text(200, args.seed))
+        for source in sorted(args.folders.glob("*/config.json")) if args.folders else []:
+            try:
+                converted(args, report, source.parent, folder, text)
+            except agree.Trouble as trouble:
+                report.failed += 1
+                common.say(f"FAIL {source.parent.name}: {trouble}")
+        for m, controls in [] if args.folders else [*agree.CASES, *MORE]:
+            if args.names and m.arch not in args.names:
+                continue
+            m = replace(m, seed=args.seed)
+            path = tiny_models.write(m, folder / "model.gguf")
+            tokens, batch = agree.ours(args, path, text, agree.CONTEXT)
+            _, single = agree.ours(args, path, text, 1)
+            exact = theirs(m, tokens)
+            report.add(m.name, "in a batch", agree.apart(exact, batch)[0], agree.TOLERANCE)
+            report.add(m.name, "one by one", agree.apart(exact, single)[0], agree.TOLERANCE)
+            for what, change in controls.items():
+                wrong = tiny_models.write(replace(m, **change), folder / "control.gguf")
+                found = agree.ours(args, wrong, text, agree.CONTEXT)[1]
+                report.add(m.name, f"with a mistake: {what}", agree.apart(exact, found)[0], agree.CONTROL, above=True)
+    print(f"transformers {transformers.__version__}: {sum(row['good'] for row in report.rows)} passed, "
+          f"{report.failed} failed")
+    return 1 if report.failed else 0

@@ -1,0 +1,1 @@
+"""Checks of our files and tools by another hand."""

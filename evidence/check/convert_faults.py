@@ -1,0 +1,339 @@
+"""What `alight convert` must not do, with sources of evidence/lib/sources that are wrong in one thing, and with killed runs.
+
+- wrong sources: parts missing, too many, of other sizes, with other norms, headers or vocabularies; a Hugging Face index that
+  names a file that is missing, outside of the folder or without the tensor, tensors too few or of a wrong shape, an
+  architecture that nobody knows: each ends with status 1, says in one line what is wrong (the words are checked), and
+  leaves nothing;
+- the result's place: a file that is there is refused without --force and replaced with it; the source itself, under its
+  name or a link, is refused either way and stays as it was; a folder that is missing is named;
+- killed runs: SIGKILL and SIGINT at random moments leave nothing beside the source, an older result is as it was, SIGINT
+  ends with 130.
+
+Two parts that changed names are not found: the formats say nothing of a part's number, and all it could be told by, the
+norms, are the same in all. That is checked too, so that nobody believes otherwise.
+
+    .venv/bin/python -m evidence check convert-faults [--kills N]
+
+Ends with status 1 if anything is otherwise.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from evidence.lib import common
+from evidence.lib.lazy import lazily
+from evidence.lib.sources import big, hf, legacy, meta
+from evidence.lib.sources import model as mod
+
+np = lazily("numpy")
+
+
+def files(folder) -> dict[str, str]:
+    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+class Faults:
+    def __init__(self, args, work):
+        self.program, self.work, self.args = common.alight(args.alight), work, args
+        self.passed, self.failed, self.n = 0, 0, 0
+
+    def say(self, what, wrong: str) -> None:
+        self.passed, self.failed = self.passed + (not wrong), self.failed + bool(wrong)
+        if wrong or self.args.verbose:
+            common.say(f"{'WRONG' if wrong else 'ok'}: {what}{': ' + wrong if wrong else ''}")
+
+    def folder(self) -> Path:
+        self.n += 1
+        out = self.work / str(self.n)
+        out.mkdir()
+        return out
+
+    def convert(self, source, out, *more):
+        line = [str(part) for part in (self.program, "convert", source, "-o", out, *more)]
+        return subprocess.run(line, capture_output=True, text=True, timeout=120)
+
+    def refused(self, what, folder, source, words, *more, out=None) -> None:
+        """Status 1, one line with these words, and the folder as it was."""
+        before = files(folder)
+        done = self.convert(source, out or folder / "out.gguf", *more)
+        text, wrong = done.stderr.strip(), ""
+        if done.returncode != 1:
+            wrong = f"status {done.returncode}: {text[-300:]}"
+        elif not re.search(words, text, re.I | re.S):
+            wrong = f"{text[-300:]!r} has not {words!r}"
+        elif "panicked" in text or "\u2717" in text:
+            wrong = text[-300:]
+        elif (after := files(folder)) != before:
+            wrong = f"changed: {sorted(set(after.items()) ^ set(before.items()))[:3]}"
+        elif self.args.verbose:
+            what += f"\n      {text.splitlines()[-1][:300]}"
+        self.say(what, wrong)
+
+    # --- wrong sources ---
+
+    def parts(self) -> None:
+        m, other = mod.tiny(), mod.tiny(seed=2)
+
+        def spoilt(at, change):
+            def hands_off(part, tensors):
+                return change(dict(tensors)) if part == at else tensors
+            return hands_off
+
+        def name(n):
+            return f"consolidated.{n:02d}.pth"
+
+        def nudged(t):
+            return t | {"layers.1.ffn_norm.weight": t["layers.1.ffn_norm.weight"] + np.float16(1)}
+
+        def shorter(t):
+            return t | {"layers.0.attention.wq.weight": t["layers.0.attention.wq.weight"][:-1]}
+
+        def wider(t):
+            return t | {"layers.0.attention.wq.weight": t["layers.0.attention.wq.weight"].astype(np.float32)}
+
+        def without(t):
+            del t["layers.1.attention.wo.weight"]
+            return t
+
+        def with_more(t):
+            return t | {"layers.2.attention.wo.weight": t["layers.1.attention.wo.weight"]}
+
+        for what, at, change, words in (
+                ("another norm in part 2", 2, nudged, r"ffn_norm"), ("rows too few in part 1", 1, shorter, r"wq"),
+                ("another type in part 3", 3, wider, r"wq"), ("a tensor too few in part 1", 1, without, r"layers\.1\.attention\.wo"),
+                ("a tensor too many in part 1", 1, with_more, r"layers\.2"),
+                ("a tensor too few in part 0", 0, without, r"layers\.1\.attention\.wo")):
+            folder = self.folder()
+            meta.write(folder / "tiny", m, parts=4, hands_off=spoilt(at, change))
+            self.refused(f"Meta: {what}", folder, folder / "tiny", words)
+        for what, gone in (("the last part", 3), ("a part in the middle", 1), ("the first part", 0)):
+            folder = self.folder()
+            meta.write(folder / "tiny", m, parts=4)
+            (folder / "tiny" / name(gone)).unlink()
+            self.refused(f"Meta: {what} is missing", folder, folder / "tiny", r"consolidated|part")
+        folder = self.folder()
+        meta.write(folder / "tiny", m, parts=2)
+        shutil.copy(folder / "tiny" / name(1), folder / "tiny" / name(2))
+        self.refused("Meta: a third part of two", folder, folder / "tiny", r"consolidated|part")
+        folder = self.folder()
+        meta.write(folder / "tiny", m, parts=2)
+        meta.write(folder / "other", other, parts=2)
+        shutil.copy(folder / "other" / name(1), folder / "tiny" / name(1))
+        self.refused("Meta: a part of another model", folder, folder / "tiny", r"norm")
+        folder = self.folder()
+        meta.write(folder / "tiny", m, parts=2)
+        with open(folder / "tiny" / name(1), "r+b") as file:
+            file.truncate(os.path.getsize(file.name) - 1000)
+        self.refused("Meta: a part cut short", folder, folder / "tiny", name(1).replace(".", r"\."))
+        for key, value, words in (("n_heads", 7, r"n_heads|head"), ("dim", -3, r"dim"), ("n_layers", 3, r"layers\.2|blk\.2|n_layers"),
+                                  ("norm_eps", "x", r"norm_eps")):
+            folder = self.folder()
+            meta.write(folder / "tiny", m, parts=2, **{key: value})
+            self.refused(f"Meta: params.json with {key} {value}", folder, folder / "tiny", words)
+        folder = self.folder()
+        meta.write(folder / "tiny", m, parts=2)
+        (folder / "tiny/params.json").unlink()
+        self.refused("Meta: without params.json", folder, folder / "tiny", r"params\.json")
+
+    def legacy_parts(self) -> None:
+        m, other = mod.tiny(), mod.tiny(seed=2)
+
+        def made(**more):
+            folder = self.folder()
+            legacy.write(folder / "tiny.bin", m, "Q4_0", "ggjt", 3, **({"parts": 4} | more))
+            return folder
+
+        def nudge(part, name, x):
+            return x + np.float32(part == 2) if name == "blk.1.ffn_norm.weight" else x
+
+        # The number of parts follows from the widths: 256 columns, of which part 0 has 64.
+        for what, gone in (("last part", "tiny.bin.3"), ("middle part", "tiny.bin.1")):
+            folder = made()
+            (folder / gone).unlink()
+            self.refused(f"legacy: {what} missing", folder, folder / "tiny.bin", r"tiny\.bin\.\d|part")
+        folder = made(parts=2)
+        shutil.copy(folder / "tiny.bin.1", folder / "tiny.bin.2")
+        self.refused("legacy: a third part of two", folder, folder / "tiny.bin", r"tiny\.bin\.2|part")
+        folder = made(hands_off=nudge)
+        self.refused("legacy: another norm in part 2", folder, folder / "tiny.bin", r"ffn_norm")
+        folder = made(parts=2)
+        legacy.write(folder / "x/tiny.bin", other, "Q4_0", "ggjt", 2, parts=2)
+        shutil.move(folder / "x/tiny.bin.1", folder / "tiny.bin.1")
+        self.refused("legacy: a part of another version", folder, folder / "tiny.bin", r"version|tiny\.bin\.1")
+        folder = made(parts=2)
+        v = replace(m.vocab, tokens=m.vocab.tokens[:-1] + ["changed"])
+        legacy.write(folder / "x/tiny.bin", replace(m, vocab=v), "Q4_0", "ggjt", 3, parts=2)
+        shutil.move(folder / "x/tiny.bin.1", folder / "tiny.bin.1")
+        self.refused("legacy: a part with another vocabulary", folder, folder / "tiny.bin", r"vocab|token")
+        folder = made(parts=1)
+        with open(folder / "tiny.bin", "r+b") as file:
+            file.truncate(os.path.getsize(file.name) - 1)
+        self.refused("legacy: cut by one byte", folder, folder / "tiny.bin", r"tiny\.bin")
+        # Nothing in the formats could tell: noted, not wished for.
+        folder = made(parts=2)
+        os.rename(folder / "tiny.bin", folder / "swap")
+        os.rename(folder / "tiny.bin.1", folder / "tiny.bin")
+        os.rename(folder / "swap", folder / "tiny.bin.1")
+        done = self.convert(folder / "tiny.bin", folder / "out.gguf")
+        self.say("legacy: parts that changed names cannot be told", "" if done.returncode in (0, 1) else done.stderr)
+
+    def huggingface(self) -> None:
+        m = mod.tiny(n_kv=2, tied=True, vocab=mod.bpe_vocab())
+
+        def made(shards=3):
+            folder = self.folder()
+            return folder, hf.write(folder / "tiny", m, "F16", shards)
+
+        def index(source, change) -> None:
+            path = source / "model.safetensors.index.json"
+            told = json.loads(path.read_text())
+            change(told["weight_map"])
+            path.write_text(json.dumps(told))
+
+        folder, source = made()
+        (source / "model-00002-of-00003.safetensors").unlink()
+        self.refused("HF: a shard is missing", folder, source, r"model-00002-of-00003")
+        folder, source = made()
+        index(source, lambda w: w.pop("model.norm.weight"))
+        self.refused("HF: a tensor that the index does not name", folder, source, r"model\.norm\.weight")
+        folder, source = made()
+        index(source, lambda w: w.update({"model.extra.weight": "model-00001-of-00003.safetensors"}))
+        self.refused("HF: the index names a tensor that is nowhere", folder, source, r"model\.extra\.weight")
+        folder, source = made()
+        index(source, lambda w: w.update({"model.norm.weight": "../x/model-00003-of-00003.safetensors"}))
+        self.refused("HF: the index leaves the folder", folder, source, r"\.\./x")
+        folder, source = made()
+        index(source, lambda w: w.update({"model.norm.weight": "model-00001-of-00003.safetensors"}))
+        self.refused("HF: the index names the wrong shard", folder, source, r"model\.norm\.weight")
+        for key, value, words in (
+                ("architectures", ["StrangeForCausalLM"], r"Strange"), ("num_attention_heads", 0, r"num_attention_heads"),
+                ("num_key_value_heads", 3, r"num_key_value_heads"), ("num_hidden_layers", 3, r"layers\.2|num_hidden_layers"),
+                ("num_hidden_layers", 1, r"layers\.1|num_hidden_layers"), ("hidden_size", 128, r"hidden_size|embed_tokens"),
+                ("intermediate_size", 512, r"intermediate_size|mlp"), ("rms_norm_eps", -1, r"rms_norm_eps"),
+                ("rope_scaling", {"rope_type": "strange", "factor": 2.0}, r"strange|rope"), ("vocab_size", 100, r"vocab_size|embed_tokens")):
+            folder, source = made(1)
+            told = json.loads((source / "config.json").read_text()) | {key: value}
+            if key == "architectures":
+                told["model_type"] = "strange"
+            (source / "config.json").write_text(json.dumps(told))
+            self.refused(f"HF: config.json with {key} {value}", folder, source, words)
+        for name in ("config.json", "tokenizer.json"):
+            folder, source = made(1)
+            (source / name).write_text("{")
+            self.refused(f"HF: {name} is half", folder, source, name.replace(".", r"\."))
+        folder, source = made(1)
+        (source / "config.json").unlink()
+        self.refused("HF: without config.json", folder, source, r"config\.json")
+        folder, source = made(1)
+        broken = replace(m, tensors={k: v for k, v in m.tensors.items() if "1.ffn_up" not in k})
+        hf.write(source, broken, "F16")
+        self.refused("HF: a tensor too few", folder, source, r"layers\.1\.mlp\.up_proj|blk\.1\.ffn_up")
+        folder, source = made(1)
+        v = replace(m.vocab, merges=[*m.vocab.merges, "strange words"])
+        hf.tokenizer_files(source, replace(m, vocab=v))
+        self.refused("HF: a merge of unknown tokens", folder, source, r"merge|strange")
+
+    # --- the result's place ---
+
+    def places(self) -> None:
+        m = mod.tiny()
+        folder = self.folder()
+        source = meta.write(folder / "tiny", m, parts=2)
+        out = folder / "out.gguf"
+        out.write_bytes(b"mine")
+        self.refused("a file that is there", folder, source, r"out\.gguf.*--force")
+        done = self.convert(source, out, "--force")
+        self.say("--force replaces it", "" if done.returncode == 0 and out.read_bytes()[:4] == b"GGUF" else done.stderr)
+        part = source / "consolidated.01.pth"
+        os.link(part, folder / "hard")
+        (folder / "soft").symlink_to(part)
+        single = folder / "one.bin"
+        legacy.write(single, m, "F16")
+        for what, src, dst in (("a part of it", source, part), ("a hard link to a part", source, folder / "hard"),
+                               ("a symbolic link to a part", source, folder / "soft"), ("the file itself", single, single),
+                               ("params.json", source, source / "params.json")):
+            for force in ([], ["--force"]):
+                self.refused(f"writing over the source: {what} {' '.join(force)}", folder, src, r"source|itself|input|exist", *force, out=dst)
+        source = meta.write(folder / "again", m, parts=2)
+        self.refused("a folder that is missing", folder, source, r"no/", out=folder / "no/where.gguf")
+        self.refused("a source that is missing", folder, folder / "nothing", r"nothing")
+        (folder / "empty").mkdir()
+        self.refused("an empty folder", folder, folder / "empty", r"empty")
+        done = self.convert(source, folder / "dry.gguf", "--dry-run")
+        self.say("--dry-run writes nothing", "" if done.returncode == 0 and not (folder / "dry.gguf").exists() and done.stderr else done.stderr or "says nothing")
+
+    # --- killed ---
+
+    def kills(self) -> None:
+        folder = self.folder()
+        m = big.shape(layers=self.args.layers, n_embd=2048, n_ff=5632, n_vocab=4000)
+        source, size = big.write(folder / "big", m=m)
+        out = folder / "out.gguf"
+        start = time.monotonic()
+        done = self.convert(source, out)
+        took = time.monotonic() - start
+        if done.returncode:
+            self.say("the source to be killed over", done.stderr)
+            return
+        rng, whole = random.Random(7), hashlib.sha256(out.read_bytes()).hexdigest()
+        seen = {"killed": 0, "done": 0}
+        for i in range(self.args.kills):
+            number = signal.SIGKILL if i % 3 < 2 else signal.SIGINT
+            old = i % 2 == 0
+            out.unlink(missing_ok=True)
+            if old:
+                out.write_bytes(b"older")
+            line = [str(part) for part in (self.program, "convert", source, "-o", out, "--force", *(["--type", "q8_0"] if i % 4 == 3 else []))]
+            process = subprocess.Popen(line, stderr=subprocess.PIPE)
+            time.sleep(rng.uniform(0, took))
+            process.send_signal(number)
+            said = process.stderr.read().decode()
+            status = process.wait()
+            names = sorted(p.name for p in folder.iterdir())
+            wrong = ""
+            if status == 0:
+                seen["done"] += 1
+            else:
+                seen["killed"] += 1
+                expected = (-signal.SIGKILL,) if number == signal.SIGKILL else (130,)
+                if status not in expected and not (number == signal.SIGINT and status == -signal.SIGINT):
+                    wrong = f"status {status}: {said[-200:]}"
+                elif names != (["big", "out.gguf"] if old else ["big"]) or old and out.read_bytes() != b"older":
+                    wrong = f"left {names}"
+            if sorted(p.name for p in source.iterdir()) != sorted([*(f"consolidated.{n:02d}.pth" for n in range(8)), "params.json", "tokenizer.model"]):
+                wrong = "files beside the source"
+            self.say(f"{signal.Signals(number).name} number {i + 1} ({'an older result' if old else 'nothing'} there, status {status})", wrong)
+        done = self.convert(source, out, "--force")
+        same = done.returncode == 0 and hashlib.sha256(out.read_bytes()).hexdigest() == whole
+        self.say("afterwards it converts as before", "" if same else done.stderr or "other bytes")
+        common.say(f"{size / 1e6:.0f} MB in {took:.2f} s; {seen['killed']} runs killed, {seen['done']} were done first")
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--kills", type=int, default=12, help="how many runs are killed (default: 12)")
+    parser.add_argument("--layers", type=int, default=2, help="of the model over which they are: 100 MB each (default: 2)")
+    parser.add_argument("--in", dest="folder", type=Path, help="where the files are made (default: the build folder)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="also what is as it should be, and its messages")
+    common.add_arguments(parser)
+
+
+def run(args) -> int:
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="check-faults-", dir=args.folder or common.alight(args.alight).parent) as work:
+        faults = Faults(args, Path(work))
+        for part in (faults.parts, faults.legacy_parts, faults.huggingface, faults.places, faults.kills):
+            part()
+    print(f"convert, faults: {faults.passed} as they should be, {faults.failed} not, {time.monotonic() - start:.0f} s")
+    return 1 if faults.failed else 0

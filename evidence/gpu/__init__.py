@@ -1,0 +1,1 @@
+"""What needs a GPU: run by `check gpu` and `bench gpu`."""

@@ -1,0 +1,137 @@
+"""What the evidence scripts share: where things are, how a peer is found, how numbers are shown."""
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Short names used on the command lines of the scripts, and the files they mean.
+MODELS = {
+    "smollm2": "SmolLM2-135M-Instruct.Q4_1.gguf",
+    "gemma3": "gemma-3-270m-q4_k_m.gguf",
+    "3b": "random-3b-q4_0.gguf",
+    "7b": "random-7b-q4_0.gguf",
+}
+
+
+def say(text: str) -> None:
+    """A line for the person who waits; results go to stdout."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def models_folder() -> Path:
+    """Where the model files are: $ALIGHT_MODELS or models/."""
+    return Path(os.environ.get("ALIGHT_MODELS", ROOT / "models"))
+
+
+def add_arguments(parser, threads: int = 2) -> None:
+    """Options that every script has."""
+    parser.add_argument("--models", type=Path, default=models_folder(),
+                        help="folder of the model files (default: $ALIGHT_MODELS or models/)")
+    parser.add_argument("--alight", type=Path, default=None, help="the binary (default: target/release/alight)")
+    parser.add_argument("--llama", type=Path, default=None,
+                        help="folder of llama.cpp's binaries (default: $LLAMA_CPP_BIN or target/llama.cpp/bin; "
+                             "scripts/build_llama_cpp.sh makes it)")
+    parser.add_argument("-t", "--threads", type=int, default=threads)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
+
+
+def model_path(name: str, folder: Path) -> Path:
+    path = folder / MODELS.get(name, name)
+    if not path.is_file():
+        maker = "python -m evidence fetch models" if name in ("smollm2", "gemma3") else "python -m evidence make random-model"
+        raise SystemExit(f"{path} is missing: {maker} makes it")
+    return path
+
+
+def alight(given: Path | None = None) -> Path:
+    if given:
+        path = given
+    else:
+        path = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/alight"
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing: cargo build --release makes it")
+    return path.resolve()
+
+
+def packed_file(program: Path, name: str, model: Path, folder: Path) -> Path | None:
+    """The packed file of a model in `folder`, made by `alight pack` if it is not there; None if that fails."""
+    out = folder / f"{name}.packed.gguf"
+    if not out.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run([str(c) for c in [program, "pack", model, "-o", out]], capture_output=True, text=True)
+        if done.returncode != 0:
+            say(f"{name}: without a packed file: {done.stderr.strip() or done.returncode}")
+            return None
+    return out.resolve()
+
+
+def llama_tool(name: str, given: Path | None = None) -> Path:
+    folder = given or Path(os.environ.get("LLAMA_CPP_BIN", ROOT / "target/llama.cpp/bin"))
+    path = folder / name
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing: scripts/build_llama_cpp.sh builds llama.cpp, or set LLAMA_CPP_BIN")
+    return path.resolve()
+
+
+def has_llama(name: str, given: Path | None = None) -> bool:
+    try:
+        llama_tool(name, given)
+    except SystemExit:
+        return False
+    return True
+
+
+def summary(values: list[float]) -> dict:
+    """Median and spread of a handful of measurements, with the values themselves."""
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "n": len(values),
+        "values": values,
+    }
+
+
+def spread(s: dict, digits: int = 1, unit: str = "") -> str:
+    """`median (least–most)`."""
+    return f"{s['median']:.{digits}f}{unit} ({s['min']:.{digits}f}–{s['max']:.{digits}f})"
+
+
+def table(rows: list[list[str]]) -> None:
+    """A Markdown table, aligned for a terminal as well."""
+    rows = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row):
+        return "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths)) + " |"
+
+    print(line(rows[0]))
+    print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    for row in rows[1:]:
+        print(line(row))
+
+
+def machine() -> None:
+    """One line on what was measured on: numbers without it mean nothing."""
+    cpu = "unknown CPU"
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                cpu = line.split(":", 1)[1].strip()
+                break
+    except OSError:
+        pass
+    load = " ".join(f"{x:.2f}" for x in os.getloadavg())
+    print(f"{cpu}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().release}, load average {load}\n")
+
+
+def warm(path: Path) -> None:
+    """Puts the file into the page cache by reading it."""
+    with path.open("rb", buffering=0) as file:
+        buffer = bytearray(4 << 20)
+        while file.readinto(buffer):
+            pass

@@ -1,0 +1,1 @@
+"""Writers of models, sources and reference data."""

@@ -1,0 +1,320 @@
+"""Writes tiny models with random weights as Hugging Face has them, one folder for each architecture and each
+form of config.json, for comparing `alight convert` with llama.cpp's convert_hf_to_gguf.py.
+
+    python -m evidence make hf-models OUT [--only NAME…] [--configs FOLDER] [--check-names] [--record GGUFS]
+
+config.json is written by the configuration classes of `transformers`, so that its form is the real one; the form
+that models of 2023 to 2025 have (rope_theta, rope_scaling, torch_dtype, no layer_types) is made of it. Names and
+shapes of tensors are by our own hand; --check-names compares them with the models of `transformers` (needs
+torch). --configs also writes what tests of crates/convert keep: NAME.json (config.json as it is) and
+NAME.tensors (a line for each tensor: its name and its extents). --record also writes NAME.gguf.json there, what
+llama.cpp's convert_hf_to_gguf.py made of the folder (GGUFS/NAME.gguf): metadata but that of the tokenizer, tensors
+with extents, and the numbers of rope_freqs.weight (needs gguf).
+
+Needs transformers, sentencepiece and numpy, in an environment of their own (they are in no requirements.txt):
+    python3 -m venv VENV && VENV/bin/pip install transformers sentencepiece numpy     [torch, for --check-names]
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import zlib
+from pathlib import Path
+
+from evidence.lib.lazy import lazily
+
+np = lazily("numpy")
+sentencepiece = lazily("sentencepiece")
+transformers = lazily("transformers")
+
+
+VOCAB = 384
+# What the pieces of the vocabulary are learned from.
+TEXT = ["It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness,",
+        "it was the epoch of belief, it was the epoch of incredulity, it was the season of Light, it was the season of",
+        "Darkness, it was the spring of hope, it was the winter of despair. fn main() { let x = 0; } 1 2 3 4 5 6 7 8 9"]
+SMALL = dict(vocab_size=VOCAB, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+             num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=8192)
+GEMMA = dict(head_dim=32, query_pre_attn_scalar=32, rms_norm_eps=1e-6, sliding_window=64)
+EIGHT = ["sliding_attention"] * 3 + ["full_attention"] + ["sliding_attention"] * 3 + ["full_attention"]
+
+
+def rope(**parameters):
+    return dict(rope_parameters=dict(dict(rope_type="default", rope_theta=10000.0), **parameters))
+
+
+def gemma3_rope(**full):
+    full = dict(dict(rope_type="default", rope_theta=1e6), **full)
+    return dict(rope_parameters=dict(full_attention=full, sliding_attention=dict(rope_type="default", rope_theta=1e4)))
+
+
+# Name: class, what differs from SMALL, and how the folder is written: form of config.json, prefixes, type, shards.
+CASES = {
+    "llama": ("Llama", dict(num_key_value_heads=None), dict(form="old", type="F16", inv_freq=True)),
+    "llama-new": ("Llama", dict(), dict(type="F32")),
+    "llama-3.1": ("Llama", dict(hidden_size=256, head_dim=64, max_position_embeddings=131072, **rope(**LLAMA3)),
+                  dict(form="old", shards=2)),
+    "llama-3.2-new": ("Llama", dict(hidden_size=256, head_dim=64, tie_word_embeddings=True, max_position_embeddings=131072,
+                                    **rope(**dict(LLAMA3, factor=32.0))), dict()),
+    "llama-linear": ("Llama", rope(rope_type="linear", factor=4.0), dict(form="old")),
+    "llama-dynamic": ("Llama", rope(rope_type="dynamic", factor=2.0), dict(form="old")),
+    "llama-yarn": ("Llama", rope(rope_type="yarn", factor=8.0, original_max_position_embeddings=64, beta_fast=24.0,
+                                 beta_slow=2.0, attention_factor=1.25), dict()),
+    "llama-biases": ("Llama", dict(attention_bias=True, mlp_bias=True), dict()),
+    "smollm2": ("Llama", dict(tie_word_embeddings=True, num_attention_heads=4, num_key_value_heads=1, **rope(rope_theta=1e5)),
+                dict(form="old")),
+    "llama-base": ("Llama", dict(tie_word_embeddings=True), dict(prefix="", architecture="LlamaModel")),
+    "mistral": ("Mistral", dict(sliding_window=128), dict(form="old")),
+    "mistral-head-dim": ("Mistral", dict(head_dim=32, sliding_window=None, **rope(rope_theta=1e6)), dict()),
+    "qwen2": ("Qwen2", dict(rms_norm_eps=1e-6, **rope(rope_theta=1e6)), dict(form="old")),
+    "qwen2-tied": ("Qwen2", dict(tie_word_embeddings=True, **rope(rope_theta=1e6)), dict()),
+    "qwen2-yarn": ("Qwen2", rope(rope_type="yarn", factor=4.0, rope_theta=1e6, original_max_position_embeddings=128),
+                   dict(form="old")),
+    "qwen3": ("Qwen3", dict(head_dim=32, **rope(rope_theta=1e6)), dict(form="old")),
+    "qwen3-tied": ("Qwen3", dict(head_dim=32, tie_word_embeddings=True, **rope(rope_theta=1e6)), dict()),
+    "gemma2": ("Gemma2", dict(GEMMA, num_hidden_layers=4), dict(form="old", lm_head=True)),
+    "gemma2-new": ("Gemma2", dict(GEMMA, num_hidden_layers=4, attn_logit_softcapping=40.0), dict()),
+    "gemma3": ("Gemma3Text", dict(GEMMA, num_hidden_layers=7, **gemma3_rope()), dict(form="old")),
+    "gemma3-new": ("Gemma3Text", dict(GEMMA, num_hidden_layers=7, **gemma3_rope()), dict()),
+    "gemma3-linear": ("Gemma3Text", dict(GEMMA, num_hidden_layers=7, **gemma3_rope(rope_type="linear", factor=8.0)),
+                      dict(form="old")),
+    "gemma3-untied": ("Gemma3Text", dict(GEMMA, tie_word_embeddings=False, **gemma3_rope()), dict()),
+    "gemma3-pattern": ("Gemma3Text", dict(GEMMA, num_hidden_layers=8, layer_types=EIGHT, **gemma3_rope()), dict()),
+    "gemma3-pictures": ("Gemma3Text", dict(GEMMA, num_hidden_layers=7, **gemma3_rope(rope_type="linear", factor=8.0)),
+                        dict(pictures=True, prefix="language_model.model.", form="old")),
+    "gemma3-pictures-new": ("Gemma3Text", dict(GEMMA, num_hidden_layers=7, **gemma3_rope()),
+                            dict(pictures=True, prefix="model.language_model.")),
+}
+
+
+# --- config.json ---------------------------------------------------------------------------------
+
+
+def configuration(kind, changes, how):
+    """config.json as `transformers` writes it, or wrote it."""
+    changes = dict(SMALL, **changes)
+    if kind == "Mistral" and "num_key_value_heads" not in changes:
+        changes["num_key_value_heads"] = 2
+    config = getattr(transformers, f"{kind}Config")(**changes)
+    architecture = how.get("architecture", f"{kind.removesuffix('Text')}ForCausalLM")
+    config.architectures = [architecture]
+    config.dtype = {"F16": "float16", "F32": "float32"}.get(how.get("type"), "bfloat16")
+    if how.get("pictures"):
+        vision = transformers.SiglipVisionConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+                                                 num_attention_heads=2, image_size=56, patch_size=14)
+        config.architectures = None
+        config = transformers.Gemma3Config(text_config=config, vision_config=vision, mm_tokens_per_image=4)
+        config.architectures = ["Gemma3ForConditionalGeneration"]
+    said = json.loads(config.to_json_string(use_diff=True))
+    if how.get("form") == "old":
+        as_it_was(said)
+        if text := said.get("text_config"):
+            as_it_was(text)
+            # What google/gemma-3-4b-it has is what differs from the defaults.
+            usual = transformers.Gemma3TextConfig().to_dict()
+            for key in [key for key, value in text.items() if key != "model_type" and usual.get(key, value) == value]:
+                if not key.startswith("rope"):
+                    del text[key]
+    return config, said
+
+
+def as_it_was(said):
+    """Turns the form of `transformers` 5 into that of 4, in place."""
+    said["transformers_version"] = "4.40.0"
+    said["torch_dtype"] = said.pop("dtype", "bfloat16")
+    types = said.pop("layer_types", None)
+    said.pop("_sliding_window_pattern", None)
+    # What came later, and goes without saying.
+    for key in ("attention_bias", "mlp_bias"):
+        if said.get(key) is False:
+            del said[key]
+    heads = said.get("num_attention_heads")
+    if heads and said.get("head_dim") == said["hidden_size"] // heads and said["model_type"] in ("llama", "mistral"):
+        del said["head_dim"]
+    parameters = said.pop("rope_parameters", None)
+    if parameters is None:
+        return
+    if "full_attention" in parameters:
+        said["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
+        parameters = parameters["full_attention"]
+        said["sliding_window_pattern"] = types.index("full_attention") + 1 if "full_attention" in types else 6
+    said["rope_theta"] = parameters.pop("rope_theta")
+    said["rope_scaling"] = None if parameters.get("rope_type") == "default" else parameters
+
+
+# --- tensors -------------------------------------------------------------------------------------
+
+
+def tensors(kind, config, how):
+    """Name -> shape, in the order in which a module has them."""
+    c = getattr(config, "text_config", config)
+    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
+    d, ff, q, kv = c.hidden_size, c.intermediate_size, c.num_attention_heads * head, c.num_key_value_heads * head
+    prefix = how.get("prefix", "model.")
+    out = {f"{prefix}embed_tokens.weight": (c.vocab_size, d)}
+    for i in range(c.num_hidden_layers):
+        layer = {"self_attn.q_proj.weight": (q, d), "self_attn.k_proj.weight": (kv, d), "self_attn.v_proj.weight": (kv, d),
+                 "self_attn.o_proj.weight": (d, q), "mlp.gate_proj.weight": (ff, d), "mlp.up_proj.weight": (ff, d),
+                 "mlp.down_proj.weight": (d, ff), "input_layernorm.weight": (d,), "post_attention_layernorm.weight": (d,)}
+        if kind == "Qwen2" or getattr(c, "attention_bias", False):
+            layer |= {"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (kv,), "self_attn.v_proj.bias": (kv,)}
+        if getattr(c, "attention_bias", False):
+            layer["self_attn.o_proj.bias"] = (d,)
+        if getattr(c, "mlp_bias", False):
+            layer |= {"mlp.gate_proj.bias": (ff,), "mlp.up_proj.bias": (ff,), "mlp.down_proj.bias": (d,)}
+        if kind in ("Qwen3", "Gemma3Text"):
+            layer |= {"self_attn.q_norm.weight": (head,), "self_attn.k_norm.weight": (head,)}
+        if kind.startswith("Gemma"):
+            layer |= {"pre_feedforward_layernorm.weight": (d,), "post_feedforward_layernorm.weight": (d,)}
+        if how.get("inv_freq"):
+            layer["self_attn.rotary_emb.inv_freq"] = (head // 2,)
+        out |= {f"{prefix}layers.{i}.{name}": shape for name, shape in layer.items()}
+    out[f"{prefix}norm.weight"] = (d,)
+    if not c.tie_word_embeddings or how.get("lm_head"):
+        out["lm_head.weight"] = (c.vocab_size, d)
+    if how.get("pictures"):
+        vision = "model." if prefix.startswith("model.") else ""
+        out |= {f"{vision}vision_tower.vision_model.embeddings.patch_embedding.weight": (32, 3, 14, 14),
+                f"{vision}multi_modal_projector.mm_input_projection_weight": (32, d),
+                f"{vision}multi_modal_projector.mm_soft_emb_norm.weight": (32,)}
+    return out
+
+
+def check_names(kind, config, how, shapes):
+    """Holds the names and shapes against the model that `transformers` makes of the configuration."""
+    import torch
+
+    text = getattr(config, "text_config", config)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(text)
+    theirs = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    prefix = how.get("prefix", "model.")
+    ours = {}
+    for name, shape in shapes.items():
+        if "inv_freq" in name or "vision_tower" in name or "multi_modal" in name:
+            continue
+        ours["model." + name.removeprefix(prefix) if name.startswith(prefix) and name != "lm_head.weight" else name] = shape
+    if text.tie_word_embeddings:
+        theirs.pop("lm_head.weight", None)
+        ours.pop("lm_head.weight", None)
+    return sorted(set(ours.items()) ^ set(theirs.items()))
+
+
+def values(rng, kind, name, shape):
+    values = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
+    if name.endswith("norm.weight") and not kind.startswith("Gemma"):
+        values += 1
+    return values
+
+
+def stored(values, kind):
+    """The bytes of f32 values as F32, F16 or BF16 (to nearest, ties to even)."""
+    if kind == "F32":
+        return values.tobytes()
+    if kind == "F16":
+        return values.astype(np.float16).tobytes()
+    bits = values.view(np.uint32).astype(np.uint64)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
+
+
+def safetensors(tensors, kind):
+    """A file of {name: (shape, bytes)}."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (shape, data) in tensors.items():
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    header = json.dumps(header).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + b"".join(data for _, data in tensors.values())
+
+
+# --- folders -------------------------------------------------------------------------------------
+
+
+def tokenizer(kind):
+    """A SentencePiece model of VOCAB pieces, with the special ones of its kind."""
+    model = io.BytesIO()
+    special = {}
+    if kind.startswith("Gemma"):
+        special = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3, bos_piece="<bos>", eos_piece="<eos>", add_dummy_prefix=False)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXT), model_writer=model, model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
+        num_threads=1, character_coverage=1.0, minloglevel=2, **special)
+    return model.getvalue()
+
+
+def write(folder, kind, how, said, shapes, spm):
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.iterdir():
+        old.unlink()
+    (folder / "config.json").write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
+    settings = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "do_sample": True}
+    settings |= {key: said[key] for key in ("bos_token_id", "eos_token_id") if said.get(key) is not None}
+    (folder / "generation_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+    (folder / "tokenizer.model").write_bytes(spm)
+    ty = how.get("type", "BF16")
+    rng = np.random.default_rng(zlib.crc32(folder.name.encode()))
+    data = {name: (shape, stored(values(rng, kind, name, shape), ty)) for name, shape in sorted(shapes.items())}
+    shards = how.get("shards", 1)
+    if shards == 1:
+        (folder / "model.safetensors").write_bytes(safetensors(data, ty))
+        return
+    names, index = list(data), {}
+    for i in range(shards):
+        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+        mine = names[i * len(names) // shards : (i + 1) * len(names) // shards]
+        index |= dict.fromkeys(mine, file)
+        (folder / file).write_bytes(safetensors({name: data[name] for name in mine}, ty))
+    total = sum(len(bytes) for _, bytes in data.values())
+    (folder / "model.safetensors.index.json").write_text(json.dumps(
+        {"metadata": {"total_size": total}, "weight_map": index}, indent=2) + "\n")
+
+
+def record(path):
+    """What a GGUF file says, without the weights."""
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+    keys = {}
+    for field in reader.fields.values():
+        if not field.name.startswith(("GGUF.", "tokenizer.")):
+            keys[field.name] = ["/".join(ty.name for ty in field.types), field.contents()]
+    tensors = {t.name: [int(n) for n in reversed(t.shape)] for t in reader.tensors}
+    freqs = [t.data.tolist() for t in reader.tensors if t.name == "rope_freqs.weight"]
+    lines = [f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in (("tensors", tensors), ("rope_freqs", freqs))]
+    keys = ",\n".join(f"    {json.dumps(key)}: {json.dumps(value)}" for key, value in keys.items())
+    return "{\n  \"keys\": {\n" + keys + "\n  },\n" + ",\n".join(lines) + "\n}\n"
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME")
+    parser.add_argument("--configs", type=Path)
+    parser.add_argument("--check-names", action="store_true")
+    parser.add_argument("--record", type=Path, metavar="GGUFS")
+
+
+def run(args):
+    wrong = 0
+    for name in args.only or CASES:
+        kind, changes, how = CASES[name]
+        config, said = configuration(kind, changes, how)
+        shapes = tensors(kind, config, how)
+        if args.check_names:
+            for difference in check_names(kind, config, how, shapes):
+                print(f"{name}: {difference} is only in one of ours and transformers'", file=sys.stderr)
+                wrong += 1
+        write(args.out / name, kind, how, said, shapes, tokenizer(kind))
+        if args.configs:
+            args.configs.mkdir(parents=True, exist_ok=True)
+            (args.configs / f"{name}.json").write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
+            lines = (" ".join([tensor, *map(str, shape)]) for tensor, shape in sorted(shapes.items()))
+            (args.configs / f"{name}.tensors").write_text("\n".join(lines) + "\n")
+        if args.record and args.configs:
+            (args.configs / f"{name}.gguf.json").write_text(record(args.record / f"{name}.gguf"))
+        print(args.out / name)
+    return 1 if wrong else 0
