@@ -24,13 +24,17 @@ mod staging;
 mod tensor;
 mod tokenizer;
 
+use alight_kernels::WeightType;
 use pyo3::prelude::*;
+use pyo3::types::IntoPyDict;
 
 /// The extension module; the package `alight` is what people import.
 #[pymodule]
 fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("ALIGNMENT", memory::ALIGNMENT)?;
+    let types = WeightType::ALL.map(|ty| (ty.ggml().name(), (ty.ggml().id(), ty.block_len())));
+    module.add("WEIGHT_TYPES", types.into_py_dict(module.py())?)?;
     module.add("FormatError", module.py().get_type::<error::FormatError>())?;
     module.add("FileChangedError", module.py().get_type::<error::FileChangedError>())?;
     module.add_class::<catalog::Catalog>()?;

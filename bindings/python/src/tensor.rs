@@ -70,7 +70,7 @@ impl Info {
             shape,
             ty: info.ty.name(),
             dtype,
-            weights: WeightType::from_gguf(info.ty.id()).map(|ty| (ty, layout)),
+            weights: WeightType::of(info.ty).map(|ty| (ty, layout)),
             stored,
             unit,
             grain,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from alight._alight import WEIGHT_TYPES
 from alight.jax import _native as native
 from alight.jax._native import Cut, Heads
 from conftest import in_process
@@ -18,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 
 MODELS = Path(os.environ.get("ALIGHT_MODELS") or Path(__file__).resolve().parents[3] / "models")
 FILES = ["SmolLM2-135M-Instruct.Q4_1.gguf", "gemma-3-270m-q4_k_m.gguf"]
-BLOCKS = {"F32": 1, "F16": 1, "BF16": 1, "Q4_K": 256, "Q5_K": 256, "Q6_K": 256}
 LAYER = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"]
 
 
@@ -119,7 +119,7 @@ def test_columns_of_every_rank(model, ranks):
     idle = 0
     for layer, name in ((0, "ffn_down"), (1, "ffn_down"), (4, "attn_output")):
         tensor = model.tensors[f"blk.{layer}.{name}.weight"]
-        columns = spans(tensor.shape[1], ranks, BLOCKS.get(tensor.type, 32))
+        columns = spans(tensor.shape[1], ranks, WEIGHT_TYPES[tensor.type][1])
         idle += sum(count == 0 for _, count in columns)
         slots = max(count for _, count in columns)
         weights = numbers(tensor)
@@ -149,7 +149,7 @@ def test_both_layouts(every_type, packed):
     for path in (every_type[0], packed):
         catalog = alight.open(path)
         file = native.file_array(catalog, mesh)
-        for kind in [*BLOCKS, "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]:
+        for kind in WEIGHT_TYPES:
             tensor = catalog.tensors[kind]
             rows, columns = ((3, 40), (43, 20)), ((0, 256), (256, 256))
             weights = numbers(tensor)
@@ -329,6 +329,7 @@ def test_a_file_is_not_read_into_memory(smollm2):
 import sys, numpy as np, jax, alight
 jax.config.update("jax_num_cpu_devices", 2)
 from jax.sharding import Mesh, PartitionSpec as P
+from alight._alight import WEIGHT_TYPES
 from alight.jax import _native as native
 def anonymous():
     for line in open("/proc/self/status"):

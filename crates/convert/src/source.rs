@@ -80,27 +80,7 @@ pub(crate) fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The kernels' name for a type that has a packed form.
+/// The kernels' name for a type that has a packed form and kernels.
 pub(crate) fn tiled_type(ty: GgmlType) -> Option<WeightType> {
-    WeightType::from_gguf(ty.id()).filter(|_| packed::has_tiles(ty))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use alight_kernels::tiles;
-
-    #[test]
-    fn formats_and_kernels_mean_the_same_layout() {
-        assert_eq!((packed::LAYOUT, packed::LAYOUT_VERSION), (tiles::NAME, tiles::VERSION.into()));
-        assert_eq!(packed::TILE_ROWS, tiles::TILE_ROWS as u64);
-        for ty in GgmlType::ALL {
-            assert_eq!(tiled_type(*ty).is_some(), packed::has_tiles(*ty), "{ty}");
-            if let Some(kernels) = tiled_type(*ty) {
-                assert_eq!(kernels.to_string(), ty.name());
-                assert_eq!(kernels.block_bytes() as u64, ty.block_bytes());
-                assert!(tiles::packable(kernels, 16, ty.block_len() as usize));
-            }
-        }
-    }
+    WeightType::of(ty).filter(|_| packed::has_tiles(ty))
 }

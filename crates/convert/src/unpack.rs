@@ -81,9 +81,16 @@ pub fn unpack(
         put(From::Memory(known), known.len() as u64, How::Copy);
         put(From::Zeros, gap - known.len() as u64, How::Copy);
         let Some(info) = tensors.get(index) else { continue };
-        let how = match tiled_type(info.ty).filter(|_| info.packed) {
+        let how = match tiled_type(info.ty) {
+            _ if !info.packed => How::Copy,
             Some(ty) => How::Unpack { ty, cols: info.ne[0] as usize },
-            None => How::Copy,
+            None => {
+                return Err(ConvertError::Restore {
+                    path: map.path().into(),
+                    key: alight_formats::packed::LAYOUT_KEY,
+                    problem: format!("does not say what a tile of {} is", info.ty),
+                });
+            }
         };
         if info.packed && info.row_bytes() > copy::MAX_TILE / alight_formats::packed::TILE_ROWS {
             return Err(ConvertError::Restore {

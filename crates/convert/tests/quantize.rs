@@ -35,7 +35,7 @@ fn weight(tensor: usize, i: usize) -> f32 {
 }
 
 fn write_model(path: &Path, float: GgmlType, spoil: bool) {
-    let ty = WeightType::from_gguf(float.id()).unwrap();
+    let ty = WeightType::of(float).unwrap();
     let b = builder(float);
     let names: Vec<_> = b.layout().to_vec();
     let bytes = b.file(|tensor, out| {
@@ -97,14 +97,9 @@ fn every_recipe_gives_the_bits_of_the_kernels() {
                     continue;
                 }
                 let mut x = vec![0.0; info.elements() as usize];
-                dequantize_row(WeightType::from_gguf(was.ty.id()).unwrap(), from, &mut x);
+                dequantize_row(WeightType::of(was.ty).unwrap(), from, &mut x);
                 let mut expected = vec![0; to.len()];
-                quantize_row(
-                    Isa::Scalar,
-                    WeightType::from_gguf(info.ty.id()).unwrap(),
-                    &x,
-                    &mut expected,
-                );
+                quantize_row(Isa::Scalar, WeightType::of(info.ty).unwrap(), &x, &mut expected);
                 assert!(to == expected, "{recipe}: {}", info.name);
             }
         }

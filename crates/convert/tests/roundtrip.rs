@@ -148,12 +148,13 @@ fn check_packed(source: &[u8], packed: &[u8]) {
         assert_eq!((new.ne, new.n_dims, new.ty), (info.ne, info.n_dims, info.ty));
         assert!(new.offset.is_multiple_of(4096));
         let lookup = info.name == "token_embd.weight" && !tied;
-        let expected = info.ne[1] % 16 == 0 && has_tiles(info.ty) && !lookup;
+        let tiled = has_tiles(info.ty) && WeightType::of(info.ty).is_some();
+        let expected = info.ne[1] % 16 == 0 && tiled && !lookup;
         assert_eq!(new.packed, expected, "{info:?}");
         let canonical = info.data(source).unwrap();
         let mut tiled = canonical.to_vec();
         if expected {
-            let ty = *WeightType::ALL.iter().find(|ty| ty.to_string() == info.ty.name()).unwrap();
+            let ty = WeightType::of(info.ty).unwrap();
             tiles::pack(ty, info.ne[0] as usize, canonical, &mut tiled);
         }
         assert!(new.data(packed).unwrap() == tiled, "{}", info.name);
@@ -355,6 +356,31 @@ fn more_junk_than_is_kept_is_refused() {
     fs::File::options().write(true).open(&source).unwrap().set_len(100 << 20).unwrap();
     let error = pack(&source, &packed, Options { force: true }, &mut go_on()).unwrap_err();
     assert!(matches!(error, ConvertError::Junk { limit: 0x400_0000, .. }), "{error}");
+}
+
+/// A type without kernels: nothing says what its tile is. The header may be read, the bytes may not.
+#[test]
+fn tiles_of_a_type_without_kernels_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let [source, packed, back] = paths(dir.path());
+    let mut b = Builder::new();
+    b.tensor("w", GgmlType::Q4_0, &[64, 64]).unwrap();
+    fs::write(&source, b.file(|_, out| Random(1).fill(out))).unwrap();
+    pack(&source, &packed, Options::default(), &mut go_on()).unwrap();
+    // As many weights and bytes in a block as Q4_0.
+    let (from, to) = (GgmlType::Q4_0, GgmlType::IQ4_NL);
+    if WeightType::of(to).is_some() {
+        return;
+    }
+    let id = |ty| alight_formats::packed::packed_id(ty).unwrap().to_le_bytes();
+    let mut bytes = fs::read(&packed).unwrap();
+    let at = bytes.windows(4).position(|b| b == id(from)).unwrap();
+    bytes[at..at + 4].copy_from_slice(&id(to));
+    fs::write(&packed, &bytes).unwrap();
+    let error = unpack(&packed, &back, Options::default(), &mut go_on()).unwrap_err();
+    assert!(matches!(error, ConvertError::Restore { .. }), "{error}");
+    assert!(error.to_string().contains("IQ4_NL"), "{error}");
+    assert!(!back.exists());
 }
 
 #[test]

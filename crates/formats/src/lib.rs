@@ -21,7 +21,6 @@ pub mod split;
 mod text;
 pub mod tokenizer;
 pub mod torch;
-pub mod types;
 
+pub use alight_types::{GgmlType, TypeError};
 pub use recognise::{Format, recognise};
-pub use types::{GgmlType, TypeError};

@@ -2,6 +2,7 @@
 //!
 //! Layouts are those of GGUF (ggml's block structs); sizes are in bytes and little-endian.
 
+use alight_types::GgmlType;
 use std::fmt;
 
 /// A weight type that has kernels. The names are ggml's.
@@ -59,51 +60,51 @@ impl WeightType {
         WeightType::BF16,
     ];
 
+    /// The kernels' name for a type of GGUF, if there are kernels for it.
+    pub const fn of(ty: GgmlType) -> Option<WeightType> {
+        let mut i = 0;
+        while i < WeightType::ALL.len() {
+            if WeightType::ALL[i].ggml().id() == ty.id() {
+                return Some(WeightType::ALL[i]);
+            }
+            i += 1;
+        }
+        None
+    }
+
     /// The type that has this id in GGUF files, if there are kernels for it.
     pub const fn from_gguf(id: u32) -> Option<WeightType> {
-        Some(match id {
-            0 => WeightType::F32,
-            1 => WeightType::F16,
-            2 => WeightType::Q4_0,
-            3 => WeightType::Q4_1,
-            6 => WeightType::Q5_0,
-            7 => WeightType::Q5_1,
-            8 => WeightType::Q8_0,
-            12 => WeightType::Q4_K,
-            13 => WeightType::Q5_K,
-            14 => WeightType::Q6_K,
-            30 => WeightType::BF16,
-            _ => return None,
-        })
+        match GgmlType::from_id(id) {
+            Ok(ty) => WeightType::of(ty),
+            Err(_) => None,
+        }
+    }
+
+    /// GGUF's name for this type, which knows its id and its geometry.
+    pub const fn ggml(self) -> GgmlType {
+        match self {
+            WeightType::F32 => GgmlType::F32,
+            WeightType::F16 => GgmlType::F16,
+            WeightType::BF16 => GgmlType::BF16,
+            WeightType::Q4_0 => GgmlType::Q4_0,
+            WeightType::Q4_1 => GgmlType::Q4_1,
+            WeightType::Q5_0 => GgmlType::Q5_0,
+            WeightType::Q5_1 => GgmlType::Q5_1,
+            WeightType::Q8_0 => GgmlType::Q8_0,
+            WeightType::Q4_K => GgmlType::Q4_K,
+            WeightType::Q5_K => GgmlType::Q5_K,
+            WeightType::Q6_K => GgmlType::Q6_K,
+        }
     }
 
     /// Weights per block.
     pub const fn block_len(self) -> usize {
-        match self {
-            WeightType::F32 | WeightType::F16 | WeightType::BF16 => 1,
-            WeightType::Q4_0
-            | WeightType::Q4_1
-            | WeightType::Q5_0
-            | WeightType::Q5_1
-            | WeightType::Q8_0 => 32,
-            WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => 256,
-        }
+        self.ggml().block_len() as usize
     }
 
     /// Bytes per block.
     pub const fn block_bytes(self) -> usize {
-        match self {
-            WeightType::F32 => 4,
-            WeightType::F16 | WeightType::BF16 => 2,
-            WeightType::Q4_0 => 18,
-            WeightType::Q4_1 => 20,
-            WeightType::Q5_0 => 22,
-            WeightType::Q5_1 => 24,
-            WeightType::Q8_0 => 34,
-            WeightType::Q4_K => 144,
-            WeightType::Q5_K => 176,
-            WeightType::Q6_K => 210,
-        }
+        self.ggml().block_bytes() as usize
     }
 
     /// Bytes of a row of `k` weights, or `None` if `k` is not a whole number of blocks.

@@ -270,7 +270,7 @@ impl Finder<'_, '_> {
     /// A matrix that maps `cols` features to `rows`.
     fn matrix(&self, name: &str, cols: usize, rows: usize) -> Result<MatrixRef, WeightError> {
         let (shard, info) = self.tensor(name, &[cols, rows])?;
-        let ty = WeightType::from_gguf(info.ty.id()).ok_or_else(|| WeightError::Type {
+        let ty = WeightType::of(info.ty).ok_or_else(|| WeightError::Type {
             name: name.into(),
             found: info.ty.name(),
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
@@ -293,7 +293,7 @@ impl Finder<'_, '_> {
     /// A vector of finite numbers, copied as f32.
     fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
         let (shard, info) = self.tensor(name, &[len])?;
-        let ty = WeightType::from_gguf(info.ty.id()).filter(|ty| ty.is_float());
+        let ty = WeightType::of(info.ty).filter(|ty| ty.is_float());
         let ty = ty.ok_or_else(|| WeightError::Type {
             name: name.into(),
             found: info.ty.name(),

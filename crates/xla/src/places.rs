@@ -44,8 +44,7 @@ pub(crate) fn matrix<'a>(
 
 /// The types that have kernels, with their ids.
 fn known() -> String {
-    let ids = (0..64).filter_map(|id| Some(format!("{id} ({})", WeightType::from_gguf(id)?)));
-    ids.collect::<Vec<_>>().join(", ")
+    WeightType::ALL.map(|ty| format!("{} ({ty})", ty.ggml().id())).join(", ")
 }
 
 /// The places in an array `[m, 4]`.

@@ -41,7 +41,7 @@ fn blocks(ty: WeightType, rows: usize, cols: usize, seed: u64) -> Vec<u8> {
 fn file(matrices: &[(WeightType, Layout, Vec<u8>)]) -> (Vec<u8>, Vec<u32>) {
     let (mut bytes, mut places) = (vec![0xff; 77], Vec::new());
     for (ty, layout, data) in matrices {
-        let id = (0..64).find(|id| WeightType::from_gguf(*id) == Some(*ty)).unwrap();
+        let id = ty.ggml().id();
         places.extend([bytes.len() as u32, 0, id, u32::from(*layout == Layout::Tiles)]);
         bytes.extend(data);
     }

@@ -17,6 +17,7 @@ __all__ = [
     "Staging",
     "Tensor",
     "Tokenizer",
+    "WEIGHT_TYPES",
     "__version__",
     "config",
     "cuda_accounts",
@@ -33,6 +34,9 @@ __all__ = [
 __version__: str
 ALIGNMENT: int
 """Addresses at a multiple of this are used by XLA in place; of others it makes a copy."""
+
+WEIGHT_TYPES: dict[str, tuple[int, int]]
+"""The types of GGUF that have kernels: for each its id in files, and the weights of a block."""
 
 class FormatError(ValueError):
     """A file is not what it should be: damaged, of another format, or of another model."""

@@ -121,18 +121,18 @@ impl Item {
         if matches!(self.source, Source::Values(_)) {
             return (self.to == GgmlType::F32).then_some(How::Copy);
         }
-        let floats = WeightType::from_gguf(self.to.id()).map(How::Floats);
+        let floats = WeightType::of(self.to).map(How::Floats);
         match self.from {
             Elements::Gguf(ty) if ty == self.to && self.add == 0.0 => Some(How::Copy),
             Elements::Gguf(GgmlType::F64) => floats,
-            Elements::Gguf(ty) => WeightType::from_gguf(ty.id()).and(floats),
+            Elements::Gguf(ty) => WeightType::of(ty).and(floats),
             Elements::Legacy(era, ty) if ty.current() == self.to && self.add == 0.0 => {
                 match era.way(ty)? {
                     Way::Copy => Some(How::Copy),
                     Way::Move | Way::Rescale | Way::Decode => Some(How::Blocks(era, ty)),
                 }
             }
-            Elements::Legacy(_, ty) => WeightType::from_gguf(ty.current().id()).and(floats),
+            Elements::Legacy(_, ty) => WeightType::of(ty.current()).and(floats),
         }
     }
 }

@@ -270,7 +270,7 @@ fn decode(
         }
         // That there is one has been checked.
         _ => {
-            if let Some(ty) = WeightType::from_gguf(ty.id()) {
+            if let Some(ty) = WeightType::of(ty) {
                 dequantize_row(ty, bytes, out);
             }
         }

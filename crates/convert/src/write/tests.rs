@@ -50,7 +50,7 @@ impl Case {
             let values: Vec<f32> = (0..columns).map(|_| random()).collect();
             let of = |ty: GgmlType| {
                 let mut out = vec![0; ty.row_bytes(columns as u64).unwrap() as usize];
-                let ty = WeightType::from_gguf(ty.id()).unwrap();
+                let ty = WeightType::of(ty).unwrap();
                 quantize_row(Isa::best(), ty, &values, &mut out);
                 out
             };
@@ -108,7 +108,7 @@ impl Case {
                 out.extend(today);
                 continue;
             }
-            match WeightType::from_gguf(self.from.current().id()) {
+            match WeightType::of(self.from.current()) {
                 Some(ty) => dequantize_row(ty, &today, &mut values),
                 None => {
                     for (value, bytes) in values.iter_mut().zip(today.as_chunks().0) {
@@ -121,7 +121,7 @@ impl Case {
                 values.iter_mut().for_each(|value| *value += self.add);
             }
             let mut made = vec![0; self.to.row_bytes(columns as u64).unwrap() as usize];
-            let to = WeightType::from_gguf(self.to.id()).unwrap();
+            let to = WeightType::of(self.to).unwrap();
             quantize_row(Isa::best(), to, &values, &mut made);
             out.extend(made);
         }

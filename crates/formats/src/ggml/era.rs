@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::types::GgmlType;
+use alight_types::GgmlType;
 
 /// What a number of a type meant, by time. Scales are f32 in all eras but the last, except for Q4_2,
 /// Q4_3, Q5_0 and Q5_1, where they always were f16.

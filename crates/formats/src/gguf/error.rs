@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::value::ValueType;
 use crate::text::shown;
-use crate::types::TypeError;
+use alight_types::TypeError;
 
 /// Where in a header something was read. Names are escaped and cut for display.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -34,7 +34,7 @@ pub use parse::parse;
 pub use value::{Array, Strings, Value, ValueType};
 
 use crate::packed;
-use crate::types::GgmlType;
+use alight_types::GgmlType;
 
 /// Alignment of tensor data when the file does not say.
 pub const DEFAULT_ALIGNMENT: u64 = 32;

@@ -16,7 +16,7 @@ use crate::packed::{
     LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY, PACKED_ALIGNMENT, TILE_ROWS, type_of,
 };
 use crate::text::shown;
-use crate::types::GgmlType;
+use alight_types::GgmlType;
 
 /// Reads and checks the header of a GGUF file.
 ///

@@ -8,7 +8,7 @@
 use super::parse::nbytes;
 use super::{DEFAULT_ALIGNMENT, GgufError, Place, Value, ValueType};
 use crate::packed::packed_id;
-use crate::types::{GgmlType, TypeError};
+use alight_types::{GgmlType, TypeError};
 
 /// Collects metadata and tensors; [`Builder::header`] makes bytes of them.
 ///

@@ -38,12 +38,7 @@ use crate::types::WeightType;
 use fields::Field;
 
 /// Rows of a tile.
-pub const TILE_ROWS: usize = 16;
-
-/// The layout's name in files, and the version of its definition.
-pub const NAME: &str = "tiles16";
-/// See [`NAME`].
-pub const VERSION: u32 = 1;
+pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
 
 /// Whether a matrix `[rows, cols]` of type `ty` has a packed form.
 pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {

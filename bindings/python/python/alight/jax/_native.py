@@ -20,12 +20,8 @@ import numpy.typing as npt
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import Catalog, Tensor
+from .._alight import WEIGHT_TYPES
 from . import _ffi, _mesh
-
-TYPES = {
-    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "BF16": 30,
-}  # fmt: skip
-"""Types with kernels, and their ids in GGUF files."""
 
 LINE = 16
 """What a capacity is a multiple of."""
@@ -74,10 +70,11 @@ def places(tensors: Iterable[Tensor]) -> npt.NDArray[np.uint32]:
     """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles)."""
     found = []
     for tensor in tensors:
-        if tensor.type not in TYPES:
-            raise ValueError(f"tensor {tensor.name!r}: no kernels for its type {tensor.type}; there are some for {', '.join(TYPES)}")
+        if tensor.type not in WEIGHT_TYPES:
+            known = ", ".join(WEIGHT_TYPES)
+            raise ValueError(f"tensor {tensor.name!r}: no kernels for its type {tensor.type}; there are some for {known}")
         offset = tensor.offset
-        found.append((offset & 0xFFFFFFFF, offset >> 32, TYPES[tensor.type], int(tensor.packed)))
+        found.append((offset & 0xFFFFFFFF, offset >> 32, WEIGHT_TYPES[tensor.type][0], int(tensor.packed)))
     return np.array(found, np.uint32).reshape(-1, 4)
 
 

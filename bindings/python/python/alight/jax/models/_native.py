@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from ... import Catalog, Tensor
+from ..._alight import WEIGHT_TYPES
 from .. import _native as handlers
 from ._arithmetic import Arrays, Cache, Specs
 from ._config import Config
@@ -32,10 +33,8 @@ def grains(config: Config, tensors: Tensors) -> tuple[int, int]:
 
 
 def _block(tensor: Tensor) -> int:
-    """Elements of a block."""
-    if tensor.type in ("F32", "F16", "BF16"):
-        return 1
-    return 256 if tensor.type.endswith("_K") else 32
+    """Elements of a block; 1 where there are no kernels for the type, which `check` says."""
+    return WEIGHT_TYPES.get(tensor.type, (0, 1))[1]
 
 
 def check(catalog: Catalog, tensors: Tensors, mesh: Mesh) -> None:

@@ -1,11 +1,24 @@
-//! The tensor types of GGUF: every id, its name, and the geometry of its blocks.
+//! The tensor types of GGUF: every id, its name, and the geometry of its blocks; and the ids of
+//! their packed forms ([`packed`]). Everything else in the workspace takes these facts from here.
 //!
 //! Ids that once meant something, and ids that only a fork writes, are refused by name: their bytes
 //! would otherwise be read as something they are not.
+//!
+//! ```
+//! use alight_types::GgmlType;
+//!
+//! let ty = GgmlType::from_id(12)?;
+//! assert_eq!((ty, ty.block_len(), ty.block_bytes()), (GgmlType::Q4_K, 256, 144));
+//! assert_eq!(ty.row_bytes(4096), Some(2304));
+//! assert!(GgmlType::from_id(4).unwrap_err().to_string().contains("Q4_2"));
+//! # Ok::<(), alight_types::TypeError>(())
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod packed;
 
 use std::fmt;
-
-use thiserror::Error;
 
 /// Declares [`GgmlType`]: variant, id, elements per block, bytes per block, meaning.
 macro_rules! ggml_types {
@@ -207,11 +220,10 @@ const fn fork_name(id: u32) -> Option<&'static str> {
 }
 
 /// Why a type id is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TypeError {
     /// The id had a meaning that ggml has since taken away.
-    #[error("type {id} ({name}) has been removed from GGUF; the file must be converted again")]
     Removed {
         /// The id in the file.
         id: u32,
@@ -219,7 +231,6 @@ pub enum TypeError {
         name: &'static str,
     },
     /// The id is one that only the fork ik_llama.cpp writes.
-    #[error("type {id} ({name}) is private to ik_llama.cpp, no other program reads it")]
     Private {
         /// The id in the file.
         id: u32,
@@ -227,7 +238,6 @@ pub enum TypeError {
         name: &'static str,
     },
     /// The id says that the tensor is packed, but its type has no packed form.
-    #[error("type {id} stands for packed {ty}, and {ty} has no packed form")]
     NotPackable {
         /// The id in the file.
         id: u32,
@@ -235,12 +245,37 @@ pub enum TypeError {
         ty: GgmlType,
     },
     /// The id has no meaning.
-    #[error("type {id} is unknown; known ids are 0 to {}", GgmlType::ALL[GgmlType::ALL.len() - 1].id())]
     Unknown {
         /// The id in the file.
         id: u32,
     },
 }
+
+impl fmt::Display for TypeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TypeError::Removed { id, name } => write!(
+                f,
+                "type {id} ({name}) has been removed from GGUF; the file must be converted again"
+            ),
+            TypeError::Private { id, name } => {
+                write!(
+                    f,
+                    "type {id} ({name}) is private to ik_llama.cpp, no other program reads it"
+                )
+            }
+            TypeError::NotPackable { id, ty } => {
+                write!(f, "type {id} stands for packed {ty}, and {ty} has no packed form")
+            }
+            TypeError::Unknown { id } => {
+                let last = GgmlType::ALL[GgmlType::ALL.len() - 1].id();
+                write!(f, "type {id} is unknown; known ids are 0 to {last}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TypeError {}
 
 #[cfg(test)]
 mod tests {
