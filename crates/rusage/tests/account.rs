@@ -2,6 +2,8 @@
 
 #![cfg(target_os = "linux")]
 
+mod support;
+
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -11,7 +13,7 @@ use serde_json::Value;
 const MIB: u64 = 1 << 20;
 
 fn rusage(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_rusage")).args(arguments).output().unwrap()
+    support::rusage().args(arguments).output().unwrap()
 }
 
 fn json(output: &Output) -> Value {

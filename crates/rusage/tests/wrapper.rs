@@ -2,6 +2,8 @@
 
 #![cfg(unix)]
 
+mod support;
+
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -11,10 +13,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-
-fn rusage() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_rusage"))
-}
+use support::{rusage, with_plain_signals};
 
 fn run(arguments: &[&str]) -> Output {
     rusage().args(arguments).output().unwrap()
@@ -161,7 +160,8 @@ fn signals_are_as_they_were_in_the_command() {
         (&[libc::SIGCHLD], &[]),
     ] {
         for ask in [&masks[..], &files[..]] {
-            let alone = with(ignored, blocked, Command::new(ask[0]).args(&ask[1..]));
+            let mut command = with_plain_signals(Command::new(ask[0]));
+            let alone = with(ignored, blocked, command.args(&ask[1..]));
             let wrapped = with(ignored, blocked, rusage().args(ask));
             assert_eq!(alone, wrapped, "ignored {ignored:?}, blocked {blocked:?}");
         }
@@ -203,7 +203,13 @@ fn ended(mut child: std::process::Child) -> Output {
 
 #[test]
 fn what_is_sent_to_the_wrapper_alone_reaches_the_command() {
-    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1] {
+    let mut signals = vec![libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+    signals.extend([libc::SIGQUIT, libc::SIGABRT, libc::SIGPIPE, libc::SIGALRM, libc::SIGURG]);
+    signals.extend([libc::SIGXCPU, libc::SIGXFSZ, libc::SIGVTALRM, libc::SIGPROF, libc::SIGWINCH]);
+    signals.extend([libc::SIGIO, libc::SIGCONT]);
+    #[cfg(target_os = "linux")]
+    signals.extend([libc::SIGPWR, libc::SIGRTMIN() + 3, libc::SIGRTMAX()]);
+    for signal in signals {
         let folder = folder();
         let ready = folder.path().join("ready");
         let line = format!(
@@ -217,6 +223,66 @@ fn what_is_sent_to_the_wrapper_alone_reaches_the_command() {
         assert_eq!(ended.status.code(), Some(42), "signal {signal}: {}", text(&ended.stderr));
         assert!(text(&ended.stderr).contains("wall time"));
     }
+}
+
+/// A timer that was set for what is executed now: with the wrapper before it, it is for the program.
+#[test]
+fn an_alarm_that_was_set_before_reaches_the_command() {
+    // It may come before the program is ready on a busy machine, and is then no proof of anything.
+    let reached = [1, 4, 16].into_iter().any(|seconds| {
+        let mut command = rusage();
+        command.args(["sh", "-c", "trap 'exit 42' ALRM; while :; do sleep 0.01; done"]);
+        // SAFETY: one system call between fork and exec.
+        let command = unsafe {
+            command.pre_exec(move || {
+                libc::alarm(seconds);
+                Ok(())
+            })
+        };
+        command.output().unwrap().status.code() == Some(42)
+    });
+    assert!(reached);
+}
+
+/// A letter for what a process does: `T` if it is stopped.
+#[cfg(target_os = "linux")]
+fn state(pid: libc::pid_t) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().next().map(str::to_owned)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn the_wrapper_and_the_command_are_stopped_and_continued_together() {
+    let folder = folder();
+    let (ready, new) = (folder.path().join("ready"), folder.path().join("new"));
+    let line = format!(
+        "trap 'exit 42' TERM; echo $$ > {0}; mv {0} {1}; while :; do sleep 0.01; done",
+        new.display(),
+        ready.display()
+    );
+    let child = started(&["sh", "-c", &line], &ready);
+    let wrapper = child.id() as libc::pid_t;
+    let command: libc::pid_t = fs::read_to_string(&ready).unwrap().trim().parse().unwrap();
+    let both = |stopped: bool| {
+        let patience = Instant::now() + Duration::from_secs(20);
+        while [wrapper, command].iter().any(|&pid| (state(pid).as_deref() == Some("T")) != stopped)
+        {
+            assert!(Instant::now() < patience, "stopped is {stopped} for one of them only");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    };
+    for _ in 0..2 {
+        // SAFETY: takes numbers.
+        unsafe { libc::kill(wrapper, libc::SIGTSTP) };
+        both(true);
+        // SAFETY: takes numbers.
+        unsafe { libc::kill(wrapper, libc::SIGCONT) };
+        both(false);
+    }
+    // SAFETY: takes numbers.
+    unsafe { libc::kill(wrapper, libc::SIGTERM) };
+    assert_eq!(ended(child).status.code(), Some(42));
 }
 
 #[test]
@@ -288,30 +354,111 @@ fn the_report_can_go_to_a_file() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_a_failure() {
-    if !Path::new("/dev/full").exists() {
-        eprintln!("skipped: no /dev/full");
-        return;
+fn without_a_report_the_file_is_as_it_was() {
+    let folder = folder();
+    let (path, other) = (folder.path().join("report"), folder.path().join("other"));
+    let name = path.to_str().unwrap();
+    for more in [&[][..], &["-a"]] {
+        for command in [&["no-such-program-anywhere"][..], &["--cold", "/no/such/file", "true"]] {
+            let arguments = [more, &["-o", name], command].concat();
+            assert_ne!(run(&arguments).status.code(), Some(0));
+            assert!(!path.exists(), "{arguments:?}");
+            fs::write(&path, "old\n").unwrap();
+            run(&arguments);
+            assert_eq!(fs::read_to_string(&path).unwrap(), "old\n", "{arguments:?}");
+            fs::remove_file(&path).unwrap();
+        }
     }
-    let ended = run(&["-o", "/dev/full", "true"]);
-    assert_eq!(ended.status.code(), Some(125));
-    assert!(text(&ended.stderr).contains("/dev/full"));
-    // What the command says is more important.
-    assert_eq!(run(&["-o", "/dev/full", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    // While the command runs, too. With a report, it is the same file, under all its names.
+    fs::write(&path, "old\n".repeat(1000)).unwrap();
+    fs::hard_link(&path, &other).unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let ended = run(&["-o", link.to_str().unwrap(), "cat", name]);
+    assert_eq!(text(&ended.stdout), "old\n".repeat(1000));
+    let told = fs::read_to_string(&other).unwrap();
+    assert!(told.starts_with("RL: took") && !told.contains("old"), "{told}");
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+}
+
+#[test]
+fn a_report_into_the_commands_own_stream_does_not_take_its_place() {
+    let folder = folder();
+    for name in ["/dev/stderr", "/dev/stdout", "log"] {
+        let path = folder.path().join("log");
+        let log = fs::File::create(&path).unwrap();
+        let status = rusage()
+            .current_dir(folder.path())
+            .args(["-o", name, "sh", "-c", "echo out; echo error >&2"])
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .status()
+            .unwrap();
+        let told = fs::read_to_string(&path).unwrap();
+        assert!(status.success() && told.starts_with("out\nerror\nRL: took"), "{name}: {told}");
+    }
+}
+
+/// A full disk, a limit on sizes, a reader that has gone: the status is the command's in any case.
+#[test]
+fn a_report_that_cannot_be_written_changes_no_status() {
+    let folder = folder();
+    let path = folder.path().join("report");
+    let name = path.to_str().unwrap();
+    for status in [0, 6] {
+        let command = format!("exit {status}");
+        if Path::new("/dev/full").exists() {
+            let ended = run(&["-o", "/dev/full", "sh", "-c", &command]);
+            assert_eq!(ended.status.code(), Some(status));
+            assert!(text(&ended.stderr).contains("/dev/full: cannot write the report"));
+        }
+        // What was started with this may write nothing into files.
+        let line = format!("ulimit -f 0; exec \"$0\" -o '{name}' sh -c '{command}'");
+        let mut limited = with_plain_signals(Command::new("sh"));
+        let ended = limited.args(["-c", &line, env!("CARGO_BIN_EXE_rusage")]).output().unwrap();
+        assert_eq!(ended.status.code(), Some(status), "{}", text(&ended.stderr));
+        assert!(text(&ended.stderr).contains("cannot write the report") && !path.exists());
+    }
+}
+
+/// The program's stderr, which nobody reads.
+fn nobody_reads(arguments: &[&str]) -> std::process::ExitStatus {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    rusage().args(arguments).stderr(writer).status().unwrap()
+}
+
+#[test]
+fn a_report_that_nobody_reads_changes_no_status() {
+    assert_eq!(nobody_reads(&["sh", "-c", "exit 6"]).code(), Some(6));
+    assert_eq!(nobody_reads(&["--json", "true"]).code(), Some(0));
+    assert_eq!(nobody_reads(&["-n", "2", "sh", "-c", "exit 6"]).code(), Some(6));
+    assert_eq!(nobody_reads(&["sh", "-c", "kill -TERM $$"]).signal(), Some(libc::SIGTERM));
+    // The program's own such end is still its own.
+    assert_eq!(nobody_reads(&["sh", "-c", "kill -PIPE $$"]).signal(), Some(libc::SIGPIPE));
+    assert_eq!(nobody_reads(&["no-such-program-anywhere"]).code(), Some(127));
+    assert_eq!(nobody_reads(&["--no-such-option"]).code(), Some(125));
+    assert_eq!(nobody_reads(&["-o", "/no/such/folder/x", "true"]).code(), Some(125));
 }
 
 #[test]
 fn nobody_at_stderr_is_no_failure() {
-    let mut command = rusage();
-    command.args(["sh", "-c", "exit 6"]).stderr(Stdio::null());
-    // SAFETY: one system call between fork and exec.
-    let command = unsafe {
-        command.pre_exec(|| {
-            libc::close(2);
-            Ok(())
-        })
-    };
-    assert_eq!(command.status().unwrap().code(), Some(6));
+    let folder = folder();
+    let path = folder.path().join("report");
+    let name = path.to_str().unwrap();
+    for arguments in [&[][..], &["-o", name], &["-o", "/dev/full"]] {
+        let mut command = rusage();
+        command.args(arguments).args(["sh", "-c", "exit 6"]).stderr(Stdio::null());
+        // SAFETY: one system call between fork and exec.
+        let command = unsafe {
+            command.pre_exec(|| {
+                libc::close(2);
+                Ok(())
+            })
+        };
+        assert_eq!(command.status().unwrap().code(), Some(6));
+    }
+    assert!(fs::read_to_string(&path).unwrap().starts_with("RL: took"));
 }
 
 #[test]

@@ -14,7 +14,7 @@ Usage: rusage [OPTIONS] [--] COMMAND [ARG...]
 
 Options:
       --json            Report one line of JSON
-  -o, --output FILE     Report to FILE instead of stderr
+  -o, --output FILE     Report to FILE instead of stderr. What is in it stays until there is a report
   -a, --append          Add to FILE instead of replacing it
   -n, --runs N          Run N times and report medians and spread [default: 1; 10 with --vs]
   -w, --warmup N        Run N times before, not counted [default: 1 if -n is more than 1; 0 from cold]
@@ -30,7 +30,8 @@ Options:
   -V, --version         The version
 
 Exit status: that of the command, or death by the signal that killed it; 127 if it was not found, 126 if
-it could not be executed, 125 if rusage itself failed. The command's standard streams are its own.
+it could not be executed, 125 if rusage itself failed before it was run. A report that cannot be written
+is told on stderr and changes no status. The command's standard streams are its own.
 
 The kernel's share of processor time is sampled, and means little in short runs. The size of a command
 is that of its largest single process; see --tree. I/O is what had to be read from storage or will have

@@ -39,8 +39,25 @@ pub fn main(words: Vec<OsString>) -> i32 {
             Ok(()) => 0,
             Err(_) => OWN_FAILURE,
         },
-        Ok(Parsed::Run(args)) => measure(&args),
+        Ok(Parsed::Run(args)) => {
+            // Before signals are handled: to open a pipe may take until somebody reads it.
+            let output = output::Output::open(&args);
+            // Over all runs and to the end: what comes between two runs, or while the report is written,
+            // must not take it away.
+            let passed = signals::Passed::on();
+            let status = match output {
+                Ok(output) => measure(&args, output, &passed),
+                Err(why) => {
+                    output::complain(&why);
+                    OWN_FAILURE
+                }
+            };
+            // This process ends now: what was there before is not needed again.
+            std::mem::forget(passed);
+            status
+        }
         Err(why) => {
+            let _passed = signals::Passed::on();
             output::complain(&why);
             output::complain("try 'rusage --help'");
             OWN_FAILURE
@@ -48,40 +65,27 @@ pub fn main(words: Vec<OsString>) -> i32 {
     }
 }
 
-fn measure(args: &Args) -> i32 {
+fn measure(args: &Args, mut output: output::Output, passed: &signals::Passed) -> i32 {
     if args.counters && !cfg!(target_os = "linux") {
         output::complain("--counters: only on Linux; left out");
     }
-    // Over all runs: what comes between two of them must not take the report away.
-    let passed = signals::Passed::on();
-    let mut output = match output::Output::open(args) {
-        Ok(output) => output,
-        Err(why) => {
-            output::complain(&why);
-            return OWN_FAILURE;
-        }
-    };
-    let measured = runs::all(args, &passed);
-    let told = if measured.has_runs() {
+    let measured = runs::all(args, passed);
+    if measured.has_runs() {
         let text = if args.json {
             json::line(args, &measured)
         } else {
             report::text(args, &measured, output.bold())
         };
-        output.write(&text)
-    } else {
-        Ok(())
-    };
-    drop(passed);
+        if let Err(why) = output.write(&text) {
+            output::complain(&why);
+        }
+    }
     match &measured.failure {
         Some(Failure::Own(why)) => output::complain(why),
         Some(Failure::Run(error)) => output::complain(&error.to_string()),
         None => {}
     }
-    if let Err(why) = &told {
-        output::complain(why);
-    }
-    let status = match (&measured.failure, measured.interrupted, measured.last_status) {
+    match (&measured.failure, measured.interrupted, measured.last_status) {
         (Some(Failure::Run(RunError::NotFound { .. })), ..) => NOT_FOUND,
         (Some(Failure::Run(RunError::NotExecutable { .. })), ..) => NOT_EXECUTABLE,
         (Some(_), ..) | (None, None, None) => OWN_FAILURE,
@@ -91,6 +95,5 @@ fn measure(args: &Args) -> i32 {
             // It was one that does not end this process.
             128 + signal
         }
-    };
-    if status == 0 && told.is_err() { OWN_FAILURE } else { status }
+    }
 }

@@ -1,30 +1,38 @@
 //! Where the report goes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::args::Args;
 
 /// Stderr or a file.
-pub struct Output(Option<(PathBuf, File)>);
+pub struct Output(Option<Target>);
+
+/// A file, open for writing since before anything was run. It is left as it was until there is a report.
+struct Target {
+    path: PathBuf,
+    file: File,
+    /// The report takes the place of what is in it.
+    replaces: bool,
+    /// It was made here, and goes again if there is no report.
+    is_new: bool,
+}
 
 impl Output {
-    /// Opens it before anything is run, so that a run is not lost for want of a file.
+    /// Opens it before anything is run, so that a run is not lost for want of a file. Nothing of a file
+    /// is lost by that.
+    ///
+    /// Like the shell's `>` and other programs of this kind, it writes into the file that is there: its
+    /// owner, permissions and other names stay, and it may be a terminal, a pipe or `/dev/null`. A file
+    /// that is also the standard output or error is added to. A disk is not written to.
     ///
     /// # Errors
     /// The file cannot be written; in words.
     pub fn open(args: &Args) -> Result<Output, String> {
         let Some(path) = &args.output else { return Ok(Output(None)) };
-        let mut options = OpenOptions::new();
-        if args.append {
-            options.append(true);
-        } else {
-            options.write(true).truncate(true);
-        }
-        let file = options.create(true).open(path);
-        let file = file.map_err(|e| format!("{}: cannot write the report: {e}", path.display()))?;
-        Ok(Output(Some((path.clone(), file))))
+        let target = Target::open(path, args.append);
+        target.map(Some).map(Output).map_err(|why| cannot_write(path, why))
     }
 
     /// Whether the lines' prefix may be bold: on a terminal, unless `NO_COLOR` says no.
@@ -46,11 +54,88 @@ impl Output {
                 let _ = stderr().write_all(text.as_bytes());
                 Ok(())
             }
-            Some((path, file)) => file
-                .write_all(text.as_bytes())
-                .map_err(|e| format!("{}: cannot write the report: {e}", path.display())),
+            Some(target) => {
+                target.write(text.as_bytes()).map_err(|why| cannot_write(&target.path, why))
+            }
         }
     }
+}
+
+fn cannot_write(path: &Path, why: impl std::fmt::Display) -> String {
+    format!("{}: cannot write the report: {why}", path.display())
+}
+
+impl Target {
+    fn open(path: &Path, append: bool) -> io::Result<Target> {
+        let mut options = OpenOptions::new();
+        options.write(true).append(append);
+        // What is wrong with a name that cannot be made is said by the second try.
+        let made = options.clone().create_new(true).open(path).ok();
+        let is_new = made.is_some();
+        let file = match made {
+            Some(file) => file,
+            None => options.create(true).open(path)?,
+        };
+        let mut target = Target { path: path.to_owned(), file, replaces: false, is_new };
+        let found = target.file.metadata()?;
+        target.replaces = found.is_file() && !append;
+        #[cfg(unix)]
+        target.check(&found)?;
+        Ok(target)
+    }
+
+    #[cfg(unix)]
+    fn check(&mut self, found: &fs::Metadata) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::fs::FileTypeExt;
+
+        if found.file_type().is_block_device() {
+            return Err(io::Error::other("it is a disk"));
+        }
+        if self.replaces && is_standard(found) {
+            self.replaces = false;
+            self.file = OpenOptions::new().append(true).open(&self.path)?;
+        }
+        if self.file.as_raw_fd() <= 2 {
+            // The number of a standard stream that is closed: what is meant for that would get into the
+            // report. A copy has another one.
+            self.file = self.file.try_clone()?;
+        }
+        Ok(())
+    }
+
+    /// In one call, so that no reader finds half of it.
+    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(text);
+        if self.replaces {
+            // Cut to the report, or, where that did not fit, to nothing.
+            self.file.set_len(if written.is_ok() { text.len() as u64 } else { 0 })?;
+        }
+        self.is_new &= written.is_err();
+        written
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.is_new && fs::metadata(&self.path).is_ok_and(|f| f.is_file() && f.len() == 0) {
+            // Gone already, or beyond our means.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Whether this is the file that the standard output or error leads to.
+#[cfg(unix)]
+fn is_standard(found: &fs::Metadata) -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+
+    let (out, error) = (stdout(), stderr());
+    [out.as_fd(), error.as_fd()].into_iter().any(|stream| {
+        let stream = stream.try_clone_to_owned().and_then(|stream| File::from(stream).metadata());
+        stream.is_ok_and(|s| (s.dev(), s.ino()) == (found.dev(), found.ino()))
+    })
 }
 
 /// Help and version.

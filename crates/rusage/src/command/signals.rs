@@ -2,35 +2,85 @@
 //!
 //! The program that is measured gets what it would have got without the wrapper, and the wrapper
 //! lives to tell:
-//! - Ctrl-C, Ctrl-\ and a hang-up come from the terminal to all processes in front of it, so to the
-//!   program too: the wrapper only does not die of them.
-//! - What somebody sends to the wrapper alone (`kill`, `timeout`, a supervisor) is passed on.
+//! - Ctrl-C, Ctrl-\, a hang-up, a new size of the window and the like come from the terminal to all
+//!   processes in front of it, so to the program too: the wrapper only does not die of them. Ctrl-Z
+//!   stops both.
+//! - What somebody sends to the wrapper alone (`kill`, `timeout`, a supervisor), or a timer that was set
+//!   for it before it was executed, is passed on; SIGTSTP stops the wrapper as well, and SIGCONT lets
+//!   both go on. SIGSTOP and SIGKILL cannot be handled, and SIGSEGV and the like are about the process
+//!   in which they happen.
 //! - What was ignored when the wrapper was started (`nohup`, a shell's `&`) stays ignored, for both.
+//! - A report that nobody reads, or that exceeds a limit on sizes, is an error of the write, and never
+//!   the end of the wrapper: SIGPIPE and SIGXFSZ of its own making are ignored.
 
 use std::io;
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use libc::{c_int, c_void, pid_t, siginfo_t};
 
-/// The signals that would end the wrapper and that somebody may mean for the program.
-const SIGNALS: [c_int; 6] =
-    [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2];
+/// The signals that can be handled and mean something to the program, but for those of real time. Of
+/// the rest, a fault or SIGCHLD is the wrapper's own, and SIGTTIN and SIGTTOU stop it as they should.
+const SIGNALS: &[c_int] = &[
+    libc::SIGHUP,
+    libc::SIGINT,
+    libc::SIGQUIT,
+    libc::SIGABRT,
+    libc::SIGUSR1,
+    libc::SIGUSR2,
+    libc::SIGPIPE,
+    libc::SIGALRM,
+    libc::SIGTERM,
+    libc::SIGCONT,
+    libc::SIGTSTP,
+    libc::SIGURG,
+    libc::SIGXCPU,
+    libc::SIGXFSZ,
+    libc::SIGVTALRM,
+    libc::SIGPROF,
+    libc::SIGWINCH,
+    libc::SIGIO,
+    #[cfg(target_os = "linux")]
+    libc::SIGPWR,
+];
+/// Those of them that a terminal sends, to the program as well; a signal of any other number that comes
+/// from the kernel comes to the wrapper alone.
+const OF_TERMINALS: [c_int; 6] =
+    [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGCONT, libc::SIGWINCH];
+/// Those that would not end a process.
+const HARMLESS: [c_int; 4] = [libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH];
+
+/// All of them.
+fn signals() -> impl Iterator<Item = c_int> {
+    #[cfg(target_os = "linux")]
+    let of_real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
+    #[cfg(not(target_os = "linux"))]
+    let of_real_time = [];
+    SIGNALS.iter().copied().chain(of_real_time)
+}
 
 /// To whom signals are passed; 0 if nobody is there.
 static CHILD: AtomicI32 = AtomicI32::new(0);
 /// Whether SIGCHLD was ignored before, which the program is to find again.
 static CHILD_IGNORED: AtomicBool = AtomicBool::new(false);
-/// The last signal that came, 0 if none.
+/// The last signal that came and would have ended this process, 0 if none.
 static CAME: AtomicI32 = AtomicI32::new(0);
+/// A bit for each signal that is handled, by its number less one.
+static HANDLED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// The word of [`HANDLED`] for this signal, and the bit in it.
+fn bit(signal: c_int) -> (&'static AtomicU64, u64) {
+    let number = signal as usize - 1;
+    (&HANDLED[number / 64 % 2], 1 << (number % 64))
+}
 
 /// As long as this lives, signals are handled as the [module](self) says. One at a time.
 ///
 /// A child inherits the default for what is handled here, because exec forgets handlers.
 #[derive(Debug)]
 pub struct Passed {
-    /// What was there before, and whether it has been replaced.
-    before: [Option<Before>; SIGNALS.len()],
+    /// What was there before, where that was not the default.
+    before: Vec<(c_int, Before)>,
     /// SIGCHLD, if it was ignored: then nobody's end could be waited for.
     child: Option<Before>,
 }
@@ -47,31 +97,31 @@ impl Passed {
     /// Begins.
     pub fn on() -> Passed {
         CAME.store(0, Relaxed);
-        let before = SIGNALS.map(|signal| {
-            let old = action(signal, None)?;
+        let ours = handler();
+        let mut before = Vec::new();
+        for signal in signals() {
+            let Some(old) = action(signal, Some(&ours)) else { continue };
             if old.sa_sigaction == libc::SIG_IGN {
-                return None;
+                action(signal, Some(&old));
+                continue;
             }
-            // SAFETY: all zeroes is an empty mask and no flags.
-            let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
-            new.sa_sigaction = pass as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-            new.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
-            action(signal, Some(&new)).map(Before)
-        });
+            let (word, bit) = bit(signal);
+            word.fetch_or(bit, Relaxed);
+            if old.sa_sigaction != libc::SIG_DFL {
+                before.push((signal, Before(old)));
+            }
+        }
         let child = action(libc::SIGCHLD, None)
             .filter(|old| {
                 old.sa_sigaction == libc::SIG_IGN || old.sa_flags & libc::SA_NOCLDWAIT != 0
             })
-            .and_then(|_| {
-                // SAFETY: all zeroes is the default action, an empty mask and no flags.
-                action(libc::SIGCHLD, Some(&unsafe { std::mem::zeroed() })).map(Before)
-            });
+            .and_then(|_| action(libc::SIGCHLD, Some(&default())).map(Before));
         let ignored = child.as_ref().is_some_and(|old| old.0.sa_sigaction == libc::SIG_IGN);
         CHILD_IGNORED.store(ignored, Relaxed);
         Passed { before, child }
     }
 
-    /// The last of these signals that came to this process since [`on`](Passed::on).
+    /// The last signal that came to this process since [`on`](Passed::on) and would have ended it.
     pub fn came(&self) -> Option<i32> {
         Some(CAME.load(Relaxed)).filter(|&signal| signal != 0)
     }
@@ -80,12 +130,24 @@ impl Passed {
 impl Drop for Passed {
     fn drop(&mut self) {
         CHILD_IGNORED.store(false, Relaxed);
-        let handled = SIGNALS.iter().zip(&self.before);
-        let all = handled.chain([(&libc::SIGCHLD, &self.child)]);
-        for (&signal, before) in all {
-            if let Some(Before(before)) = before {
-                action(signal, Some(before));
-            }
+        restore();
+        for word in &HANDLED {
+            word.store(0, Relaxed);
+        }
+        let child = self.child.take().map(|before| (libc::SIGCHLD, before));
+        for (signal, Before(before)) in self.before.drain(..).chain(child) {
+            action(signal, Some(&before));
+        }
+    }
+}
+
+/// Gives what is handled its default again. Allowed in signal handlers and in a child that shares this
+/// process's memory.
+fn restore() {
+    for signal in signals() {
+        let (word, bit) = bit(signal);
+        if word.load(Relaxed) & bit != 0 {
+            action(signal, Some(&default()));
         }
     }
 }
@@ -104,17 +166,9 @@ pub(crate) fn pass_no_more(child: pid_t) {
 /// this process's memory (exec would forget them, but a moment later); and SIGCHLD is as it was.
 #[cfg(target_os = "linux")]
 pub(crate) fn forget_in_child() {
-    for signal in SIGNALS {
-        let ours = pass as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
-        if action(signal, None).is_some_and(|now| now.sa_sigaction == ours) {
-            // SAFETY: all zeroes is the default action.
-            action(signal, Some(&unsafe { std::mem::zeroed() }));
-        }
-    }
+    restore();
     if CHILD_IGNORED.load(Relaxed) {
-        // SAFETY: all zeroes is an empty mask and no flags.
-        let mut ignore: libc::sigaction = unsafe { std::mem::zeroed() };
-        ignore.sa_sigaction = libc::SIG_IGN;
+        let ignore = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..default() };
         action(libc::SIGCHLD, Some(&ignore));
     }
 }
@@ -127,8 +181,7 @@ pub fn die_by(signal: i32) {
     unsafe {
         let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &none);
-        let default: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(signal, &default, ptr::null_mut());
+        libc::sigaction(signal, &default(), ptr::null_mut());
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
         libc::sigaddset(&mut set, signal);
@@ -137,27 +190,96 @@ pub fn die_by(signal: i32) {
     }
 }
 
+/// The default action, with an empty mask and no flags.
+fn default() -> libc::sigaction {
+    // SAFETY: all zeroes is a value of this structure, and SIG_DFL is zero.
+    unsafe { std::mem::zeroed() }
+}
+
+/// That a signal is passed on.
+fn handler() -> libc::sigaction {
+    let mut ours = default();
+    ours.sa_sigaction = pass as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
+    ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    ours
+}
+
 /// Sets the action of a signal, if one is given, and returns what it was.
-fn action(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
-    // SAFETY: all zeroes is a value of the structure; the kernel fills it.
-    let mut old: libc::sigaction = unsafe { std::mem::zeroed() };
+pub(crate) fn action(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    let mut old = default();
     let new = new.map_or(ptr::null(), ptr::from_ref);
     // SAFETY: both pointers are valid or null.
     (unsafe { libc::sigaction(signal, new, &mut old) } == 0).then_some(old)
 }
 
-/// The handler: only atomics and kill(2), both allowed in handlers; errno is kept.
+/// The handler: only atomics and what POSIX allows in handlers; errno is kept.
 extern "C" fn pass(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
-    CAME.store(signal, Relaxed);
-    let child = CHILD.load(Relaxed);
     // SAFETY: the kernel hands a valid structure to a handler with SA_SIGINFO.
-    let by_a_process = unsafe { sent_by_a_process(&*info) };
-    if child > 0 && by_a_process {
-        let error = io::Error::last_os_error().raw_os_error();
+    let whence = Whence::of(signal, unsafe { &*info });
+    if whence == Whence::Ourselves {
+        return;
+    }
+    let error = io::Error::last_os_error().raw_os_error();
+    if !HARMLESS.contains(&signal) {
+        CAME.store(signal, Relaxed);
+    }
+    let child = CHILD.load(Relaxed);
+    if child > 0 && whence == Whence::Somebody {
         // SAFETY: takes numbers. The child has not been waited for: its number is its own.
         unsafe { libc::kill(child, signal) };
-        if let Some(error) = error {
-            set_errno(error);
+    }
+    if signal == libc::SIGTSTP {
+        stop();
+    }
+    if let Some(error) = error {
+        set_errno(error);
+    }
+}
+
+/// Stops this process as an unhandled SIGTSTP does, until it is continued.
+fn stop() {
+    let signal = libc::SIGTSTP;
+    action(signal, Some(&default()));
+    // SAFETY: system calls with numbers and valid pointers, all allowed in handlers. The signal is
+    // pending until it is unblocked, where the process stops; what is blocked on return from the handler
+    // is what was blocked before it.
+    unsafe {
+        libc::raise(signal);
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
+        libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+    }
+    action(signal, Some(&handler()));
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whence {
+    /// The terminal, which sends it to the program too.
+    Terminal,
+    /// This process itself, by a write that nobody reads or that is too much, or by the time it took.
+    Ourselves,
+    /// Another process, or a timer: to this process alone.
+    Somebody,
+}
+
+impl Whence {
+    fn of(signal: c_int, info: &siginfo_t) -> Whence {
+        if sent_by_a_process(info) {
+            // SAFETY: signals of processes have the number of their sender.
+            #[cfg(target_os = "linux")]
+            let own = unsafe { info.si_pid() } as u32 == std::process::id();
+            // Such signals have other codes there.
+            #[cfg(not(target_os = "linux"))]
+            let own = false;
+            return if own { Whence::Ourselves } else { Whence::Somebody };
+        }
+        match signal {
+            libc::SIGPIPE | libc::SIGXFSZ | libc::SIGXCPU => Whence::Ourselves,
+            signal if OF_TERMINALS.contains(&signal) => Whence::Terminal,
+            _ => Whence::Somebody,
         }
     }
 }
