@@ -273,6 +273,40 @@ fn the_whole_tree_is_more_than_its_largest_process() {
     assert!(lines.contains("whole tree peaked at"), "{lines}");
 }
 
+/// Daemons detach themselves: their parent ends, and they have no part in the command's processes.
+#[test]
+fn daemons_are_of_the_tree_and_what_is_left_running_is_told() {
+    let folder = folder();
+    let done = folder.path().join("done");
+    let hold = format!(
+        "dd if=/dev/zero bs=48M count=1 iflag=fullblock 2>/dev/null | \
+         (sleep 0.8; : > {0}; cat >/dev/null)",
+        done.display()
+    );
+    let line = format!(
+        "((setsid sh -c '{hold}' >/dev/null 2>&1 &) &); while ! [ -e {0} ]; do sleep 0.02; done",
+        done.display()
+    );
+    let peak = one(&["--tree", "sh", "-c", &line])["tree_peak"].clone();
+    if peak.is_null() {
+        eprintln!("skipped: neither control groups nor PSS here");
+        return;
+    }
+    let bytes = number(&peak, "bytes");
+    assert!((48 * MIB..64 * MIB).contains(&bytes), "{peak}");
+    // One that ends is waited for as soon as it is with any other parent.
+    let line = "pid=$(sh -c 'sleep 0.1 >/dev/null & echo $!'); i=0; \
+                while kill -0 $pid 2>/dev/null; do sleep 0.02; i=$((i+1)); [ $i -lt 900 ] || exit 9; done";
+    let run = one(&["--tree", "sh", "-c", line]);
+    assert_eq!(number(&run["tree_peak"], "left"), 0, "{run}");
+    let line = "(setsid sleep 20 >/dev/null 2>&1 &) ; sleep 20 >/dev/null 2>&1 & sleep 0.2";
+    let lines = String::from_utf8(rusage(&["--tree", "sh", "-c", line]).stderr).unwrap();
+    assert!(
+        lines.contains("left 2 processes running (counted up to the command's end)"),
+        "{lines}"
+    );
+}
+
 #[test]
 fn counters_are_there_or_silently_absent() {
     let output = rusage(&["--counters", "true"]);

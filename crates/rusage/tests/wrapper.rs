@@ -67,6 +67,58 @@ fn not_found_is_127_and_not_executable_126() {
     }
 }
 
+/// Others' folders in `PATH`, as an ordinary user has them that was root.
+#[test]
+fn a_folder_that_may_not_be_looked_into_hides_nothing() {
+    let folder = folder();
+    let closed = folder.path().join("closed");
+    fs::create_dir(&closed).unwrap();
+    script(&closed, "no-such-program", "exit 0\n");
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+    let path = format!("{}:/bin:/usr/bin", closed.display());
+    let mut command = rusage();
+    command.args(["no-such-program"]).env("PATH", path);
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } == 0 {
+        // To root nothing is closed.
+        command.uid(65534);
+    }
+    let ended = command.output();
+    // So that it can be removed.
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let ended = match ended {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            eprintln!("skipped: the command is in a folder that is closed to others");
+            return;
+        }
+        ended => ended.unwrap(),
+    };
+    let said = text(&ended.stderr);
+    assert_eq!((ended.status.code(), &*said), (Some(127), "rusage: no-such-program: not found\n"));
+}
+
+#[test]
+fn an_interpreter_that_is_missing_is_named() {
+    let folder = folder();
+    script(folder.path(), "named", "#! /no/such/interpreter -x\necho hi\n");
+    script(folder.path(), "windows", "#!/bin/sh\r\necho hi\n");
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    for (program, interpreter) in [
+        ("named", "'/no/such/interpreter'"),
+        ("./named", "'/no/such/interpreter'"),
+        ("windows", "'/bin/sh\\r'"),
+    ] {
+        let mut command = rusage();
+        command.arg(program).env("PATH", &path).current_dir(folder.path());
+        let ended = command.output().unwrap();
+        let said = text(&ended.stderr);
+        // As shells have it.
+        assert_eq!(ended.status.code(), Some(127), "{said}");
+        let expected = format!("rusage: {program}: its interpreter {interpreter} is not found\n");
+        assert_eq!(said, expected);
+    }
+}
+
 #[test]
 fn bad_usage_is_125() {
     for arguments in [&[][..], &["-n", "x", "true"], &["--no-such-option"], &["--vs", "'", "true"]]
@@ -186,18 +238,16 @@ fn started(arguments: &[&str], ready: &Path) -> std::process::Child {
     child
 }
 
-/// Its end, which must come.
+/// Its end, which must come. Nothing of its group is left: that would keep the streams open.
 fn ended(mut child: std::process::Child) -> Output {
     let patience = Instant::now() + Duration::from_secs(20);
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > patience {
-            // The whole group.
-            // SAFETY: takes numbers.
-            unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
-            panic!("it does not end");
-        }
+    while child.try_wait().unwrap().is_none() && Instant::now() < patience {
         std::thread::sleep(Duration::from_millis(2));
     }
+    let has_ended = child.try_wait().unwrap().is_some();
+    // SAFETY: takes numbers.
+    unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+    assert!(has_ended, "it does not end");
     child.wait_with_output().unwrap()
 }
 

@@ -24,7 +24,8 @@ Options:
       --cold FILE       Take FILE (or all files in this folder) out of the page cache before each run,
                         and prove it; may be repeated
       --drop-caches     Drop the page cache of the whole machine before each run (needs root)
-      --tree            Report the peak memory of all processes of the command together
+      --tree            Report the peak memory of all processes of the command together, daemons among
+                        them, and how many it leaves running
       --counters        Report the processor's own counters, where the kernel offers them
   -h, --help            This text
   -V, --version         The version

@@ -86,7 +86,9 @@ fn measure(args: &Args, mut output: output::Output, passed: &signals::Passed) ->
         None => {}
     }
     match (&measured.failure, measured.interrupted, measured.last_status) {
-        (Some(Failure::Run(RunError::NotFound { .. })), ..) => NOT_FOUND,
+        (Some(Failure::Run(RunError::NotFound { .. } | RunError::NoInterpreter { .. })), ..) => {
+            NOT_FOUND
+        }
         (Some(Failure::Run(RunError::NotExecutable { .. })), ..) => NOT_EXECUTABLE,
         (Some(_), ..) | (None, None, None) => OWN_FAILURE,
         (None, None, Some(Status::Exited(code))) => code,

@@ -83,6 +83,11 @@ fn beyond(runs: &[Run]) -> Vec<String> {
         };
         let kb = thousands((summary.median / 1024.0).round() as u64);
         lines.push(format!("whole tree peaked at {kb}kb ({how})"));
+        if let Some(left @ 1..) = peaks.iter().map(|peak| peak.left).max() {
+            let plural = if left == 1 { "" } else { "es" };
+            let until = "counted up to the command's end";
+            lines.push(format!("left {left} process{plural} running ({until})"));
+        }
     }
     for (i, first) in runs[0].ended.counters.iter().enumerate() {
         let counts = runs.iter().filter_map(|run| run.ended.counters.get(i));

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::floor::Floor;
 use super::unix::{at_end, reap};
-use super::{Command, Ended, Options, RunError, path, signals};
+use super::{Command, Ended, IoBytes, Options, RunError, path, signals};
 use crate::Usage;
 use crate::counters::Counters;
 use crate::tree::{Cgroup, Sampler};
@@ -48,6 +48,7 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
     let counters = if options.counters { Counters::open() } else { None };
     let mut group = if options.tree { Cgroup::make() } else { None };
     let procs = group.as_ref().map_or(-1, |group| group.procs().as_raw_fd());
+    let mut sampler = (options.tree && group.is_none()).then(Sampler::new);
     let small = options.small.then(Floor::prepare);
     let path = std::env::var_os("PATH");
     let candidates = path::candidates(&command.arguments[0], path.as_deref().map(OsStr::as_bytes));
@@ -64,9 +65,11 @@ pub(super) fn run(command: &Command, options: &Options) -> Result<Ended, RunErro
         };
     if outside {
         group = None;
+        sampler = Some(Sampler::new());
     }
-    let sampled = if options.tree && group.is_none() { Sampler::watch(pid) } else { None };
-    let ended = at_end(pid, floor, || now().saturating_sub(began), options.io)
+    let io = if options.io { IoBytes::open(pid) } else { None };
+    let sampled = sampler.and_then(|sampler| sampler.watch(pid));
+    let ended = at_end(pid, floor, || now().saturating_sub(began), io)
         .map_err(|source| RunError::System { what: "wait for the program", source })?;
     Ok(Ended {
         tree_peak: group.and_then(Cgroup::peak).or(sampled),
@@ -222,7 +225,12 @@ unsafe fn execute(task: &mut Task) -> c_int {
             match *libc::__errno_location() {
                 // Another may be it.
                 libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
-                libc::EACCES => refused = libc::EACCES,
+                // In a folder that may not be looked into there is nothing, as in one that is missing.
+                libc::EACCES => {
+                    if libc::access(*task.candidates.add(tried), libc::F_OK) == 0 {
+                        refused = libc::EACCES;
+                    }
+                }
                 error => {
                     task.tried = tried;
                     return error;

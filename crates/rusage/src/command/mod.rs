@@ -2,11 +2,13 @@
 
 #[cfg(target_os = "linux")]
 mod floor;
+#[cfg(unix)]
+mod interpreter;
 #[cfg(target_os = "linux")]
 mod linux;
 #[cfg(all(unix, not(target_os = "linux")))]
 mod other;
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 mod path;
 #[cfg(unix)]
 pub mod signals;
@@ -130,6 +132,15 @@ pub enum RunError {
         /// As given.
         program: String,
     },
+    /// It is there, but not the interpreter that it names: that of a script in its first line, the loader
+    /// of a program that needs libraries. Shells tell this with the status of what is not found.
+    #[error("{program}: its interpreter '{interpreter}' is not found")]
+    NoInterpreter {
+        /// As given.
+        program: String,
+        /// As it is named.
+        interpreter: String,
+    },
     /// It is there, but cannot be executed.
     #[error("{program}: cannot be executed: {source}")]
     NotExecutable {
@@ -186,6 +197,12 @@ impl Command {
     fn failed(&self, source: io::Error) -> RunError {
         let program = text(&self.arguments[0]);
         match source.kind() {
+            #[cfg(unix)]
+            io::ErrorKind::NotFound => match interpreter::missing(&self.arguments[0]) {
+                Some(interpreter) => RunError::NoInterpreter { program, interpreter },
+                None => RunError::NotFound { program },
+            },
+            #[cfg(not(unix))]
             io::ErrorKind::NotFound => RunError::NotFound { program },
             _ => RunError::NotExecutable { program, source },
         }

@@ -17,6 +17,6 @@ pub(super) fn run(command: &Command, _: &Options) -> Result<Ended, RunError> {
     let child = starting.spawn().map_err(|source| command.failed(source))?;
     let pid = child.id() as libc::pid_t;
     signals::pass_to(pid);
-    at_end(pid, floor, || began.elapsed(), false)
+    at_end(pid, floor, || began.elapsed(), None)
         .map_err(|source| RunError::System { what: "wait for the program", source })
 }

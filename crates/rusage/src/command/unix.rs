@@ -1,7 +1,8 @@
 //! What all systems of the Unix kind have in common: words, ends and accounts of children.
 
 use std::ffi::{CString, OsString};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
@@ -26,24 +27,25 @@ pub(super) fn text(word: &Word) -> String {
 /// As [`wait`](super::wait).
 pub(super) fn wait_for(child: Child, began: Instant) -> io::Result<Ended> {
     let pid = child.id() as libc::pid_t;
+    let io = IoBytes::open(pid);
     // Its end of the pipes; it may wait for them to be closed.
     drop(child);
-    let ended = at_end(pid, 0, || began.elapsed(), true)?;
+    let ended = at_end(pid, 0, || began.elapsed(), io)?;
     Ok(Ended { floor: own_peak(), ..ended })
 }
 
 /// Waits for the end of a child, to which no signals are passed from then on, and takes its account.
-/// `elapsed` is asked for its wall time at its end, before anything else is; `io` is whether the bytes
-/// through system calls are wanted.
+/// `elapsed` is asked for its wall time at its end, before anything else is; `io` tells the bytes through
+/// system calls, where they are wanted.
 pub(super) fn at_end(
     pid: libc::pid_t,
     floor: u64,
     elapsed: impl FnOnce() -> Duration,
-    io: bool,
+    io: Option<File>,
 ) -> io::Result<Ended> {
     end_of(pid);
     let wall = elapsed();
-    let io = if io { IoBytes::of(pid) } else { None };
+    let io = io.and_then(IoBytes::read);
     // From here on the number may become another's.
     signals::pass_no_more(pid);
     let (status, usage) = reap(pid, wall)?;
@@ -123,9 +125,17 @@ impl IoBytes {
         })
     }
 
-    /// Of a process by its number, as long as it has not been waited for. Linux tells.
-    pub(super) fn of(pid: libc::pid_t) -> Option<IoBytes> {
-        IoBytes::parse(&std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?)
+    /// What Linux tells of a running process. It is read at its end, and has to be opened before: then
+    /// only root may.
+    pub(super) fn open(pid: libc::pid_t) -> Option<File> {
+        File::open(format!("/proc/{pid}/io")).ok()
+    }
+
+    /// Of a process that has not been waited for.
+    fn read(mut told: File) -> Option<IoBytes> {
+        let mut text = String::new();
+        told.read_to_string(&mut text).ok()?;
+        IoBytes::parse(&text)
     }
 }
 

@@ -59,9 +59,10 @@ impl Cgroup {
 
     /// The peak so far; the group is removed.
     pub(crate) fn peak(self) -> Option<TreePeak> {
-        let bytes =
-            fs::read_to_string(self.folder.join("memory.peak")).ok()?.trim().parse().ok()?;
-        Some(TreePeak { bytes, how: How::Cgroup, samples: 0 })
+        let read = |name: &str| fs::read_to_string(self.folder.join(name)).ok();
+        let bytes = read("memory.peak")?.trim().parse().ok()?;
+        let left = read("cgroup.procs").unwrap_or_default().lines().count() as u64;
+        Some(TreePeak { bytes, how: How::Cgroup, samples: 0, left })
     }
 }
 

@@ -7,7 +7,8 @@
 //!   all memory that is charged to the group, which includes page cache that the program was the first
 //!   to bring in, and the kernel's own structures;
 //! - sampling the processes' proportional sizes (PSS), shared pages counted once: what peaks between
-//!   two samples is missed.
+//!   two samples is missed. Processes that detach themselves are adopted by this one until the program
+//!   has ended, so that they are seen: getppid(2) tells them this process's number, and not 1.
 
 #[cfg(target_os = "linux")]
 mod cgroup;
@@ -28,6 +29,9 @@ pub struct TreePeak {
     pub how: How,
     /// Times that it was looked at; 0 for a control group, where the kernel does.
     pub samples: u64,
+    /// Processes that the program has left running at its end: daemons, and what it put into the
+    /// background. What they need afterwards is not in the peak.
+    pub left: u64,
 }
 
 /// How the peak of a tree is known; see the [module](self).

@@ -1,6 +1,10 @@
 //! Looking at the sizes of all processes of a tree again and again.
+//!
+//! A process whose parent ends gets another parent, and would be out of the tree without having been seen:
+//! daemons detach themselves like that. So this process adopts them while it looks ([`Adoption`]): they
+//! are its children then, beside the root of the tree.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
@@ -18,15 +22,21 @@ const REST: u32 = 20;
 
 /// The processes that are known of a tree, by number, with the time of their start: numbers are used
 /// again.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sampler {
     known: HashMap<pid_t, u64>,
+    adoption: Adoption,
 }
 
 impl Sampler {
+    /// To be made before the root of the tree is.
+    pub(crate) fn new() -> Sampler {
+        Sampler { known: HashMap::new(), adoption: Adoption::begin() }
+    }
+
     /// Looks at the tree of the child `pid` until it has ended (it is not waited for). `None` if that
     /// cannot be known (before Linux 5.3), or nothing was seen of it.
-    pub(crate) fn watch(pid: pid_t) -> Option<TreePeak> {
+    pub(crate) fn watch(mut self, pid: pid_t) -> Option<TreePeak> {
         // SAFETY: takes numbers, returns a descriptor that is nobody else's, or -1.
         let ended = unsafe {
             let fd = libc::syscall(libc::SYS_pidfd_open, pid, 0);
@@ -35,11 +45,10 @@ impl Sampler {
             }
             OwnedFd::from_raw_fd(fd as libc::c_int)
         };
-        let mut sampler = Sampler::default();
-        let mut peak = TreePeak { bytes: 0, how: How::Pss, samples: 0 };
+        let mut peak = TreePeak { bytes: 0, how: How::Pss, samples: 0, left: 0 };
         loop {
             let began = processor_time();
-            if let Some(bytes) = sampler.look(pid) {
+            if let Some(bytes) = self.look(pid) {
                 peak.bytes = peak.bytes.max(bytes);
                 peak.samples += 1;
             }
@@ -48,6 +57,8 @@ impl Sampler {
             let mut poll = libc::pollfd { fd: ended.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid structure. A signal ends it early, which does no harm.
             if unsafe { libc::poll(&mut poll, 1, pause) } > 0 {
+                self.look(pid);
+                peak.left = self.known.keys().filter(|&&known| known != pid).count() as u64;
                 return (peak.samples > 0).then_some(peak);
             }
         }
@@ -56,6 +67,9 @@ impl Sampler {
     /// The sum of the proportional sizes now, of what was seen before and of new children.
     fn look(&mut self, root: pid_t) -> Option<u64> {
         self.add(root);
+        for orphan in self.adoption.adopted(root) {
+            self.add(orphan);
+        }
         let mut found: Vec<pid_t> = self.known.keys().copied().collect();
         while let Some(pid) = found.pop() {
             for child in children(pid) {
@@ -80,6 +94,49 @@ impl Sampler {
         !self.known.contains_key(&pid)
             && start_of(pid).is_some_and(|start| self.known.insert(pid, start).is_none())
     }
+}
+
+/// As long as this lives, this process is the parent of what its descendants leave behind.
+#[derive(Debug)]
+struct Adoption {
+    /// Children that were there before.
+    others: HashSet<pid_t>,
+    /// Whether this process did so before.
+    before: libc::c_int,
+}
+
+impl Adoption {
+    fn begin() -> Adoption {
+        let mut before = 0;
+        // SAFETY: prctl(2) writes one number, and takes one.
+        unsafe {
+            libc::prctl(libc::PR_GET_CHILD_SUBREAPER, &mut before);
+            libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong);
+        }
+        Adoption { others: own_children().into_iter().collect(), before }
+    }
+
+    /// The children that have come since, but for `root`. Those that have ended are waited for, as their
+    /// new parent would do without us: some programs wait for a daemon's number to vanish.
+    fn adopted(&self, root: pid_t) -> Vec<pid_t> {
+        let is_adopted = |pid: &pid_t| *pid != root && !self.others.contains(pid);
+        let lives = |pid: &pid_t| {
+            // SAFETY: takes numbers; nothing is told of how it ended.
+            unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::WNOHANG) == 0 }
+        };
+        own_children().into_iter().filter(is_adopted).filter(lives).collect()
+    }
+}
+
+impl Drop for Adoption {
+    fn drop(&mut self) {
+        // SAFETY: takes numbers.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, self.before as libc::c_ulong) };
+    }
+}
+
+fn own_children() -> Vec<pid_t> {
+    children(std::process::id() as pid_t)
 }
 
 /// Of this thread.
