@@ -99,7 +99,7 @@ compile-cuda:
 endif
 
 .PHONY: unit
-unit: models
+unit: models .venv/stamp
 	@$(for_pyo3) && cargo test --workspace --locked
 
 .PHONY: agree

@@ -47,7 +47,7 @@ def description(command: Command) -> str:
 
 
 def main(argv: list[str]) -> int:
-    """Runs what the arguments name; returns the exit status."""
+    """Runs what the arguments name; returns the exit status, which is 3 if this Python lacks a library."""
     if not argv or argv[0] in ("list", "-h", "--help", "help"):
         if "--write" in argv:
             readme = Path(__file__).with_name("README.md")
@@ -79,7 +79,7 @@ def main(argv: list[str]) -> int:
             print(description(found))
         print(f"{sys.executable} has no {missing.name}. `{found.name}` takes the Python of: {found.python}"
               f"{f'; it needs {found.needs}' if found.needs else ''}", file=sys.stderr)
-        return 1
+        return 3
 
 
 if __name__ == "__main__":

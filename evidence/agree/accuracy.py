@@ -19,58 +19,19 @@ Only `alight` and the base files are needed if llama.cpp's side was measured bef
 import json
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, gguf_files, peers, process
 
 MODELS = ["smollm2", "gemma3"]
 
 
-def dequantise(source: Path, target: Path) -> None:
-    """Writes `source` with every tensor as F32. Streams: one tensor in memory at a time."""
-    import numpy as np
-    from gguf import GGUFReader, GGUFValueType, GGUFWriter
-    from gguf.quants import dequantize
-
-    reader = GGUFReader(source)
-    arch = reader.get_field("general.architecture").contents()
-    part = target.with_suffix(".part")
-    writer = GGUFWriter(part, arch)
-    for name, field in reader.fields.items():
-        # The writer has an alignment of its own.
-        if name.startswith("GGUF.") or name in ("general.architecture", "general.alignment"):
-            continue
-        kind = field.types[0]
-        sub = field.types[-1] if kind == GGUFValueType.ARRAY else None
-        value = 0 if name == "general.file_type" else field.contents()
-        writer.add_key_value(name, value, kind, sub_type=sub)
-    for tensor in reader.tensors:
-        shape = [int(n) for n in reversed(tensor.shape)]
-        count = int(np.prod(shape))
-        writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), count * 4)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    for tensor in reader.tensors:
-        shape = [int(n) for n in reversed(tensor.shape)]
-        exact = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
-        writer.write_tensor_data(exact.reshape(shape))
-    writer.close()
-    part.rename(target)
-
-
 def perplexity(args, model: Path, *extra: str) -> str:
-    command = [
-        common.llama_tool("llama-perplexity", args.llama), "-m", model, "-f", args.text,
-        "-c", args.context, "-b", args.context, "--chunks", args.chunks, "-t", args.threads, *extra,
-    ]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        sys.stderr.write(done.stdout[-2000:] + done.stderr[-4000:])
-        raise SystemExit(f"llama-perplexity failed with {done.returncode} on {model}")
-    return done.stdout + done.stderr
+    """What llama-perplexity says."""
+    command = [peers.LLAMA_CPP.tool(args, "llama-perplexity"), "-m", model, "-f", args.text,
+               "-c", args.context, "-b", args.context, "--chunks", args.chunks, "-t", args.threads, *extra]
+    return process.output(command, stderr=subprocess.STDOUT)
 
 
 def base_path(args, name: str) -> Path:
@@ -84,7 +45,7 @@ def make_base(args, name: str) -> Path:
     exact = args.work / f"{name}-f32.gguf"
     if not exact.exists():
         common.say(f"{name}: dequantising to {exact}")
-        dequantise(common.model_path(name, args.models), exact)
+        gguf_files.dequantise(common.model_path(name, args.models), exact)
     common.say(f"{name}: exact log-probabilities into {base}")
     start = time.monotonic()
     part = base.with_suffix(".part")
@@ -122,15 +83,9 @@ def peer(args, name: str, base: Path) -> dict:
     return found
 
 
-def ours(args, name: str, base: Path, batch: int) -> dict:
-    command = [
-        common.alight(args.alight), "perplexity", common.model_path(name, args.models),
-        "--kl-base", base, "--json", "-t", args.threads, "-b", batch,
-    ]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}\n{done.stderr}")
-    told = json.loads(done.stdout)
+def distance(args, model: Path, base: Path, batch: int) -> dict:
+    """How far `alight perplexity` is from exact arithmetic."""
+    told = process.told([common.alight(args.alight), "perplexity", model, "--kl-base", base, "--json", "-t", args.threads, "-b", batch])
     return {
         "mean_kl": told["kl"]["mean"]["value"],
         "mean_kl_error": told["kl"]["mean"]["error"],
@@ -144,16 +99,22 @@ def ours(args, name: str, base: Path, batch: int) -> dict:
     }
 
 
-def add_arguments(parser) -> None:
-    parser.add_argument("step", nargs="?", choices=["base", "run", "all"], default="all")
-    parser.add_argument("--model", action="append", choices=MODELS, help="default: both")
+def add_text_arguments(parser) -> None:
+    """The text, and where the exact log-probabilities of it are kept."""
     parser.add_argument("--text", type=Path, default=Path("/usr/share/common-licenses/GPL-3"))
     parser.add_argument("--chunks", type=int, default=8)
     parser.add_argument("--context", type=int, default=512, help="tokens per chunk")
-    parser.add_argument("--work", type=Path, default=common.ROOT / "target/accuracy", help="where the F32 files and bases go")
+    parser.add_argument("--work", type=Path, default=common.TARGET / "accuracy", help="where the F32 files and bases go")
+    common.add_arguments(parser)
+    peers.add_arguments(parser)
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("step", nargs="?", choices=["base", "run", "all"], default="all")
+    parser.add_argument("--model", action="append", choices=MODELS, help="default: both")
     parser.add_argument("--peer", choices=["live", "cached", "skip"], default="cached",
                         help="llama.cpp on the quantised file: measure, use the last result, or leave out")
-    common.add_arguments(parser)
+    add_text_arguments(parser)
 
 
 def run(args) -> int:
@@ -166,16 +127,15 @@ def run(args) -> int:
         else:
             results[name] = {
                 "llama.cpp": peer(args, name, base),
-                "alight, prompt": ours(args, name, base, args.context),
-                "alight, one by one": ours(args, name, base, 1),
+                "alight, prompt": distance(args, common.model_path(name, args.models), base, args.context),
+                "alight, one by one": distance(args, common.model_path(name, args.models), base, 1),
             }
             for way in ("alight, prompt", "alight, one by one"):
                 theirs, mine = results[name]["llama.cpp"].get("mean_kl"), results[name][way]["mean_kl"]
                 if theirs and mine > theirs:
                     common.say(f"{name}: {way}: mean KL {mine:.6f} is above llama.cpp's {theirs:.6f}")
                     worse = True
-    if args.json:
-        print(json.dumps(results))
+    if common.as_json(args, results):
         return int(worse)
     rows = [["model", "engine", "mean KL", "median", "99 %", "max", "same top", "ppl / exact"]]
     for name, engines in results.items():

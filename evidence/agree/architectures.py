@@ -25,10 +25,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from evidence.agree import accuracy
-from evidence.agree import greedy as agree_greedy
-from evidence.lib import common, tiny_models
+from evidence.agree import greedy
+from evidence.lib import checks, common, gguf_files, peers, tiny_models
 from evidence.lib.lazy import lazily
+from evidence.lib.llama import Llama
 from evidence.lib.tiny_models import Tiny
 
 np = lazily("numpy")
@@ -121,21 +121,19 @@ def ours(args, model: Path, text: Path, batch: int) -> tuple[list[int], np.ndarr
     return tokens.tolist(), scale * rows[:, 8:].copy().view("<u2")[:, :vocab] + least
 
 
-def peer(m: Tiny, path: Path, exact: bool) -> agree_greedy.Llama:
-    llama = agree_greedy.Llama(path, exact)
+def peer(m: Tiny, path: Path, exact: bool) -> Llama:
+    llama = Llama(path, exact)
     # What it is made to choose, so that it lists the others: it does only after whole characters.
     llama.plain = tiny_models.plain(m)
     return llama
 
 
-def theirs(args, llama: agree_greedy.Llama, vocab: int, tokens: list[int], candidates: int) -> np.ndarray:
+def theirs(args, llama: Llama, vocab: int, tokens: list[int], candidates: int) -> np.ndarray:
     """The same by llama.cpp for the best candidates, not a number for others."""
     positions = range(FIRST, LAST + 1, args.step)
     out = np.full((len(positions), vocab), np.nan)
     for row, position in zip(out, positions):
-        answer = llama.complete(tokens[: position + 1], 1, n_probs=candidates, cache_prompt=True,
-                                logit_bias=[[llama.plain, 1000.0]])
-        for found in answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]:
+        for found in llama.next(tokens[: position + 1], n_probs=candidates):
             row[found["id"]] = found["logprob"]
     return out
 
@@ -149,17 +147,13 @@ def apart(exact: np.ndarray, found: np.ndarray) -> tuple[float, float]:
     return float(off.max()), float(np.sqrt((off**2).mean()))
 
 
-class Report:
-    def __init__(self, quiet: bool):
-        self.quiet, self.failed, self.rows = quiet, 0, []
+class Report(checks.Checks):
+    """Of numbers with limits."""
 
-    def add(self, model: str, what: str, found: float, limit: float, above: bool = False) -> None:
+    def within(self, model: str, what: str, found: float, limit: float, above: bool = False) -> None:
         good = found > limit if above else found <= limit
-        self.failed += not good
-        self.rows.append({"model": model, "what": what, "found": found, "limit": limit, "above": above, "good": good})
-        if not good or not self.quiet:
-            sign = ">" if above else "≤"
-            common.say(f"{'ok  ' if good else 'FAIL'} {model}: {what}: {found:.5f} (wanted {sign} {limit:.5f})")
+        self.add(good, f"{model}: {what}: {found:.5f} (wanted {'>' if above else '≤'} {limit:.5f})",
+                 model=model, what=what, found=found, limit=limit, above=above)
 
 
 def plain(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Path) -> None:
@@ -169,25 +163,21 @@ def plain(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Pat
     _, single = ours(args, path, text, 1)
     prompt = tiny_models.text(30, m.seed + 1)
     ends = tiny_models.ends(m)
-    llama = peer(m, path, exact=True)
-    try:
+    with peer(m, path, exact=True) as llama:
         exact = theirs(args, llama, m.vocab, tokens, CANDIDATES)
-        told = llama.complete(prompt, GREEDY)["__verbose"]["tokens"]
-        answer = {"tokens": [agree_greedy.END if t in ends else t for t in told], "top": llama.along(prompt, told)}
-    finally:
-        llama.close()
-    report.add(m.name, "in a batch", apart(exact, batch)[0], TOLERANCE)
-    report.add(m.name, "one by one", apart(exact, single)[0], TOLERANCE)
+        told = llama.tokens(prompt, GREEDY)
+        answer = {"tokens": [greedy.END if t in ends else t for t in told], "top": llama.along(prompt, told)}
+    report.within(m.name, "in a batch", apart(exact, batch)[0], TOLERANCE)
+    report.within(m.name, "one by one", apart(exact, single)[0], TOLERANCE)
     for what, change in controls.items():
         wrong = tiny_models.write(replace(m, **change), folder / "control.gguf")
         same, found = ours(args, wrong, text, CONTEXT)
         assert same == tokens
-        report.add(m.name, f"with a mistake: {what}", apart(exact, found)[0], CONTROL, above=True)
-    said = json.loads(alight(args, "run", path, "--raw", "--temp", 0, "--json", "-n", GREEDY, "-t", args.threads,
-                          "--prompt=" + prompt))
-    said = said["tokens"] + ([agree_greedy.END] if said["finish"] == "stop" else [])
-    verdict, why = agree_greedy.compare(said, answer, ends, TOLERANCE)
-    report.add(m.name, f"greedy {why}" if why else "greedy", float(verdict == "wrong"), 0.0)
+        report.within(m.name, f"with a mistake: {what}", apart(exact, found)[0], CONTROL, above=True)
+    said = json.loads(alight(args, *peers.alight_run(args, path, prompt, "--json", tokens=GREEDY)[1:]))
+    said = said["tokens"] + ([greedy.END] if said["finish"] == "stop" else [])
+    verdict, why = greedy.compare(said, answer, ends, TOLERANCE)
+    report.within(m.name, f"greedy {why}" if why else "greedy", float(verdict == "wrong"), 0.0)
 
 
 def smaller(args, report: Report, m: Tiny, kind: str, folder: Path, text: Path) -> None:
@@ -199,26 +189,23 @@ def smaller(args, report: Report, m: Tiny, kind: str, folder: Path, text: Path) 
     else:
         full = tiny_models.write(m, folder / "full.gguf")
         alight(args, "quantize", full, "-o", path, "--type", kind, "--force", "-t", args.threads)
-    accuracy.dequantise(path, exact_path)
+    gguf_files.dequantise(path, exact_path)
     alight(args, "pack", path, "-o", packed, "--force")
     found = {(what, batch): ours(args, file, text, batch)
              for what, file in (("GGUF", path), ("packed", packed)) for batch in (1, CONTEXT)}
     tokens = found["GGUF", 1][0]
     rows = []
     for file, exact in ((exact_path, True), (path, False)):
-        llama = peer(m, file, exact)
-        try:
+        with peer(m, file, exact) as llama:
             rows.append(theirs(args, llama, m.vocab, tokens, CANDIDATES if exact else m.vocab))
-        finally:
-            llama.close()
     exact, usual = rows[0], apart(*rows)[1]
     for (what, batch), (same, logits) in found.items():
         assert same == tokens
         most, mean = apart(exact, logits)
         if batch == 1:
-            report.add(name, f"{what}, one by one", most, ONE_BY_ONE)
+            report.within(name, f"{what}, one by one", most, ONE_BY_ONE)
         else:
-            report.add(name, f"{what}, in a batch, beside llama.cpp's {usual:.5f}", mean, ROOM * usual + TOLERANCE / 4)
+            report.within(name, f"{what}, in a batch, beside llama.cpp's {usual:.5f}", mean, ROOM * usual + TOLERANCE / 4)
 
 
 def add_arguments(parser) -> None:
@@ -243,15 +230,11 @@ def run(args) -> int:
             try:
                 job(args, report, replace(m, seed=args.seed), more, folder, text)
             except Trouble as trouble:
-                report.failed += 1
-                common.say(f"FAIL {m.name}: {trouble}")
-    controls = [row for row in report.rows if row["above"]]
-    same = [row["found"] for row in report.rows if row["what"] in ("in a batch", "one by one")]
-    if args.json:
-        print(json.dumps(report.rows))
-    elif same and controls:
+                report.add(False, f"{m.name}: {trouble}")
+    controls = [row for row in report.rows if row.get("above")]
+    same = [row["found"] for row in report.rows if row.get("what") in ("in a batch", "one by one")]
+    if not common.as_json(args, report.rows) and same and controls:
         print(f"architectures: F32 within {max(same):.4f} of llama.cpp, {len(controls)} mistakes at least "
               f"{min(row['found'] for row in controls):.2f} away")
-        print(f"architectures: {sum(row['good'] for row in report.rows)} passed, {report.failed} failed, "
-              f"{time.monotonic() - start:.1f} s")
-    return 1 if report.failed else 0
+        print(f"architectures: {report.passed} passed, {report.failed} failed, {time.monotonic() - start:.1f} s")
+    return report.status()

@@ -13,12 +13,11 @@ counted but is no disagreement.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
+from evidence.lib import common
 from evidence.lib.common import ROOT
 from evidence.lib.lazy import lazily
 
@@ -91,17 +90,6 @@ def rendered_by_jinja2(source: str, context: dict):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def rendered_by_us(binary: Path, asked: list) -> list:
-    lines = "".join(json.dumps({"template": source, "bos": BOS, "eos": EOS, "context": context}) + "\n" for source, context in asked)
-    done = subprocess.run([binary], input=lines.encode(), stdout=subprocess.PIPE, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def our_binary() -> Path:
-    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "alight-model", "--example", "render_chat"], cwd=ROOT, check=True)
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/examples/render_chat"
-
-
 def add_arguments(parser) -> None:
     parser.add_argument("folders", nargs="*", type=Path, default=[OWN])
     parser.add_argument("--golden", action="store_true", help=f"write {GOLDEN.relative_to(ROOT)}")
@@ -119,7 +107,8 @@ def run(args) -> None:
         GOLDEN.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in golden) + "\n]\n")
         print(f"{len(golden)} renderings -> {GOLDEN}")
         return
-    ours = rendered_by_us(args.binary or our_binary(), [(path.read_text(), CONVERSATIONS[name]) for path, name in asked])
+    ours = common.answers(args.binary or common.example("alight-model", "render_chat"), (
+        {"template": path.read_text(), "bos": BOS, "eos": EOS, "context": CONVERSATIONS[name]} for path, name in asked))
     same = both_fail = lenient = 0
     differ = []
     for (path, name), mine, other in zip(asked, ours, theirs, strict=True):

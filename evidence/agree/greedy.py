@@ -16,23 +16,19 @@ they are not there, 1.6 GB).
 """
 
 import json
-import os
 import subprocess
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, gguf_files, peers
+from evidence.lib.llama import CANDIDATES, CONTEXT, KEEP, Llama, pruned
 
 TOKENS = 32
-CANDIDATES = 5
-CONTEXT = 2048
 # Largest gap at which ours and llama.cpp's may part, ours and the exact one, and the tokens that end an answer.
 LIMIT = {"smollm2": 0.15, "gemma3": 0.6}
 EXACT_LIMIT = 0.2
 ENDS = {"smollm2": {0, 2}, "gemma3": {1, 106}}
 END = -1  # stands for any of them
-# Candidates further below the best than this are not recorded.
-KEEP = 3.0
 
 FACTS = [
     ("harbour", "is dredged every spring", 14), ("library", "keeps the maps of the old town", 29),
@@ -91,101 +87,39 @@ def prompts(name: str) -> list[str]:
     return PROMPTS + [CHAT[name]]
 
 
-class Llama:
-    """llama.cpp at its defaults, one sequence, nothing cached between prompts. On one thread: with two it waits
-    for itself for minutes where anything else runs."""
-
-    def __init__(self, path: Path, exact: bool = False):
-        import xllamacpp
-
-        params = xllamacpp.CommonParams()
-        params.model.path = str(path)
-        params.n_ctx = CONTEXT
-        params.n_parallel = 1
-        params.verbosity = 1
-        params.cpuparams.n_threads = 1
-        params.cpuparams_batch.n_threads = 1
-        if exact:
-            params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-            params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self.plain = None
-        # Its log goes to file descriptor 2, where it would bury what this script says.
-        keep, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 2)
-        os.close(null)
-        self.stderr = keep
-        try:
-            self.server = xllamacpp.Server(params)
-        except RuntimeError as error:
-            self.close()
-            raise SystemExit(f"{path}: llama.cpp does not run it: {error}") from error
-
-    def close(self) -> None:
-        self.server = None
-        os.dup2(self.stderr, 2)
-        os.close(self.stderr)
-
-    def complete(self, prompt, count: int, **more) -> dict:
-        answer = self.server.handle_completions(
-            {"prompt": prompt, "n_predict": count, "temperature": 0, "n_probs": CANDIDATES, "cache_prompt": False,
-             "return_tokens": True, "verbose": True, **more}
-        )
-        if "choices" not in answer:
-            raise SystemExit(f"llama.cpp: {answer}")
-        return answer
-
-    def greedy(self, prompt: str, ends: set[int]) -> dict:
-        answer = self.complete(prompt, TOKENS)
-        tokens = answer["__verbose"]["tokens"]
-        # The server lists the candidates of a step only if the text so far ends with a whole character.
-        listed = [[s["id"], s["top_logprobs"]] for s in answer["choices"][0]["logprobs"]["content"]]
-        if len(listed) == len(tokens):
-            top = [pruned(candidates) for _, candidates in listed]
-        else:
-            top = self.along(prompt, tokens)
-        found = [END if t in ends else t for t in tokens]
-        if answer["choices"][0]["finish_reason"] == "stop" and END not in found:
-            raise SystemExit(f"llama.cpp stopped without an end token after {prompt!r}")
-        return {"prompt": prompt, "raw": tokens, "tokens": found, "top": top}
-
-    def along(self, prompt: str, tokens: list[int]) -> list:
-        """The candidates at each step of a continuation that is given. The server is made to choose something
-        that it lists; log-probabilities are those before that bias."""
-        if self.plain is None:
-            self.plain = self.complete("The capital of France is", 1)["__verbose"]["tokens"][0]
-        out = []
-        for i in range(len(tokens)):
-            answer = self.complete([prompt, *tokens[:i]], 1, logit_bias=[[self.plain, 1000.0]], cache_prompt=True)
-            out.append(pruned(answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]))
-        return out
-
-
-def pruned(candidates) -> list:
-    best = candidates[0]["logprob"]
-    return [[c["id"], round(c["logprob"], 3)] for c in candidates if c["logprob"] >= best - KEEP]
+def continued(llama: Llama, prompt: str, ends: set[int]) -> dict:
+    """llama.cpp's greedy continuation, and the candidates at each step."""
+    answer = llama.complete(prompt, TOKENS)
+    tokens = answer["__verbose"]["tokens"]
+    # The server lists the candidates of a step only if the text so far ends with a whole character.
+    listed = [[s["id"], s["top_logprobs"]] for s in answer["choices"][0]["logprobs"]["content"]]
+    if len(listed) == len(tokens):
+        top = [pruned(candidates) for _, candidates in listed]
+    else:
+        top = llama.along(prompt, tokens)
+    found = [END if t in ends else t for t in tokens]
+    if answer["choices"][0]["finish_reason"] == "stop" and END not in found:
+        raise SystemExit(f"llama.cpp stopped without an end token after {prompt!r}")
+    return {"prompt": prompt, "raw": tokens, "tokens": found, "top": top}
 
 
 def record(args, name: str, path: Path, file: Path) -> None:
     """Runs llama.cpp on the file and on its F32 form, and writes what it said."""
     import importlib.metadata
 
-    from evidence.agree import accuracy
-
     exact = args.exact / f"{name}-f32.gguf"
     if not exact.exists():
         common.say(f"{name}: dequantising to {exact}")
         args.exact.mkdir(parents=True, exist_ok=True)
-        accuracy.dequantise(path, exact)
+        gguf_files.dequantise(path, exact)
     ends = ENDS[name]
-    llama = Llama(path)
-    answers = [llama.greedy(prompt, ends) for prompt in prompts(name)]
-    llama.close()
-    llama = Llama(exact, exact=True)
-    for answer in answers:
-        answer["exact_here"] = llama.along(answer["prompt"], answer.pop("raw"))
-        true = llama.greedy(answer["prompt"], ends)
-        answer["exact"] = {"tokens": true["tokens"], "top": true["top"]}
-    llama.close()
+    with Llama(path) as llama:
+        answers = [continued(llama, prompt, ends) for prompt in prompts(name)]
+    with Llama(exact, exact=True) as llama:
+        for answer in answers:
+            answer["exact_here"] = llama.along(answer["prompt"], answer.pop("raw"))
+            true = continued(llama, answer["prompt"], ends)
+            answer["exact"] = {"tokens": true["tokens"], "top": true["top"]}
     made = f"xllamacpp {importlib.metadata.version('xllamacpp')}, {TOKENS} greedy tokens, {path.name}"
     file.parent.mkdir(parents=True, exist_ok=True)
     lines = [json.dumps(answer, ensure_ascii=False, separators=(",", ":")) for answer in answers]
@@ -194,11 +128,9 @@ def record(args, name: str, path: Path, file: Path) -> None:
 
 
 def alight(args, path: Path, prompt: str) -> tuple[list[int], str]:
-    command = [
-        common.alight(args.alight), "run", path, "--raw", "--parse-special", "--temp", "0", "--json",
-        "-n", TOKENS, "-c", CONTEXT, "-t", args.threads, "--prompt=" + prompt,
-    ]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False, timeout=300)
+    """Our continuation; or what went wrong."""
+    command = peers.alight_run(args, path, prompt, "--parse-special", "--json", tokens=TOKENS, context=CONTEXT)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     if done.returncode != 0:
         return [], f"exit status {done.returncode}: {done.stderr.strip()}"
     answer = json.loads(done.stdout)
@@ -278,9 +210,9 @@ def run(args) -> int:
         if args.live:
             # Spread over the list, so that the scripts and the long prompts are among them.
             chosen = prompts(name)[:: max(1, len(prompts(name)) // args.live)][: args.live]
-            start, llama = time.monotonic(), Llama(path)
-            answers = [(p, llama.greedy(p, ends)) for p in chosen]
-            llama.close()
+            start = time.monotonic()
+            with Llama(path) as llama:
+                answers = [(p, continued(llama, p, ends)) for p in chosen]
             for prompt, answer in answers:
                 check("llama.cpp now and recorded", prompt, answer["tokens"], golden[prompt], limit)
             common.say(f"{name}: llama.cpp ran {len(chosen)} prompts in {time.monotonic() - start:.1f} s")
@@ -297,9 +229,7 @@ def run(args) -> int:
     if args.record:
         return 0
     passed = counts["same"] + counts["close"] + counts["exact"]
-    if args.json:
-        print(json.dumps({"results": results, "counts": counts, "follows_exact": follow}))
-    else:
+    if not common.as_json(args, {"results": results, "counts": counts, "follows_exact": follow}):
         print(f"greedy: {counts['same']} identical, {counts['close']} part where the choice is close, "
               f"{counts['exact']} where exact arithmetic sides with ours")
         for name, n in follow.items():

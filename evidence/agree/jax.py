@@ -31,7 +31,9 @@ from pathlib import Path
 
 from evidence.agree import architectures, greedy
 from evidence.lib import common, tiny_models
+from evidence.lib.checks import Checks
 from evidence.lib.lazy import lazily
+from evidence.lib.llama import CONTEXT
 
 alight = lazily("alight")
 models = lazily("alight.jax.models")
@@ -47,17 +49,6 @@ NATIVE_POSITIONS = 400
 SHORT = 24
 
 
-class Report:
-    def __init__(self, quiet: bool):
-        self.quiet, self.failed, self.rows = quiet, 0, []
-
-    def add(self, good: bool, text: str, **numbers) -> None:
-        self.failed += not good
-        self.rows.append({"good": good, "text": text} | numbers)
-        if not good or not self.quiet:
-            common.say(f"{'ok  ' if good else 'FAIL'} {text}")
-
-
 def log_probabilities(logits: np.ndarray) -> np.ndarray:
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
@@ -69,7 +60,7 @@ def close(ours: list, theirs: list, top: list, ends: set, limit: float) -> str |
     return why if verdict == "wrong" else None
 
 
-def real(args, report: Report, name: str) -> None:
+def real(args, report: Checks, name: str) -> None:
     path = common.model_path(name, args.models)
     tokenizer = alight.Tokenizer(path)
     golden = json.loads((common.ROOT / f"tests/data/greedy/{name}.json").read_text())["answers"]
@@ -87,7 +78,7 @@ def real(args, report: Report, name: str) -> None:
         golden, prompts, native = short if chunks == (1,) else everything
         for ranks in args.tp:
             what, start = f"{name}, {weights}{', 16 bits' if chunks == (1,) else ''}, {ranks} ranks", time.monotonic()
-            model = models.load_model(path, tp=ranks, weights=weights, context=greedy.CONTEXT, chunks=chunks)
+            model = models.load_model(path, tp=ranks, weights=weights, context=CONTEXT, chunks=chunks)
             found = [continuation(model, prompt, tokenizer) for prompt in prompts]
             verdicts = {"same": 0, "close": 0, "exact": 0, "wrong": 0}
             engine, exact, troubles = 0, 0, []
@@ -120,7 +111,7 @@ def continuation(model, prompt: list, tokenizer) -> list:
     return found if len(found) == greedy.TOKENS else [*found, greedy.END]
 
 
-def probabilities(report: Report, model, what: str, weights: str, golden: list, prompts: list) -> None:
+def probabilities(report: Checks, model, what: str, weights: str, golden: list, prompts: list) -> None:
     """What is listed at each step of the exact continuation."""
     tolerance = F32_TOLERANCE if weights == "f32" else NATIVE_TOLERANCE
     most, squares, positions = 0.0, [], 0
@@ -139,17 +130,14 @@ def probabilities(report: Report, model, what: str, weights: str, golden: list, 
     report.add(most <= tolerance, text, most=most)
 
 
-def tiny(args, report: Report, m: tiny_models.Tiny, controls: dict, folder: Path) -> None:
+def tiny(args, report: Checks, m: tiny_models.Tiny, controls: dict, folder: Path) -> None:
     """A small model, and what may not pass for it."""
     path = tiny_models.write(m, folder / "model.gguf")
     text = folder / "text.txt"
     text.write_text(tiny_models.text(200, m.seed))
     tokens, engine = architectures.ours(args, path, text, 1)
-    llama = architectures.peer(m, path, exact=True)
-    try:
+    with architectures.peer(m, path, exact=True) as llama:
         exact = architectures.theirs(args, llama, m.vocab, tokens, architectures.CANDIDATES)
-    finally:
-        llama.close()
 
     def rows(model) -> np.ndarray:
         found = log_probabilities(model.logits(tokens))
@@ -184,7 +172,7 @@ def run(args) -> int:
     os.environ["JAX_PLATFORMS"] = "cpu"
     sys.path += [str(path) for path in (common.ROOT / ".venv/lib").glob("python*/site-packages")]
     args.tp = args.tp or ([1, 2] if args.quick else [1, 2, 4, 8])
-    start, report = time.monotonic(), Report(args.quiet)
+    start, report = time.monotonic(), Checks(args.quiet)
     for name in args.model:
         real(args, report, name)
     try:
@@ -196,7 +184,6 @@ def run(args) -> int:
             for m, controls in architectures.CASES:
                 if not args.quick or m.name == "gemma2":
                     tiny(args, report, m, controls, Path(folder))
-    if args.json:
-        print(json.dumps(report.rows))
-    print(f"jax: {len(report.rows) - report.failed} passed, {report.failed} failed, {time.monotonic() - start:.0f} s")
-    return 1 if report.failed else 0
+    if not common.as_json(args, report.rows):
+        print(f"jax: {report.passed} passed, {report.failed} failed, {time.monotonic() - start:.0f} s")
+    return report.status()

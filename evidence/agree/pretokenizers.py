@@ -20,6 +20,7 @@ import subprocess
 from pathlib import Path
 
 from evidence.agree.tokens import STRINGS, first_difference, our_binary, our_ids
+from evidence.lib import llama
 from evidence.lib.common import ROOT
 
 WORDS = b"[UNK_BYTE_0x".hex()
@@ -36,11 +37,11 @@ class ModelParams(ctypes.Structure):
                 ("no_alloc", ctypes.c_bool), ("load_mtp", ctypes.c_bool)]
 
 
-class Llama:
+class Vocabulary:
     """The few functions of libllama that tokenize."""
 
     def __init__(self, path: Path):
-        self.lib = lib = ctypes.CDLL(str(path))
+        self.lib = lib = llama.library(path)
         lib.llama_model_default_params.restype = ModelParams
         lib.llama_model_load_from_file.restype = ctypes.c_void_p
         lib.llama_model_load_from_file.argtypes = [ctypes.c_char_p, ModelParams]
@@ -56,9 +57,6 @@ class Llama:
                                        ctypes.c_int32, ctypes.c_bool, ctypes.c_bool]
         lib.llama_token_to_piece.argtypes = [ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p, ctypes.c_int32,
                                              ctypes.c_int32, ctypes.c_bool]
-        self.quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
-        lib.llama_log_set(self.quiet, None)
-        lib.llama_backend_init()
 
     def answer(self, path: Path, questions: list) -> tuple[list, dict] | None:
         params = self.lib.llama_model_default_params()
@@ -123,8 +121,8 @@ def our_names() -> list:
     return re.findall(r'"([^"]+)"', body)
 
 
-def check(llama: Llama, binary: Path, path: Path, label: str, questions: list) -> bool:
-    theirs = llama.answer(path, questions)
+def check(vocabulary: Vocabulary, binary: Path, path: Path, label: str, questions: list) -> bool:
+    theirs = vocabulary.answer(path, questions)
     described = subprocess.run([binary, "--describe", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     if theirs is None or described.returncode != 0:
         refused = described.stderr.decode().strip().splitlines()
@@ -164,7 +162,7 @@ def add_arguments(parser) -> None:
 
 def run(args) -> None:
     binary = args.binary or our_binary()
-    llama = Llama(args.library)
+    vocabulary = Vocabulary(args.library)
     texts = json.loads(STRINGS.read_text())
     work = ROOT / "target" / "agree_pretokenizers"
     work.mkdir(parents=True, exist_ok=True)
@@ -174,7 +172,7 @@ def run(args) -> None:
         nonlocal good
         if args.only in label:
             questions = [(t, a, s) for t in texts + own for a, s in ((False, False), (False, True), (True, False))]
-            good &= check(llama, binary, path, label, questions)
+            good &= check(vocabulary, binary, path, label, questions)
 
     for path in sorted(args.vocabs.glob("ggml-vocab-*.gguf")):
         own = path.with_suffix(".gguf.inp")

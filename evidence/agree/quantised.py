@@ -13,14 +13,13 @@ Exit status 1 if types differ, a simple type differs in a bit, or ours is furthe
 """
 
 import ctypes
-import json
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from evidence.agree.accuracy import MODELS, dequantise, make_base
-from evidence.lib import common
+from evidence.agree.accuracy import MODELS, add_text_arguments, distance, make_base
+from evidence.lib import common, gguf_files, llama, peers
 
 # Name here, number of the mix in llama.cpp (llama_ftype).
 TYPES = {"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18}
@@ -50,10 +49,7 @@ def blur(source: Path, target: Path, amount: float) -> None:
 
 
 def theirs(library: Path, source: Path, target: Path, ftype: int, threads: int) -> None:
-    lib = ctypes.CDLL(str(library))
-    quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
-    lib.llama_log_set(quiet, None)
-    lib.llama_backend_init()
+    lib = llama.library(library)
     lib.llama_model_quantize_default_params.restype = Params
     params = lib.llama_model_quantize_default_params()
     params.nthread, params.ftype = threads, ftype
@@ -79,35 +75,23 @@ def compare(one: Path, two: Path) -> tuple[list[str], int, int]:
     return wrong, same, len(a)
 
 
-def distance(args, model: Path, base: Path) -> dict:
-    command = [common.alight(args.alight), "perplexity", model, "--kl-base", base, "--json", "-t", args.threads, "-b", args.batch]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=True)
-    told = json.loads(done.stdout)
-    return {"kl": told["kl"]["mean"]["value"], "error": told["kl"]["mean"]["error"], "ppl": told["perplexity_ratio"]["value"], "ppl_error": told["perplexity_ratio"].get("error", 0.0),
-            "top": told["same_top"]["value"]}
-
-
 def add_arguments(parser) -> None:
     parser.add_argument("--model", action="append", choices=MODELS, help="default: gemma3")
     parser.add_argument("--type", nargs="+", choices=list(TYPES), default=list(TYPES))
-    parser.add_argument("--text", type=Path, default=Path("/usr/share/common-licenses/GPL-3"))
-    parser.add_argument("--chunks", type=int, default=8)
-    parser.add_argument("--context", type=int, default=512, help="tokens per chunk")
-    parser.add_argument("--work", type=Path, default=common.ROOT / "target/accuracy", help="where the F32 files and bases go")
     parser.add_argument("--batch", type=int, default=512, help="tokens at once")
     parser.add_argument("--blur", type=float, default=0.1)
-    common.add_arguments(parser)
+    add_text_arguments(parser)
 
 
 def run(args) -> int:
     args.work.mkdir(parents=True, exist_ok=True)
-    library = common.llama_tool("llama-perplexity", args.llama).with_name("libllama.so")
+    library = peers.LLAMA_CPP.tool(args, "libllama.so")
     results, bad = [], False
     for name in args.model or ["gemma3"]:
         plain, blurred = args.work / f"{name}-f32.gguf", f"{name}-blur{args.blur}"
         exact = args.work / f"{blurred}-f32.gguf"
         if not plain.exists():
-            dequantise(common.model_path(name, args.models), plain)
+            gguf_files.dequantise(common.model_path(name, args.models), plain)
         if not exact.exists():
             blur(plain, exact, args.blur)
         base = make_base(args, blurred)
@@ -118,22 +102,21 @@ def run(args) -> int:
                                check=True, capture_output=True)
                 theirs(library, exact, other, TYPES[ty], args.threads)
                 wrong, same, tensors = compare(mine, other)
-                a, b = distance(args, mine, base), distance(args, other, base)
-            worse = a["kl"] > b["kl"] + max(a["error"], b["error"])
+                a, b = (distance(args, path, base, args.batch) for path in (mine, other))
+            worse = a["mean_kl"] > b["mean_kl"] + max(a["mean_kl_error"], b["mean_kl_error"])
             for line in wrong[:20]:
                 common.say(f"{name}, {ty}: {line}")
             if worse:
-                common.say(f"{name}, {ty}: mean KL {a['kl']:.6f}, llama.cpp's {b['kl']:.6f} ± {b['error']:.6f}")
+                common.say(f"{name}, {ty}: mean KL {a['mean_kl']:.6f}, llama.cpp's {b['mean_kl']:.6f} ± {b['mean_kl_error']:.6f}")
             bad |= bool(wrong) or worse
             results.append({"model": name, "type": ty, "same": same, "tensors": tensors, "ours": a, "theirs": b, "wrong": wrong})
-            common.say(f"{name}, {ty}: KL {a['kl']:.5f} (llama.cpp {b['kl']:.5f}), {same} of {tensors} tensors the same")
-    if args.json:
-        print(json.dumps(results))
+            common.say(f"{name}, {ty}: KL {a['mean_kl']:.5f} (llama.cpp {b['mean_kl']:.5f}), {same} of {tensors} tensors the same")
+    if common.as_json(args, results):
         return int(bad)
     rows = [["model", "type", "tensors with the same bits", "mean KL", "llama.cpp's", "ppl / exact", "llama.cpp's", "same top", "llama.cpp's"]]
     for r in results:
         a, b = r["ours"], r["theirs"]
-        rows.append([r["model"], r["type"], f"{r['same']} of {r['tensors']}", f"{a['kl']:.5f}", f"{b['kl']:.5f}", f"{a['ppl']:.4f}",
-                     f"{b['ppl']:.4f}", f"{100 * a['top']:.1f} %", f"{100 * b['top']:.1f} %"])
+        rows.append([r["model"], r["type"], f"{r['same']} of {r['tensors']}", f"{a['mean_kl']:.5f}", f"{b['mean_kl']:.5f}", f"{a['ppl_ratio']:.4f}",
+                     f"{b['ppl_ratio']:.4f}", f"{100 * a['same_top']:.1f} %", f"{100 * b['same_top']:.1f} %"])
     common.table(rows)
     return int(bad)

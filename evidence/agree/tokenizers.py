@@ -1,7 +1,7 @@
 """Real tokenizers, converted by `alight convert` with a tiny model around them, against those who know them.
 
 Each case is a folder as a publisher would ship it: the files of a tokenizer that nobody here made
-(`fetch tokenizers` gets them), a config.json, and weights of one layer, all zero. The folder is converted, and then
+(`fetch models tokenizers` gets them), a config.json, and weights of one layer, all zero. The folder is converted, and then
 
 - tokens, scores, types and ids are compared with what the package `sentencepiece` says of the same tokenizer.model;
 - our tokenizer encodes tests/data/tokenizer_strings.json from the new file, and Hugging Face's `tokenizers`,
@@ -25,11 +25,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evidence.agree import tokens as agree_tokens
-from evidence.lib.common import ROOT, alight, say
+from evidence.agree import tokens
+from evidence.lib.common import ROOT, alight, models_folder, say
+from evidence.lib.llama import token_ids
 
-STRINGS = ROOT / "tests/data/tokenizer_strings.json"
-FOLDER = Path(os.environ.get("ALIGHT_MODELS", ROOT / "models")) / "tokenizers"
+FOLDER = models_folder() / "tokenizers"
 
 # Name: (folder of the originals, architecture, rows of the embedding, how the original is asked).
 CASES = {
@@ -217,12 +217,6 @@ def pieces_differ(folder: Path, mine: dict) -> list:
     return bad
 
 
-def our_ids(binary: Path, model: Path, texts: list, special: bool) -> list:
-    lines = "".join(json.dumps({"text": t, "add_bos": False, "parse_special": special}) + "\n" for t in texts)
-    done = subprocess.run([binary, model], input=lines.encode(), stdout=subprocess.PIPE, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
-
-
 # Why the original may differ: (case begins with, does it apply to the text?, reason).
 def changes_under_nfc(text):
     import unicodedata
@@ -260,16 +254,15 @@ def add_arguments(parser) -> None:
 
 def run(args) -> int:
     program = alight(args.alight)
-    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "alight-model", "--example", "tokenize"], cwd=ROOT, check=True)
-    tokenize = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/examples/tokenize"
-    texts = json.loads(STRINGS.read_text())
+    tokenize = tokens.our_binary()
+    texts = json.loads(tokens.STRINGS.read_text())
     work = ROOT / "target" / "agree_tokenizers"
     failed = done = 0
     for case in args.cases or CASES:
         folder, arch, rows, kind = CASES[case]
         source = args.originals / folder
         if not source.is_dir():
-            say(f"{case}: left out, {source} is missing (python -m evidence fetch tokenizers gets it)")
+            say(f"{case}: left out, {source} is missing (python -m evidence fetch models tokenizers gets it)")
             continue
         model, new = work / case, work / f"{case}.gguf"
         make_folder(source, model, arch, rows)
@@ -288,7 +281,7 @@ def run(args) -> int:
         for special, ask in enumerate(original(source, kind)):
             if ask is None:
                 continue
-            bad, explained = compare_ids(case, texts, our_ids(tokenize, new, texts, bool(special)), ask)
+            bad, explained = compare_ids(case, texts, tokens.our_ids(tokenize, new, [(t, False, bool(special)) for t in texts]), ask)
             failed += bool(bad)
             same = len(texts) - len(bad) - sum(explained.values())
             print(f"  ids by {kind}{', special tokens recognised' if special else ''}: {same} of {len(texts)} texts identical")
@@ -298,7 +291,7 @@ def run(args) -> int:
                 print(f"    {text[:80]!r}: {ids[:12]} and {expected[:12]}")
         if importlib.util.find_spec("xllamacpp"):
             questions = [(t, add, special) for add, special in ((False, False), (False, True), (True, False)) for t in texts]
-            theirs, ours = agree_tokens.llama_ids(new, questions, work), agree_tokens.our_ids(tokenize, new, questions)
+            theirs, ours = token_ids(new, questions, work), tokens.our_ids(tokenize, new, questions)
             bad = [(q, a, b) for q, a, b in zip(questions, ours, theirs, strict=True) if a != b]
             failed += bool(bad)
             print(f"  ids by llama.cpp: {len(questions) - len(bad)} of {len(questions)} questions identical {bad[:3] or ''}")

@@ -15,66 +15,25 @@ with a reason below; any other difference counts as a failure.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
-from evidence.lib.common import MODELS, ROOT, model_path, say
+from evidence.lib import common
+from evidence.lib.common import MODELS, ROOT, model_path, models_folder, say
+from evidence.lib.llama import token_ids
 
 STRINGS = ROOT / "tests/data/tokenizer_strings.json"
 TYPE_NORMAL, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_BYTE = 1, 2, 3, 4, 6
 
 
-# --- llama.cpp ------------------------------------------------------------------------------
-
-LLAMA_CHILD = """
-import json, os, sys, urllib.request
-import xllamacpp
-params = xllamacpp.CommonParams()
-params.model.path = sys.argv[1]
-params.n_ctx = 256
-params.warmup = False
-server = xllamacpp.Server(params)
-answers = []
-for text, add_special, parse_special in json.load(open(sys.argv[2])):
-    body = json.dumps({"content": text, "add_special": add_special, "parse_special": parse_special})
-    request = urllib.request.Request(server.listening_address + "/tokenize", body.encode(),
-                                     {"Content-Type": "application/json"})
-    answers.append(json.load(urllib.request.urlopen(request))["tokens"])
-json.dump(answers, open(sys.argv[3], "w"))
-os._exit(0)
-"""
-
-
-def llama_ids(model: Path, questions: list, work: Path) -> list:
-    """llama.cpp's ids; in a process of its own, because the server does not stop by itself."""
-    asked, answered = work / "llama_asked.json", work / "llama_answered.json"
-    asked.write_text(json.dumps(questions))
-    answered.unlink(missing_ok=True)
-    log = work / "llama.log"
-    with log.open("w") as out:
-        subprocess.run([sys.executable, "-c", LLAMA_CHILD, str(model), str(asked), str(answered)],
-                       stdout=out, stderr=out, check=False)
-    if not answered.is_file():
-        raise SystemExit(f"llama.cpp gave no answer; see {log}")
-    return json.loads(answered.read_text())
-
-
-# --- ours -----------------------------------------------------------------------------------
-
 def our_binary() -> Path:
-    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", "alight-model", "--example", "tokenize"],
-                   cwd=ROOT, check=True)
-    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/examples/tokenize"
+    return common.example("alight-model", "tokenize")
 
 
 def our_ids(binary: Path, model: Path, questions: list) -> list:
-    lines = "".join(
-        json.dumps({"text": text, "add_bos": None if add_special else False, "parse_special": parse_special}) + "\n"
-        for text, add_special, parse_special in questions)
-    done = subprocess.run([binary, model], input=lines.encode(), stdout=subprocess.PIPE, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    """Of (text, add special tokens as the file asks, recognise special tokens)."""
+    asked = ({"text": text, "add_bos": None if add_special else False, "parse_special": parse_special}
+             for text, add_special, parse_special in questions)
+    return common.answers(binary, asked, model)
 
 
 # --- Hugging Face ---------------------------------------------------------------------------
@@ -154,7 +113,7 @@ def first_difference(a: list, b: list) -> str:
 def compare(name: str, model: Path, texts: list, binary: Path, work: Path, with_hf: bool) -> dict:
     questions = [(t, False, False) for t in texts] + [(t, False, True) for t in texts] + [(t, True, False) for t in texts]
     ours = our_ids(binary, model, questions)
-    peers = llama_ids(model, questions, work)
+    peers = token_ids(model, questions, work)
     result = {"model": name, "texts": len(texts), "questions": len(questions), "llama_differs": [], "hf_differs": [], "hf_explained": {}}
     for (text, add, special), mine, theirs in zip(questions, ours, peers, strict=True):
         if mine != theirs:
@@ -177,7 +136,7 @@ def compare(name: str, model: Path, texts: list, binary: Path, work: Path, with_
 def write_golden(name: str, model: Path, texts: list, work: Path) -> None:
     """llama.cpp's ids, one text a line: as plain text, and, where they differ, with specials."""
     n = len(texts)
-    both = llama_ids(model, [(t, False, False) for t in texts] + [(t, False, True) for t in texts], work)
+    both = token_ids(model, [(t, False, False) for t in texts] + [(t, False, True) for t in texts], work)
     lines = [json.dumps([plain] if plain == special else [plain, special], separators=(",", ":"))
              for plain, special in zip(both[:n], both[n:])]
     out = ROOT / f"tests/data/tokenizer_ids_{name}.json"
@@ -187,7 +146,7 @@ def write_golden(name: str, model: Path, texts: list, work: Path) -> None:
 
 def add_arguments(parser) -> None:
     parser.add_argument("names", nargs="*", default=["smollm2", "gemma3"], help="models (default: smollm2 gemma3)")
-    parser.add_argument("--models", type=Path, default=Path(os.environ.get("ALIGHT_MODELS", ROOT / "models")))
+    parser.add_argument("--models", type=Path, default=models_folder())
     parser.add_argument("--golden", action="store_true", help="write llama.cpp's ids to tests/data/")
     parser.add_argument("--binary", type=Path, help="the built example (default: builds it)")
     parser.add_argument("--no-hf", action="store_true", help="leave out Hugging Face")
@@ -208,10 +167,7 @@ def run(args) -> None:
         return
     binary = args.binary or our_binary()
     results = [compare(name, model_path(name, args.models), texts, binary, work, not args.no_hf) for name in args.names]
-    if args.json:
-        json.dump(results, sys.stdout, indent=1)
-        print()
-    else:
+    if not common.as_json(args, results):
         for result in results:
             report(result, not args.no_hf)
     if any(r["llama_differs"] or r["hf_differs"] for r in results):

@@ -139,7 +139,7 @@ def converted(args, report: agree.Report, source: Path, folder: Path, text: Path
         logits = model(torch.tensor([found["one by one"][0]])).logits[0].double()
     exact = torch.log_softmax(logits, dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
     for what, (_, ours) in found.items():
-        report.add(source.name, what, agree.apart(exact, ours)[0], CONVERTED)
+        report.within(source.name, what, agree.apart(exact, ours)[0], CONVERTED)
 
 
 def add_arguments(parser) -> None:
@@ -163,8 +163,7 @@ def run(args) -> int:
             try:
                 converted(args, report, source.parent, folder, text)
             except agree.Trouble as trouble:
-                report.failed += 1
-                common.say(f"FAIL {source.parent.name}: {trouble}")
+                report.add(False, f"{source.parent.name}: {trouble}")
         for m, controls in [] if args.folders else [*agree.CASES, *MORE]:
             if args.names and m.arch not in args.names:
                 continue
@@ -173,12 +172,11 @@ def run(args) -> int:
             tokens, batch = agree.ours(args, path, text, agree.CONTEXT)
             _, single = agree.ours(args, path, text, 1)
             exact = theirs(m, tokens)
-            report.add(m.name, "in a batch", agree.apart(exact, batch)[0], agree.TOLERANCE)
-            report.add(m.name, "one by one", agree.apart(exact, single)[0], agree.TOLERANCE)
+            report.within(m.name, "in a batch", agree.apart(exact, batch)[0], agree.TOLERANCE)
+            report.within(m.name, "one by one", agree.apart(exact, single)[0], agree.TOLERANCE)
             for what, change in controls.items():
                 wrong = tiny_models.write(replace(m, **change), folder / "control.gguf")
                 found = agree.ours(args, wrong, text, agree.CONTEXT)[1]
-                report.add(m.name, f"with a mistake: {what}", agree.apart(exact, found)[0], agree.CONTROL, above=True)
-    print(f"transformers {transformers.__version__}: {sum(row['good'] for row in report.rows)} passed, "
-          f"{report.failed} failed")
-    return 1 if report.failed else 0
+                report.within(m.name, f"with a mistake: {what}", agree.apart(exact, found)[0], agree.CONTROL, above=True)
+    print(f"transformers {transformers.__version__}: {report.passed} passed, {report.failed} failed")
+    return report.status()

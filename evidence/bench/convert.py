@@ -19,19 +19,16 @@ Needs twice the size on the disk. Ends with status 1 if something asked is not s
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
 import statistics
 import subprocess
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-from evidence.lib import cached, common
-from evidence.lib import tools as peer_tools
+from evidence.lib import cached, common, rounds, tools
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import big
 
@@ -63,64 +60,21 @@ class Source:
         return sum(cached.mib(part) for part in self.parts)
 
 
-def durable(folder) -> None:
-    for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
-
-
-class Resident(threading.Thread):
-    """The most of memory that the child of a process has, in KiB: at any time (VmHWM), and of each kind as seen."""
-
-    def __init__(self, pid):
-        super().__init__(daemon=True)
-        self.pid, self.over, self.looks = pid, threading.Event(), 0
-        self.peak = {"VmHWM": 0, "RssAnon": 0, "RssFile": 0, "RssShmem": 0}
-
-    def run_tool(self) -> None:
-        while not self.over.wait(0.005):
-            try:
-                children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-                text = Path(f"/proc/{children[0] if children else self.pid}/status").read_text()
-            except OSError:
-                continue
-            if "alight" not in text.split("\n", 1)[0]:
-                continue
-            self.looks += 1
-            for name, value in re.findall(r"^(Rss\w+|VmHWM):\s+(\d+)", text, re.M):
-                self.peak[name] = max(self.peak[name], int(value))
-
-
 def run_tool(line, source, target, resident=False, cache=False) -> dict:
     """One conversion or copy into the folder `target`, which is emptied afterwards."""
     target.mkdir()
-    start = time.perf_counter()
-    said_to = tempfile.TemporaryFile()
-    process = subprocess.Popen([str(part) for part in line], stdout=subprocess.DEVNULL, stderr=said_to)
-    watch = Resident(process.pid) if resident else cached.Sampler(process.pid, source.parts[0].stat().st_dev) if cache else None
-    if watch:
-        watch.start()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    ended = time.perf_counter()
-    said_to.seek(0)
-    said = said_to.read().decode(errors="replace")
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, line))}: {process.returncode}: {said[-1000:]}")
-    durable(target)
-    done = time.perf_counter()
-    if watch:
-        watch.over.set()
-        watch.join()
-    results = [p for p in target.rglob("*") if p.is_file()]
-    out = {"tool_s": ended - start, "durable_s": done - start, "said": said, "cpu_s": usage.ru_utime + usage.ru_stime,
-           "bytes": sum(p.stat().st_size for p in results), "left_source_mib": source.mib(),
-           "left_result_mib": sum(cached.mib(p) for p in results)}
+    seen = []
+
+    def watch(pid):
+        seen.append(cached.Resident(pid, "alight") if resident else cached.Sampler(pid, source.parts[0].stat().st_dev))
+        return seen[0]
+
+    out = cached.to_disk(line, lambda: [p for p in target.rglob("*") if p.is_file()], watch if resident or cache else None)
+    out["left_source_mib"] = source.mib()
     if resident:
-        out |= {name: kib * 1024 / 1e6 for name, kib in watch.peak.items()} | {"looks": watch.looks}
+        out |= {name: kib * 1024 / 1e6 for name, kib in seen[0].peak.items()} | {"looks": seen[0].looks}
     if cache:
-        out["peak_cached_mib"] = watch.peak_mib()
+        out["peak_cached_mib"] = seen[0].peak_mib()
     shutil.rmtree(target)
     return out
 
@@ -157,25 +111,25 @@ def lines(args, source, target) -> dict:
 
 
 def speed(args, source, target) -> dict:
-    runs = {}
-    for i in range(args.rounds):
-        both = list(lines(args, source, target).items())
-        for name, line in both if i % 2 == 0 else reversed(both):
-            source.evict()
-            time.sleep(args.pause)
-            done = run_tool(line, source, target)
-            runs.setdefault(name, []).append(done)
-            common.say(f"{source.name}, round {i + 1} of {args.rounds}: {name}: {done['durable_s']:.2f} s")
-    ratios = [c["durable_s"] / a["durable_s"] for a, c in zip(runs["alight convert"], runs["cp"])]
-    return {"ratio": common.summary(ratios), **{name: {
-        "durable_s": common.summary([r["durable_s"] for r in rows]), "tool_s": common.summary([r["tool_s"] for r in rows]),
-        "cpu_s": common.summary([r["cpu_s"] for r in rows]),
-        "gb_s": source.bytes / 1e9 / statistics.median(r["durable_s"] for r in rows)} for name, rows in runs.items()}}
+    line = lines(args, source, target)
+
+    def once(name) -> dict:
+        source.evict()
+        time.sleep(args.pause)
+        done = run_tool(line[name], source, target)
+        common.say(f"{source.name}: {name}: {done['durable_s']:.2f} s")
+        return done
+
+    runs = rounds.interleaved(args, line, once, source.name)
+    seconds = {name: [run["durable_s"] for run in rows] for name, rows in runs.items()}
+    return {"ratio": rounds.ratios(seconds["cp"], seconds["alight convert"])} | {
+        name: {key: common.summary([run[key] for run in rows]) for key in ("durable_s", "tool_s", "cpu_s")}
+        | {"gb_s": source.bytes / 1e9 / statistics.median(seconds[name])} for name, rows in runs.items()}
 
 
 def memory(args, source, target) -> dict:
     source.evict()
-    rusage, line = peer_tools.rusage(False), lines(args, source, target)["alight convert"]
+    rusage, line = tools.rusage(False), lines(args, source, target)["alight convert"]
     done = run_tool([rusage, *line] if rusage else line, source, target, resident=True)
     told = re.search(r"ballooned to (?:at most )?([\d,]+)kb", done["said"])
     most = int(told.group(1).replace(",", "")) * 1024 / 1e6 if told else done["VmHWM"]
@@ -248,9 +202,7 @@ def show(source, found, asked) -> None:
         common.table([["tool", "most cached of both, MiB", "left: source + result, MiB", "bystander before → after, MiB", "s"]] + [
             [name, f"{r['peak_cached_mib']:.0f}", f"{r['left_source_mib']:.0f} + {r['left_result_mib']:.0f}",
              f"{r['bystander_before']:.0f} → {r['bystander_after']:.0f}", f"{r['durable_s']:.1f}"] for name, r in c.items()])
-    print()
-    for what, so in asked:
-        print(f"- {'yes' if so else 'NO'}: {what}")
+    common.verdicts(asked)
 
 
 def add_arguments(parser) -> None:
@@ -269,7 +221,7 @@ def run(args) -> int:
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * cached.PAGE
         layers = next(n for n in range(1, 999) if big.size_of(big.shape(layers=n)) > 0.51 * memory_bytes)
         args.gb = big.size_of(big.shape(layers=layers)) / 1e9
-    parent = args.folder or peer_tools.TARGET
+    parent = args.folder or common.TARGET
     need, free = 2 * big.size_of(big.shape(args.gb)) / 1e9 + 1.5, shutil.disk_usage(parent).free / 1e9
     if free < need:
         raise SystemExit(f"{parent} has {free:.0f} GB free, {need:.0f} are needed: --in FOLDER names another place, --gb another size")
@@ -291,6 +243,5 @@ def run(args) -> int:
             whole[form] = found | {"bytes": source.bytes, "asked": asked}
             if not args.json:
                 show(source, found, asked)
-    if args.json:
-        print(json.dumps(whole))
+    common.as_json(args, whole)
     return 0 if fine else 1

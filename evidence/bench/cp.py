@@ -18,7 +18,6 @@ Asked of alight cp: at most 64 MiB cached at any time, nothing left, warm source
 1.1 times the time of the fastest of the others (by the median of the rounds). Exit status 1 if not.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -26,14 +25,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import cached, common
-from evidence.lib import tools as peer_tools
+from evidence.lib import cached, common, rounds, tools
 
 OURS = "alight cp"
 BYSTANDER_MIB = 200
 
 
-def tools(args) -> dict:
+def copiers(args) -> dict:
     """Name and command, of those that are here; the last two words are the source and the copy."""
     out, program = {}, common.alight(args.alight)
     if subprocess.run([program, "cp", "--help"], capture_output=True).returncode == 0:
@@ -41,7 +39,7 @@ def tools(args) -> dict:
     else:
         common.say(f"left out: {OURS}, which {program} does not have yet")
     out["cp"] = ["cp"]
-    if peer_tools.tool("nocache", "nocache"):
+    if tools.tool("nocache", "nocache"):
         out["nocache cp"] = ["nocache", "cp"]
     out |= {"dd bs=16M": ["dd", "bs=16M"], "dd bs=16M conv=fsync": ["dd", "bs=16M", "conv=fsync"],
             "dd bs=16M, direct": ["dd", "bs=16M", "iflag=direct", "oflag=direct"]}
@@ -57,39 +55,24 @@ def command(line, source, copy) -> list[str]:
 
 # --- one copy ------------------------------------------------------------------------------------
 
-def make_durable(copy) -> None:
-    for path in (copy, copy.parent):
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
-
-
 def run_tool(line, source, copy, sample=False, group=None) -> dict:
     """Copies and takes away the copy. With `group`, the tool runs in that control group."""
     copy.unlink(missing_ok=True)
-    make_durable(source)
-    into = (lambda: (group / "cgroup.procs").write_text(str(os.getpid()))) if group else None
-    start = time.perf_counter()
-    process = subprocess.Popen(command(line, source, copy), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=into)
-    sampler = cached.Sampler(process.pid, source.stat().st_dev) if sample else None
-    if sampler:
-        sampler.start()
-    said = process.stderr.read()
-    process.wait()
-    ended = time.perf_counter()
-    if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command(line, source, copy))}: {process.returncode}: {said.decode(errors='replace')}")
-    make_durable(copy)
-    durable = time.perf_counter()
-    if sampler:
-        sampler.over.set()
-        sampler.join()
+    cached.make_durable(source, source.parent)
+    sampler = None
+
+    def watch(pid):
+        nonlocal sampler
+        sampler = cached.Sampler(pid, source.stat().st_dev)
+        return sampler
+
+    done = cached.to_disk(command(line, source, copy), lambda: [copy], watch if sample else None, group)
     if copy.stat().st_size != source.stat().st_size:
         raise SystemExit(f"{line}: the copy has another size")
-    out = {"tool_s": ended - start, "durable_s": durable - start,
-           "left_source_mib": cached.mib(source), "left_copy_mib": cached.mib(copy)}
+    out = {"tool_s": done["tool_s"], "durable_s": done["durable_s"],
+           "left_source_mib": cached.mib(source), "left_copy_mib": done["left_result_mib"]}
     if sampler:
-        out |= {"peak_mib": sampler.peak_mib(), "samples": sampler.samples}
+        out |= {"peak_mib": sampler.peak_mib(), "samples": sampler.looks}
     copy.unlink()
     return out
 
@@ -111,7 +94,7 @@ def timed(args, run_these, source, copy) -> dict:
     for name, values in runs.items():
         plain, sampled = values[:args.rounds], values[args.rounds:]
         others = [min(runs[o][i]["durable_s"] for o in names if o != OURS) for i in range(args.rounds)] if len(names) > 1 else []
-        out[name] = {key: common.summary([v[key] for v in plain]) for key in plain[0]}
+        out[name] = rounds.by_key(plain)
         if sampled:
             out[name]["peak_mib"] = common.summary([v["peak_mib"] for v in sampled])
         if others:
@@ -213,9 +196,7 @@ def show(args, found) -> None:
                 rows.append([name, *(f"{u['before_mib']:.0f} → {u['after_mib']:.0f}" for u in uses.values()),
                              ", ".join(f"{u['durable_s']:.1f}" for u in uses.values())])
             common.table(rows)
-    print()
-    for what, so in found["asked"]:
-        print(f"- {'yes' if so else 'NO'}: {OURS}: {what}")
+    common.verdicts(found["asked"], OURS)
 
 
 def add_arguments(parser) -> None:
@@ -237,12 +218,12 @@ def add_arguments(parser) -> None:
 
 def run(args) -> int:
     parts = set(args.part or ["timed", "warm", "group"]) | ({"large"} if args.large else set())
-    parent = args.folder or peer_tools.TARGET
+    parent = args.folder or common.TARGET
     large_mib = total_mib() * 13 // 24 if "large" in parts else 0
     free = shutil.disk_usage(parent).free // cached.MIB
     if free < (need := 2 * max(args.size, large_mib) + args.size + 1024):
         raise SystemExit(f"{parent} has {free} MiB free, {need} are needed: --in FOLDER names another place")
-    run_these, found = tools(args), {"size_mib": args.size}
+    run_these, found = copiers(args), {"size_mib": args.size}
     with tempfile.TemporaryDirectory(prefix="bench-cp-", dir=parent) as folder:
         source, copy, bystander = (Path(folder) / name for name in ("source", "copy", "bystander"))
         cached.make_file(source, args.size)
@@ -260,8 +241,6 @@ def run(args) -> int:
             plain = {name: line for name, line in run_these.items() if name in (OURS, "cp", "nocache cp")}
             found |= {"large_mib": large_mib, "large": bystanders(plain, source, copy, bystander)}
     found["asked"] = verdicts(found)
-    if args.json:
-        print(json.dumps(found))
-    else:
+    if not common.as_json(args, found):
         show(args, found)
-    return 0 if all(so for _, so in found["asked"]) else 1
+    return int(not all(so for _, so in found["asked"]))

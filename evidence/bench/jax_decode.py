@@ -25,7 +25,7 @@ import sys
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, peers, process
 
 PROMPT = "The history of the lighthouse begins with a storm that nobody in the village had expected, and"
 
@@ -97,10 +97,7 @@ def child(job: dict) -> None:
 
 def engine(args, path: Path) -> dict:
     """The native engine, a process of its own."""
-    command = [common.alight(args.alight), "run", path, "--raw", "--temp", 0, "--ignore-eos", "--json", "-n", args.tokens,
-               "-c", 1024, "-t", args.threads, "--prompt=" + PROMPT]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, check=True)
-    said = json.loads(done.stdout)
+    said = process.told(peers.alight_run(args, path, PROMPT, "--ignore-eos", "--json", tokens=args.tokens, context=1024))
     return {"first": said["timings"]["prompt_ms"] / 1e3, "token": statistics.mean(said["timings"]["token_ms"]) / 1e3}
 
 
@@ -157,8 +154,7 @@ def run(args) -> None:
             more, out = report(args, name, tp, measure(args, name, path, tp))
             rows += more
             results.append(out)
-    if args.json:
-        print(json.dumps(results))
+    if common.as_json(args, results):
         return
     common.machine()
     common.table(rows)

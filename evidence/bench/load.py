@@ -11,7 +11,6 @@ its VmHWM (wait4). How its memory is made up is read from a second kind of run, 
 At the end, `--share` processes (4) on one packed file: the sum of their Pss against one copy and their caches.
 """
 
-import ctypes
 import itertools
 import json
 import mmap
@@ -23,47 +22,13 @@ import threading
 import time
 from pathlib import Path
 
-from evidence.bench import memory as bench_memory
-from evidence.bench import start as bench_start
-from evidence.lib import common
+from evidence.bench.memory import kv_bytes_per_token
+from evidence.lib import common, peers, process, rounds
+from evidence.lib.cached import MIB, make_cold, make_warm
+from evidence.lib.process import Answering
 
-MIB = 2**20
-CONTEXT = 2048
 FIO = ["fio", "--name=read", "--readonly", "--rw=read", "--direct=1", "--bs=1M", "--ioengine=io_uring", "--iodepth=32",
        "--invalidate=0", "--output-format=json"]
-
-
-# --- the page cache ------------------------------------------------------------------------------
-
-def cached_pages(path: Path) -> int:
-    """By cachestat(2), which is number 451 everywhere but on Alpha; not on overlayfs, where it always says 0."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    asked, told = (ctypes.c_uint64 * 2)(0, 0), (ctypes.c_uint64 * 5)()
-    with path.open("rb") as file:
-        if libc.syscall(451, file.fileno(), asked, told, 0) != 0:
-            raise SystemExit(f"cachestat: {os.strerror(ctypes.get_errno())} (it needs Linux 6.5 and the file's owner)")
-    return told[0]
-
-
-def make_cold(path: Path) -> int:
-    """Pages that stayed."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        for pause in (0, 0.001, 0.01, 0.05, 0.2):
-            time.sleep(pause)
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            left = cached_pages(path)
-            if left == 0:
-                break
-    return left
-
-
-def make_warm(path: Path) -> int:
-    """Pages that are missing."""
-    pages = -(-path.stat().st_size // mmap.PAGESIZE)
-    if cached_pages(path) < pages:
-        common.warm(path)
-    return pages - cached_pages(path)
 
 
 # --- the disk ------------------------------------------------------------------------------------
@@ -114,96 +79,43 @@ def disk(path: Path) -> dict:
 
 # --- processes -----------------------------------------------------------------------------------
 
-def commands(args, name, packed) -> dict:
+def commands(args, name, packed, tokens: int | None = 1) -> dict:
     """What runs, and the file it runs on."""
-    path = common.model_path(name, args.models).resolve()
-    prompt = bench_start.PROMPTS[name]
-    ours = [common.alight(args.alight), "run"]
-    tail = ["--raw", "--temp", 0, "-c", CONTEXT, "-t", args.threads, prompt]
-    out = {
-        "alight": (path, [*ours, path, *tail]),
-        "alight --repack off": (path, [*ours, path, "--repack", "off", *tail]),
-        "alight --repack on": (path, [*ours, path, "--repack", "on", *tail]),
-        "alight --load direct": (path, [*ours, path, "--load", "direct", *tail]),
-    }
-    if packed:
-        out["alight packed"] = (packed, [*ours, packed, *tail])
-    if args.peer:
-        base = [common.llama_tool("llama-completion", args.llama), "-m", path, "-no-cnv", "--no-display-prompt", "--temp", 0,
-                "-c", CONTEXT, "-t", args.threads, "-p", prompt]
-        best = [*base, "--no-warmup", "-fit", "off"]
-        out |= {
-            "llama.cpp": (path, base),
-            "llama.cpp best": (path, best),
-            "llama.cpp best --no-repack": (path, [*best, "--no-repack"]),
-            "llama.cpp best -lm none": (path, [*best, "-lm", "none"]),
-            "llama.cpp best -lm dio": (path, [*best, "-lm", "dio"]),
-        }
-    if args.only:
-        out = {who: what for who, what in out.items() if any(part in who for part in args.only)}
-    return {who: (path, [str(c) for c in command]) for who, (path, command) in out.items()}
+    path, prompt = common.model_path(name, args.models).resolve(), peers.PROMPTS[name]
+    ours = {"alight": (path, []), "alight --repack off": (path, ["--repack", "off"]), "alight --repack on": (path, ["--repack", "on"]),
+            "alight --load direct": (path, ["--load", "direct"])} | ({"alight packed": (packed, [])} if packed else {})
+    out = {who: (file, peers.alight_run(args, file, prompt, *more, tokens=tokens)) for who, (file, more) in ours.items()}
+    best = ["--no-warmup", "-fit", "off"]
+    variants = {"": [], " best": best, " best --no-repack": [*best, "--no-repack"], " best -lm none": [*best, "-lm", "none"],
+                " best -lm dio": [*best, "-lm", "dio"]}
+    for peer in args.peers:
+        for what, more in variants.items() if peer is peers.LLAMA_CPP else [("", [])]:
+            out[peer.name + what] = (path, peers.peer_run(args, peer, path, prompt, *more, tokens=tokens))
+    return {who: what for who, what in out.items() if not args.only or any(part in who for part in args.only)}
 
 
-def account(pid) -> dict:
-    """Of a process that has ended and is not buried yet."""
-    io = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
-    stat = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return {"read_mib": int(io["read_bytes"]) / MIB, "minor_faults": int(stat[7]), "major_faults": int(stat[9])}
-
-
-def once(command, timeout) -> dict:
-    start = time.perf_counter_ns()
-    process = subprocess.Popen([*command, "-n", "1"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)
-    timer = threading.Timer(timeout, process.kill)
-    timer.start()
-    first = os.read(process.stdout.fileno(), 1)
-    seen = time.perf_counter_ns()
-    process.stdout.read()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    end = time.perf_counter_ns()
-    timer.cancel()
-    out = account(process.pid)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0 or not first:
-        raise SystemExit(f"{' '.join(command)}: exit status {process.returncode}, {'some' if first else 'no'} output")
-    return out | {"first_token_ms": (seen - start) / 1e6, "process_ms": (end - start) / 1e6,
-                  "peak_rss_mib": usage.ru_maxrss / 1024}
-
-
-def memory(command, timeout) -> dict:
+def memory(path, command, timeout) -> dict:
     """MiB in the middle of an answer."""
-    process = bench_memory.Answering([*command, "-n", "-1", "--ignore-eos"], 20, timeout)
-    try:
-        out = {}
-        for line in Path(f"/proc/{process.process.pid}/smaps_rollup").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key in ("Rss", "Pss", "Anonymous"):
-                out[key.lower() + "_mib"] = int(value.split()[0]) / 1024
-        out["file_mib"] = out["rss_mib"] - out.pop("anonymous_mib")
-        out["anonymous_mib"] = out["rss_mib"] - out["file_mib"]
-        return out
-    finally:
-        process.close()
+    with Answering(command, 20, timeout) as process:
+        told = process.memory(path)
+    return {"rss_mib": told["rss"], "pss_mib": told["pss"], "anonymous_mib": told["anonymous"], "file_mib": told["rss"] - told["anonymous"]}
 
 
 def shared(args, name, packed) -> dict:
     """`--share` processes on one packed file, all stopped in the middle of an answer."""
-    _, command = commands(args, name, packed)["alight packed"]
-    canonical = common.model_path(name, args.models)
     make_warm(packed)
-    running, tokens = [], 20
-    done = subprocess.run([*command, "-n", "1", "--json"], capture_output=True, text=True, check=True)
-    tokens += json.loads(done.stdout)["prompt_tokens"]
-    kv = bench_memory.kv_bytes_per_token(args, canonical) * tokens / MIB
+    _, command = commands(args, name, packed)["alight packed"]
+    tokens = 20 + process.told([*command, "--json"])["prompt_tokens"]
+    kv = kv_bytes_per_token(common.model_path(name, args.models)) * tokens / MIB
+    _, command = commands(args, name, packed, None)["alight packed"]
+    running = []
     try:
         for _ in range(args.share):
-            running.append(bench_memory.Answering([*command, "-n", "-1", "--ignore-eos"], 20, args.timeout))
-        parts = [process.memory(packed) for process in running]
+            running.append(Answering(command, 20, args.timeout))
+        parts = [one.memory(packed) for one in running]
     finally:
-        for process in running:
-            process.close()
+        for one in running:
+            one.__exit__()
     size, total = packed.stat().st_size / MIB, sum(p["pss"] for p in parts)
     return {"model": name, "processes": args.share, "file_mib": size, "kv_mib_each_at_most": kv, "pss_mib": total,
             "pss_of_file_mib": sum(p["model_pss"] for p in parts), "ratio": total / (size + args.share * kv)}
@@ -212,33 +124,29 @@ def shared(args, name, packed) -> dict:
 # --- all of it -----------------------------------------------------------------------------------
 
 def measure(args, name, packed) -> dict:
-    run = commands(args, name, packed)
+    run, disks = commands(args, name, packed), {}
     path = common.model_path(name, args.models).resolve()
-    runs = {(state, who): [] for state in args.state for who in run}
-    disks = {}
-    missed = dict.fromkeys(runs, 0)
+    cells = [(state, who) for state in args.state for who in run]
+    missed = dict.fromkeys(cells, 0)
     for _, command in run.values():
-        once(command, args.timeout)  # the programs' own pages
-    for i in range(args.rounds):
-        common.say(f"{name}: round {i + 1} of {args.rounds}")
-        if "cold" in args.state:
-            for how, ms in disk(path).items():
-                disks.setdefault(how, []).append(ms)
-        for state, who in list(runs) if i % 2 == 0 else reversed(list(runs)):
-            file, command = run[who]
-            missed[state, who] += bool(make_cold(file) if state == "cold" else make_warm(file))
-            runs[state, who].append(once(command, args.timeout))
-            time.sleep(args.pause)
-    rows = []
-    for (state, who), values in runs.items():
-        row = {"state": state, "engine": who, "missed": missed[state, who]}
-        row |= {key: common.summary([v[key] for v in values]) for key in values[0]}
-        rows.append(row)
+        process.answer(command, args.timeout)  # the programs' own pages
+
+    def read_disk() -> None:
+        for how, ms in disk(path).items() if "cold" in args.state else ():
+            disks.setdefault(how, []).append(ms)
+
+    def once(cell) -> dict:
+        file, command = run[cell[1]]
+        missed[cell] += bool(make_cold(file) if cell[0] == "cold" else make_warm(file))
+        return process.answer(command, args.timeout)
+
+    runs = rounds.interleaved(args, cells, once, name, read_disk)
+    rows = [{"state": state, "engine": who, "missed": missed[state, who]} | rounds.by_key(runs[state, who]) for state, who in cells]
     make_warm(path)
     parts = {}
-    for who, (file, command) in run.items():
+    for who, (file, command) in commands(args, name, packed, None).items():
         make_warm(file)
-        parts[who] = memory(command, args.timeout)
+        parts[who] = memory(file, command, args.timeout)
     return {"model": name, "bytes": path.stat().st_size, "threads": args.threads, "rounds": args.rounds, "rows": rows,
             "disk_ms": {how: common.summary(v) for how, v in disks.items()}, "memory_warm": parts}
 
@@ -264,49 +172,40 @@ def show(result) -> None:
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--model", nargs="+", choices=list(bench_start.PROMPTS), default=["smollm2", "gemma3"])
+    parser.add_argument("--model", nargs="+", choices=list(peers.PROMPTS), default=["smollm2", "gemma3"])
     parser.add_argument("--state", nargs="+", choices=["cold", "warm"], default=["cold", "warm"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--pause", type=float, default=0.1, help="seconds between two processes")
-    parser.add_argument("--timeout", type=float, default=300)
-    parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     parser.add_argument("--only", nargs="+", metavar="PART", help="only engines whose name has one of these in it")
     parser.add_argument("--share", type=int, default=4, help="processes on one packed file at the end; 0: none")
     parser.add_argument("--packed-in", type=Path, metavar="FOLDER",
                         help="keep packed files here, and use those that are there (default: a temporary folder beside the models)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON document there as well")
     parser.add_argument("--disk-only", action="store_true", help="measure the disk and nothing else")
+    rounds.add_arguments(parser, 5)
     common.add_arguments(parser)
+    peers.add_arguments(parser)
 
 
-def run(args) -> int:
+def run(args) -> None:
     if args.disk_only:
         for name in args.model:
-            path = common.model_path(name, args.models).resolve()
-            print(name, json.dumps(disk(path)))
-        return 0
-    args.peer = not args.alone and common.has_llama("llama-completion", args.llama)
-    if not args.peer and not args.alone:
-        common.say("llama.cpp is not built (make bench-peer): measuring Alight alone")
+            print(name, json.dumps(disk(common.model_path(name, args.models).resolve())))
+        return
+    args.peers = peers.present(args)
     results = []
     with tempfile.TemporaryDirectory(prefix=".bench-load-", dir=args.models) as folder:
         for name in args.model:
             model = common.model_path(name, args.models)
             packed = common.packed_file(common.alight(args.alight), name, model, args.packed_in or Path(folder))
-            result = measure(args, name, packed)
+            results.append(measure(args, name, packed))
             if packed and args.share and (not args.only or any(part in "alight packed" for part in args.only)):
-                result["shared"] = shared(args, name, packed)
-            results.append(result)
-    document = json.dumps(results)
+                results[-1]["shared"] = shared(args, name, packed)
     if args.out:
-        args.out.write_text(document + "\n")
-    if args.json:
-        print(document)
-        return 0
+        args.out.write_text(json.dumps(results) + "\n")
+    if common.as_json(args, results):
+        return
     common.machine()
     for result in results:
         show(result)
         if s := result.get("shared"):
             print(f"\n{s['processes']} processes on one packed file of {s['file_mib']:.0f} MiB: Pss together {s['pss_mib']:.0f} MiB, "
                   f"{s['ratio']:.3f} of one copy and their caches ({s['kv_mib_each_at_most']:.1f} MiB each at most)")
-    return 0

@@ -12,15 +12,8 @@ Three questions, each with a limit that makes the exit status 1:
 llama.cpp beside it, where it is built.
 """
 
-import json
-import os
-import select
-import signal
-import subprocess
-import time
-from pathlib import Path
-
-from evidence.lib import common
+from evidence.lib import common, peers, process
+from evidence.lib.process import Answering
 
 SHORT = "Once upon a time, in a village at the foot of a mountain,"
 WORDS = 700  # of the long prompt
@@ -31,58 +24,7 @@ def long_prompt() -> str:
     return " ".join(f"{i} the {names[i % 8]} of the town" for i in range(WORDS // 5)) + ". In short,"
 
 
-class Answering:
-    """A process that answers, stopped after it has written `count` bytes of its answer."""
-
-    def __init__(self, command, count, timeout):
-        self.process = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.DEVNULL)
-        fd, seen, end = self.process.stdout.fileno(), 0, time.monotonic() + timeout
-        while seen < count:
-            if not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
-                self.close()
-                raise SystemExit(f"{command[0]}: {seen} bytes after {timeout} s")
-            got = os.read(fd, 4096)
-            if not got:
-                raise SystemExit(f"{command[0]}: ended after {seen} bytes, exit status {self.process.wait()}")
-            seen += len(got)
-        self.process.send_signal(signal.SIGSTOP)
-        # Stopped only when the kernel says so.
-        while Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
-            time.sleep(0.001)
-
-    def close(self):
-        self.process.kill()
-        self.process.wait()
-
-    def memory(self, model: Path) -> dict:
-        """MiB."""
-        out = {}
-        for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
-            key, _, value = line.partition(":")
-            if key in ("Rss", "Pss", "Pss_Anon", "Pss_File", "Anonymous"):
-                out[key.lower()] = int(value.split()[0]) / 1024
-        out["model_rss"] = out["model_pss"] = 0.0
-        inside = False
-        for line in Path(f"/proc/{self.process.pid}/smaps").read_text().splitlines():
-            fields = line.split()
-            if not fields[0].endswith(":"):
-                inside = line.endswith(str(model))
-            elif inside and fields[0] in ("Rss:", "Pss:"):
-                out["model_" + fields[0][:-1].lower()] += int(fields[1]) / 1024
-        return out
-
-
-def command(args, who, path, context, prompt):
-    if who == "alight":
-        return [common.alight(args.alight), "run", path, "--raw", "--temp", 0, "--ignore-eos", "-c", context,
-                "-t", args.threads, prompt]
-    # One thread: this measures memory, and with more it hardly moves while anything else runs.
-    return [common.llama_tool("llama-completion", args.llama), "-m", path, "-no-cnv", "--no-display-prompt", "--temp", 0,
-            "--ignore-eos", "-n", -1, "-c", context, "-t", 1, "-p", prompt]
-
-
-def kv_bytes_per_token(args, path) -> int:
+def kv_bytes_per_token(path) -> int:
     """f16 K and V of all layers, from the file's metadata."""
     from gguf import GGUFReader
 
@@ -104,69 +46,58 @@ def measure(args, name, who) -> dict:
     path = common.model_path(name, args.models).resolve()
     common.warm(path)
 
-    def one(context, prompt):
-        process = Answering(command(args, who, path, context, prompt), args.bytes, args.timeout)
-        try:
+    def started(context, prompt) -> Answering:
+        if who == "alight":
+            command = peers.alight_run(args, path, prompt, context=context)
+        else:
+            # One thread: this measures memory, and with more it hardly moves while anything else runs.
+            command = peers.peer_run(args, who, path, prompt, "-t", 1, context=context)
+        return Answering(command, args.bytes, args.timeout)
+
+    def one(context, prompt) -> dict:
+        with started(context, prompt) as process:
             return process.memory(path)
-        finally:
-            process.close()
 
-    first = Answering(command(args, who, path, 4096, SHORT), args.bytes, args.timeout)
-    try:
+    with started(4096, SHORT) as first:
         alone = first.memory(path)
-        second = Answering(command(args, who, path, 4096, SHORT), args.bytes, args.timeout)
-        try:
+        with started(4096, SHORT) as second:
             pair = [first.memory(path), second.memory(path)]
-        finally:
-            second.close()
-    finally:
-        first.close()
-    small, full = one(256, SHORT), one(4096, long_prompt())
-    return {"model": name, "engine": who, "file_mib": path.stat().st_size / 2**20, "alone": alone, "pair": pair,
-            "context_256": small, "prompt_long": full}
+    return {"model": name, "engine": getattr(who, "name", who), "file_mib": path.stat().st_size / process.MIB, "alone": alone,
+            "pair": pair, "context_256": one(256, SHORT), "prompt_long": one(4096, long_prompt())}
 
 
-def tokens_of_long_prompt(args, path) -> int:
-    done = subprocess.run([str(c) for c in [*command(args, "alight", path, 4096, long_prompt()), "-n", 1, "--json"]],
-                          capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["prompt_tokens"]
+def asked(args, r) -> list[str]:
+    """What of the three questions is not so, of a result of ours."""
+    name, path, failed = r["model"], common.model_path(r["model"], args.models), []
+    shared = sum(p["model_pss"] for p in r["pair"])
+    if shared > 1.02 * r["file_mib"]:
+        failed.append(f"{name}: two processes hold {shared:.1f} MiB of a file of {r['file_mib']:.1f}")
+    early = r["alone"]["anonymous"] - r["context_256"]["anonymous"]
+    if early > 4:
+        failed.append(f"{name}: -c 4096 costs {early:.1f} MiB more than -c 256 before it is used")
+    r["long_tokens"] = process.told([*peers.alight_run(args, path, long_prompt(), tokens=1, context=4096), "--json"])["prompt_tokens"]
+    r["kv_mib"] = kv_bytes_per_token(path) * r["long_tokens"] / process.MIB
+    grown = r["prompt_long"]["anonymous"] - r["alone"]["anonymous"]
+    if grown > 1.5 * r["kv_mib"] + 8:
+        failed.append(f"{name}: {r['long_tokens']} tokens cost {grown:.1f} MiB, their cache is {r['kv_mib']:.1f}")
+    return failed
 
 
 def add_arguments(parser) -> None:
     parser.add_argument("--model", nargs="+", choices=list(common.MODELS), default=["smollm2", "gemma3"])
     parser.add_argument("--bytes", type=int, default=40, help="of the answer before a process is stopped")
     parser.add_argument("--timeout", type=float, default=120)
-    parser.add_argument("--alone", action="store_true", help="without llama.cpp")
     common.add_arguments(parser)
+    peers.add_arguments(parser)
 
 
 def run(args) -> int:
-    engines = ["alight"]
-    if not args.alone and common.has_llama("llama-completion", args.llama):
-        engines.append("llama.cpp")
-    results, failed = [], []
-    for name in args.model:
-        for who in engines:
-            r = measure(args, name, who)
-            results.append(r)
-            if who != "alight":
-                continue
-            path = common.model_path(name, args.models)
-            shared = sum(p["model_pss"] for p in r["pair"])
-            if shared > 1.02 * r["file_mib"]:
-                failed.append(f"{name}: two processes hold {shared:.1f} MiB of a file of {r['file_mib']:.1f}")
-            early = r["alone"]["anonymous"] - r["context_256"]["anonymous"]
-            if early > 4:
-                failed.append(f"{name}: -c 4096 costs {early:.1f} MiB more than -c 256 before it is used")
-            r["long_tokens"] = tokens_of_long_prompt(args, path)
-            r["kv_mib"] = kv_bytes_per_token(args, path) * r["long_tokens"] / 2**20
-            grown = r["prompt_long"]["anonymous"] - r["alone"]["anonymous"]
-            if grown > 1.5 * r["kv_mib"] + 8:
-                failed.append(f"{name}: {r['long_tokens']} tokens cost {grown:.1f} MiB, their cache is {r['kv_mib']:.1f}")
+    engines = ["alight", *peers.present(args)]
+    results = [measure(args, name, who) for name in args.model for who in engines]
+    failed = [line for r in results if r["engine"] == "alight" for line in asked(args, r)]
     for line in failed:
         common.say(line)
-    if args.json:
-        print(json.dumps(results))
+    if common.as_json(args, results):
         return int(bool(failed))
     rows = [["model", "engine", "file MiB", "anonymous, -c 4096", "-c 256", f"after ~{WORDS} words", "their f16 cache",
              "model file, Rss", "Pss of two", "process Pss of two"]]

@@ -14,7 +14,6 @@ one for the first), size at most 300 kB in the static build. Exit status 1 if no
 With --realtime, all of it runs at real-time priority (root), for machines that are not quiet.
 """
 
-import json
 import statistics
 import subprocess
 from pathlib import Path
@@ -123,15 +122,11 @@ def run(args) -> int:
         common.say(f"{name}: {args.runs} rounds of {len(tools) + 1} commands")
         results[name] = measure(args, tools, child)
     found = verdicts(results)
-    if args.json:
-        print(json.dumps({"results": results, "asked": [{"what": what, "so": so} for what, so in found]}))
-    else:
+    if not common.as_json(args, {"results": results, "asked": [{"what": what, "so": so} for what, so in found]}):
         common.machine()
         versions = {t.name: peer_tools.version(t.name, t.prefix[0]) for t in tools}
         print(", ".join(f"{name} {number}".strip() for name, number in versions.items()))
         for name, rows in results.items():
             show(name, rows)
-        print()
-        for what, so in found:
-            print(f"- {'yes' if so else 'NO'}: {what}")
-    return 0 if all(so for _, so in found) else 1
+        common.verdicts(found)
+    return int(not all(so for _, so in found))

@@ -16,8 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from evidence.bench import load as bench_load
-from evidence.lib import common
+from evidence.lib import cached, common
 from evidence.lib import tools as peer_tools
 
 MIB = 2**20
@@ -132,7 +131,7 @@ def cold_file(folder, mib) -> Path:
     path = folder / f"{mib}MiB"
     if not path.exists():
         path.write_bytes(os.urandom(mib * MIB))
-    if bench_load.make_cold(path):
+    if cached.make_cold(path):
         raise SystemExit(f"{path} stays in the page cache")
     return path
 
@@ -261,8 +260,7 @@ def run(args) -> int:
         for tool in tools(args, Path(folder)):
             name = f"{tool.name} {peer_tools.version(tool.name, tool.path).replace('?', '')}".strip()
             found[name] = rows(tool, load, Path(folder))
-    if args.json:
-        print(json.dumps(found))
+    if common.as_json(args, found):
         return 0
     common.machine()
     questions = next(iter(found.values()))

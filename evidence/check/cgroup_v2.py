@@ -13,16 +13,16 @@ Not part of `make test`. What was seen is printed, a check a line; the exit stat
 
 import json
 import lzma
-import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from evidence.lib import common
+from evidence.lib.checks import Checks
 
 MIB = 1 << 20
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", common.ROOT / "target")).resolve()
 CHILDREN, EACH = 4, 32
 COLD_MIB = 24
 SECONDS = 420
@@ -107,13 +107,13 @@ sync; umount /disk; poweroff -f
 """
 
 
-class Answers:
+class Answers(Checks):
     """What the machine said, by name."""
 
     def __init__(self, text: str):
+        super().__init__(out=sys.stdout)
         parts = re.split(r"^== (\S+).*$", text.replace("\r", ""), flags=re.M)
         self.of = dict(zip(parts[1::2], (part.strip() for part in parts[2::2])))
-        self.failed = 0
 
     def run(self, name: str) -> dict:
         """The account of the one run in the JSON of an answer."""
@@ -123,8 +123,7 @@ class Answers:
         return {}
 
     def check(self, what: str, holds: bool, seen: object) -> None:
-        self.failed += not holds
-        print(f"{'ok     ' if holds else 'FAILED '} {what}: {seen}")
+        self.add(holds, f"{what}: {seen}")
 
     def tree(self, name: str, what: str, how: str, least: int, most: int) -> None:
         run = self.run(name)
@@ -267,7 +266,7 @@ def boot(folder: Path, kernel: Path, archive: Path, accel: str) -> str:
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--rusage", type=Path, default=TARGET / "x86_64-unknown-linux-musl/small/rusage")
+    parser.add_argument("--rusage", type=Path, default=common.TARGET / "x86_64-unknown-linux-musl/small/rusage")
     parser.add_argument("--alight", type=Path, help="also try `alight cp` of this program")
     parser.add_argument("--package", default="linux-image-cloud-amd64", help="Debian's kernel (%(default)s)")
     parser.add_argument("--accel", default="tcg", choices=["tcg", "kvm"], help="kvm is faster where it is to be had")
@@ -276,11 +275,11 @@ def add_arguments(parser) -> None:
 def run(arguments) -> int:
     if not arguments.rusage.is_file():
         raise SystemExit(f"{arguments.rusage} is missing: make rusage")
-    folder = TARGET / "vm"
+    folder = common.TARGET / "vm"
     folder.mkdir(parents=True, exist_ok=True)
     system = kernel(folder, arguments.package)
     archive = image(folder, system, arguments.rusage, arguments.alight)
     common.say(f"starting the machine; its console is in {folder / 'console.txt'} afterwards")
     answers = Answers(boot(folder, system, archive, arguments.accel))
     answers.all(arguments.alight is not None)
-    return int(answers.failed > 0)
+    return answers.status()

@@ -27,8 +27,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import checks, common, gguf_files, peers
 from evidence.lib.lazy import lazily
+from evidence.lib.llama import Llama
 from evidence.lib.sources import cases, expect, meta
 from evidence.lib.sources import model as mod
 
@@ -38,21 +39,10 @@ PROMPTS = {"tiny": ["the was this", "they said: 12, 日é", "of to and in"],
            "real": ["The capital of France is", "Once upon a time, in a village", "def fibonacci(n):\n", "1, 1, 2, 3, 5,"]}
 
 
-class Checks:
+class Checks(checks.Checks):
     def __init__(self, args):
+        super().__init__(quiet=not args.verbose)
         self.args, self.program = args, common.alight(args.alight)
-        self.passed, self.failed = 0, []
-
-    def say(self, what: str, wrong: list[str]) -> bool:
-        if wrong:
-            self.failed.append(what)
-            for line in wrong[:8]:
-                common.say(f"WRONG: {what}: {line}")
-        else:
-            self.passed += 1
-            if self.args.verbose:
-                common.say(f"ok: {what}")
-        return not wrong
 
     def convert(self, source, out, *options) -> subprocess.CompletedProcess:
         line = [self.program, "convert", source, "-o", out, *options]
@@ -61,9 +51,8 @@ class Checks:
     # --- answers ---
 
     def greedy(self, path, prompt, count) -> list:
-        line = [self.program, "run", path, "--raw", "--temp", "0", "--json", "-n", count, "-c", 256, "-t", self.args.threads,
-                "--prompt=" + prompt]
-        done = subprocess.run([str(part) for part in line], capture_output=True, text=True, timeout=300)
+        line = peers.alight_run(self.args, path, prompt, "--json", tokens=count, context=256)
+        done = subprocess.run(line, capture_output=True, text=True, timeout=300)
         return json.loads(done.stdout)["tokens"] if done.returncode == 0 else [done.stderr.strip()]
 
     def answers(self, what, path, want, folder, prompts) -> None:
@@ -80,20 +69,17 @@ class Checks:
             ours, theirs = self.greedy(path, prompt, count), self.greedy(same, prompt, count)
             if ours != theirs or not all(isinstance(t, int) for t in ours):
                 wrong.append(f"{prompt!r}: {ours} and of the reference {theirs}")
-        self.say(f"{what}: answers in Alight", wrong)
+        self.wrong(f"{what}: answers in Alight", wrong)
         if self.args.no_llama:
             return
-        from evidence.agree import greedy as agree_greedy
-
         told = []
         for file in (path, same):
             try:
-                llama = agree_greedy.Llama(file)
-                told.append([llama.complete(prompt, count)["__verbose"]["tokens"] for prompt in prompts])
-                llama.close()
+                with Llama(file) as llama:
+                    told.append([llama.tokens(prompt, count) for prompt in prompts])
             except (Exception, SystemExit) as error:
                 told.append(f"{file.name}: {error}")
-        self.say(f"{what}: answers in llama.cpp", [] if isinstance(told[0], list) and told[0] == told[1] else [f"{told[0]} and of the reference {told[1]}"])
+        self.wrong(f"{what}: answers in llama.cpp", [] if isinstance(told[0], list) and told[0] == told[1] else [f"{told[0]} and of the reference {told[1]}"])
         same.unlink()
 
     # --- sources ---
@@ -103,21 +89,21 @@ class Checks:
         out = folder / "out" / "model.gguf"
         out.parent.mkdir()
         done = self.convert(made.source, out, *made.options)
-        if not self.say(f"{case.name}: converts", [done.stderr.strip()] if done.returncode else []):
+        if not self.wrong(f"{case.name}: converts", [done.stderr.strip()] if done.returncode else []):
             return
         left = sorted(p.name for p in out.parent.iterdir())
-        self.say(f"{case.name}: tensors and keys",
+        self.wrong(f"{case.name}: tensors and keys",
                  expect.differences(out, made.want) + ([] if left == ["model.gguf"] else [f"left in the folder: {left}"]))
         if case.answers and not self.args.no_answers:
             self.answers(case.name, out, made.want, folder, PROMPTS["tiny" if self.args.model == ["tiny"] else "real"])
         if case.group in firsts:
             first, name = firsts[case.group]
             same = filecmp.cmp(first, out, shallow=False)
-            self.say(f"{case.name}: the bytes of {name}", [] if same else [f"{out} and {first} differ"])
+            self.wrong(f"{case.name}: the bytes of {name}", [] if same else [f"{out} and {first} differ"])
             return
         again = self.convert(made.source, folder / "again.gguf", *made.options)
         same = again.returncode == 0 and filecmp.cmp(folder / "again.gguf", out, shallow=False)
-        self.say(f"{case.name}: twice the same", [] if same else [again.stderr.strip() or "two conversions differ"])
+        self.wrong(f"{case.name}: twice the same", [] if same else [again.stderr.strip() or "two conversions differ"])
         kept = firsts["folder"] / f"{len(firsts)}.gguf"
         shutil.move(out, kept)
         firsts[case.group] = (kept, case.name)
@@ -151,7 +137,7 @@ class Checks:
         for name in ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k", "q6_k", "q4_k_m"):
             out = work / f"{name}.gguf"
             done = self.convert(made.source, out, "--type", name)
-            if not self.say(f"--type {name}: converts", [done.stderr.strip()] if done.returncode else []):
+            if not self.wrong(f"--type {name}: converts", [done.stderr.strip()] if done.returncode else []):
                 continue
             wrong, kinds = [], {}
             for t in expect.read(out).tensors:
@@ -169,7 +155,7 @@ class Checks:
             wanted = name.upper().removesuffix("_M")
             if kinds.get(wanted, 0) < sum(kinds.values()) * 0.6:
                 wrong.append(f"of {sum(kinds.values())} matrices the types are {kinds}")
-            self.say(f"--type {name}: {kinds}", wrong)
+            self.wrong(f"--type {name}: {kinds}", wrong)
 
     def ranks(self, work) -> None:
         """Llama 3's tokenizer.model: the file has ranks, GGUF wants merges. Both ways have to cut words alike."""
@@ -178,7 +164,7 @@ class Checks:
         m = mod.tiny(seed=6, n_kv=2, n_embd=64, n_head=2, n_mult=64, vocab=vocab, n_vocab=n + 256)
         source, out = meta.write(work / "ranks/tiny", m, "BF16", 2, embedding="rows", rope_theta=500000.0), work / "ranks.gguf"
         done = self.convert(source, out)
-        if not self.say("Meta, Llama 3's tokenizer.model: converts", [done.stderr.strip()] if done.returncode else []):
+        if not self.wrong("Meta, Llama 3's tokenizer.model: converts", [done.stderr.strip()] if done.returncode else []):
             return
         fields = {k: f.contents() for k, f in expect.read(out).fields.items() if k.startswith("tokenizer.")}
         shown, wrong = mod.byte_alphabet(), []
@@ -206,7 +192,7 @@ class Checks:
             ours = cut([shown[b] for b in word.encode()], lambda a, b: order.get((a, b)))
             if ours != ["".join(shown[b] for b in t) for t in theirs]:
                 wrong.append(f"{word!r} is cut into {ours} instead of {theirs}")
-        self.say(f"Meta, Llama 3's tokenizer.model: {len(order)} merges cut {len(words)} words as the ranks do", wrong)
+        self.wrong(f"Meta, Llama 3's tokenizer.model: {len(order)} merges cut {len(words)} words as the ranks do", wrong)
 
     def gguf_in(self, work) -> None:
         import gguf
@@ -218,22 +204,16 @@ class Checks:
         folder = work / "shards"
         folder.mkdir()
         writer = gguf.GGUFWriter(folder / "tiny.gguf", "llama", split_max_tensors=6)
-        for key, field in expect.read(one).fields.items():
-            if key.startswith(("llama.", "tokenizer.")) or key == "general.file_type":
-                kind = field.types[0]
-                writer.add_key_value(key, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+        gguf_files.copy_keys(expect.read(one), writer, lambda key: key.startswith(("llama.", "tokenizer.")) or key == "general.file_type")
         for name, (kind, x) in made.want.tensors.items():
             writer.add_tensor(name, x.view(np.uint8) if kind == "BF16" else x, raw_dtype=gguf.GGMLQuantizationType[kind])
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        gguf_files.finish(writer)
         shards = sorted(folder.iterdir())
         for what, source in (("one file", one), ("folder of shards", folder), ("first shard", shards[0])):
             out = work / "from-gguf.gguf"
             done = self.convert(source, out, "--force")
             wrong = [done.stderr.strip()] if done.returncode else expect.differences(out, made.want)
-            self.say(f"GGUF, {what}{f' ({len(shards)} shards)' if source != one else ''}", wrong)
+            self.wrong(f"GGUF, {what}{f' ({len(shards)} shards)' if source != one else ''}", wrong)
 
 
 def quiet_library() -> None:
@@ -256,8 +236,8 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    checks, start = Checks(args), time.monotonic()
     quiet_library()
+    checks, start = Checks(args), time.monotonic()
     parent = args.folder or common.alight(args.alight).parent
     for name in args.model:
         with tempfile.TemporaryDirectory(prefix="check-convert-", dir=parent) as work:
@@ -269,5 +249,5 @@ def run(args) -> int:
                 checks.gguf_in(work)
             if args.ranks:
                 checks.ranks(work)
-    print(f"convert: {checks.passed} checks passed, {len(checks.failed)} failed, {time.monotonic() - start:.0f} s")
-    return 1 if checks.failed else 0
+    print(f"convert: {checks.passed} checks passed, {checks.failed} failed, {time.monotonic() - start:.0f} s")
+    return checks.status()

@@ -33,6 +33,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evidence.lib import common
+from evidence.lib.checks import Checks
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import big, hf, legacy, meta
 from evidence.lib.sources import model as mod
@@ -44,15 +45,10 @@ def files(folder) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-class Faults:
+class Faults(Checks):
     def __init__(self, args, work):
-        self.program, self.work, self.args = common.alight(args.alight), work, args
-        self.passed, self.failed, self.n = 0, 0, 0
-
-    def say(self, what, wrong: str) -> None:
-        self.passed, self.failed = self.passed + (not wrong), self.failed + bool(wrong)
-        if wrong or self.args.verbose:
-            common.say(f"{'WRONG' if wrong else 'ok'}: {what}{': ' + wrong if wrong else ''}")
+        super().__init__(quiet=not args.verbose)
+        self.program, self.work, self.args, self.n = common.alight(args.alight), work, args, 0
 
     def folder(self) -> Path:
         self.n += 1
@@ -79,7 +75,7 @@ class Faults:
             wrong = f"changed: {sorted(set(after.items()) ^ set(before.items()))[:3]}"
         elif self.args.verbose:
             what += f"\n      {text.splitlines()[-1][:300]}"
-        self.say(what, wrong)
+        self.wrong(what, wrong)
 
     # --- wrong sources ---
 
@@ -187,7 +183,7 @@ class Faults:
         os.rename(folder / "tiny.bin.1", folder / "tiny.bin")
         os.rename(folder / "swap", folder / "tiny.bin.1")
         done = self.convert(folder / "tiny.bin", folder / "out.gguf")
-        self.say("legacy: parts that changed names cannot be told", "" if done.returncode in (0, 1) else done.stderr)
+        self.wrong("legacy: parts that changed names cannot be told", "" if done.returncode in (0, 1) else done.stderr)
 
     def huggingface(self) -> None:
         m = mod.tiny(n_kv=2, tied=True, vocab=mod.bpe_vocab())
@@ -255,7 +251,7 @@ class Faults:
         out.write_bytes(b"mine")
         self.refused("a file that is there", folder, source, r"out\.gguf.*--force")
         done = self.convert(source, out, "--force")
-        self.say("--force replaces it", "" if done.returncode == 0 and out.read_bytes()[:4] == b"GGUF" else done.stderr)
+        self.wrong("--force replaces it", "" if done.returncode == 0 and out.read_bytes()[:4] == b"GGUF" else done.stderr)
         part = source / "consolidated.01.pth"
         os.link(part, folder / "hard")
         (folder / "soft").symlink_to(part)
@@ -272,7 +268,7 @@ class Faults:
         (folder / "empty").mkdir()
         self.refused("an empty folder", folder, folder / "empty", r"empty")
         done = self.convert(source, folder / "dry.gguf", "--dry-run")
-        self.say("--dry-run writes nothing", "" if done.returncode == 0 and not (folder / "dry.gguf").exists() and done.stderr else done.stderr or "says nothing")
+        self.wrong("--dry-run writes nothing", "" if done.returncode == 0 and not (folder / "dry.gguf").exists() and done.stderr else done.stderr or "says nothing")
 
     # --- killed ---
 
@@ -285,7 +281,7 @@ class Faults:
         done = self.convert(source, out)
         took = time.monotonic() - start
         if done.returncode:
-            self.say("the source to be killed over", done.stderr)
+            self.wrong("the source to be killed over", done.stderr)
             return
         rng, whole = random.Random(7), hashlib.sha256(out.read_bytes()).hexdigest()
         seen = {"killed": 0, "done": 0}
@@ -314,10 +310,10 @@ class Faults:
                     wrong = f"left {names}"
             if sorted(p.name for p in source.iterdir()) != sorted([*(f"consolidated.{n:02d}.pth" for n in range(8)), "params.json", "tokenizer.model"]):
                 wrong = "files beside the source"
-            self.say(f"{signal.Signals(number).name} number {i + 1} ({'an older result' if old else 'nothing'} there, status {status})", wrong)
+            self.wrong(f"{signal.Signals(number).name} number {i + 1} ({'an older result' if old else 'nothing'} there, status {status})", wrong)
         done = self.convert(source, out, "--force")
         same = done.returncode == 0 and hashlib.sha256(out.read_bytes()).hexdigest() == whole
-        self.say("afterwards it converts as before", "" if same else done.stderr or "other bytes")
+        self.wrong("afterwards it converts as before", "" if same else done.stderr or "other bytes")
         common.say(f"{size / 1e6:.0f} MB in {took:.2f} s; {seen['killed']} runs killed, {seen['done']} were done first")
 
 
@@ -336,4 +332,4 @@ def run(args) -> int:
         for part in (faults.parts, faults.legacy_parts, faults.huggingface, faults.places, faults.kills):
             part()
     print(f"convert, faults: {faults.passed} as they should be, {faults.failed} not, {time.monotonic() - start:.0f} s")
-    return 1 if faults.failed else 0
+    return faults.status()

@@ -12,22 +12,24 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from evidence.lib import checks
 from evidence.make import cross as cross_rusage
 
 LINUX, WINDOWS = "aarch64-unknown-linux-musl", "x86_64-pc-windows-gnu"
 SECONDS = 120
 
 
-class Checks:
+class Checks(checks.Checks):
     """What was checked of one program."""
 
     def __init__(self, start: list[str], environment: dict[str, str]):
+        super().__init__(out=sys.stdout)
         self.start, self.environment = start, os.environ | environment
-        self.failed = self.passed = 0
 
     def run(self, *words: str, given: bytes = b"") -> subprocess.CompletedProcess:
         """Of files, not pipes: what wine leaves in the background keeps those open. Status None: it did not end."""
@@ -46,8 +48,7 @@ class Checks:
             return subprocess.CompletedProcess(words, status, out.read(), err.read())
 
     def check(self, what: str, holds: bool, seen: object = None) -> None:
-        self.passed, self.failed = self.passed + holds, self.failed + (not holds)
-        print(f"{'ok     ' if holds else 'FAILED '} {what}" + ("" if holds else f": {seen}"), flush=True)
+        self.add(holds, what + ("" if holds else f": {seen}"))
 
     def all_systems(self, shell: Callable[[str], list[str]], end: bytes, plain: str) -> None:
         """What holds everywhere. `shell` makes a command line of one for the shell, `end` ends a line."""

@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, gguf_files, peers
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
@@ -112,10 +112,7 @@ def every_type(path: Path) -> None:
         for cols, rows in ((1, 16), (3, 48), (2, 17)):
             data = random.integers(0, 256, (rows, cols * block), np.uint8)
             writer.add_tensor(f"blk.{rows}.{name}.weight", data, raw_dtype=gguf.GGMLQuantizationType[name])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_files.finish(writer)
 
 
 def refused(packed: Path, llama: Path | None) -> list[str]:
@@ -142,12 +139,13 @@ def refused(packed: Path, llama: Path | None) -> list[str]:
 
 def add_arguments(parser) -> None:
     common.add_arguments(parser)
+    peers.add_arguments(parser)
     parser.add_argument("--model", nargs="*", default=["smollm2", "gemma3"])
 
 
 def run(args) -> None:
     binary = common.alight(args.alight)
-    llama = args.llama and common.llama_tool("llama-completion", args.llama)
+    llama = args.llama and peers.LLAMA_CPP.tool(args, "llama-completion")
     with tempfile.TemporaryDirectory() as folder:
         packed, back = Path(folder, "packed.gguf"), Path(folder, "back.gguf")
         sources = [Path(folder, "types.gguf"), *(common.model_path(name, args.models) for name in args.model)]

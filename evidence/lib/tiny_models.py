@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from evidence.lib import gguf_files
 from evidence.lib.lazy import lazily
 from evidence.make import random_model as vocabulary
 
@@ -203,8 +204,5 @@ def write(m: Tiny, path: Path) -> Path:
     for name, weights in tensors(m):
         kind = gguf.GGMLQuantizationType[m.kind if weights.ndim == 2 else "F32"]
         w.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    gguf_files.finish(w)
     return path

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from evidence.lib import common
 
-TARGET = Path(os.environ.get("CARGO_TARGET_DIR", common.ROOT / "target")).resolve()
 HINTS = {
     "GNU time": "Debian: apt install time",
     "bash": "Debian: apt install bash",
@@ -31,7 +30,7 @@ def compiler() -> list[str]:
 
 def c_program(name: str) -> Path:
     """`evidence/c/NAME.c`, compiled unless that has been done since it was changed."""
-    source, out = common.ROOT / f"evidence/c/{name}.c", TARGET / f"peers/{name}"
+    source, out = common.ROOT / f"evidence/c/{name}.c", common.TARGET / f"peers/{name}"
     if not out.is_file() or out.stat().st_mtime < source.stat().st_mtime:
         out.parent.mkdir(parents=True, exist_ok=True)
         flags = ["-O2", "-static", "-s", "-w"]
@@ -46,9 +45,9 @@ def rusage(static: bool, given: Path | None = None) -> Path | None:
     if given:
         found = [given]
     elif static:
-        found = [*TARGET.glob("*-linux-musl/small/rusage")]
+        found = [*common.TARGET.glob("*-linux-musl/small/rusage")]
     else:
-        found = [TARGET / "release/rusage"]
+        found = [common.TARGET / "release/rusage"]
     found = [path.resolve() for path in found if path.is_file() and os.access(path, os.X_OK)]
     if not found:
         how = "make rusage" if static else "cargo build --release -p rusage"

@@ -52,7 +52,7 @@ NAMED = {"-lgcc_eh": "-lunwind"}
 
 
 def folder() -> Path:
-    return Path(os.environ.get("CARGO_TARGET_DIR", common.ROOT / "target")).resolve() / "cross"
+    return common.TARGET / "cross"
 
 
 def program(target: str) -> Path:

@@ -11,10 +11,9 @@ The output is committed; run this only to regenerate it (same seed, same bytes),
 
 from __future__ import annotations
 
-import ctypes
 import sys
-from pathlib import Path
 
+from evidence.lib import llama
 from evidence.lib.common import ROOT
 from evidence.lib.lazy import lazily
 
@@ -42,26 +41,10 @@ def weights():
     return np.concatenate([normal, laplace, heavy, shifted, uneven, odd]).astype(np.float32)
 
 
-def llama_cpp():
-    import xllamacpp
-
-    for path in Path(xllamacpp.__file__).parent.glob("*.so"):
-        return ctypes.CDLL(str(path)).ggml_quantize_chunk
-    sys.exit("xllamacpp has no library")
-
-
 def blocks(name, x):
-    kind = gguf.GGMLQuantizationType[name]
     if name in SIMPLE:
-        return gguf.quants.quantize(x, kind).tobytes()
-    length, size = gguf.GGML_QUANT_SIZES[kind]
-    out = np.zeros(x.size // length * size, np.uint8)
-    chunk = llama_cpp()
-    chunk.restype = ctypes.c_size_t
-    chunk.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p] + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
-    done = chunk(int(kind), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1], None)
-    assert done == out.size, (done, out.size)
-    return out.tobytes()
+        return gguf.quants.quantize(x, gguf.GGMLQuantizationType[name]).tobytes()
+    return llama.quantizer()(name, x).tobytes()
 
 
 def add_arguments(parser) -> None:

@@ -1,6 +1,6 @@
 //! Real files that nobody here made, read as Python's zipfile and pickle read them; and of the format
 //! before, refused with advice. `tests/data/torch_py.json` is written by
-//! `python -m evidence check torch --write`; `python -m evidence fetch torch-files` fetches the files.
+//! `python -m evidence check torch --write`; `python -m evidence fetch models torch` fetches the files.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ fn read(name: &str) -> Option<Vec<u8>> {
     let path = folder.join("torch").join(name);
     let skip = |error| {
         let path = path.display();
-        eprintln!("skipped: {path}: {error}; python -m evidence fetch torch-files fetches it");
+        eprintln!("skipped: {path}: {error}; python -m evidence fetch models torch fetches it");
     };
     std::fs::read(&path).map_err(skip).ok()
 }

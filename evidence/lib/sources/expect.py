@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from evidence.lib import gguf_files
 from evidence.lib.lazy import lazily
 
 np = lazily("numpy")
@@ -205,7 +206,4 @@ def reference(path, want: Expected) -> None:
     for name, (kind, x) in want.tensors.items():
         x = x.view(np.uint8) if kind == "BF16" else x
         writer.add_tensor(name, x, raw_dtype=gguf.GGMLQuantizationType[kind])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    gguf_files.finish(writer)

@@ -1,7 +1,9 @@
 """llama.cpp's files from before GGUF: ggml, ggmf, ggjt 1–3, in 1, 2, 4, 8 parts, with the blocks of their time.
 
-Quantised here by numpy, in the layouts of the table of formats: `quantise` gives the numbers of blocks, `layout` their
-bytes in one era, `current` what GGUF has for them.
+Quantised here by numpy, in the layouts of the table of formats: `quantise` gives the numbers of blocks, and so does
+`random_blocks`, of numbers that quantising hardly ever gives; `layout` has their bytes in one era, `current` what GGUF
+has for them, `values` what they decode to. Blocks are (d, m, q): scales [rows, blocks], minima likewise or None, quants
+[rows, blocks, weights of a block]. A K-quant is never decoded here: its d is None and its q are the bytes of blocks.
 """
 
 from __future__ import annotations
@@ -17,18 +19,52 @@ from . import meta
 from .model import cast
 
 MAGIC = {"ggml": 0x67676D6C, "ggmf": 0x67676D66, "ggjt": 0x67676A74}
-TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q4_2": 4, "Q4_3": 5, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8}
-FTYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q4_2": 5, "Q4_3": 6, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9}
+TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q4_2": 4, "Q4_3": 5, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8,
+        "Q2_K": 10, "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14}
+K_BYTES = {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+FTYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q4_2": 5, "Q4_3": 6, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "Q2_K": 10}
 WIDE = {"Q4_0", "Q4_1", "Q8_0"}  # whose scales were f32 until the third version
 OF_ERA = {"first": ["Q4_0", "Q4_1"], "pairs": ["Q4_0", "Q4_1", "Q4_2", "Q4_3", "Q5_0", "Q5_1", "Q8_0"],
           "halves": ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"], "current": ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"]}
 
 
+LESS = {"Q4_0": 8, "Q4_2": 8, "Q5_0": 16}  # what is taken from a quant
+
+
+def width(kind: str) -> int:
+    """Weights of a block."""
+    return 256 if kind in K_BYTES else 16 if kind in ("Q4_2", "Q4_3") else 32
+
+
+def number_of(kind: str, era: str):
+    return np.float32 if kind in WIDE and era != "current" else np.float16
+
+
+def random_blocks(rng: np.random.Generator, kind: str, era: str, shape):
+    """Blocks for weights [rows, cols], some with scales that are zero, one, subnormal or large."""
+    shape, number = (shape[0], shape[1] // width(kind)), number_of(kind, era)
+    if kind in K_BYTES:
+        return None, None, rng.integers(0, 256, (*shape, K_BYTES[kind]), np.uint8)
+    d = rng.choice([-1, 1], shape) * 2.0 ** rng.uniform(-9, -3, shape)
+    odd = rng.choice([0.0, 1.0, 2.0**-20, 3.3e-6, 1e-9, 60000.0 / 256], shape)
+    m = rng.uniform(-0.5, 0.5, shape).astype(number) if kind in ("Q4_1", "Q4_3", "Q5_1") else None
+    low, high = (-127, 127) if kind == "Q8_0" else (0, 31 if kind.startswith("Q5") else 15)
+    q = rng.integers(low, high + 1, (*shape, width(kind))).astype(np.int16)
+    return np.where(rng.random(shape) < 0.05, odd, d).astype(number), m, q
+
+
+def values(blocks, kind: str) -> np.ndarray:
+    """What blocks decoded to in their own time, as f64 of f32; nothing of K-quants."""
+    d, m, q = blocks
+    if d is None:
+        return np.zeros(0)
+    out = (q - LESS.get(kind, 0)) * d.astype(np.float64)[..., None]
+    return (out if m is None else out + m.astype(np.float64)[..., None]).astype(np.float32).astype(np.float64).ravel()
+
+
 def quantise(x: np.ndarray, kind: str, era: str):
-    """x [rows, cols] into d, m [rows, blocks] (f32 or f16; m may be None) and q [rows, blocks, block]."""
-    size = 16 if kind in ("Q4_2", "Q4_3") else 32
-    x = x.reshape(x.shape[0], -1, size).astype(np.float32)
-    number = np.float32 if kind in WIDE and era != "current" else np.float16
+    """The blocks of weights [rows, cols]."""
+    x, number = x.reshape(x.shape[0], -1, width(kind)).astype(np.float32), number_of(kind, era)
     if kind == "Q8_0":
         d = (np.abs(x).max(-1) / np.float32(127)).astype(number)
         low, high, less, m = -127, 127, 0, None
@@ -63,6 +99,8 @@ def raw(x: np.ndarray) -> np.ndarray:
 def layout(blocks, kind: str, era: str) -> np.ndarray:
     """Bytes [rows, bytes of a row]."""
     d, m, q = blocks
+    if d is None:
+        return q.reshape(len(q), -1)
     if kind == "Q8_0":
         parts = [raw(d), q.astype(np.int8).view(np.uint8)]
     else:
@@ -80,9 +118,7 @@ def current(blocks, kind: str) -> tuple[str, np.ndarray]:
     """Type and bytes in GGUF: scales in f16, the last layout; Q4_2 and Q4_3, which are gone, as F16."""
     d, m, q = blocks
     if kind in ("Q4_2", "Q4_3"):
-        value = (q - (8 if kind == "Q4_2" else 0)).astype(np.float32) * d.astype(np.float32)[..., None]
-        value = value + m.astype(np.float32)[..., None] if m is not None else value
-        return "F16", value.astype(np.float16).reshape(len(q), -1)
+        return "F16", values(blocks, kind).astype(np.float16).reshape(len(q), -1)
     narrow = [None if x is None else x.astype(np.float16) for x in (d, m)]
     return kind, layout((*narrow, q), kind, "current")
 
@@ -118,10 +154,12 @@ def entry(file, magic: str, name: str, number: int, shape) -> None:
 
 
 def write(path, m, kind: str, magic: str = "ggjt", version: int = 3, parts: int = 1, era: str | None = None, scores=None,
-          rope: bool = False, tokens: list[bytes] | None = None, hands_off=None, matrix=None) -> dict:
+          rope: bool = False, tokens: list[bytes] | None = None, hands_off=None, matrix=None,
+          blocks=quantise) -> dict:
     """The file `path` and its parts `path.1` …; returns what GGUF has to have: name → (type, bytes or array).
 
-    `matrix(name)`: the type of one matrix, where they differ. `hands_off(part, name, array)` may spoil a norm."""
+    `matrix(name)`: the type of one matrix, where they differ. `hands_off(part, name, array)` may spoil a norm.
+    `blocks(x, kind, era)`: the blocks of a matrix."""
     era = era or ("pairs" if magic != "ggjt" or version == 1 else "halves" if version == 2 else "current")
     tokens = vocabulary(m.vocab) if tokens is None else tokens
     scores = m.vocab.scores if scores is None else scores
@@ -151,12 +189,12 @@ def write(path, m, kind: str, magic: str = "ggjt", version: int = 3, parts: int 
                     mine = hands_off(part, name, mine)
                 put(file, theirs, TYPE[kind_here], mine.shape, mine)
             continue
-        blocks = quantise(x, kind_here, era)
-        out[name] = current(blocks, kind_here)
+        made = blocks(x, kind_here, era)
+        out[name] = current(made, kind_here)
         for part, file in enumerate(files):
-            mine = [None if b is None else meta.piece(b, split, part, parts) for b in blocks]
-            rows, n, size = mine[2].shape
-            put(file, theirs, TYPE[kind_here], (rows, n * size), layout(mine, kind_here, era))
+            mine = [None if b is None else meta.piece(b, split, part, parts) for b in made]
+            rows, n, _ = mine[2].shape
+            put(file, theirs, TYPE[kind_here], (rows, n * width(kind_here)), layout(mine, kind_here, era))
     for file in files:
         file.close()
     return out

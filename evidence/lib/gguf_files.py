@@ -1,0 +1,52 @@
+"""GGUF files by the `gguf` package."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from evidence.lib.lazy import lazily
+
+gguf = lazily("gguf")
+np = lazily("numpy")
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Writes what was added."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def copy_keys(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, wanted: Callable, other: dict | None = None) -> None:
+    """The metadata whose names are `wanted`, with `other` values where it says so."""
+    for name, field in reader.fields.items():
+        if not name.startswith("GGUF.") and wanted(name):
+            kind = field.types[0]
+            sub = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+            value = (other or {}).get(name)
+            writer.add_key_value(name, field.contents() if value is None else value, kind, sub_type=sub)
+
+
+def dequantise(source: Path, target: Path) -> None:
+    """Writes `source` with every tensor as F32. Streams: one tensor in memory at a time."""
+    reader = gguf.GGUFReader(source)
+    arch = reader.get_field("general.architecture").contents()
+    part = target.with_suffix(".part")
+    writer = gguf.GGUFWriter(part, arch)
+    # The writer has an alignment of its own.
+    copy_keys(reader, writer, lambda name: name not in ("general.architecture", "general.alignment"), {"general.file_type": 0})
+    for tensor in reader.tensors:
+        shape = [int(n) for n in reversed(tensor.shape)]
+        count = int(np.prod(shape))
+        writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), count * 4)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    for tensor in reader.tensors:
+        shape = [int(n) for n in reversed(tensor.shape)]
+        exact = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        writer.write_tensor_data(exact.reshape(shape))
+    writer.close()
+    part.rename(target)
