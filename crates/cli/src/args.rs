@@ -1,17 +1,23 @@
 //! The command line as a whole; each subcommand's arguments are in its own file.
 
+use std::env;
+use std::io::{IsTerminal, stdout};
+
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::convert::ConvertArgs;
 use crate::cp::CpArgs;
 use crate::inspect::InspectArgs;
+use crate::outcome::{Outcome, Stop};
 use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
+use crate::terminal_text::printable;
+use crate::{output, say};
 
 const STYLES: Styles = Styles::styled()
     .header(AnsiColor::Green.on_default().bold())
@@ -90,6 +96,23 @@ fn long_version() -> &'static str {
                 .join(", "),
         )
     })
+}
+
+/// What there is to say instead of running a command: help or a version, which are results, or what is
+/// wrong with the command line.
+pub fn instead(said: clap::Error) -> Outcome {
+    if !said.use_stderr() {
+        let text = said.render();
+        let styled = stdout().is_terminal() && say::colours_allowed();
+        return output::report(if styled { text.ansi().to_string() } else { text.to_string() });
+    }
+    // The message repeats arguments, which may be names of files that a shell put there. So it is the
+    // message about arguments in which nothing drives a terminal.
+    let shown = env::args_os().map(|argument| printable(&argument.to_string_lossy()).into_owned());
+    let said = Cli::command().try_get_matches_from(shown).err().unwrap_or(said);
+    let text = said.render();
+    say::styled(&if say::colour() { text.ansi().to_string() } else { text.to_string() });
+    Err(Stop::Refused)
 }
 
 #[cfg(test)]

@@ -1,12 +1,11 @@
 //! `alight completions`: a completion script for the user's shell.
 
-use std::io::{Write, stdout};
-
 use clap::CommandFactory;
 use clap_complete::Shell;
 
 use crate::args::Cli;
 use crate::outcome::Outcome;
+use crate::output;
 
 /// Arguments of `alight completions`.
 #[derive(Debug, clap::Args)]
@@ -25,8 +24,5 @@ pub fn main(args: &CompletionsArgs) -> Outcome {
     // Into memory first: the generator panics when it cannot write.
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "alight", &mut script);
-    let mut out = stdout().lock();
-    out.write_all(&script)?;
-    out.flush()?;
-    Ok(())
+    output::report(script)
 }

@@ -1,25 +1,55 @@
-//! Ctrl-C as a flag that the token loop looks at.
+//! Signals that would end the program: Ctrl-C as a flag that the token loop looks at, and a terminal
+//! that is put in order before any of them takes effect.
 //!
-//! Before [`Interrupt::catch`] the signal has its default effect, so that opening a file or waiting
-//! for stdin can always be broken off. After it, the first Ctrl-C sets the flag; one more, before
-//! the flag has been [taken](Interrupt::take), ends the program at once with status 130.
+//! Before [`Interrupt::catch`] Ctrl-C has its default effect, so that opening a file or waiting for
+//! stdin can always be broken off. After it, the first Ctrl-C sets the flag; one more, before the flag
+//! has been [taken](Interrupt::take), ends the program at once with status 130.
+//!
+//! A signal that was ignored when the program was started stays ignored (`nohup`, `trap '' INT`, and
+//! SIGINT and SIGQUIT of what a script starts with `&`): no handler is installed for it.
 
+use std::process;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
-use signal_hook::consts::SIGINT;
+use rusage::inherited::is_ignored;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::terminal::Terminal;
+
+/// Exit status after Ctrl-C.
+const STATUS: i32 = 130;
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// Proof that the handler is installed.
+/// Proof that Ctrl-C sets the flag, unless it is ignored.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt(());
 
 impl Interrupt {
     /// Installs the handler.
     pub fn catch() -> anyhow::Result<Interrupt> {
-        // The order matters: the shutdown looks at the flag before this press sets it.
-        signal_hook::flag::register_conditional_shutdown(SIGINT, 130, &PRESSED)?;
-        signal_hook::flag::register(SIGINT, &PRESSED)?;
+        static CAUGHT: OnceLock<()> = OnceLock::new();
+        if CAUGHT.get().is_none() && !is_ignored(SIGINT) {
+            // The order matters: the shutdown looks at the flag before this press sets it.
+            signal_hook::flag::register_conditional_shutdown(SIGINT, STATUS, &PRESSED)?;
+            signal_hook::flag::register(SIGINT, &PRESSED)?;
+        }
+        CAUGHT.get_or_init(|| ());
+        Ok(Interrupt(()))
+    }
+
+    /// As [`catch`](Interrupt::catch), and `terminal` is as it was before whatever signal ends the
+    /// program. While a line is being edited, Ctrl-C that somebody else sends (the terminal itself
+    /// sends none then) ends it like any other signal.
+    pub fn catch_with(terminal: &'static Terminal) -> anyhow::Result<Interrupt> {
+        let wanted = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|&s| !is_ignored(s));
+        let mut signals = Signals::new(wanted)?;
+        // In a thread, because a terminal's settings take more than a handler may do.
+        let listen = move || signals.forever().for_each(|signal| came(signal, terminal));
+        thread::Builder::new().name("signals".into()).spawn(listen)?;
         Ok(Interrupt(()))
     }
 
@@ -31,5 +61,17 @@ impl Interrupt {
     /// Returns the flag and clears it.
     pub fn take(self) -> bool {
         PRESSED.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// What a signal does that has been caught with a terminal.
+fn came(signal: i32, terminal: &Terminal) {
+    if signal == SIGINT && !terminal.is_edited() && !PRESSED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    terminal.restore();
+    match signal {
+        SIGINT => process::exit(STATUS),
+        other => rusage::signals::die_by(other),
     }
 }

@@ -16,6 +16,7 @@ mod inspect;
 mod interrupt;
 mod open;
 mod outcome;
+mod output;
 mod pack;
 mod perplexity;
 mod phases;
@@ -24,6 +25,9 @@ mod quantize;
 mod run;
 mod say;
 mod source;
+mod terminal;
+mod terminal_text;
+mod text_input;
 mod units;
 
 use std::process::ExitCode;
@@ -36,8 +40,12 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let started = Instant::now();
     say::install_panic_hook();
-    let given = Cli::command().get_matches();
-    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|e| e.exit());
+    let parsed = Cli::command().try_get_matches();
+    let parsed = parsed.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given)));
+    let (cli, given) = match parsed {
+        Ok(parsed) => parsed,
+        Err(said) => return outcome::report(args::instead(said)),
+    };
     let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
     let outcome = match cli.command {
         Command::Run(a) => run::main(a, given, started),

@@ -18,6 +18,8 @@ pub enum Stop {
     Interrupted,
     /// Parts of it failed, which has been said.
     Told,
+    /// The arguments did not parse, which has been said.
+    Refused,
 }
 
 /// The result of a subcommand.
@@ -53,6 +55,7 @@ pub fn report(outcome: Outcome) -> ExitCode {
             ExitCode::from(2)
         }
         Err(Stop::Told) => ExitCode::from(1),
+        Err(Stop::Refused) => ExitCode::from(2),
         Err(Stop::Interrupted) => ExitCode::from(130),
     }
 }

@@ -1,11 +1,12 @@
 //! What is said to the user, on stderr. Nothing here can fail or panic: a closed stderr is silence.
 //!
-//! Text that came from a file (names, keys, paths) can hold control characters; none of them
-//! reaches the terminal.
+//! Text that came from a file (names, keys, paths) can hold control characters; none of them reaches
+//! the terminal ([`terminal_text`](crate::terminal_text)).
 
-use std::borrow::Cow;
 use std::io::{IsTerminal, Write, stderr};
 use std::panic;
+
+use crate::terminal_text::printable;
 
 /// An error: `alight: error: …`.
 pub fn error(text: &str) {
@@ -20,6 +21,11 @@ pub fn note(text: &str) {
 /// A plain line, for statistics and greetings.
 pub fn plain(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", printable(text));
+}
+
+/// A text that is styled already, and in which nothing else drives a terminal.
+pub fn styled(text: &str) {
+    let _ = stderr().lock().write_all(text.as_bytes());
 }
 
 /// A progress line that overwrites the one before it. Only on a terminal.
@@ -56,20 +62,6 @@ fn line(label: &str, style: &str, text: &str) {
     };
 }
 
-/// The text with every control character but the newline and the tab shown as an escape, so that a
-/// name in a hostile file cannot drive the terminal.
-pub fn printable(text: &str) -> Cow<'_, str> {
-    let bad = |c: char| c.is_control() && c != '\n' && c != '\t';
-    if !text.contains(bad) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if bad(c) { out.extend(c.escape_default()) } else { out.push(c) }
-    }
-    Cow::Owned(out)
-}
-
 /// A panic is a bug of ours: say so in one line and leave with status 1, whichever thread it was.
 pub fn install_panic_hook() {
     panic::set_hook(Box::new(|info| {
@@ -79,6 +71,7 @@ pub fn install_panic_hook() {
             .map(|s| (*s).to_owned())
             .or_else(|| info.payload().downcast_ref::<String>().cloned())
             .unwrap_or_else(|| "unknown".to_owned());
+        crate::terminal::restore();
         let place = info.location().map(|l| format!(" ({l})")).unwrap_or_default();
         error(&format!(
             "internal error: {what}{place}\n\
@@ -88,15 +81,4 @@ pub fn install_panic_hook() {
         ));
         std::process::exit(1);
     }));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::printable;
-
-    #[test]
-    fn control_characters_are_shown_not_sent() {
-        assert_eq!(printable("plain, é, 日本\n\tx"), "plain, é, 日本\n\tx");
-        assert_eq!(printable("a\u{1b}[2Jb\r\0\u{9b}c"), "a\\u{1b}[2Jb\\r\\u{0}\\u{9b}c");
-    }
 }

@@ -10,6 +10,15 @@ pub fn count(n: u64) -> String {
     scaled(n as f64, &["", "k", "M", "G", "T", "P", "E"]).trim_end().to_owned()
 }
 
+/// Shares as a percentage that says 0 only of nothing and 100 only of everything.
+pub fn percent(bytes: u64, of: u64) -> String {
+    match (bytes, of) {
+        (b, of) if b >= of => "100 %".to_owned(),
+        (0, _) => "0 %".to_owned(),
+        (b, of) => format!("{:.0} %", (100.0 * b as f64 / of as f64).clamp(1.0, 99.0)),
+    }
+}
+
 /// Milliseconds: `4.27 ms`, `1.85 s`.
 pub fn ms(ms: f64) -> String {
     if ms >= 1000.0 { format!("{} s", digits(ms / 1000.0)) } else { format!("{} ms", digits(ms)) }
@@ -70,5 +79,10 @@ mod tests {
         assert_eq!(duration(7500.0), "2 h 5 min");
         assert_eq!(digits(99.96), "100");
         assert_eq!(digits(0.123), "0.12");
+        assert_eq!(percent(0, 7), "0 %");
+        assert_eq!(percent(1, 100_000), "1 %");
+        assert_eq!(percent(99_999, 100_000), "99 %");
+        assert_eq!(percent(7, 7), "100 %");
+        assert_eq!(percent(0, 0), "100 %");
     }
 }

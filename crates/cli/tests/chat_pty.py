@@ -28,6 +28,9 @@ class Chat:
         if self.pid == 0:
             if stdout:
                 os.dup2(os.open(stdout, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 1)
+            # Whoever runs the tests may ignore them, as nohup and a script's `&` do.
+            for ignored in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
+                signal.signal(ignored, signal.SIG_DFL)
             os.environ.update({"TERM": "xterm-256color", **dict(env)})
             os.execv(args[0], args)
         self.raw = ""

@@ -22,6 +22,8 @@
 mod account;
 mod command;
 pub mod counters;
+#[cfg(unix)]
+pub mod inherited;
 mod lines;
 mod summary;
 pub mod tree;

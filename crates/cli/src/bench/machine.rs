@@ -1,7 +1,7 @@
 //! What this machine can do: the limits that results are shares of.
 
 use std::hint::black_box;
-use std::sync::Barrier;
+use std::sync::{Barrier, OnceLock};
 use std::thread;
 use std::time::Instant;
 
@@ -9,7 +9,9 @@ use alight_kernels::{Isa, peak};
 use serde::Serialize;
 
 /// Bytes that are read per pass by all threads together: well beyond the caches of a desktop.
-const BUFFER: usize = 512 << 20;
+pub const WANTED: u64 = 512 << 20;
+/// Bytes that a thread reads at least, whatever memory there is.
+const LEAST: u64 = 1 << 20;
 /// Rounds of multiplications per pass: some 10 ms.
 const ROUNDS: usize = 5_000_000;
 /// Passes; the fastest counts, as it is a limit that is sought.
@@ -22,68 +24,106 @@ pub struct Limits {
     pub read_bytes_per_second: f64,
     /// 8-bit multiply-accumulates per second of all threads together.
     pub int8_macs_per_second: f64,
+    /// Threads that did it: those asked for, or as many as could be had.
+    pub threads: usize,
+    /// Bytes that they read in a pass: [`WANTED`], or as many as there was memory for.
+    pub read_bytes: u64,
 }
 
-/// Measures with `threads` threads and the kernels `isa`. Takes about a second.
-pub fn measure(threads: usize, isa: Isa) -> Limits {
-    let share = (BUFFER / threads.max(1)).next_multiple_of(4096);
+/// Measures with `threads` threads, the kernels `isa`, and at most `spare` bytes of memory, if that is
+/// not too little to measure anything. Takes about a second.
+pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
+    let share = WANTED.min(spare) / threads.max(1) as u64;
+    let read = best(
+        threads,
+        PASSES,
+        // Written by the thread that reads it, so that it lies where that thread runs.
+        || buffer(share),
+        |buffer| {
+            black_box(peak::read(isa, buffer));
+            buffer.len() as u64
+        },
+    );
+    let multiply = best(
+        threads,
+        PASSES,
+        || ROUNDS,
+        |rounds| {
+            black_box(peak::int8_products(isa, black_box(*rounds)));
+            peak::int8_macs(isa, *rounds)
+        },
+    );
     Limits {
-        read_bytes_per_second: best(
-            threads,
-            PASSES,
-            // Written by the thread that reads it, so that it lies where that thread runs.
-            || vec![1u8; share],
-            |buffer| {
-                black_box(peak::read(isa, buffer));
-                share as u64
-            },
-        ),
-        int8_macs_per_second: best(
-            threads,
-            PASSES,
-            || ROUNDS,
-            |rounds| {
-                black_box(peak::int8_products(isa, black_box(*rounds)));
-                peak::int8_macs(isa, *rounds)
-            },
-        ),
+        read_bytes_per_second: read.per_second,
+        int8_macs_per_second: multiply.per_second,
+        threads: read.threads.min(multiply.threads),
+        read_bytes: read.done,
     }
 }
 
-/// The most that `threads` threads together do per second: each prepares once, then all work at
-/// the same time, `passes` times; `work` returns how much it did. The fastest pass counts, from
-/// the first thread's start to the last one's end. The threads take the time themselves: one more
-/// that only watched would have no core to run on.
+/// Whole pages of `share` bytes in all, or fewer if the system does not give as many.
+fn buffer(share: u64) -> Vec<u8> {
+    let mut len = share.max(LEAST).next_multiple_of(4096) as usize;
+    let mut buffer: Vec<u8> = Vec::new();
+    while buffer.try_reserve_exact(len).is_err() && len > 4096 {
+        len = (len / 2).next_multiple_of(4096);
+    }
+    buffer.resize(len, 1);
+    buffer
+}
+
+/// The most that threads did together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Best {
+    per_second: f64,
+    /// In one pass.
+    done: u64,
+    threads: usize,
+}
+
+/// The most that `threads` threads (or as many as the system gives) together do per second: each
+/// prepares once, then all work at the same time, `passes` times; `work` returns how much it did. The
+/// fastest pass counts, from the first thread's start to the last one's end. The threads take the time
+/// themselves, and this one is one of them: one more that only watched would have no core to run on.
 fn best<T>(
     threads: usize,
     passes: usize,
     prepare: impl Fn() -> T + Sync,
     work: impl Fn(&T) -> u64 + Sync,
-) -> f64 {
-    let threads = threads.max(1);
-    let barrier = Barrier::new(threads);
-    let runs: Vec<Vec<(Instant, Instant, u64)>> = thread::scope(|scope| {
-        let run = || {
-            let prepared = prepare();
-            let pass = |_| {
-                barrier.wait();
-                let began = Instant::now();
-                let done = work(&prepared);
-                (began, Instant::now(), done)
-            };
-            (0..passes).map(pass).collect()
+) -> Best {
+    // Known when it is known how many threads there are.
+    let barrier: OnceLock<Barrier> = OnceLock::new();
+    let run = || {
+        let barrier = barrier.wait();
+        let prepared = prepare();
+        let pass = |_| {
+            barrier.wait();
+            let began = Instant::now();
+            let done = work(&prepared);
+            (began, Instant::now(), done)
         };
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        (0..passes).map(pass).collect::<Vec<_>>()
+    };
+    let runs: Vec<Vec<(Instant, Instant, u64)>> = thread::scope(|scope| {
+        let start = |_| thread::Builder::new().spawn_scoped(scope, run).ok();
+        let others: Vec<_> = (1..threads).map_while(start).collect();
+        let count = others.len() + 1;
+        barrier.get_or_init(|| Barrier::new(count));
+        let own = run();
         // A panic there has already ended the process through the hook.
-        workers.into_iter().filter_map(|w| w.join().ok()).collect()
+        others.into_iter().filter_map(|other| other.join().ok()).chain([own]).collect()
     });
+    let done = |pass: usize| runs.iter().map(|r| r[pass].2).sum::<u64>();
     let rate = |pass: usize| {
         let began = runs.iter().map(|r| r[pass].0).min()?;
         let ended = runs.iter().map(|r| r[pass].1).max()?;
-        let done: u64 = runs.iter().map(|r| r[pass].2).sum();
-        Some(done as f64 / (ended - began).as_secs_f64())
+        Some(done(pass) as f64 / (ended - began).as_secs_f64())
     };
-    (0..passes).filter_map(rate).fold(0.0, f64::max)
+    Best {
+        per_second: (0..passes).filter_map(rate).fold(0.0, f64::max),
+        done: if passes == 0 { 0 } else { done(0) },
+        threads: runs.len(),
+    }
 }
 
 #[cfg(test)]
@@ -103,6 +143,7 @@ mod tests {
             },
         );
         // 30 per 20 ms or a little more, not 30 per 40 ms, and never more than 1500 per second.
-        assert!((300.0..1501.0).contains(&rate), "{rate}");
+        assert!((300.0..1501.0).contains(&rate.per_second), "{rate:?}");
+        assert_eq!((rate.done, rate.threads), (30, 3));
     }
 }

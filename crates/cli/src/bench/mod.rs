@@ -10,7 +10,6 @@ mod machine;
 mod report;
 mod work;
 
-use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -19,7 +18,7 @@ use anyhow::anyhow;
 
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
-use crate::say;
+use crate::{output, say, units};
 use report::Report;
 use rusage::{Phases, Summary};
 use work::Work;
@@ -86,7 +85,8 @@ struct Common {
     repetitions: usize,
 
     /// Tokens in the cache before each repetition
-    #[arg(short = 'd', long, value_name = "N", default_value_t = 0, visible_alias = "n-depth")]
+    #[arg(short = 'd', long, value_name = "N", default_value_t = 0, value_parser = up_to_most,
+          visible_alias = "n-depth")]
     depth: usize,
 
     /// Tokens that are computed at once
@@ -101,10 +101,20 @@ struct Common {
     engine: EngineArgs,
 }
 
+/// The greatest number that is taken of anything. Two of them together are far from what wraps.
+const MOST: usize = 1 << 24;
+
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
-        Ok(n @ 1..=16_777_216) => Ok(n),
-        _ => Err("expected a number from 1 to 16777216".to_owned()),
+        Ok(n @ 1..=MOST) => Ok(n),
+        _ => Err(format!("expected a number from 1 to {MOST}")),
+    }
+}
+
+fn up_to_most(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 0..=MOST) => Ok(n),
+        _ => Err(format!("expected a number from 0 to {MOST}")),
     }
 }
 
@@ -150,8 +160,16 @@ pub fn main(args: BenchArgs) -> Outcome {
     }
     phases.end("measure");
     say::progress("measuring the machine's limits");
-    let limits = machine::measure(model.threads(), model.isa());
+    let limits = machine::measure(model.threads(), model.isa(), spare_memory(&model));
     say::progress("");
+    if limits.read_bytes < machine::WANTED {
+        say::note(&format!(
+            "there was memory for {} only to measure how fast it is read, instead of {}: the limit may be \
+             that of caches",
+            units::bytes(limits.read_bytes),
+            units::bytes(machine::WANTED)
+        ));
+    }
 
     let work = if decode {
         Work::decode(&model, common.depth, tokens)
@@ -168,14 +186,11 @@ pub fn main(args: BenchArgs) -> Outcome {
     };
     let run = report::Run { decode, tokens, depth: common.depth };
     let report = Report::new(&common.model, &model, run, work, measured);
-    let mut out = stdout().lock();
     if common.json {
-        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
-        out.write_all(b"\n")?;
+        output::json(&report)?;
     } else {
-        out.write_all(report.human().as_bytes())?;
+        output::report(report.human())?;
     }
-    out.flush()?;
     common.engine.explain_outcome(&model);
     Ok(())
 }
@@ -205,13 +220,21 @@ fn some_tokens(vocab: usize, count: usize) -> Vec<u32> {
         .collect()
 }
 
+/// Bytes that measuring may take without driving anything out: a part of what could be had when the model
+/// was opened, less what it took itself.
+fn spare_memory(model: &Model) -> u64 {
+    let report = model.load_report();
+    let available = report.files.iter().map(|file| file.facts.available).min().unwrap_or(u64::MAX);
+    available.saturating_sub(report.bytes_read.max(report.bytes_repacked)) / 4
+}
+
 /// Kept for the report: what the model is called and how big it is.
 fn describe(model: &Model) -> String {
     format!(
         "{}, {} parameters, {} of weights read per token",
         model.name(),
-        crate::units::count(model.parameters()),
-        crate::units::bytes(model.decode_bytes()),
+        units::count(model.parameters()),
+        units::bytes(model.decode_bytes()),
     )
 }
 

@@ -97,7 +97,7 @@ impl Report {
             "{}\n\
              {:<9} {} tokens at depth {}, {} threads, {} kernels\n\
              speed     {} tokens/s, median of {} ({} to {}, middle half {} to {})\n",
-            crate::say::printable(&self.about),
+            crate::terminal_text::printable(&self.about),
             self.what,
             self.tokens,
             self.depth,
@@ -128,14 +128,14 @@ impl Report {
             units::bytes(self.work.kv_bytes as u64),
             percent(self.share_of_read_bandwidth),
             giga(self.limits.read_bytes_per_second),
-            self.threads,
+            self.limits.threads,
         );
         text += &format!(
             "multiply  {} GMAC/s, {} of the {} GMAC/s that {} threads do here in 8 bits",
             giga(self.macs_per_second),
             percent(self.share_of_int8_peak),
             giga(self.limits.int8_macs_per_second),
-            self.threads
+            self.limits.threads
         );
         text.push_str("\n\n");
         text.push_str(&phases::table(&self.phases));

@@ -1,12 +1,10 @@
 //! What is said of a file that was copied, or not.
 
-use std::io::{Write, stdout};
-
 use alight_copy::{Copied, Event};
 use serde_json::json;
 
 use crate::outcome::Outcome;
-use crate::{say, units};
+use crate::{output, say, units};
 
 /// Tells of one thing that has happened.
 pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
@@ -21,9 +19,7 @@ pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
                 say::plain(&line(copied));
             }
             if as_json {
-                let mut out = stdout().lock();
-                writeln!(out, "{}", json(copied))?;
-                out.flush()?;
+                output::json(&json(copied))?;
             }
         }
         Event::Skipped(path) if verbose => {

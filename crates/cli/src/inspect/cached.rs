@@ -83,15 +83,6 @@ fn page_bytes(cached: u64, pages: u64, len: u64) -> u64 {
     (u128::from(cached) * u128::from(len) / u128::from(pages.max(1))) as u64
 }
 
-/// Shares as a percentage that says 0 only of nothing and 100 only of everything.
-pub fn percent(bytes: u64, of: u64) -> String {
-    match (bytes, of) {
-        (b, of) if b >= of => "100 %".to_owned(),
-        (0, _) => "0 %".to_owned(),
-        (b, of) => format!("{:.0} %", (100.0 * b as f64 / of as f64).clamp(1.0, 99.0)),
-    }
-}
-
 /// A bar of `width` characters: eighths of a character are told apart, something is never nothing,
 /// and only all of it is full.
 pub fn bar(share: f64, width: usize) -> String {
@@ -183,11 +174,6 @@ mod tests {
         assert_eq!(picture(&[1.0, 0.9, 0.5, 0.1, 0.0], 5), "█▓▒░·");
         assert_eq!(picture(&[1.0, 1.0, 0.0, 0.0], 2), "█·");
         assert_eq!(picture(&[0.0; 3], 99), "···");
-        assert_eq!(percent(0, 7), "0 %");
-        assert_eq!(percent(1, 100_000), "1 %");
-        assert_eq!(percent(99_999, 100_000), "99 %");
-        assert_eq!(percent(7, 7), "100 %");
-        assert_eq!(percent(0, 0), "100 %");
     }
 
     #[test]

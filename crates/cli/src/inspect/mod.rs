@@ -15,7 +15,6 @@ mod safetensors;
 mod summary;
 mod torch;
 
-use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use alight_formats::Format;
@@ -24,6 +23,7 @@ use anyhow::anyhow;
 
 use crate::open;
 use crate::outcome::Outcome;
+use crate::output;
 use crate::source::{self, Source};
 use cached::Canvas;
 pub use gguf::shards;
@@ -94,10 +94,7 @@ fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, text: &[u8]) -> Outcome {
     for map in maps {
         map.check().map_err(|e| anyhow!(e))?;
     }
-    let mut out = BufWriter::new(stdout().lock());
-    out.write_all(text)?;
-    out.flush()?;
-    Ok(())
+    output::report(text)
 }
 
 fn map(path: &Path) -> anyhow::Result<Map> {

@@ -4,13 +4,17 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::ops::Range;
 
-use super::cached::{Canvas, FileCached, bar, percent, picture};
+use super::cached::{Canvas, FileCached, bar, picture};
 use super::summary::Summary;
-use crate::say::printable;
-use crate::units;
+use crate::terminal_text::printable;
+use crate::units::{self, percent};
 
 /// Characters of a value that are shown.
 pub const SHOWN: usize = 64;
+
+/// Characters of a name, a key or a shape that are shown at most. Columns are as wide as what is in
+/// them, so this bounds the text as well.
+const NAME: usize = 100;
 
 /// Characters of a tensor's bar.
 const BAR: usize = 10;
@@ -106,10 +110,10 @@ pub fn tensors(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     writeln!(out, "\ntensors ({})", tensors.len())?;
-    let names: Vec<_> = tensors.iter().map(|t| one_line(t.name)).collect();
+    let names: Vec<_> = tensors.iter().map(|t| name(t.name)).collect();
     let shapes: Vec<String> = tensors
         .iter()
-        .map(|t| t.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" × "))
+        .map(|t| name(&t.shape.iter().map(u64::to_string).collect::<Vec<_>>().join(" × ")))
         .collect();
     let width =
         |texts: &mut dyn Iterator<Item = usize>, least: usize| texts.fold(least, usize::max);
@@ -163,10 +167,22 @@ pub fn tensors(
     Ok(())
 }
 
-/// A name from the file on a line of its own row: control characters are shown, and so are what breaks
-/// lines and columns.
-pub fn one_line(text: &str) -> String {
-    printable(text).replace('\n', "\\n").replace('\t', "\\t")
+/// A name or a key from the file, for a line and a column: what drives a terminal is shown, and so is what
+/// breaks lines and columns. The middle of a long one is left out.
+pub fn name(text: &str) -> String {
+    let one_line = |text: &str| printable(text).replace('\n', "\\n").replace('\t', "\\t");
+    // No more of it is looked at than is shown, whatever its length.
+    let end = |count: usize| text.char_indices().nth(count).map_or(text.len(), |(at, _)| at);
+    let head = one_line(&text[..end(NAME)]);
+    if end(NAME) == text.len() && head.chars().count() <= NAME {
+        return head;
+    }
+    let begin = text.char_indices().rev().nth(NAME - 1).map_or(0, |(at, _)| at);
+    let tail: Vec<char> = one_line(&text[begin..]).chars().collect();
+    // More of its beginning, and with the ellipsis as many as there may be.
+    let (front, back) = (2 * NAME / 3, NAME - 1 - 2 * NAME / 3);
+    let back = &tail[tail.len().saturating_sub(back)..];
+    head.chars().take(front).chain(['…']).chain(back.iter().copied()).collect()
 }
 
 /// A string of the file, quoted, with control characters escaped, cut to a line.
@@ -204,6 +220,20 @@ mod tests {
         let long = quoted("é".repeat(500).as_bytes());
         assert_eq!(long.chars().count(), 66 + "… 1000 bytes".chars().count());
         assert!(quoted(b"\xff\xfe").contains('\u{fffd}'));
+    }
+
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(name("blk.0.attn_q.weight"), "blk.0.attn_q.weight");
+        assert_eq!(name("a\tb\n\u{202e}"), "a\\tb\\n\\u{202e}");
+        let exact = "é".repeat(NAME);
+        assert_eq!(name(&exact), exact);
+        for long in ["é".repeat(NAME + 1), "x".repeat(1 << 20), "\u{1b}".repeat(NAME / 2)] {
+            let shown = name(&format!("begin.{long}.end"));
+            assert_eq!(shown.chars().count(), NAME, "{shown}");
+            assert!(shown.starts_with("begin.") && shown.ends_with(".end"), "{shown}");
+            assert_eq!(shown.matches('…').count(), 1);
+        }
     }
 
     #[test]

@@ -98,22 +98,23 @@ pub fn in_parallel<T: Send>(
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
     let share = positions.len().div_ceil(threads).max(1);
     let f = &f;
+    let of_part = |part: usize| {
+        let own = positions.chunks(share).nth(part).unwrap_or_default();
+        own.iter().enumerate().map(|(i, p)| f(part * share + i, p)).collect::<Vec<T>>()
+    };
+    let of_part = &of_part;
     thread::scope(|scope| {
-        let parts: Vec<_> = positions
-            .chunks(share)
-            .enumerate()
-            .map(|(part, positions)| {
-                scope.spawn(move || {
-                    positions
-                        .iter()
-                        .enumerate()
-                        .map(|(i, p)| f(part * share + i, p))
-                        .collect::<Vec<T>>()
-                })
-            })
-            .collect();
+        // What no thread is to be had for is computed here.
+        let start = |part| {
+            thread::Builder::new().spawn_scoped(scope, move || of_part(part)).map_err(|_| part)
+        };
+        let parts: Vec<_> = (0..positions.len().div_ceil(share)).map(start).collect();
         // A panic there has already ended the process through the hook.
-        parts.into_iter().flat_map(|part| part.join().unwrap_or_default()).collect()
+        let done = |part| match part {
+            Ok(there) => thread::ScopedJoinHandle::join(there).unwrap_or_default(),
+            Err(here) => of_part(here),
+        };
+        parts.into_iter().flat_map(done).collect()
     })
 }
 

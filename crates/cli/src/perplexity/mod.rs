@@ -11,7 +11,7 @@ mod score;
 mod summary;
 
 use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -21,9 +21,13 @@ use anyhow::{Context, anyhow, ensure};
 
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
-use crate::say;
+use crate::{say, text_input};
 use base::{Base, Row, Shape};
 use evaluate::{Evaluation, Position};
+
+/// Most bytes of a text, some four million tokens. Finding the tokens takes up to a hundred bytes of
+/// memory for each byte of text.
+const TEXT_LIMIT: u64 = 16 << 20;
 
 /// Arguments of `alight perplexity`.
 #[derive(Debug, clap::Args)]
@@ -157,7 +161,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
     if let Some(saved) = saved {
         saved.finish()?;
     }
-    let text = report::text(
+    report::write(
         &report::About {
             model: &args.model,
             chunks: n_chunk,
@@ -171,19 +175,13 @@ pub fn main(args: PerplexityArgs) -> Outcome {
         &compared,
         args.json,
     )?;
-    let mut out = stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
     args.engine.explain_outcome(&model);
     Ok(())
 }
 
 /// The text of a file, without a newline at its end.
 fn read_text(path: &Path) -> anyhow::Result<String> {
-    let named = || format!("'{}'", path.display());
-    let mut text = String::from_utf8(std::fs::read(path).with_context(named)?).map_err(|e| {
-        anyhow!("{} is not UTF-8 text: see byte {}", named(), e.utf8_error().valid_up_to())
-    })?;
+    let mut text = text_input::read(text_input::From::File(path), "the text", TEXT_LIMIT)?;
     if text.ends_with('\n') {
         text.pop();
     }

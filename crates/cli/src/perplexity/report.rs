@@ -6,7 +6,8 @@ use serde::Serialize;
 
 use super::score::Compared;
 use super::summary::{Distance, Estimate, distance, perplexity};
-use crate::units;
+use crate::outcome::Outcome;
+use crate::{output, units};
 
 /// How the result came about.
 #[derive(Debug, Serialize)]
@@ -43,36 +44,27 @@ struct Comparison<'a> {
     distance: &'a Distance,
 }
 
-/// The text for stdout: of the comparison if there was one, of the losses otherwise.
-pub fn text(
-    about: &About<'_>,
-    losses: &[f32],
-    compared: &[Compared],
-    json: bool,
-) -> anyhow::Result<String> {
+/// Writes the comparison to stdout if there was one, the losses otherwise.
+pub fn write(about: &About<'_>, losses: &[f32], compared: &[Compared], json: bool) -> Outcome {
     let distance = distance(compared);
-    let mut text = match (&distance, json) {
-        (Some(distance), true) => serde_json::to_string(&Comparison { about, distance })?,
-        (Some(distance), false) => comparison(about, distance),
-        (None, _) => {
-            let perplexity = perplexity(losses);
-            let positions = losses.len();
-            if json {
-                serde_json::to_string(&Perplexity { about, positions, perplexity })?
-            } else {
-                format!(
-                    "perplexity {:.4} ± {:.4}   ({positions} positions in {} chunks of {}, {})",
-                    perplexity.value,
-                    perplexity.error,
-                    about.chunks,
-                    about.n_ctx,
-                    units::ms(about.seconds * 1e3)
-                )
-            }
-        }
-    };
-    text.push('\n');
-    Ok(text)
+    if let Some(distance) = &distance {
+        return match json {
+            true => output::json(&Comparison { about, distance }),
+            false => output::report(comparison(about, distance)),
+        };
+    }
+    let (perplexity, positions) = (perplexity(losses), losses.len());
+    match json {
+        true => output::json(&Perplexity { about, positions, perplexity }),
+        false => output::report(format!(
+            "perplexity {:.4} ± {:.4}   ({positions} positions in {} chunks of {}, {})\n",
+            perplexity.value,
+            perplexity.error,
+            about.chunks,
+            about.n_ctx,
+            units::ms(about.seconds * 1e3)
+        )),
+    }
 }
 
 fn comparison(about: &About<'_>, d: &Distance) -> String {
@@ -96,7 +88,7 @@ fn comparison(about: &About<'_>, d: &Distance) -> String {
          same top token        {}\n\
          Δp             mean   {}\n\
          {:15}rms    {}\n\
-         {:15}least  {}, 1 % {}, median {}, 99 % {}, most {}",
+         {:15}least  {}, 1 % {}, median {}, 99 % {}, most {}\n",
         d.positions,
         about.chunks,
         about.n_ctx,

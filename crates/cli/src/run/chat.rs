@@ -4,14 +4,14 @@
 //! tokens begin with, so only what was added is computed. When the history no longer fits, the
 //! oldest exchange is dropped, and the user is told.
 
-use std::io::{Write, stdout};
+use std::io::ErrorKind;
 use std::time::Instant;
 
 use alight_model::chat::Message;
 use alight_model::prompt::{Encoder, Style};
 use alight_model::sampler::Sampler;
 use alight_model::{Finish, Session};
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use rusage::Phases;
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
@@ -22,7 +22,9 @@ use super::answer::{Answer, Limits, answer};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
+use crate::output::Stream;
 use crate::say;
+use crate::terminal::Terminal;
 
 /// Tokens that an answer should have room for before history is dropped, where the context is not
 /// so small that this would leave nothing for the history.
@@ -40,7 +42,10 @@ pub fn main(
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
     let mut editor: Editor<(), MemHistory> =
         Editor::with_history(config, MemHistory::new()).map_err(|e| anyhow!(e))?;
-    let interrupt = Interrupt::catch()?;
+    let terminal = Terminal::of_process().context("the terminal")?;
+    let interrupt = Interrupt::catch_with(terminal)
+        // Without a thread for it the terminal is not put in order, and everything else goes on.
+        .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
         "{}: Ctrl-C stops an answer, Ctrl-D leaves.{}",
         session.model().name(),
@@ -52,8 +57,13 @@ pub fn main(
     let mut chat = Chat::new(args.system.as_deref());
     loop {
         interrupt.take();
-        let line = match editor.readline("> ") {
+        let line = match terminal.editing(|| editor.readline("> ")) {
             Ok(line) => line,
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                terminal.discard_input();
+                say::note("that was not UTF-8 text, so it is not asked: type it again");
+                continue;
+            }
             Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(()),
             Err(error) => return Err(anyhow!(error).context("the terminal").into()),
         };
@@ -73,15 +83,11 @@ pub fn main(
             }
         };
         let kept = chat.reuse(session, &prompt);
-        let mut out = stdout().lock();
-        let mut sink = |piece: &str| {
-            out.write_all(piece.as_bytes())?;
-            out.flush()
-        };
+        let mut out = Stream::new();
+        let mut sink = |piece: &str| out.write(piece);
         let fed = &prompt[kept..];
         let answer = answer(session, sampler, fed, limits, interrupt, &mut phases, &mut sink)?;
-        out.write_all(b"\n")?;
-        out.flush()?;
+        out.end()?;
         if args.stats {
             say::plain(&report::human(session.model(), &answer, asked, "question", &phases));
         }

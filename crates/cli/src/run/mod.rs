@@ -7,7 +7,6 @@ mod prompt;
 mod report;
 mod sampling;
 
-use std::io::{Write, stdout};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -23,6 +22,7 @@ use rusage::Phases;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
+use crate::output::{self, Stream};
 use crate::say;
 use answer::{Limits, answer};
 use engine::{Engine, EngineChoice};
@@ -159,6 +159,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
         return chat::main(&args, &encoder, &mut session, &mut sampler, limits);
     }
     let text = source.read()?;
+    prompt::check_length(&text, &session)?;
     let tokens = match style {
         Style::Raw => encoder.raw(&text),
         Style::Chat => {
@@ -170,14 +171,8 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
 
     phases.end("prepare");
     let interrupt = Interrupt::catch()?;
-    let mut out = stdout().lock();
-    let mut sink = |piece: &str| {
-        if args.json {
-            return Ok(());
-        }
-        out.write_all(piece.as_bytes())?;
-        out.flush()
-    };
+    let mut out = Stream::new();
+    let mut sink = |piece: &str| if args.json { Ok(()) } else { out.write(piece) };
     let answer =
         answer(&mut session, &mut sampler, &tokens, limits, interrupt, &mut phases, &mut sink)?;
     if !answer.tokens.is_empty() {
@@ -187,11 +182,10 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
         let _ = model.wait_loaded();
     }
     if args.json {
-        let line = report::json(&args.model, &model, &answer, seed, started, &phases);
-        serde_json::to_writer(&mut out, &line).map_err(std::io::Error::from)?;
+        output::json(&report::json(&args.model, &model, &answer, seed, started, &phases))?;
+    } else {
+        out.end()?;
     }
-    out.write_all(b"\n")?;
-    out.flush()?;
     args.engine.explain_outcome(&model);
     if args.stats {
         say::plain(&report::human(&model, &answer, started, "start of the process", &phases));

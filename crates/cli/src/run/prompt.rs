@@ -1,11 +1,16 @@
 //! Where the prompt comes from: an argument, a file, stdin, or a person at a terminal.
 
-use std::io::{IsTerminal, Read, stdin};
+use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
-use anyhow::{Context, anyhow};
+use alight_model::Session;
+use anyhow::anyhow;
 
 use crate::outcome::{Outcome, Stop};
+use crate::text_input;
+
+/// Most bytes of a prompt: beyond what any context holds.
+const LIMIT: u64 = 64 << 20;
 
 /// The source of the prompt, decided from the arguments alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,22 +42,12 @@ impl<'a> Source<'a> {
 
     /// Reads the text. One newline at the end of a file or of stdin is not part of the prompt.
     pub fn read(&self) -> Outcome<String> {
-        let (bytes, whence) = match self {
+        let from = match self {
             Source::Argument(text) => return Ok((*text).to_owned()),
-            Source::File(path) => {
-                let whence = format!("'{}'", path.display());
-                (std::fs::read(path).with_context(|| whence.clone())?, whence)
-            }
-            Source::Stdin | Source::Terminal => {
-                let mut bytes = Vec::new();
-                stdin().lock().read_to_end(&mut bytes).context("standard input")?;
-                (bytes, "standard input".to_owned())
-            }
+            Source::File(path) => text_input::From::File(path),
+            Source::Stdin | Source::Terminal => text_input::From::Stdin,
         };
-        let mut text = String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            anyhow!("the prompt on {whence} is not UTF-8 text: see byte {at}")
-        })?;
+        let mut text = text_input::read(from, "the prompt", LIMIT)?;
         if text.ends_with('\n') {
             text.pop();
             if text.ends_with('\r') {
@@ -61,12 +56,35 @@ impl<'a> Source<'a> {
         }
         if text.is_empty() {
             return Err(Stop::Usage(format!(
-                "there is no prompt: {whence} is empty. Give one as an argument, pipe one in, or \
+                "there is no prompt: {from} is empty. Give one as an argument, pipe one in, or \
                  run alight on a terminal to chat"
             )));
         }
         Ok(text)
     }
+}
+
+/// Refuses a prompt that is too long for the context whatever its tokens are, before memory is spent on
+/// finding them: each token stands for its own bytes and no more.
+pub fn check_length(text: &str, session: &Session<'_>) -> anyhow::Result<()> {
+    let context = session.context();
+    // Nothing needs to be known of the vocabulary for most prompts.
+    if text.len() <= context {
+        return Ok(());
+    }
+    let tokenizer = session.model().tokenizer();
+    let lengths = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_text(id).len());
+    // A character that has no token is one unknown token.
+    let longest = lengths.max().unwrap_or(0).max(char::MAX.len_utf8());
+    if text.len() <= context.saturating_mul(longest) {
+        return Ok(());
+    }
+    Err(anyhow!(
+        "the prompt has {} bytes, and the context of {context} tokens holds {} at most (no token of this \
+         model is longer than {longest}): shorten it, or give a larger -c",
+        text.len(),
+        context.saturating_mul(longest)
+    ))
 }
 
 #[cfg(test)]

@@ -3,8 +3,10 @@
 
 use std::ffi::OsStr;
 use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// What the program did.
 pub struct Done {
@@ -14,12 +16,54 @@ pub struct Done {
     pub stderr: String,
 }
 
-/// The program, with an environment that does not depend on who runs the tests.
+/// Signals that `nohup`, or `&` in a script, leaves ignored in what it starts, and others that end
+/// programs.
+const SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTERM];
+
+/// The program, with an environment and with effects of signals that do not depend on who runs the tests.
 pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_alight"));
     command.args(args).env_remove("NO_COLOR").env("TERM", "xterm-256color");
+    signals(&mut command, &SIGNALS, libc::SIG_DFL);
     command
 }
+
+/// The command begins with this effect of the signals.
+pub fn signals(command: &mut Command, which: &'static [i32], effect: libc::sighandler_t) {
+    let set = move || {
+        for &signal in which {
+            // SAFETY: a system call about numbers, allowed between fork and exec.
+            unsafe { libc::signal(signal, effect) };
+        }
+        Ok(())
+    };
+    // SAFETY: it makes system calls that are allowed between fork and exec, and nothing else.
+    unsafe { command.pre_exec(set) };
+}
+
+/// Sends a signal to a child that has not been waited for.
+pub fn kill(child: &Child, signal: i32) {
+    // SAFETY: a system call about numbers; the child is there, or a zombie.
+    assert_eq!(unsafe { libc::kill(child.id() as libc::pid_t, signal) }, 0);
+}
+
+/// Waits for a child to end, in generous time, and fails loudly otherwise.
+pub fn ended(child: &mut Child) -> ExitStatus {
+    let patience = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if patience.elapsed() > PATIENCE {
+            let _ = child.kill();
+            panic!("it does not end");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How long anything is waited for before a test fails.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs it with nothing on stdin.
 pub fn alight<S: AsRef<OsStr>>(args: &[S]) -> Done {

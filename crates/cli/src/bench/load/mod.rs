@@ -21,14 +21,13 @@ mod state;
 mod svg;
 mod table;
 
-use std::io::{Write, stdout};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
-use crate::say;
+use crate::{output, say};
 use cells::{Cell, State, Variant};
 use child::{Child, Sample};
 use files::Files;
@@ -69,7 +68,7 @@ pub struct LoadArgs {
     prompt: String,
 
     /// Threads to compute with [default: one per core]
-    #[arg(short = 't', long, value_name = "N", value_parser = super::at_least_one)]
+    #[arg(short = 't', long, value_name = "N", value_parser = crate::open::threads)]
     threads: Option<usize>,
 
     /// One line of JSON
@@ -121,15 +120,7 @@ pub fn main(args: &LoadArgs) -> Outcome {
         std::fs::write(path, svg::draw(&report))
             .with_context(|| format!("cannot write '{}'", path.display()))?;
     }
-    let mut out = stdout().lock();
-    if args.json {
-        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
-        out.write_all(b"\n")?;
-    } else {
-        out.write_all(table::write(&report).as_bytes())?;
-    }
-    out.flush()?;
-    Ok(())
+    if args.json { output::json(&report) } else { output::report(table::write(&report)) }
 }
 
 fn measure(

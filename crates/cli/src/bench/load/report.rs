@@ -9,6 +9,7 @@ use super::cells::{Cell, State, Variant};
 use super::child::Sample;
 use super::disk::Disk;
 use super::files::Files;
+use crate::units;
 use rusage::Summary;
 
 /// The result. Times in milliseconds, memory in bytes.
@@ -62,7 +63,8 @@ pub struct CellReport {
     pub cell: Cell,
     /// Was it in that state before each repetition? Cold: no page cached, counted; warm: all.
     pub state_proven: bool,
-    /// The most pages that were cached before a repetition, and pages of the file.
+    /// The pages that were cached before the repetition that was furthest from the state (the most if
+    /// cold, else the fewest), and pages of the file.
     pub cached_pages_before: u64,
     #[allow(missing_docs)]
     pub pages: u64,
@@ -159,6 +161,27 @@ impl Report {
     }
 }
 
+/// What the cells of a state have in common: the state, as it was found before the runs and not as it was
+/// meant to be.
+pub fn heading(state: State, cells: &[&CellReport]) -> String {
+    let (reached, bound) = match state {
+        State::Cold => ("nothing of the file in the page cache", "up to"),
+        State::Warm => ("all of the file in the page cache", "as little as"),
+        State::Resident => return "resident: a process that has answered before".to_owned(),
+    };
+    if cells.iter().all(|cell| cell.state_proven) {
+        return format!("{state}: {reached}, a new process");
+    }
+    let share = |cell: &&&CellReport| {
+        let share = cell.cached_pages_before as f64 / cell.pages.max(1) as f64;
+        if state == State::Cold { share } else { -share }
+    };
+    let worst = cells.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+    let worst =
+        worst.map_or_else(String::new, |cell| units::percent(cell.cached_pages_before, cell.pages));
+    format!("{state}, not proven: {bound} {worst} of the file in the page cache, a new process")
+}
+
 fn of_cell(cell: Cell, samples: &[Sample]) -> CellReport {
     let of = |value: &dyn Fn(&Sample) -> Option<u64>| {
         let values: Option<Vec<f64>> = samples.iter().map(|s| value(s).map(|v| v as f64)).collect();
@@ -178,7 +201,11 @@ fn of_cell(cell: Cell, samples: &[Sample]) -> CellReport {
     CellReport {
         cell,
         state_proven: samples.iter().all(proven),
-        cached_pages_before: samples.iter().map(|s| s.before.cached).max().unwrap_or(0),
+        cached_pages_before: match cell.state {
+            State::Cold => samples.iter().map(|s| s.before.cached).max(),
+            State::Warm | State::Resident => samples.iter().map(|s| s.before.cached).min(),
+        }
+        .unwrap_or(0),
         pages: samples.iter().map(|s| s.before.pages).max().unwrap_or(0),
         first_token_ms: times(&|s| s.first_token_ms),
         process_ms: times(&|s| s.process_ms).filter(|_| cell.state != State::Resident),
@@ -275,5 +302,30 @@ pub mod tests {
         assert_eq!((got.state_proven, got.cached_pages_before), (false, 3));
         samples[1].before = Proof { pages: 9, cached: 0, counted: false };
         assert!(!of_cell(cold, &samples).state_proven, "samples prove nothing");
+    }
+
+    #[test]
+    fn a_heading_says_what_was_found() {
+        let mut report = some_report();
+        let text =
+            |report: &Report, state| heading(state, &report.of_state(state).collect::<Vec<_>>());
+        assert_eq!(
+            text(&report, State::Cold),
+            "cold: nothing of the file in the page cache, a new process"
+        );
+        assert!(text(&report, State::Warm).starts_with("warm: all of the file in the page cache"));
+        for (cell, cached) in report.cells.iter_mut().zip([1, 98, 0]) {
+            (cell.pages, cell.cached_pages_before, cell.state_proven) = (100, cached, cached == 0);
+        }
+        assert_eq!(
+            text(&report, State::Cold),
+            "cold, not proven: up to 98 % of the file in the page cache, a new process"
+        );
+        let warm = report.cells.iter_mut().find(|cell| cell.cell.state == State::Warm).unwrap();
+        (warm.pages, warm.cached_pages_before, warm.state_proven) = (100, 97, false);
+        assert_eq!(
+            text(&report, State::Warm),
+            "warm, not proven: as little as 97 % of the file in the page cache, a new process"
+        );
     }
 }

@@ -1,7 +1,6 @@
 //! The process behind a cell `resident`: opens a model as `alight run` does, answers the prompt once,
 //! and then again and again, each time in a new session. Not for people: `alight bench load` starts it.
 
-use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -12,6 +11,7 @@ use serde_json::json;
 
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
+use crate::output;
 use rusage::{Mark, Memory, Summary};
 
 /// Arguments of `alight bench resident`.
@@ -67,8 +67,5 @@ pub fn main(args: &ResidentArgs) -> Outcome {
         "memory": Memory::of_self(),
         "load": {"method": model.load_report().method().name()},
     });
-    let mut out = stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
-    Ok(())
+    output::json(&line)
 }

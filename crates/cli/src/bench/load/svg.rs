@@ -55,7 +55,9 @@ pub fn draw(report: &Report) -> String {
             .chain(disk_ms)
             .fold(1e-9, f64::max);
         let x = |ms: f64| LEFT + (RIGHT - LEFT) * ms / longest;
-        text(&mut body, 12.0, y, "state", "start", &state.to_string());
+        let proven = cells.iter().all(|cell| cell.state_proven);
+        let said = format!("{state}{}", if proven { "" } else { ", not proven" });
+        text(&mut body, 12.0, y, "state", "start", &said);
         let top = y + 6.0;
         let mut last = None;
         for cell in cells {

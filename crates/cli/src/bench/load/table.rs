@@ -1,8 +1,8 @@
 //! The result as a table for people.
 
 use super::cells::State;
-use super::report::{CellReport, Report};
-use crate::say::printable;
+use super::report::{CellReport, Report, heading};
+use crate::terminal_text::printable;
 use crate::units;
 use rusage::Summary;
 
@@ -91,12 +91,7 @@ fn of_state(state: State, cells: &[&CellReport]) -> String {
             format!("{} + {}", count(cell.minor_faults), count(cell.major_faults)),
         ]);
     }
-    let mut text = match state {
-        State::Cold => "cold: nothing of the file in the page cache, a new process\n",
-        State::Warm => "warm: all of the file in the page cache, a new process\n",
-        State::Resident => "resident: a process that has answered before\n",
-    }
-    .to_owned();
+    let mut text = format!("{}\n", heading(state, cells));
     let widths: Vec<usize> = (0..HEAD.len())
         .map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0))
         .collect();

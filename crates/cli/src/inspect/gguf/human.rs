@@ -7,8 +7,8 @@ use alight_formats::packed::LAYOUT;
 
 use super::Opened;
 use crate::inspect::cached::Canvas;
-use crate::inspect::parts::{Row, SHOWN, cached_line, quoted, tensors, totals, types};
-use crate::say::printable;
+use crate::inspect::parts::{Row, SHOWN, cached_line, name, quoted, tensors, totals, types};
+use crate::terminal_text::printable;
 use crate::units;
 
 /// Writes the whole text.
@@ -80,7 +80,7 @@ fn metadata(gguf: &Gguf<'_>, out: &mut dyn Write) -> io::Result<()> {
             Value::Str(bytes) => ("str".to_owned(), quoted(bytes)),
             other => (other.value_type().to_string(), other.to_string()),
         };
-        let line = format!("  {:width$}  {ty:12}  {text}", printable(key));
+        let line = format!("  {:width$}  {ty:12}  {text}", name(key));
         writeln!(out, "{}", line.trim_end())?;
     }
     Ok(())

@@ -24,6 +24,7 @@ use super::{Opened, OpenedFile};
 use crate::inspect::cached::FileCached;
 use crate::inspect::parts::alignment_of;
 use crate::inspect::summary::Summary;
+use crate::terminal_text::escape_json;
 
 /// Writes the line.
 pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
@@ -42,7 +43,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         metadata: Metadata(gguf),
         tensors: model.catalog.tensors.iter().zip(&model.cached.tensors).map(Tensor::of).collect(),
     };
-    serde_json::to_writer(&mut *out, &report)?;
+    escape_json(&report, &mut *out)?;
     out.write_all(b"\n")
 }
 

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::Listing;
 use crate::inspect::cached::Canvas;
-use crate::inspect::parts::{Row, cached_line, quoted, tensors, totals, types};
-use crate::say::printable;
+use crate::inspect::parts::{Row, cached_line, name, quoted, tensors, totals, types};
+use crate::terminal_text::printable;
 use crate::units;
 
 /// Writes the whole text.
@@ -62,8 +62,7 @@ fn metadata(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
             // Numbers and short lists are as JSON has them.
             other => quoted(other.to_string().as_bytes()).trim_matches('"').to_owned(),
         };
-        // A newline in a key would be a line of its own.
-        writeln!(out, "  {:width$}  {text}", printable(key).replace(['\n', '\t'], " "))?;
+        writeln!(out, "  {:width$}  {text}", name(key))?;
     }
     Ok(())
 }

@@ -19,6 +19,7 @@ use serde_json::Value;
 use super::Listing;
 use crate::inspect::parts::alignment_of;
 use crate::inspect::summary::Summary;
+use crate::terminal_text::escape_json;
 
 /// Writes the line.
 pub fn write(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
@@ -58,7 +59,7 @@ pub fn write(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
             })
             .collect(),
     };
-    serde_json::to_writer(&mut *out, &report)?;
+    escape_json(&report, &mut *out)?;
     out.write_all(b"\n")
 }
 

@@ -1,0 +1,77 @@
+//! The terminal of a chat, whose settings the line editor changes while it reads a line: they are put
+//! back before the program ends in the middle of that, by a signal or by a panic.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::getpgrp;
+use rustix::termios::{
+    OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcsetattr,
+};
+
+/// The terminal, and how it was before the first line was edited.
+#[derive(Debug)]
+pub struct Terminal {
+    tty: File,
+    before: Termios,
+    edited: AtomicBool,
+}
+
+static TERMINAL: OnceLock<Terminal> = OnceLock::new();
+
+impl Terminal {
+    /// The terminal of this process, or else that on stdin, as the line editor chooses it.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn of_process() -> io::Result<&'static Terminal> {
+        if let Some(known) = TERMINAL.get() {
+            return Ok(known);
+        }
+        let tty = OpenOptions::new().read(true).write(true).open("/dev/tty");
+        let tty = tty.or_else(|_| {
+            use std::os::fd::AsFd;
+            io::stdin().as_fd().try_clone_to_owned().map(File::from)
+        })?;
+        let before = tcgetattr(&tty)?;
+        Ok(TERMINAL.get_or_init(|| Terminal { tty, before, edited: AtomicBool::new(false) }))
+    }
+
+    /// `edit` reads a line, with the terminal's settings changed meanwhile.
+    pub fn editing<T>(&self, edit: impl FnOnce() -> T) -> T {
+        self.edited.store(true, Ordering::SeqCst);
+        let line = edit();
+        self.edited.store(false, Ordering::SeqCst);
+        line
+    }
+
+    /// Whether a line is being edited.
+    pub fn is_edited(&self) -> bool {
+        self.edited.load(Ordering::SeqCst)
+    }
+
+    /// Forgets what has been typed and not read.
+    pub fn discard_input(&self) {
+        let _ = tcflush(&self.tty, QueueSelector::IFlush);
+    }
+
+    /// Puts the settings back if a line is being edited. Nothing can be done about a failure.
+    pub fn restore(&self) {
+        // From the background it would stop this process, and somebody else has the terminal.
+        let ours = tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp());
+        if self.is_edited() && ours {
+            // Pasted text is marked by the terminal only while the editor reads; a new line is begun.
+            let _ = (&self.tty).write_all(b"\x1b[?2004l\r\n");
+            let _ = tcsetattr(&self.tty, OptionalActions::Now, &self.before);
+        }
+    }
+}
+
+/// [`Terminal::restore`] of the terminal, if there is one whose lines are edited.
+pub fn restore() {
+    if let Some(terminal) = TERMINAL.get() {
+        terminal.restore();
+    }
+}

@@ -1,0 +1,156 @@
+//! Text that a model, a file or a file's name made up, for a terminal: none of it can drive the
+//! terminal.
+//!
+//! A terminal obeys control characters (C0, DEL and C1, in UTF-8 as well), and it shows text in another
+//! order than it was written in where characters for bidirectional text say so. Those are shown as
+//! escapes, `\u{1b}`. Newlines and tabs stay. Everything that is written for people passes through
+//! here: [`printable`] on its way to stderr and in reports, [`Filter`] for an answer that comes in
+//! pieces. JSON has escapes of its own for them, [`escape_json`]. A pipe or a file that an answer goes
+//! to gets its bytes unchanged.
+
+use std::borrow::Cow;
+use std::io;
+
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, Serializer};
+
+/// Whether a character may do more to a terminal than appear on it.
+fn drives(c: char) -> bool {
+    match c {
+        '\n' | '\t' => false,
+        // Line and paragraph separators; embeddings, overrides and isolates of direction; the
+        // deprecated format characters; interlinear annotations. The marks of direction (U+200E, U+200F,
+        // U+061C) stay: they belong to ordinary Hebrew and Arabic, and turn nothing around.
+        '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' => true,
+        c => c.is_control(),
+    }
+}
+
+/// The text with everything in it that could drive a terminal shown as an escape.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.contains(drives) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    let mut filter = Filter::default();
+    filter.push(text, &mut out);
+    filter.finish(&mut out);
+    Cow::Owned(out)
+}
+
+/// [`printable`] for a text that comes in pieces. The result does not depend on where it is cut.
+#[derive(Debug, Default)]
+pub struct Filter {
+    /// The last character was a carriage return. Before a newline it says nothing more than that;
+    /// anywhere else it would let what follows overwrite the line.
+    carriage_return: bool,
+}
+
+impl Filter {
+    /// Appends to `out` what the next piece looks like.
+    pub fn push(&mut self, piece: &str, out: &mut String) {
+        for c in piece.chars() {
+            if std::mem::take(&mut self.carriage_return) && c != '\n' {
+                out.push_str("\\r");
+            }
+            match c {
+                '\r' => self.carriage_return = true,
+                c if drives(c) => out.extend(c.escape_default()),
+                c => out.push(c),
+            }
+        }
+    }
+
+    /// Appends what is held back at the end of the text.
+    pub fn finish(&mut self, out: &mut String) {
+        if std::mem::take(&mut self.carriage_return) {
+            out.push_str("\\r");
+        }
+    }
+}
+
+/// Writes `value` as JSON in which nothing drives a terminal: a parser finds the same text in it.
+///
+/// # Errors
+/// Of `out`, and of values that JSON cannot say.
+pub fn escape_json<T: Serialize + ?Sized>(value: &T, out: impl io::Write) -> io::Result<()> {
+    let mut serializer = Serializer::with_formatter(out, Harmless(CompactFormatter));
+    Ok(value.serialize(&mut serializer)?)
+}
+
+/// As [`CompactFormatter`], but for what JSON lets stand in strings although it can drive a terminal.
+struct Harmless(CompactFormatter);
+
+impl Formatter for Harmless {
+    fn write_string_fragment<W>(&mut self, out: &mut W, fragment: &str) -> io::Result<()>
+    where
+        W: ?Sized + io::Write,
+    {
+        let mut rest = fragment;
+        while let Some(at) = rest.find(drives) {
+            let (before, from) = rest.split_at(at);
+            self.0.write_string_fragment(out, before)?;
+            let mut chars = from.chars();
+            if let Some(c) = chars.next() {
+                // All of them are in the first plane, so four digits are enough.
+                write!(out, "\\u{:04x}", u32::from(c))?;
+            }
+            rest = chars.as_str();
+        }
+        self.0.write_string_fragment(out, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that is shown as an escape, with what must stay in between.
+    const WILD: &str =
+        "a\u{1b}[2Jb\r\0\u{7f}\u{9b}c\u{202e}d\u{2066}e\r\nf\r\r\ng\u{2028}\u{fff9}é\t\r";
+
+    #[test]
+    fn what_drives_a_terminal_is_shown_and_not_sent() {
+        assert_eq!(
+            printable("plain, é, 日本, \u{200f}שלום\n\tx"),
+            "plain, é, 日本, \u{200f}שלום\n\tx"
+        );
+        assert_eq!(
+            printable(WILD),
+            "a\\u{1b}[2Jb\\r\\u{0}\\u{7f}\\u{9b}c\\u{202e}d\\u{2066}e\nf\\r\ng\\u{2028}\\u{fff9}é\t\\r"
+        );
+        for c in (0..=0x10ffff).filter_map(char::from_u32) {
+            let shown = printable(c.encode_utf8(&mut [0; 4])).into_owned();
+            assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_give_what_the_whole_gives() {
+        let ends: Vec<usize> = (0..=WILD.len()).filter(|&at| WILD.is_char_boundary(at)).collect();
+        for &first in &ends {
+            for &second in ends.iter().filter(|&&second| second >= first) {
+                let (mut filter, mut out) = (Filter::default(), String::new());
+                for piece in [&WILD[..first], &WILD[first..second], &WILD[second..]] {
+                    filter.push(piece, &mut out);
+                }
+                filter.finish(&mut out);
+                assert_eq!(out, printable(WILD), "{first} {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn json_means_the_same_and_drives_nothing() {
+        let mut out = Vec::new();
+        escape_json(&serde_json::json!({WILD: [WILD, "plain \"é\" \\", 1.5]}), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(
+            !text.contains(drives) && text.contains("\\u009b") && text.contains("\\u202e"),
+            "{text}"
+        );
+        assert!(text.contains("é"), "what is harmless stays as it is: {text}");
+        let read: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(read[WILD][0], WILD);
+    }
+}

@@ -1,0 +1,126 @@
+//! The program on a pseudo-terminal of its own, as a person has it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Instant;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
+
+use super::support::{PATIENCE, ended};
+
+/// A program that has a terminal.
+pub struct Pty {
+    pub child: Child,
+    /// The side of the person.
+    master: File,
+    /// Kept open, so that the terminal outlives the program.
+    slave: File,
+    pieces: Receiver<Vec<u8>>,
+    /// All that was shown.
+    pub shown: Vec<u8>,
+    /// Bytes of it that were expected already.
+    seen: usize,
+}
+
+impl Pty {
+    /// Starts it with the terminal as stdin, stderr, and stdout if that is not set to something else.
+    pub fn start(mut command: Command, stdout: Option<Stdio>) -> Pty {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+        let slave = OpenOptions::new().read(true).write(true).open(name).unwrap();
+        let own = |file: &File| -> OwnedFd { file.as_fd().try_clone_to_owned().unwrap() };
+        command.stdin(own(&slave)).stderr(own(&slave));
+        command.stdout(stdout.unwrap_or_else(|| own(&slave).into()));
+        let terminal = || {
+            rustix::process::setsid()?;
+            // SAFETY: stdin is open here.
+            let stdin = unsafe { std::os::fd::BorrowedFd::borrow_raw(0) };
+            Ok(rustix::process::ioctl_tiocsctty(stdin)?)
+        };
+        // SAFETY: two system calls, which are allowed between fork and exec.
+        unsafe { command.pre_exec(terminal) };
+        let child = command.spawn().unwrap();
+        let master = File::from(master);
+        let mut reader = master.try_clone().unwrap();
+        let (send, pieces) = channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 1 << 16];
+            while let Ok(n @ 1..) = reader.read(&mut buffer) {
+                if send.send(buffer[..n].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Pty { child, master, slave, pieces, shown: Vec::new(), seen: 0 }
+    }
+
+    /// Waits until this is shown after what was expected before.
+    #[track_caller]
+    pub fn expect(&mut self, what: &str) {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let new = &self.shown[self.seen..];
+            if let Some(at) = new.windows(what.len()).position(|w| w == what.as_bytes()) {
+                self.seen += at + what.len();
+                return;
+            }
+            let rest = until.saturating_duration_since(Instant::now());
+            match self.pieces.recv_timeout(rest) {
+                Ok(piece) => self.shown.extend(piece),
+                Err(error) => panic!("{error}: {what:?} is not in {:?}", self.text()),
+            }
+        }
+    }
+
+    /// Types this.
+    pub fn send(&mut self, keys: &[u8]) {
+        self.master.write_all(keys).unwrap();
+    }
+
+    /// Whether lines are read as a shell has it: whole, and shown while they are typed.
+    pub fn is_ordinary(&self) -> bool {
+        let modes = tcgetattr(&self.slave).unwrap().local_modes;
+        modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
+    }
+
+    /// Waits until a line is being edited.
+    pub fn wait_for_editing(&self) {
+        let until = Instant::now() + PATIENCE;
+        while self.is_ordinary() {
+            assert!(Instant::now() < until, "no line is edited");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+
+    /// Waits for its end, and takes what it showed until then.
+    pub fn end(&mut self) -> ExitStatus {
+        let status = ended(&mut self.child);
+        // What was written before the end is on its way.
+        let more = std::time::Duration::from_millis(300);
+        loop {
+            match self.pieces.recv_timeout(more) {
+                Ok(piece) => self.shown.extend(piece),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return status,
+            }
+        }
+    }
+
+    /// All that was shown, with the newlines that the program wrote.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shown).replace("\r\n", "\n")
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,52 @@
+//! A small model whose tokens would drive a terminal.
+
+use std::path::Path;
+
+#[path = "../../../model/tests/common/mod.rs"]
+mod common;
+
+use alight_formats::GgmlType;
+use common::Spec;
+
+/// What its tokens are, but for the letter `a`.
+pub const WILD: [&str; 9] = [
+    "\u{1b}[2J",
+    "\u{1b}]0;x\u{7}",
+    "\u{9b}31m",
+    "\u{7f}",
+    "\u{202e}",
+    "\u{2066}",
+    "\u{8}",
+    "\r",
+    "\0",
+];
+
+/// Writes the model and returns its path. It has no chat template; with a high temperature each of its
+/// tokens is as likely as the others.
+pub fn model(folder: &Path) -> String {
+    let mut tokens = vec!["<unk>", "<s>", "</s>", "a", "\u{2581}"];
+    let mut types = vec![2, 3, 3, 1, 1];
+    tokens.extend(WILD);
+    types.extend(WILD.map(|_| 1));
+    let spec = Spec { vocab: tokens.len(), ..Spec::llama() };
+    let mut builder = spec.metadata("tokenizer");
+    builder.str("tokenizer.ggml.model", "llama");
+    builder.strs("tokenizer.ggml.tokens", &tokens);
+    builder.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
+    builder.i32s("tokenizer.ggml.token_type", &types);
+    for (key, id) in [("bos", 1), ("eos", 2), ("unknown", 0)] {
+        builder.u32(&format!("tokenizer.ggml.{key}_token_id"), id);
+    }
+    builder.bool("tokenizer.ggml.add_space_prefix", false);
+    let mut random = common::Random(7);
+    for (name, shape) in spec.tensors() {
+        let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+        builder.tensor(&name, GgmlType::F32, &shape).unwrap();
+    }
+    let file = builder.file(|_, out| {
+        for weight in out.chunks_exact_mut(4) {
+            weight.copy_from_slice(&(0.2 * random.signed()).to_le_bytes());
+        }
+    });
+    super::support::write(folder, "wild.gguf", file)
+}

@@ -1,0 +1,190 @@
+//! What reaches a terminal, and how it is left: nothing that a model or a file made up drives it, and no
+//! end of the program leaves it as the line editor had it. Pipes get every byte.
+
+#[path = "support/pty.rs"]
+mod pty;
+mod support;
+#[path = "support/wild.rs"]
+mod wild;
+
+use std::os::unix::process::ExitStatusExt;
+
+use pty::Pty;
+use support::{alight, command, kill, write};
+use wild::WILD;
+
+/// An answer of a few hundred tokens, of which each is there.
+const WILDLY: [&str; 10] =
+    ["--raw", "-p", "aaa", "--ignore-eos", "-n", "300", "--temp", "9", "--seed", "1"];
+
+/// Asserts that nothing in `text` does more than appear.
+#[track_caller]
+fn is_harmless(text: &str) {
+    let bad = |c: char| {
+        c.is_control() && c != '\n' && c != '\t'
+            || ('\u{2028}'..='\u{202e}').contains(&c)
+            || ('\u{2066}'..='\u{206f}').contains(&c)
+    };
+    assert!(!text.contains(bad), "{text:?}");
+}
+
+#[test]
+fn an_answer_drives_no_terminal_and_a_pipe_gets_every_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let args = [&["run", &model][..], &WILDLY].concat();
+    let piped = alight(&args).succeeds().stdout;
+    for wild in WILD {
+        assert!(piped.contains(wild), "{wild:?} is not in the answer: {piped:?}");
+    }
+
+    let mut shown = Pty::start(command(&args), None);
+    assert!(shown.end().success());
+    let text = shown.text();
+    is_harmless(&text);
+    for escape in ["\\u{1b}[2J", "\\u{9b}31m", "\\u{7f}", "\\u{202e}", "\\u{2066}", "\\u{8}", "\\r"]
+    {
+        assert!(text.contains(escape), "{escape} is not in {text:?}");
+    }
+
+    // JSON means the same text, and is harmless wherever it is shown.
+    let json = alight(&[&args[..], &["--json"]].concat()).succeeds().stdout;
+    is_harmless(&json);
+    let line: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(format!("{}\n", line["text"].as_str().unwrap()), piped);
+}
+
+#[test]
+fn a_chat_shows_answers_that_drive_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let args = ["run", &model, "--ignore-eos", "-n", "300", "--temp", "9", "--seed", "1"];
+    let mut chat = Pty::start(command(&args), None);
+    chat.expect("> ");
+    chat.send(b"aaa\r");
+    chat.expect("aaa");
+    let before = chat.shown.len();
+    chat.expect("> ");
+    let answer = String::from_utf8_lossy(&chat.shown[before..]).into_owned();
+    assert!(answer.contains("\\u{1b}[2J") && answer.contains("\\u{202e}"), "{answer:?}");
+    for wild in WILD.iter().filter(|wild| **wild != "\r") {
+        assert!(!answer.contains(wild), "{wild:?} is in {answer:?}");
+    }
+    chat.send(b"\x04");
+    assert!(chat.end().success());
+}
+
+#[test]
+fn names_and_arguments_drive_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let name = "a\u{1b}]0;b\u{7}\u{9b}c\u{7f}\u{202e}d\u{2067}.gguf";
+    let path = write(folder.path(), name, b"Dear diary");
+    let missing = format!("{path}x");
+    for args in [
+        &["run", &path, "x"][..],
+        &["inspect", &path],
+        &["inspect", &missing, "--json"],
+        &["bench", "decode", &missing],
+        &["cp", &missing, "/nowhere/x"],
+        &["convert", &path, "-o", "/nowhere/x"],
+        &["frobnicate\u{1b}[2J\u{202e}"],
+        &["run", "m", "x", "--temp", "\u{202e}\u{9b}2J"],
+        &["run", "m", "x", "--\u{202e}\u{9b}2J"],
+        &["run", "m", "x", "--load", "\u{202e}\u{9b}2J"],
+        &["run", "m", "x", "--isa", "\u{202e}\u{9b}2J"],
+    ] {
+        let done = alight(args);
+        assert!(matches!(done.status, Some(1 | 2)), "{args:?}: {}", done.stderr);
+        is_harmless(&done.stderr);
+        assert!(done.stderr.contains("\\u{202e}"), "{args:?}: {:?}", done.stderr);
+        // On a terminal the program's own colours are all that is sent.
+        let mut shown = Pty::start(command(args), None);
+        shown.end();
+        let text = shown.text();
+        let own = without_colours(&text);
+        is_harmless(&own);
+        assert!(own.contains("\\u{202e}"), "{args:?}: {text:?}");
+    }
+}
+
+/// The text without the sequences that set colours, and without what clears a line of progress.
+fn without_colours(text: &str) -> String {
+    let mut out = String::new();
+    let mut parts = text.split("\u{1b}[");
+    out += parts.next().unwrap_or_default();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit() && c != ';');
+        match end.map(|end| part.split_at(end)) {
+            Some((_, rest)) if rest.starts_with(['m', 'K']) => out += &rest[1..],
+            _ => out += &format!("\u{1b}[{part}"),
+        }
+    }
+    out.replace("\r", "")
+}
+
+#[test]
+fn json_of_a_file_drives_nothing_and_says_all() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut builder = alight_formats::gguf::write::Builder::new();
+    // A tensor's name holds no zero byte.
+    let wild = WILD.concat().replace('\0', "");
+    builder.str("general.architecture", &wild).str(&format!("k{}", &wild[..3]), &wild);
+    builder.tensor(&format!("t{}", &wild[3..]), alight_formats::GgmlType::F32, &[4]).unwrap();
+    let path = write(folder.path(), "w\u{9b}\u{202e}.gguf", builder.file(|_, _| ()));
+    let json = alight(&["inspect", &path, "--json"]).succeeds().stdout;
+    is_harmless(&json);
+    let got: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(got["architecture"], wild);
+    assert_eq!(got["files"][0]["path"], path);
+    assert_eq!(got["tensors"][0]["name"], format!("t{}", &wild[3..]));
+    is_harmless(&alight(&["inspect", &path]).succeeds().stdout);
+    // So does a copy's.
+    let to = folder.path().join("to");
+    let json = alight(&["cp", "--json", &path, to.to_str().unwrap()]).succeeds().stdout;
+    is_harmless(&json);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["from"], path);
+}
+
+#[test]
+fn whatever_ends_a_chat_leaves_the_terminal_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    for (signal, code) in [
+        (libc::SIGTERM, None),
+        (libc::SIGHUP, None),
+        (libc::SIGQUIT, None),
+        (libc::SIGINT, Some(130)),
+    ] {
+        let mut chat = Pty::start(command(&["run", &model]), None);
+        assert!(chat.is_ordinary());
+        chat.expect("> ");
+        chat.wait_for_editing();
+        kill(&chat.child, signal);
+        let status = chat.end();
+        assert_eq!(status.code(), code, "{signal}: {}", chat.text());
+        assert_eq!(status.signal(), if code.is_none() { Some(signal) } else { None });
+        assert!(chat.is_ordinary(), "{signal}: {:?}", chat.text());
+        // Pasted text is not marked any more.
+        let said = chat.text();
+        assert!(said.rfind("\u{1b}[?2004l") > said.rfind("\u{1b}[?2004h"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_byte_that_is_not_utf8_does_not_end_a_chat() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let mut chat = Pty::start(command(&["run", &model, "-n", "3"]), None);
+    chat.expect("> ");
+    chat.wait_for_editing();
+    chat.send(b"caf\xe9 au lait\r");
+    chat.expect("not UTF-8");
+    chat.expect("> ");
+    chat.wait_for_editing();
+    chat.send(b"aaa\r");
+    chat.expect("aaa");
+    chat.expect("> ");
+    chat.wait_for_editing();
+    chat.send(b"\x04");
+    assert!(chat.end().success(), "{}", chat.text());
+}
