@@ -53,7 +53,7 @@ GEMMA2 = Tiny("gemma2", "gemma2", layers=5, head_dim=40, heads=4, window=12, att
 GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12,
               vocab=733)
 
-SCALES = (0.6, 0.4, 0.5, 0.6)
+SCALES = (0.6, 0.25, 0.5, 1.6)
 GRANITE = Tiny("granite", "granite", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False, scales=SCALES)
 
 
