@@ -50,7 +50,7 @@ fn hash_prompts(path: &str, model: &Model, threads: usize, step: usize) -> Resul
         if is_large(path) && i / step % 4 + 1 != threads {
             continue;
         }
-        let tokens = prompt(i, length, model.spec().vocab);
+        let tokens = prompt(i, length, session.logits().len());
         let mut hash = Hash::new();
         session.truncate(0);
         session.feed_each(&tokens, &mut |_, logits| hash.add(logits))?;
