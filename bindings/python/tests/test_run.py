@@ -13,7 +13,7 @@ import pytest
 
 import alight
 from alight.jax._run import _say
-from conftest import in_process
+from conftest import in_process, plain_signals
 from test_model import FILES, MODELS, write_model
 
 GREEDY = ["--temp", "0", "--raw"]
@@ -157,16 +157,16 @@ def test_a_reader_that_leaves_ends_it_quietly(tiny):
 
 def test_ctrl_c_ends_the_answer(tiny):
     args = ["the", "--ignore-eos", *GREEDY, "-n", "120"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, tiny[0], *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1]
-    )
+    program = plain_signals(sys.executable, "-c", SLOW, tiny[0], *args)
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     head = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=300)
     assert (process.returncode, said) == (130, b"") and (head + rest).endswith(b"\n")
     assert len(rest) < 2000
     # Before there is an answer, it is any other program's Ctrl-C.
-    process = subprocess.Popen([sys.executable, "-m", "alight.jax", tiny[0]], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
+    program = plain_signals(sys.executable, "-m", "alight.jax", tiny[0])
+    process = subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.5)
     process.send_signal(signal.SIGINT)
@@ -227,8 +227,9 @@ def test_ctrl_c_that_was_ignored_stays_ignored(tiny):
 
 def test_a_chat(tiny):
     terminal, theirs = pty.openpty()
+    chat = [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"]
     process = subprocess.Popen(
-        [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"],
+        plain_signals(*chat),
         stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1] | {"TERM": "dumb"}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
