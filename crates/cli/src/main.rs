@@ -14,6 +14,7 @@ mod cp;
 mod explain_load;
 mod inspect;
 mod interrupt;
+mod new_file;
 mod open;
 mod outcome;
 mod output;

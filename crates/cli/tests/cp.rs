@@ -7,24 +7,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use support::{alight, command, done};
+use support::{alight, command, done, names, text};
 use tempfile::TempDir;
 
 /// A folder on a disk (not in memory).
 fn folder() -> TempDir {
     TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
 }
 
 fn noise(len: usize) -> Vec<u8> {
@@ -208,9 +196,11 @@ fn the_bytes_are_on_the_disk_before_the_name_and_the_name_in_the_end() {
         // The last of each kind: a name is given, or a hidden one changed into it.
         let lines: Vec<&str> = said.lines().collect();
         let last = |what: &dyn Fn(&str) -> bool| lines.iter().rposition(|line| what(line));
-        let named = last(&|line: &str| line.contains(&format!("\"{}\"", to.display()))).unwrap();
+        let folder = to.parent().unwrap().display();
+        let name = format!("<{folder}>, \"{}\"", to.file_name().unwrap().display());
+        let named = last(&|line: &str| line.contains(&name)).unwrap();
         let first = lines.iter().position(|line| line.contains("fsync(")).unwrap();
-        let folder = format!("<{}>)", to.parent().unwrap().display());
+        let folder = format!("<{folder}>)");
         let folder = last(&|line: &str| line.contains("fsync(") && line.contains(&folder));
         assert!(first < named && named < folder.unwrap(), "{said}");
         // The folder that has a new folder, too.

@@ -4,45 +4,11 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use alight_formats::GgmlType;
-use alight_formats::gguf::write::Builder;
-use support::{alight, command, done, smollm2};
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
-
-/// A model of one matrix of about `mib` MiB in `dir`.
-fn source(dir: &Path, mib: u64) -> PathBuf {
-    let mut b = Builder::new();
-    b.str("general.architecture", "llama").str("general.name", "test");
-    b.tensor("blk.0.ffn_up.weight", GgmlType::F16, &[4096, mib * 128]).unwrap();
-    b.tensor("blk.0.attn_norm.weight", GgmlType::F32, &[100]).unwrap();
-    b.tensor("odd", GgmlType::Q8_0, &[32, 17]).unwrap();
-    let path = dir.join("source.gguf");
-    let mut file = File::create(&path).unwrap();
-    file.write_all(&b.header()).unwrap();
-    let end = b.layout().last().map(|last| last.offset + last.nbytes).unwrap() as usize;
-    let noise: Vec<u8> =
-        (0..1_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
-    for at in (0..end).step_by(noise.len()) {
-        file.write_all(&noise[..noise.len().min(end - at)]).unwrap();
-    }
-    path
-}
-
-fn names(dir: &Path) -> Vec<String> {
-    let entries = fs::read_dir(dir).unwrap();
-    let mut names: Vec<_> =
-        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
+use support::{alight, command, done, names, smollm2, source, text};
 
 #[test]
 fn there_and_back() {
@@ -85,7 +51,7 @@ fn what_makes_no_sense_is_refused() {
     fails(&["pack", s, "-o", s, "--force"], &["source.gguf", "is the source itself"]);
     fails(&["pack", p, "-o", "/nowhere/x", "--force"], &["packed already", "alight unpack"]);
     fails(&["unpack", s, "-o", p, "--force"], &["source.gguf", "is not packed"]);
-    fails(&["pack", s, "-o", text(dir.path()), "--force"], &["is a folder"]);
+    fails(&["pack", s, "-o", text(dir.path()), "--force"], &["is a directory"]);
     fails(&["pack", s, "-o", "/nowhere/x"], &["/nowhere/x", "folder does not exist"]);
     fails(&["pack", "/nowhere/m.gguf", "-o", p], &["does not exist"]);
     let zip = dir.path().join("zip");

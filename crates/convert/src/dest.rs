@@ -1,61 +1,48 @@
-//! Where a new file may be made.
+//! Where a new file is made, and from what.
 
-use std::fs::{self, Metadata};
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use alight_pages::Map;
+use alight_pages::{Input, Map, New, Replacement};
 
 use crate::{ConvertError, Options};
 
-/// Checks that a file may be made at `dest` from `sources`. Returns where: if `dest` is a link to a
-/// file, that file is what is replaced.
-pub(crate) fn check(
-    dest: &Path,
-    options: Options,
-    sources: &[Map],
-) -> Result<PathBuf, ConvertError> {
-    let problem = |problem| Err(ConvertError::Destination { path: dest.into(), problem });
-    let found = match fs::metadata(dest) {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = match dest.parent() {
-                Some(folder) if !folder.as_os_str().is_empty() => folder,
-                _ => Path::new("."),
-            };
-            if dest.file_name().is_none() {
-                return problem("is not the name of a file");
-            }
-            return match fs::metadata(folder) {
-                Ok(folder) if folder.is_dir() => Ok(dest.into()),
-                Ok(_) => problem("cannot be made: what should be its folder is a file"),
-                Err(_) => problem("cannot be made: its folder does not exist"),
-            };
-        }
-        Err(source) => return Err(ConvertError::Write { path: dest.into(), source }),
-    };
-    if found.is_dir() {
-        return problem("is a folder; give the name of the new file");
-    }
-    if !found.is_file() {
-        return problem("is not a regular file, and would be replaced by one");
-    }
-    for source in sources {
-        let same = match source.file().metadata() {
-            Ok(source) => same_file(&source, &found),
-            Err(_) => false,
-        };
-        if same || fs::canonicalize(source.path()).ok() == fs::canonicalize(dest).ok() {
-            return Err(ConvertError::SameFile { path: dest.into() });
-        }
-    }
-    if !options.force {
-        return Err(ConvertError::Exists { path: dest.into() });
-    }
-    fs::canonicalize(dest).map_err(|source| ConvertError::Write { path: dest.into(), source })
+/// A file that is to be made of others.
+pub(crate) struct Target<'p> {
+    pub(crate) path: &'p Path,
+    replace: bool,
+    inputs: Vec<Input>,
 }
 
-fn same_file(a: &Metadata, b: &Metadata) -> bool {
-    (a.dev(), a.ino()) == (b.dev(), b.ino())
+impl<'p> Target<'p> {
+    /// Checks that a file may be made at `path` from `sources`: if it is a link to a file, that file is
+    /// what is replaced.
+    ///
+    /// # Errors
+    /// It is one of the sources, or may not be replaced, or something else is in the way.
+    pub(crate) fn new(
+        path: &'p Path,
+        options: Options,
+        sources: &[Map],
+    ) -> Result<Target<'p>, ConvertError> {
+        let input = |map: &Map| {
+            let read = |source| ConvertError::Read { path: map.path().into(), at: 0, source };
+            Input::of(map.file()).map_err(read)
+        };
+        let inputs = sources.iter().map(input).collect::<Result<_, _>>()?;
+        let target = Target { path, replace: options.force, inputs };
+        Replacement::check(path, target.of_len(0))?;
+        Ok(target)
+    }
+
+    fn of_len(&self, len: u64) -> New<'_> {
+        New { len, replace: self.replace, inputs: &self.inputs }
+    }
+
+    /// Begins the file, of `len` bytes.
+    ///
+    /// # Errors
+    /// As of [`new`](Target::new); or there is no room for it.
+    pub(crate) fn create(&self, len: u64) -> Result<Replacement, ConvertError> {
+        Ok(Replacement::create(self.path, self.of_len(len))?)
+    }
 }

@@ -18,7 +18,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// The source cannot be mapped, or was cut short while it was read.
+    /// The source cannot be mapped, or was changed while it was read.
     #[error(transparent)]
     Map(#[from] MapError),
     /// The source is not a GGUF file that is in order.
@@ -243,25 +243,11 @@ pub enum ConvertError {
         /// What the file says.
         expected: String,
     },
-    /// There is a file of that name, and it was not said that it may be replaced.
-    #[error("{}: exists already; --force replaces it", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// Source and destination are one file.
+    /// The new file would replace one that belongs to its source.
     #[error("{}: is the source itself, or belongs to it; give another name for the new file", path.display())]
     SameFile {
         /// The file.
         path: PathBuf,
-    },
-    /// No file can be made there.
-    #[error("{}: {problem}", path.display())]
-    Destination {
-        /// The path.
-        path: PathBuf,
-        /// What is in the way.
-        problem: &'static str,
     },
     /// The source cannot be read.
     #[error("{}: cannot read at byte {at}: {source}", path.display())]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use alight_pages::assemble::Record;
 use alight_pages::{Advice, Map};
 
-use crate::ConvertError;
+use crate::{ConvertError, source};
 
 /// Files that are mapped. What of them was not cached is not cached afterwards.
 pub(crate) struct Files {
@@ -22,7 +22,7 @@ impl Files {
     pub(crate) fn open(paths: &[PathBuf], scattered: bool) -> Result<Files, ConvertError> {
         let mut files = Files { maps: Vec::new(), records: Vec::new() };
         for path in paths {
-            let map = Map::open(path)?;
+            let map = source::map(path)?;
             files.records.push(Record::of(map.file()));
             if scattered {
                 // Advice: that it is not taken is no error.
@@ -38,12 +38,12 @@ impl Files {
         &self.maps
     }
 
-    /// Whether all are still as long as they were.
+    /// Whether all are still what they were.
     ///
     /// # Errors
-    /// One was cut short while it was read.
+    /// One was changed while it was read.
     pub(crate) fn check(&self) -> Result<(), ConvertError> {
-        Ok(self.maps.iter().try_for_each(Map::check)?)
+        Ok(self.maps.iter().try_for_each(Map::check_unchanged)?)
     }
 }
 

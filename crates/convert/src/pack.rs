@@ -10,13 +10,14 @@ use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo, Value};
 use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
 use alight_kernels::{WeightType, tiles};
-use alight_pages::{Map, Replacement};
+use alight_pages::Map;
 
 use crate::copy::{self, From, Hashed, How, MAX_TILE, Step};
+use crate::dest::Target;
 use crate::order::execution_order;
 use crate::restore::{self, Source};
 use crate::source::{self, Headers, tiled_type};
-use crate::{ConvertError, OnProgress, Options, Volume, dest, read};
+use crate::{ConvertError, OnProgress, Options, Volume, read};
 
 /// Most bytes of a source that belong to nothing and are kept nevertheless.
 const MAX_FILLER: u64 = 16 << 20;
@@ -101,7 +102,7 @@ pub fn pack(
     let started = Instant::now();
     let maps = source::open(source)?;
     let headers = source::canonical_headers(&maps)?;
-    let dest = dest::check(dest, options, &maps)?;
+    let target = Target::new(dest, options, &maps)?;
 
     let items = items(&headers, &maps);
     let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();
@@ -126,19 +127,17 @@ pub fn pack(
     // To the end of a page, so that direct reads of the last tensor need no special care.
     let written = end.next_multiple_of(PACKED_ALIGNMENT);
 
-    let replacement = Replacement::create(&dest, written)?;
+    let replacement = target.create(written)?;
     let steps = steps(&canonical, &items, &places, &maps[0]);
-    let to = (replacement.file(), dest.as_path());
+    let to = (replacement.file(), dest);
     source.sha256 = copy::run(&steps, to, Hashed::Source, on_progress)?;
-    for map in &maps {
-        map.check()?;
-    }
+    maps.iter().try_for_each(Map::check_unchanged)?;
     // Only now the checksum is known. It is as long as the one that stood in for it.
     let header = header(&metadata, &source, &items, &order).map_err(invalid)?.header();
     let step =
         Step { from: From::Memory(&header), len: header.len() as u64, to: Some(0), how: How::Copy };
     copy::run(&[step], to, Hashed::Result, &mut |_| std::ops::ControlFlow::Continue(()))?;
-    replacement.file().set_len(written).map_err(|source| write_error(&dest, source))?;
+    replacement.file().set_len(written).map_err(|source| write_error(dest, source))?;
     replacement.commit()?;
 
     let volume = Volume { read: canonical.len(), written, took: started.elapsed() };

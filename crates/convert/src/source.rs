@@ -36,12 +36,20 @@ pub(crate) fn shards(map: &Map) -> Result<Option<Vec<PathBuf>>, ConvertError> {
     Ok((names.len() > 1).then(paths))
 }
 
+/// Maps a file of which every byte is going to be read: if it is changed in the meantime,
+/// [`Map::check_unchanged`] says so.
+pub(crate) fn map(path: &Path) -> Result<Map, ConvertError> {
+    let map = Map::open(path)?;
+    map.stamp().settle(map.file());
+    Ok(map)
+}
+
 /// Maps the model at `path`: one file, or all shards of a split model in order.
 pub(crate) fn open(path: &Path) -> Result<Vec<Map>, ConvertError> {
-    let map = Map::open(path)?;
-    match shards(&map)? {
-        None => Ok(vec![map]),
-        Some(paths) => paths.iter().map(|path| Ok(Map::open(path)?)).collect(),
+    let first = map(path)?;
+    match shards(&first)? {
+        None => Ok(vec![first]),
+        Some(paths) => paths.iter().map(|path| map(path)).collect(),
     }
 }
 

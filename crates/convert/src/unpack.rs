@@ -4,12 +4,11 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
-use alight_pages::{Map, Replacement};
-
 use crate::copy::{self, From, Hashed, How, Step};
+use crate::dest::Target;
 use crate::restore;
 use crate::source::{self, tiled_type};
-use crate::{ConvertError, OnProgress, Options, Volume, dest};
+use crate::{ConvertError, OnProgress, Options, Volume};
 
 /// What [`unpack`] did.
 #[derive(Clone, Debug)]
@@ -36,14 +35,14 @@ pub fn unpack(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Unpacked, ConvertError> {
     let started = Instant::now();
-    let maps = [Map::open(source)?];
+    let maps = [source::map(source)?];
     let map = &maps[0];
     let gguf = source::parse(map)?;
     if !gguf.packed {
         return Err(ConvertError::NotPacked { path: source.into() });
     }
     let told = restore::read(map, &gguf)?;
-    let dest = dest::check(dest, options, &maps)?;
+    let target = Target::new(dest, options, &maps)?;
 
     let tensors: Vec<_> =
         told.order.iter().filter_map(|index| gguf.tensors.get(*index as usize)).collect();
@@ -102,16 +101,16 @@ pub fn unpack(
         put(From::File { map, at: info.offset }, info.nbytes, how);
     }
 
-    let replacement = Replacement::create(&dest, told.bytes)?;
-    let to = (replacement.file(), dest.as_path());
+    let replacement = target.create(told.bytes)?;
+    let to = (replacement.file(), dest);
     let found = copy::run(&steps, to, Hashed::Result, on_progress)?;
-    map.check()?;
+    map.check_unchanged()?;
     if found != told.sha256 {
         let (path, expected) = (map.path().into(), told.sha256);
         return Err(ConvertError::Checksum { path, found, expected });
     }
     let set = replacement.file().set_len(told.bytes);
-    set.map_err(|source| ConvertError::Write { path: dest.clone(), source })?;
+    set.map_err(|source| ConvertError::Write { path: dest.into(), source })?;
     replacement.commit()?;
     Ok(Unpacked {
         volume: Volume { read: map.len() as u64, written: told.bytes, took: started.elapsed() },

@@ -8,6 +8,7 @@ use alight_convert::{ConvertError, Options, Recipe, pack, quantize};
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, write::Builder};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
+use alight_pages::ReplaceError;
 
 const LAYERS: u64 = 8;
 
@@ -174,7 +175,7 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     });
     assert!(matches!(stopped, Err(ConvertError::Stopped)));
     let error = make(&source, &source, Recipe::Q8_0, 2).unwrap_err();
-    assert!(matches!(error, ConvertError::SameFile { .. }));
+    assert!(matches!(error, ConvertError::Replace(ReplaceError::Input { .. })));
     assert_eq!(fs::read_to_string(&dest).unwrap(), "old");
 
     let packed = folder.path().join("packed.gguf");

@@ -301,18 +301,23 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
         |from: &Path, to: &Path, options| pack(from, to, options, &mut go_on()).unwrap_err();
 
     use ConvertError as E;
+    use alight_pages::ReplaceError as R;
     assert!(matches!(unpack(&source, &back, force, &mut go_on()), Err(E::NotPacked { .. })));
-    assert!(matches!(packs(&source, dir.path(), force), E::Destination { .. }));
-    assert!(matches!(packs(&source, Path::new("/dev/null"), force), E::Destination { .. }));
-    assert!(matches!(packs(&source, &dir.path().join("no/x"), force), E::Destination { .. }));
-    assert!(matches!(packs(&source, &source, Options::default()), E::SameFile { .. }));
-    assert!(matches!(packs(&source, &source, force), E::SameFile { .. }));
+    assert!(matches!(packs(&source, dir.path(), force), E::Replace(R::NotAFile { .. })));
+    let device = packs(&source, Path::new("/dev/null"), force);
+    assert!(matches!(device, E::Replace(R::NotAFile { .. })));
+    assert!(matches!(packs(&source, &dir.path().join("no/x"), force), E::Replace(R::Name { .. })));
+    assert!(matches!(packs(&source, &source, Options::default()), E::Replace(R::Input { .. })));
+    assert!(matches!(packs(&source, &source, force), E::Replace(R::Input { .. })));
     let link = dir.path().join("link");
     fs::hard_link(&source, &link).unwrap();
-    assert!(matches!(packs(&source, &link, force), E::SameFile { .. }), "another name of it");
+    assert!(
+        matches!(packs(&source, &link, force), E::Replace(R::Input { .. })),
+        "another name of it"
+    );
     fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(&source, &link).unwrap();
-    assert!(matches!(packs(&source, &link, force), E::SameFile { .. }), "through a link");
+    assert!(matches!(packs(&source, &link, force), E::Replace(R::Input { .. })), "through a link");
     fs::remove_file(&link).unwrap();
     assert!(matches!(packs(&dir.path().join("none"), &packed, force), E::Map(_)));
     assert_eq!(files(dir.path()), 1);
@@ -322,7 +327,7 @@ fn what_cannot_be_done_is_said_and_leaves_nothing() {
     assert_eq!(files(dir.path()), 1, "stopping leaves nothing");
 
     fs::write(&packed, "old").unwrap();
-    assert!(matches!(packs(&source, &packed, Options::default()), E::Exists { .. }));
+    assert!(matches!(packs(&source, &packed, Options::default()), E::Replace(R::Exists { .. })));
     assert!(matches!(pack(&source, &packed, force, &mut stop), Err(E::Stopped)));
     assert_eq!(fs::read(&packed).unwrap(), b"old", "the old file stays");
     fs::remove_file(&link).ok();

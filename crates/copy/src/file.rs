@@ -3,11 +3,11 @@
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-use alight_pages::{FileKind, Replacement, copy};
+use alight_pages::{FileKind, Input, Place, Replacement, Stamp, copy};
 use rustix::fs::OFlags;
 
 use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
@@ -43,6 +43,8 @@ fn open(from: &Path, looked_at: &Metadata) -> Result<(File, Metadata), CopyError
         .custom_flags(flags.cast_signed())
         .open(from)
         .map_err(cannot)?;
+    // The kernel gives files of /sys new times when their attributes are asked for at first.
+    keep::ask(&file);
     let metadata = file.metadata().map_err(cannot)?;
     if let Some(kind) = special(&metadata) {
         return Err(CopyError::Special { path: from.into(), kind });
@@ -64,7 +66,10 @@ pub(crate) fn copy(
     let began = Instant::now();
     let (source, was) = open(from, looked_at)?;
     dest::look(from, &was, to)?;
-    let new = Replacement::create_private(to)?;
+    let cannot = |source| CopyError::Open { path: from.into(), source };
+    let input = Input::of(&source).map_err(cannot)?;
+    let stamp = Stamp::before_reading(&source).map_err(cannot)?;
+    let new = Replacement::create_private(Place::of(to)?, !options.no_clobber, input)?;
     let mut how = copy::Options::default();
     (how.reflink, how.method) = (options.reflink, options.method);
     let report = copy::copy((&source, from), (new.file(), to), &how, &mut |progress| {
@@ -87,7 +92,7 @@ pub(crate) fn copy(
             });
             // Bytes differ, of course, where the source has changed.
             if verified.is_err() {
-                unchanged(&source, &was, from)?;
+                unchanged(&source, &stamp, from)?;
             }
             Some(verified?)
         }
@@ -99,7 +104,7 @@ pub(crate) fn copy(
     {
         return Err(CopyError::Stopped);
     }
-    unchanged(&source, &was, from)?;
+    unchanged(&source, &stamp, from)?;
     let file = new.file().try_clone();
     if before.in_folder {
         new.put_in_place()?
@@ -120,13 +125,12 @@ pub(crate) fn copy(
     })
 }
 
-/// An error, if the source has been written to since it `was` looked at.
-fn unchanged(source: &File, was: &Metadata, from: &Path) -> Result<(), CopyError> {
-    let now = source.metadata().map_err(|source| CopyError::Open { path: from.into(), source })?;
-    let state = |m: &Metadata| (m.len(), m.mtime(), m.mtime_nsec());
-    match state(&now) == state(was) {
-        true => Ok(()),
-        false => Err(CopyError::Changed { path: from.into() }),
+/// An error, if the source has been changed since its stamp was taken.
+fn unchanged(source: &File, stamp: &Stamp, from: &Path) -> Result<(), CopyError> {
+    match stamp.still_holds(source) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CopyError::Changed { path: from.into() }),
+        Err(source) => Err(CopyError::Open { path: from.into(), source }),
     }
 }
 

@@ -7,6 +7,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use alight_pages::{Folder, ReplaceError};
+
 use crate::file::{self, Before, place, special};
 use crate::{Copied, CopyError, Event, OnEvent, Options, Summary, dest, keep};
 
@@ -106,7 +108,8 @@ impl Tree<'_, '_> {
         // (A file has seen to that itself.)
         match found.is_file() {
             true => Ok(()),
-            false => alight_pages::sync_folder(dest::parent(to))
+            false => Folder::open(dest::parent(to))
+                .and_then(|folder| folder.sync())
                 .map_err(|source| CopyError::Write { path: to.into(), source }),
         }
     }
@@ -128,7 +131,13 @@ impl Tree<'_, '_> {
         {
             return Err(CopyError::Twice { from: from.into(), to: to.into() });
         }
-        let copied = self.file_or_link(from, found, to)?;
+        let copied = match self.file_or_link(from, found, to) {
+            Err(CopyError::Replace(ReplaceError::Appeared { .. })) => {
+                self.summary.skipped += 1;
+                return self.event(Event::Skipped(to));
+            }
+            copied => copied?,
+        };
         if let (Some(made), Ok(there)) = (&mut self.made, fs::symlink_metadata(to)) {
             made.insert(identity(&there));
         }
@@ -219,7 +228,7 @@ impl Tree<'_, '_> {
         let source = File::open(from).map_err(open)?;
         let folder = File::open(to).map_err(write)?;
         let not_kept = keep::keep(&source, found, &folder);
-        let synced = alight_pages::sync_folder(to).map_err(write);
+        let synced = Folder::open(to).and_then(|folder| folder.sync()).map_err(write);
         outcome.and(synced)?;
         self.summary.folders += 1;
         if not_kept.iter().any(|lost| !lost.is_expected()) {

@@ -63,6 +63,15 @@ pub enum MapError {
         /// Bytes now.
         found: u64,
     },
+    /// The file is not what it was when it was opened.
+    #[error(
+        "{}: was changed by another program while it was read; try again when that is done",
+        path.display()
+    )]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
     /// A page of the file could not be read although the file is as long as it was, which means that
     /// the disk or the network failed (or that the file was short for a moment).
     #[error("{}: reading failed while in use, at byte {at} of {len}", path.display())]

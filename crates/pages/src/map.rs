@@ -1,18 +1,19 @@
 //! A read-only shared map of one regular file.
 
-use std::fs::{File, FileType, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::error::{FileKind, MapError};
+use crate::error::MapError;
 use crate::fault::{self, Slot};
+use crate::open::open_file;
 use crate::ranges::Ranges;
 use crate::region::LockError;
+use crate::stamp::Stamp;
 
 /// A read-only shared map of one regular file.
 ///
@@ -29,6 +30,8 @@ pub struct Map {
     len: usize,
     path: PathBuf,
     file: File,
+    /// Of the moment when it was opened.
+    stamp: Stamp,
     slot: SlotHandle,
     /// Bytes that are locked.
     locked: Mutex<Ranges>,
@@ -74,23 +77,7 @@ impl Map {
     /// The file cannot be opened, is not a regular file (this never blocks, not even on a pipe), is
     /// empty, or cannot be mapped.
     pub fn open(path: &Path) -> Result<Map, MapError> {
-        let open_error = |source| MapError::Open { path: path.into(), source };
-        let regular = |kind: FileType| {
-            if kind.is_file() {
-                return Ok(());
-            }
-            Err(MapError::NotAFile { path: path.into(), kind: file_kind(kind) })
-        };
-        // Looked at before it is opened, because opening some devices does something; and again
-        // after, because it may have been replaced. Without O_NONBLOCK a pipe would keep us waiting.
-        regular(std::fs::metadata(path).map_err(open_error)?.file_type())?;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC)
-            .open(path)
-            .map_err(open_error)?;
-        let metadata = file.metadata().map_err(open_error)?;
-        regular(metadata.file_type())?;
+        let (file, metadata) = open_file(path)?;
         if metadata.len() == 0 {
             return Err(MapError::Empty { path: path.into() });
         }
@@ -110,7 +97,8 @@ impl Map {
             _ => return Err(map_error(io::Error::last_os_error())),
         };
         let slot = SlotHandle(Slot::register(start.as_ptr() as usize, pages));
-        Ok(Map { start, len, path: path.into(), file, slot, locked: Mutex::default() })
+        let stamp = Stamp::from(&metadata);
+        Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }
 
     /// The bytes of the file.
@@ -301,6 +289,26 @@ impl Map {
         }
     }
 
+    /// What the file said of its last change when it was opened.
+    pub fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    /// As [`check`](Map::check), and whether the file is what it was when it was opened, where a
+    /// result must be of one state of it. Whoever asks has [settled](Stamp::settle) its stamp before
+    /// anything was read.
+    ///
+    /// # Errors
+    /// As of `check`, and [`MapError::Changed`].
+    pub fn check_unchanged(&self) -> Result<(), MapError> {
+        self.check()?;
+        match self.stamp.still_holds(&self.file) {
+            Ok(false) => Err(MapError::Changed { path: self.path.clone() }),
+            // That `fstat` fails says nothing about the bytes.
+            Ok(true) | Err(_) => Ok(()),
+        }
+    }
+
     /// The whole pages around `range`, as offset and length; `None` if the range is empty.
     fn pages(&self, range: Range<usize>) -> Option<(usize, usize)> {
         let end = range.end.min(self.len);
@@ -325,21 +333,5 @@ impl Drop for Map {
         self.slot.0.unregister();
         // SAFETY: maps `len` bytes from `start` on, by this value alone; no reference outlives it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}
-
-pub(crate) fn file_kind(kind: FileType) -> FileKind {
-    if kind.is_dir() {
-        FileKind::Directory
-    } else if kind.is_fifo() {
-        FileKind::Pipe
-    } else if kind.is_char_device() {
-        FileKind::CharacterDevice
-    } else if kind.is_block_device() {
-        FileKind::BlockDevice
-    } else if kind.is_socket() {
-        FileKind::Socket
-    } else {
-        FileKind::Other
     }
 }

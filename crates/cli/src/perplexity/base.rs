@@ -16,7 +16,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use alight_pages::open_file;
+use anyhow::{Context, anyhow, bail, ensure};
 
 const MAGIC: &[u8; 8] = b"_logits_";
 const HEADER: u64 = 8 + 3 * 4;
@@ -50,7 +51,8 @@ impl Shape {
         2 * (self.n_vocab.next_multiple_of(2) + 4)
     }
 
-    fn file_bytes(self) -> Option<u64> {
+    /// Bytes of the file; `None` if no file can have as many.
+    pub fn file_bytes(self) -> Option<u64> {
         let tokens = (self.n_chunk as u64).checked_mul(self.n_ctx as u64)?.checked_mul(4)?;
         let rows = (self.n_chunk as u64).checked_mul(self.scored() as u64)?;
         HEADER.checked_add(tokens)?.checked_add(rows.checked_mul(self.row_bytes() as u64)?)
@@ -69,9 +71,7 @@ impl Base {
     /// Opens a file and checks its header against its size.
     pub fn open(path: &Path) -> anyhow::Result<Base> {
         let named = || format!("'{}'", path.display());
-        let file = File::open(path).with_context(named)?;
-        let meta = file.metadata().with_context(named)?;
-        ensure!(meta.is_file(), "{} is not a regular file", named());
+        let (file, meta) = open_file(path).map_err(|e| anyhow!(e))?;
         let mut header = [0; HEADER as usize];
         let magic_fits = meta.len() >= HEADER && {
             file.read_exact_at(&mut header, 0).with_context(named)?;

@@ -17,11 +17,12 @@ use std::time::Instant;
 
 use alight_model::tokenizer::EncodeOptions;
 use alight_model::{Model, Session, SessionOptions};
+use alight_pages::Replacement;
 use anyhow::{Context, anyhow, ensure};
 
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
-use crate::{say, text_input};
+use crate::{new_file, say, text_input};
 use base::{Base, Row, Shape};
 use evaluate::{Evaluation, Position};
 
@@ -58,6 +59,10 @@ pub struct PerplexityArgs {
     /// Save log-probabilities for --kl-base, 16 bits each
     #[arg(long, value_name = "FILE", conflicts_with = "kl_base")]
     save_logits: Option<PathBuf>,
+
+    /// Replace the file of --save-logits if it exists
+    #[arg(long, requires = "save_logits")]
+    force: bool,
 
     /// Tokens per chunk
     #[arg(short = 'c', long, value_name = "N", default_value_t = 512, conflicts_with = "kl_base",
@@ -99,10 +104,13 @@ fn batch_size(text: &str) -> Result<usize, String> {
 pub fn main(args: PerplexityArgs) -> Outcome {
     let began = Instant::now();
     // Before the model: what is quick to refuse is refused first.
+    if let Some(path) = &args.save_logits {
+        new_file::check(path, args.force, &[])?;
+    }
     let base = args.kl_base.as_deref().map(Base::open).transpose()?;
     let text = args.file.as_deref().map(read_text).transpose()?;
     let model = open::model(&args.model, &args.engine)?;
-    let vocab = model.spec().vocab;
+    let vocab = model.config().vocab;
 
     let (shape, tokens) = match (&base, &text) {
         (Some(base), _) => (checked(base, vocab, &args)?, Vec::new()),
@@ -115,10 +123,10 @@ pub fn main(args: PerplexityArgs) -> Outcome {
         Err(_) => shape.n_chunk,
     };
     let shape = Shape { n_chunk, ..shape };
-    if shape.n_ctx > model.spec().context {
+    if shape.n_ctx > model.config().context {
         say::note(&format!(
             "the model was trained to look back on {} tokens, not {}",
-            model.spec().context,
+            model.config().context,
             shape.n_ctx
         ));
     }
@@ -127,8 +135,10 @@ pub fn main(args: PerplexityArgs) -> Outcome {
     let session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
     let mut evaluation = Evaluation::new(session, shape, args.batch_size);
     let (mut losses, mut compared) = (Vec::new(), Vec::new());
-    let mut saved =
-        args.save_logits.as_deref().map(|p| Saved::create(p, shape, &tokens)).transpose()?;
+    let mut saved = match &args.save_logits {
+        Some(path) => Some(Saved::create(path, &args, &model, shape, &tokens)?),
+        None => None,
+    };
     let mut rows = Vec::new();
     for chunk in 0..n_chunk {
         let own;
@@ -204,7 +214,7 @@ fn chunks_of(
         tokens.len(),
         2 * n_ctx
     );
-    let shape = Shape { n_ctx, n_vocab: model.spec().vocab, n_chunk: tokens.len() / n_ctx };
+    let shape = Shape { n_ctx, n_vocab: model.config().vocab, n_chunk: tokens.len() / n_ctx };
     Ok((shape, tokens))
 }
 
@@ -235,23 +245,30 @@ fn progress(
     format!("chunk {done} of {of}: {figure}, {left:.0} s left")
 }
 
-/// A file of log-probabilities being written: under another name until it is complete.
+/// A file of log-probabilities being written. It has its name when it is complete.
 struct Saved {
     out: BufWriter<File>,
-    partial: PathBuf,
-    path: PathBuf,
+    new: Replacement,
 }
 
 impl Saved {
-    fn create(path: &Path, shape: Shape, tokens: &[u32]) -> anyhow::Result<Saved> {
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
-        let named = || format!("'{}'", partial.display());
-        let file = File::create(&partial).with_context(named)?;
+    /// Neither the model nor the text is replaced, and who may not read them may not read this.
+    fn create(
+        path: &Path,
+        args: &PerplexityArgs,
+        model: &Model,
+        shape: Shape,
+        tokens: &[u32],
+    ) -> anyhow::Result<Saved> {
+        let named = || format!("'{}'", path.display());
+        // (A text that came through a pipe is no file that could be replaced.)
+        let text = args.file.as_deref().filter(|text| text.is_file());
+        let inputs = new_file::inputs(model.files().chain(text))?;
+        let new = new_file::create(path, args.force, &inputs, shape.file_bytes().unwrap_or(0))?;
+        let file = new.file().try_clone().with_context(named)?;
         let mut out = BufWriter::with_capacity(1 << 20, file);
         base::write_header(&mut out, shape, tokens).with_context(named)?;
-        Ok(Saved { out, partial, path: path.to_owned() })
+        Ok(Saved { out, new })
     }
 
     fn append(&mut self, positions: &[Position<'_>]) -> anyhow::Result<()> {
@@ -260,15 +277,13 @@ impl Saved {
             base::push_row(p.logits, &mut row);
             row
         });
-        for row in rows {
-            self.out.write_all(&row).with_context(|| format!("'{}'", self.partial.display()))?;
-        }
-        Ok(())
+        let named = || format!("'{}'", self.new.place().path().display());
+        rows.iter().try_for_each(|row| self.out.write_all(row)).with_context(named)
     }
 
     fn finish(self) -> anyhow::Result<()> {
-        let named = || format!("'{}'", self.path.display());
+        let named = || format!("'{}'", self.new.place().path().display());
         self.out.into_inner().map_err(|e| e.into_error()).with_context(named)?;
-        std::fs::rename(&self.partial, &self.path).with_context(named)
+        self.new.commit().map_err(|e| anyhow!(e))
     }
 }

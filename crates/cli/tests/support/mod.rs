@@ -2,11 +2,15 @@
 #![allow(dead_code)] // each test file uses its own part of this
 
 use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
 
 /// What the program did.
 pub struct Done {
@@ -158,8 +162,99 @@ pub fn inspect_json(path: &str) -> serde_json::Value {
 }
 
 /// Writes a file and returns its path.
-pub fn write(folder: &std::path::Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
+pub fn write(folder: &Path, name: &str, bytes: impl AsRef<[u8]>) -> String {
     let path = folder.join(name);
-    std::fs::write(&path, bytes).unwrap();
+    fs::write(&path, bytes).unwrap();
     path.to_str().unwrap().to_owned()
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A model of one matrix of about `mib` MiB in `dir`.
+pub fn source(dir: &Path, mib: u64) -> PathBuf {
+    let mut b = Builder::new();
+    b.str("general.architecture", "llama").str("general.name", "test");
+    b.tensor("blk.0.ffn_up.weight", GgmlType::F16, &[4096, mib * 128]).unwrap();
+    b.tensor("blk.0.attn_norm.weight", GgmlType::F32, &[100]).unwrap();
+    b.tensor("odd", GgmlType::Q8_0, &[32, 17]).unwrap();
+    let path = dir.join("source.gguf");
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&b.header()).unwrap();
+    let end = b.layout().last().map(|last| last.offset + last.nbytes).unwrap() as usize;
+    // No weight of it is infinite.
+    let noise: Vec<u8> =
+        (0..1_u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3f).collect();
+    for at in (0..end).step_by(noise.len()) {
+        file.write_all(&noise[..noise.len().min(end - at)]).unwrap();
+    }
+    path
+}
+
+/// The names in a folder, hidden ones included.
+pub fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> =
+        entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A child that was stopped while the file that it makes in `folder` has no name yet.
+#[cfg(target_os = "linux")]
+pub struct Stopped(pub Child);
+
+#[cfg(target_os = "linux")]
+impl Stopped {
+    /// Runs the program until then; `None` (said on stderr) where files have names from the beginning.
+    pub fn making<S: AsRef<OsStr>>(args: &[S], folder: &Path) -> Option<Stopped> {
+        let folder = folder.canonicalize().unwrap();
+        if files_have_names(&folder) {
+            eprintln!("skipped: files have names here from the beginning");
+            return None;
+        }
+        let child = command(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let began = Instant::now();
+        let has_new_file = || {
+            let open = fs::read_dir(format!("/proc/{}/fd", child.id())).into_iter().flatten();
+            let mut links = open.flatten().filter_map(|entry| fs::read_link(entry.path()).ok());
+            links.any(|to| to.starts_with(&folder) && to.to_string_lossy().ends_with("(deleted)"))
+        };
+        while !has_new_file() {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never began, or was too quick");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        kill(&child, libc::SIGSTOP);
+        let state = || {
+            let stat = fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap_or_default();
+            stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next())
+        };
+        while state() != Some('T') {
+            assert!(began.elapsed() < Duration::from_secs(60), "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(has_new_file(), "it was too quick: the file has its name");
+        Some(Stopped(child))
+    }
+
+    /// Lets it go on to its end.
+    pub fn goes_on(self) -> Done {
+        kill(&self.0, libc::SIGCONT);
+        done(self.0.wait_with_output().unwrap())
+    }
+}
+
+/// Whether files without a name cannot be made in a folder.
+#[cfg(target_os = "linux")]
+fn files_have_names(folder: &Path) -> bool {
+    use std::os::unix::fs::OpenOptionsExt;
+    let tmpfile = 0o20_000_000 | 0o200_000;
+    File::options().write(true).custom_flags(tmpfile).open(folder).is_err()
 }

@@ -1,6 +1,5 @@
 //! What there is at a path: whose files, and which of them are one model.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -9,6 +8,7 @@ use alight_formats::ggml::parts::part_name;
 use alight_formats::recognise::{HEAD, recognise};
 use alight_formats::safetensors::{ShardName, parse_index, whole};
 use alight_formats::split;
+use alight_pages::open_file;
 
 use super::{side, torch};
 use crate::ConvertError;
@@ -78,8 +78,8 @@ fn no(path: &Path, problem: impl Into<String>) -> ConvertError {
 /// The format of a regular file that can be read; `None` also for any other.
 pub fn format_of(path: &Path) -> Option<Format> {
     let mut head = Vec::new();
-    if path.metadata().is_ok_and(|meta| meta.is_file()) {
-        File::open(path).ok()?.take(HEAD as u64).read_to_end(&mut head).ok()?;
+    if let Ok((file, _)) = open_file(path) {
+        file.take(HEAD as u64).read_to_end(&mut head).ok()?;
     }
     recognise(&head)
 }

@@ -27,12 +27,13 @@ use alight_formats::gguf::write::Builder;
 use alight_formats::packed::PACKED_ALIGNMENT;
 use alight_formats::{Format, GgmlType};
 
+use crate::dest::Target;
 use crate::files::Files;
 use crate::order::execution_order;
 use crate::quantize::Recipe;
 use crate::source::shards;
 use crate::write::{Item, Plan};
-use crate::{ConvertError, OnProgress, Options, Volume, dest};
+use crate::{ConvertError, OnProgress, Options, Volume};
 use find::Kind;
 pub use find::format_of;
 use side::SideFiles;
@@ -214,15 +215,17 @@ impl Conversion {
     }
 
     /// Where the file is made. What belongs to a source is not replaced, whatever is asked for.
-    fn dest(&self, dest: &Path, options: Options) -> Result<PathBuf, ConvertError> {
-        let dest = dest::check(dest, options, self.files.maps())?;
-        let folder = dest.parent().and_then(|folder| folder.canonicalize().ok());
+    fn dest<'p>(&self, dest: &'p Path, options: Options) -> Result<Target<'p>, ConvertError> {
+        let target = Target::new(dest, options, self.files.maps())?;
+        // If it is a link, what counts is where it leads.
+        let real = dest.canonicalize().ok();
+        let folder = real.as_deref().and_then(Path::parent);
         let is_source =
-            |other: &PathBuf| other.canonicalize().ok().is_some_and(|o| Some(o) == folder);
-        let replaces = dest.exists() && format_of(&dest) != Some(Format::Gguf);
+            |other: &PathBuf| other.canonicalize().is_ok_and(|other| Some(&*other) == folder);
+        let replaces = real.is_some() && format_of(dest) != Some(Format::Gguf);
         match replaces && self.folders.iter().any(is_source) {
-            true => Err(ConvertError::SameFile { path: dest }),
-            false => Ok(dest),
+            true => Err(ConvertError::SameFile { path: dest.into() }),
+            false => Ok(target),
         }
     }
 
@@ -239,8 +242,8 @@ impl Conversion {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Converted, ConvertError> {
         let started = Instant::now();
-        let dest = self.dest(dest, options)?;
-        let losses = self.plan.write(&self.files, &dest, threads, on_progress)?;
+        let target = self.dest(dest, options)?;
+        let losses = self.plan.write(&self.files, &target, threads, on_progress)?;
         let (read, written) = (self.about.reads, self.about.writes);
         Ok(Converted { volume: Volume { read, written, took: started.elapsed() }, losses })
     }

@@ -1,9 +1,9 @@
 //! The small files beside the weights: configuration, tokenizer, settings.
 
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use alight_pages::{MapError, Stamp, open_file};
 use serde_json::{Map, Value};
 
 use crate::ConvertError;
@@ -65,28 +65,33 @@ impl SideFiles {
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
     let failed = |source: io::Error| ConvertError::Read { path: path.into(), at: 0, source };
     let wrong = |problem: String| ConvertError::Side { path: path.into(), problem };
-    let found = match path.metadata() {
-        Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
+    let file = match open_file(path) {
+        Ok((file, _)) => file,
+        Err(MapError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        Err(MapError::NotAFile { kind, .. }) => {
+            return Err(wrong(format!("is a {kind}, not a regular file")));
+        }
+        Err(error) => return Err(error.into()),
     };
-    // A pipe would be waited for.
-    if !found.is_file() {
-        return Err(wrong("is not a regular file".into()));
-    }
+    let stamp = Stamp::before_reading(&file).map_err(failed)?;
     let too_long =
         |len| wrong(format!("has {len} bytes, more than the {limit} that such a file may have"));
-    if found.len() > limit {
-        return Err(too_long(found.len()));
+    let len = file.metadata().map_err(failed)?.len();
+    if len > limit {
+        return Err(too_long(len));
     }
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(failed)?;
     // It may grow meanwhile.
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
+    (&file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > limit {
         return Err(too_long(bytes.len() as u64));
     }
-    Ok(Some(bytes))
+    match stamp.still_holds(&file).map_err(failed)? {
+        true => Ok(Some(bytes)),
+        false => Err(MapError::Changed { path: path.into() }.into()),
+    }
 }
 
 #[cfg(test)]

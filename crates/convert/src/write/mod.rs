@@ -18,11 +18,11 @@ use alight_formats::ggml::blocks::Losses;
 use alight_formats::gguf::MAX_HEADER;
 use alight_formats::gguf::write::Builder;
 use alight_kernels::Isa;
-use alight_pages::Replacement;
 use alight_pages::assemble::{AssembleError, Reader, assemble};
 
 pub(crate) use item::{Elements, How, Item, Piece, Source};
 
+use crate::dest::Target;
 use crate::files::Files;
 use crate::{ConvertError, OnProgress, Progress};
 use maker::{Pieces, Placed, Work};
@@ -89,7 +89,7 @@ impl Plan {
         &self.items
     }
 
-    /// Writes the file to `dest`, which has been checked, and says what was lost. Progress is in bytes
+    /// Writes the file to `target`, and says what was lost. Progress is in bytes
     /// of the new file.
     ///
     /// # Errors
@@ -97,7 +97,7 @@ impl Plan {
     pub(crate) fn write(
         &self,
         files: &Files,
-        dest: &Path,
+        target: &Target<'_>,
         threads: usize,
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Losses, ConvertError> {
@@ -124,7 +124,7 @@ impl Plan {
                 *losses += lost;
             }
         };
-        let replacement = Replacement::create(dest, self.len)?;
+        let replacement = target.create(self.len)?;
         let total = self.len;
         let made = assemble(
             replacement.file(),
@@ -133,15 +133,18 @@ impl Plan {
             || Pieces::new(&work, lose),
             &mut |done| on_progress(Progress { done, total }),
         );
+        // If a source has changed meanwhile, that is the reason for whatever is wrong in it.
+        if !matches!(made, Err(AssembleError::Stopped | AssembleError::Write { .. })) {
+            files.check()?;
+        }
         made.map_err(|error| match error {
             AssembleError::Piece(error) => error,
             AssembleError::Write { source, .. } => {
-                ConvertError::Write { path: dest.into(), source }
+                ConvertError::Write { path: target.path.into(), source }
             }
             AssembleError::Stopped => ConvertError::Stopped,
         })?;
         let _ = on_progress(Progress { done: total, total });
-        files.check()?;
         replacement.commit()?;
         Ok(losses.into_inner().unwrap_or_default())
     }

@@ -1,7 +1,7 @@
 //! Everything that can be done to a tensor, against the same done the slow way.
 
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use alight_formats::GgmlType;
 use alight_formats::ggml::blocks::{Losses, convert};
@@ -12,7 +12,13 @@ use alight_kernels::{Isa, WeightType, dequantize_row};
 use proptest::prelude::*;
 
 use super::item::{Elements, Item, Piece, Source};
-use super::{Files, Plan};
+use super::{Files, Plan, Target};
+use crate::Options;
+
+/// A file that may replace another.
+fn target<'p>(dest: &'p Path, files: &Files) -> Target<'p> {
+    Target::new(dest, Options { force: true }, files.maps()).unwrap()
+}
 
 /// A tensor of which the elements, cut up, lie in files.
 #[derive(Clone, Debug)]
@@ -224,7 +230,7 @@ proptest! {
         let plan = Plan::new(&paths[0], builder, items, 4096).unwrap();
         let dest = folder.path().join("made");
         // With many threads pieces of the file are small: most tensors lie in several.
-        plan.write(&files, &dest, 48, &mut |_| ControlFlow::Continue(())).unwrap();
+        plan.write(&files, &target(&dest, &files), 48, &mut |_| ControlFlow::Continue(())).unwrap();
         let made = std::fs::read(&dest).unwrap();
         prop_assert_eq!(made.len() as u64, plan.len);
         let parsed = gguf::parse(&made).unwrap();
@@ -262,7 +268,7 @@ fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
     let plan = |item| Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096);
     let dest = folder.path().join("made");
     let made = plan(item(vec![piece], Some(2))).unwrap();
-    made.write(&files, &dest, 2, &mut |_| ControlFlow::Continue(())).unwrap();
+    made.write(&files, &target(&dest, &files), 2, &mut |_| ControlFlow::Continue(())).unwrap();
     let bytes = std::fs::read(&dest).unwrap();
     let found: Vec<f32> =
         bytes[4096..][..48].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
@@ -285,7 +291,7 @@ fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
     }
     let missing = Piece { offset: 4, ..piece };
     let made = plan(item(vec![missing], None)).unwrap();
-    let error = made.write(&files, &dest, 2, &mut |_| ControlFlow::Continue(()));
+    let error = made.write(&files, &target(&dest, &files), 2, &mut |_| ControlFlow::Continue(()));
     assert!(error.unwrap_err().to_string().contains("byte 4"));
     assert_eq!(std::fs::read(&dest).unwrap(), bytes, "the old file is there");
 }
@@ -322,7 +328,8 @@ fn a_weight_that_is_none_or_too_large_is_named() {
             add: 0.0,
         };
         let plan = Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096).unwrap();
-        let error = plan.write(&files, &dest, 1, &mut |_| ControlFlow::Continue(()));
+        let error =
+            plan.write(&files, &target(&dest, &files), 1, &mut |_| ControlFlow::Continue(()));
         let text = error.unwrap_err().to_string();
         assert!(text.contains(part) && text.contains("blk.0.x.weight"), "{text}");
         assert!(!dest.exists());

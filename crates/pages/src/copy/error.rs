@@ -5,6 +5,19 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 
+use crate::replace::no_space;
+
+/// What may be to blame for a difference.
+fn blame(times_tell: bool) -> &'static str {
+    match times_tell {
+        true => "the disk or the memory of this machine is not to be trusted",
+        false => {
+            "either another program writes to the source through a map, of which the times of files \
+             tell nothing there, or the disk or the memory of this machine is not to be trusted"
+        }
+    }
+}
+
 /// Why bytes were not copied. What is in the destination then is of no use.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -69,23 +82,19 @@ pub enum CopyError {
         source: io::Error,
     },
     /// The disk has not as much room.
-    #[error(
-        "{}: needs {needed} bytes but only {free} are free there: make room, or write to another disk",
-        path.display()
-    )]
+    #[error("{}: {}", path.display(), no_space(*.needed, *.free))]
     NoSpace {
         /// The destination.
         path: PathBuf,
         /// Bytes of it, holes left out.
         needed: u64,
-        /// Bytes that this user may still write there. A quota may be lower.
-        free: u64,
+        /// Bytes that this user could write there before anything was set aside, if the system says.
+        free: Option<u64>,
     },
     /// The copy, read again from the disk, is not what the source has.
     #[error(
-        "{}: differs from {} at byte {at}, read again from the disk: the disk or the memory of this \
-         machine is not to be trusted",
-        path.display(), from.display()
+        "{}: differs from {} at byte {at}, read again from the disk: {}",
+        path.display(), from.display(), blame(*.times_tell)
     )]
     Differs {
         /// The destination.
@@ -94,6 +103,8 @@ pub enum CopyError {
         from: PathBuf,
         /// The first byte that is different.
         at: u64,
+        /// Whether the times of the source would tell of every change.
+        times_tell: bool,
     },
     /// The callback asked for it.
     #[error("stopped")]

@@ -29,21 +29,22 @@ impl Files<'_> {
     }
 
     pub fn differs(&self, at: u64) -> CopyError {
-        CopyError::Differs { path: self.to.into(), from: self.from.into(), at }
+        let times_tell = crate::times_tell(self.source);
+        CopyError::Differs { path: self.to.into(), from: self.from.into(), at, times_tell }
     }
 
     /// Sets room aside for what will be written, or at least makes sure that there is enough now.
     pub fn reserve(&self, segments: &[Range<u64>], needed: u64) -> Result<(), CopyError> {
         let free = crate::replace::free_bytes(self.dest);
         let no_space = |free| CopyError::NoSpace { path: self.to.into(), needed, free };
-        if let Some(free) = free.filter(|free| *free < needed) {
+        if free.is_some_and(|free| free < needed) {
             return Err(no_space(free));
         }
         for segment in segments {
             match sys::reserve(self.dest, segment) {
                 Ok(()) => {}
                 Err(error) => match error.raw_os_error() {
-                    Some(libc::ENOSPC | libc::EDQUOT) => return Err(no_space(free.unwrap_or(0))),
+                    Some(libc::ENOSPC | libc::EDQUOT) => return Err(no_space(free)),
                     // It cannot be done here; what is missing will be seen when it is written.
                     _ => return Ok(()),
                 },

@@ -64,12 +64,17 @@ mod linux {
         }
     }
 
+    /// Has everything written that is not on the disk yet, and waits for it.
+    pub fn sync_all_pages(file: &File) -> io::Result<()> {
+        wait_written(file, &(0..0))
+    }
+
     /// Has the bytes written, without waiting for it.
     pub fn start_writing(file: &File, range: &Range<u64>) -> io::Result<()> {
         sync_range(file, range, libc::SYNC_FILE_RANGE_WRITE)
     }
 
-    /// Waits until the bytes are written. (That the file has them is for fsync to say.)
+    /// Waits until the bytes are written; an empty range at 0 is the whole file. (That the file has them is for fsync to say.)
     pub fn wait_written(file: &File, range: &Range<u64>) -> io::Result<()> {
         let (before, write, after) = (
             libc::SYNC_FILE_RANGE_WAIT_BEFORE,
@@ -151,6 +156,10 @@ mod elsewhere {
                 result => return result,
             }
         }
+    }
+
+    pub fn sync_all_pages(_: &File) -> io::Result<()> {
+        missing()
     }
 
     pub fn start_writing(_: &File, _: &Range<u64>) -> io::Result<()> {

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use alight_pages::open_file;
 use anyhow::{Context, anyhow};
 
 /// All files of a model.
@@ -21,9 +22,8 @@ impl Files {
         let mut all = Vec::new();
         let mut bytes = 0;
         for path in crate::inspect::shards(path)? {
-            let named = || format!("'{}'", path.display());
-            let file = File::open(&path).with_context(named)?;
-            bytes += file.metadata().with_context(named)?.len();
+            let (file, metadata) = open_file(&path).map_err(|e| anyhow!(e))?;
+            bytes += metadata.len();
             all.push((path, file));
         }
         Ok(Files { all, bytes })

@@ -21,13 +21,14 @@ mod state;
 mod svg;
 mod table;
 
+use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow};
 
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
-use crate::{output, say};
+use crate::{new_file, output, say};
 use cells::{Cell, State, Variant};
 use child::{Child, Sample};
 use files::Files;
@@ -78,6 +79,10 @@ pub struct LoadArgs {
     /// Draw the times to the first token into a file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+
+    /// Replace the file of --svg if it exists
+    #[arg(long, requires = "svg")]
+    force: bool,
 }
 
 /// Runs the command.
@@ -85,9 +90,15 @@ pub fn main(args: &LoadArgs) -> Outcome {
     // Ctrl-C ends the child that runs, which ends us, after the packed file has been removed.
     let interrupt = Interrupt::catch()?;
     let canonical = Files::of(&args.model)?;
+    let given = args.packed.as_deref().map(Files::of).transpose()?;
+    let inputs =
+        new_file::inputs(canonical.iter().chain(given.iter().flat_map(Files::iter)).map(|f| f.0))?;
+    if let Some(path) = &args.svg {
+        new_file::check(path, args.force, &inputs)?;
+    }
     let mut packing = None;
-    let packed = match &args.packed {
-        Some(path) => Some(Files::of(path)?),
+    let packed = match given {
+        Some(files) => Some(files),
         None if args.no_packed => None,
         None => {
             say::progress("packing");
@@ -117,8 +128,11 @@ pub fn main(args: &LoadArgs) -> Outcome {
     }
     let report = measured?;
     if let Some(path) = &args.svg {
-        std::fs::write(path, svg::draw(&report))
-            .with_context(|| format!("cannot write '{}'", path.display()))?;
+        let picture = svg::draw(&report);
+        let new = new_file::create(path, args.force, &inputs, picture.len() as u64)?;
+        let written = new.file().write_all(picture.as_bytes());
+        written.with_context(|| format!("cannot write '{}'", path.display()))?;
+        new.commit().map_err(|e| anyhow!(e))?;
     }
     if args.json { output::json(&report) } else { output::report(table::write(&report)) }
 }

@@ -1,13 +1,11 @@
 """What is said to the user, on stderr, as `alight run` says it; stdout has the answer and nothing else.
 
-Text that a model or a file made up can hold characters that drive a terminal; none of them reaches one. They are those
-of `terminal_text` in the command `alight`.
+Text that came from a file can hold control characters; none of them reaches the terminal.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 from typing import NoReturn
 
@@ -22,17 +20,12 @@ class Failure(Exception):
         self.status = status
 
 
-_DRIVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb]")
-"""Controls but newline and tab, and what shows text in another order than it was written in."""
-
-
 def printable(text: str) -> str:
-    return _DRIVES.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text.replace("\r\n", "\n"))
+    def shown(char: str) -> str:
+        control = ord(char) < 32 or 127 <= ord(char) < 160
+        return f"\\u{{{ord(char):x}}}" if control and char not in "\n\t" else char
 
-
-def harmless_json(line: str) -> str:
-    """The same JSON with those characters escaped; they stand nowhere but in strings."""
-    return _DRIVES.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+    return "".join(map(shown, text))
 
 
 def plain(text: str) -> None:

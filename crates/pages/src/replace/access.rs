@@ -1,0 +1,123 @@
+//! Who may read a new file: nobody who may not read all that it is made of.
+
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use rustix::fs::Stat;
+
+use crate::Identity;
+
+/// A file that another is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Input {
+    pub(super) identity: Identity,
+    /// Whether everybody may read it.
+    everybody: bool,
+    /// The group whose members may, if there is one.
+    group: Option<u32>,
+}
+
+impl Input {
+    /// An open file.
+    ///
+    /// # Errors
+    /// The system does not tell what it is.
+    pub fn of(file: &File) -> io::Result<Input> {
+        let metadata = file.metadata()?;
+        // With an ACL the bits of the group are those that it lets through to anybody it names.
+        let bits = if has_acl(file) { metadata.mode() & !0o070 } else { metadata.mode() };
+        Ok(Input::new((&metadata).into(), bits, metadata.gid()))
+    }
+
+    /// The file that is replaced.
+    #[allow(clippy::unnecessary_cast)] // the widths differ between systems
+    pub(super) fn replaced(found: &Stat) -> Input {
+        Input::new(found.into(), found.st_mode as u32, found.st_gid)
+    }
+
+    fn new(identity: Identity, mode: u32, gid: u32) -> Input {
+        let group = (mode & 0o040 != 0).then_some(gid);
+        Input { identity, everybody: mode & 0o004 != 0, group }
+    }
+}
+
+/// The permissions of a file that is made of `inputs`, before the umask; `None` if they are those of any
+/// new file. `gid` is its group.
+fn mode(inputs: &[Input], gid: u32) -> Option<u32> {
+    if inputs.iter().all(|input| input.everybody) {
+        return None;
+    }
+    let group = inputs.iter().all(|input| input.everybody || input.group == Some(gid));
+    Some(if group { 0o660 } else { 0o600 })
+}
+
+/// Whether a file made of `inputs` begins as nobody else's business.
+pub(super) fn is_private(inputs: &[Input]) -> bool {
+    mode(inputs, 0).is_some()
+}
+
+/// Gives `file`, which is new and private, the permissions that go with `inputs`.
+///
+/// # Errors
+/// The system refuses.
+pub(super) fn grant(file: &File, inputs: &[Input]) -> io::Result<()> {
+    // What the folder hands down to new files would let more people in.
+    remove_acls(file, false)?;
+    if let Some(mode) = mode(inputs, file.metadata()?.gid())
+        && mode != 0o600
+    {
+        file.set_permissions(Permissions::from_mode(mode & !umask()))?;
+    }
+    Ok(())
+}
+
+/// The bits that new files do not have.
+fn umask() -> u32 {
+    let told = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let umask = told.lines().find_map(|line| line.strip_prefix("Umask:"));
+    // Where it is not told, the strictest.
+    umask.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok()).unwrap_or(0o077)
+}
+
+const ACCESS: &std::ffi::CStr = c"system.posix_acl_access";
+const DEFAULT: &std::ffi::CStr = c"system.posix_acl_default";
+
+#[cfg(target_os = "linux")]
+fn has_acl(file: &File) -> bool {
+    rustix::fs::fgetxattr_query(file, ACCESS).is_ok_and(|len| len > 0)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn has_acl(_: &File) -> bool {
+    let _ = (ACCESS, DEFAULT);
+    false
+}
+
+/// Takes the ACLs away that a new file, or a new `folder`, has from the folder it is in. Its permissions
+/// stay as they are.
+///
+/// # Errors
+/// The system refuses.
+#[cfg(target_os = "linux")]
+pub fn remove_acls(file: &impl AsFd, folder: bool) -> io::Result<()> {
+    use rustix::io::Errno;
+    for name in [ACCESS, DEFAULT].into_iter().take(if folder { 2 } else { 1 }) {
+        match rustix::fs::fremovexattr(file, name) {
+            // There is none, or there are none on this filesystem.
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Takes the ACLs away that a new file has from its folder, on systems whose ACLs are known here.
+///
+/// # Errors
+/// None.
+#[cfg(not(target_os = "linux"))]
+pub fn remove_acls(_: &impl AsFd, _: bool) -> io::Result<()> {
+    Ok(())
+}

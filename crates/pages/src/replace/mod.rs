@@ -1,0 +1,352 @@
+//! Writing a file so that it is there as a whole or not at all, and replaces nothing that it should not.
+
+mod access;
+mod error;
+mod place;
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+
+pub use access::{Input, remove_acls};
+pub use error::ReplaceError;
+pub(crate) use error::no_space;
+pub use place::Place;
+
+use place::{Hidden, WAYS};
+
+/// A new file that takes the place of another, or of none, when it is complete.
+///
+/// Until [`commit`](Replacement::commit) it has no name, where the filesystem can do that (on Linux:
+/// ext4, xfs, btrfs, tmpfs and others): whatever happens, even `kill -9`, nothing is left behind.
+/// Elsewhere it has a hidden name in the same folder, `.NAME.PID-N.tmp`, which is removed on drop but
+/// not when the process is killed. Either way the old file stays as it is, and whoever has it open
+/// or mapped keeps it.
+///
+/// Without [`New::replace`] nothing is replaced, not even what appears at the last moment: the name is
+/// given by a call that fails if there is one (linkat, or renameat2 with RENAME_NOREPLACE; what holds on
+/// filesystems that have neither is said in `place.rs`). With it a regular file or a link is replaced, and
+/// never a device, a pipe or one of [`New::inputs`], by whatever name.
+#[derive(Debug)]
+pub struct Replacement {
+    file: File,
+    place: Place,
+    /// The hidden name, if it has one.
+    temporary: Option<Hidden>,
+    expected: u64,
+    replace: bool,
+    inputs: Vec<Input>,
+}
+
+/// What is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct New<'a> {
+    /// Bytes that it will have, as far as known; room is set aside for them at once.
+    pub len: u64,
+    /// Whether a file of that name may be replaced.
+    pub replace: bool,
+    /// What it is made of. None of these is replaced, and nobody may read the new file who may not read
+    /// all of them, and the one that it replaces. If everybody may, it has the permissions of any new
+    /// file.
+    pub inputs: &'a [Input],
+}
+
+/// Permissions before the umask: of any new file, and of one that is nobody else's business yet.
+const ANYBODY: u32 = 0o666;
+const OWNER: u32 = 0o600;
+
+/// Makes a file without a name in a folder, if that is possible.
+type Unnamed = fn(&Place, u32) -> Option<File>;
+
+impl Replacement {
+    /// Begins a file that will be at `dest`. A link there that leads to a file stays, and that file is
+    /// replaced.
+    ///
+    /// # Errors
+    /// Something is there that may not be replaced, the folder cannot be written to, or there is no
+    /// room.
+    pub fn create(dest: &Path, new: New<'_>) -> Result<Replacement, ReplaceError> {
+        Replacement::create_with(Place::of(dest)?, new, unnamed)
+    }
+
+    /// Whether [`create`](Replacement::create) would begin, but for the room.
+    ///
+    /// # Errors
+    /// As of [`create`](Replacement::create).
+    pub fn check(dest: &Path, new: New<'_>) -> Result<(), ReplaceError> {
+        Place::of(dest)?.check(new.replace, new.inputs).map(drop)
+    }
+
+    /// Begins a file at a place. Nobody else may open it, whatever its folder hands down to new files,
+    /// until the caller sets its permissions; and no room is set aside. For a copy of `input`.
+    ///
+    /// # Errors
+    /// As of [`create`](Replacement::create).
+    pub fn create_private(
+        place: Place,
+        replace: bool,
+        input: Input,
+    ) -> Result<Replacement, ReplaceError> {
+        place.check(replace, &[input])?;
+        let new = Replacement::begin(place, OWNER, (replace, &[input]), unnamed)?;
+        remove_acls(&new.file, false).map_err(|source| new.cannot_create(source))?;
+        Ok(new)
+    }
+
+    fn create_with(
+        place: Place,
+        new: New<'_>,
+        unnamed: Unnamed,
+    ) -> Result<Replacement, ReplaceError> {
+        let there = place.check(new.replace, new.inputs)?;
+        let mut inputs = new.inputs.to_vec();
+        let replaced = there.as_ref().map(Input::replaced);
+        inputs.extend(replaced);
+        let private = access::is_private(&inputs);
+        let mode = if private { OWNER } else { ANYBODY };
+        let mut made = Replacement::begin(place, mode, (new.replace, new.inputs), unnamed)?;
+        if private {
+            access::grant(&made.file, &inputs).map_err(|source| made.cannot_create(source))?;
+        }
+        made.expected = new.len;
+        made.set_room_aside()?;
+        Ok(made)
+    }
+
+    fn begin(
+        place: Place,
+        mode: u32,
+        (replace, inputs): (bool, &[Input]),
+        unnamed: Unnamed,
+    ) -> Result<Replacement, ReplaceError> {
+        let create = |source| ReplaceError::Create { path: place.path().into(), source };
+        let (file, temporary) = match unnamed(&place, mode) {
+            Some(file) => (file, None),
+            None => {
+                let (file, hidden) = place.hidden_file(mode).map_err(create)?;
+                (file, Some(hidden))
+            }
+        };
+        let inputs = inputs.to_vec();
+        Ok(Replacement { file, place, temporary, expected: 0, replace, inputs })
+    }
+
+    fn cannot_create(&self, source: io::Error) -> ReplaceError {
+        ReplaceError::Create { path: self.place.path().into(), source }
+    }
+
+    /// The new file, empty at first, open for reading and writing. `&File` implements `Write`.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Where it will be.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Whether nothing is left behind even if the process is killed.
+    pub fn is_unnamed(&self) -> bool {
+        self.temporary.is_none()
+    }
+
+    /// Brings the file to the disk and puts it in place of the old one, at once and as a whole.
+    ///
+    /// # Errors
+    /// The disk fails or is full, the folder does not allow it, or there is something by now that may
+    /// not be replaced.
+    pub fn commit(self) -> Result<(), ReplaceError> {
+        let place = self.place.clone();
+        self.put_in_place()?;
+        let path = place.path().into();
+        place.folder().sync().map_err(|source| ReplaceError::FolderNotSynced { path, source })
+    }
+
+    /// The same, but to [bring the folder to the disk](crate::Folder::sync) is left to the caller, who
+    /// has more files for it: until then, a loss of power may bring the old file back, as a whole.
+    ///
+    /// # Errors
+    /// As of [`commit`](Replacement::commit).
+    pub fn put_in_place(mut self) -> Result<(), ReplaceError> {
+        let commit = |source| ReplaceError::Commit { path: self.place.path().into(), source };
+        let len = self.file.metadata().map_err(commit)?.len();
+        if len < self.expected {
+            // Lets go of room that was set aside and not used.
+            self.file.set_len(len).map_err(commit)?;
+        }
+        self.file.sync_all().map_err(commit)?;
+        match self.temporary.take() {
+            Some(hidden) => self.place.rename(&hidden, self.replace, &self.inputs, &WAYS),
+            None => {
+                let link = own_link(&self.file);
+                self.place.put(self.replace, &self.inputs, |folder, name| {
+                    let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
+                    Ok(rustix::fs::linkat(rustix::fs::CWD, link.as_str(), folder, name, follow)?)
+                })
+            }
+        }
+    }
+
+    /// Sets room aside for the expected length, or at least makes sure that there is enough now.
+    fn set_room_aside(&self) -> Result<(), ReplaceError> {
+        let needed = self.expected;
+        if needed == 0 {
+            return Ok(());
+        }
+        // Before anything is set aside: what fails half way may keep what it has taken.
+        let free = free_bytes(&self.file);
+        let no_space = || {
+            let path = self.place.path().into();
+            Err(ReplaceError::NoSpace { path, needed, free })
+        };
+        if free.is_some_and(|free| free < needed) {
+            return no_space();
+        }
+        match allocate(&self.file, needed) {
+            Ok(()) => Ok(()),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOSPC | libc::EDQUOT) => no_space(),
+                Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL) => Ok(()),
+                _ => Err(self.cannot_create(error)),
+            },
+        }
+    }
+}
+
+/// Allocates `len` bytes on the disk without changing the file's length.
+#[cfg(target_os = "linux")]
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    match libc::off_t::try_from(len) {
+        Ok(_) => crate::copy::sys::reserve(file, &(0..len)),
+        Err(_) => Err(io::Error::from_raw_os_error(libc::EFBIG)),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allocate(_file: &File, _len: u64) -> io::Result<()> {
+    Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+}
+
+/// Bytes that this user may still write to the file's filesystem, if it says so.
+pub(crate) fn free_bytes(file: &File) -> Option<u64> {
+    // SAFETY: an all-zero statvfs is a valid value of this plain C struct.
+    let mut found: libc::statvfs = unsafe { std::mem::MaybeUninit::zeroed().assume_init() };
+    // SAFETY: an open file and a struct of ours to fill.
+    let status = unsafe { libc::fstatvfs(file.as_raw_fd(), &mut found) };
+    // A filesystem without a size (ramfs) does not say that it is full by that.
+    if status != 0 || found.f_blocks == 0 {
+        return None;
+    }
+    // Some blocks are kept for root.
+    // SAFETY: always succeeds, takes nothing.
+    let blocks = if unsafe { libc::geteuid() } == 0 { found.f_bfree } else { found.f_bavail };
+    #[allow(clippy::unnecessary_cast)] // the widths differ between systems
+    Some((blocks as u64).saturating_mul(found.f_frsize as u64))
+}
+
+/// A file without a name in the place's folder, if the filesystem has such and it can be given one
+/// later.
+#[cfg(target_os = "linux")]
+fn unnamed(place: &Place, mode: u32) -> Option<File> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(place.folder(), ".", flags, Mode::from_raw_mode(mode)).ok()?;
+    let file = File::from(file);
+    // Its name will be given through /proc, which may not be there.
+    std::fs::metadata(own_link(&file)).is_ok().then_some(file)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn unnamed(_place: &Place, _mode: u32) -> Option<File> {
+    None
+}
+
+/// What leads to an open file.
+fn own_link(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsString;
+    use std::fs;
+    use std::io::Write;
+
+    const NAMED: Unnamed = |_, _| None;
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    fn create(dest: &Path, replace: bool, unnamed: Unnamed) -> Replacement {
+        let new = New { len: 3, replace, inputs: &[] };
+        Replacement::create_with(Place::of(dest).unwrap(), new, unnamed).unwrap()
+    }
+
+    #[test]
+    fn where_files_need_names_a_hidden_one_is_used_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("packed");
+        fs::write(&dest, b"old").unwrap();
+        // Two at a time, of which one is given up.
+        let [one, two] = [(); 2].map(|()| create(&dest, true, NAMED));
+        assert!(!one.is_unnamed());
+        let all = names(folder.path());
+        assert_eq!(all.len(), 3);
+        assert!(all[..2].iter().all(|name| name.as_encoded_bytes().starts_with(b".packed.")));
+        one.file().write_all(b"one").unwrap();
+        two.file().write_all(b"two").unwrap();
+        drop(one);
+        assert_eq!(fs::read(&dest).unwrap(), b"old");
+        two.commit().unwrap();
+        assert_eq!(fs::read(&dest).unwrap(), b"two");
+        assert_eq!(names(folder.path()), ["packed"]);
+    }
+
+    /// Whatever appears while the file is made is not replaced, or only if it is a file.
+    #[test]
+    fn a_commit_that_fails_leaves_nothing() {
+        for unnamed in [unnamed, NAMED] {
+            for replace in [false, true] {
+                let folder = tempfile::tempdir().unwrap();
+                let dest = folder.path().join("packed");
+                let new = create(&dest, replace, unnamed);
+                new.file().write_all(b"new").unwrap();
+                // A folder cannot be replaced by a file.
+                fs::create_dir(&dest).unwrap();
+                let error = new.commit().unwrap_err();
+                match replace {
+                    true => assert!(matches!(error, ReplaceError::NotAFile { .. }), "{error}"),
+                    false => assert!(matches!(error, ReplaceError::Appeared { .. }), "{error}"),
+                }
+                assert!(error.to_string().starts_with(dest.to_str().unwrap()), "{error}");
+                assert_eq!(names(folder.path()), ["packed"]);
+
+                let dest = folder.path().join("file");
+                let new = create(&dest, replace, unnamed);
+                new.file().write_all(b"new").unwrap();
+                fs::write(&dest, b"appeared").unwrap();
+                let done = new.commit();
+                assert_eq!(done.is_ok(), replace, "{done:?}");
+                let expected: &[u8] = if replace { b"new" } else { b"appeared" };
+                assert_eq!(fs::read(&dest).unwrap(), expected);
+                assert_eq!(names(folder.path()), ["file", "packed"]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_of_any_length_has_a_hidden_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let dest = folder.path().join("x".repeat(255));
+        let new = create(&dest, false, NAMED);
+        new.file().write_all(b"new").unwrap();
+        new.commit().unwrap();
+        assert_eq!(fs::read(&dest).unwrap(), b"new");
+    }
+}

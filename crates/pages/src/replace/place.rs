@@ -1,0 +1,332 @@
+//! A name in an open folder, where a file may be made.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::{Input, ReplaceError};
+use crate::error::FileKind;
+use crate::{Folder, Identity};
+
+/// A name in an open folder. What is made there is made in this very folder, and no link is followed
+/// on the way, whatever others do to the folders that led to it.
+#[derive(Clone, Debug)]
+pub struct Place {
+    pub(super) folder: Folder,
+    pub(super) name: OsString,
+    /// What it was called, for messages.
+    path: PathBuf,
+}
+
+impl Place {
+    /// Where the file at `path` is, or would be: if there is a link to a file, where that file is.
+    ///
+    /// # Errors
+    /// There is no such folder, or it cannot be gone into.
+    pub fn of(path: &Path) -> Result<Place, ReplaceError> {
+        let create = |source| ReplaceError::Create { path: path.into(), source };
+        if !fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+            return Place::unfollowed(path);
+        }
+        let target = match fs::canonicalize(path) {
+            Ok(target) => target,
+            // The link itself.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Place::unfollowed(path);
+            }
+            Err(error) => return Err(create(error)),
+        };
+        let place = Place::unfollowed(&target)?;
+        Ok(Place { path: path.into(), ..place })
+    }
+
+    /// The name `path` itself, even if it is a link.
+    ///
+    /// # Errors
+    /// As of [`of`](Place::of).
+    pub fn unfollowed(path: &Path) -> Result<Place, ReplaceError> {
+        let problem = |problem| Err(ReplaceError::Name { path: path.into(), problem });
+        let Some(name) = path.file_name().filter(|_| !ends_in_dots(path)) else {
+            return problem(match path.is_dir() {
+                true => "is a folder; give the name of the new file",
+                false => "is not the name of a file",
+            });
+        };
+        if path.as_os_str().as_bytes().ends_with(b"/") {
+            return problem(match path.is_dir() {
+                true => "is a folder; give the name of the new file",
+                false => "is not a folder; make it first, or leave out the '/'",
+            });
+        }
+        let folder = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent,
+            _ => Path::new("."),
+        };
+        match Folder::open(folder) {
+            Ok(folder) => Ok(Place { folder, name: name.into(), path: path.into() }),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound => {
+                    problem("cannot be made: its folder does not exist; make it first")
+                }
+                io::ErrorKind::NotADirectory => {
+                    problem("cannot be made: what should be its folder is a file")
+                }
+                _ => Err(ReplaceError::Create { path: path.into(), source: error }),
+            },
+        }
+    }
+
+    /// The name `name` in `folder`, which messages call `path`.
+    pub fn in_folder(folder: &Folder, name: &OsStr, path: &Path) -> Place {
+        Place { folder: folder.clone(), name: name.into(), path: path.into() }
+    }
+
+    /// What it is called in messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// The name in it.
+    pub fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// What is there now, if anything; a link itself.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn look(&self) -> Result<Option<Stat>, ReplaceError> {
+        let create = |source| ReplaceError::Create { path: self.path.clone(), source };
+        self.folder.look(&self.name).map_err(create)
+    }
+
+    /// Whether a file that is made of `inputs` may be put there; what is there now, if anything. Without
+    /// `replace` nothing may be.
+    ///
+    /// # Errors
+    /// Something is there that is not a file, or that is one of the inputs, or that may not be replaced.
+    pub fn check(&self, replace: bool, inputs: &[Input]) -> Result<Option<Stat>, ReplaceError> {
+        let Some(found) = self.look()? else { return Ok(None) };
+        let path = self.path.clone();
+        match FileType::from_raw_mode(found.st_mode) {
+            FileType::RegularFile if is_one_of(inputs, &found) => Err(ReplaceError::Input { path }),
+            FileType::RegularFile | FileType::Symlink if replace => Ok(Some(found)),
+            FileType::RegularFile => Err(ReplaceError::Exists { path }),
+            FileType::Symlink => Err(ReplaceError::DanglingLink { path }),
+            other => Err(ReplaceError::NotAFile { path, kind: kind(other) }),
+        }
+    }
+
+    /// Puts something there that `make` makes under the name that it is given (in the folder that it is
+    /// given), if there is nothing of that name, all at once. With `replace` what is there is replaced,
+    /// unless it is one of the `inputs` or not a file.
+    ///
+    /// # Errors
+    /// `make` fails; or something is there that may not be replaced.
+    pub fn put(
+        &self,
+        replace: bool,
+        inputs: &[Input],
+        make: impl Fn(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
+    ) -> Result<(), ReplaceError> {
+        let commit = |source| ReplaceError::Commit { path: self.path.clone(), source };
+        match make(self.folder.as_fd(), &self.name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            result => return result.map_err(commit),
+        }
+        if !replace {
+            return Err(ReplaceError::Appeared { path: self.path.clone() });
+        }
+        self.check(true, inputs)?;
+        let hidden = loop {
+            let name = hidden_name(&self.name);
+            match make(self.folder.as_fd(), &name) {
+                Ok(()) => break Hidden { folder: self.folder.clone(), name },
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(commit(error)),
+            }
+        };
+        // Two names of one file are not renamed onto each other: then the hidden one is still there, and
+        // goes when it is dropped.
+        rustix::fs::renameat(&self.folder, &hidden.name, &self.folder, &self.name)
+            .map_err(|error| commit(error.into()))
+    }
+
+    /// Gives the file that has a hidden name the place's own.
+    pub(super) fn rename(
+        &self,
+        hidden: &Hidden,
+        replace: bool,
+        inputs: &[Input],
+        ways: &[Way],
+    ) -> Result<(), ReplaceError> {
+        let commit =
+            |error: Errno| ReplaceError::Commit { path: self.path.clone(), source: error.into() };
+        if replace && self.check(true, inputs)?.is_some() {
+            return rustix::fs::renameat(&self.folder, &hidden.name, &self.folder, &self.name)
+                .map_err(commit);
+        }
+        let mut refused = Errno::OPNOTSUPP;
+        for way in ways {
+            match way(self.folder.as_fd(), &hidden.name, &self.name) {
+                Ok(()) => return Ok(()),
+                Err(Errno::EXIST) if replace => return self.rename(hidden, true, inputs, ways),
+                Err(Errno::EXIST) => {
+                    return Err(ReplaceError::Appeared { path: self.path.clone() });
+                }
+                Err(
+                    error @ (Errno::INVAL
+                    | Errno::NOSYS
+                    | Errno::OPNOTSUPP
+                    | Errno::PERM
+                    | Errno::MLINK
+                    | Errno::ACCESS),
+                ) => refused = error,
+                Err(error) => return Err(commit(error)),
+            }
+        }
+        Err(commit(refused))
+    }
+
+    /// A new file with a hidden name in the folder.
+    pub(super) fn hidden_file(&self, mode: u32) -> io::Result<(fs::File, Hidden)> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        loop {
+            let name = hidden_name(&self.name);
+            match rustix::fs::openat(&self.folder, &name, flags, Mode::from_raw_mode(mode as _)) {
+                Ok(file) => return Ok((file.into(), Hidden { folder: self.folder.clone(), name })),
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+/// Whether the path ends in `.` or `..`, which [`Path::file_name`] may not show.
+fn ends_in_dots(path: &Path) -> bool {
+    let last = path.as_os_str().as_bytes().rsplit(|byte| *byte == b'/').find(|n| !n.is_empty());
+    matches!(last, None | Some(b"." | b".."))
+}
+
+fn is_one_of(inputs: &[Input], found: &Stat) -> bool {
+    inputs.iter().any(|input| input.identity == Identity::from(found))
+}
+
+fn kind(found: FileType) -> FileKind {
+    match found {
+        FileType::Directory => FileKind::Directory,
+        FileType::Fifo => FileKind::Pipe,
+        FileType::CharacterDevice => FileKind::CharacterDevice,
+        FileType::BlockDevice => FileKind::BlockDevice,
+        FileType::Socket => FileKind::Socket,
+        _ => FileKind::Other,
+    }
+}
+
+/// A hidden name, which is removed with this (unless it is gone already).
+#[derive(Debug)]
+pub(super) struct Hidden {
+    folder: Folder,
+    name: OsString,
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // Gone already, or beyond our means.
+        let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
+    }
+}
+
+/// A way to give a file another name in its folder if nothing has that name.
+pub(super) type Way = fn(BorrowedFd<'_>, &OsStr, &OsStr) -> Result<(), Errno>;
+
+/// What is tried in turn. The first two are atomic: of a file that appears at any moment nothing is
+/// lost. Filesystems that have neither (some on a network or answered for by a program) get the name
+/// taken first, by an empty file that nobody else can have made: what appears before that is left
+/// alone as well; but a kill between the two steps leaves the empty file, and what somebody writes into
+/// it in between is lost.
+pub(super) const WAYS: [Way; 3] = [without_replacing, by_link, by_taking];
+
+fn without_replacing(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    #[cfg(target_os = "linux")]
+    return rustix::fs::renameat_with(folder, from, folder, to, rustix::fs::RenameFlags::NOREPLACE);
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = (folder, from, to);
+        Err(Errno::NOSYS)
+    }
+}
+
+fn by_link(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    rustix::fs::linkat(folder, from, folder, to, AtFlags::empty())
+    // The hidden name is removed when it is dropped.
+}
+
+fn by_taking(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::openat(folder, to, flags, Mode::RUSR | Mode::WUSR)?;
+    rustix::fs::renameat(folder, from, folder, to)
+}
+
+/// Another name at every call, in this process and among those that run.
+fn hidden_name(name: &OsStr) -> OsString {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = name.as_bytes();
+    // Names have at most 255 bytes.
+    let mut hidden = b".".to_vec();
+    hidden.extend_from_slice(&name[..name.len().min(200)]);
+    let number = COUNT.fetch_add(1, Relaxed);
+    hidden.extend_from_slice(format!(".{}-{number}.tmp", std::process::id()).as_bytes());
+    OsString::from_vec(hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each way by itself, and all of them in their order where the first are refused.
+    #[test]
+    fn no_way_of_renaming_replaces_anything() {
+        let refused: Way = |_, _, _| Err(Errno::INVAL);
+        let all: [&[Way]; 5] = [
+            &WAYS,
+            &[without_replacing],
+            &[refused, by_link],
+            &[refused, refused, by_taking],
+            &[by_taking],
+        ];
+        for ways in all {
+            let dir = tempfile::tempdir().unwrap();
+            let place = Place::of(&dir.path().join("new")).unwrap();
+            let make = |bytes: &[u8]| {
+                let (file, hidden) = place.hidden_file(0o600).unwrap();
+                io::Write::write_all(&mut &file, bytes).unwrap();
+                hidden
+            };
+            place.rename(&make(b"one"), false, &[], ways).unwrap();
+            let error = place.rename(&make(b"two"), false, &[], ways).unwrap_err();
+            assert!(matches!(error, ReplaceError::Appeared { .. }), "{error}");
+            assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"one");
+            place.rename(&make(b"three"), true, &[], ways).unwrap();
+            assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"three");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of(&dir.path().join("new")).unwrap();
+        let (_file, hidden) = place.hidden_file(0o600).unwrap();
+        let error = place.rename(&hidden, false, &[], &[refused]).unwrap_err();
+        assert!(matches!(error, ReplaceError::Commit { .. }), "{error}");
+    }
+}

@@ -1,0 +1,94 @@
+//! Whether a file was changed while it was read.
+
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use crate::Identity;
+
+/// What a file says of its last change: its length, and the times of its bytes (mtime) and of anything
+/// about it (ctime). Anybody may set mtime back; ctime is the system's own.
+///
+/// A change through a map (`mmap`) sets the times only when it is the first to a page since that was
+/// brought to the disk. So a stamp that is [taken for reading](Stamp::before_reading) has everything
+/// brought there, and every later change is seen, however it is made, on filesystems of disks (ext4,
+/// xfs, btrfs). It is not seen where the kernel sets no times for maps: tmpfs and other memory, and
+/// programs (FUSE) and servers that keep times of their own. See [`times_tell`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    identity: Identity,
+    len: u64,
+    mtime: (i64, i64),
+    ctime: (i64, i64),
+}
+
+impl From<&Metadata> for Stamp {
+    fn from(m: &Metadata) -> Stamp {
+        let (mtime, ctime) = ((m.mtime(), m.mtime_nsec()), (m.ctime(), m.ctime_nsec()));
+        Stamp { identity: m.into(), len: m.len(), mtime, ctime }
+    }
+}
+
+impl Stamp {
+    /// The stamp of a file of which nothing has been read yet.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn before_reading(file: &File) -> io::Result<Stamp> {
+        let stamp = Stamp::from(&file.metadata()?);
+        settle(file, &stamp);
+        Ok(stamp)
+    }
+
+    /// To be called before the first byte is read, where the stamp is of an earlier moment.
+    pub fn settle(&self, file: &File) {
+        settle(file, self);
+    }
+
+    /// Whether nobody has changed the file since.
+    ///
+    /// # Errors
+    /// The system does not tell.
+    pub fn still_holds(&self, file: &File) -> io::Result<bool> {
+        Ok(Stamp::from(&file.metadata()?) == *self)
+    }
+}
+
+/// Whether the times of this file tell of a change through a map.
+pub fn times_tell(file: &File) -> bool {
+    use crate::filesystem::{Kind, of};
+    matches!(of(file).kind, Kind::Local | Kind::CopyOnWrite)
+}
+
+/// Makes sure that a change from now on has another time than the stamp.
+fn settle(file: &File, stamp: &Stamp) {
+    // The order matters: what is written through a map before this is in the bytes that are read,
+    // or its time is a later one. (A file on a medium that cannot be written has nothing to bring.)
+    if crate::copy::sys::sync_all_pages(file).is_err() {
+        let _ = file.sync_data();
+    }
+    // Times are those of a clock that ticks some hundred times per second. What is written within the
+    // tick of the last change has the time of that.
+    for _ in 0..20 {
+        match coarse_now() {
+            Some(now) if now <= stamp.ctime && stamp.ctime.0 - now.0 <= 1 => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            _ => return,
+        }
+    }
+}
+
+/// The clock that files get their times from.
+fn coarse_now() -> Option<(i64, i64)> {
+    #[cfg(target_os = "linux")]
+    const CLOCK: libc::clockid_t = libc::CLOCK_REALTIME_COARSE;
+    #[cfg(not(target_os = "linux"))]
+    const CLOCK: libc::clockid_t = libc::CLOCK_REALTIME;
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a struct of ours to fill.
+    let status = unsafe { libc::clock_gettime(CLOCK, &mut now) };
+    #[allow(clippy::unnecessary_cast)] // the widths differ between systems
+    (status == 0).then_some((now.tv_sec as i64, now.tv_nsec as i64))
+}
