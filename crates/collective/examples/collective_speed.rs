@@ -6,17 +6,17 @@
 
 use std::time::Instant;
 
-use alight_collective::{Algorithm, Args, Clique, Element, Options, Spec};
+use alight_collective::{Algorithm, Args, Element, Options, Spec, ThreadGroup};
 use alight_kernels::Isa;
 
 const TURNS: usize = 31;
 
 /// Microseconds per call of `calls` calls.
-fn turn(clique: &Clique, spec: &Spec, calls: i64) -> f64 {
+fn turn(group: &ThreadGroup, spec: &Spec, calls: i64) -> f64 {
     let bytes = spec.bytes().expect("a shape that fits");
     let start = Instant::now();
     std::thread::scope(|scope| {
-        for rank in 0..clique.ranks() {
+        for rank in 0..group.ranks() {
             scope.spawn(move || {
                 // 1 in bf16 everywhere.
                 let ones: Vec<u8> = 0x3f80_u16.to_ne_bytes().repeat(bytes / 2);
@@ -30,7 +30,7 @@ fn turn(clique: &Clique, spec: &Spec, calls: i64) -> f64 {
                         normed: &mut normed,
                         new_residual: &mut new_residual,
                     };
-                    clique.allreduce_norm(rank, run, spec, args).expect("a call");
+                    group.allreduce_norm(rank, run, spec, args).expect("a call");
                 }
             });
         }
@@ -63,12 +63,12 @@ fn main() {
                 [Algorithm::OneShot, Algorithm::CombineOnce, Algorithm::Split].map(|algorithm| {
                     let mut options = Options::new(ranks, spec.bytes().expect("a shape that fits"));
                     options.algorithm = Some(algorithm);
-                    (Clique::new(options).expect("a clique"), vec![])
+                    (ThreadGroup::new(options).expect("a group"), vec![])
                 });
             let calls = (calls / rows as i64).max(10);
             for _ in 0..TURNS {
-                for (clique, times) in &mut columns {
-                    times.push(turn(clique, &spec, calls));
+                for (group, times) in &mut columns {
+                    times.push(turn(group, &spec, calls));
                 }
             }
             print!("{ranks:5} {rows:4}");

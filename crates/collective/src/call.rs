@@ -1,31 +1,31 @@
-//! A call of one rank. The shared-memory core: who may touch which bytes between which meetings.
+//! A call of one rank. The shared-memory core: who may touch which bytes between which barriers.
 //!
 //! What a rank may touch:
 //! - its own arguments, at any time of its call;
 //! - its seat, while it has taken it (one call at a time for each rank);
 //! - its slot of the staging buffer `call % 2`, before it meets in `call`; everybody's slots there, after it has met and until
-//!   it arrives at the next call. A slot is written again two calls later, after a meeting for which everybody had to
-//!   come, so nobody reads any more: that is why one meeting in a call is enough, and why there are two buffers;
+//!   it arrives at the next call. A slot is written again two calls later, after a barrier for which everybody had to
+//!   come, so nobody reads any more: that is why one barrier in a call is enough, and why there are two buffers;
 //! - everybody's cards and operands and the common result, as the last to arrive, while the others are held;
 //! - everybody's cards and operands, reading, and the rows of a block that it has taken in everybody's results, while all
 //!   are held: a result may lie where an operand was, since its rows are read in their own block only;
-//! - the common result, reading, after it has met. It is written again at the next call's meeting at the earliest, when all
+//! - the common result, reading, after it has met. It is written again at the next call's barrier at the earliest, when all
 //!   have arrived there: one buffer is enough.
 
 use std::ptr::{copy_nonoverlapping, null};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::barrier::{Missed, Patience, Rules};
 use crate::choose::{Algorithm, BEST, blocks, helpers};
-use crate::clique::{Card, Clique, RANKS, Seat};
 use crate::error::CollectiveError;
-use crate::meeting::{Missed, Patience, Rules};
 use crate::rows::{Arrays, compute};
 use crate::spec::{Args, Spec};
 #[cfg(test)]
 use crate::tests::hooks::Phase;
+use crate::thread_group::{Card, RANKS, Seat, ThreadGroup};
 
-impl Clique {
+impl ThreadGroup {
     /// A call with arguments that were checked, by who has taken the seat of `rank`.
     pub(crate) fn call(
         &self,
@@ -37,7 +37,7 @@ impl Clique {
     ) -> Result<(), CollectiveError> {
         let seat = &self.seats[rank];
         let (normed, new_residual) = (args.normed.as_mut_ptr(), args.new_residual.as_mut_ptr());
-        // SAFETY: the seat is taken, so this thread is alone with its cells but for the last rank of a meeting, which reads
+        // SAFETY: the seat is taken, so this thread is alone with its cells but for the last rank of a barrier, which reads
         // the card while we wait in `pass`.
         let call = unsafe { *seat.next.get() };
         let card = Card {
@@ -99,12 +99,12 @@ impl Clique {
                     *partial = self.staged(call, other);
                 }
                 let arrays = card.arrays(&partials[..self.options.ranks]);
-                // SAFETY: after the meeting everybody's slot of this call holds `bytes` bytes, which nobody writes before we
+                // SAFETY: after the barrier everybody's slot of this call holds `bytes` bytes, which nobody writes before we
                 // arrive at the next call; lengths were checked; the results are borrowed exclusively.
                 unsafe { compute(self.options.isa, spec, &arrays) };
             }
             Algorithm::CombineOnce => {
-                // SAFETY: after the meeting the common result holds this call's, which nobody writes before we arrive at
+                // SAFETY: after the barrier the common result holds this call's, which nobody writes before we arrive at
                 // the next call; lengths were checked.
                 unsafe {
                     copy_nonoverlapping(self.result.at(0), normed, bytes);
@@ -146,11 +146,11 @@ impl Clique {
         #[cfg(test)]
         let rules = Rules { leaves_early: self.hooks.leaves_early(), ..rules };
         let mut patience = Clock::new(self.options.limit);
-        match self.meeting.pass(rules, call, &mut patience, last, work) {
+        match self.barrier.pass(rules, call, &mut patience, last, work) {
             Ok(()) => Ok(()),
             Err(Missed::Poisoned) => Err(self.poisoned()),
             Err(Missed::Failed(error)) => {
-                // The meeting is poisoned already; others may find no reason for a moment.
+                // The barrier is poisoned already; others may find no reason for a moment.
                 let _ = self.because.set(error.clone());
                 Err(error)
             }

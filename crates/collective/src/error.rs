@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CollectiveError {
-    /// A clique cannot be made like that.
+    /// A group cannot be made like that.
     #[error("a collective of {ranks} ranks and {capacity} bytes cannot be made: {problem}")]
     Options {
         /// How many ranks were asked for.
@@ -49,7 +49,7 @@ pub enum CollectiveError {
         /// The shape.
         shape: String,
     },
-    /// An operand is larger than the clique was made for.
+    /// An operand is larger than the group was made for.
     #[error(
         "rank {rank}: an operand of {found} bytes in a collective made for {capacity}; make it with room for the largest ({shape})"
     )]

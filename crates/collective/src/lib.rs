@@ -1,18 +1,18 @@
 //! The collective of tensor-parallel inference in one call: all-reduce, optional post-norm, residual, RMSNorm.
 //!
-//! Ranks are threads of one process ([`Clique`]), or of several on one host ([`Party`]). Each brings a part of a sum; each leaves with the new residual and with its norm,
+//! Ranks are threads of one process ([`ThreadGroup`]), or of several on one host ([`ProcessGroup`]). Each brings a part of a sum; each leaves with the new residual and with its norm,
 //! the same bits on every rank, every tier of SIMD and every algorithm. A call meets once, at a barrier with a limit on
 //! waiting: a rank that never comes is an error on all others, and whoever comes later gets that error at once.
 //!
 //! The protocol, the argument for its memory order, and the roundings are in `docs/collective.md`.
 //!
 //! ```
-//! use alight_collective::{Args, Clique, Element, Options, Spec};
+//! use alight_collective::{Args, ThreadGroup, Element, Options, Spec};
 //!
 //! let spec = Spec {
 //!     rows: 1, hidden: 2, element: Element::F32, weight: Element::F32, bias: false, epsilon: 0.0, post_norm: false,
 //! };
-//! let clique = Clique::new(Options::new(2, 8))?;
+//! let group = ThreadGroup::new(Options::new(2, 8))?;
 //! let bytes = |x: [f32; 2]| x.map(f32::to_ne_bytes).concat();
 //! let run = |rank| {
 //!     let (mut normed, mut new_residual) = ([0; 8], [0; 8]);
@@ -20,7 +20,7 @@
 //!         partial: Some(&bytes([1.0, 2.0])), residual: Some(&bytes([1.0, 3.0])), weight: &bytes([1.0, 1.0]), post_weight: None,
 //!         normed: &mut normed, new_residual: &mut new_residual,
 //!     };
-//!     clique.allreduce_norm(rank, 0, &spec, args).map(|()| new_residual.to_vec())
+//!     group.allreduce_norm(rank, 0, &spec, args).map(|()| new_residual.to_vec())
 //! };
 //! let results = std::thread::scope(|s| [0, 1].map(|rank| s.spawn(move || run(rank))).map(|t| t.join().unwrap()));
 //! for result in results {
@@ -29,24 +29,24 @@
 //! # Ok::<(), alight_collective::CollectiveError>(())
 //! ```
 
+mod barrier;
 mod call;
 mod choose;
-mod clique;
 mod error;
-mod hall;
-mod meeting;
-mod party;
+mod process_group;
 mod region;
 mod rows;
 mod segment;
+mod shared_segment;
 mod spec;
 #[cfg(test)]
 mod tests;
+mod thread_group;
 mod word;
 
 pub use choose::Algorithm;
-pub use clique::{Clique, Options};
 pub use error::CollectiveError;
-pub use hall::{Hall, Key};
-pub use party::{Party, PartyOptions};
+pub use process_group::{ProcessGroup, ProcessGroupOptions};
+pub use shared_segment::{Key, SharedSegment};
 pub use spec::{Args, Element, Spec};
+pub use thread_group::{Options, ThreadGroup};

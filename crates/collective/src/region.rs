@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 pub(crate) const LINE: usize = 128;
 
 /// Zeroed bytes at an address that is a multiple of [`LINE`]. Who may touch which of them when is the protocol's affair
-/// (`clique`); this only owns them.
+/// (`thread_group`); this only owns them.
 pub(crate) struct Region {
     start: NonNull<u8>,
     layout: Layout,

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use alight_collective::{Algorithm, Args, Clique, CollectiveError, Element, Options, Spec};
+use alight_collective::{Algorithm, Args, CollectiveError, Element, Options, Spec, ThreadGroup};
 use common::{Inputs, Random, call, ranks};
 
 fn spec(rows: usize, hidden: usize) -> Spec {
@@ -36,8 +36,8 @@ fn many(count: i64, size: usize, options: Options) {
             (*spec, alone(spec, &inputs), inputs)
         })
         .collect();
-    let clique = Clique::new(options).unwrap();
-    ranks(&clique, |rank| {
+    let group = ThreadGroup::new(options).unwrap();
+    ranks(&group, |rank| {
         let mut random = Random(rank as u64);
         let (mut normed, mut new_residual) = (vec![], vec![]);
         for run in 0..count {
@@ -56,7 +56,7 @@ fn many(count: i64, size: usize, options: Options) {
                 normed: &mut normed,
                 new_residual: &mut new_residual,
             };
-            clique.allreduce_norm(rank, run, spec, args).unwrap();
+            group.allreduce_norm(rank, run, spec, args).unwrap();
             partial.fill(0xff);
             std::hint::black_box(&partial);
             assert!(
@@ -109,11 +109,11 @@ fn more_ranks_than_cores() {
 fn a_rank_that_never_comes() {
     let mut options = Options::new(3, 1024);
     options.limit = Duration::from_millis(400);
-    let clique = Clique::new(options).unwrap();
+    let group = ThreadGroup::new(options).unwrap();
     let (spec, start) = (spec(1, 16), Instant::now());
     let inputs = Inputs::random(3, &spec, 1);
-    let errors = ranks(&clique, |rank| {
-        (rank != 1).then(|| call(&clique, rank, 5, &spec, &inputs).unwrap_err())
+    let errors = ranks(&group, |rank| {
+        (rank != 1).then(|| call(&group, rank, 5, &spec, &inputs).unwrap_err())
     });
     assert!(start.elapsed() < Duration::from_secs(20));
     let missing = errors.iter().flatten().find_map(|error| match error {
@@ -130,12 +130,12 @@ fn a_rank_that_never_comes() {
     // It comes too late, and is told why at once; so is everybody afterwards.
     let start = Instant::now();
     for rank in 0..3 {
-        let late = call(&clique, rank, 6, &spec, &inputs).unwrap_err();
+        let late = call(&group, rank, 6, &spec, &inputs).unwrap_err();
         let CollectiveError::Poisoned { because } = late else { panic!("{late}") };
         assert!(because.contains("did not come"), "{because}");
     }
     assert!(start.elapsed() < Duration::from_millis(400));
-    assert!(clique.is_poisoned());
+    assert!(group.is_poisoned());
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn ranks_in_different_calls() {
     let inputs = Inputs::random(2, &left, 1);
     // Different shapes, then different runs.
     for (runs, specs) in [([1, 1], [left, right]), ([1, 2], [left, left])] {
-        let clique = Clique::new(Options::new(2, 1024)).unwrap();
-        let errors = ranks(&clique, |rank| {
+        let group = ThreadGroup::new(Options::new(2, 1024)).unwrap();
+        let errors = ranks(&group, |rank| {
             let mut inputs = inputs.clone();
             inputs.weight.truncate(specs[rank].hidden * 2);
             inputs.post_weight.truncate(specs[rank].hidden * 2);
-            call(&clique, rank, runs[rank], &specs[rank], &inputs).unwrap_err()
+            call(&group, rank, runs[rank], &specs[rank], &inputs).unwrap_err()
         });
         let differ = |error: &CollectiveError| matches!(error, CollectiveError::Differ { .. });
         let poisoned = |error: &CollectiveError| matches!(error, CollectiveError::Poisoned { .. });
@@ -163,10 +163,10 @@ fn arguments_that_cannot_work() {
     let good = spec(1, 16);
     let inputs = Inputs::random(1, &good, 1);
     let error = |spec: &Spec, inputs: &Inputs, capacity| {
-        let clique = Clique::new(Options::new(1, capacity)).unwrap();
-        let error = call(&clique, 0, 0, spec, inputs).unwrap_err();
+        let group = ThreadGroup::new(Options::new(1, capacity)).unwrap();
+        let error = call(&group, 0, 0, spec, inputs).unwrap_err();
         // Others must not wait for a rank that was refused.
-        assert!(clique.is_poisoned());
+        assert!(group.is_poisoned());
         error.to_string()
     };
     let short = Inputs { weight: vec![0; 30], ..inputs.clone() };
@@ -188,32 +188,32 @@ fn arguments_that_cannot_work() {
             .contains("the operand has 32 bytes, expected 64")
     );
 
-    let clique = Clique::new(Options::new(1, 1024)).unwrap();
+    let group = ThreadGroup::new(Options::new(1, 1024)).unwrap();
     let mut two = inputs.clone();
     two.partials.push(vec![]);
-    let error = call(&clique, 1, 0, &good, &two).unwrap_err();
+    let error = call(&group, 1, 0, &good, &two).unwrap_err();
     assert_eq!(error, CollectiveError::Rank { rank: 1, ranks: 1 });
-    assert!(!clique.is_poisoned());
+    assert!(!group.is_poisoned());
     // No rows are fine.
     let none = Inputs { partials: vec![vec![]], residual: vec![], ..inputs };
-    assert_eq!(call(&clique, 0, 0, &spec(|s| s.rows = 0), &none), Ok((vec![], vec![])));
+    assert_eq!(call(&group, 0, 0, &spec(|s| s.rows = 0), &none), Ok((vec![], vec![])));
 }
 
 #[test]
 fn a_rank_cannot_be_in_two_calls() {
-    let clique = Clique::new(Options::new(2, 1024)).unwrap();
+    let group = ThreadGroup::new(Options::new(2, 1024)).unwrap();
     let spec = spec(1, 16);
     let inputs = Inputs::random(2, &spec, 1);
     std::thread::scope(|scope| {
         // Whoever comes second is refused, while the first waits; then rank 1 comes.
         let both = [0, 0].map(|rank| {
-            let (clique, spec, inputs) = (&clique, &spec, &inputs);
-            scope.spawn(move || call(clique, rank, 0, spec, inputs))
+            let (group, spec, inputs) = (&group, &spec, &inputs);
+            scope.spawn(move || call(group, rank, 0, spec, inputs))
         });
         while !both.iter().any(|call| call.is_finished()) {
             std::thread::yield_now();
         }
-        assert!(call(&clique, 1, 0, &spec, &inputs).is_ok());
+        assert!(call(&group, 1, 0, &spec, &inputs).is_ok());
         let results = both.map(|call| call.join().unwrap());
         assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1, "{results:?}");
         assert!(results.contains(&Err(CollectiveError::InUse { rank: 0 })));
@@ -223,6 +223,6 @@ fn a_rank_cannot_be_in_two_calls() {
 #[test]
 fn cliques_that_cannot_be() {
     for (ranks, capacity) in [(0, 8), (65, 8), (2, usize::MAX), (64, usize::MAX / 64)] {
-        assert!(Clique::new(Options::new(ranks, capacity)).is_err(), "{ranks} {capacity}");
+        assert!(ThreadGroup::new(Options::new(ranks, capacity)).is_err(), "{ranks} {capacity}");
     }
 }

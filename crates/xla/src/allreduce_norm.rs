@@ -8,12 +8,12 @@
 //! 1), `epsilon` (float32). A program is the same on all devices, so a rank cannot be an attribute: it is the place of the
 //! device in its group.
 //!
-//! The state of the call site is a clique for each group, made once at instantiation and shared by its devices; a group of
-//! several processes is a party in their shared memory (`shared`). Sites are independent of each other, so XLA may run them
+//! The state of the call site is a `ThreadGroup` for each group of devices, made once at instantiation and shared by its devices; a group of
+//! several processes is a `ProcessGroup` in their shared memory (`shared`). Sites are independent of each other, so XLA may run them
 //! in any order.
 
 use alight_collective::{
-    Args, Clique, CollectiveError, Element, Key, Options, Party, PartyOptions,
+    Args, CollectiveError, Element, Key, Options, ProcessGroup, ProcessGroupOptions, ThreadGroup,
 };
 
 use crate::api::{CallFrame, Error, TypeId, TypeInfo, code};
@@ -40,9 +40,9 @@ pub(crate) const TARGETS: &[Target] = &[Target {
 /// Devices that sum.
 enum Group {
     /// All in this process.
-    Here(Box<Clique>),
+    Here(Box<ThreadGroup>),
     /// In several, this one among them.
-    Across(Box<Party>),
+    Across(Box<ProcessGroup>),
     /// In others.
     Elsewhere,
 }
@@ -73,7 +73,7 @@ extern "C" fn alight_clique_type_info() -> *const TypeInfo {
     STATE.info()
 }
 
-/// The stage that makes the clique of a call site.
+/// The stage that makes the group of a call site.
 ///
 /// # Safety
 /// For XLA to call, with its frame.
@@ -111,7 +111,7 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
         if processes.len() == 1 {
             let mut options = Options::new(ranks, capacity);
             options.limit = limit;
-            groups.push(Group::Here(Box::new(Clique::new(options).map_err(refusal)?)));
+            groups.push(Group::Here(Box::new(ThreadGroup::new(options).map_err(refusal)?)));
             continue;
         }
         if key.is_none() {
@@ -125,10 +125,10 @@ fn instantiate(frame: Frame<'_>) -> Result<(), Refusal> {
                     .into(),
             )
         })?;
-        let mut options = PartyOptions::new(Key([0; 2]), ranks, processes.len(), capacity);
+        let mut options = ProcessGroupOptions::new(Key([0; 2]), ranks, processes.len(), capacity);
         options.limit = limit;
-        let party = key.join(number, &processes, options).map_err(refusal)?;
-        groups.push(party.map_or(Group::Elsewhere, |party| Group::Across(Box::new(party))));
+        let group = key.join(number, &processes, options).map_err(refusal)?;
+        groups.push(group.map_or(Group::Elsewhere, |group| Group::Across(Box::new(group))));
     }
     STATE.give(frame, Site { groups, devices })
 }
@@ -154,8 +154,8 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
         }
     };
     let done = match group {
-        Group::Here(clique) => clique.allreduce_norm(rank, frame.run()?, spec, args),
-        Group::Across(party) => party.allreduce_norm(rank, spec, args),
+        Group::Here(group) => group.allreduce_norm(rank, frame.run()?, spec, args),
+        Group::Across(group) => group.allreduce_norm(rank, spec, args),
         Group::Elsewhere => {
             return Err(Refusal::argument(format!("device {device} is of another process")));
         }

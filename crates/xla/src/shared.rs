@@ -1,4 +1,4 @@
-//! The memory that this process shares with others of its host, and the parties that its call sites join there.
+//! The memory that this process shares with others of its host, and the groups that its call sites join there.
 //!
 //! It is handed over once for a process, before programs are loaded that need it, and stays: it cannot be an attribute of
 //! a program, which is the same in every run.
@@ -8,10 +8,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use alight_collective::{CollectiveError, Hall, Key, Party, PartyOptions};
+use alight_collective::{CollectiveError, Key, ProcessGroup, ProcessGroupOptions, SharedSegment};
 
 struct Connection {
-    hall: Arc<Hall>,
+    segment: Arc<SharedSegment>,
     /// The number of this process.
     process: i64,
     /// How many sites of a kind there were.
@@ -30,8 +30,9 @@ pub fn connect(name: &str, process: i64, create: bool) -> io::Result<()> {
     if CONNECTION.get().is_some() {
         return Err(again());
     }
-    let hall = Arc::new(if create { Hall::create(name)? } else { Hall::open(name)? });
-    let connection = Connection { hall, process, sites: Mutex::default() };
+    let segment =
+        Arc::new(if create { SharedSegment::create(name)? } else { SharedSegment::open(name)? });
+    let connection = Connection { segment, process, sites: Mutex::default() };
     CONNECTION.set(connection).map_err(|_| again())
 }
 
@@ -40,7 +41,7 @@ pub fn connect(name: &str, process: i64, create: bool) -> io::Result<()> {
 /// # Errors
 /// The system refuses.
 pub fn unlink(name: &str) -> io::Result<()> {
-    Hall::unlink(name)
+    SharedSegment::unlink(name)
 }
 
 /// What a call site is called in all processes: a number made of what it says, and how many such sites were made before it.
@@ -65,18 +66,18 @@ impl SiteKey {
         Some(SiteKey { kind, ordinal })
     }
 
-    /// Joins the party of a group; `None` if this process is not one of `processes`.
+    /// Joins the `ProcessGroup` of a group of devices; `None` if this process is not one of `processes`.
     pub(crate) fn join(
         self,
         group: usize,
         processes: &[i64],
-        mut options: PartyOptions,
-    ) -> Result<Option<Party>, CollectiveError> {
+        mut options: ProcessGroupOptions,
+    ) -> Result<Option<ProcessGroup>, CollectiveError> {
         let Some(connection) = CONNECTION.get() else { return Ok(None) };
         if !processes.contains(&connection.process) {
             return Ok(None);
         }
         options.key = Key([self.kind, self.ordinal << 16 | group as u64]);
-        Party::join(&connection.hall, options).map(Some)
+        ProcessGroup::join(&connection.segment, options).map(Some)
     }
 }

@@ -1,4 +1,4 @@
-//! What tests put into a clique: delays, and parts taken out. Not there in any other build.
+//! What tests put into a group: delays, and parts taken out. Not there in any other build.
 
 /// A moment of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
-//! The meeting under loom: every order of events, up to a number of preemptions, and every value that the memory model lets
+//! The barrier under loom: every order of events, up to a number of preemptions, and every value that the memory model lets
 //! a load return. Memory that ranks share is in loom's cells, which fail at an access that is not ordered.
 //!
-//! The ranks here do what `clique` does: write a slot, meet, read all slots; or lend an operand, meet, take what the
+//! The ranks here do what `thread_group` does: write a slot, meet, read all slots; or lend an operand, meet, take what the
 //! last rank made of all.
 
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use loom::cell::UnsafeCell;
 use loom::sync::{Condvar, Mutex};
 
-use crate::meeting::{Meeting, Missed, Patience, Rules};
+use crate::barrier::{Barrier, Missed, Patience, Rules};
 use crate::word::Word;
 
 /// Loom's atomic, with a futex as its manual page describes it: comparing and going to sleep are one step.
@@ -90,7 +90,7 @@ impl Patience for Waits {
 /// What ranks share.
 struct Shared<const ORDERS: bool = true> {
     ranks: u32,
-    meeting: Meeting<Modelled<ORDERS>>,
+    barrier: Barrier<Modelled<ORDERS>>,
     /// `[buffers][ranks]`.
     slots: Vec<Vec<UnsafeCell<u32>>>,
     result: UnsafeCell<u32>,
@@ -103,8 +103,8 @@ impl<const ORDERS: bool> Shared<ORDERS> {
     fn new(ranks: u32, buffers: usize, first: u32) -> Arc<Self> {
         let row = || (0..ranks).map(|_| UnsafeCell::new(0)).collect();
         let slots = (0..buffers).map(|_| row()).collect();
-        let meeting = Meeting::new(first);
-        Arc::new(Shared { ranks, meeting, slots, result: UnsafeCell::new(0) })
+        let barrier = Barrier::new(first);
+        Arc::new(Shared { ranks, barrier, slots, result: UnsafeCell::new(0) })
     }
 
     /// Meets without blocks of work.
@@ -114,7 +114,7 @@ impl<const ORDERS: bool> Shared<ORDERS> {
         patience: &mut Waits,
         last: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), Missed<E>> {
-        self.meeting.pass(Rules::new(self.ranks, 0, 0), call, patience, last, |_| ())
+        self.barrier.pass(Rules::new(self.ranks, 0, 0), call, patience, last, |_| ())
     }
 
     /// Returns what the rank reads.
@@ -156,7 +156,7 @@ impl<const ORDERS: bool> Shared<ORDERS> {
 
 /// Ranks that do blocks for each other.
 struct Split<const ORDERS: bool> {
-    meeting: Meeting<Modelled<ORDERS>>,
+    barrier: Barrier<Modelled<ORDERS>>,
     /// One for each rank, which writes to it before and after the call: the callers' memory.
     operands: Vec<UnsafeCell<u32>>,
     /// `[ranks][blocks]`, likewise.
@@ -171,7 +171,7 @@ impl<const ORDERS: bool> Split<ORDERS> {
     fn new(rules: Rules) -> Arc<Self> {
         let cells = |count: u32| (0..count).map(|_| UnsafeCell::new(0)).collect::<Vec<_>>();
         Arc::new(Split {
-            meeting: Meeting::new(0),
+            barrier: Barrier::new(0),
             operands: cells(rules.ranks),
             results: (0..rules.ranks).map(|_| cells(rules.blocks)).collect(),
             rules,
@@ -189,7 +189,7 @@ impl<const ORDERS: bool> Split<ORDERS> {
                 results[block as usize].with_mut(|one| unsafe { *one = sum + block });
             }
         };
-        let met = self.meeting.pass(self.rules, call, &mut Waits(patience), || Ok(()), work);
+        let met = self.barrier.pass(self.rules, call, &mut Waits(patience), || Ok(()), work);
         // The caller has its memory back, whatever happened.
         // SAFETY: loom checks that nobody else is there.
         self.operands[rank].with_mut(|own| unsafe { *own = 0 });
@@ -291,7 +291,7 @@ fn split_of_three_ranks() {
 fn split_with_ranks_that_give_up() {
     let rank = |split: &Split<true>, rank: usize| {
         let met = split.call(rank, 0, rank != 0);
-        assert_eq!(met.is_err(), split.meeting.is_poisoned());
+        assert_eq!(met.is_err(), split.barrier.is_poisoned());
     };
     every_order(3, 2, || Split::new(Rules::new(2, 2, 1)), rank);
 }
@@ -299,14 +299,14 @@ fn split_with_ranks_that_give_up() {
 /// Without lending, whoever waits may leave while others work, as when one of those was killed: nobody passes then.
 #[test]
 fn split_without_lending() {
-    struct Common(Meeting<Modelled<true>>);
+    struct Common(Barrier<Modelled<true>>);
     let rank = |common: &Common, rank: usize| {
         let rules = Rules { lends: false, ..Rules::new(2, 2, 1) };
         let met = common.0.pass::<()>(rules, 0, &mut Waits(rank == 0), || Ok(()), |_| ());
         // Either nobody gave up, or nobody passed.
         assert_eq!(met.is_err(), common.0.is_poisoned());
     };
-    every_order(3, 2, || Arc::new(Common(Meeting::new(0))), rank);
+    every_order(3, 2, || Arc::new(Common(Barrier::new(0))), rank);
 }
 
 #[test]
@@ -375,7 +375,7 @@ fn a_rank_that_gives_up() {
         let again = met.is_ok().then(|| shared.pass::<()>(1, &mut Waits(true), || Ok(())));
         // Of two ranks of which one gave up, neither got here with a success.
         assert_ne!(again, Some(Err(Missed::Poisoned)));
-        assert_eq!(met.is_err(), shared.meeting.is_poisoned());
+        assert_eq!(met.is_err(), shared.barrier.is_poisoned());
     };
     every_order(3, 2, || Ordered::new(2, 1, 0), rank);
 }
@@ -395,14 +395,14 @@ fn who_gives_up_wakes_the_others() {
 fn poison_wakes_everybody() {
     let rank = |shared: &Shared, rank: usize| {
         if rank == 2 {
-            shared.meeting.poison();
+            shared.barrier.poison();
             // For good: a last rank at work in this moment does not undo it.
-            assert!(shared.meeting.is_poisoned());
+            assert!(shared.barrier.is_poisoned());
             return;
         }
         for call in 0..2 {
             if shared.pass::<()>(call, &mut Waits(true), || Ok(())).is_err() {
-                assert!(shared.meeting.is_poisoned());
+                assert!(shared.barrier.is_poisoned());
                 return;
             }
         }

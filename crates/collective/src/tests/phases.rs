@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::hooks::{Hooks, Phase, Without};
-use crate::meeting::{Meeting, Missed, Patience, Rules};
-use crate::{Algorithm, Args, Clique, Element, Options, Spec};
+use crate::barrier::{Barrier, Missed, Patience, Rules};
+use crate::{Algorithm, Args, Element, Options, Spec, ThreadGroup};
 
 const ROWS: usize = 5;
 /// Elements of an operand.
@@ -37,8 +37,8 @@ fn sum(ranks: usize, call: u32) -> Vec<u8> {
 fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize {
     let mut options = Options::new(ranks, COUNT * 4);
     (options.algorithm, options.block) = (Some(algorithm), 0);
-    let mut clique = Clique::new(options).unwrap();
-    clique.hooks = hooks;
+    let mut group = ThreadGroup::new(options).unwrap();
+    group.hooks = hooks;
     let (zeros, weights) = (vec![0; COUNT * 4], vec![0; COUNT / ROWS * 4]);
     let one = |rank: usize, [normed, new_residual]: &mut [Vec<u8>; 2]| {
         let mut wrong = 0;
@@ -52,7 +52,7 @@ fn wrong(ranks: usize, calls: u32, algorithm: Algorithm, hooks: Hooks) -> usize 
                 normed,
                 new_residual,
             };
-            clique.allreduce_norm(rank, i64::from(call), &SPEC, args).unwrap();
+            group.allreduce_norm(rank, i64::from(call), &SPEC, args).unwrap();
             // Whoever still reads it gets NaN.
             partial.fill(0xff);
             std::hint::black_box(&partial);
@@ -130,7 +130,7 @@ fn split_without_any_barrier_results_are_wrong() {
 /// A block that panics: the call fails for all, after the last of the others has let go of what was lent.
 #[test]
 fn a_block_that_panics() {
-    let meeting = Meeting::<AtomicU32>::new(0);
+    let barrier = Barrier::<AtomicU32>::new(0);
     let (rules, working) = (Rules::new(3, 6, 2), AtomicU32::new(0));
     let one = |_| {
         let mut patience = Until(Instant::now() + Duration::from_secs(20));
@@ -140,7 +140,7 @@ fn a_block_that_panics() {
             working.fetch_sub(1, Ordering::SeqCst);
             assert!(block != 2, "a block that panics");
         };
-        let met = meeting.pass::<()>(rules, 0, &mut patience, || Ok(()), work);
+        let met = barrier.pass::<()>(rules, 0, &mut patience, || Ok(()), work);
         assert_eq!(working.load(Ordering::SeqCst), 0, "left while others work");
         met
     };
@@ -156,7 +156,7 @@ fn a_block_that_panics() {
 /// only slow, it ends as an error too: nobody passes.
 #[test]
 fn a_rank_that_stays_at_its_block() {
-    let meeting = Meeting::<AtomicU32>::new(0);
+    let barrier = Barrier::<AtomicU32>::new(0);
     let rules = Rules { lends: false, ..Rules::new(2, 2, 1) };
     let start = Instant::now();
     let one = || {
@@ -166,7 +166,7 @@ fn a_rank_that_stays_at_its_block() {
                 std::thread::sleep(Duration::from_millis(2500));
             }
         };
-        let met = meeting.pass::<()>(rules, 0, &mut patience, || Ok(()), work);
+        let met = barrier.pass::<()>(rules, 0, &mut patience, || Ok(()), work);
         (met, start.elapsed())
     };
     let met = std::thread::scope(|scope| {
@@ -175,7 +175,7 @@ fn a_rank_that_stays_at_its_block() {
     });
     assert!(met.iter().all(|(met, _)| met.is_err()), "{met:?}");
     assert!(met.iter().any(|(_, time)| *time < Duration::from_millis(2400)), "{met:?}");
-    assert!(meeting.is_poisoned());
+    assert!(barrier.is_poisoned());
 }
 
 /// Patience up to a moment.
@@ -191,15 +191,15 @@ impl Patience for Until {
 /// passes. On a machine so busy that it gave up before the last one came, nobody passes.
 #[test]
 fn nobody_leaves_while_the_last_rank_works() {
-    let meeting = Meeting::<AtomicU32>::new(0);
+    let barrier = Barrier::<AtomicU32>::new(0);
     let (rules, working) = (Rules::new(2, 0, 0), AtomicBool::new(false));
     let (last, waiter) = std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut patience = Until(Instant::now() + Duration::from_millis(50));
-            let met = meeting.pass::<()>(rules, 0, &mut patience, || Ok(()), |_| ());
+            let met = barrier.pass::<()>(rules, 0, &mut patience, || Ok(()), |_| ());
             (met, working.load(Ordering::SeqCst))
         });
-        while meeting.is_empty() {
+        while barrier.is_empty() {
             std::thread::yield_now();
         }
         let work = || {
@@ -208,7 +208,7 @@ fn nobody_leaves_while_the_last_rank_works() {
             working.store(false, Ordering::SeqCst);
             Ok(())
         };
-        let last = meeting.pass::<()>(rules, 0, &mut Until(Instant::now()), work, |_| ());
+        let last = barrier.pass::<()>(rules, 0, &mut Until(Instant::now()), work, |_| ());
         (last, waiter.join().unwrap())
     });
     assert!(!waiter.1, "left while the last rank was at work");

@@ -1,7 +1,7 @@
-//! Random arguments, numbers of bytes, and a clique of threads.
+//! Random arguments, numbers of bytes, and a group of threads.
 #![allow(dead_code)]
 
-use alight_collective::{Args, Clique, CollectiveError, Element, Options, Spec};
+use alight_collective::{Args, CollectiveError, Element, Options, Spec, ThreadGroup};
 use alight_kernels::half::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 /// The arguments of all ranks.
@@ -99,25 +99,25 @@ impl Inputs {
 
 /// One call of one rank.
 pub fn call(
-    clique: &Clique,
+    group: &ThreadGroup,
     rank: usize,
     run: i64,
     spec: &Spec,
     inputs: &Inputs,
 ) -> Result<Results, CollectiveError> {
-    placed(clique, rank, run, spec, inputs, false)
+    placed(group, rank, run, spec, inputs, false)
 }
 
 /// One call of one rank, in place or not.
 pub fn placed(
-    clique: &Clique,
+    group: &ThreadGroup,
     rank: usize,
     run: i64,
     spec: &Spec,
     inputs: &Inputs,
     in_place: bool,
 ) -> Result<Results, CollectiveError> {
-    with_args(rank, spec, inputs, in_place, |args| clique.allreduce_norm(rank, run, spec, args))
+    with_args(rank, spec, inputs, in_place, |args| group.allreduce_norm(rank, run, spec, args))
 }
 
 /// The results of a call with the arguments of a rank, in place or not.
@@ -150,8 +150,8 @@ pub fn run(
     spec: &Spec,
     inputs: &Inputs,
 ) -> Vec<Result<Results, CollectiveError>> {
-    let clique = Clique::new(options).unwrap();
-    ranks(&clique, |rank| call(&clique, rank, 7, spec, inputs))
+    let group = ThreadGroup::new(options).unwrap();
+    ranks(&group, |rank| call(&group, rank, 7, spec, inputs))
 }
 
 /// One call of all ranks, each of which has its results in place or not.
@@ -161,16 +161,16 @@ pub fn run_placed(
     inputs: &Inputs,
     in_place: impl Fn(usize) -> bool + Sync,
 ) -> Vec<Result<Results, CollectiveError>> {
-    let clique = Clique::new(options).unwrap();
-    ranks(&clique, |rank| placed(&clique, rank, 7, spec, inputs, in_place(rank)))
+    let group = ThreadGroup::new(options).unwrap();
+    ranks(&group, |rank| placed(&group, rank, 7, spec, inputs, in_place(rank)))
 }
 
 /// Does something as every rank, each on its thread.
-pub fn ranks<T: Send>(clique: &Clique, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+pub fn ranks<T: Send>(group: &ThreadGroup, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
     std::thread::scope(|scope| {
         let one = &one;
         let threads: Vec<_> =
-            (0..clique.ranks()).map(|rank| scope.spawn(move || one(rank))).collect();
+            (0..group.ranks()).map(|rank| scope.spawn(move || one(rank))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use alight_collective::{Clique, Element, Options, Spec};
+use alight_collective::{Element, Options, Spec, ThreadGroup};
 use alight_xla::cuda::kernel::{BLOCKS, CALL, DONE, RANKS};
 
 use super::oracle::{Inputs, numbers, reference};
@@ -262,7 +262,7 @@ fn after(spec: &Spec, inputs: &Inputs, calls: usize) -> Vec<u8> {
     // The sum is always the same: what a call without a residual gives, as the operand of a rank alone.
     let zeros = vec![0; inputs.residual.len()];
     let sum = reference(spec, &Inputs { residual: zeros.clone(), ..inputs.clone() }).0;
-    let clique = Clique::new(Options::new(1, sum.len())).unwrap();
+    let group = ThreadGroup::new(Options::new(1, sum.len())).unwrap();
     let (mut residual, mut new, mut normed) = (inputs.residual.clone(), zeros.clone(), zeros);
     for _ in 0..calls {
         let args = alight_collective::Args {
@@ -273,7 +273,7 @@ fn after(spec: &Spec, inputs: &Inputs, calls: usize) -> Vec<u8> {
             normed: &mut normed,
             new_residual: &mut new,
         };
-        clique.allreduce_norm(0, 1, spec, args).unwrap();
+        group.allreduce_norm(0, 1, spec, args).unwrap();
         std::mem::swap(&mut residual, &mut normed);
     }
     new

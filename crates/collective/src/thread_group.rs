@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use alight_kernels::Isa;
 
+use crate::barrier::Barrier;
 use crate::choose::{Algorithm, BLOCK};
 use crate::error::CollectiveError;
-use crate::meeting::Meeting;
 use crate::region::{LINE, Region};
 use crate::rows::Arrays;
 use crate::spec::{Args, Spec, check};
 #[cfg(test)]
 use crate::tests::hooks::Hooks;
 
-/// The most ranks of a clique.
+/// The most ranks of a group.
 pub(crate) const RANKS: usize = 64;
 
-/// How a [`Clique`] is made.
+/// How a [`ThreadGroup`] is made.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// How many ranks, 1 to 64.
@@ -89,8 +89,8 @@ pub(crate) struct Seat {
 }
 
 /// A number of ranks that share memory and make the same calls in the same order.
-pub struct Clique {
-    pub(crate) meeting: Meeting<AtomicU32>,
+pub struct ThreadGroup {
+    pub(crate) barrier: Barrier<AtomicU32>,
     pub(crate) seats: Box<[Seat]>,
     /// `[2][ranks]` slots.
     pub(crate) staging: Region,
@@ -107,13 +107,13 @@ pub struct Clique {
 
 // SAFETY: the cells of a seat, and the regions, are touched by one rank at a time or are not written, by the rules at the
 // head of `call`; a seat is taken and left with acquire and release.
-unsafe impl Sync for Clique {}
+unsafe impl Sync for ThreadGroup {}
 // SAFETY: nothing in it belongs to a thread; the pointers in cards are used within the calls that brought them only.
-unsafe impl Send for Clique {}
+unsafe impl Send for ThreadGroup {}
 
-impl Clique {
-    /// Makes a clique.
-    pub fn new(options: Options) -> Result<Clique, CollectiveError> {
+impl ThreadGroup {
+    /// Makes a group.
+    pub fn new(options: Options) -> Result<ThreadGroup, CollectiveError> {
         let (ranks, capacity) = (options.ranks, options.capacity);
         let wrong = |problem| CollectiveError::Options { ranks, capacity, problem };
         if ranks == 0 || ranks > RANKS {
@@ -131,8 +131,8 @@ impl Clique {
             next: UnsafeCell::new(options.first_call),
             card: UnsafeCell::new(None),
         };
-        Ok(Clique {
-            meeting: Meeting::new(options.first_call),
+        Ok(ThreadGroup {
+            barrier: Barrier::new(options.first_call),
             seats: (0..ranks).map(seat).collect(),
             staging: room(2 * ranks).ok_or_else(too_large)?,
             result: room(2).ok_or_else(too_large)?,
@@ -152,7 +152,7 @@ impl Clique {
 
     /// Whether calls fail, because an earlier one did.
     pub fn is_poisoned(&self) -> bool {
-        self.meeting.is_poisoned()
+        self.barrier.is_poisoned()
     }
 
     /// Sums `partial` over the ranks and returns, on each, the new residual and its norm:
@@ -168,7 +168,7 @@ impl Clique {
     /// program this call belongs to, and must be the same on all ranks. After an error the results hold anything.
     ///
     /// Calls block until all ranks have made theirs. A call that fails, but for one that is refused because its rank does not
-    /// exist or is in a call, poisons the clique: it and all later calls fail on every rank.
+    /// exist or is in a call, poisons the group: it and all later calls fail on every rank.
     pub fn allreduce_norm(
         &self,
         rank: usize,
@@ -195,7 +195,7 @@ impl Clique {
     /// Lets nobody pass any more, because of `error`.
     fn poison(&self, error: CollectiveError) {
         let _ = self.because.set(error);
-        self.meeting.poison();
+        self.barrier.poison();
     }
 
     pub(crate) fn poisoned(&self) -> CollectiveError {

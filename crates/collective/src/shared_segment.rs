@@ -1,7 +1,7 @@
-//! Where ranks of several processes find each other: a segment with a directory of the parties in it.
+//! Where ranks of several processes find each other: a segment with a directory of the groups in it.
 //!
 //! One process makes the segment under a name that it has told the others, all map it, and its name goes. From then on it
-//! lives as long as a process that has mapped it. A party is found by its key: whoever asks first makes its place.
+//! lives as long as a process that has mapped it. A group is found by its key: whoever asks first makes its place.
 
 use std::io;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::error::CollectiveError;
 use crate::segment::Segment;
 
-/// Address space of a segment; memory is what parties use.
+/// Address space of a segment; memory is what groups use.
 const SIZE: usize = 8 << 30;
 /// Begins a segment of this layout.
 const MAGIC: u64 = u64::from_le_bytes(*b"alight\x00\x01");
@@ -45,33 +45,33 @@ struct Entry {
     start: AtomicU64,
 }
 
-/// What says which party is meant. The same in all processes.
+/// What says which group is meant. The same in all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key(pub [u64; 2]);
 
-/// Memory that processes of this host share, for their parties.
-pub struct Hall {
+/// Memory that processes of this host share, for their groups.
+pub struct SharedSegment {
     segment: Segment,
 }
 
-impl Hall {
+impl SharedSegment {
     /// Makes the segment. The name begins with a slash, has no other, and nobody can guess it; only this user may
-    /// open it. It has to be taken away with [`Hall::unlink`] as soon as the others have opened it.
-    pub fn create(name: &str) -> io::Result<Hall> {
+    /// open it. It has to be taken away with [`SharedSegment::unlink`] as soon as the others have opened it.
+    pub fn create(name: &str) -> io::Result<SharedSegment> {
         let segment = Segment::create(name, SIZE)?;
         segment.reserve(0, size_of::<Head>())?;
-        let hall = Hall { segment };
+        let segment = SharedSegment { segment };
         let first = size_of::<Head>().next_multiple_of(PAGE) as u64;
-        hall.head().next.store(first, Relaxed);
-        hall.head().magic.store(MAGIC, Release);
-        Ok(hall)
+        segment.head().next.store(first, Relaxed);
+        segment.head().magic.store(MAGIC, Release);
+        Ok(segment)
     }
 
     /// Opens what another process has made.
-    pub fn open(name: &str) -> io::Result<Hall> {
-        let hall = Hall { segment: Segment::open(name, SIZE)? };
-        match hall.head().magic.load(Acquire) {
-            MAGIC => Ok(hall),
+    pub fn open(name: &str) -> io::Result<SharedSegment> {
+        let segment = SharedSegment { segment: Segment::open(name, SIZE)? };
+        match segment.head().magic.load(Acquire) {
+            MAGIC => Ok(segment),
             _ => Err(io::Error::other("of another version, or not made by Alight")),
         }
     }
@@ -90,12 +90,12 @@ impl Hall {
     /// The place of `bytes` bytes, zero at first, that belongs to `key`, for as many users as say so; waits `limit` for
     /// another process that is making it.
     pub(crate) fn place(
-        self: &Arc<Hall>,
+        self: &Arc<SharedSegment>,
         key: Key,
         bytes: usize,
         users: u32,
         limit: Duration,
-    ) -> Result<Place, CollectiveError> {
+    ) -> Result<SharedRegion, CollectiveError> {
         let wrong = |problem: String| CollectiveError::Memory { bytes, problem };
         let end = Instant::now() + limit;
         for entry in &self.head().entries {
@@ -118,7 +118,13 @@ impl Hall {
                     _ if entry.key.each_ref().map(|half| half.load(Relaxed)) != key.0 => break,
                     READY => {
                         let start = entry.start.load(Relaxed) as usize;
-                        return Ok(Place { hall: self.clone(), entry, start, bytes, users });
+                        return Ok(SharedRegion {
+                            segment: self.clone(),
+                            entry,
+                            start,
+                            bytes,
+                            users,
+                        });
                     }
                     _ => return Err(wrong("another process could not get it".into())),
                 }
@@ -142,35 +148,35 @@ impl Hall {
     }
 }
 
-/// A part of a hall's segment. When its last user leaves, its memory is given back.
-pub(crate) struct Place {
-    hall: Arc<Hall>,
+/// A part of a segment's segment. When its last user leaves, its memory is given back.
+pub(crate) struct SharedRegion {
+    segment: Arc<SharedSegment>,
     entry: *const Entry,
     start: usize,
     bytes: usize,
     users: u32,
 }
 
-// SAFETY: the entry is made of atomics, and lies in the segment that `hall` keeps.
-unsafe impl Send for Place {}
+// SAFETY: the entry is made of atomics, and lies in the segment that `segment` keeps.
+unsafe impl Send for SharedRegion {}
 // SAFETY: as above.
-unsafe impl Sync for Place {}
+unsafe impl Sync for SharedRegion {}
 
-impl Place {
+impl SharedRegion {
     /// The address `offset` bytes into the place. Panics beyond its end.
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         assert!(offset < self.bytes, "an offset behind the end of a place");
-        self.hall.segment.at(self.start + offset)
+        self.segment.segment.at(self.start + offset)
     }
 }
 
-impl Drop for Place {
+impl Drop for SharedRegion {
     fn drop(&mut self) {
         // SAFETY: an entry of the segment that we keep.
         let entry = unsafe { &*self.entry };
         if entry.left.fetch_add(1, AcqRel) + 1 == self.users {
             let room = self.bytes.next_multiple_of(PAGE);
-            self.hall.segment.release(self.start, room);
+            self.segment.segment.release(self.start, room);
         }
     }
 }

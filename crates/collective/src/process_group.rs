@@ -1,6 +1,6 @@
 //! Ranks in several processes of one host that call together, over memory that they share.
 //!
-//! As [`Clique`](crate::Clique) with its algorithm `Split`, but nothing is lent, since no process sees another's memory:
+//! As [`ThreadGroup`](crate::ThreadGroup) with its algorithm `Split`, but nothing is lent, since no process sees another's memory:
 //! each rank copies its operand into its slot and arrives; when all have, whoever is awake takes blocks of rows and
 //! computes them into the common result, out of all slots and its own residual and weights; when all blocks are done, each
 //! copies the result. One buffer of each is enough: nobody passes before all blocks are done, so nobody reads a slot when
@@ -19,21 +19,21 @@ use std::time::Duration;
 
 use alight_kernels::Isa;
 
+use crate::barrier::{Barrier, Missed, Rules};
 use crate::call::Clock;
 use crate::choose::{BLOCK, blocks, helpers};
-use crate::clique::{Leave, RANKS};
 use crate::error::CollectiveError;
-use crate::hall::{Hall, Key, Place};
-use crate::meeting::{Meeting, Missed, Rules};
 use crate::region::LINE;
 use crate::rows::{Arrays, compute};
+use crate::shared_segment::{Key, SharedRegion, SharedSegment};
 use crate::spec::{Args, Element, Spec, check};
+use crate::thread_group::{Leave, RANKS};
 use crate::word::Shared;
 
-/// How a [`Party`] is joined. All but `processes` as in [`Options`](crate::Options).
+/// How a [`ProcessGroup`] is joined. All but `processes` as in [`Options`](crate::Options).
 #[derive(Clone, Debug)]
-pub struct PartyOptions {
-    /// Which party it is: the same in all processes.
+pub struct ProcessGroupOptions {
+    /// Which group it is: the same in all processes.
     pub key: Key,
     /// How many ranks it has, 1 to 64.
     pub ranks: usize,
@@ -49,19 +49,27 @@ pub struct PartyOptions {
     pub isa: Isa,
 }
 
-impl PartyOptions {
+impl ProcessGroupOptions {
     /// For `ranks` ranks in `processes` processes and operands of at most `capacity` bytes; ranks wait for at most 30
     /// seconds.
-    pub fn new(key: Key, ranks: usize, processes: usize, capacity: usize) -> PartyOptions {
+    pub fn new(key: Key, ranks: usize, processes: usize, capacity: usize) -> ProcessGroupOptions {
         let limit = Duration::from_secs(30);
-        PartyOptions { key, ranks, processes, capacity, limit, block: BLOCK, isa: Isa::best() }
+        ProcessGroupOptions {
+            key,
+            ranks,
+            processes,
+            capacity,
+            limit,
+            block: BLOCK,
+            isa: Isa::best(),
+        }
     }
 }
 
-/// What lies at the start of a party's place. Zeros are its beginning.
+/// The start of the region of a group. It begins as zeros.
 #[repr(C)]
 struct Table {
-    meeting: Meeting<Shared>,
+    barrier: Barrier<Shared>,
     seats: [Seat; RANKS],
     note: Note,
 }
@@ -140,24 +148,27 @@ struct Own {
 }
 
 /// Ranks in several processes that make the same calls in the same order.
-pub struct Party {
-    place: Place,
+pub struct ProcessGroup {
+    place: SharedRegion,
     own: Box<[Own]>,
     slot: usize,
     cores: usize,
-    options: PartyOptions,
+    options: ProcessGroupOptions,
     because: OnceLock<CollectiveError>,
 }
 
 // SAFETY: the number of a rank's next call is touched by who has taken it; what is shared, by the rules at the head of this
 // file.
-unsafe impl Sync for Party {}
+unsafe impl Sync for ProcessGroup {}
 // SAFETY: nothing in it belongs to a thread.
-unsafe impl Send for Party {}
+unsafe impl Send for ProcessGroup {}
 
-impl Party {
-    /// Joins a party, as one of its processes. It is made by who comes first.
-    pub fn join(hall: &Arc<Hall>, options: PartyOptions) -> Result<Party, CollectiveError> {
+impl ProcessGroup {
+    /// Joins a group, as one of its processes. The first process makes it.
+    pub fn join(
+        segment: &Arc<SharedSegment>,
+        options: ProcessGroupOptions,
+    ) -> Result<ProcessGroup, CollectiveError> {
         let (ranks, capacity) = (options.ranks, options.capacity);
         let wrong = |problem| CollectiveError::Options { ranks, capacity, problem };
         if ranks == 0 || ranks > RANKS {
@@ -170,9 +181,9 @@ impl Party {
         let bytes = slot
             .and_then(|slot| slot.checked_mul(ranks + 2)?.checked_add(size_of::<Table>()))
             .ok_or_else(|| wrong("the operands are larger than any memory"))?;
-        let place = hall.place(options.key, bytes, options.processes as u32, options.limit)?;
+        let place = segment.place(options.key, bytes, options.processes as u32, options.limit)?;
         let own = |_| Own { taken: AtomicBool::new(false), next: UnsafeCell::new(0) };
-        Ok(Party {
+        Ok(ProcessGroup {
             place,
             own: (0..ranks).map(own).collect(),
             slot: slot.unwrap_or(LINE),
@@ -198,7 +209,7 @@ impl Party {
         self.place.at(size_of::<Table>() + number * self.slot)
     }
 
-    /// As [`Clique::allreduce_norm`](crate::Clique::allreduce_norm).
+    /// As [`ThreadGroup::allreduce_norm`](crate::ThreadGroup::allreduce_norm).
     pub fn allreduce_norm(
         &self,
         rank: usize,
@@ -213,9 +224,9 @@ impl Party {
         let _leave = Leave(&own.taken);
         let bytes = check(rank, spec, &args, self.options.capacity).inspect_err(|error| {
             self.told(error);
-            self.table().meeting.poison();
+            self.table().barrier.poison();
         })?;
-        if self.table().meeting.is_poisoned() {
+        if self.table().barrier.is_poisoned() {
             return Err(self.poisoned());
         }
         self.call(rank, own, spec, bytes, args)
@@ -268,11 +279,11 @@ impl Party {
         let helpers = helpers(blocks, self.cores);
         let rules = Rules { lends: false, ..Rules::new(ranks as u32, blocks, helpers) };
         let mut patience = Clock::new(self.options.limit);
-        let met = table.meeting.pass(rules, call, &mut patience, || self.compare(), work);
+        let met = table.barrier.pass(rules, call, &mut patience, || self.compare(), work);
         if let Err(missed) = met {
             return Err(self.missed(rank, call, missed));
         }
-        // SAFETY: after the meeting the common result is this call's, which nobody writes before we arrive at the next;
+        // SAFETY: after the barrier the common result is this call's, which nobody writes before we arrive at the next;
         // lengths were checked.
         unsafe {
             copy_nonoverlapping(self.slot(ranks), normed, bytes);
@@ -299,7 +310,7 @@ impl Party {
                     second_run: 0,
                     second_shape: shape(card(second)),
                 };
-                // Before the meeting is poisoned, which is when the others look for it.
+                // Before the barrier is poisoned, which is when the others look for it.
                 self.told(&error);
                 Err(error)
             }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::word::Word;
 
-/// Nobody passes any more.
+/// Poisoned: no rank passes any more.
 const POISON: u32 = 1;
 /// The last rank has come, and the call is not over: who waits stays, whatever happens.
 const BUSY: u32 = 2;
@@ -36,15 +36,15 @@ pub(crate) trait Patience {
 /// Why a rank did not pass.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Missed<E> {
-    /// The meeting is poisoned.
+    /// The barrier is poisoned.
     Poisoned,
-    /// Time was over, and this rank has poisoned the meeting.
+    /// Time was over, and this rank has poisoned the barrier.
     TimedOut,
-    /// This rank was the last, its work failed, and the meeting is poisoned.
+    /// This rank was the last, its work failed, and the barrier is poisoned.
     Failed(E),
 }
 
-/// What all ranks of a meeting agree on.
+/// What all ranks of a barrier agree on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     /// How many ranks there are.
@@ -77,7 +77,7 @@ impl Rules {
 
 /// Where ranks meet, once per call. Plain numbers, so that it can lie in memory that processes share.
 #[repr(C)]
-pub(crate) struct Meeting<W> {
+pub(crate) struct Barrier<W> {
     word: W,
     // Lines of their own, as far as the allocator lets it: who looks at the word is not disturbed by arrivals and claims.
     _apart: [u32; 31],
@@ -89,10 +89,10 @@ pub(crate) struct Meeting<W> {
     next: W,
 }
 
-impl<W: Word> Meeting<W> {
-    /// A meeting whose first call is number `first`.
-    pub(crate) fn new(first: u32) -> Meeting<W> {
-        Meeting {
+impl<W: Word> Barrier<W> {
+    /// A barrier whose first call is number `first`.
+    pub(crate) fn new(first: u32) -> Barrier<W> {
+        Barrier {
             word: W::new(first << SHIFT),
             _apart: [0; 31],
             arrived: W::new(0),
@@ -154,7 +154,7 @@ impl<W: Word> Meeting<W> {
                 break;
             }
         }
-        let mut end = End { meeting: self, rules, call, good: false };
+        let mut end = End { barrier: self, rules, call, good: false };
         last().map_err(Missed::Failed)?;
         end.good = true;
         if rules.blocks == 0 {
@@ -232,7 +232,7 @@ impl<W: Word> Meeting<W> {
             if block >= rules.blocks {
                 return;
             }
-            let mut done = Done { meeting: self, rules, call, good: false };
+            let mut done = Done { barrier: self, rules, call, good: false };
             work(block);
             done.good = true;
         }
@@ -241,7 +241,7 @@ impl<W: Word> Meeting<W> {
 
 /// A block that was taken. It is counted in any case, so that nobody is held for ever.
 struct Done<'a, W: Word> {
-    meeting: &'a Meeting<W>,
+    barrier: &'a Barrier<W>,
     rules: Rules,
     call: u32,
     good: bool,
@@ -249,18 +249,18 @@ struct Done<'a, W: Word> {
 
 impl<W: Word> Drop for Done<'_, W> {
     fn drop(&mut self) {
-        let Done { meeting, rules, call, good } = *self;
+        let Done { barrier, rules, call, good } = *self;
         let one = if good { 1 } else { 1 + FAILED };
-        let done = meeting.done.add(one, AcqRel).wrapping_add(one);
+        let done = barrier.done.add(one, AcqRel).wrapping_add(one);
         if done & !FAILED == rules.blocks {
-            drop(End { meeting, rules, call, good: done & FAILED == 0 });
+            drop(End { barrier, rules, call, good: done & FAILED == 0 });
         }
     }
 }
 
 /// The end of a call, in any case: by a panic or an error, too.
 struct End<'a, W: Word> {
-    meeting: &'a Meeting<W>,
+    barrier: &'a Barrier<W>,
     rules: Rules,
     call: u32,
     good: bool,
@@ -268,9 +268,9 @@ struct End<'a, W: Word> {
 
 impl<W: Word> Drop for End<'_, W> {
     fn drop(&mut self) {
-        let word = &self.meeting.word;
+        let word = &self.barrier.word;
         // Before the word is released: who passes finds nobody arrived at the next call.
-        self.meeting.arrived.store(0, Relaxed);
+        self.barrier.arrived.store(0, Relaxed);
         loop {
             let old = word.load(Relaxed);
             // Poisoned meanwhile by somebody outside the call: that holds from the next call on. Without lending, those
