@@ -1,15 +1,26 @@
-"""The tensors of a network: which a file has to have, which it may have, and that there are no others."""
+"""The tensors of a network by what they are for; that they are right has been checked in Rust."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ... import Catalog, FormatError, Tensor
+from ... import Catalog, Tensor
 from ._config import Config
 
-OTHER_HEADS = ("cls.", "dense_")
-"""Heads that classify text or make vectors of it: of no use here."""
+MATRICES = {
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+}
+"""What a matrix of a layer is called in files, by its role. A bias of it has the same name."""
+
+NORMS = ("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+"""What the norms of a layer are called; not every network has all of them."""
 
 
 @dataclass(frozen=True)
@@ -51,68 +62,25 @@ class Tensors:
 
 
 def find(catalog: Catalog, c: Config) -> Tensors:
-    """Finds every tensor that the network has, and checks its shape.
+    """The tensors of the network by what they are for.
 
-    A tensor that nothing is computed with is an error, too: a network that has more than we know of is another one.
+    `alight.config` has checked that they are all there, with their shapes and types, and that there are no others.
     """
-    found = _Found(catalog)
-    q, k, v, d = c.heads * c.key_dim, c.kv_heads * c.key_dim, c.kv_heads * c.value_dim, c.embedding
-    embedding = found.tensor("token_embd.weight", (c.vocab, d))
-    output = found.optional("output.weight", (c.vocab, d)) or embedding
-    output_norm = found.tensor("output_norm.weight", (d,))
-    output_bias = found.optional("output.bias", (c.vocab,))
-    found.seen.add("rope_freqs.weight")  # in the configuration's frequencies
-    norms = {"attn_norm": d, "ffn_norm": d}
-    if c.qk_norm:
-        norms |= {"attn_q_norm": c.key_dim, "attn_k_norm": c.key_dim}
-    if c.post_norms:
-        norms |= {"post_attention_norm": d, "post_ffw_norm": d}
-    biases = {"attn_q": q, "attn_k": k, "attn_v": v, "attn_output": d, "ffn_gate": c.feed_forward, "ffn_up": c.feed_forward}
-    biases |= {"ffn_down": d}
-    layers = []
-    for number in range(c.layers):
-        name = f"blk.{number}."
-        vectors = {norm: found.tensor(f"{name}{norm}.weight", (length,)) for norm, length in norms.items()}
-        for bias, length in biases.items():
-            one = found.optional(f"{name}{bias}.bias", (length,))
-            if one is not None:
-                vectors[f"{bias}.bias"] = one
-        layers.append(
-            Layer(
-                q=found.tensor(f"{name}attn_q.weight", (q, d)),
-                k=found.tensor(f"{name}attn_k.weight", (k, d)),
-                v=found.tensor(f"{name}attn_v.weight", (v, d)),
-                o=found.tensor(f"{name}attn_output.weight", (d, c.heads * c.value_dim)),
-                gate=found.tensor(f"{name}ffn_gate.weight", (c.feed_forward, d)),
-                up=found.tensor(f"{name}ffn_up.weight", (c.feed_forward, d)),
-                down=found.tensor(f"{name}ffn_down.weight", (d, c.feed_forward)),
-                vectors=vectors,
-            )
-        )
-    for tensor in catalog:
-        if tensor not in found.seen and not tensor.startswith(OTHER_HEADS):
-            raise FormatError(f"tensor {tensor!r}: no network of the architecture {c.architecture!r} that is known here has it")
-    return Tensors(embedding, output, output_norm, output_bias, tuple(layers))
 
+    all_tensors = catalog.tensors
+    names = {norm: f"{norm}.weight" for norm in NORMS} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
 
-class _Found:
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
-        self.seen: set[str] = set()
+    def layer(number: int) -> Layer:
+        prefix = f"blk.{number}."
+        matrices = {role: catalog[f"{prefix}{name}.weight"] for role, name in MATRICES.items()}
+        vectors = {key: all_tensors[prefix + name] for key, name in names.items() if prefix + name in all_tensors}
+        return Layer(**matrices, vectors=vectors)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        found = self.optional(name, shape)
-        if found is None:
-            raise FormatError(f"tensor {name!r} is missing; expected one of shape {shape}")
-        return found
-
-    def optional(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
-        if name not in self.catalog:
-            return None
-        found = self.catalog[name]
-        if found.shape != shape:
-            raise FormatError(f"tensor {name!r}: its shape is {found.shape}, expected {shape}")
-        if len(shape) == 1 and found.type not in ("F32", "F16", "BF16"):
-            raise FormatError(f"tensor {name!r}: its type is {found.type}, expected F32, F16 or BF16")
-        self.seen.add(name)
-        return found
+    embedding = catalog["token_embd.weight"]
+    return Tensors(
+        embedding=embedding,
+        output=all_tensors.get("output.weight", embedding),
+        output_norm=catalog["output_norm.weight"],
+        output_bias=all_tensors.get("output.bias"),
+        layers=tuple(layer(number) for number in range(c.layers)),
+    )
