@@ -3,11 +3,13 @@
 
 use std::io;
 use std::path::Path;
+use std::str::FromStr;
 
 use alight_formats::Format;
 use alight_kernels::Isa;
 use alight_model::{Load, Model, OpenOptions, Repack};
 use anyhow::anyhow;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::explain_load;
 use crate::outcome::{Outcome, Stop};
@@ -26,13 +28,13 @@ pub struct EngineArgs {
 
     /// How weights come from the file: a map of it, direct reads past the page cache, reads through
     /// it, or what suits the moment
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    load: LoadArg,
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = named::<Load>(Load::ALL.map(Load::name)))]
+    load: Load,
 
     /// Reorder weights while loading, for faster kernels: takes memory of this process; auto: where
     /// they are copied anyway
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
-    repack: RepackArg,
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = named::<Repack>(Repack::ALL.map(Repack::name)))]
+    repack: Repack,
 
     /// Give mapped pages back when their weights have been reordered
     #[arg(long, value_name = "on|off", default_value = "on")]
@@ -47,25 +49,18 @@ pub struct EngineArgs {
     explain_load: bool,
 }
 
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum LoadArg {
-    Auto,
-    Mmap,
-    Direct,
-    Read,
-}
-
-#[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum RepackArg {
-    Auto,
-    On,
-    Off,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Switch {
     On,
     Off,
+}
+
+/// Parses one of the names of a library's options, which help and completions list.
+fn named<T>(names: impl Into<PossibleValuesParser>) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err = String> + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
 }
 
 impl EngineArgs {
@@ -74,17 +69,8 @@ impl EngineArgs {
         OpenOptions {
             threads: self.threads,
             isa: self.isa,
-            load: match self.load {
-                LoadArg::Auto => Load::Auto,
-                LoadArg::Mmap => Load::Mmap,
-                LoadArg::Direct => Load::Direct,
-                LoadArg::Read => Load::Read,
-            },
-            repack: match self.repack {
-                RepackArg::Auto => Repack::Auto,
-                RepackArg::On => Repack::On,
-                RepackArg::Off => Repack::Off,
-            },
+            load: self.load,
+            repack: self.repack,
             reclaim: self.reclaim == Switch::On,
             lock: self.lock,
         }

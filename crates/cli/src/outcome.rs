@@ -17,7 +17,7 @@ pub enum Stop {
     /// Ctrl-C.
     Interrupted,
     /// Parts of it failed, which has been said.
-    Told,
+    AlreadyReported,
     /// The arguments did not parse, which has been said.
     Refused,
 }
@@ -54,7 +54,7 @@ pub fn report(outcome: Outcome) -> ExitCode {
             say::error(&text);
             ExitCode::from(2)
         }
-        Err(Stop::Told) => ExitCode::from(1),
+        Err(Stop::AlreadyReported) => ExitCode::from(1),
         Err(Stop::Refused) => ExitCode::from(2),
         Err(Stop::Interrupted) => ExitCode::from(130),
     }

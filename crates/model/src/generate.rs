@@ -8,7 +8,7 @@ use crate::sampler::Sampler;
 use crate::session::Session;
 
 /// When to end.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct GenerateOptions {
     /// Most tokens to generate.
     pub max_tokens: usize,

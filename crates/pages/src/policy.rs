@@ -42,7 +42,7 @@ impl Load {
     pub const ALL: [Load; 4] = [Load::Auto, Load::Mmap, Load::Direct, Load::Read];
 
     /// As on the command line.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Load::Auto => "auto",
             Load::Mmap => "mmap",
@@ -93,7 +93,7 @@ pub enum How {
 
 impl How {
     /// As on the command line.
-    pub fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             How::Mmap => "mmap",
             How::Direct => "direct",

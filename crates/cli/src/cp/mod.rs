@@ -147,7 +147,7 @@ pub fn main(args: &CpArgs) -> Outcome {
     verifying.clear();
     output?;
     match done {
-        Ok(summary) if summary.failed > 0 => Err(Stop::Told),
+        Ok(summary) if summary.failed > 0 => Err(Stop::AlreadyReported),
         Ok(summary) => {
             if say::is_terminal() && !args.verbose && summary.files > 1 {
                 say::plain(&format!("{} files, {}", summary.files, units::bytes(summary.bytes)));

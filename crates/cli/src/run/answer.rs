@@ -16,15 +16,6 @@ use crate::outcome::Outcome;
 /// Prompt tokens that are fed between two looks at Ctrl-C.
 const STRIDE: usize = 512;
 
-/// When to stop other than at the model's own end.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// At most this many tokens.
-    pub max_tokens: usize,
-    /// Go on at the model's end.
-    pub ignore_eos: bool,
-}
-
 /// What came of it.
 #[derive(Debug)]
 pub struct Answer {
@@ -67,7 +58,7 @@ pub fn answer(
     session: &mut Session<'_>,
     sampler: &mut Sampler,
     prompt: &[u32],
-    limits: Limits,
+    options: &GenerateOptions,
     interrupt: Interrupt,
     phases: &mut Phases,
     sink: &mut dyn FnMut(&str) -> io::Result<()>,
@@ -92,7 +83,7 @@ pub fn answer(
             return Ok(answer);
         }
     }
-    if limits.max_tokens == 0 {
+    if options.max_tokens == 0 {
         session.prefill(&prompt[early..]).map_err(|e| anyhow!(e))?;
         answer.prompt = began.elapsed();
         phases.end(PROMPT);
@@ -102,7 +93,6 @@ pub fn answer(
     let tokenizer = session.model().tokenizer();
     let mut decoder = StreamDecoder::new();
     let mut failed = None;
-    let options = GenerateOptions { max_tokens: limits.max_tokens, ignore_eos: limits.ignore_eos };
     let mut on_token = |id| {
         if answer.tokens.is_empty() {
             answer.prompt = began.elapsed();
@@ -125,7 +115,7 @@ pub fn answer(
             }
         }
     };
-    let generated = generate(session, sampler, &prompt[early..], &options, &mut on_token)
+    let generated = generate(session, sampler, &prompt[early..], options, &mut on_token)
         .map_err(|e| anyhow!(e))?;
     answer.finish = generated.finish;
     if let Some(error) = failed {

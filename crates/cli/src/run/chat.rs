@@ -10,7 +10,7 @@ use std::time::Instant;
 use alight_model::chat::Message;
 use alight_model::prompt::{Encoder, Style};
 use alight_model::sampler::Sampler;
-use alight_model::{Finish, Session};
+use alight_model::{Finish, GenerateOptions, Session};
 use anyhow::{Context, anyhow};
 use rusage::Phases;
 use rustyline::config::Behavior;
@@ -18,7 +18,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 
-use super::answer::{Answer, Limits, answer};
+use super::answer::{Answer, answer};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
@@ -36,7 +36,7 @@ pub fn main(
     encoder: &Encoder<'_>,
     session: &mut Session<'_>,
     sampler: &mut Sampler,
-    limits: Limits,
+    options: &GenerateOptions,
 ) -> Outcome {
     // The terminal itself, so that stdout carries the answers alone even when it is redirected.
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
@@ -86,7 +86,7 @@ pub fn main(
         let mut out = Stream::new();
         let mut sink = |piece: &str| out.write(piece);
         let fed = &prompt[kept..];
-        let answer = answer(session, sampler, fed, limits, interrupt, &mut phases, &mut sink)?;
+        let answer = answer(session, sampler, fed, options, interrupt, &mut phases, &mut sink)?;
         out.end()?;
         if args.stats {
             say::plain(&report::human(session.model(), &answer, asked, "question", &phases));

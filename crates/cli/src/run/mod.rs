@@ -14,7 +14,7 @@ use std::time::Instant;
 use alight_model::chat::Message;
 use alight_model::prompt::{Encoder, Style};
 use alight_model::sampler::Sampler;
-use alight_model::{Finish, Session, SessionOptions};
+use alight_model::{Finish, GenerateOptions, Session, SessionOptions};
 use anyhow::anyhow;
 use clap::{ArgMatches, Args};
 use rusage::Phases;
@@ -24,7 +24,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
 use crate::say;
-use answer::{Limits, answer};
+use answer::answer;
 use engine::{Engine, EngineChoice};
 use prompt::Source;
 use sampling::SamplingArgs;
@@ -150,13 +150,13 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     let sampler_options = args.sampling.options();
     let seed = sampler_options.seed;
     let mut sampler = Sampler::new(sampler_options, model.tokenizer().vocab_size());
-    let limits = Limits {
+    let options = GenerateOptions {
         max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
         ignore_eos: args.ignore_eos,
     };
 
     if source == Source::Terminal {
-        return chat::main(&args, &encoder, &mut session, &mut sampler, limits);
+        return chat::main(&args, &encoder, &mut session, &mut sampler, &options);
     }
     let text = source.read()?;
     prompt::check_length(&text, &session)?;
@@ -174,7 +174,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     let mut out = Stream::new();
     let mut sink = |piece: &str| if args.json { Ok(()) } else { out.write(piece) };
     let answer =
-        answer(&mut session, &mut sampler, &tokens, limits, interrupt, &mut phases, &mut sink)?;
+        answer(&mut session, &mut sampler, &tokens, &options, interrupt, &mut phases, &mut sink)?;
     if !answer.tokens.is_empty() {
         // All weights have been used, so they are there; what the load still has to write down takes
         // a moment on a busy machine, and the report is about it. A failure would have ended the

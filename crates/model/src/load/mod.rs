@@ -21,6 +21,7 @@ mod reclaim;
 mod report;
 mod store;
 
+use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -50,6 +51,31 @@ pub enum Repack {
     On,
     /// Never.
     Off,
+}
+
+impl Repack {
+    /// Every choice.
+    pub const ALL: [Repack; 3] = [Repack::Auto, Repack::On, Repack::Off];
+
+    /// As on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Repack::Auto => "auto",
+            Repack::On => "on",
+            Repack::Off => "off",
+        }
+    }
+}
+
+impl FromStr for Repack {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Repack, String> {
+        let all = Repack::ALL;
+        all.into_iter()
+            .find(|repack| repack.name() == text)
+            .ok_or_else(|| format!("expected one of {}", all.map(Repack::name).join(", ")))
+    }
 }
 
 /// How the weights are to come.
