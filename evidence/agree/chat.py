@@ -107,7 +107,7 @@ def run(args) -> None:
         GOLDEN.write_text("[\n" + ",\n".join(json.dumps(entry) for entry in golden) + "\n]\n")
         print(f"{len(golden)} renderings -> {GOLDEN}")
         return
-    ours = common.answers(args.binary or common.example("alight-model", "render_chat"), (
+    ours = common.answers(args.binary or common.example("render_chat"), (
         {"template": path.read_text(), "bos": BOS, "eos": EOS, "context": CONVERSATIONS[name]} for path, name in asked))
     same = both_fail = lenient = 0
     differ = []

@@ -26,7 +26,7 @@ TYPE_NORMAL, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_BYTE = 1, 2, 3, 4, 6
 
 
 def our_binary() -> Path:
-    return common.example("alight-model", "tokenize")
+    return common.example("tokenize")
 
 
 def our_ids(binary: Path, model: Path, questions: list) -> list:

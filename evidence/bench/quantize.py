@@ -37,7 +37,7 @@ def run(args) -> None:
     native = peers.LLAMA_CPP.has(args, "libggml-base.so")
     library = peers.LLAMA_CPP.tool(args, "libggml-base.so") if native else None
     common.say(f"llama.cpp: {library or 'xllamacpp'}")
-    chunk, program = llama.quantizer(library), common.example("alight-kernels", "quantize_speed")
+    chunk, program = llama.quantizer(library), common.example("quantize_speed")
     x = ((np.random.default_rng(0).random((1024, 1024), dtype=np.float32) - 0.5) * 0.1).astype(np.float32)
     measures = {"alight": lambda: ours(program), "llama.cpp": lambda: {name: theirs(chunk, name, x) for name in TYPES}}
     ours(program)

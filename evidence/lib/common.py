@@ -54,9 +54,9 @@ def alight(given: Path | None = None) -> Path:
     return path.resolve()
 
 
-def example(package: str, name: str) -> Path:
-    """An example of one of our crates, built."""
-    subprocess.run(["cargo", "build", "--quiet", "--release", "-p", package, "--example", name], cwd=ROOT, check=True)
+def example(name: str) -> Path:
+    """An example of one of our crates, built. Of the whole workspace, as `make build` does, so that the crates below are shared."""
+    subprocess.run(["cargo", "build", "--quiet", "--release", "--locked", "--workspace", "--example", name], cwd=ROOT, check=True)
     return TARGET / "release/examples" / name
 
 

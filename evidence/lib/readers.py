@@ -20,8 +20,7 @@ def files(args, pattern: str) -> list[Path]:
 
 def ours(example: str, path: Path) -> list[dict]:
     """The lines of JSON that an example of crates/formats prints of a file."""
-    command = ["cargo", "run", "-q", "--release", "-p", "alight-formats", "--example", example, "--"]
-    out = subprocess.run([*command, str(path)], cwd=common.ROOT, check=True, stdout=subprocess.PIPE).stdout
+    out = subprocess.run([common.example(example), path], cwd=common.ROOT, check=True, stdout=subprocess.PIPE).stdout
     return [json.loads(line) for line in out.splitlines()]
 
 

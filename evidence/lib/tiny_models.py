@@ -49,6 +49,8 @@ class Tiny:
     logit_cap: float | None = None
     # A rope_freqs tensor.
     factors: bool = False
+    # Granite's: of the embedding, of scores, of what parts add, and what logits are divided by.
+    scales: tuple | None = None
     # (type, factor, original context[, YaRN's magnitude])
     scaling: tuple | None = None
     # Of the weights of q and k: large ones make large scores, which caps bend.
@@ -123,7 +125,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.head_dim * m.heads != m.embd:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
-    if m.arch == "llama":
+    if m.arch in ("llama", "granite"):
         w.add_rope_dimension_count(m.head_dim)
     w.add_rope_freq_base(m.base)
     w.add_layer_norm_rms_eps(m.eps)
@@ -139,6 +141,9 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_float32(f"{m.arch}.attn_logit_softcapping", m.attn_cap)
     if m.logit_cap is not None:
         w.add_float32(f"{m.arch}.final_logit_softcapping", m.logit_cap)
+    if m.scales is not None:
+        for key, value in zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), m.scales):
+            w.add_float32(f"{m.arch}.{key}", value)
     if m.scaling is not None:
         kind, factor, original, *magnitude = m.scaling
         w.add_string(f"{m.arch}.rope.scaling.type", kind)

@@ -1,8 +1,9 @@
-//! A model's hyper-parameters as a dict, from the one checked reading of them in `alight_model`.
+//! What a network is as a dict, from the one checked reading of it in `alight_model`.
 
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
-use alight_model::config::{Config, Gate, Local};
 use alight_model::describe;
+use alight_model::spec::{Activation, AttentionSpec, DenseSpec, ModelSpec};
+use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -12,62 +13,108 @@ use crate::source::Given;
 /// The hyper-parameters of a model: its path, or its open catalog.
 ///
 /// What the engine of `alight run` refuses raises here, too: `FormatError` with the file, the key or the
-/// tensor, what was found and what was expected.
+/// tensor, what was found and what was expected. `NotImplementedError`: the engine runs the network, but its
+/// layers differ by more than their sliding windows, which this dict does not tell.
 #[pyfunction]
 pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, PyDict>> {
-    let config = model.with_gguf(py, |files| describe::config(files).map_err(error::model))?;
+    let spec = model.with_gguf(py, |files| describe::spec(files).map_err(error::model))?;
+    let layers = Uniform::of(&spec).ok_or_else(|| {
+        let name = spec.architecture;
+        PyNotImplementedError::new_err(format!("the layers of this {name} model differ in shape"))
+    })?;
+    let (attention, dense) = (&layers.attention, layers.dense);
     let dict = PyDict::new(py);
-    dict.set_item("architecture", config.architecture.name())?;
+    dict.set_item("architecture", spec.architecture)?;
     for (name, value) in [
-        ("layers", config.layers),
-        ("embedding", config.embedding),
-        ("feed_forward", config.feed_forward),
-        ("heads", config.heads),
-        ("kv_heads", config.kv_heads),
-        ("key_dim", config.key_dim),
-        ("value_dim", config.value_dim),
-        ("vocab", config.vocab),
-        ("context", config.context),
+        ("layers", spec.layers.len()),
+        ("embedding", spec.hidden_size),
+        ("feed_forward", dense.intermediate_size),
+        ("heads", attention.heads),
+        ("kv_heads", attention.kv_heads),
+        ("key_dim", attention.key_dim),
+        ("value_dim", attention.value_dim),
+        ("vocab", spec.vocab),
+        ("context", spec.context),
     ] {
         dict.set_item(name, value)?;
     }
-    rope(&dict, &config.rope)?;
-    dict.set_item(
-        "rope_pairing",
-        match config.rope_pairing {
-            RopePairing::Interleaved => "interleaved",
-            RopePairing::Halves => "halves",
-        },
-    )?;
-    dict.set_item("local", config.local.as_ref().map(|local| of_local(py, local)).transpose()?)?;
-    dict.set_item(
-        "gate",
-        match config.gate {
-            Gate::Silu => "silu",
-            Gate::GeluTanh => "gelu_tanh",
-        },
-    )?;
-    let Config { rms_eps, embedding_scale, attention_scale, .. } = config;
-    let Config { attention_softcap, logit_softcap, qk_norm, post_norms, .. } = config;
-    dict.set_item("rms_eps", rms_eps)?;
-    dict.set_item("embedding_scale", embedding_scale)?;
-    dict.set_item("attention_scale", attention_scale)?;
-    dict.set_item("attention_softcap", attention_softcap)?;
-    dict.set_item("logit_softcap", logit_softcap)?;
-    dict.set_item("qk_norm", qk_norm)?;
-    dict.set_item("post_norms", post_norms)?;
+    rope(&dict, &spec.ropes[0])?;
+    let pairing = match attention.pairing {
+        RopePairing::Interleaved => "interleaved",
+        RopePairing::Halves => "halves",
+    };
+    dict.set_item("rope_pairing", pairing)?;
+    dict.set_item("rotates", attention.rope.is_some())?;
+    dict.set_item("local", layers.windows(py, &spec)?)?;
+    let gate = match dense.activation {
+        Activation::Silu => "silu",
+        Activation::GeluTanh => "gelu_tanh",
+    };
+    dict.set_item("gate", gate)?;
+    dict.set_item("rms_eps", spec.norm_eps)?;
+    dict.set_item("embedding_scale", spec.embedding_scale)?;
+    dict.set_item("residual_scale", spec.layers[0].residual_scale)?;
+    dict.set_item("logit_scale", spec.logit_scale)?;
+    dict.set_item("attention_scale", attention.scale)?;
+    dict.set_item("attention_softcap", attention.softcap)?;
+    dict.set_item("logit_softcap", spec.logit_softcap)?;
+    dict.set_item("qk_norm", attention.head_norms)?;
+    dict.set_item("post_norms", spec.layers[0].post_norms)?;
     Ok(dict)
 }
 
-fn of_local<'py>(py: Python<'py>, local: &Local) -> PyResult<Bound<'py, PyDict>> {
-    let dict = PyDict::new(py);
-    dict.set_item("window", local.window)?;
-    dict.set_item("layers", &local.layers)?;
-    rope(&dict, &local.rope)?;
-    Ok(dict)
+/// Layers that differ by their windows alone, and by the rotary embedding that goes with them.
+struct Uniform<'s> {
+    /// Without a window, and with the first rotary embedding, if layers are rotated.
+    attention: AttentionSpec,
+    dense: &'s DenseSpec,
+    /// The window, and which layers have it.
+    window: Option<(usize, Vec<bool>)>,
 }
 
-/// The angles themselves: whoever turns by them needs to know no scaling.
+impl<'s> Uniform<'s> {
+    fn of(spec: &'s ModelSpec) -> Option<Uniform<'s>> {
+        let plain = |a: &AttentionSpec| AttentionSpec {
+            window: None,
+            rope: a.rope.map(|_| 0),
+            ..a.clone()
+        };
+        let attention = plain(spec.attention_layers().next()?);
+        let dense = spec.dense_layers().next()?;
+        let first = spec.layers.first()?;
+        let windows: Vec<Option<usize>> = spec.attention_layers().map(|a| a.window).collect();
+        let window = windows.iter().copied().flatten().next();
+        let alike = spec.attention_layers().all(|a| plain(a) == attention)
+            && spec.dense_layers().all(|d| d == dense)
+            && spec.layers.iter().all(|layer| {
+                layer.post_norms == first.post_norms && layer.residual_scale == first.residual_scale
+            })
+            && windows.iter().flatten().all(|w| Some(*w) == window)
+            && spec.attention_layers().all(|a| match (a.rope, a.window) {
+                (None | Some(0), None) => true,
+                (rope, Some(_)) => rope == Some(1),
+                _ => false,
+            });
+        let window = window.map(|w| (w, windows.iter().map(Option::is_some).collect()));
+        alike.then_some(Uniform { attention, dense, window })
+    }
+
+    /// What the layers with a sliding window do differently; `None` without such layers.
+    fn windows<'py>(
+        &self,
+        py: Python<'py>,
+        spec: &ModelSpec,
+    ) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let Some((window, layers)) = &self.window else { return Ok(None) };
+        let dict = PyDict::new(py);
+        dict.set_item("window", window)?;
+        dict.set_item("layers", layers)?;
+        rope(&dict, &spec.ropes[1])?;
+        Ok(Some(dict))
+    }
+}
+
+/// The angles themselves: the caller need not know the scaling.
 fn rope(dict: &Bound<'_, PyDict>, params: &RopeParams) -> PyResult<()> {
     let table = RopeTable::new(params);
     dict.set_item("rope_dims", params.dims)?;

@@ -109,3 +109,18 @@ def in_process(code, *args):
     run = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     return run.stdout.strip()
+
+
+def plain_signals(*program):
+    """A command that starts a program with the default for every signal and none blocked, whatever the tests were started
+    with: `nohup` and a shell's `&` ignore some, other programs block some, and that is inherited."""
+    return [sys.executable, "-c", PLAIN_SIGNALS, *map(str, program)]
+
+
+PLAIN_SIGNALS = """
+import os, signal, sys
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
+os.execv(sys.argv[1], sys.argv[1:])
+"""

@@ -113,6 +113,18 @@ def test_soft_caps_of_gemma2(tmp_path):
     assert config["local"]["window"] == 32 and config["local"]["layers"] == [True, False, True]
 
 
+def test_scales_of_granite(tmp_path):
+    scales = {"embedding_scale": 12.0, "residual_scale": 0.22, "logit_scale": 4.0, "attention__scale": 0.0625}
+    path = write_model(tmp_path / "granite.gguf", "granite", **scales)
+    config = alight.config(path)
+    found = [config[name] for name in ("embedding_scale", "residual_scale", "logit_scale", "attention_scale")]
+    np.testing.assert_array_equal(np.float32(found), np.float32([12.0, 0.22, 0.25, 0.0625]))
+    from alight.jax.models import _config
+
+    with pytest.raises(alight.FormatError, match="'granite' is not supported by the JAX engine"):
+        _config.read(alight.open(path))
+
+
 def test_what_the_engine_refuses_is_refused(tmp_path, every_type):
     for wrong, made in [
         ('metadata "llama.rope.scaling.type" is longrope', {"rope__scaling__type": "longrope"}),

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import socket
 import subprocess
@@ -11,7 +12,8 @@ import sys
 import pytest
 
 import alight
-from conftest import in_process
+from alight.jax._run import _say
+from conftest import in_process, plain_signals
 from test_model import FILES, MODELS, write_model
 
 GREEDY = ["--temp", "0", "--raw"]
@@ -155,16 +157,16 @@ def test_a_reader_that_leaves_ends_it_quietly(tiny):
 
 def test_ctrl_c_ends_the_answer(tiny):
     args = ["the", "--ignore-eos", *GREEDY, "-n", "120"]
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, tiny[0], *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1]
-    )
+    program = plain_signals(sys.executable, "-c", SLOW, tiny[0], *args)
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     head = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     rest, said = process.communicate(timeout=300)
     assert (process.returncode, said) == (130, b"") and (head + rest).endswith(b"\n")
     assert len(rest) < 2000
     # Before there is an answer, it is any other program's Ctrl-C.
-    process = subprocess.Popen([sys.executable, "-m", "alight.jax", tiny[0]], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
+    program = plain_signals(sys.executable, "-m", "alight.jax", tiny[0])
+    process = subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.5)
     process.send_signal(signal.SIGINT)
@@ -172,10 +174,62 @@ def test_ctrl_c_ends_the_answer(tiny):
     assert process.returncode in (-signal.SIGINT, 130)
 
 
+DRIVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f]")
+
+
+def test_an_answer_drives_no_terminal_and_a_pipe_gets_every_byte(tiny):
+    args = ["the", "-n", "100", "--raw", "--temp", "9", "--seed", "1", "--ignore-eos"]
+    command = [sys.executable, "-m", "alight.jax", tiny[0], *args]
+    # Not as text, in which newlines of all kinds would be the same.
+    piped = subprocess.run(command, stdout=subprocess.PIPE, timeout=300, env=tiny[1]).stdout.decode()
+    assert DRIVES.search(piped), "bytes of all kinds are tokens of this model"
+    terminal, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1])
+    os.close(theirs)
+    shown = b""
+    while piece := reading(terminal):
+        shown += piece
+    assert process.wait(300) == 0
+    text = shown.decode().replace("\r\n", "\n")
+    assert not DRIVES.search(text) and "\\u{" in text, text
+    line = run(tiny, *args, "--json").stdout
+    assert not DRIVES.search(line) and json.loads(line)["text"] + "\n" == piped
+    # What no token of this model makes.
+    assert _say.harmless_json('"\x7f\x9b\u202e\u00e9"') == '"\\u007f\\u009b\\u202e\u00e9"'
+    assert _say.printable("a\u202e\x9b\r\n\u2066") == "a\\u{202e}\\u{9b}\n\\u{2066}"
+
+
+def reading(terminal):
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
+
+
+def test_a_prompt_without_end_is_refused(tiny):
+    for args in (["-f", "/dev/zero"], ["-f", "-"], ["-"]):
+        with open("/dev/zero", "rb") as zeros:
+            told = run(tiny, *args, stdin=zeros)
+        assert told.returncode == 1 and "longer than 64 MiB" in told.stderr, told.stderr
+
+
+def test_ctrl_c_that_was_ignored_stays_ignored(tiny):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, tiny[0], "the", "--ignore-eos", *GREEDY, "-n", "20"], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, env=tiny[1], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    process.stdout.read(1)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (0, b"")
+
+
 def test_a_chat(tiny):
     terminal, theirs = pty.openpty()
+    chat = [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"]
     process = subprocess.Popen(
-        [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"],
+        plain_signals(*chat),
         stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1] | {"TERM": "dumb"}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

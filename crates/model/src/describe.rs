@@ -8,8 +8,8 @@ use alight_formats::gguf::{self, Gguf};
 use alight_formats::split::{self, Shard};
 use alight_pages::Map;
 
-use crate::config::Config;
 use crate::error::ModelError;
+use crate::spec::ModelSpec;
 use crate::vocabulary::Vocabulary;
 use crate::weights::Weights;
 
@@ -18,15 +18,15 @@ use crate::weights::Weights;
 ///
 /// # Errors
 /// Whatever the engine would refuse, tensors included. Every message names the file.
-pub fn config<M: Borrow<Map>>(files: &[M]) -> Result<Config, ModelError> {
+pub fn spec<M: Borrow<Map>>(files: &[M]) -> Result<ModelSpec, ModelError> {
     let maps: Vec<&Map> = files.iter().map(Borrow::borrow).collect();
-    let checked = read_config(&maps);
+    let checked = read_spec(&maps);
     // A file that was cut short is the reason for whatever is wrong.
     maps.iter().try_for_each(|map| map.check())?;
     checked
 }
 
-fn read_config(maps: &[&Map]) -> Result<Config, ModelError> {
+fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
     let path = || maps.first().map(|map| map.path().to_owned()).unwrap_or_default();
     let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
     let names = maps.iter().map(|map| map.path().file_name().unwrap_or_default());
@@ -35,11 +35,11 @@ fn read_config(maps: &[&Map]) -> Result<Config, ModelError> {
         names.iter().zip(&headers).map(|(name, gguf)| Shard { name, gguf }).collect();
     let catalog =
         split::merge(&shards).map_err(|source| ModelError::Split { path: path(), source })?;
-    let mut config = Config::from_gguf(&headers[0])
-        .map_err(|source| ModelError::Config { path: path(), source })?;
-    Weights::load(&mut config, &catalog, maps)
+    let mut spec = ModelSpec::from_gguf(&headers[0])
+        .map_err(|source| ModelError::Spec { path: path(), source })?;
+    Weights::load(&mut spec, &catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
-    Ok(config)
+    Ok(spec)
 }
 
 /// The tokenizer and the chat template in `file`, the first of the model's GGUF files.

@@ -11,7 +11,9 @@ use alight_pages::MapError;
 use thiserror::Error;
 
 use crate::load::LoadError;
+use crate::spec::SpecError;
 use crate::tokenizer::TokenizerError;
+use crate::weights::WeightError;
 
 /// Why a model could not be opened, or a step not be made.
 #[derive(Debug, Error)]
@@ -38,11 +40,11 @@ pub enum ModelError {
     },
     /// The hyper-parameters make no model, or none that is supported.
     #[error("{}: {source}", path.display())]
-    Config {
+    Spec {
         /// The file.
         path: PathBuf,
         /// Which of them, and why.
-        source: ConfigError,
+        source: SpecError,
     },
     /// A tensor is missing, or not what the hyper-parameters ask for.
     #[error("{}: {source}", path.display())]
@@ -125,114 +127,6 @@ impl From<LoadError> for ModelError {
     fn from(error: LoadError) -> ModelError {
         ModelError::Load(Arc::new(error))
     }
-}
-
-/// Why hyper-parameters make no model.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// A key is missing or of the wrong type.
-    #[error(transparent)]
-    Header(#[from] GgufError),
-    /// An architecture that there is no code for.
-    #[error("architecture \"{}\" is not supported; supported are {supported}", found.escape_debug())]
-    Architecture {
-        /// The file's name for it.
-        found: String,
-        /// The names that are.
-        supported: String,
-    },
-    /// A value that no model can have.
-    #[error("metadata \"{key}\" is {found}, expected {expected}")]
-    Value {
-        /// The key.
-        key: String,
-        /// Its value.
-        found: String,
-        /// What it may be.
-        expected: String,
-    },
-    /// A feature that is known and not built yet.
-    #[error("metadata \"{key}\" is {found}: {what} is not supported yet")]
-    Unsupported {
-        /// The key that asks for it.
-        key: String,
-        /// Its value.
-        found: String,
-        /// What it would be.
-        what: &'static str,
-    },
-}
-
-/// Why a tensor cannot be used.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[non_exhaustive]
-pub enum WeightError {
-    /// It is not there.
-    #[error("tensor \"{name}\" is missing, expected {expected}")]
-    Missing {
-        /// Its name.
-        name: String,
-        /// Its shape, innermost first.
-        expected: String,
-    },
-    /// It has another shape.
-    #[error("tensor \"{name}\" has shape {found}, expected {expected}")]
-    Shape {
-        /// Its name.
-        name: String,
-        /// The shape in the file, innermost first.
-        found: String,
-        /// The shape that the hyper-parameters ask for.
-        expected: String,
-    },
-    /// There are no kernels for its type.
-    #[error("tensor \"{name}\" has type {found}, expected {expected}")]
-    Type {
-        /// Its name.
-        name: String,
-        /// The type in the file.
-        found: &'static str,
-        /// The types that would do.
-        expected: String,
-    },
-    /// Nothing would be computed with it.
-    #[error(
-        "tensor \"{}\" has no place in architecture \"{architecture}\": the network that it is of \
-         computes something else, for which there is no code",
-        name.escape_debug()
-    )]
-    Stray {
-        /// Its name.
-        name: String,
-        /// The architecture that the file says it is of.
-        architecture: &'static str,
-    },
-    /// The embedding and the vocabulary disagree.
-    #[error(
-        "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \
-         \"tokenizer.ggml.tokens\""
-    )]
-    Vocabulary {
-        /// The tensor.
-        name: String,
-        /// Its rows.
-        rows: u64,
-        /// Tokens in the vocabulary.
-        tokens: usize,
-    },
-    /// A norm's, bias's or factor's value is not a number that can be computed with.
-    #[error("tensor \"{name}\" has the value {found} at index {index}, expected {expected}")]
-    Value {
-        /// The tensor.
-        name: String,
-        /// Which element.
-        index: usize,
-        /// Its value.
-        found: f32,
-        /// What it may be.
-        expected: &'static str,
-    },
 }
 
 fn list(tiers: &[Isa]) -> String {

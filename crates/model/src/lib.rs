@@ -13,29 +13,29 @@
 //! - `unsafe` is in the pool, where the forward pass shares buffers between its threads, around the
 //!   cache's memory, and where a load fills regions piece by piece; nowhere else.
 
-mod arch;
+mod cache;
 pub mod chat;
-pub mod config;
 pub mod describe;
+mod engine;
 pub mod error;
-mod forward;
 pub mod generate;
-mod kv;
 pub mod load;
 pub mod open;
+mod parts;
 pub mod pool;
 pub mod prompt;
 pub mod sampler;
 pub mod session;
+pub mod spec;
 pub mod tokenizer;
 pub mod vocabulary;
 mod weights;
 
-pub use config::{Architecture, Config};
 pub use error::ModelError;
 pub use generate::{Finish, GenerateOptions, Generated, generate};
 pub use load::{Load, LoadError, LoadReport, Repack};
 pub use open::{Model, OpenOptions, OpenTimings};
 pub use pool::Pool;
 pub use session::{Session, SessionOptions};
+pub use spec::ModelSpec;
 pub use vocabulary::Vocabulary;

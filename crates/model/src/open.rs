@@ -15,11 +15,11 @@ use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 
 use crate::chat::ChatTemplate;
-use crate::config::Config;
 use crate::describe::parse;
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
 use crate::pool::Pool;
+use crate::spec::ModelSpec;
 use crate::tokenizer::Tokenizer;
 use crate::vocabulary::Vocabulary;
 use crate::weights::Weights;
@@ -81,7 +81,7 @@ pub struct Model {
     // First, because dropping it ends the threads that bring the weights.
     loader: Loader,
     store: Arc<Store>,
-    config: Config,
+    spec: ModelSpec,
     weights: Weights,
     vocabulary: Vocabulary,
     name: String,
@@ -205,7 +205,7 @@ impl Model {
         Ok(Model {
             loader: checked.loader,
             store: checked.store,
-            config: checked.config,
+            spec: checked.spec,
             weights: checked.weights,
             vocabulary,
             name,
@@ -216,9 +216,9 @@ impl Model {
         })
     }
 
-    /// The hyper-parameters.
-    pub fn config(&self) -> &Config {
-        &self.config
+    /// What the network is.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
     }
 
     /// The tokenizer.
@@ -264,8 +264,7 @@ impl Model {
     /// Bytes of the matrices that one decoded token reads: those of all layers and the output's,
     /// not the embedding's (of which it reads one row).
     pub fn decode_bytes(&self) -> u64 {
-        let layers = self.weights.layers.iter().flat_map(|layer| layer.matrices());
-        layers.map(|m| m.len()).sum::<u64>() + self.weights.output.len()
+        self.weights.decode_bytes()
     }
 
     /// Multiply-accumulates of those matrices for one token.
@@ -275,14 +274,12 @@ impl Model {
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.
     pub fn prefill_macs(&self) -> u64 {
-        let layers = self.weights.layers.iter().flat_map(|layer| layer.matrices());
-        layers.map(|m| m.weights()).sum()
+        self.weights.prefill_macs()
     }
 
     /// Bytes of keys and values that one position takes in a session's cache.
     pub fn kv_bytes_per_position(&self) -> u64 {
-        let c = &self.config;
-        2 * (c.layers * c.kv_heads * (c.key_dim + c.value_dim)) as u64
+        self.spec.kv_bytes_per_position()
     }
 
     /// The tier of kernels in use.
@@ -339,7 +336,7 @@ impl Model {
 
 /// What the checking thread brings.
 struct Checked {
-    config: Config,
+    spec: ModelSpec,
     weights: Weights,
     store: Arc<Store>,
     loader: Loader,
@@ -356,13 +353,13 @@ fn check(
 ) -> Result<Checked, ModelError> {
     let clock = Instant::now();
     let path = || -> PathBuf { path.into() };
-    let mut config =
-        Config::from_gguf(gguf).map_err(|source| ModelError::Config { path: path(), source })?;
-    let mut weights = Weights::load(&mut config, catalog, maps)
+    let mut spec =
+        ModelSpec::from_gguf(gguf).map_err(|source| ModelError::Spec { path: path(), source })?;
+    let mut weights = Weights::load(&mut spec, catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
     let OpenOptions { load, repack, reclaim, lock, .. } = *options;
     let wanted = Wanted { load, repack, reclaim, lock };
     let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted)?;
-    Ok(Checked { config, weights, store, loader, took })
+    Ok(Checked { spec, weights, store, loader, took })
 }

@@ -2,9 +2,9 @@
 
 use alight_kernels::Isa;
 
+use crate::cache::Kv;
+use crate::engine::{Buffers, Net, Want};
 use crate::error::ModelError;
-use crate::forward::{Buffers, Net, Want};
-use crate::kv::Kv;
 use crate::open::Model;
 
 /// The context of a session that does not ask for one, if the model was trained for as many.
@@ -58,7 +58,7 @@ impl<'m> Session<'m> {
     /// # Errors
     /// A context or batch of 0 or beyond all limits, or memory that the system does not give.
     pub fn new(model: &'m Model, options: &SessionOptions) -> Result<Session<'m>, ModelError> {
-        let c = model.config();
+        let c = model.spec();
         let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(c.context));
         const MAX_CONTEXT: usize = 1 << 30;
         for (what, found, most) in
@@ -70,7 +70,7 @@ impl<'m> Session<'m> {
             }
         }
         let batch = options.batch.min(context);
-        let kv = Kv::new(c.layers, c.kv_heads, c.key_dim, c.value_dim, context)?;
+        let kv = Kv::new(c, context)?;
         let buffers = Buffers::new(c, &kv, batch, model.threads());
         Ok(Session {
             model,
@@ -185,7 +185,7 @@ impl<'m> Session<'m> {
 
     /// Refuses what cannot be fed.
     fn admit(&self, tokens: &[u32]) -> Result<(), ModelError> {
-        let c = self.model.config();
+        let c = self.model.spec();
         if tokens.is_empty() {
             return Err(ModelError::EmptyInput);
         }

@@ -36,7 +36,7 @@ fn the_number_of_threads_does_not_change_a_bit() {
         let mut reference: Option<Vec<u32>> = None;
         for threads in [1, 2, 3, 7] {
             let model = open(&path, threads, Isa::best());
-            let vocab = model.config().vocab.min(40_000);
+            let vocab = model.spec().vocab.min(40_000);
             let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
             let mut bits: Vec<u32> = Vec::new();
             let prompt = tokens(130, vocab, 5);
@@ -107,7 +107,7 @@ fn tiers_of_kernels_agree() {
         let mut reference: Option<[Vec<f32>; 2]> = None;
         for isa in Isa::available().into_iter().rev() {
             let model = open(&path, 2, isa);
-            let tokens = tokens(24, model.config().vocab.min(40_000), 9);
+            let tokens = tokens(24, model.spec().vocab.min(40_000), 9);
             let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
             let batch = session.feed(&tokens).unwrap().to_vec();
             let single = session.feed(&tokens[..1]).unwrap().to_vec();
@@ -119,7 +119,7 @@ fn tiers_of_kernels_agree() {
                     let kl = divergence(b, &batch).max(divergence(s, &single));
                     eprintln!("{isa}: KL {kl:.2e} from the best tier on {}", path.display());
                     assert!(kl < 0.1, "{isa} on {}: {kl}", path.display());
-                    if model.config().vocab == 300 {
+                    if model.spec().vocab == 300 {
                         let off = distance(b, &batch).max(distance(s, &single));
                         assert!(off < 1e-2, "{isa} on {}: {off}", path.display());
                     }

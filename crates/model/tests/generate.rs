@@ -17,7 +17,7 @@ fn greedy(
     ignore_eos: bool,
     stop_after: usize,
 ) -> (Generated, Vec<u32>) {
-    let vocab = session.model().config().vocab;
+    let vocab = session.model().spec().vocab;
     let mut sampler = Sampler::new(SamplerOptions::greedy(), vocab);
     let mut out = Vec::new();
     let options = GenerateOptions { max_tokens, ignore_eos };

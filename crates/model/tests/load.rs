@@ -36,7 +36,7 @@ fn models(folder: &Path) -> Vec<PathBuf> {
 
 /// Logits of a prompt and of some single tokens, chosen without looking at them.
 fn logits(model: &Model) -> Vec<Vec<f32>> {
-    let vocab = model.config().vocab.min(40_000);
+    let vocab = model.spec().vocab.min(40_000);
     let mut session = Session::new(model, &SessionOptions::default()).unwrap();
     let mut all = vec![session.feed(&tokens(21, vocab, 5)).unwrap().to_vec()];
     all.extend(tokens(3, vocab, 6).iter().map(|&t| session.feed(&[t]).unwrap().to_vec()));

@@ -72,9 +72,9 @@ fn main() {
         });
         let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
         let options = SamplerOptions { repeat_penalty: 1.1, seed: 7, ..SamplerOptions::default() };
-        let mut sampler = Sampler::new(options, model.config().vocab);
+        let mut sampler = Sampler::new(options, model.spec().vocab);
         let mut decoder = StreamDecoder::new();
-        let prompt = common::tokens(70, model.config().vocab, 4);
+        let prompt = common::tokens(70, model.spec().vocab, 4);
 
         let before = COUNT.load(Ordering::Relaxed);
         session.feed(&prompt).unwrap();

@@ -378,8 +378,8 @@ fn gemma2_windows_and_caps() {
     // Random weights give scores too small to show where that cap is.
     let folder = tempfile::tempdir().unwrap();
     let model = Model::open(&early.write(folder.path()).0, &OpenOptions::default()).unwrap();
-    assert_eq!(model.config().attention_softcap, Some(50.0));
-    assert_eq!(model.config().local.as_ref().map(|local| local.window), Some(4096));
+    let first = model.spec().attention_layers().next().unwrap();
+    assert_eq!((first.softcap, first.window), (Some(50.0), Some(4096)));
 }
 
 #[test]

@@ -90,7 +90,8 @@ def config(model: str | os.PathLike[str] | Catalog) -> Config:
     """The hyper-parameters of a model: its path, or its open catalog.
 
     What the engine of `alight run` refuses raises here, too: `FormatError` with the file, the key or the
-    tensor, what was found and what was expected.
+    tensor, what was found and what was expected. `NotImplementedError`: the engine runs the network, but its
+    layers differ by more than their sliding windows, which this dict does not tell.
     """
 
 @type_check_only
@@ -117,7 +118,7 @@ class Local(Rope):
 class Config(Rope):
     """The shape of a network and what its blocks do."""
 
-    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3"]
+    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite"]
     layers: int
     """Transformer blocks."""
     embedding: int
@@ -142,8 +143,14 @@ class Config(Rope):
     """Which elements of a head rotate together: (2i, 2i + 1), or (i, i + rope_dims / 2)."""
     local: Local | None
     """Layers with a sliding window, if there are any."""
+    rotates: bool
+    """Whether queries and keys are rotated at all."""
     embedding_scale: float
     """Factor on the embedding row."""
+    residual_scale: float
+    """Factor on the outputs of attention and feed-forward before they are added."""
+    logit_scale: float
+    """Factor on the logits, before their soft cap."""
     attention_scale: float
     """Factor on q·k."""
     attention_softcap: float | None

@@ -136,7 +136,7 @@ pub fn main(args: BenchArgs) -> Outcome {
         options.batch = batch;
     }
     let mut session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
-    let ids = some_tokens(model.config().vocab, common.depth + tokens);
+    let ids = some_tokens(model.spec().vocab, common.depth + tokens);
     let (before, ids) = ids.split_at(common.depth);
 
     if !before.is_empty() {

@@ -1,6 +1,7 @@
 //! What a run has to read and to multiply at least, from the model's shapes.
 
 use alight_model::Model;
+use alight_model::spec::AttentionSpec;
 use serde::Serialize;
 
 /// The work of one repetition.
@@ -19,12 +20,12 @@ pub struct Work {
 impl Work {
     /// `tokens` tokens one by one, `depth` before them.
     pub fn decode(model: &Model, depth: usize, tokens: usize) -> Work {
-        let seen = layers_times_positions(model, depth, tokens);
+        let seen = |layer: &AttentionSpec| positions_seen(depth, tokens, layer.window);
         Work {
             weight_bytes: tokens as f64 * model.decode_bytes() as f64,
-            kv_bytes: seen * kv_bytes(model),
+            kv_bytes: over_layers(model, |layer| seen(layer) * kv_bytes(layer)),
             weight_macs: tokens as f64 * model.decode_macs() as f64,
-            attention_macs: seen * attention_macs(model),
+            attention_macs: over_layers(model, |layer| seen(layer) * attention_macs(layer)),
         }
     }
 
@@ -32,12 +33,13 @@ impl Work {
     pub fn prefill(model: &Model, depth: usize, tokens: usize) -> Work {
         let output = model.decode_macs().saturating_sub(model.prefill_macs());
         // Each position's keys and values are needed once, however many tokens look at them.
-        let held = (depth + tokens) as f64 * model.config().layers as f64;
+        let held = (depth + tokens) as f64;
+        let seen = |layer: &AttentionSpec| positions_seen(depth, tokens, layer.window);
         Work {
             weight_bytes: model.decode_bytes() as f64,
-            kv_bytes: held * kv_bytes(model),
+            kv_bytes: over_layers(model, |layer| held * kv_bytes(layer)),
             weight_macs: tokens as f64 * model.prefill_macs() as f64 + output as f64,
-            attention_macs: layers_times_positions(model, depth, tokens) * attention_macs(model),
+            attention_macs: over_layers(model, |layer| seen(layer) * attention_macs(layer)),
         }
     }
 
@@ -52,31 +54,25 @@ impl Work {
     }
 }
 
-/// Bytes of one position in the cache of one layer.
-fn kv_bytes(model: &Model) -> f64 {
-    model.kv_bytes_per_position() as f64 / model.config().layers as f64
+/// The sum over the layers that attend.
+fn over_layers(model: &Model, f: impl Fn(&AttentionSpec) -> f64) -> f64 {
+    model.spec().attention_layers().map(f).sum()
 }
 
-/// Multiply-accumulates of one token with one position in one layer: q·k and p·v.
-fn attention_macs(model: &Model) -> f64 {
-    let c = model.config();
-    (c.heads * (c.key_dim + c.value_dim)) as f64
+/// Bytes of one position in the cache of a layer: 16-bit keys and values.
+fn kv_bytes(layer: &AttentionSpec) -> f64 {
+    (2 * layer.kv_heads * (layer.key_dim + layer.value_dim)) as f64
 }
 
-/// The positions that all tokens attend to, added up over the layers.
-fn layers_times_positions(model: &Model, depth: usize, tokens: usize) -> f64 {
-    let c = model.config();
-    let (windowed, window) = match &c.local {
-        Some(local) => (local.layers.iter().filter(|l| **l).count(), local.window),
-        None => (0, usize::MAX),
-    };
-    (c.layers - windowed.min(c.layers)) as f64 * positions_seen(depth, tokens, usize::MAX)
-        + windowed as f64 * positions_seen(depth, tokens, window)
+/// Multiply-accumulates of one token with one position in a layer: q·k and p·v.
+fn attention_macs(layer: &AttentionSpec) -> f64 {
+    (layer.heads * (layer.key_dim + layer.value_dim)) as f64
 }
 
 /// How many positions `tokens` tokens after `depth` others attend to, in all: each to itself and
 /// to those before it, but at most to `window`.
-fn positions_seen(depth: usize, tokens: usize, window: usize) -> f64 {
+fn positions_seen(depth: usize, tokens: usize, window: Option<usize>) -> f64 {
+    let window = window.unwrap_or(usize::MAX);
     // The first of the tokens that see less than a full window.
     let partial = window.saturating_sub(depth).min(tokens);
     let (d, n) = (depth as f64, partial as f64);
@@ -88,11 +84,12 @@ mod tests {
     #[test]
     fn positions_add_up() {
         for (depth, tokens, window) in
-            [(10, 3, usize::MAX), (0, 1, usize::MAX), (10, 5, 12), (100, 7, 16), (0, 40, 16)]
+            [(10, 3, None), (0, 1, None), (10, 5, Some(12)), (100, 7, Some(16)), (0, 40, Some(16))]
         {
-            let expected: usize = (0..tokens).map(|i| (depth + i + 1).min(window)).sum();
+            let most = window.unwrap_or(usize::MAX);
+            let expected: usize = (0..tokens).map(|i| (depth + i + 1).min(most)).sum();
             let got = super::positions_seen(depth, tokens, window);
-            assert_eq!(got, expected as f64, "{depth} {tokens} {window}");
+            assert_eq!(got, expected as f64, "{depth} {tokens} {window:?}");
         }
     }
 }

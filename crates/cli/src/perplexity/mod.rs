@@ -110,7 +110,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
     let base = args.kl_base.as_deref().map(Base::open).transpose()?;
     let text = args.file.as_deref().map(read_text).transpose()?;
     let model = open::model(&args.model, &args.engine)?;
-    let vocab = model.config().vocab;
+    let vocab = model.spec().vocab;
 
     let (shape, tokens) = match (&base, &text) {
         (Some(base), _) => (checked(base, vocab, &args)?, Vec::new()),
@@ -123,10 +123,10 @@ pub fn main(args: PerplexityArgs) -> Outcome {
         Err(_) => shape.n_chunk,
     };
     let shape = Shape { n_chunk, ..shape };
-    if shape.n_ctx > model.config().context {
+    if shape.n_ctx > model.spec().context {
         say::note(&format!(
             "the model was trained to look back on {} tokens, not {}",
-            model.config().context,
+            model.spec().context,
             shape.n_ctx
         ));
     }
@@ -214,7 +214,7 @@ fn chunks_of(
         tokens.len(),
         2 * n_ctx
     );
-    let shape = Shape { n_ctx, n_vocab: model.config().vocab, n_chunk: tokens.len() / n_ctx };
+    let shape = Shape { n_ctx, n_vocab: model.spec().vocab, n_chunk: tokens.len() / n_ctx };
     Ok((shape, tokens))
 }
 

@@ -136,7 +136,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     phases.end("open");
     let style = style(&model, &args);
     let encoder = Encoder::new(model.vocabulary(), style, args.parse_special);
-    let trained = model.config().context;
+    let trained = model.spec().context;
     let context = match args.ctx_size {
         Some(0) => Some(trained),
         other => other,
@@ -226,7 +226,7 @@ fn style(model: &alight_model::Model, args: &RunArgs) -> Style {
 
 /// What to say when the context is full.
 fn context_full(session: &Session<'_>) -> String {
-    let (context, trained) = (session.context(), session.model().config().context);
+    let (context, trained) = (session.context(), session.model().spec().context);
     let advice = if context < trained {
         format!("-c {} would let it go on (up to {trained})", (2 * context).min(trained))
     } else {

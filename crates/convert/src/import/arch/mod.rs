@@ -11,6 +11,7 @@ mod dimensions;
 mod gemma2;
 mod gemma3;
 mod general;
+mod granite;
 mod llama;
 mod mistral;
 mod naming;
@@ -33,8 +34,15 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 6] =
-    [llama::LLAMA, mistral::MISTRAL, qwen2::QWEN2, qwen3::QWEN3, gemma2::GEMMA2, gemma3::GEMMA3];
+const KNOWN: [Architecture; 7] = [
+    llama::LLAMA,
+    mistral::MISTRAL,
+    qwen2::QWEN2,
+    qwen3::QWEN3,
+    gemma2::GEMMA2,
+    gemma3::GEMMA3,
+    granite::GRANITE,
+];
 
 /// What a folder of Hugging Face's says about its network.
 ///

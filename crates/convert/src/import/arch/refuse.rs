@@ -110,7 +110,7 @@ fn unknown(
     config.error(format!(
         "{found}, and the architectures that are known are {}. A new one needs two files that \
          describe it: one in crates/convert/src/import/arch (its keys and tensors), one in \
-         crates/model/src/arch (how it computes)",
+         crates/model/src/spec/arch (how it computes)",
         known.join(", ")
     ))
 }

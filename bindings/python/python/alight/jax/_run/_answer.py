@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ... import Tokenizer
-from . import _interrupt
+from . import _interrupt, _say
 
 if TYPE_CHECKING:
     from ..models import Model
@@ -97,7 +97,8 @@ def answer(
 
 
 def write(piece: str) -> None:
-    sys.stdout.buffer.write(piece.encode())
+    """A piece of an answer to stdout: a pipe or a file gets its bytes."""
+    sys.stdout.buffer.write((_say.printable(piece) if sys.stdout.isatty() else piece).encode())
     sys.stdout.buffer.flush()
 
 
@@ -129,7 +130,7 @@ def line(args: argparse.Namespace, made: Answer, timings: dict[str, float], sinc
             "token_ms": [ms(b - a) for a, b in zip(made.written, made.written[1:])],
         },
     }
-    return json.dumps(told, ensure_ascii=False)
+    return _say.harmless_json(json.dumps(told, ensure_ascii=False))
 
 
 def stats(args: argparse.Namespace, made: Answer, timings: dict[str, float], since: float, what: str) -> str:

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..._alight import Message
 
 
+LIMIT = 64 << 20
+"""Most bytes of a prompt, as in the command `alight`: a pipe need not end."""
+
+
 def is_chat(args: argparse.Namespace) -> bool:
     none = args.argument is None and args.prompt is None and args.file is None
     return none and sys.stdin is not None and sys.stdin.isatty()
@@ -27,9 +31,14 @@ def read(args: argparse.Namespace) -> str:
     if given is None and args.file not in (None, "-"):
         whence = f"'{args.file}'"
         with open(args.file, "rb") as file:
-            found = file.read()
+            found = file.read(LIMIT + 1)
     else:
-        whence, found = "standard input", b"" if sys.stdin is None else sys.stdin.buffer.read()
+        whence, found = "standard input", b"" if sys.stdin is None else sys.stdin.buffer.read(LIMIT + 1)
+    if len(found) > LIMIT:
+        raise Failure(
+            f"the prompt on {whence} is longer than {LIMIT >> 20} MiB, the most that alight reads: give a shorter one, such "
+            "as a part of it"
+        )
     try:
         text = found.decode()
     except UnicodeDecodeError as problem:

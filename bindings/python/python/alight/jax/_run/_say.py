@@ -1,11 +1,13 @@
 """What is said to the user, on stderr, as `alight run` says it; stdout has the answer and nothing else.
 
-Text that came from a file can hold control characters; none of them reaches the terminal.
+Text that a model or a file made up can hold characters that drive a terminal; none of them reaches one. They are those
+of `terminal_text` in the command `alight`.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import NoReturn
 
@@ -20,12 +22,17 @@ class Failure(Exception):
         self.status = status
 
 
-def printable(text: str) -> str:
-    def shown(char: str) -> str:
-        control = ord(char) < 32 or 127 <= ord(char) < 160
-        return f"\\u{{{ord(char):x}}}" if control and char not in "\n\t" else char
+_DRIVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb]")
+"""Controls but newline and tab, and what shows text in another order than it was written in."""
 
-    return "".join(map(shown, text))
+
+def printable(text: str) -> str:
+    return _DRIVES.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text.replace("\r\n", "\n"))
+
+
+def harmless_json(line: str) -> str:
+    """The same JSON with those characters escaped; they stand nowhere but in strings."""
+    return _DRIVES.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 def plain(text: str) -> None:

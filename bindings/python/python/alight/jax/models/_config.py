@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ... import Catalog
+from ... import Catalog, FormatError
 from ... import config as describe
 
 
@@ -40,7 +40,7 @@ class Local:
 
 @dataclass(frozen=True)
 class Config:
-    """The shape of a network and what its blocks do; the fields are those of `Config` in `crates/model`."""
+    """The shape of a network and what its blocks do; as `alight.config` tells them."""
 
     architecture: str
     layers: int
@@ -81,6 +81,9 @@ class Config:
 def read(catalog: Catalog) -> Config:
     """The configuration of a file."""
     found: Mapping[str, Any] = describe(catalog)
+    if found["residual_scale"] != 1.0 or found["logit_scale"] != 1.0 or not found["rotates"]:
+        name = found["architecture"]
+        raise FormatError(f"architecture {name!r} is not supported by the JAX engine; `--engine native` runs it")
     local = found["local"]
     plain = {field.name: found[field.name] for field in fields(Config) if field.name in found}
     return Config(

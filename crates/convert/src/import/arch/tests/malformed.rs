@@ -282,7 +282,7 @@ fn architectures_that_are_not_known_are_named() {
         "Qwen3ForCausalLM",
         "Gemma3ForCausalLM",
         "import/arch",
-        "model/src/arch",
+        "model/src/spec/arch",
     ] {
         assert!(error.contains(part), "{error}");
     }

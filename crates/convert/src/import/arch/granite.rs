@@ -1,0 +1,34 @@
+//! `GraniteForCausalLM`: IBM's Granite 3 and 4, the dense ones: as Llama, with four scales.
+
+use super::config::Config;
+use super::describe::{Architecture, Defaults, Own};
+use super::dimensions::Dimensions;
+use super::llama;
+use crate::ConvertError;
+use crate::import::tensor::Entry;
+
+pub(super) const GRANITE: Architecture = Architecture {
+    gguf: "granite",
+    classes: &["GraniteForCausalLM", "GraniteModel"],
+    model_types: &["granite"],
+    defaults: Defaults { ..llama::LLAMA.defaults },
+    keys,
+    ..llama::LLAMA
+};
+
+/// The scales, each 1 where the configuration does not say otherwise.
+const SCALES: [(&str, &str); 4] = [
+    ("attention_multiplier", "attention.scale"),
+    ("embedding_multiplier", "embedding_scale"),
+    ("residual_multiplier", "residual_scale"),
+    ("logits_scaling", "logit_scale"),
+];
+
+fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
+    llama::keys(config, dimensions, own)?;
+    for (source, gguf) in SCALES {
+        let scale = config.number(source, 1e-9..1e9)?.unwrap_or(1.0);
+        own.add(gguf, Entry::F32(scale as f32));
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! The key/value cache of a session: f16, one sequence, all layers.
+//!
+//! The whole context is reserved and nothing of it is touched: a page of memory is taken when a
+//! position in it is first stored. Huge pages are declined, because one of them would hold many
+//! positions of a head that are not used yet.
+
+use std::ops::Range;
+
+use alight_kernels::attention::{KvCache, KvShape, KvWriter, LINE};
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::error::ModelError;
+use crate::spec::{AttentionSpec, ModelSpec};
+
+/// Keys and values of all layers.
+pub(crate) struct Kv {
+    /// By layer: the shape, and where its keys and its values are in the memory.
+    layers: Vec<(KvShape, Range<usize>, Range<usize>)>,
+    /// The keys of all layers, then their values, of u16. The layers' shapes may differ.
+    memory: Zeroed,
+    capacity: usize,
+}
+
+impl Kv {
+    /// Room for `context` positions (rounded up to whole lines) in each layer of a network.
+    ///
+    /// # Errors
+    /// The system does not give the address space.
+    pub(crate) fn new(spec: &ModelSpec, context: usize) -> Result<Kv, ModelError> {
+        let capacity = context.next_multiple_of(LINE);
+        let len = |dim: fn(&AttentionSpec) -> usize| -> usize {
+            spec.attention_layers()
+                .map(|a| capacity.saturating_mul(a.kv_heads).saturating_mul(dim(a)))
+                .fold(0, usize::saturating_add)
+        };
+        let (keys, values) = (len(|a| a.key_dim), len(|a| a.value_dim));
+        let memory = Zeroed::new("key/value cache", keys.saturating_add(values))?;
+        let (mut key, mut value) = (0, keys);
+        let layers = spec.attention_layers().map(|attention| {
+            let shape = attention.kv_shape(capacity);
+            let layer = (shape, key..key + shape.k_len(), value..value + shape.v_len());
+            (key, value) = (layer.1.end, layer.2.end);
+            layer
+        });
+        let layers = layers.collect();
+        Ok(Kv { layers, memory, capacity })
+    }
+
+    /// Positions that each layer has room for.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// A layer's cache to read from.
+    pub(crate) fn layer(&self, layer: usize) -> KvCache<'_> {
+        let (shape, keys, values) = &self.layers[layer];
+        let memory = self.memory.get();
+        KvCache::new(*shape, &memory[keys.clone()], &memory[values.clone()])
+    }
+
+    /// A layer's cache to write to.
+    pub(crate) fn writer(&mut self, layer: usize) -> KvWriter<'_> {
+        let (shape, keys, values) = self.layers[layer].clone();
+        // All values are behind all keys.
+        let (low, high) = self.memory.get_mut().split_at_mut(values.start);
+        KvWriter::new(shape, &mut low[keys], &mut high[..values.len()])
+    }
+}
+
+/// Zeros of type u16 that take no memory until they are written.
+struct Zeroed(MmapMut);
+
+impl Zeroed {
+    fn new(what: &'static str, len: usize) -> Result<Zeroed, ModelError> {
+        let bytes = len.saturating_mul(2);
+        let error = |source| ModelError::Memory { what, bytes, source };
+        if bytes > isize::MAX as usize {
+            return Err(error(std::io::ErrorKind::OutOfMemory.into()));
+        }
+        let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(error)?;
+        #[cfg(target_os = "linux")]
+        {
+            // Best effort: kernels without huge pages refuse it.
+            let _ = map.advise(memmap2::Advice::NoHugePage);
+        }
+        Ok(Zeroed(map))
+    }
+
+    fn get(&self) -> &[u16] {
+        // SAFETY: any two bytes are a u16.
+        let (head, body, tail) = unsafe { self.0.align_to::<u16>() };
+        debug_assert!(head.is_empty() && tail.is_empty());
+        body
+    }
+
+    fn get_mut(&mut self) -> &mut [u16] {
+        // SAFETY: any two bytes are a u16, and any u16 is two bytes.
+        let (head, body, tail) = unsafe { self.0.align_to_mut::<u16>() };
+        debug_assert!(head.is_empty() && tail.is_empty());
+        body
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::{Activation, DenseSpec, FeedForward, LayerSpec, Mixer};
+    use alight_kernels::Isa;
+    use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
+
+    fn spec(layers: usize, kv_heads: usize, key_dim: usize, value_dim: usize) -> ModelSpec {
+        let attention = AttentionSpec {
+            heads: kv_heads,
+            kv_heads,
+            key_dim,
+            value_dim,
+            scale: 1.0,
+            softcap: None,
+            window: None,
+            rope: Some(0),
+            pairing: RopePairing::Interleaved,
+            head_norms: false,
+        };
+        let layer = LayerSpec {
+            mixer: Mixer::Attention(attention),
+            feed_forward: FeedForward::Dense(DenseSpec {
+                intermediate_size: 1,
+                activation: Activation::Silu,
+            }),
+            post_norms: false,
+            residual_scale: 1.0,
+        };
+        ModelSpec {
+            architecture: "llama",
+            hidden_size: 1,
+            vocab: 1,
+            context: 1,
+            norm_eps: 0.0,
+            embedding_scale: 1.0,
+            layers: vec![layer; layers],
+            ropes: vec![RopeParams { dims: 2, base: 1e4, scaling: RopeScaling::None }],
+            logit_scale: 1.0,
+            logit_softcap: None,
+        }
+    }
+
+    #[test]
+    fn layers_do_not_overlap_and_start_as_zeros() {
+        let mut kv = Kv::new(&spec(3, 2, 4, 6), 20).unwrap();
+        assert_eq!(kv.capacity(), 32);
+        let one = [1.0; 12];
+        // SAFETY: one thread.
+        unsafe { kv.writer(1).store(Isa::Scalar, 19, &one[..8], &one) };
+        let bits = kv.memory.get();
+        assert_eq!(bits.len(), 3 * 2 * 32 * 10);
+        assert_eq!(bits.iter().filter(|&&b| b != 0).count(), 20);
+        let (k, v) = (2 * 32 * 4, 2 * 32 * 6);
+        assert_eq!(bits[k..2 * k].iter().filter(|&&b| b != 0).count(), 8);
+        assert_eq!(bits[3 * k + v..3 * k + 2 * v].iter().filter(|&&b| b != 0).count(), 12);
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        assert!(matches!(
+            Kv::new(&spec(4096, 1 << 20, 1 << 20, 1 << 20), 1 << 30),
+            Err(ModelError::Memory { .. })
+        ));
+    }
+}

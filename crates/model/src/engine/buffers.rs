@@ -1,0 +1,162 @@
+//! Everything that a session's forward pass writes to, allocated once.
+//!
+//! Large buffers come from the allocator as zero pages, which take no memory until they are touched: a batch of 512 that
+//! never comes is not paid for.
+
+use std::ops::Range;
+
+use alight_kernels::attention::{AttentionLimits, AttentionScratch, FEW_TOKENS};
+use alight_kernels::matmul::{Activations, MatmulScratch};
+use alight_kernels::rope::RopeTable;
+
+use crate::cache::Kv;
+use crate::parts;
+use crate::pool::PerThread;
+use crate::spec::ModelSpec;
+
+/// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WorkSize {
+    /// Queries, keys, and values of all heads.
+    pub(crate) q: usize,
+    pub(crate) k: usize,
+    pub(crate) v: usize,
+    /// What all heads attend to.
+    pub(crate) heads_out: usize,
+    /// The gate, and what it is multiplied with.
+    pub(crate) gate: usize,
+    /// The widest input of a matrix, but for the hidden size.
+    pub(crate) widest_input: usize,
+    /// Most query rows of one call of attention, and the lengths of keys and values.
+    pub(crate) attention_rows: usize,
+    pub(crate) key_dim: usize,
+    pub(crate) value_dim: usize,
+}
+
+impl WorkSize {
+    /// What either of two parts needs.
+    pub(crate) fn max(self, other: WorkSize) -> WorkSize {
+        WorkSize {
+            q: self.q.max(other.q),
+            k: self.k.max(other.k),
+            v: self.v.max(other.v),
+            heads_out: self.heads_out.max(other.heads_out),
+            gate: self.gate.max(other.gate),
+            widest_input: self.widest_input.max(other.widest_input),
+            attention_rows: self.attention_rows.max(other.attention_rows),
+            key_dim: self.key_dim.max(other.key_dim),
+            value_dim: self.value_dim.max(other.value_dim),
+        }
+    }
+}
+
+/// What one thread may write to.
+pub(crate) struct Scratch {
+    /// A normed row, `[hidden]`.
+    pub(crate) row: Vec<f32>,
+    pub(crate) matmul: MatmulScratch,
+    pub(crate) attention: AttentionScratch,
+}
+
+/// Cosines and sines of each row, for each of the model's rotary embeddings: `[rows, Σ 2 · pairs]`.
+pub(crate) struct Angles {
+    /// Pairs of each rotary embedding, and where its cosines begin in a row; its sines follow.
+    ropes: Vec<(usize, usize)>,
+    pub(super) width: usize,
+    pub(super) values: Vec<f32>,
+}
+
+impl Angles {
+    fn new(spec: &ModelSpec, batch: usize) -> Angles {
+        let mut width = 0;
+        let ropes = spec.ropes.iter().map(|rope| {
+            let pairs = rope.dims / 2;
+            width += 2 * pairs;
+            (pairs, width - 2 * pairs)
+        });
+        let ropes = ropes.collect();
+        Angles { ropes, width, values: vec![0.0; batch * width] }
+    }
+
+    /// Cosines and sines of rotary embedding `rope` in a row of [`Angles::values`].
+    pub(super) fn parts(&self, rope: usize) -> [Range<usize>; 2] {
+        let (pairs, first) = self.ropes[rope];
+        [first..first + pairs, first + pairs..first + 2 * pairs]
+    }
+
+    /// Cosines and sines, `[pairs]` each, of row `row` for rotary embedding `rope`.
+    pub(crate) fn of(&self, row: usize, rope: usize) -> (&[f32], &[f32]) {
+        let row = &self.values[row * self.width..][..self.width];
+        let [cos, sin] = self.parts(rope);
+        (&row[cos], &row[sin])
+    }
+
+    /// Where the tables write in a row: each with its cosines and sines.
+    pub(super) fn places<'t>(
+        &self,
+        tables: &'t [RopeTable],
+    ) -> impl Iterator<Item = (&'t RopeTable, [Range<usize>; 2])> {
+        tables.iter().enumerate().map(|(rope, table)| (table, self.parts(rope)))
+    }
+}
+
+/// The buffers of a session.
+pub(crate) struct Buffers {
+    /// The residual stream, `[batch, hidden]`.
+    pub(crate) x: Vec<f32>,
+    /// What a part adds to it, `[batch, hidden]`.
+    pub(crate) y: Vec<f32>,
+    /// `[batch, heads · key_dim]`
+    pub(crate) q: Vec<f32>,
+    /// `[batch, kv_heads · key_dim]`
+    pub(crate) k: Vec<f32>,
+    /// `[batch, kv_heads · value_dim]`
+    pub(crate) v: Vec<f32>,
+    /// `[batch, heads · value_dim]`
+    pub(crate) heads_out: Vec<f32>,
+    /// `[batch, intermediate]`
+    pub(crate) gate: Vec<f32>,
+    /// `[batch, intermediate]`
+    pub(crate) up: Vec<f32>,
+    /// The packed input of the next matrices.
+    pub(crate) acts: Activations,
+    pub(crate) angles: Angles,
+    /// Partial results of attention.
+    pub(crate) partials: Vec<f32>,
+    pub(crate) threads: PerThread<Scratch>,
+}
+
+impl Buffers {
+    /// For batches of up to `batch` tokens on `threads` threads.
+    pub(crate) fn new(spec: &ModelSpec, kv: &Kv, batch: usize, threads: usize) -> Buffers {
+        let layers = spec.layers.iter();
+        let work = layers.map(|layer| parts::work(&layer.mixer, &layer.feed_forward));
+        let work = work.fold(WorkSize::default(), WorkSize::max);
+        let few = batch.min(FEW_TOKENS);
+        let partials = spec.attention_layers().map(|a| a.most_partials(kv.capacity(), few));
+        let limits = AttentionLimits {
+            rows: work.attention_rows,
+            k_dim: work.key_dim,
+            v_dim: work.value_dim,
+        };
+        let rows = |width: usize| vec![0.0; batch * width];
+        Buffers {
+            x: rows(spec.hidden_size),
+            y: rows(spec.hidden_size),
+            q: rows(work.q),
+            k: rows(work.k),
+            v: rows(work.v),
+            heads_out: rows(work.heads_out),
+            gate: rows(work.gate),
+            up: rows(work.gate),
+            acts: Activations::new(batch, work.widest_input.max(spec.hidden_size)),
+            angles: Angles::new(spec, batch),
+            partials: vec![0.0; partials.max().unwrap_or(0)],
+            threads: PerThread::new(threads, || Scratch {
+                row: vec![0.0; spec.hidden_size],
+                matmul: MatmulScratch::new(),
+                attention: AttentionScratch::new(limits),
+            }),
+        }
+    }
+}

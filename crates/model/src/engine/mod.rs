@@ -1,0 +1,11 @@
+//! The forward pass: the layers of a network, one after the other, on the rows of a call.
+
+mod buffers;
+mod compute;
+mod net;
+mod rows;
+
+pub(crate) use self::buffers::{Buffers, WorkSize};
+pub(crate) use self::compute::Cut;
+pub(crate) use self::net::{Net, Step, Want};
+pub(crate) use self::rows::Rows;

@@ -1,0 +1,238 @@
+//! A network ready to run, and a run of it.
+//!
+//! For `n` rows a layer is this (regions of the pool in brackets; with one row the steps in between run on the caller's
+//! thread, with several they are spread over the rows):
+//! ```text
+//!               x += contribution of the layer before; pack(norm(x))
+//! [mixer]       for attention: [q k v], biases, norms, rotation, keys and values into the cache, [attend], pack, [o]
+//!               x += contribution of the mixer; pack(norm(x))
+//! [feed forward] for a dense one: [gate·up], pack, [down]
+//! ```
+//! In the last layer only the rows whose logits are asked for go on after the cache is filled. Logits are computed for
+//! those rows alone.
+//!
+//! Invariants: nothing here allocates; how work is cut follows from shapes and positions and never from the number of
+//! threads, so neither do the results.
+
+use alight_kernels::matmul::Kinds;
+use alight_kernels::norm::rms_norm;
+use alight_kernels::rope::RopeTable;
+use alight_kernels::vec;
+
+use super::buffers::Buffers;
+use super::compute::{Compute, Cut};
+use super::rows::Rows;
+use crate::cache::Kv;
+use crate::error::ModelError;
+use crate::load::{Store, arrival};
+use crate::open::Model;
+use crate::parts::Contribution;
+use crate::spec::ModelSpec;
+use crate::weights::Weights;
+
+/// The rows of a call whose logits will be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    Nothing,
+    Last,
+    All,
+}
+
+/// A network ready to run: what it is, where its weights are, tables, and the threads.
+pub(crate) struct Net<'m> {
+    spec: &'m ModelSpec,
+    weights: &'m Weights,
+    store: &'m Store,
+    compute: Compute<'m>,
+    /// Frequencies of each of the model's rotary embeddings.
+    ropes: Vec<RopeTable>,
+}
+
+/// The rows that are computed now, and everything that a part reads and writes but its own weights.
+pub(crate) struct Step<'s> {
+    pub(crate) compute: Compute<'s>,
+    pub(crate) store: &'s Store,
+    pub(crate) hidden: usize,
+    pub(crate) norm_eps: f32,
+    /// Which layer it is.
+    pub(crate) layer: usize,
+    /// How many rows there are.
+    pub(crate) rows: usize,
+    /// The position of the first row; the others follow.
+    pub(crate) position: usize,
+    /// In the last layer: which rows are still needed when the cache is filled.
+    wanted: Option<Want>,
+    pub(crate) buffers: &'s mut Buffers,
+    pub(crate) kv: &'s mut Kv,
+}
+
+impl Step<'_> {
+    /// Called by a mixer when it needs the rows that nobody asked for no more: in the last layer, keeps only the wanted
+    /// ones of `x` and of the queries, which are `q_width` wide. Returns whether there are any.
+    pub(crate) fn keep_wanted_rows(&mut self, q_width: usize) -> bool {
+        match self.wanted {
+            Some(Want::Nothing) => false,
+            Some(Want::Last) if self.rows > 1 => {
+                let last = self.rows - 1;
+                Rows::new(&mut self.buffers.x, self.hidden).copy(last, 0);
+                Rows::new(&mut self.buffers.q, q_width).copy(last, 0);
+                self.position += last;
+                self.rows = 1;
+                true
+            }
+            _ => true,
+        }
+    }
+
+    /// Carries out a pending contribution, norms the residual stream, and packs it.
+    fn pack_normed(&mut self, pending: Option<Contribution<'_>>, norm: &[f32], formats: Kinds) {
+        let (isa, hidden, eps) = (self.compute.isa, self.hidden, self.norm_eps);
+        let b = &mut *self.buffers;
+        let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
+        let (n, acts, threads) = (self.rows, &mut b.acts, &b.threads);
+        self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
+            if let Some(contribution) = &pending {
+                contribution.add_to(isa, x, y);
+            }
+            rms_norm(isa, x, norm, eps, &mut scratch.row);
+            put(&scratch.row);
+        });
+    }
+}
+
+impl<'m> Net<'m> {
+    pub(crate) fn new(model: &'m Model) -> Net<'m> {
+        let spec = model.spec();
+        Net {
+            spec,
+            weights: model.weights(),
+            store: model.store(),
+            compute: Compute { pool: model.pool(), isa: model.isa() },
+            ropes: spec.ropes.iter().map(RopeTable::new).collect(),
+        }
+    }
+
+    /// Runs `tokens`, which follow the `position` positions in the cache. Afterwards the cache holds them, and row `i` of
+    /// `b.x` is the residual stream after the last layer of the `i`-th token that was wanted.
+    ///
+    /// The caller has checked that ids are in the vocabulary, that there are tokens, no more than the buffers' batch, and
+    /// that the cache has room.
+    ///
+    /// # Errors
+    /// The weights do not come. What the cache holds from `position` on is worthless then.
+    pub(crate) fn run(
+        &self,
+        b: &mut Buffers,
+        kv: &mut Kv,
+        tokens: &[u32],
+        position: usize,
+        want: Want,
+    ) -> Result<(), ModelError> {
+        self.embed(b, tokens, position)?;
+        let mut step = Step {
+            compute: self.compute,
+            store: self.store,
+            hidden: self.spec.hidden_size,
+            norm_eps: self.spec.norm_eps,
+            layer: 0,
+            rows: tokens.len(),
+            position,
+            wanted: None,
+            buffers: b,
+            kv,
+        };
+        let mut pending = None;
+        for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
+            self.store.arrival().wait(arrival::layer(index))?;
+            step.layer = index;
+            step.wanted = (index + 1 == self.spec.layers.len()).then_some(want);
+            step.pack_normed(pending, &w.mixer_norm, w.mixer.input_formats());
+            w.mixer.forward(&spec.mixer, &mut step);
+            if step.wanted == Some(Want::Nothing) {
+                return Ok(());
+            }
+            let contribution = |bias, norm: &'m Option<Vec<f32>>| Contribution {
+                bias,
+                norm: norm.as_deref(),
+                scale: spec.residual_scale,
+                norm_eps: self.spec.norm_eps,
+            };
+            pending = Some(contribution(w.mixer.output_bias(), &w.mixer_post_norm));
+            step.pack_normed(pending, &w.feed_forward_norm, w.feed_forward.input_formats());
+            w.feed_forward.forward(&spec.feed_forward, &mut step);
+            pending = Some(contribution(w.feed_forward.output_bias(), &w.feed_forward_post_norm));
+        }
+        if let Some(contribution) = pending {
+            let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);
+            let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
+            self.compute.each_row(n, Cut::default(), rows, &b.threads, &|_, [x, y], _| {
+                contribution.add_to(isa, x, y);
+            });
+        }
+        Ok(())
+    }
+
+    /// Fills the residual stream with the rows of the tokens, and the angles with those of their positions.
+    fn embed(&self, b: &mut Buffers, tokens: &[u32], position: usize) -> Result<(), ModelError> {
+        let (isa, spec) = (self.compute.isa, self.spec);
+        self.store.arrival().wait(arrival::EMBEDDING)?;
+        let embed = self.weights.embed.view(self.store);
+        let n = tokens.len();
+        let rows = [Rows::new(&mut b.x, spec.hidden_size)];
+        self.compute.each_row(n, Cut::default(), rows, &b.threads, &|i, [x], _| {
+            embed.dequantize_row(tokens[i] as usize, x);
+            if spec.embedding_scale != 1.0 {
+                vec::scale(isa, x, spec.embedding_scale);
+            }
+        });
+        let mut values = std::mem::take(&mut b.angles.values);
+        let rows = [Rows::new(&mut values, b.angles.width)];
+        let angles = &b.angles;
+        self.compute.each_row(n, Cut::default(), rows, &b.threads, &|i, [row], _| {
+            for (table, [cos, sin]) in angles.places(&self.ropes) {
+                let (head, tail) = row.split_at_mut(sin.start);
+                table.fill(position + i, &mut head[cos], &mut tail[..sin.len()]);
+            }
+        });
+        b.angles.values = values;
+        Ok(())
+    }
+
+    /// Computes the logits of the rows `first..first + n` of the residual stream into `logits` `[n, vocab]`.
+    ///
+    /// # Errors
+    /// The output matrix does not come.
+    pub(crate) fn logits(
+        &self,
+        b: &mut Buffers,
+        first: usize,
+        n: usize,
+        logits: &mut [f32],
+    ) -> Result<(), ModelError> {
+        let (isa, spec, w) = (self.compute.isa, self.spec, self.weights);
+        let hidden = spec.hidden_size;
+        let formats = Kinds::of([w.output.kind()]);
+        let rows = [Rows::starting_at(&mut b.x, hidden, first)];
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
+            rms_norm(isa, x, &w.output_norm, spec.norm_eps, &mut scratch.row);
+            put(&scratch.row);
+        });
+        self.store.arrival().wait(self.store.output_section())?;
+        let output = w.output.view(self.store);
+        let rows = Rows::new(logits, spec.vocab);
+        let finish = |_: usize, columns: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
+            if let Some(bias) = &w.output_bias {
+                vec::add_assign(isa, row, &bias[columns]);
+            }
+            if spec.logit_scale != 1.0 {
+                vec::scale(isa, row, spec.logit_scale);
+            }
+            if let Some(cap) = spec.logit_softcap {
+                vec::softcap(isa, row, cap);
+            }
+        };
+        self.compute.multiply([[&output]], [[rows]], acts, threads, Some(&finish));
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! Softmax attention with grouped queries: biases, norms per head, rotary positions, sliding windows, soft caps.
+//!
+//! Few tokens (a decode step) are cut along the positions, as Flash-Decoding does, so that one token of a model with one
+//! key/value head still occupies all threads; partial results are merged. Many tokens are cut into tiles of tokens, as in
+//! FlashAttention. Neither cut depends on the number of threads.
+
+use alight_kernels::attention::{
+    AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, LINE, PIECES, Queries, SHORTEST_PIECE,
+    attend_merge, attend_partial, attend_tile, chunk_positions, first_position, partial_len,
+    piece_positions, tile_tokens,
+};
+use alight_kernels::matmul::Kinds;
+use alight_kernels::norm::rms_norm_in_place;
+use alight_kernels::rope::{RopePairing, rope_apply};
+use alight_kernels::vec;
+
+use crate::engine::{Cut, Rows, Step, WorkSize};
+use crate::spec::SpecError;
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// Below so many bytes of keys and values the calling thread computes alone: waking others takes longer.
+const ALONE_BYTES: usize = 24 * 1024;
+
+/// An attention part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AttentionSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Key/value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Length of a query or key.
+    pub key_dim: usize,
+    /// Length of a value.
+    pub value_dim: usize,
+    /// Factor on q·k.
+    pub scale: f32,
+    /// Soft cap of the scores.
+    pub softcap: Option<f32>,
+    /// A token sees itself and the `window − 1` positions before it.
+    pub window: Option<usize>,
+    /// Which of the model's rotary embeddings turns queries and keys; `None`: they are not turned.
+    pub rope: Option<usize>,
+    /// Which elements of a head rotate together.
+    pub pairing: RopePairing,
+    /// Whether queries and keys are normed per head.
+    pub head_norms: bool,
+}
+
+impl AttentionSpec {
+    /// Reads its keys: full attention with the model's first rotary embedding, interleaved pairs, and `1/√key_dim`.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<AttentionSpec, SpecError> {
+        let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
+        let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
+        let kv_heads =
+            keys.optional_dimension("attention.head_count_kv", MAX_WIDTH)?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            let expected = format!("a divisor of the {heads} query heads");
+            return Err(keys.value("attention.head_count_kv", kv_heads, expected));
+        }
+        let head_dim = |key| match keys.optional_dimension(key, MAX_WIDTH)? {
+            Some(dim) => Ok(dim),
+            None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
+            None => {
+                let expected = format!("a divisor of the embedding length {hidden}");
+                Err(keys.value("attention.head_count", heads, expected))
+            }
+        };
+        let key_dim = head_dim("attention.key_length")?;
+        let value_dim = head_dim("attention.value_length")?;
+        for (key, dim) in [("attention.key_length", key_dim), ("attention.value_length", value_dim)]
+        {
+            if heads * dim > MAX_WIDTH {
+                let most = MAX_WIDTH / heads;
+                return Err(keys.value(key, dim, format!("at most {most} for {heads} heads")));
+            }
+        }
+        Ok(AttentionSpec {
+            heads,
+            kv_heads,
+            key_dim,
+            value_dim,
+            scale: 1.0 / (key_dim as f32).sqrt(),
+            softcap: None,
+            window: None,
+            rope: Some(0),
+            pairing: RopePairing::Interleaved,
+            head_norms: false,
+        })
+    }
+
+    /// Query heads per key/value head.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Widths of queries, keys, values and outputs of all heads.
+    fn widths(&self) -> [usize; 4] {
+        let (heads, kv_heads) = (self.heads, self.kv_heads);
+        [
+            heads * self.key_dim,
+            kv_heads * self.key_dim,
+            kv_heads * self.value_dim,
+            heads * self.value_dim,
+        ]
+    }
+
+    /// What it writes to.
+    pub(crate) fn work(&self) -> WorkSize {
+        let [q, k, v, out] = self.widths();
+        WorkSize {
+            q,
+            k,
+            v,
+            heads_out: out,
+            widest_input: out,
+            attention_rows: self.group() * tile_tokens(self.group()).max(1),
+            key_dim: self.key_dim,
+            value_dim: self.value_dim,
+            ..WorkSize::default()
+        }
+    }
+
+    /// f32 elements that the partial results of `tokens` tokens can take, with a cache of `capacity` positions.
+    pub(crate) fn most_partials(&self, capacity: usize, tokens: usize) -> usize {
+        let shape = self.kv_shape(capacity);
+        // A span is at most the capacity, plus what rounding its start down adds. A piece is shorter than the longest
+        // only if there are few, so the count is bounded by either.
+        let span = capacity + SHORTEST_PIECE;
+        let longest = chunk_positions(&shape).next_multiple_of(SHORTEST_PIECE);
+        let pieces = span.div_ceil(longest).max(PIECES.div_ceil(self.kv_heads)) + 1;
+        tokens * self.kv_heads * pieces * partial_len(self.group(), self.value_dim)
+    }
+
+    /// The shape of its cache of `capacity` positions.
+    pub(crate) fn kv_shape(&self, capacity: usize) -> KvShape {
+        KvShape { kv_heads: self.kv_heads, k_dim: self.key_dim, v_dim: self.value_dim, capacity }
+    }
+
+    fn params(&self) -> AttentionParams {
+        AttentionParams { scale: self.scale, softcap: self.softcap, window: self.window }
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct AttentionWeights {
+    /// `[heads · key_dim, hidden]`
+    q: MatrixRef,
+    /// `[kv_heads · key_dim, hidden]`
+    k: MatrixRef,
+    /// `[kv_heads · value_dim, hidden]`
+    v: MatrixRef,
+    /// `[hidden, heads · value_dim]`
+    o: MatrixRef,
+    q_bias: Option<Vec<f32>>,
+    k_bias: Option<Vec<f32>>,
+    v_bias: Option<Vec<f32>>,
+    /// `[hidden]`
+    pub(super) o_bias: Option<Vec<f32>>,
+    /// `[key_dim]`
+    q_norm: Option<Vec<f32>>,
+    /// `[key_dim]`
+    k_norm: Option<Vec<f32>>,
+}
+
+impl AttentionWeights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &AttentionSpec,
+        hidden: usize,
+    ) -> Result<AttentionWeights, WeightError> {
+        let [q, k, v, out] = spec.widths();
+        Ok(AttentionWeights {
+            q: find.matrix("attn_q", hidden, q)?,
+            k: find.matrix("attn_k", hidden, k)?,
+            v: find.matrix("attn_v", hidden, v)?,
+            o: find.matrix("attn_output", out, hidden)?,
+            q_bias: find.bias("attn_q", q)?,
+            k_bias: find.bias("attn_k", k)?,
+            v_bias: find.bias("attn_v", v)?,
+            o_bias: find.bias("attn_output", hidden)?,
+            q_norm: find.norm_if(spec.head_norms, "attn_q_norm", spec.key_dim)?,
+            k_norm: find.norm_if(spec.head_norms, "attn_k_norm", spec.key_dim)?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> [&MatrixRef; 4] {
+        [&self.q, &self.k, &self.v, &self.o]
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> [&mut MatrixRef; 4] {
+        [&mut self.q, &mut self.k, &mut self.v, &mut self.o]
+    }
+
+    pub(super) fn input_formats(&self) -> Kinds {
+        Kinds::of([self.q.kind(), self.k.kind(), self.v.kind()])
+    }
+
+    pub(super) fn forward(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
+        let [q, k, v, o] = self.matrices().map(|matrix| matrix.view(step.store));
+        let [q_width, k_width, v_width, out_width] = spec.widths();
+        let b = &mut *step.buffers;
+        let outputs = [
+            [Rows::new(&mut b.q, q_width)],
+            [Rows::new(&mut b.k, k_width)],
+            [Rows::new(&mut b.v, v_width)],
+        ];
+        step.compute.multiply([[&q], [&k], [&v]], outputs, &b.acts, &b.threads, None);
+        self.rope_and_store_kv(spec, step);
+        if !step.keep_wanted_rows(q_width) {
+            return;
+        }
+        attend(spec, step);
+        let b = &mut *step.buffers;
+        let input = Rows::new(&mut b.heads_out, out_width);
+        let formats = Kinds::of([self.o.kind()]);
+        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+
+    /// Biases, norms and rotation of queries and keys; keys and values go into the cache.
+    fn rope_and_store_kv(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
+        let (isa, pos, n, eps) = (step.compute.isa, step.position, step.rows, step.norm_eps);
+        let [q_width, k_width, v_width, _] = spec.widths();
+        let b = &mut *step.buffers;
+        let angles = &b.angles;
+        let writer = step.kv.writer(step.layer);
+        let rows = [
+            Rows::new(&mut b.q, q_width),
+            Rows::new(&mut b.k, k_width),
+            Rows::new(&mut b.v, v_width),
+        ];
+        // Positions of one line of the key cache go to one thread.
+        let cut = Cut { rows: LINE, skipped: pos % LINE, take: 4, alone: false };
+        step.compute.each_row(n, cut, rows, &b.threads, &|i, [q, k, v], _| {
+            let biases =
+                [(&mut *q, &self.q_bias), (&mut *k, &self.k_bias), (&mut *v, &self.v_bias)];
+            for (row, bias) in biases {
+                if let Some(bias) = bias {
+                    vec::add_assign(isa, row, bias);
+                }
+            }
+            for (row, norm) in [(&mut *q, &self.q_norm), (&mut *k, &self.k_norm)] {
+                for head in row.chunks_exact_mut(spec.key_dim) {
+                    if let Some(norm) = norm {
+                        rms_norm_in_place(isa, head, norm, eps);
+                    }
+                    if let Some(rope) = spec.rope {
+                        let (cos, sin) = angles.of(i, rope);
+                        rope_apply(isa, head, cos, sin, spec.pairing);
+                    }
+                }
+            }
+            // SAFETY: each position is one row's, and each row is one unit's.
+            unsafe { writer.store(isa, pos + i, k, v) };
+        });
+    }
+}
+
+/// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
+/// `[rows, heads, value_dim]`.
+fn attend(spec: &AttentionSpec, step: &mut Step<'_>) {
+    if step.rows > FEW_TOKENS {
+        return attend_tiles(spec, step);
+    }
+    let [q_width, _, _, out_width] = spec.widths();
+    let (n, pos, isa, group) = (step.rows, step.position, step.compute.isa, spec.group());
+    let (params, cache) = (spec.params(), step.kv.layer(step.layer));
+    let b = &mut *step.buffers;
+    let start = first_position(&params, pos);
+    let end = pos + n;
+    let piece = piece_positions(&cache.shape(), end - start);
+    let pieces = (end - start).div_ceil(piece);
+    let len = partial_len(group, spec.value_dim);
+    let per_token = spec.kv_heads * pieces;
+    let q = &b.q;
+    let bytes = (end - start) * spec.kv_heads * (spec.key_dim + spec.value_dim) * 2 * n;
+    let cut = Cut { take: 4, alone: bytes < ALONE_BYTES, ..Cut::default() };
+    let partials = Rows::new(&mut b.partials, len);
+    step.compute.each_row(n * per_token, cut, [partials], &b.threads, &|unit, [out], scratch| {
+        let (token, head, part) = (unit / per_token, unit / pieces % spec.kv_heads, unit % pieces);
+        let from = start + part * piece;
+        let first = token * q_width + head * group * spec.key_dim;
+        let q = &q[first..first + group * spec.key_dim];
+        let keys = from..(from + piece).min(end);
+        let scratch = &mut scratch.attention;
+        attend_partial(isa, &params, &cache, head, q, pos + token, keys, out, scratch);
+    });
+    for token in 0..n {
+        for head in 0..spec.kv_heads {
+            let first = (token * spec.kv_heads + head) * pieces * len;
+            let parts = &b.partials[first..first + pieces * len];
+            let first = token * out_width + head * group * spec.value_dim;
+            let out = &mut b.heads_out[first..first + group * spec.value_dim];
+            attend_merge(isa, spec.value_dim, group, parts, out);
+        }
+    }
+}
+
+fn attend_tiles(spec: &AttentionSpec, step: &mut Step<'_>) {
+    let [q_width, _, _, out_width] = spec.widths();
+    let (n, pos, isa, group) = (step.rows, step.position, step.compute.isa, spec.group());
+    let params = spec.params();
+    let cache: KvCache<'_> = step.kv.layer(step.layer);
+    let b = &mut *step.buffers;
+    let q = Queries { data: &b.q[..n * q_width], stride: q_width };
+    let out = HeadsOut::new(&mut b.heads_out[..n * out_width], out_width);
+    let tile = tile_tokens(group);
+    let tiles = n.div_ceil(tile);
+    let cut = Cut { take: 1, ..Cut::default() };
+    step.compute.each_row(tiles * spec.kv_heads, cut, [], &b.threads, &|unit, [], scratch| {
+        // Later tiles see more positions: the long pieces first, the short ones fill the gaps.
+        let (index, head) = (tiles - 1 - unit / spec.kv_heads, unit % spec.kv_heads);
+        let tokens = index * tile..((index + 1) * tile).min(n);
+        let heads = head * group..(head + 1) * group;
+        // SAFETY: units have different tokens or different heads.
+        let mut out = unsafe { out.duplicate() };
+        let scratch = &mut scratch.attention;
+        attend_tile(isa, &params, &cache, head, q, heads, tokens, pos, &mut out, scratch);
+    });
+}

@@ -1,0 +1,166 @@
+//! The parts that layers are made of. One file holds all of a part: what describes it and how that is read from the
+//! metadata, which tensors it has, what it writes to, and how it computes.
+//!
+//! A part computes from the packed input that the layer's norm has made, and leaves its output in the buffer `y`,
+//! unapplied: bias, norm, scale and the addition to the residual stream are a [`Contribution`], which is carried out
+//! together with the next norm.
+
+pub(crate) mod attention;
+pub(crate) mod dense;
+
+use alight_kernels::matmul::Kinds;
+use alight_kernels::norm::rms_norm_in_place;
+use alight_kernels::{Isa, vec};
+
+use self::attention::AttentionWeights;
+use self::dense::DenseWeights;
+use crate::engine::{Step, WorkSize};
+use crate::spec::{FeedForward, Mixer};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// How the output of a part, in `y`, is added to the residual stream: `x += scale · norm(y + bias)`.
+#[derive(Clone, Copy)]
+pub(crate) struct Contribution<'m> {
+    /// `[hidden]`
+    pub(crate) bias: Option<&'m [f32]>,
+    /// `[hidden]`
+    pub(crate) norm: Option<&'m [f32]>,
+    pub(crate) scale: f32,
+    pub(crate) norm_eps: f32,
+}
+
+impl Contribution<'_> {
+    /// Adds one row, `[hidden]` each. `y` is used up.
+    pub(crate) fn add_to(&self, isa: Isa, x: &mut [f32], y: &mut [f32]) {
+        if let Some(bias) = self.bias {
+            vec::add_assign(isa, y, bias);
+        }
+        if let Some(norm) = self.norm {
+            rms_norm_in_place(isa, y, norm, self.norm_eps);
+        }
+        if self.scale != 1.0 {
+            vec::scale(isa, y, self.scale);
+        }
+        vec::add_assign(isa, x, y);
+    }
+}
+
+/// The weights of a [`Mixer`].
+#[derive(Debug)]
+pub(crate) enum MixerWeights {
+    Attention(AttentionWeights),
+}
+
+impl MixerWeights {
+    pub(crate) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &Mixer,
+        hidden: usize,
+    ) -> Result<MixerWeights, WeightError> {
+        match spec {
+            Mixer::Attention(spec) => {
+                AttentionWeights::find(find, spec, hidden).map(MixerWeights::Attention)
+            }
+        }
+    }
+
+    /// In the order of use.
+    pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
+        match self {
+            MixerWeights::Attention(part) => part.matrices().into(),
+        }
+    }
+
+    pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        match self {
+            MixerWeights::Attention(part) => part.matrices_mut().into(),
+        }
+    }
+
+    /// The formats of activations in which its input is packed.
+    pub(crate) fn input_formats(&self) -> Kinds {
+        match self {
+            MixerWeights::Attention(part) => part.input_formats(),
+        }
+    }
+
+    /// The bias of its output, `[hidden]`.
+    pub(crate) fn output_bias(&self) -> Option<&[f32]> {
+        match self {
+            MixerWeights::Attention(part) => part.o_bias.as_deref(),
+        }
+    }
+
+    /// Computes it on the step's packed input, into `y`. In the last layer it leaves only the rows that are wanted; if
+    /// there are none, it stops when the cache is filled.
+    pub(crate) fn forward(&self, spec: &Mixer, step: &mut Step<'_>) {
+        match (self, spec) {
+            (MixerWeights::Attention(part), Mixer::Attention(spec)) => part.forward(spec, step),
+        }
+    }
+}
+
+/// The weights of a [`FeedForward`].
+#[derive(Debug)]
+pub(crate) enum FeedForwardWeights {
+    Dense(DenseWeights),
+}
+
+impl FeedForwardWeights {
+    pub(crate) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &FeedForward,
+        hidden: usize,
+    ) -> Result<FeedForwardWeights, WeightError> {
+        match spec {
+            FeedForward::Dense(spec) => {
+                DenseWeights::find(find, spec, hidden).map(FeedForwardWeights::Dense)
+            }
+        }
+    }
+
+    /// In the order of use.
+    pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
+        match self {
+            FeedForwardWeights::Dense(part) => part.matrices().into(),
+        }
+    }
+
+    pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        match self {
+            FeedForwardWeights::Dense(part) => part.matrices_mut().into(),
+        }
+    }
+
+    /// The formats of activations in which its input is packed.
+    pub(crate) fn input_formats(&self) -> Kinds {
+        match self {
+            FeedForwardWeights::Dense(part) => part.input_formats(),
+        }
+    }
+
+    /// The bias of its output, `[hidden]`.
+    pub(crate) fn output_bias(&self) -> Option<&[f32]> {
+        match self {
+            FeedForwardWeights::Dense(part) => part.down_bias.as_deref(),
+        }
+    }
+
+    /// Computes it on the step's packed input, into `y`.
+    pub(crate) fn forward(&self, spec: &FeedForward, step: &mut Step<'_>) {
+        match (self, spec) {
+            (FeedForwardWeights::Dense(part), FeedForward::Dense(spec)) => part.forward(spec, step),
+        }
+    }
+}
+
+/// What a layer's parts write to.
+pub(crate) fn work(mixer: &Mixer, feed_forward: &FeedForward) -> WorkSize {
+    let mixer = match mixer {
+        Mixer::Attention(spec) => spec.work(),
+    };
+    let feed_forward = match feed_forward {
+        FeedForward::Dense(spec) => spec.work(),
+    };
+    mixer.max(feed_forward)
+}

@@ -1,0 +1,20 @@
+//! `gemma2`: a Gemma that caps attention scores and logits softly, whose every second layer, from the first on, has a
+//! sliding window and rotates as the others do. Early files leave these keys out.
+
+use alight_kernels::rope::RopeParams;
+
+use super::Architecture;
+use super::gemma::Gemma;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "gemma2", read: |keys| GEMMA2.read(keys) };
+
+const GEMMA2: Gemma = Gemma {
+    layers_of_27b: 46,
+    window: 4096,
+    period: 2,
+    attention_cap: 50.0,
+    logit_cap: 30.0,
+    head_norms: false,
+    window_rope: |others, base| RopeParams { base: base.unwrap_or(others.base), ..others.clone() },
+};

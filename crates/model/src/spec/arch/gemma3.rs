@@ -1,0 +1,24 @@
+//! `gemma3`: a Gemma with normed queries and keys, of whose six layers five have a sliding window and a rotary base of
+//! their own. What stretches the context is for the layers without a window alone.
+
+use alight_kernels::rope::{RopeParams, RopeScaling};
+
+use super::Architecture;
+use super::gemma::Gemma;
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "gemma3", read: |keys| GEMMA3.read(keys) };
+
+const GEMMA3: Gemma = Gemma {
+    layers_of_27b: 62,
+    window: 0,
+    period: 6,
+    attention_cap: 0.0,
+    logit_cap: 0.0,
+    head_norms: true,
+    window_rope: |others, base| RopeParams {
+        dims: others.dims,
+        base: base.unwrap_or(10_000.0),
+        scaling: RopeScaling::None,
+    },
+};

@@ -1,0 +1,31 @@
+//! `granite`: as `llama`, with four scales: of the embedding, of attention scores, of what a part adds to the residual
+//! stream, and of the logits, which are divided by theirs. (IBM's Granite 3 and 4, the dense ones.)
+
+use super::Architecture;
+use crate::parts::attention::AttentionSpec;
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granite", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = keys.sizes()?;
+    let attention = AttentionSpec::read(keys)?;
+    let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
+    // Files of models that have no positions at all say that their rotary embedding was not trained.
+    let rotates = keys.get::<bool>("rope.scaling.finetuned")?.unwrap_or(true);
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let attention = AttentionSpec {
+        scale: scale.filter(|scale| *scale != 0.0).unwrap_or(attention.scale),
+        rope: attention.rope.filter(|_| rotates),
+        ..attention
+    };
+    let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
+    spec.embedding_scale = keys.factor("embedding_scale")?;
+    spec.logit_scale = 1.0 / keys.factor("logit_scale")?;
+    let residual_scale = keys.factor("residual_scale")?;
+    spec.layers.iter_mut().for_each(|layer| layer.residual_scale = residual_scale);
+    Ok(spec)
+}

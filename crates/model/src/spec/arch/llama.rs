@@ -1,0 +1,24 @@
+//! `llama`: Llama, Mistral, SmolLM and everything else that converters call so. RMSNorm before attention and
+//! feed-forward, SiLU, interleaved rotary pairs (converters permute the rows of q and k to make it so). Biases and a
+//! separate output matrix are used where the file has them.
+
+use super::Architecture;
+use crate::parts::attention::AttentionSpec;
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = keys.sizes()?;
+    let attention = AttentionSpec::read(keys)?;
+    // Files of models with a sliding window (early Mistral) leave the key out or are run without it by everyone; a
+    // scale other than 1/sqrt(head) belongs to files of Granite that were converted as Llama.
+    let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
+    let scale = scale.filter(|scale| *scale != 0.0).unwrap_or(attention.scale);
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let attention = AttentionSpec { scale, ..attention };
+    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+}

@@ -1,0 +1,20 @@
+//! `qwen2`: as `llama`, but with NeoX rotary pairs, and queries, keys and values have biases, which are used where the
+//! file has them (Qwen 2 and 2.5, and what was distilled into them).
+
+use alight_kernels::rope::RopePairing;
+
+use super::Architecture;
+use crate::parts::attention::AttentionSpec;
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = keys.sizes()?;
+    let attention = AttentionSpec { pairing: RopePairing::Halves, ..AttentionSpec::read(keys)? };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+}

@@ -1,0 +1,166 @@
+//! The metadata under an architecture's prefix, with the checks that all of them need.
+
+use alight_formats::gguf::{Array, FromValue, Gguf, GgufError, Value};
+
+use super::{AttentionSpec, DenseSpec, FeedForward, LayerSpec, Mixer, ModelSpec, SpecError};
+
+/// Limits far above any model, which keep products of two dimensions far below overflow.
+pub(crate) const MAX_LAYERS: usize = 4096;
+pub(crate) const MAX_WIDTH: usize = 1 << 20;
+pub(crate) const MAX_CONTEXT: usize = 1 << 30;
+
+/// The sizes that every architecture has.
+pub(crate) struct Sizes {
+    pub(crate) layers: usize,
+    pub(crate) hidden_size: usize,
+    pub(crate) vocab: usize,
+    pub(crate) context: usize,
+    pub(crate) norm_eps: f32,
+}
+
+impl Sizes {
+    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same dense
+    /// feed-forward part. What an architecture does differently it changes afterwards.
+    pub(crate) fn uniform(
+        self,
+        keys: &Keys<'_, '_>,
+        attention: AttentionSpec,
+        dense: DenseSpec,
+        rope: alight_kernels::rope::RopeParams,
+    ) -> ModelSpec {
+        let layer = LayerSpec {
+            mixer: Mixer::Attention(attention),
+            feed_forward: FeedForward::Dense(dense),
+            post_norms: false,
+            residual_scale: 1.0,
+        };
+        ModelSpec {
+            architecture: keys.prefix,
+            hidden_size: self.hidden_size,
+            vocab: self.vocab,
+            context: self.context,
+            norm_eps: self.norm_eps,
+            embedding_scale: 1.0,
+            layers: vec![layer; self.layers],
+            ropes: vec![rope],
+            logit_scale: 1.0,
+            logit_softcap: None,
+        }
+    }
+}
+
+/// The metadata under an architecture's prefix.
+pub(crate) struct Keys<'g, 'a> {
+    pub(crate) gguf: &'g Gguf<'a>,
+    pub(crate) prefix: &'static str,
+}
+
+impl<'a> Keys<'_, 'a> {
+    /// The sizes that every architecture has.
+    pub(crate) fn sizes(&self) -> Result<Sizes, SpecError> {
+        let tokens = "tokenizer.ggml.tokens";
+        let vocab = self.gguf.require::<Array<'_>>(tokens)?.len();
+        if vocab == 0 || vocab > i32::MAX as usize {
+            return Err(SpecError::Value {
+                key: tokens.into(),
+                found: format!("an array of {vocab}"),
+                expected: "1 to 2147483647 tokens".into(),
+            });
+        }
+        let eps = "attention.layer_norm_rms_epsilon";
+        Ok(Sizes {
+            layers: self.dimension("block_count", MAX_LAYERS)?,
+            hidden_size: self.dimension("embedding_length", MAX_WIDTH)?,
+            vocab,
+            context: self.dimension("context_length", MAX_CONTEXT)?,
+            norm_eps: self
+                .float(eps, 0.0..1.0, "from 0 to below 1")?
+                .ok_or_else(|| self.missing(eps))?,
+        })
+    }
+
+    /// A factor that is 1 where the file does not say otherwise; some files say 0 for that.
+    pub(crate) fn factor(&self, key: &str) -> Result<f32, SpecError> {
+        let found = self.float(key, 0.0..1e9, "a number that is not negative")?;
+        Ok(found.filter(|factor| *factor != 0.0).unwrap_or(1.0))
+    }
+
+    /// The full name of a key.
+    pub(crate) fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.prefix)
+    }
+
+    /// The value of a key, if it is there.
+    pub(crate) fn get<T: FromValue<'a>>(&self, key: &str) -> Result<Option<T>, SpecError> {
+        Ok(self.gguf.value(&self.name(key))?)
+    }
+
+    /// A whole number from 1 to `most` that has to be there.
+    pub(crate) fn dimension(&self, key: &str, most: usize) -> Result<usize, SpecError> {
+        self.optional_dimension(key, most)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A whole number from 1 to `most`. Some writers give an array with one value per layer; it
+    /// is taken if all are equal.
+    pub(crate) fn optional_dimension(
+        &self,
+        key: &str,
+        most: usize,
+    ) -> Result<Option<usize>, SpecError> {
+        let found = match self.gguf.get(&self.name(key)) {
+            None => return Ok(None),
+            Some(Value::Array(array)) => {
+                let mut values = array.iter_int().into_iter().flatten();
+                let Some(first) = values.next() else {
+                    return Err(self.value(key, "an array without integers", bounds(most)));
+                };
+                if values.any(|value| value != first) {
+                    let what = "a value that differs between layers";
+                    return Err(self.unsupported(key, "an array", what));
+                }
+                first
+            }
+            Some(_) => i128::from(self.get::<i64>(key)?.unwrap_or(0)),
+        };
+        match usize::try_from(found) {
+            Ok(value) if (1..=most).contains(&value) => Ok(Some(value)),
+            _ => Err(self.value(key, found, bounds(most))),
+        }
+    }
+
+    /// A finite float in `range` (the start included), if the key is there.
+    pub(crate) fn float(
+        &self,
+        key: &str,
+        range: std::ops::Range<f32>,
+        expected: &str,
+    ) -> Result<Option<f32>, SpecError> {
+        match self.get::<f32>(key)? {
+            Some(value) if !range.contains(&value) => Err(self.value(key, value, expected.into())),
+            value => Ok(value),
+        }
+    }
+
+    pub(crate) fn missing(&self, key: &str) -> SpecError {
+        let key = self.name(key).into();
+        SpecError::Header(GgufError::MissingKey { key })
+    }
+
+    pub(crate) fn value(&self, key: &str, found: impl ToString, expected: String) -> SpecError {
+        SpecError::Value { key: self.name(key), found: found.to_string(), expected }
+    }
+
+    pub(crate) fn unsupported(
+        &self,
+        key: &str,
+        found: impl ToString,
+        what: &'static str,
+    ) -> SpecError {
+        let found = found.to_string().escape_debug().to_string();
+        SpecError::Unsupported { key: self.name(key), found, what }
+    }
+}
+
+fn bounds(most: usize) -> String {
+    format!("1 to {most}")
+}

@@ -1,0 +1,58 @@
+//! The rotary embedding that the keys of an architecture describe.
+
+use alight_kernels::rope::{RopeParams, RopeScaling, yarn_magnitude};
+
+use super::SpecError;
+use super::keys::{Keys, MAX_CONTEXT, MAX_WIDTH};
+
+/// The rotary embedding of heads of `key_dim` elements in a model that was trained for `context` positions.
+///
+/// # Errors
+/// A value that cannot be computed with, or a scaling that there is no code for.
+pub(crate) fn rope(
+    keys: &Keys<'_, '_>,
+    key_dim: usize,
+    context: usize,
+) -> Result<RopeParams, SpecError> {
+    let key = "rope.dimension_count";
+    let dims = keys.optional_dimension(key, MAX_WIDTH)?.unwrap_or(key_dim);
+    if dims > key_dim || !dims.is_multiple_of(2) {
+        let key = if keys.get::<u64>(key)?.is_some() { key } else { "attention.key_length" };
+        return Err(keys.value(key, dims, format!("an even number up to the head's {key_dim}")));
+    }
+    let positive = |key, range| keys.float(key, range, "a positive number");
+    let base = keys.float("rope.freq_base", 1.0..1e30, "from 1 to 1e30")?.unwrap_or(10_000.0);
+    let factor = match positive("rope.scaling.factor", 1e-6..1e9)? {
+        Some(factor) => Some(factor),
+        None => positive("rope.scale_linear", 1e-6..1e9)?,
+    }
+    .unwrap_or(1.0);
+    let key = "rope.scaling.type";
+    let scaling = match keys.get::<&str>(key)?.unwrap_or("linear") {
+        "none" => RopeScaling::None,
+        "linear" if factor == 1.0 => RopeScaling::None,
+        "linear" => RopeScaling::Linear { factor },
+        "yarn" => {
+            let original = "rope.scaling.original_context_length";
+            if base <= 1.0 {
+                return Err(keys.value("rope.freq_base", base, "above 1 for YaRN".into()));
+            }
+            // Either a factor on YaRN's own magnitude, or (Hugging Face's `attention_factor`, which
+            // llama.cpp writes and leaves unread) the magnitude itself.
+            let attn_factor = match positive("rope.scaling.yarn_attn_factor", 1e-6..1e6)? {
+                Some(magnitude) => magnitude / yarn_magnitude(f64::from(factor)) as f32,
+                None => positive("rope.scaling.attn_factor", 1e-6..1e6)?.unwrap_or(1.0),
+            };
+            RopeScaling::Yarn {
+                factor,
+                orig_ctx: keys.optional_dimension(original, MAX_CONTEXT)?.unwrap_or(context),
+                ext_factor: 1.0,
+                attn_factor,
+                beta_fast: positive("rope.scaling.yarn_beta_fast", 1e-6..1e6)?.unwrap_or(32.0),
+                beta_slow: positive("rope.scaling.yarn_beta_slow", 1e-6..1e6)?.unwrap_or(1.0),
+            }
+        }
+        other => return Err(keys.unsupported(key, other, "this RoPE scaling")),
+    };
+    Ok(RopeParams { dims, base, scaling })
+}

@@ -1,0 +1,74 @@
+//! Why a tensor cannot be used.
+
+use thiserror::Error;
+
+/// Which tensor is the reason, what was found, and what was expected.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[non_exhaustive]
+pub enum WeightError {
+    /// It is not there.
+    #[error("tensor \"{name}\" is missing, expected {expected}")]
+    Missing {
+        /// Its name.
+        name: String,
+        /// Its shape, innermost first.
+        expected: String,
+    },
+    /// It has another shape.
+    #[error("tensor \"{name}\" has shape {found}, expected {expected}")]
+    Shape {
+        /// Its name.
+        name: String,
+        /// The shape in the file, innermost first.
+        found: String,
+        /// The shape that the hyper-parameters ask for.
+        expected: String,
+    },
+    /// There are no kernels for its type.
+    #[error("tensor \"{name}\" has type {found}, expected {expected}")]
+    Type {
+        /// Its name.
+        name: String,
+        /// The type in the file.
+        found: &'static str,
+        /// The types that would do.
+        expected: String,
+    },
+    /// Nothing would be computed with it.
+    #[error(
+        "tensor \"{}\" has no place in architecture \"{architecture}\": the network that it is of \
+         computes something else, for which there is no code",
+        name.escape_debug()
+    )]
+    Stray {
+        /// Its name.
+        name: String,
+        /// The architecture that the file says it is of.
+        architecture: &'static str,
+    },
+    /// The embedding and the vocabulary disagree.
+    #[error(
+        "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \
+         \"tokenizer.ggml.tokens\""
+    )]
+    Vocabulary {
+        /// The tensor.
+        name: String,
+        /// Its rows.
+        rows: u64,
+        /// Tokens in the vocabulary.
+        tokens: usize,
+    },
+    /// A norm's, bias's or factor's value is not a number that can be computed with.
+    #[error("tensor \"{name}\" has the value {found} at index {index}, expected {expected}")]
+    Value {
+        /// The tensor.
+        name: String,
+        /// Which element.
+        index: usize,
+        /// Its value.
+        found: f32,
+        /// What it may be.
+        expected: &'static str,
+    },
+}

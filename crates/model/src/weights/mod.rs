@@ -1,0 +1,158 @@
+//! The weights of a model as references into its files: every tensor that the network calls for, with its shape and type
+//! checked. Matrices stay in the files; vectors are copied as f32.
+
+mod error;
+mod find;
+mod matrix;
+
+use std::borrow::Borrow;
+use std::cell::RefCell;
+
+use alight_formats::split::Catalog;
+use alight_kernels::rope::RopeScaling;
+use alight_pages::Map;
+
+pub use self::error::WeightError;
+use self::find::Finder;
+pub(crate) use self::find::LayerFinder;
+pub(crate) use self::matrix::MatrixRef;
+use crate::parts::{FeedForwardWeights, MixerWeights};
+use crate::spec::{LayerSpec, ModelSpec};
+
+/// The weights of one layer.
+#[derive(Debug)]
+pub(crate) struct LayerWeights {
+    /// `[hidden]`, of the norm before the mixer.
+    pub(crate) mixer_norm: Vec<f32>,
+    pub(crate) mixer: MixerWeights,
+    /// `[hidden]`, of the norm of the mixer's output, where there is one.
+    pub(crate) mixer_post_norm: Option<Vec<f32>>,
+    /// `[hidden]`, of the norm before the feed-forward part.
+    pub(crate) feed_forward_norm: Vec<f32>,
+    pub(crate) feed_forward: FeedForwardWeights,
+    /// `[hidden]`, of the norm of the feed-forward part's output, where there is one.
+    pub(crate) feed_forward_post_norm: Option<Vec<f32>>,
+}
+
+impl LayerWeights {
+    fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &LayerSpec,
+        hidden: usize,
+    ) -> Result<LayerWeights, WeightError> {
+        let post = spec.post_norms;
+        Ok(LayerWeights {
+            mixer_norm: find.norm("attn_norm", hidden)?,
+            mixer: MixerWeights::find(find, &spec.mixer, hidden)?,
+            mixer_post_norm: find.norm_if(post, "post_attention_norm", hidden)?,
+            feed_forward_norm: find.norm("ffn_norm", hidden)?,
+            feed_forward: FeedForwardWeights::find(find, &spec.feed_forward, hidden)?,
+            feed_forward_post_norm: find.norm_if(post, "post_ffw_norm", hidden)?,
+        })
+    }
+
+    /// The layer's matrices, in the order in which they are used.
+    pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all = self.mixer.matrices();
+        all.append(&mut self.feed_forward.matrices());
+        all
+    }
+
+    pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let mut all = self.mixer.matrices_mut();
+        all.append(&mut self.feed_forward.matrices_mut());
+        all
+    }
+}
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    /// `[vocab, hidden]`.
+    pub(crate) embed: MatrixRef,
+    pub(crate) layers: Vec<LayerWeights>,
+    /// `[hidden]`.
+    pub(crate) output_norm: Vec<f32>,
+    /// `[vocab, hidden]`: the embedding itself where the file has no other.
+    pub(crate) output: MatrixRef,
+    /// `[vocab]`.
+    pub(crate) output_bias: Option<Vec<f32>>,
+    /// Whether the output is the embedding.
+    pub(crate) tied: bool,
+}
+
+impl Weights {
+    /// Every matrix once.
+    pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
+        let layers = self.layers.iter().flat_map(|layer| layer.matrices());
+        let output = (!self.tied).then_some(&self.output);
+        [&self.embed].into_iter().chain(layers).chain(output)
+    }
+
+    /// Bytes of the matrices that one decoded token reads: those of all layers and the output's, not the embedding's
+    /// (of which it reads one row).
+    pub(crate) fn decode_bytes(&self) -> u64 {
+        let layers = self.layers.iter().flat_map(|layer| layer.matrices());
+        layers.map(|m| m.len()).sum::<u64>() + self.output.len()
+    }
+
+    /// Multiply-accumulates of the layers' matrices for one token, without the output's.
+    pub(crate) fn prefill_macs(&self) -> u64 {
+        let layers = self.layers.iter().flat_map(|layer| layer.matrices());
+        layers.map(|m| m.weights()).sum()
+    }
+
+    /// Finds and checks every tensor; puts the factors of `rope_freqs` into `spec`.
+    ///
+    /// # Errors
+    /// The first tensor that is missing or of the wrong shape or type, or that nothing is computed with: a network that
+    /// has more than we know of is another one.
+    pub(crate) fn load<M: Borrow<Map>>(
+        spec: &mut ModelSpec,
+        catalog: &Catalog<'_>,
+        maps: &[M],
+    ) -> Result<Weights, WeightError> {
+        let maps: Vec<&Map> = maps.iter().map(Borrow::borrow).collect();
+        let find = Finder { catalog, maps: &maps, found: RefCell::default() };
+        let (hidden, vocab) = (spec.hidden_size, spec.vocab);
+        let embed = find.embedding("token_embd.weight", hidden, vocab)?;
+        let tied = catalog.get("output.weight").is_none();
+        let output = match tied {
+            false => find.embedding("output.weight", hidden, vocab)?,
+            true => embed.clone(),
+        };
+        let output_bias = find.optional("output.bias", vocab)?;
+        let output_norm = find.vector("output_norm.weight", hidden)?;
+        let factors = find.optional("rope_freqs.weight", spec.ropes[0].dims / 2)?;
+        let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
+            LayerWeights::find(&LayerFinder { all: &find, layer }, spec, hidden)
+        });
+        let layers = layers.collect::<Result<Vec<_>, WeightError>>()?;
+        find.all_found(spec.architecture)?;
+        if let Some(factors) = factors {
+            let rope = &mut spec.ropes[0];
+            rope.scaling = with_factors(&rope.scaling, factors)?;
+        }
+        Ok(Weights { embed, layers, output_norm, output, output_bias, tied })
+    }
+}
+
+/// Joins the factors of a `rope_freqs` tensor with a scaling that the metadata asks for.
+fn with_factors(scaling: &RopeScaling, mut factors: Vec<f32>) -> Result<RopeScaling, WeightError> {
+    let name = "rope_freqs.weight";
+    if let Some(index) = factors.iter().position(|f| !(1e-6..1e9).contains(f)) {
+        let found = factors[index];
+        let expected = "a positive number";
+        return Err(WeightError::Value { name: name.into(), index, found, expected });
+    }
+    if let RopeScaling::Linear { factor } = scaling {
+        factors.iter_mut().for_each(|f| *f *= factor);
+    } else if let RopeScaling::Yarn { .. } = scaling {
+        return Err(WeightError::Shape {
+            name: name.into(),
+            found: format!("[{}]", factors.len()),
+            expected: "no such tensor together with YaRN scaling, which is not supported".into(),
+        });
+    }
+    Ok(RopeScaling::Factors(factors))
+}
