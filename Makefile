@@ -38,6 +38,7 @@ help: ## this list
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
 	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
 	@echo "make test-gpu      all that one GPU can show of the collective; 'make bench-gpu' how long it takes; 'make cuda' compiles it only"
+	@echo "make sanitize parse headers that change meanwhile, under Miri (some minutes)"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
 	@echo "make models         fetch the real models into $(MODELS)/ (353 MB, once)"
@@ -243,10 +244,15 @@ fuzz: need-rust need-fuzz
 		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -dict=$$dict || exit 1; \
 	done
 
+# What reads a file that changes meanwhile, under Miri, which sees every read of bytes that another thread writes.
+.PHONY: sanitize
+sanitize: need-rust need-miri
+	cargo +nightly miri test --locked -p alight-formats --test changing --target-dir $(TARGET_DIR)/miri
+
 # --- what the others stand on ------------------------------------------------------------------
 
-.PHONY: need-rust need-rust-tools need-python need-fuzz
-need-rust need-rust-tools need-python need-fuzz: need-%:
+.PHONY: need-rust need-rust-tools need-python need-fuzz need-miri
+need-rust need-rust-tools need-python need-fuzz need-miri: need-%:
 	@sh scripts/need.sh $*
 
 .PHONY: models

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Checks that what a make target needs is on this machine; says what is missing and how to get it.
-#   need.sh rust|rust-tools|python|fuzz ...
+#   need.sh rust|rust-tools|python|fuzz|miri ...
 # Exit status 1 if anything is missing. Reads nothing from the network. The Makefile calls it before each target.
 
 here=$(dirname "$0")
@@ -63,12 +63,23 @@ need_python() {
     fi
 }
 
+need_nightly() { # need_nightly WHAT: says that WHAT needs it
+    cargo +nightly --version >/dev/null 2>&1 && return
+    lack "missing: a nightly Rust toolchain, which $1 needs." "  Get it: rustup toolchain install nightly"
+}
+
+need_miri() {
+    command -v cargo >/dev/null 2>&1 || return # need_rust has said so
+    need_nightly Miri
+    if ! cargo +nightly miri --version >/dev/null 2>&1; then
+        lack "missing: Miri, which runs programs step by step and sees undefined behaviour." \
+            "  Get it: rustup component add miri rust-src --toolchain nightly"
+    fi
+}
+
 need_fuzz() {
     command -v cargo >/dev/null 2>&1 || return
-    if ! cargo +nightly --version >/dev/null 2>&1; then
-        lack "missing: a nightly Rust toolchain, which the fuzzer's instrumentation needs." \
-            "  Get it: rustup toolchain install nightly"
-    fi
+    need_nightly "the fuzzer's instrumentation"
     if ! cargo fuzz --version >/dev/null 2>&1; then
         lack "missing: cargo-fuzz." "  Get it: cargo install cargo-fuzz --locked"
     fi
@@ -84,6 +95,7 @@ for thing in "$@"; do
         rust-tools) need_rust_tools ;;
         python) need_python ;;
         fuzz) need_fuzz ;;
+        miri) need_miri ;;
         *)
             echo "need.sh: what is '$thing'?" >&2
             exit 2

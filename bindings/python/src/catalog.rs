@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use alight_formats::safetensors::{self, SafeTensors};
-use alight_formats::{Format, gguf, split};
+use alight_formats::{Format, Header, gguf, split};
 use alight_pages::{Facts, Load, Map, Prefetch, Wish, choose, residency, warm};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError};
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyIterator, PyMappingProxy};
 
 use crate::block::Block;
-use crate::source::{self, Source, file_name};
+use crate::source::{self, Source, file_name, header};
 use crate::tensor::{Info, Tensor};
 use crate::{error, metadata};
 
@@ -88,7 +88,8 @@ fn parsed<T, E: std::fmt::Display>(map: &Map, result: Result<T, E>) -> PyResult<
 }
 
 fn of_gguf(files: &[Map]) -> PyResult<Vec<Info>> {
-    let headers = files.iter().map(|map| parsed(map, gguf::parse(map.bytes())));
+    let copies: Vec<Header<'_>> = files.iter().map(header).collect();
+    let headers = files.iter().zip(&copies).map(|(map, copy)| parsed(map, gguf::parse(copy)));
     let headers = headers.collect::<PyResult<Vec<_>>>()?;
     let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
     let shards: Vec<split::Shard<'_, '_>> =
@@ -99,14 +100,18 @@ fn of_gguf(files: &[Map]) -> PyResult<Vec<Info>> {
 
 fn of_safetensors(source: &Source) -> PyResult<Vec<Info>> {
     let files = &source.files;
-    let headers = files.iter().map(|map| parsed(map, safetensors::parse(map.bytes())));
+    let copies: Vec<Header<'_>> = files.iter().map(header).collect();
+    let headers = files.iter().zip(&copies);
+    let headers = headers.map(|(map, copy)| parsed(map, safetensors::parse(copy)));
     let headers = headers.collect::<PyResult<Vec<SafeTensors<'_>>>>()?;
     let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
     let shards: Vec<safetensors::Shard<'_, '_>> =
         names.iter().zip(&headers).map(|(name, file)| safetensors::Shard { name, file }).collect();
     let index = source.index.as_ref();
     let named = index.unwrap_or(&files[0]).path();
-    let index = index.map(|map| parsed(map, safetensors::parse_index(map.bytes()))).transpose()?;
+    let index = index.map(|map| (map, header(map)));
+    let index = index.as_ref().map(|(map, copy)| parsed(map, safetensors::parse_index(copy)));
+    let index = index.transpose()?;
     let merged =
         safetensors::merge(index.as_ref(), &shards).map_err(|e| error::format(named, e))?;
     Ok(merged
@@ -133,11 +138,12 @@ impl Catalog {
         if self.format == Format::Gguf {
             // Of several files, the first has all of it.
             let map = &self.files[0];
-            return metadata::gguf(py, &parsed(map, gguf::parse(map.bytes()))?);
+            return metadata::gguf(py, &parsed(map, gguf::parse(&header(map)))?);
         }
         let dict = PyDict::new(py);
         for map in self.files.iter() {
-            for (key, value) in &parsed(map, safetensors::parse(map.bytes()))?.metadata {
+            let copy = header(map);
+            for (key, value) in &parsed(map, safetensors::parse(&copy))?.metadata {
                 // Each file has its own, which mostly says the same.
                 if !dict.contains(key.as_ref())? {
                     dict.set_item(key.as_ref(), value.as_ref())?;
@@ -231,7 +237,7 @@ impl Catalog {
     /// All bytes of a file, where they lie.
     fn _whole(&self, file: usize) -> PyResult<Block> {
         let map = self.file(file)?;
-        let length = map.bytes().len();
+        let length = map.len();
         let block = Block::mapped(Arc::clone(&self.files), file, 0, length, vec![length as u64]);
         block.ok_or_else(|| error::format(map.path(), "is not as long as its map"))
     }

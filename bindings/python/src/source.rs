@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use alight_formats::recognise::{HEAD, recognise};
-use alight_formats::{Format, gguf, safetensors, split};
+use alight_formats::{Format, Header, gguf, safetensors, split};
 use alight_pages::Map;
 use pyo3::prelude::*;
 
@@ -72,7 +72,7 @@ pub fn open(path: &Path) -> PyResult<Source> {
 }
 
 fn format_of(map: &Map) -> Option<Format> {
-    recognise(map.bytes().get(..HEAD).unwrap_or(map.bytes()))
+    recognise(&map.head(HEAD))
 }
 
 pub fn other_format(path: &Path, format: Format) -> PyErr {
@@ -131,7 +131,8 @@ fn folder(folder: &Path) -> PyResult<Source> {
 fn by_index(map: Map) -> PyResult<Source> {
     let path = map.path().to_owned();
     let files = {
-        let index = safetensors::parse_index(map.bytes());
+        let copy = header(&map);
+        let index = safetensors::parse_index(&copy);
         map.check().map_err(error::map)?;
         let index = index.map_err(|e| error::format(&path, e))?;
         let open = |name: &str| Map::open(&path.with_file_name(name)).map_err(error::map);
@@ -144,10 +145,11 @@ fn by_index(map: Map) -> PyResult<Source> {
 fn shards(map: Map) -> PyResult<Source> {
     let path = map.path().to_owned();
     let names = {
-        let header = gguf::parse(map.bytes());
+        let copy = header(&map);
+        let gguf = gguf::parse(&copy);
         map.check().map_err(error::map)?;
-        let header = header.map_err(|e| error::format(&path, e))?;
-        split::names(&file_name(&path), &header).map_err(|e| error::format(&path, e))?
+        let gguf = gguf.map_err(|e| error::format(&path, e))?;
+        split::names(&file_name(&path), &gguf).map_err(|e| error::format(&path, e))?
     };
     if names.len() == 1 {
         return Ok(Source { format: Format::Gguf, files: vec![map], index: None });
@@ -155,6 +157,11 @@ fn shards(map: Map) -> PyResult<Source> {
     let open = |name: String| Map::open(&path.with_file_name(name)).map_err(error::map);
     let files = names.into_iter().map(open).collect::<PyResult<Vec<Map>>>()?;
     Ok(Source { format: Format::Gguf, files, index: None })
+}
+
+/// What the header of a file is copied into.
+pub fn header(map: &Map) -> Header<'_> {
+    Header::new(map.len() as u64, map.reader())
 }
 
 /// The name of a file without its folder.

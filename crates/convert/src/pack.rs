@@ -5,10 +5,10 @@ use std::fmt;
 use std::path::Path;
 use std::time::Instant;
 
-use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo, Value};
 use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
+use alight_formats::{GgmlType, Header, Source as _};
 use alight_kernels::{WeightType, tiles};
 use alight_pages::Map;
 
@@ -101,14 +101,15 @@ pub fn pack(
 ) -> Result<Packed, ConvertError> {
     let started = Instant::now();
     let maps = source::open(source)?;
-    let headers = source::canonical_headers(&maps)?;
+    let copies = source::copies(&maps);
+    let headers = source::canonical_headers(&maps, &copies)?;
     let target = Target::new(dest, options, &maps)?;
 
     let items = items(&headers, &maps);
     let names: Vec<&str> = items.iter().map(|item| item.info.name).collect();
     let order = execution_order(&names);
     let invalid = |source| ConvertError::Header { path: maps[0].path().into(), source };
-    let canonical = Canonical::of(&headers, &maps)?;
+    let canonical = Canonical::of(&headers, &maps, &copies)?;
     let mut source = canonical.source(&headers, &maps, &order)?;
     let metadata = headers.metadata();
     let builder = header(&metadata, &source, &items, &order).map_err(invalid)?;
@@ -229,7 +230,11 @@ struct Canonical<'m> {
 }
 
 impl<'m> Canonical<'m> {
-    fn of(headers: &Headers<'m>, maps: &'m [Map]) -> Result<Canonical<'m>, ConvertError> {
+    fn of(
+        headers: &Headers<'m>,
+        maps: &[Map],
+        copies: &'m [Header<'_>],
+    ) -> Result<Canonical<'m>, ConvertError> {
         let path = || maps[0].path().into();
         let first = &headers.files[0];
         if let Some((key, _)) = first.metadata.iter().find(|(key, _)| restore::is_reserved(key)) {
@@ -244,7 +249,9 @@ impl<'m> Canonical<'m> {
         let made = restore::header(version, alignment, &metadata, infos())
             .map_err(|source| ConvertError::Header { path: path(), source })?;
         let made = made.unpadded_header();
-        let found = maps[0].bytes().get(..first.header_len as usize).unwrap_or_default();
+        let found = copies.first().and_then(|copy| copy.get(0..first.header_len));
+        maps[0].check()?;
+        let found = found.unwrap_or_default();
         let regular = merged || made == found;
         let header = if merged { Cow::Owned(made) } else { Cow::Borrowed(found) };
         let tensors = infos().map(|info| info.nbytes).sum();
@@ -277,7 +284,7 @@ impl<'m> Canonical<'m> {
     fn source(
         &self,
         headers: &Headers<'m>,
-        maps: &'m [Map],
+        maps: &[Map],
         order: &[usize],
     ) -> Result<Source<'m>, ConvertError> {
         let mut position = vec![0; order.len()];

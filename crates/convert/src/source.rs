@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, Value};
 use alight_formats::packed;
 use alight_formats::split::{self, Catalog, Shard};
+use alight_formats::{GgmlType, Header};
 use alight_kernels::WeightType;
 use alight_pages::Map;
 
@@ -30,7 +30,8 @@ impl<'m> Headers<'m> {
 /// itself.
 pub(crate) fn shards(map: &Map) -> Result<Option<Vec<PathBuf>>, ConvertError> {
     let path = map.path();
-    let names = split::names(&file_name(path), &parse(map)?)
+    let header = header(map);
+    let names = split::names(&file_name(path), &parse(map, &header)?)
         .map_err(|source| ConvertError::Split { path: path.into(), source })?;
     let paths = || names.iter().map(|name| path.with_file_name(name)).collect();
     Ok((names.len() > 1).then(paths))
@@ -53,9 +54,23 @@ pub(crate) fn open(path: &Path) -> Result<Vec<Map>, ConvertError> {
     }
 }
 
-/// Reads the headers of what [`open`] mapped.
-pub(crate) fn headers(maps: &[Map]) -> Result<Headers<'_>, ConvertError> {
-    let files = maps.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+/// What headers of `map` are copied into; see [`Header`].
+pub(crate) fn header(map: &Map) -> Header<'_> {
+    Header::new(map.len() as u64, map.reader())
+}
+
+/// [`header`] of each.
+pub(crate) fn copies(maps: &[Map]) -> Vec<Header<'_>> {
+    maps.iter().map(header).collect()
+}
+
+/// Reads the headers of what [`open`] mapped, by way of their [`copies`].
+pub(crate) fn headers<'h>(
+    maps: &[Map],
+    copies: &'h [Header<'_>],
+) -> Result<Headers<'h>, ConvertError> {
+    let files = maps.iter().zip(copies);
+    let files = files.map(|(map, copy)| parse(map, copy)).collect::<Result<Vec<_>, _>>()?;
     let names: Vec<String> = maps.iter().map(|map| file_name(map.path())).collect();
     let shards: Vec<Shard<'_, '_>> =
         names.iter().zip(&files).map(|(name, gguf)| Shard { name, gguf }).collect();
@@ -67,17 +82,20 @@ pub(crate) fn headers(maps: &[Map]) -> Result<Headers<'_>, ConvertError> {
 }
 
 /// As [`headers`], of a model that is not packed.
-pub(crate) fn canonical_headers(maps: &[Map]) -> Result<Headers<'_>, ConvertError> {
-    let headers = headers(maps)?;
+pub(crate) fn canonical_headers<'h>(
+    maps: &[Map],
+    copies: &'h [Header<'_>],
+) -> Result<Headers<'h>, ConvertError> {
+    let headers = headers(maps, copies)?;
     match headers.files.iter().zip(maps).find(|(gguf, _)| gguf.packed) {
         Some((_, map)) => Err(ConvertError::AlreadyPacked { path: map.path().into() }),
         None => Ok(headers),
     }
 }
 
-/// The header of one file.
-pub(crate) fn parse(map: &Map) -> Result<Gguf<'_>, ConvertError> {
-    let parsed = gguf::parse(map.bytes());
+/// The header of one file, copied into `copy`.
+pub(crate) fn parse<'h>(map: &Map, copy: &'h Header<'_>) -> Result<Gguf<'h>, ConvertError> {
+    let parsed = gguf::parse(copy);
     // If the file shrank meanwhile, that is the reason for whatever else is wrong.
     map.check()?;
     parsed.map_err(|source| ConvertError::Header { path: map.path().into(), source })

@@ -37,7 +37,8 @@ pub fn unpack(
     let started = Instant::now();
     let maps = [source::map(source)?];
     let map = &maps[0];
-    let gguf = source::parse(map)?;
+    let copy = source::header(map);
+    let gguf = source::parse(map, &copy)?;
     if !gguf.packed {
         return Err(ConvertError::NotPacked { path: source.into() });
     }

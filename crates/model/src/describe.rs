@@ -4,6 +4,7 @@
 
 use std::borrow::Borrow;
 
+use alight_formats::Header;
 use alight_formats::gguf::{self, Gguf};
 use alight_formats::split::{self, Shard};
 use alight_pages::Map;
@@ -28,7 +29,9 @@ pub fn spec<M: Borrow<Map>>(files: &[M]) -> Result<ModelSpec, ModelError> {
 
 fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
     let path = || maps.first().map(|map| map.path().to_owned()).unwrap_or_default();
-    let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
+    let copies: Vec<Header<'_>> = maps.iter().map(|map| header(map)).collect();
+    let headers = maps.iter().zip(&copies).map(|(map, copy)| parse(map, copy));
+    let headers = headers.collect::<Result<Vec<_>, _>>()?;
     let names = maps.iter().map(|map| map.path().file_name().unwrap_or_default());
     let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
     let shards: Vec<Shard<'_, '_>> =
@@ -47,14 +50,20 @@ fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
 /// # Errors
 /// The header or the vocabulary makes no tokenizer.
 pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
-    let read = parse(file).map(|gguf| Vocabulary::from_gguf(&gguf));
+    let copy = header(file);
+    let read = parse(file, &copy).map(|gguf| Vocabulary::from_gguf(&gguf));
     file.check()?;
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
 }
 
-/// Parses a map's header. A file that shrank meanwhile is reported as that.
-pub(crate) fn parse(map: &Map) -> Result<Gguf<'_>, ModelError> {
-    let parsed = gguf::parse(map.bytes());
+/// What the header of `map` is copied into.
+pub(crate) fn header(map: &Map) -> Header<'_> {
+    Header::new(map.len() as u64, map.reader())
+}
+
+/// Parses a map's header, copied into `copy`. A file that shrank meanwhile is reported as that.
+pub(crate) fn parse<'h>(map: &Map, copy: &'h Header<'_>) -> Result<Gguf<'h>, ModelError> {
+    let parsed = gguf::parse(copy);
     map.check()?;
     parsed.map_err(|source| ModelError::Header { path: map.path().into(), source })
 }

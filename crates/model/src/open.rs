@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use alight_formats::Header;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::{self, Catalog, Shard};
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 
 use crate::chat::ChatTemplate;
-use crate::describe::parse;
+use crate::describe::{header, parse};
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
 use crate::pool::Pool;
@@ -110,11 +111,12 @@ impl Model {
         let mut facts = vec![load::facts(&first)?];
         timings.map = clock.elapsed();
         let clock = Instant::now();
-        let header = parse(&first)?;
+        let copy = header(&first);
+        let gguf = parse(&first, &copy)?;
         timings.header = clock.elapsed();
 
         let file_name = path.file_name().map(|name| name.to_string_lossy());
-        let names = split::names(file_name.as_deref().unwrap_or_default(), &header)
+        let names = split::names(file_name.as_deref().unwrap_or_default(), &gguf)
             .map_err(|source| ModelError::Split { path: path.into(), source })?;
         if names.len() == 1 {
             let keep = vec![Arc::clone(&first)];
@@ -122,7 +124,7 @@ impl Model {
                 path,
                 keep,
                 facts,
-                vec![header],
+                vec![gguf],
                 &names,
                 options,
                 isa,
@@ -145,14 +147,15 @@ impl Model {
             timings.map += clock.elapsed();
         }
         let clock = Instant::now();
-        let headers = maps.iter().map(|map| parse(map)).collect::<Result<Vec<_>, _>>()?;
+        let copies: Vec<Header<'_>> = maps.iter().map(|map| header(map)).collect();
+        let headers = maps.iter().zip(&copies).map(|(map, copy)| parse(map, copy));
+        let headers = headers.collect::<Result<Vec<_>, _>>()?;
         timings.header += clock.elapsed();
-        // The headers borrow from maps that move into the model: from clones of their Arcs.
         let keep = maps.clone();
         Model::assemble(path, keep, all_facts, headers, &names, options, isa, pool, timings, began)
     }
 
-    /// Puts the pieces together. `headers` may borrow from maps that are alive elsewhere.
+    /// Puts the pieces together.
     #[allow(clippy::too_many_arguments)]
     fn assemble(
         path: &Path,

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,8 @@ use crate::stamp::Stamp;
 /// asks `check` before it lets a result out.
 ///
 /// Somebody who writes into the file changes what the map shows; the system has no means against
-/// that. Code that reads a map has to stay memory-safe whatever the bytes are, at any time.
+/// that. Code that reads a map has to stay memory-safe whatever the bytes are, at any time: it computes
+/// with them, and takes no length, index or text from them ([`Map::read`] is for those).
 #[derive(Debug)]
 pub struct Map {
     start: NonNull<u8>,
@@ -101,12 +103,45 @@ impl Map {
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }
 
-    /// The bytes of the file.
+    /// The bytes of the file, at this moment: others may be there at the next. For computing with
+    /// tensors, and nothing else: what is checked and then relied on (a header, text, an offset) comes
+    /// from [`Map::read`].
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `start` is a readable map of `len` bytes that lives as long as `self`; a fault in
         // it is answered with zero pages at the same place. That another process may write into the
         // file is the caveat of every shared map; see the type's documentation.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// Fills `to` with the bytes from `at` on, by reading and not by way of the map: they are the
+    /// caller's, and change no more. For what is looked at twice, such as a header.
+    ///
+    /// # Errors
+    /// As [`Map::check`], which fails from then on: the file ends before, or cannot be read there.
+    pub fn read(&self, to: &mut [u8], at: u64) -> Result<(), MapError> {
+        match self.file.read_exact_at(to, at) {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                // What is beyond the end is missing as well, but no address of the map.
+                let at = at.min(self.len as u64 - 1);
+                self.slot.0.poison(self.start.as_ptr() as usize + at as usize);
+                self.check()
+            }
+        }
+    }
+
+    /// The first bytes of the file, `most` at most; none if they cannot be read.
+    pub fn head(&self, most: usize) -> Vec<u8> {
+        let mut head = vec![0; most.min(self.len)];
+        match self.read(&mut head, 0) {
+            Ok(()) => head,
+            Err(_) => Vec::new(),
+        }
+    }
+
+    /// [`Map::read`], for a parser that wants no more than whether it could be done.
+    pub fn reader(&self) -> impl Fn(&mut [u8], u64) -> bool + '_ {
+        |to, at| self.read(to, at).is_ok()
     }
 
     /// The file, as it was named when opened.

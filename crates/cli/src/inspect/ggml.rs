@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
-use alight_formats::Format;
 use alight_formats::ggml::{Ggml, Magic, parse, parts};
+use alight_formats::{Format, Header};
 use anyhow::anyhow;
 use serde_json::{Value, json};
 
 use super::listing::{File, Listing, ShapeOrder, Tensor};
-use super::{map, parsed};
+use super::{copy_of, map, parsed};
 use crate::source::format_of;
 
 /// Reads all parts of the model that `paths` are or belong to.
@@ -18,7 +18,11 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let mut maps = vec![map(&first)?];
     let mut wanted = 1;
     // The width of the first part says how many there are; those that are missing are noted below.
-    if let Ok(count) = parts::count(&parsed(&maps[0], parse(maps[0].bytes()))?) {
+    let count = {
+        let copy = copy_of(&maps[0]);
+        parts::count(&parsed(&maps[0], parse(&copy))?)
+    };
+    if let Ok(count) = count {
         wanted = count;
         // A header can say any number; the names of the files that are there end it.
         for part in 1..count {
@@ -29,9 +33,11 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
             maps.push(map(&path)?);
         }
     }
+    let copies: Vec<Header<'_>> = maps.iter().map(copy_of).collect();
     let catalogs = maps
         .iter()
-        .map(|map| parsed(map, parse(map.bytes())))
+        .zip(&copies)
+        .map(|(map, copy)| parsed(map, parse(copy)))
         .collect::<anyhow::Result<Vec<Ggml<'_>>>>()?;
     let model = parts::merge(&catalogs);
 
@@ -86,6 +92,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let tensors = tensors.collect();
     let described = format!("legacy GGML ({kind}{several}), blocks: {}", head.era);
     let files: Vec<(u64, std::ops::Range<u64>)> = catalogs.iter().map(data).collect();
+    drop(copies);
     let files = maps
         .into_iter()
         .zip(files)

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
+use alight_formats::Header;
 use alight_formats::safetensors::{
     self, Catalog, Index, Placed, SafeTensors, Shard, ShardName, merge,
 };
@@ -11,7 +12,7 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::listing::{File, Listing, ShapeOrder, Tensor};
-use super::{map, parsed};
+use super::{copy_of, map, parsed};
 use crate::open;
 use crate::source::file_name;
 
@@ -44,7 +45,8 @@ pub fn list_index(paths: &[PathBuf]) -> anyhow::Result<Listing> {
         ));
     }
     let of_index = map(path)?;
-    let index = parsed(&of_index, safetensors::parse_index(of_index.bytes()))?;
+    let copy = copy_of(&of_index);
+    let index = parsed(&of_index, safetensors::parse_index(&copy))?;
     let shards: Vec<PathBuf> =
         index.files.iter().map(|name| path.with_file_name(name.as_ref())).collect();
     for shard in &shards {
@@ -69,9 +71,11 @@ fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<Map>>>()?;
     // In a block: what is read borrows from the maps, which the listing takes.
     let (tensors, metadata, data) = {
+        let copies: Vec<Header<'_>> = maps.iter().map(copy_of).collect();
         let headers = maps
             .iter()
-            .map(|map| parsed(map, safetensors::parse(map.bytes())))
+            .zip(&copies)
+            .map(|(map, copy)| parsed(map, safetensors::parse(copy)))
             .collect::<anyhow::Result<Vec<SafeTensors<'_>>>>()?;
         let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
         let shards: Vec<Shard<'_, '_>> =

@@ -26,7 +26,8 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     };
     for path in paths {
         let map = super::map(path)?;
-        let parsed = torch::parse(map.bytes());
+        let copy = super::copy_of(&map);
+        let parsed = torch::parse(&copy);
         if let (Err(error), true) = (&parsed, paths.len() > 1)
             && holds_no_tensors(error)
         {
@@ -35,6 +36,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
         }
         let file = super::parsed(&map, parsed)?;
         let (about, header_bytes, data) = add(&mut listing, &map, &file);
+        drop(copy);
         listing.files.push(File { map, about, header_bytes, data });
     }
     let count = listing.files.len();

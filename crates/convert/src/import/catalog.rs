@@ -2,15 +2,16 @@
 
 use std::path::PathBuf;
 
-use alight_formats::safetensors::{self, Shard, merge, parse_index};
-use alight_formats::{Format, GgmlType, recognise::recognise};
+use alight_formats::recognise::{HEAD, recognise};
+use alight_formats::safetensors::{self, MAX_INDEX, Shard, merge, parse_index};
+use alight_formats::{Format, GgmlType};
 use alight_pages::Map;
 
-use super::find::{Found, MAX_INDEX};
+use super::find::Found;
 use super::tensor::Described;
 use super::{side, torch};
 use crate::ConvertError;
-use crate::source::file_name;
+use crate::source::{copies, file_name};
 use crate::write::Elements;
 
 /// A tensor in a file.
@@ -59,12 +60,13 @@ impl Tensor {
 /// # Errors
 /// A header is wrong, or the files do not belong together.
 pub(crate) fn read(found: &Found, maps: &[Map]) -> Result<Vec<Tensor>, ConvertError> {
-    if maps.iter().all(|map| recognise(map.bytes()) == Some(Format::TorchZip)) {
+    if maps.iter().all(|map| recognise(&map.head(HEAD)) == Some(Format::TorchZip)) {
         return torch::read(maps);
     }
     let mut headers = Vec::new();
-    for map in maps {
-        let parsed = safetensors::parse(map.bytes());
+    let copies = copies(maps);
+    for (map, copy) in maps.iter().zip(&copies) {
+        let parsed = safetensors::parse(copy);
         map.check()?;
         let wrong = |source| ConvertError::SafeTensors { path: map.path().into(), source };
         headers.push(parsed.map_err(wrong)?);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use alight_formats::Format;
 use alight_formats::ggml::parts::part_name;
 use alight_formats::recognise::{HEAD, recognise};
-use alight_formats::safetensors::{ShardName, parse_index, whole};
+use alight_formats::safetensors::{MAX_INDEX, ShardName, parse_index, whole};
 use alight_formats::split;
 use alight_pages::open_file;
 
@@ -18,8 +18,6 @@ use crate::source::file_name;
 const FILES: usize = 4096;
 /// Most parts of a model.
 const PARTS: u32 = 64;
-/// Longest index, in bytes.
-pub(super) const MAX_INDEX: u64 = 64 << 20;
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

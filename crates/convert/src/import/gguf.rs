@@ -39,7 +39,8 @@ fn plan_of(
     files: &Files,
     recipe: Option<Recipe>,
 ) -> Result<(Plan, String), ConvertError> {
-    let headers = source::canonical_headers(files.maps())?;
+    let copies = source::copies(files.maps());
+    let headers = source::canonical_headers(files.maps(), &copies)?;
     let first = headers.files.first();
     let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT);
     let mut builder = Builder::with_alignment(alignment as u32);

@@ -10,6 +10,7 @@ use super::tokenizer::Tokens;
 use super::{Draft, Request, huggingface, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
+use crate::source;
 use crate::write::{Elements, Item, Piece, Source};
 
 /// What LLaMA 1 and 2 were trained with, none of which is in the files.
@@ -29,9 +30,10 @@ pub(super) fn read(
     request: Request<'_>,
 ) -> Result<Draft, ConvertError> {
     let mut all = Vec::new();
-    for map in files.maps() {
+    let copies = source::copies(files.maps());
+    for (map, copy) in files.maps().iter().zip(&copies) {
         let wrong = |source| ConvertError::Ggml { path: map.path().into(), source };
-        let parsed = ggml::parse(map.bytes());
+        let parsed = ggml::parse(copy);
         map.check()?;
         let file = parsed.map_err(wrong)?;
         all.push(if request.first_days {

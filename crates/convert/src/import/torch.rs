@@ -9,6 +9,7 @@ use alight_pages::Map;
 
 use super::catalog::Tensor;
 use crate::ConvertError;
+use crate::source::header;
 
 /// The tensors of all files.
 ///
@@ -35,7 +36,8 @@ pub(crate) fn read(maps: &[Map]) -> Result<Vec<Tensor>, ConvertError> {
 /// # Errors
 /// The file is wrong.
 pub(crate) fn of_file(map: &Map, file: usize) -> Result<Vec<Tensor>, ConvertError> {
-    let parsed = torch::parse(map.bytes());
+    let copy = header(map);
+    let parsed = torch::parse(&copy);
     map.check()?;
     let wrong = |source| ConvertError::Torch { path: map.path().into(), source };
     let tensor = |tensor: torch::TensorInfo| Tensor {

@@ -11,6 +11,8 @@ use super::{
     ALIGNMENT, Era, Ggml, GgmlError, Hparams, MAX_LAYERS, MAX_NAME, MAX_TENSORS, MAX_VOCAB, Magic,
     Place, TensorInfo,
 };
+use crate::Source;
+use crate::source::Window;
 use crate::text::shown;
 
 /// The name of the first tensor that every converter writes.
@@ -18,30 +20,38 @@ const FIRST: &[u8] = b"tok_embeddings.weight";
 
 /// Reads and checks the header, the vocabulary and all descriptions of tensors.
 ///
-/// `file` is the whole file, usually a map of it: data of tensors is not touched.
+/// `file` is the whole file: data of tensors is not asked for.
 ///
 /// # Errors
 /// Every way in which they can be wrong, see [`GgmlError`]. Never panics.
-pub fn parse(file: &[u8]) -> Result<Ggml<'_>, GgmlError> {
-    let mut reader = Reader { file, pos: 0 };
+pub fn parse<'a>(file: impl Source<'a>) -> Result<Ggml<'a>, GgmlError> {
+    read(&file)
+}
+
+fn read<'a>(file: &dyn Source<'a>) -> Result<Ggml<'a>, GgmlError> {
+    let mut reader = Reader { window: Window::new(file, u64::MAX) };
     let (magic, version, era) = magic(&mut reader)?;
     let hparams = hparams(&mut reader)?;
     let vocabulary = vocabulary(&mut reader, &hparams, magic != Magic::Ggml)?;
-    let tensors_start = reader.pos;
+    let tensors_start = reader.window.pos();
     let (tensors, names) = tensors(&mut reader, magic == Magic::Ggjt, era)?;
     Ok(Ggml { magic, version, era, hparams, vocabulary, tensors_start, tensors, names })
 }
 
-/// A reading position; every step is checked against the bytes that are left.
-struct Reader<'a> {
-    file: &'a [u8],
-    /// At most the length of `file`.
-    pos: u64,
+/// Reads little-endian numbers, text and what is between them.
+struct Reader<'s, 'a> {
+    window: Window<'s, 'a>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Reader<'_, 'a> {
     fn left(&self) -> u64 {
-        self.file.len() as u64 - self.pos
+        self.window.left()
+    }
+
+    /// The error of having fewer than `needed` bytes left.
+    fn short(&self, place: Place, what: &'static str, needed: u64) -> GgmlError {
+        let (at, available) = (self.window.pos(), self.left());
+        GgmlError::Truncated { place, what, at, needed, available }
     }
 
     /// The next `len` bytes.
@@ -51,14 +61,17 @@ impl<'a> Reader<'a> {
         what: &'static str,
         place: P,
     ) -> Result<&'a [u8], GgmlError> {
-        let available = self.left();
-        if len > available {
-            let (at, needed) = (self.pos, len);
-            return Err(GgmlError::Truncated { place: place(), what, at, needed, available });
-        }
-        let start = self.pos as usize;
-        self.pos += len;
-        Ok(&self.file[start..self.pos as usize])
+        self.window.take(len).ok_or_else(|| self.short(place(), what, len))
+    }
+
+    /// Steps over `len` bytes.
+    fn skip<P: FnOnce() -> Place>(
+        &mut self,
+        len: u64,
+        what: &'static str,
+        place: P,
+    ) -> Result<(), GgmlError> {
+        self.window.skip(len).ok_or_else(|| self.short(place(), what, len))
     }
 
     fn array<const N: usize, P: FnOnce() -> Place>(
@@ -89,7 +102,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The magic, the version, and what they say of the blocks.
-fn magic(reader: &mut Reader<'_>) -> Result<(Magic, Option<u32>, Era), GgmlError> {
+fn magic(reader: &mut Reader<'_, '_>) -> Result<(Magic, Option<u32>, Era), GgmlError> {
     let found = reader.array("magic", || Place::Header)?;
     let magic = match &found {
         b"lmgg" => return Ok((Magic::Ggml, None, Era::Pairs)),
@@ -118,7 +131,7 @@ fn magic(reader: &mut Reader<'_>) -> Result<(Magic, Option<u32>, Era), GgmlError
 }
 
 /// The seven numbers.
-fn hparams(reader: &mut Reader<'_>) -> Result<Hparams, GgmlError> {
+fn hparams(reader: &mut Reader<'_, '_>) -> Result<Hparams, GgmlError> {
     let mut number = |what, min: i32, max: i32| {
         let found = reader.i32(what, || Place::Header)?;
         match u32::try_from(found) {
@@ -142,7 +155,7 @@ fn hparams(reader: &mut Reader<'_>) -> Result<Hparams, GgmlError> {
 
 /// The tokens, with scores if the file has any.
 fn vocabulary<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut Reader<'_, 'a>,
     hparams: &Hparams,
     scored: bool,
 ) -> Result<Vocabulary<'a>, GgmlError> {
@@ -156,7 +169,7 @@ fn vocabulary<'a>(
     let mut tokens = Vec::with_capacity(count.min(4096) as usize);
     for index in 0..count {
         let place = || Place::Token(index);
-        if index + 1 == count && tensors_begin(&reader.file[reader.pos as usize..]) {
+        if index + 1 == count && tensors_begin(reader) {
             break;
         }
         let len = reader.u32("length", place)?;
@@ -167,10 +180,13 @@ fn vocabulary<'a>(
     Ok(Vocabulary { tokens, scored, announced: count })
 }
 
-/// Whether `bytes` are the description of the first tensor: two dimensions, its length of name, and
+/// Whether the description of the first tensor comes next: two dimensions, its length of name, and
 /// after type and extents its name. GPT4All's files have that in the place of the last token.
-fn tensors_begin(bytes: &[u8]) -> bool {
-    let Some((head, rest)) = bytes.split_first_chunk::<20>() else { return false };
+fn tensors_begin(reader: &mut Reader<'_, '_>) -> bool {
+    let bytes = reader.window.fill(20 + FIRST.len() as u64);
+    let Some((head, rest)) = bytes.and_then(|bytes| bytes.split_first_chunk::<20>()) else {
+        return false;
+    };
     let len = (FIRST.len() as u32).to_le_bytes();
     head[..4] == 2_u32.to_le_bytes() && head[4..8] == len && rest.starts_with(FIRST)
 }
@@ -178,7 +194,11 @@ fn tensors_begin(bytes: &[u8]) -> bool {
 type Tensors<'a> = (Vec<TensorInfo<'a>>, HashMap<&'a str, u32>);
 
 /// All tensors up to the end of the file.
-fn tensors<'a>(reader: &mut Reader<'a>, padded: bool, era: Era) -> Result<Tensors<'a>, GgmlError> {
+fn tensors<'a>(
+    reader: &mut Reader<'_, 'a>,
+    padded: bool,
+    era: Era,
+) -> Result<Tensors<'a>, GgmlError> {
     let mut tensors: Vec<TensorInfo<'a>> = Vec::new();
     let mut names = HashMap::new();
     while reader.left() > 0 {
@@ -201,7 +221,7 @@ fn tensors<'a>(reader: &mut Reader<'a>, padded: bool, era: Era) -> Result<Tensor
 
 /// One tensor; steps over its data.
 fn tensor<'a>(
-    reader: &mut Reader<'a>,
+    reader: &mut Reader<'_, 'a>,
     index: usize,
     padded: bool,
     era: Era,
@@ -244,11 +264,11 @@ fn tensor<'a>(
         .filter(|bytes| i64::try_from(*bytes).is_ok())
         .ok_or_else(|| GgmlError::ShapeOverflow { place: place(), ne })?;
     if padded {
-        let padding = reader.pos.next_multiple_of(ALIGNMENT) - reader.pos;
-        reader.take(padding, "padding", place)?;
+        let padding = reader.window.pos().next_multiple_of(ALIGNMENT) - reader.window.pos();
+        reader.skip(padding, "padding", place)?;
     }
-    let offset = reader.pos;
-    reader.take(nbytes, "data", place)?;
+    let offset = reader.window.pos();
+    reader.skip(nbytes, "data", place)?;
     Ok(TensorInfo { name, n_dims: dims as u32, ne, ty, offset, nbytes })
 }
 

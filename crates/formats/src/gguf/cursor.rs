@@ -2,39 +2,42 @@
 //! is computed from a number in the file before that.
 
 use super::error::{GgufError, Place};
+use crate::source::{Source, Window};
 
 /// The header ends before something that it announces; [`Cursor::at`] makes an error of it.
 #[derive(Debug)]
 pub(super) struct Short {
     what: &'static str,
-    at: usize,
+    at: u64,
     needed: u64,
 }
 
 /// Reads little-endian numbers and strings from the front of a file.
-pub(super) struct Cursor<'a> {
+pub(super) struct Cursor<'s, 'a> {
     /// The file, cut at the longest header that is accepted.
-    bytes: &'a [u8],
-    pos: usize,
+    window: Window<'s, 'a>,
+    /// Bytes of that.
+    limit: u64,
     /// Bytes of the whole file.
-    file_len: usize,
+    file_len: u64,
     /// Lengths and counts are u64 (from version 2 on) and not u32.
     pub(super) wide: bool,
 }
 
-impl<'a> Cursor<'a> {
-    pub(super) fn new(file: &'a [u8], max_header: usize) -> Self {
-        let bytes = &file[..file.len().min(max_header)];
-        Cursor { bytes, pos: 0, file_len: file.len(), wide: true }
+impl<'s, 'a> Cursor<'s, 'a> {
+    pub(super) fn new(file: &'s dyn Source<'a>, max_header: u64) -> Self {
+        let file_len = file.len();
+        let limit = file_len.min(max_header);
+        Cursor { window: Window::new(file, limit), limit, file_len, wide: true }
     }
 
-    pub(super) fn pos(&self) -> usize {
-        self.pos
+    pub(super) fn pos(&self) -> u64 {
+        self.window.pos()
     }
 
     /// Bytes that are left of the header.
     pub(super) fn left(&self) -> u64 {
-        (self.bytes.len() - self.pos) as u64
+        self.window.left()
     }
 
     /// The error of having run short at `place`, which is asked only if there is an error.
@@ -42,10 +45,10 @@ impl<'a> Cursor<'a> {
         &self,
         place: P,
     ) -> impl FnOnce(Short) -> GgufError + use<P> {
-        let (header, file) = (self.bytes.len() as u64, self.file_len as u64);
+        let (header, file) = (self.limit, self.file_len);
         move |short| {
             let place = place();
-            let at = short.at as u64;
+            let at = short.at;
             // Would the whole file have held it? Then the limit on headers is what stopped us.
             if header < file && short.needed <= file - at {
                 GgufError::HeaderTooLarge { place, limit: header }
@@ -65,25 +68,15 @@ impl<'a> Cursor<'a> {
     /// The next `len` bytes.
     #[inline]
     pub(super) fn take(&mut self, len: u64, what: &'static str) -> Result<&'a [u8], Short> {
-        if len > self.left() {
-            return Err(Short { what, at: self.pos, needed: len });
-        }
-        // `len` fits: it is at most the length of a slice.
-        let end = self.pos + len as usize;
-        let taken = &self.bytes[self.pos..end];
-        self.pos = end;
-        Ok(taken)
+        let at = self.pos();
+        self.window.take(len).ok_or(Short { what, at, needed: len })
     }
 
     #[inline]
     pub(super) fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Short> {
-        match self.bytes[self.pos..].first_chunk::<N>() {
-            Some(chunk) => {
-                self.pos += N;
-                Ok(*chunk)
-            }
-            None => Err(Short { what, at: self.pos, needed: N as u64 }),
-        }
+        let bytes = self.take(N as u64, what)?;
+        // As long as was asked for.
+        Ok(bytes.first_chunk().copied().unwrap_or([0; N]))
     }
 
     pub(super) fn u32(&mut self, what: &'static str) -> Result<u32, Short> {
@@ -110,28 +103,63 @@ impl<'a> Cursor<'a> {
     /// Walks over `count` strings and returns the bytes they occupy, lengths included. `count` has
     /// been checked to fit, at least with empty strings.
     pub(super) fn strings(&mut self, count: u64, what: &'static str) -> Result<&'a [u8], Short> {
-        let start = self.pos;
-        if self.wide {
-            // The loop that a large vocabulary spends its time in: one load, one compare each.
-            let bytes = self.bytes;
-            let mut pos = start;
-            for _ in 0..count {
-                let Some(head) = bytes[pos..].first_chunk::<8>() else {
-                    return Err(Short { what, at: pos, needed: 8 });
-                };
-                let len = u64::from_le_bytes(*head);
-                pos += 8;
-                if len > (bytes.len() - pos) as u64 {
-                    return Err(Short { what, at: pos, needed: len });
-                }
-                pos += len as usize;
+        loop {
+            let bytes = self.window.at_hand();
+            let walked = if self.wide {
+                walk(bytes, count, |head: [u8; 8]| u64::from_le_bytes(head))
+            } else {
+                walk(bytes, count, |head: [u8; 4]| u64::from(u32::from_le_bytes(head)))
+            };
+            let Walked { end, done, at, needed } = walked;
+            if done == count {
+                return self.take(end as u64, what);
             }
-            self.pos = pos;
-        } else {
-            for _ in 0..count {
-                self.string(what)?;
+            let short = Short { what, at: self.pos() + at as u64, needed };
+            // From the beginning of the array to behind what is missing.
+            let least = (at as u64).saturating_add(needed);
+            if least > self.left() {
+                return Err(short);
+            }
+            // The array goes on behind what is at hand. All of it has to be one piece, and the bytes
+            // that come may be others than those that were walked over: so from its beginning.
+            // Strings go on as they began; but a file that has only begun that way gets no more than
+            // eight times what it has shown.
+            let end = end as u64;
+            let guess = u128::from(end) * u128::from(count) / u128::from(done.max(1));
+            let guess = u64::try_from(guess + guess / 16).unwrap_or(u64::MAX);
+            let wanted = guess.clamp(2 * end, 8 * end).max(least).min(self.left());
+            if self.window.fill(wanted).is_none() {
+                return Err(short);
             }
         }
-        Ok(&self.bytes[start..self.pos])
     }
+}
+
+/// How far a walk over strings came.
+struct Walked {
+    /// Where what is not whole begins.
+    end: usize,
+    /// Strings before that.
+    done: u64,
+    /// Where the length or the text that is not there begins, and its bytes.
+    at: usize,
+    needed: u64,
+}
+
+/// Walks over at most `count` strings in `bytes`, each behind its length.
+fn walk<const N: usize>(bytes: &[u8], count: u64, len: impl Fn([u8; N]) -> u64) -> Walked {
+    // The loop that a large vocabulary spends its time in: one load, one compare each.
+    let mut end = 0;
+    for done in 0..count {
+        let Some(head) = bytes[end..].first_chunk::<N>() else {
+            return Walked { end, done, at: end, needed: N as u64 };
+        };
+        let len = len(*head);
+        let left = bytes.len() - end - N;
+        if len > left as u64 {
+            return Walked { end, done, at: end + N, needed: len };
+        }
+        end += N + len as usize;
+    }
+    Walked { end, done: count, at: end, needed: 0 }
 }

@@ -12,6 +12,7 @@ use super::{
     DEFAULT_ALIGNMENT, FromValue, Gguf, GgufError, MAX_ALIGNMENT, MAX_ENTRIES, MAX_HEADER, MAX_KEY,
     MAX_NAME, MIN_ALIGNMENT, Place, TensorInfo,
 };
+use crate::Source;
 use crate::packed::{
     LAYOUT, LAYOUT_KEY, LAYOUT_VERSION, LAYOUT_VERSION_KEY, PACKED_ALIGNMENT, TILE_ROWS, type_of,
 };
@@ -20,14 +21,17 @@ use alight_types::GgmlType;
 
 /// Reads and checks the header of a GGUF file.
 ///
-/// `file` is the whole file, usually a map of it: only the header is touched, the rest counts by its
-/// length.
+/// `file` is the whole file: only the header is asked for, the rest counts by its length.
 ///
 /// # Errors
 /// Every way in which a header can be wrong, see [`GgufError`]. Never panics.
-pub fn parse(file: &[u8]) -> Result<Gguf<'_>, GgufError> {
-    let mut cursor = Cursor::new(file, MAX_HEADER);
-    let header = |cursor: &Cursor<'_>| cursor.at(|| Place::Header);
+pub fn parse<'a>(file: impl Source<'a>) -> Result<Gguf<'a>, GgufError> {
+    read(&file)
+}
+
+fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
+    let mut cursor = Cursor::new(file, MAX_HEADER as u64);
+    let header = |cursor: &Cursor<'_, '_>| cursor.at(|| Place::Header);
 
     let magic = cursor.array::<4>("magic").map_err(header(&cursor))?;
     if magic != *b"GGUF" {
@@ -70,10 +74,10 @@ pub fn parse(file: &[u8]) -> Result<Gguf<'_>, GgufError> {
     let packed = layout(entry(LAYOUT_KEY), entry(LAYOUT_VERSION_KEY))?;
 
     let (mut tensors, names) = tensors(&mut cursor, n_tensors, packed)?;
-    let header_len = cursor.pos() as u64;
+    let header_len = cursor.pos();
     // Both terms are below 2^30, see MAX_HEADER and MAX_ALIGNMENT.
     let data_start = header_len.next_multiple_of(alignment);
-    let data_end = place(&mut tensors, data_start, alignment, file.len() as u64)?;
+    let data_end = place(&mut tensors, data_start, alignment, file.len())?;
 
     Ok(Gguf {
         version,
@@ -94,7 +98,7 @@ type Entries<'a> = Vec<(&'a str, Value<'a>)>;
 
 /// The metadata entries and the index of their keys.
 fn metadata<'a>(
-    cursor: &mut Cursor<'a>,
+    cursor: &mut Cursor<'_, 'a>,
     count: u64,
 ) -> Result<(Entries<'a>, Index<'a>), GgufError> {
     // `count` is at most MAX_ENTRIES and the file could hold that many. Still, room for many is
@@ -118,7 +122,7 @@ fn metadata<'a>(
 }
 
 /// The value of `key`.
-fn value<'a>(cursor: &mut Cursor<'a>, key: &'a str) -> Result<Value<'a>, GgufError> {
+fn value<'a>(cursor: &mut Cursor<'_, 'a>, key: &'a str) -> Result<Value<'a>, GgufError> {
     let place = || Place::Value(key.into());
     let ty = value_type(cursor, place)?;
     /// A number, from as many bytes as it has.
@@ -154,7 +158,7 @@ fn value<'a>(cursor: &mut Cursor<'a>, key: &'a str) -> Result<Value<'a>, GgufErr
 
 /// An array: element type, count, elements.
 fn array<'a>(
-    cursor: &mut Cursor<'a>,
+    cursor: &mut Cursor<'_, 'a>,
     place: impl Fn() -> Place + Copy,
 ) -> Result<Array<'a>, GgufError> {
     let elem_type = value_type(cursor, place)?;
@@ -177,7 +181,7 @@ fn array<'a>(
     }
     .map_err(cursor.at(place))?;
     if elem_type == ValueType::Bool {
-        check_bools(bytes, cursor.pos() - bytes.len(), place)?;
+        check_bools(bytes, cursor.pos() - bytes.len() as u64, place)?;
     }
     // At least one byte per element has been found, so the count fits.
     Ok(Array { elem_type, len: count as usize, bytes, wide })
@@ -185,7 +189,7 @@ fn array<'a>(
 
 /// A type id that this version of the format knows.
 fn value_type(
-    cursor: &mut Cursor<'_>,
+    cursor: &mut Cursor<'_, '_>,
     place: impl Fn() -> Place + Copy,
 ) -> Result<ValueType, GgufError> {
     let found = cursor.u32("value type").map_err(cursor.at(place))?;
@@ -199,11 +203,11 @@ fn value_type(
 }
 
 /// Booleans are 0 or 1; `at` is where `bytes` lies in the file.
-fn check_bools(bytes: &[u8], at: usize, place: impl Fn() -> Place) -> Result<(), GgufError> {
+fn check_bools(bytes: &[u8], at: u64, place: impl Fn() -> Place) -> Result<(), GgufError> {
     match bytes.iter().position(|byte| *byte > 1) {
         None => Ok(()),
         Some(index) => {
-            Err(GgufError::Bool { place: place(), found: bytes[index], at: (at + index) as u64 })
+            Err(GgufError::Bool { place: place(), found: bytes[index], at: at + index as u64 })
         }
     }
 }
@@ -266,7 +270,7 @@ fn layout(layout: Option<&Value<'_>>, version: Option<&Value<'_>>) -> Result<boo
 
 /// The tensors, with offsets still relative to the data, and the index of their names.
 fn tensors<'a>(
-    cursor: &mut Cursor<'a>,
+    cursor: &mut Cursor<'_, 'a>,
     count: u64,
     packed: bool,
 ) -> Result<(Vec<TensorInfo<'a>>, Index<'a>), GgufError> {
@@ -293,7 +297,7 @@ fn tensors<'a>(
 }
 
 /// One tensor's description, after its name.
-fn tensor<'a>(cursor: &mut Cursor<'a>, name: &'a str) -> Result<TensorInfo<'a>, GgufError> {
+fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'a>, GgufError> {
     let place = || Place::Tensor(name.into());
     let n_dims = cursor.u32("number of dimensions").map_err(cursor.at(place))?;
     if !(1..=4).contains(&n_dims) {

@@ -18,7 +18,8 @@ use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use thiserror::Error;
 
 use super::json::{Context, Entries, JsonError, Place, Strings, Text, refuse};
-use super::{MAX_TENSORS, SafeTensors, Tensor};
+use super::{MAX_INDEX, MAX_TENSORS, SafeTensors, Tensor};
+use crate::Source;
 use crate::text::shown;
 
 /// Most shards.
@@ -40,6 +41,9 @@ pub enum IndexError {
         shown(.tensor.as_bytes()), shown(.file.as_bytes())
     )]
     FileName { tensor: Box<str>, file: Box<str> },
+
+    #[error("the index has {found} bytes, expected at most {MAX_INDEX}")]
+    TooLong { found: u64 },
 
     #[error("the index names no tensor")]
     Empty,
@@ -94,7 +98,13 @@ pub struct Index<'a> {
 ///
 /// # Errors
 /// It is not JSON of that form, or names a file that is not a plain name of a safetensors file.
-pub fn parse_index(bytes: &[u8]) -> Result<Index<'_>, IndexError> {
+pub fn parse_index<'a>(file: impl Source<'a>) -> Result<Index<'a>, IndexError> {
+    let found = file.len();
+    if found > MAX_INDEX {
+        return Err(IndexError::TooLong { found });
+    }
+    // What cannot be read is not there, and why is known to the owner of the file.
+    let bytes = file.get(0..found).unwrap_or_default();
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let (total_size, map) = Context::<IndexError>::read(bytes, |context, json| {
         de::Deserializer::deserialize_any(json, Root { context })

@@ -37,6 +37,8 @@ pub use parse::parse;
 
 /// Longest header in bytes: the format's own limit.
 pub const MAX_HEADER: u64 = 100_000_000;
+/// Longest index of a model in several files, in bytes; one of 100,000 tensors has 10 MB.
+pub const MAX_INDEX: u64 = 64 << 20;
 /// Most dimensions of a tensor. The format has no limit; no library that writes it goes beyond this.
 pub const MAX_RANK: usize = 64;
 /// Most tensors of a file, and of a model in several.

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 
+use crate::Source;
+
 use super::json::{Context, Entries, JsonError, Naturals, Place, Strings, Text, refuse};
 use super::{
     Dtype, MAX_HEADER, MAX_METADATA, MAX_RANK, MAX_TENSORS, SafeTensors, SafeTensorsError as E,
@@ -14,29 +16,34 @@ use super::{
 /// The key that is no tensor.
 const METADATA: &str = "__metadata__";
 
-/// Reads and checks the header of a file, of which `bytes` are all.
+/// Reads and checks the header of a file.
 ///
 /// # Errors
 /// The first thing that is wrong with it.
-pub fn parse(bytes: &[u8]) -> Result<SafeTensors<'_>, E> {
-    let too_short = E::TooShort { found: bytes.len() as u64 };
-    let (len, rest) = bytes.split_first_chunk::<8>().ok_or(too_short)?;
-    let (found, available) = (u64::from_le_bytes(*len), rest.len() as u64);
+pub fn parse<'a>(file: impl Source<'a>) -> Result<SafeTensors<'a>, E> {
+    read(&file)
+}
+
+fn read<'a>(file: &dyn Source<'a>) -> Result<SafeTensors<'a>, E> {
+    let mut len = [0; 8];
+    if !file.read(0, &mut len) {
+        return Err(E::TooShort { found: file.len() });
+    }
+    let (found, available) = (u64::from_le_bytes(len), file.len() - 8);
     match found {
         0 => return Err(E::NoHeader),
         1..=MAX_HEADER if found <= available => {}
         1..=MAX_HEADER => return Err(E::HeaderPastEnd { found, available }),
         _ => return Err(E::HeaderTooLong { found }),
     }
-    // It fits the bytes at hand, so it fits a usize.
-    let header = &rest[..found as usize];
+    let header = file.get(8..8 + found).ok_or(E::HeaderPastEnd { found, available })?;
     match header.first() {
         Some(b'{') => {}
         other => return Err(E::NotAnObject { found: other.copied().unwrap_or(0) }),
     }
     let (metadata, tensors) =
         Context::<E>::read(header, |context, json| json.deserialize_any(Header { context }))?;
-    check(bytes.len() as u64, 8 + found, metadata, tensors)
+    check(file.len(), 8 + found, metadata, tensors)
 }
 
 /// Checks the tensors against each other and against the file.

@@ -38,6 +38,8 @@ pub mod zip;
 
 use std::ops::Range;
 
+use crate::Source;
+
 pub use error::{PickleError, TorchError, ZipError};
 pub use globals::Dtype;
 pub use zip::Zip;
@@ -124,34 +126,48 @@ impl Torch<'_> {
     }
 }
 
+/// First bytes that tell files of other times.
+const HEAD: usize = 512;
+/// Longest record of those that hold one word, in bytes.
+const SHORT: u64 = 32;
+
 /// How torch's files began before 1.6: a pickled magic number.
 const OLD_MAGIC: [u8; 11] = [10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-/// Reads directory and pickle of a whole file.
+/// Reads directory and pickle of a file.
 ///
 /// # Errors
 /// One for every way in which such a file can be wrong; see [`TorchError`].
-pub fn parse(bytes: &[u8]) -> Result<Torch<'_>, TorchError> {
-    refuse_old(bytes)?;
-    if !bytes.starts_with(b"PK\x03\x04") {
-        return Err(TorchError::NotTorch { found: bytes[..bytes.len().min(8)].into() });
+pub fn parse<'a>(file: impl Source<'a>) -> Result<Torch<'a>, TorchError> {
+    read(&file)
+}
+
+fn read<'a>(file: &dyn Source<'a>) -> Result<Torch<'a>, TorchError> {
+    let mut head = [0; HEAD];
+    let head = &mut head[..file.len().min(HEAD as u64) as usize];
+    if !file.read(0, head) {
+        return Err(TorchError::NotTorch { found: Box::default() });
     }
-    let zip = Zip::parse(bytes)?;
-    let version = version(&zip, bytes)?;
+    refuse_old(head)?;
+    if !head.starts_with(b"PK\x03\x04") {
+        return Err(TorchError::NotTorch { found: head[..head.len().min(8)].into() });
+    }
+    let zip = Zip::parse(file)?;
+    let version = version(&zip, file)?;
     if zip.get("constants.pkl").is_some() {
         return Err(TorchError::TorchScript);
     }
     if let Some(order) = zip.get("byteorder") {
-        let found = order.data(bytes);
-        if found != b"little" {
-            return Err(TorchError::ByteOrder { found: found[..found.len().min(32)].into() });
+        let found = order.begin(file, SHORT);
+        if found != b"little" || order.size > SHORT {
+            return Err(TorchError::ByteOrder { found: found.into() });
         }
     }
     let record = zip.get("data.pkl").ok_or(TorchError::NoPickle)?;
     if record.size > MAX_PICKLE {
         return Err(TorchError::PickleTooLarge { found: record.size, limit: MAX_PICKLE });
     }
-    let read = pickle::load(record.data(bytes), &zip)?;
+    let read = pickle::load(record.begin(file, MAX_PICKLE), &zip)?;
     let found = names::walk(&read, record.size)?;
     Ok(Torch {
         root: zip.root,
@@ -163,12 +179,13 @@ pub fn parse(bytes: &[u8]) -> Result<Torch<'_>, TorchError> {
     })
 }
 
-fn version(zip: &Zip<'_>, bytes: &[u8]) -> Result<u64, TorchError> {
+fn version(zip: &Zip<'_>, file: &dyn Source<'_>) -> Result<u64, TorchError> {
     // torch has always written one; the older name is TorchScript's first.
     let record = zip.get("version").or_else(|| zip.get(".data/version"));
-    let text = record.ok_or(TorchError::NoVersion)?.data(bytes);
-    let wrong = || TorchError::Version { found: text[..text.len().min(32)].into() };
-    if text.len() > 32 {
+    let record = record.ok_or(TorchError::NoVersion)?;
+    let text = record.begin(file, SHORT);
+    let wrong = || TorchError::Version { found: text.into() };
+    if record.size > SHORT {
         return Err(wrong());
     }
     let number = std::str::from_utf8(text).ok().and_then(|text| text.trim().parse().ok());

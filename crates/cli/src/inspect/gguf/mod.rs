@@ -6,14 +6,15 @@ mod json;
 
 use std::path::{Path, PathBuf};
 
+use alight_formats::Header;
 use alight_formats::gguf::{self, Gguf};
 use alight_formats::split::{self, Catalog, Shard};
 use alight_pages::Map;
 use anyhow::{Context, anyhow};
 
 use super::cached::{Cached, Canvas};
-use super::map;
 use super::summary::Summary;
+use super::{copy_of, map};
 use crate::open;
 use crate::outcome::Outcome;
 use crate::source::file_name;
@@ -22,10 +23,11 @@ use crate::source::file_name;
 pub fn main(path: &Path, as_json: bool) -> Outcome {
     let paths = shards(path)?;
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let copies: Vec<Header<'_>> = maps.iter().map(copy_of).collect();
     let headers = paths
         .iter()
-        .zip(&maps)
-        .map(|(path, map)| parse(path, map))
+        .zip(maps.iter().zip(&copies))
+        .map(|(path, (map, copy))| parse(path, map, copy))
         .collect::<anyhow::Result<Vec<_>>>()?;
     let names: Vec<String> = paths.iter().map(|path| file_name(path)).collect();
     let shards: Vec<Shard<'_, '_>> =
@@ -79,7 +81,8 @@ struct OpenedFile<'a> {
 pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     open::check_path(path)?;
     let first = map(path)?;
-    let gguf = parse(path, &first)?;
+    let copy = copy_of(&first);
+    let gguf = parse(path, &first, &copy)?;
     let names = split::names(&file_name(path), &gguf)
         .map_err(|e| anyhow!(e))
         .with_context(|| format!("'{}'", path.display()))?;
@@ -94,8 +97,8 @@ pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(shards)
 }
 
-fn parse<'a>(path: &Path, map: &'a Map) -> anyhow::Result<Gguf<'a>> {
-    let parsed = gguf::parse(map.bytes());
+fn parse<'a>(path: &Path, map: &Map, copy: &'a Header<'_>) -> anyhow::Result<Gguf<'a>> {
+    let parsed = gguf::parse(copy);
     // If the file shrank meanwhile, that is the reason for whatever else is wrong.
     map.check().map_err(|e| anyhow!(e))?;
     parsed.map_err(|error| {

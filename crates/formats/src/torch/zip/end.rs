@@ -6,19 +6,28 @@
 
 use super::super::error::ZipError;
 use super::{IN_ZIP64, u16_at, u32_at, u64_at};
+use crate::Source;
 
 const END: usize = 22;
 const LOCATOR: usize = 20;
 const END64: usize = 56;
+/// Longest comment behind the end record.
+const COMMENT: usize = u16::MAX as usize;
 
 /// Where the central directory lies, and how many entries it announces.
 pub(super) struct Directory {
-    pub(super) start: usize,
-    pub(super) end: usize,
+    pub(super) start: u64,
+    pub(super) end: u64,
     pub(super) entries: u64,
 }
 
-pub(super) fn find(bytes: &[u8]) -> Result<Directory, ZipError> {
+pub(super) fn find(file: &dyn Source<'_>) -> Result<Directory, ZipError> {
+    let base = file.len().saturating_sub((END64 + LOCATOR + END + COMMENT) as u64);
+    let mut bytes = vec![0; (file.len() - base) as usize];
+    if !file.read(base, &mut bytes) {
+        return Err(ZipError::NoEnd);
+    }
+    let bytes = bytes.as_slice();
     let at = find_end(bytes).ok_or(ZipError::NoEnd)?;
     let end = &bytes[at..at + END];
     for disk in [u16_at(end, 4), u16_at(end, 6)] {
@@ -31,10 +40,10 @@ pub(super) fn find(bytes: &[u8]) -> Result<Directory, ZipError> {
     let (mut entries, mut size, mut start) =
         (u64::from(counts[1]), u64::from(places[0]), u64::from(places[1]));
     let mut here = u64::from(counts[0]);
-    let mut directory_end = at;
-    match locator(bytes, at)? {
+    let mut directory_end = base + at as u64;
+    match locator(bytes, base, at)? {
         Some((at64, end64)) => {
-            directory_end = at64;
+            directory_end = base + at64 as u64;
             let wide = [24, 32, 40, 48].map(|at| u64_at(end64, at));
             // What both say must be the same: readers differ in which one they believe.
             let narrow = [
@@ -60,25 +69,25 @@ pub(super) fn find(bytes: &[u8]) -> Result<Directory, ZipError> {
         let what = "the number of entries in this volume";
         return Err(ZipError::End { what, found: here, expected: entries });
     }
-    if start.checked_add(size) != Some(directory_end as u64) {
-        return Err(ZipError::Directory { start, size, end: directory_end as u64 });
+    if start.checked_add(size) != Some(directory_end) {
+        return Err(ZipError::Directory { start, size, end: directory_end });
     }
-    // `start` fits: the sum is the length of a slice.
-    Ok(Directory { start: start as usize, end: directory_end, entries })
+    Ok(Directory { start, end: directory_end, entries })
 }
 
 /// The last place where an end record stands whose comment reaches exactly to the end of the file.
 fn find_end(bytes: &[u8]) -> Option<usize> {
     let last = bytes.len().checked_sub(END)?;
-    let first = last.saturating_sub(usize::from(u16::MAX));
+    let first = last.saturating_sub(COMMENT);
     (first..=last).rev().find(|at| {
         bytes[*at..].starts_with(b"PK\x05\x06")
             && usize::from(u16_at(&bytes[*at..], 20)) == last - at
     })
 }
 
-/// Place and bytes of the ZIP64 end record, if the file has a locator of one.
-fn locator(bytes: &[u8], end: usize) -> Result<Option<(usize, &[u8])>, ZipError> {
+/// Place in `bytes`, which begin at `base`, and bytes of the ZIP64 end record, if the file has a locator
+/// of one.
+fn locator(bytes: &[u8], base: u64, end: usize) -> Result<Option<(usize, &[u8])>, ZipError> {
     let lie = |what| Err(ZipError::Zip64 { what });
     let Some(at) = end.checked_sub(LOCATOR) else { return Ok(None) };
     let locator = &bytes[at..end];
@@ -90,7 +99,7 @@ fn locator(bytes: &[u8], end: usize) -> Result<Option<(usize, &[u8])>, ZipError>
     }
     // Without the extensible part that nobody writes, there is one place where it can be.
     let place = u64_at(locator, 8);
-    let Some(at64) = at.checked_sub(END64).filter(|at64| *at64 as u64 == place) else {
+    let Some(at64) = at.checked_sub(END64).filter(|at64| base + *at64 as u64 == place) else {
         return lie("its locator does not point at the record before it");
     };
     let end64 = &bytes[at64..at];

@@ -3,6 +3,7 @@
 
 use super::super::error::ZipError;
 use super::{Central, DESCRIPTOR, IN_ZIP64, u16_at, u32_at, u64_at, zip64};
+use crate::Source;
 
 /// Bytes of a local header, before name and extra field.
 const LOCAL: usize = 30;
@@ -13,45 +14,61 @@ pub(super) struct Place {
     pub(super) end: u64,
 }
 
-/// Checks the local header of `central`; `directory` is where the central directory begins.
+/// Checks the local header of `central`; `directory` is where the central directory begins. `buffer` is
+/// for the variable part of the header: nothing of it is kept.
 pub(super) fn check(
-    bytes: &[u8],
+    file: &dyn Source<'_>,
     central: &Central<'_>,
     directory: u64,
+    buffer: &mut Vec<u8>,
 ) -> Result<Place, ZipError> {
     let name = || Box::from(central.name);
     let none = || ZipError::NoLocal { name: name(), at: central.at };
     let disagree = |what| Err(ZipError::Disagree { name: name(), what });
     // Nothing of an entry reaches into the directory.
-    let bytes = &bytes[..directory as usize];
-    let start = usize::try_from(central.at).ok().filter(|at| *at < bytes.len()).ok_or_else(none)?;
-    let header: &[u8; LOCAL] = bytes[start..].first_chunk().ok_or_else(none)?;
+    let left = directory.checked_sub(central.at).filter(|left| *left >= LOCAL as u64);
+    let mut header = [0; LOCAL];
+    if left.is_none() || !file.read(central.at, &mut header) {
+        return Err(none());
+    }
+    let after = central.at + LOCAL as u64;
     if !header.starts_with(b"PK\x03\x04") {
         return Err(none());
     }
-    if u16_at(header, 6) != central.flags {
+    if u16_at(&header, 6) != central.flags {
         return disagree("set of flags");
     }
-    if u16_at(header, 8) != central.method {
+    if u16_at(&header, 8) != central.method {
         return disagree("method of compression");
     }
-    let name_len = usize::from(u16_at(header, 26));
-    let extra_len = usize::from(u16_at(header, 28));
-    let after = &bytes[start + LOCAL..];
-    if name_len != central.name.len() || after.get(..name_len) != Some(central.name.as_bytes()) {
+    let name_len = usize::from(u16_at(&header, 26));
+    let extra_len = usize::from(u16_at(&header, 28));
+    if name_len != central.name.len() {
         return disagree("name");
     }
-    let extra = after.get(name_len..name_len + extra_len).ok_or_else(none)?;
+    // Nothing overflows: the directory is in the file, and the lengths have 16 bits.
+    let data = after + (name_len + extra_len) as u64;
+    if data > directory {
+        return Err(none());
+    }
+    buffer.resize(name_len + extra_len, 0);
+    if !file.read(after, buffer) {
+        return Err(none());
+    }
+    let (name_here, extra) = buffer.split_at(name_len);
+    if name_here != central.name.as_bytes() {
+        return disagree("name");
+    }
     let zip64 = zip64(extra).map_err(|what| ZipError::Extra { name: name(), what })?;
 
     let described = central.flags & DESCRIPTOR != 0;
-    let crc = u32_at(header, 14);
+    let crc = u32_at(&header, 14);
     if crc != central.crc && !(described && crc == 0) {
         return disagree("checksum");
     }
     // miniz writes a ZIP64 field that nobody asks for, with the place of the header in it, for what
     // lies beyond 4 GiB; so it is looked at only where the 32 bits ask.
-    let fields = [u32_at(header, 22), u32_at(header, 18)];
+    let fields = [u32_at(&header, 22), u32_at(&header, 18)];
     let mut wide = zip64.unwrap_or_default();
     for field in fields {
         let found = match field {
@@ -70,12 +87,13 @@ pub(super) fn check(
         }
     }
 
-    let data = (start + LOCAL + name_len + extra_len) as u64;
-    let limit = bytes.len() as u64;
+    let limit = directory;
     let past = || ZipError::PastEnd { name: name(), start: data, size: central.size, end: limit };
     let mut end = data.checked_add(central.size).filter(|end| *end <= limit).ok_or_else(past)?;
     if described {
-        end += descriptor(&bytes[end as usize..], central)
+        let mut after = [0; 24];
+        let after = &mut after[..(limit - end).min(24) as usize];
+        end += descriptor(if file.read(end, after) { after } else { &[] }, central)
             .ok_or(ZipError::Disagree { name: name(), what: "descriptor behind its data" })?;
     }
     Ok(Place { data, end })

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::error::{Method, ZipError};
+use crate::Source;
 
 /// Most entries. A model has one per storage.
 pub const MAX_ENTRIES: u64 = 1 << 20;
@@ -53,9 +54,9 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The data, out of the bytes that were parsed; nothing if these are others.
-    pub fn data<'f>(&self, file: &'f [u8]) -> &'f [u8] {
-        file.get(self.range()).unwrap_or_default()
+    /// The data, but no more than its first `most` bytes; nothing if they cannot be read.
+    pub fn begin<'a>(&self, file: &dyn Source<'a>, most: u64) -> &'a [u8] {
+        file.get(self.offset..self.offset + self.size.min(most)).unwrap_or_default()
     }
 
     /// Where the data lies in the file.
@@ -70,13 +71,13 @@ impl<'a> Zip<'a> {
         self.entries.get(*self.by_name.get(name)? as usize)
     }
 
-    /// Reads the central directory of a whole file, and the local header of every entry.
+    /// Reads the central directory of a file, and the local header of every entry.
     ///
     /// # Errors
     /// One for every way in which a zip can be wrong, or one that cannot be used in place.
-    pub fn parse(bytes: &'a [u8]) -> Result<Zip<'a>, ZipError> {
-        let directory = end::find(bytes)?;
-        let mut rest = &bytes[directory.start..directory.end];
+    pub fn parse(file: &dyn Source<'a>) -> Result<Zip<'a>, ZipError> {
+        let directory = end::find(file)?;
+        let mut rest = file.get(directory.start..directory.end).ok_or(ZipError::NoEnd)?;
         let limit = (rest.len() / CENTRAL) as u64;
         let limit = limit.min(MAX_ENTRIES);
         if directory.entries > limit {
@@ -90,8 +91,9 @@ impl<'a> Zip<'a> {
             by_name: HashMap::with_capacity(count),
         };
         let mut extents: Vec<(Range<u64>, u32)> = Vec::with_capacity(count);
+        let mut buffer = Vec::new();
         for index in 0..directory.entries {
-            let at = (directory.end - rest.len()) as u64;
+            let at = directory.end - rest.len() as u64;
             let central = Central::read(&mut rest, index, at)?;
             let (root, name) = split_name(central.name)?;
             if index == 0 {
@@ -102,7 +104,7 @@ impl<'a> Zip<'a> {
             if zip.by_name.insert(name, index as u32).is_some() {
                 return Err(ZipError::Duplicate { name: central.name.into() });
             }
-            let place = local::check(bytes, &central, directory.start as u64)?;
+            let place = local::check(file, &central, directory.start, &mut buffer)?;
             extents.push((central.at..place.end, index as u32));
             zip.entries.push(Entry { name, offset: place.data, size: central.size });
         }

@@ -1,0 +1,287 @@
+//! Where a parser takes its bytes from: memory, or a file of which it copies what it asks for.
+//!
+//! A file that other processes can write to changes while it is read, and a map of it with it. What is
+//! checked and then used has to be the same bytes both times: text that was found to be UTF-8 and is not
+//! any more is undefined behaviour, and a length that was found to fit and does not any more is a read
+//! outside of the slice. So parsers are never handed a shared map. They are handed a [`Header`], which
+//! copies every piece once, when it is asked for; whatever a catalog borrows, it borrows from those
+//! copies. Bytes of tensors are not copied: nothing is checked of them (`docs/architecture.md`).
+//!
+//! Memory is what was asked for, and parsers ask for no more than twice the header that they read.
+
+use std::cell::{Cell, OnceCell};
+use std::ops::Range;
+
+/// The bytes of a file, which a parser asks for by their places.
+#[allow(clippy::len_without_is_empty)] // an empty file is an error like any other that is too short
+pub trait Source<'a> {
+    /// Bytes of the file.
+    fn len(&self) -> u64;
+
+    /// The bytes `range`, which from now on do not change. Asked twice, they need not be the same.
+    /// `None`: the file does not reach that far, or it cannot be read.
+    fn get(&self, range: Range<u64>) -> Option<&'a [u8]>;
+
+    /// Fills `to` with the bytes from `at` on, to look at and forget. `false`: as `None` above.
+    fn read(&self, at: u64, to: &mut [u8]) -> bool;
+}
+
+/// Memory that nobody else writes to. Nothing is copied.
+impl<'a> Source<'a> for &'a [u8] {
+    fn len(&self) -> u64 {
+        <[u8]>::len(self) as u64
+    }
+
+    fn get(&self, range: Range<u64>) -> Option<&'a [u8]> {
+        let (start, end) = (range.start.try_into().ok()?, range.end.try_into().ok()?);
+        <[u8]>::get(self, Range::<usize> { start, end })
+    }
+
+    fn read(&self, at: u64, to: &mut [u8]) -> bool {
+        let end = at.checked_add(to.len() as u64);
+        let found = end.and_then(|end| Source::get(self, at..end));
+        found.map(|found| to.copy_from_slice(found)).is_some()
+    }
+}
+
+/// As of a slice.
+macro_rules! as_a_slice {
+    ([$($generic:tt)*] $type:ty) => {
+        impl<'a, $($generic)*> Source<'a> for &'a $type {
+            fn len(&self) -> u64 {
+                Source::len(&&self[..])
+            }
+
+            fn get(&self, range: Range<u64>) -> Option<&'a [u8]> {
+                Source::get(&&self[..], range)
+            }
+
+            fn read(&self, at: u64, to: &mut [u8]) -> bool {
+                Source::read(&&self[..], at, to)
+            }
+        }
+    };
+}
+
+as_a_slice! { [] Vec<u8> }
+as_a_slice! { [const N: usize] [u8; N] }
+
+/// Reads bytes of a file from a place on into a buffer, all of them or not.
+type Read<'f> = dyn Fn(&mut [u8], u64) -> bool + 'f;
+
+/// The header of a file: copies of the pieces that a parser has asked for, as they were at that moment.
+/// They stay where they are as long as this does, and so does a catalog that borrows from them.
+pub struct Header<'f> {
+    len: u64,
+    read: Box<Read<'f>>,
+    pieces: Shelf,
+}
+
+impl<'f> Header<'f> {
+    /// The header of a file of `len` bytes. `read` fills a buffer with the bytes from a place on, and
+    /// says whether it could; why it could not is for the caller to remember.
+    pub fn new(len: u64, read: impl Fn(&mut [u8], u64) -> bool + 'f) -> Header<'f> {
+        Header { len, read: Box::new(read), pieces: Shelf::default() }
+    }
+
+    /// Bytes that have been copied so far.
+    pub fn copied(&self) -> u64 {
+        self.pieces.bytes.get()
+    }
+}
+
+impl<'a> Source<'a> for &'a Header<'_> {
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn get(&self, range: Range<u64>) -> Option<&'a [u8]> {
+        let len = range.end.checked_sub(range.start)?;
+        if range.end > self.len {
+            return None;
+        }
+        let mut piece = vec![0; usize::try_from(len).ok()?];
+        if !(self.read)(&mut piece, range.start) {
+            return None;
+        }
+        Some(self.pieces.put(piece))
+    }
+
+    fn read(&self, at: u64, to: &mut [u8]) -> bool {
+        let end = at.checked_add(to.len() as u64);
+        end.is_some_and(|end| end <= self.len) && (self.read)(to, at)
+    }
+}
+
+/// Places for pieces.
+type Row = Box<[OnceCell<Vec<u8>>]>;
+
+/// Pieces that stay where they are put: rows of places, each twice as long as the one before.
+#[derive(Default)]
+struct Shelf {
+    rows: [OnceCell<Row>; 32],
+    /// Places that are taken.
+    count: Cell<usize>,
+    bytes: Cell<u64>,
+}
+
+impl Shelf {
+    /// Places in the first row.
+    const FIRST: usize = 16;
+
+    fn put(&self, piece: Vec<u8>) -> &[u8] {
+        let index = self.count.replace(self.count.get() + 1);
+        self.bytes.set(self.bytes.get() + piece.len() as u64);
+        let row = (index / Self::FIRST + 1).ilog2() as usize;
+        let places = self.rows[row]
+            .get_or_init(|| (0..Self::FIRST << row).map(|_| OnceCell::new()).collect());
+        places[index - Self::FIRST * ((1 << row) - 1)].get_or_init(|| piece)
+    }
+}
+
+/// A reading position in a source, and the piece of it that is at hand. Every step is checked against
+/// the bytes that are left.
+pub(crate) struct Window<'s, 'a> {
+    source: &'s dyn Source<'a>,
+    /// What is at hand, and where in the file it begins.
+    bytes: &'a [u8],
+    start: u64,
+    /// The position, in what is at hand.
+    at: usize,
+    /// Where reading ends: the end of the file, or of what a header may be.
+    end: u64,
+    /// Bytes that are brought next, at least.
+    step: u64,
+}
+
+impl<'s, 'a> Window<'s, 'a> {
+    /// Bytes that are brought first, and most that are brought without having been asked for. Small
+    /// where it is tests that read small files.
+    const STEP: Range<u64> = if cfg!(any(fuzzing, miri)) { 16..64 } else { 128 << 10..1 << 20 };
+
+    /// A position at the beginning of what is before `end`, at most the whole of `source`.
+    pub(crate) fn new(source: &'s dyn Source<'a>, end: u64) -> Window<'s, 'a> {
+        let end = end.min(source.len());
+        Window { source, bytes: &[], start: 0, at: 0, end, step: Self::STEP.start }
+    }
+
+    /// The position, in bytes from the start of the file.
+    #[inline]
+    pub(crate) fn pos(&self) -> u64 {
+        self.start + self.at as u64
+    }
+
+    /// Bytes that are left.
+    #[inline]
+    pub(crate) fn left(&self) -> u64 {
+        self.end - self.pos()
+    }
+
+    /// What is at hand, from the position on.
+    #[inline]
+    pub(crate) fn at_hand(&self) -> &'a [u8] {
+        &self.bytes[self.at..]
+    }
+
+    /// Brings `len` bytes to hand, if so many are left.
+    #[inline]
+    pub(crate) fn fill(&mut self, len: u64) -> Option<&'a [u8]> {
+        if len > self.at_hand().len() as u64 {
+            self.slide(len)?;
+        }
+        Some(self.at_hand())
+    }
+
+    /// The next `len` bytes.
+    #[inline]
+    pub(crate) fn take(&mut self, len: u64) -> Option<&'a [u8]> {
+        // It fits: so many are at hand.
+        let taken = &self.fill(len)?[..len as usize];
+        self.at += taken.len();
+        Some(taken)
+    }
+
+    /// Steps over `len` bytes without looking at them; behind them there is likely little to read.
+    pub(crate) fn skip(&mut self, len: u64) -> Option<()> {
+        if len > self.left() {
+            return None;
+        }
+        if len <= self.at_hand().len() as u64 {
+            self.at += len as usize;
+        } else {
+            self.start = self.pos() + len;
+            (self.bytes, self.at, self.step) = (&[], 0, 256);
+        }
+        Some(())
+    }
+
+    #[cold]
+    fn slide(&mut self, len: u64) -> Option<()> {
+        if len > self.left() {
+            return None;
+        }
+        let pos = self.pos();
+        let end = pos + len.max(self.step).min(self.left());
+        self.bytes = self.source.get(pos..end)?;
+        (self.start, self.at) = (pos, 0);
+        self.step = (self.step * 2).min(Self::STEP.end);
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_stay_where_they_are() {
+        let shelf = Shelf::default();
+        let pieces: Vec<&[u8]> = (0..5000u32).map(|i| shelf.put(i.to_le_bytes().into())).collect();
+        assert!(pieces.iter().enumerate().all(|(i, piece)| *piece == (i as u32).to_le_bytes()));
+        assert_eq!((shelf.count.get(), shelf.bytes.get()), (5000, 20_000));
+    }
+
+    #[test]
+    fn a_window_slides_over_all_bytes_and_not_beyond() {
+        let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+        let header = Header::new(bytes.len() as u64, |to, at| (&bytes).read(at, to));
+        let source = &header;
+        let mut window = Window::new(&source, u64::MAX);
+        let mut found = Vec::new();
+        for len in [1, 100_000, 7, 0, 300_000, 1_500_000, 12].into_iter().cycle() {
+            let len = len.min(window.left());
+            found.extend_from_slice(window.take(len).unwrap());
+            if window.left() == 0 {
+                break;
+            }
+        }
+        assert!(found == bytes);
+        assert_eq!((window.pos(), window.take(1), window.skip(1)), (3_000_000, None, None));
+        assert!(header.copied() < 2 * bytes.len() as u64 + (1 << 20), "{}", header.copied());
+
+        let mut window = Window::new(&source, 2_000_000);
+        window.take(5).unwrap();
+        window.skip(1_000_000).unwrap();
+        assert_eq!(window.take(3), Some(&bytes[1_000_005..1_000_008]));
+        assert_eq!(window.skip(1_000_000), None);
+        assert_eq!(window.left(), 999_992);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_not_there() {
+        let broken = Header::new(100, |_, _| false);
+        assert_eq!((&&broken).get(0..10), None);
+        let fine = Header::new(100, |to, _| {
+            to.fill(1);
+            true
+        });
+        let fine = &fine;
+        assert_eq!(fine.get(90..100), Some(&[1; 10][..]));
+        assert_eq!((fine.get(90..101), fine.get(u64::MAX..u64::MAX)), (None, None));
+        #[allow(clippy::reversed_empty_ranges)]
+        let backwards = fine.get(10..9);
+        assert_eq!(backwards, None);
+        let mut to = [0; 10];
+        assert!(fine.read(90, &mut to) && !fine.read(91, &mut to) && !fine.read(u64::MAX, &mut to));
+    }
+}
