@@ -5,6 +5,7 @@
 //! message is swapped for a private-use character before rendering; where that character comes
 //! out, the name is put back and its place noted, and the tokenizer takes it as plain text there.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::chat::{ChatError, Message};
@@ -33,6 +34,16 @@ pub enum PromptError {
     /// The tokenizer does not take this text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
+    /// The conversation spells more different special tokens, and has more different characters of the
+    /// last plane of Unicode, than can be told apart from those of the template.
+    #[error(
+        "the conversation has more than {limit} different names of special tokens and characters for \
+         private use: leave some out"
+    )]
+    TooManyNames {
+        /// The most that there may be.
+        limit: u32,
+    },
     /// The text is nothing to the tokenizer, and the file puts nothing in front of it.
     #[error("the prompt has no tokens")]
     Empty,
@@ -72,17 +83,18 @@ impl<'m> Encoder<'m> {
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<Vec<u32>, PromptError> {
         let template = self.vocabulary.template.as_ref().ok_or(PromptError::NoTemplate)?;
         let mut hidden = Hidden::default();
-        let messages: Vec<Message> = messages
-            .iter()
-            .map(|message| Message {
-                role: message.role.clone(),
-                content: if self.parse_special {
-                    message.content.clone()
-                } else {
-                    hidden.hide(&message.content, |text| self.special_in(text))
-                },
-            })
-            .collect();
+        let tokenizer = &self.vocabulary.tokenizer;
+        let messages = messages.iter().map(|message| {
+            let content = match self.parse_special {
+                true => message.content.clone(),
+                false => {
+                    let names = tokenizer.control_spellings(&message.content);
+                    hidden.hide(&message.content, names)?
+                }
+            };
+            Ok(Message { role: message.role.clone(), content })
+        });
+        let messages = messages.collect::<Result<Vec<Message>, PromptError>>()?;
         let rendered = template.render(&messages, answer).map_err(PromptError::Chat)?;
 
         let (text, plain) = hidden.restore(&rendered);
@@ -109,17 +121,6 @@ impl<'m> Encoder<'m> {
         let options = EncodeOptions { add_bos: Some(false), parse_special };
         self.vocabulary.tokenizer.encode(text, options)
     }
-
-    /// The names of special tokens that `text` would produce.
-    fn special_in(&self, text: &str) -> Vec<String> {
-        let tokenizer = &self.vocabulary.tokenizer;
-        let ids = self.encode(text, true).unwrap_or_default();
-        ids.into_iter()
-            .filter(|&id| tokenizer.is_control(id))
-            .map(|id| String::from_utf8_lossy(tokenizer.token_text(id)).into_owned())
-            .filter(|name| !name.is_empty())
-            .collect()
-    }
 }
 
 /// The first stand-in; plane 16 is private use to its end.
@@ -128,41 +129,59 @@ const LAST: char = '\u{10FFFD}';
 
 /// Texts that stand-in characters stand for.
 #[derive(Debug, Default)]
-struct Hidden(Vec<String>);
+struct Hidden {
+    texts: Vec<String>,
+    /// Their places in `texts`.
+    places: HashMap<String, u32>,
+}
 
 impl Hidden {
-    /// Swaps the special names in `content` (found by `special_in`), and any character that looks
-    /// like a stand-in, for stand-ins.
-    fn hide(&mut self, content: &str, special_in: impl Fn(&str) -> Vec<String>) -> String {
+    /// Swaps what stands at `names` in `content` (ranges in bytes, ascending), and any character that
+    /// looks like a stand-in, for stand-ins.
+    ///
+    /// # Errors
+    /// [`PromptError::TooManyNames`]: there are no more stand-ins. What could not be hidden must not be
+    /// rendered.
+    fn hide(
+        &mut self,
+        content: &str,
+        names: impl Iterator<Item = Range<usize>>,
+    ) -> Result<String, PromptError> {
         let mut text = String::with_capacity(content.len());
-        for c in content.chars() {
-            let stand_in =
-                if (FIRST..=LAST).contains(&c) { self.stand_in(&c.to_string()) } else { None };
-            text.push(stand_in.unwrap_or(c));
+        let mut from = 0;
+        for name in names {
+            self.between(&content[from..name.start], &mut text)?;
+            text.push(self.stand_in(&content[name.clone()])?);
+            from = name.end;
         }
-        loop {
-            let mut changed = false;
-            for name in special_in(&text) {
-                if text.contains(&name)
-                    && let Some(c) = self.stand_in(&name)
-                {
-                    text = text.replace(&name, c.encode_utf8(&mut [0; 4]));
-                    changed = true;
-                }
-            }
-            if !changed {
-                return text;
-            }
-        }
+        self.between(&content[from..], &mut text)?;
+        Ok(text)
     }
 
-    fn stand_in(&mut self, text: &str) -> Option<char> {
-        let at = self.0.iter().position(|t| t == text).unwrap_or(self.0.len());
-        let c = char::from_u32(FIRST as u32 + u32::try_from(at).ok()?).filter(|&c| c <= LAST)?;
-        if at == self.0.len() {
-            self.0.push(text.to_owned());
+    /// What spells no special token.
+    fn between(&mut self, part: &str, out: &mut String) -> Result<(), PromptError> {
+        for c in part.chars() {
+            let forged = (FIRST..=LAST).contains(&c);
+            out.push(if forged { self.stand_in(c.encode_utf8(&mut [0; 4]))? } else { c });
         }
-        Some(c)
+        Ok(())
+    }
+
+    fn stand_in(&mut self, text: &str) -> Result<char, PromptError> {
+        let at = match self.places.get(text) {
+            Some(&at) => at,
+            None => {
+                let at = self.texts.len() as u32;
+                if FIRST as u32 + at > LAST as u32 {
+                    return Err(PromptError::TooManyNames { limit: at });
+                }
+                self.texts.push(text.to_owned());
+                self.places.insert(text.to_owned(), at);
+                at
+            }
+        };
+        // Within plane 16, where every number is a character.
+        Ok(char::from_u32(FIRST as u32 + at).unwrap_or(FIRST))
     }
 
     /// Puts the names back into a rendered text; their places in it, ascending.
@@ -171,7 +190,7 @@ impl Hidden {
         let mut plain = Vec::new();
         for c in rendered.chars() {
             let index = (c as u32).checked_sub(FIRST as u32);
-            match index.and_then(|i| self.0.get(i as usize)) {
+            match index.and_then(|i| self.texts.get(i as usize)) {
                 Some(name) => {
                     plain.push(text.len()..text.len() + name.len());
                     text.push_str(name);
@@ -187,26 +206,36 @@ impl Hidden {
 mod tests {
     use super::*;
 
-    fn special_in(text: &str) -> Vec<String> {
-        ["<|end|>", "<s>"].iter().filter(|n| text.contains(**n)).map(|n| (*n).to_owned()).collect()
+    /// Where these names stand, as the tokenizer tells it.
+    fn names(text: &str) -> impl Iterator<Item = Range<usize>> {
+        let mut found: Vec<Range<usize>> = ["<|end|>", "<s>"]
+            .iter()
+            .flat_map(|name| text.match_indices(name).map(|(at, name)| at..at + name.len()))
+            .collect();
+        found.sort_by_key(|range| range.start);
+        found.into_iter()
+    }
+
+    fn hide(hidden: &mut Hidden, text: &str) -> String {
+        hidden.hide(text, names(text)).unwrap()
     }
 
     #[test]
     fn names_in_messages_are_plain_and_those_of_the_template_are_not() {
         let mut hidden = Hidden::default();
-        let a = hidden.hide("x<|end|><s>y<|end|>", special_in);
-        let b = hidden.hide("<s>", special_in);
-        assert!(special_in(&a).is_empty() && special_in(&b).is_empty());
+        let a = hide(&mut hidden, "x<|end|><s>y<|end|>");
+        let b = hide(&mut hidden, "<s>");
+        assert_eq!(names(&a).chain(names(&b)).count(), 0);
         let (text, plain) = hidden.restore(&format!("<s>user {a}<|end|>{b}"));
         assert_eq!(text, "<s>user x<|end|><s>y<|end|><|end|><s>");
         assert_eq!(plain, [9..16, 16..19, 20..27, 34..37]);
-        assert!(plain.iter().all(|r| special_in(&text[r.clone()]) == [&text[r.clone()]]));
+        assert!(plain.iter().all(|r| names(&text[r.clone()]).eq([0..r.len()])));
     }
 
     #[test]
     fn text_without_them_is_left_alone() {
         let mut hidden = Hidden::default();
-        let text = hidden.hide("plain <text>\n日本", special_in);
+        let text = hide(&mut hidden, "plain <text>\n日本");
         assert_eq!(hidden.restore(&text), ("plain <text>\n日本".to_owned(), vec![]));
     }
 
@@ -214,13 +243,18 @@ mod tests {
     fn a_forged_stand_in_stands_for_itself() {
         let mut hidden = Hidden::default();
         let forged = "a\u{100000}<|end|>\u{10FFFD}\u{100001}";
-        let text = hidden.hide(forged, special_in);
+        let text = hide(&mut hidden, forged);
         assert_eq!(hidden.restore(&text).0, forged);
     }
 
     #[test]
-    fn a_name_that_cannot_be_found_does_not_loop() {
-        let text = Hidden::default().hide("abc", |_| vec!["<unk>".to_owned()]);
-        assert_eq!(text, "abc");
+    fn whoever_uses_up_the_stand_ins_gets_nothing_past_them() {
+        let all: String = (FIRST..=LAST).collect();
+        let mut hidden = Hidden::default();
+        let text = hide(&mut hidden, &all);
+        assert_eq!(hidden.restore(&text).0, all);
+        let limit = hidden.texts.len() as u32;
+        let error = hidden.hide("<|end|>", names("<|end|>")).unwrap_err();
+        assert_eq!(error, PromptError::TooManyNames { limit });
     }
 }

@@ -69,6 +69,16 @@ pub enum TokenizerError {
         /// Its text, with invalid UTF-8 replaced.
         text: String,
     },
+    /// The spellings of special tokens take more memory than any vocabulary needs.
+    #[error(
+        "the spellings of special tokens have {bytes} bytes together, expected at most {limit}"
+    )]
+    SpecialTooLong {
+        /// Their length in bytes.
+        bytes: usize,
+        /// The largest length in bytes.
+        limit: usize,
+    },
     /// A beginning-of-sequence token was asked for and the vocabulary has none.
     #[error("a beginning-of-sequence token was asked for, but the vocabulary has none")]
     NoBos,

@@ -15,6 +15,7 @@
 mod alphabet;
 mod bpe;
 mod error;
+mod finder;
 mod pre;
 mod special;
 mod spm;
@@ -31,8 +32,9 @@ pub use error::TokenizerError;
 pub use stream::StreamDecoder;
 
 use bpe::{Bpe, Manner, Merges};
+use finder::{Finder, Fragment, Search};
 use pre::Pre;
-use special::{Finder, Fragment, SpecialIds};
+use special::SpecialIds;
 use spm::Spm;
 use vocab::{Kind, Vocab, byte_of};
 
@@ -64,10 +66,7 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     add_space_prefix: bool,
-    /// Finds user-defined tokens only.
-    user: Finder,
-    /// Finds control and unknown tokens too.
-    all: Finder,
+    finder: Finder,
 }
 
 impl Tokenizer {
@@ -130,10 +129,8 @@ impl Tokenizer {
         let flag = |key: &str| gguf.get_bool(key);
         let add_bos = flag("tokenizer.ggml.add_bos_token")?;
         let default_bos = pre.is_none_or(|pre| pre.add_bos);
-        let user = Finder::new(&vocab, Kind::USER, Kind::CONTROL.or(Kind::UNKNOWN));
-        let every = Kind::USER.or(Kind::CONTROL).or(Kind::UNKNOWN);
-        let all = Finder::new(&vocab, every, Kind::NOTHING);
         Ok(Tokenizer {
+            finder: Finder::new(&vocab)?,
             add_bos: add_bos.unwrap_or(default_bos) || pre.is_some_and(|pre| pre.always_bos),
             add_eos: flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
             add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(pre.is_none()),
@@ -143,8 +140,6 @@ impl Tokenizer {
             },
             vocab,
             ids,
-            user,
-            all,
         })
     }
 
@@ -154,8 +149,8 @@ impl Tokenizer {
     /// [`TokenizerError::NoBos`] if a beginning of sequence is to be added and there is no such
     /// token; [`TokenizerError::TextTooLong`] beyond 1 GiB.
     pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TokenizerError> {
-        let finder = if options.parse_special { &self.all } else { &self.user };
-        self.encode_with(finder, text, &[], options.add_bos)
+        let search = if options.parse_special { Search::Around(&[]) } else { Search::User };
+        self.encode_with(search, text, options.add_bos)
     }
 
     /// The tokens of a text that is trusted but for the ranges `plain` (in bytes, ascending,
@@ -172,14 +167,18 @@ impl Tokenizer {
         plain: &[Range<usize>],
         add_bos: Option<bool>,
     ) -> Result<Vec<u32>, TokenizerError> {
-        self.encode_with(&self.all, text, plain, add_bos)
+        self.encode_with(Search::Around(plain), text, add_bos)
+    }
+
+    /// Where `text` spells control tokens, in order; what is between them spells none.
+    pub fn control_spellings(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
+        self.finder.control(text)
     }
 
     fn encode_with(
         &self,
-        finder: &Finder,
+        search: Search<'_>,
         text: &str,
-        plain: &[Range<usize>],
         add_bos: Option<bool>,
     ) -> Result<Vec<u32>, TokenizerError> {
         if text.len() > MAX_TEXT {
@@ -189,7 +188,7 @@ impl Tokenizer {
         if add_bos.unwrap_or(self.add_bos) {
             out.push(self.ids.bos.ok_or(TokenizerError::NoBos)?);
         }
-        let fragments = finder.partition(text, plain, &self.vocab);
+        let fragments = self.finder.partition(text, search);
         match &self.algorithm {
             Algorithm::Spm => self.encode_spm(text, &fragments, &mut out),
             Algorithm::Bpe { merges, pre } => {

@@ -1,0 +1,534 @@
+//! The search for spellings of special tokens in a text.
+//!
+//! Longer spellings are found before shorter ones, wherever they stand; among those of one length the
+//! leftmost first. (llama.cpp goes through the tokens one by one, in the same order of lengths.)
+//!
+//! One pass over the text from its end, by the automaton of Aho and Corasick over the spellings read
+//! backwards, tells the longest spelling that begins at each place; shorter ones there are its prefixes,
+//! in a chain. Then the places are taken by length. One that no longer fits, because something longer has
+//! taken a part of it, is looked at again with the longest of its prefixes that does fit. The room before
+//! what has blocked it halves at least each time: what blocks it is longer than it, and stands in the room
+//! that was left by what blocked it before. So a place is looked at no more often than the logarithm of
+//! the text's length, and the whole takes O(n log² n) for a text of n bytes, whatever the vocabulary is.
+//! Memory is proportional to the spellings, which are bounded ([`MAX_SPELLINGS`]), and to the text.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
+
+use super::error::TokenizerError;
+use super::vocab::{Kind, Vocab};
+
+/// Most bytes of all spellings together. The largest vocabularies have some hundred kilobytes.
+pub(crate) const MAX_SPELLINGS: usize = 16 << 20;
+
+/// No node, no spelling.
+const NONE: u32 = u32::MAX;
+
+/// A stretch of a text: still text, or a token found by its spelling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fragment {
+    /// From and to, in bytes.
+    Text(u32, u32),
+    Token(u32),
+}
+
+/// Which spellings count, and where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Search<'p> {
+    /// Those of user-defined tokens.
+    User,
+    /// Those of control and unknown tokens, without the white space that some of them take.
+    Control,
+    /// Both; but one of a control or unknown token that reaches into one of these ranges (ascending,
+    /// disjoint) does not count.
+    Around(&'p [Range<usize>]),
+}
+
+/// Finds the spellings of special tokens.
+pub(crate) struct Finder {
+    spellings: Vec<Spelling>,
+    /// From each spelling to the longest other one that it begins with and that is of a user-defined
+    /// token.
+    user: Chain,
+    /// The same, of a control or unknown token.
+    control: Chain,
+    automaton: Automaton,
+}
+
+/// The spelling of one token.
+struct Spelling {
+    id: u32,
+    /// In bytes.
+    len: u32,
+    /// Of a user-defined token, which is found in any text.
+    user: bool,
+    strip_left: bool,
+    strip_right: bool,
+}
+
+impl Finder {
+    /// A search for all special tokens of `vocab`: user-defined, control and unknown ones.
+    ///
+    /// # Errors
+    /// [`TokenizerError::SpecialTooLong`].
+    pub(crate) fn new(vocab: &Vocab) -> Result<Finder, TokenizerError> {
+        let control = Kind::CONTROL.or(Kind::UNKNOWN);
+        let mut spellings = Vec::new();
+        let mut bytes = 0;
+        for (id, &kind) in (0u32..).zip(vocab.kinds()) {
+            if !kind.has(control.or(Kind::USER)) {
+                continue;
+            }
+            let text = vocab.text(id).unwrap_or_default();
+            // A spelling that is no UTF-8 could match inside a character. Of two tokens with one
+            // spelling, the first is what it spells.
+            if text.is_empty() || std::str::from_utf8(text).is_err() || vocab.id(text) != Some(id) {
+                continue;
+            }
+            bytes += text.len();
+            spellings.push(Spelling {
+                id,
+                len: text.len() as u32,
+                user: !kind.has(control),
+                strip_left: kind.has(Kind::STRIP_LEFT),
+                strip_right: kind.has(Kind::STRIP_RIGHT),
+            });
+        }
+        if bytes > MAX_SPELLINGS {
+            return Err(TokenizerError::SpecialTooLong { bytes, limit: MAX_SPELLINGS });
+        }
+        spellings.sort_unstable_by_key(|spelling| (spelling.len, spelling.id));
+        let text = |spelling: &Spelling| vocab.text(spelling.id).unwrap_or_default();
+        let (automaton, parents) = Automaton::new(&spellings.iter().map(text).collect::<Vec<_>>());
+        let chain = |user: bool| {
+            let mut chain = Chain::default();
+            for &parent in &parents {
+                chain.push(chain.first(parent, |parent| spellings[parent as usize].user == user));
+            }
+            chain
+        };
+        Ok(Finder { user: chain(true), control: chain(false), spellings, automaton })
+    }
+
+    /// The longest spelling of at most `room` bytes that `longest` is or begins with, and that counts at
+    /// `at`.
+    fn that_fits(&self, longest: u32, at: usize, room: usize, search: Search<'_>) -> Option<u32> {
+        let (control, user) = match search {
+            Search::User => (0, room),
+            Search::Control => (room, 0),
+            Search::Around(plain) => (room.min(up_to(plain, at)), room),
+        };
+        let len = |spelling: u32| self.spellings[spelling as usize].len as usize;
+        let of = |chain: &Chain, user: bool, room: usize| {
+            let first = chain.first(longest, |s| self.spellings[s as usize].user == user);
+            chain.at_most(first, room, len)
+        };
+        let best = [of(&self.control, false, control), of(&self.user, true, user)];
+        best.into_iter().flatten().max_by_key(|&found| len(found))
+    }
+
+    /// Cuts `text` into fragments; they are in order, and no text fragment is empty.
+    pub(crate) fn partition(&self, text: &str, search: Search<'_>) -> Vec<Fragment> {
+        let found = self.find(text.as_bytes(), search);
+        let mut fragments = Vec::with_capacity(2 * found.len() + 1);
+        let mut from = 0;
+        for Found { taken, id, .. } in found {
+            if taken.start > from {
+                fragments.push(Fragment::Text(from, taken.start));
+            }
+            fragments.push(Fragment::Token(id));
+            from = taken.end;
+        }
+        if from < text.len() as u32 {
+            fragments.push(Fragment::Text(from, text.len() as u32));
+        }
+        fragments
+    }
+
+    /// Where the spellings of control and unknown tokens stand in `text`, in order. Nothing between them
+    /// spells another.
+    pub(crate) fn control(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
+        let found = self.find(text.as_bytes(), Search::Control).into_iter();
+        found.map(|Found { taken, .. }| taken.start as usize..taken.end as usize)
+    }
+
+    fn find(&self, text: &[u8], search: Search<'_>) -> Vec<Found> {
+        let mut queue = Vec::new();
+        self.automaton.longest(text, |at, longest| {
+            let best = self.that_fits(longest, at, text.len() - at, search);
+            queue.extend(best.map(|best| self.entry(best, at as u32)));
+        });
+        let mut queue = BinaryHeap::from(queue);
+        // What is still text: its stretches, by their beginnings.
+        let mut free = BTreeMap::from([(0, text.len() as u32)]);
+        let mut found = Vec::new();
+        while let Some((len, Reverse(at), spelling)) = queue.pop() {
+            let Some((&from, &to)) = free.range(..=at).next_back() else { continue };
+            if at >= to {
+                continue;
+            }
+            if to - at < len {
+                let best = self.that_fits(spelling, at as usize, (to - at) as usize, search);
+                queue.extend(best.map(|best| self.entry(best, at)));
+                continue;
+            }
+            let taken = match search {
+                Search::Control => at..at + len,
+                _ => self.stripped(text, from..to, at..at + len, spelling),
+            };
+            free.remove(&from);
+            if from < taken.start {
+                free.insert(from, taken.start);
+            }
+            if taken.end < to {
+                free.insert(taken.end, to);
+            }
+            found.push(Found { taken, id: self.spellings[spelling as usize].id });
+        }
+        found.sort_unstable_by_key(|found| found.taken.start);
+        found
+    }
+
+    /// How a place stands in the queue: the longest first, and of those the leftmost.
+    fn entry(&self, spelling: u32, at: u32) -> (u32, Reverse<u32>, u32) {
+        (self.spellings[spelling as usize].len, Reverse(at), spelling)
+    }
+
+    /// `taken` with the white space beside it that the token takes along, within `free`.
+    fn stripped(
+        &self,
+        text: &[u8],
+        free: Range<u32>,
+        mut taken: Range<u32>,
+        spelling: u32,
+    ) -> Range<u32> {
+        let is_space = |at: u32| matches!(text[at as usize], b' ' | 0x09..=0x0d);
+        let spelling = &self.spellings[spelling as usize];
+        while spelling.strip_left && taken.start > free.start && is_space(taken.start - 1) {
+            taken.start -= 1;
+        }
+        while spelling.strip_right && taken.end < free.end && is_space(taken.end) {
+            taken.end += 1;
+        }
+        taken
+    }
+}
+
+/// A token and the bytes of the text that it takes.
+struct Found {
+    taken: Range<u32>,
+    id: u32,
+}
+
+/// Bytes from `at` to the next of the ranges; none if it is in one.
+fn up_to(plain: &[Range<usize>], at: usize) -> usize {
+    let next = plain.partition_point(|range| range.end <= at);
+    plain.get(next).map_or(usize::MAX, |range| range.start.saturating_sub(at))
+}
+
+/// Elements that each point at another before them, or at none, and are found along those pointers in
+/// logarithmic time: each has a second pointer that leads further.
+#[derive(Default)]
+struct Chain {
+    parents: Vec<u32>,
+    jumps: Vec<u32>,
+    depths: Vec<u32>,
+}
+
+impl Chain {
+    /// `element` if it is one that counts, else the first that it leads to.
+    fn first(&self, element: u32, counts: impl Fn(u32) -> bool) -> u32 {
+        match element {
+            NONE => NONE,
+            _ if counts(element) => element,
+            _ => self.parents[element as usize],
+        }
+    }
+
+    fn push(&mut self, parent: u32) {
+        let (mut jump, mut depth) = (parent, 0);
+        if parent != NONE {
+            depth = self.depths[parent as usize] + 1;
+            // Where the parent's jump and the next are equally long, over both.
+            let next = self.jumps[parent as usize];
+            if next != NONE && self.jumps[next as usize] != NONE {
+                let far = self.jumps[next as usize];
+                let depth = |of: u32| self.depths[of as usize];
+                if depth(parent) - depth(next) == depth(next) - depth(far) {
+                    jump = far;
+                }
+            }
+        }
+        self.parents.push(parent);
+        self.jumps.push(jump);
+        self.depths.push(depth);
+    }
+
+    /// The first of `from` and what it leads to whose `len`, which falls along the way, is at most `most`.
+    fn at_most(&self, from: u32, most: usize, len: impl Fn(u32) -> usize) -> Option<u32> {
+        let mut at = from;
+        while at != NONE && len(at) > most {
+            let jump = self.jumps[at as usize];
+            let far = jump != NONE && len(jump) > most;
+            at = if far { jump } else { self.parents[at as usize] };
+        }
+        Some(at).filter(|&at| at != NONE)
+    }
+}
+
+/// The automaton of Aho and Corasick over spellings read backwards. Nodes are numbered by depth, so the
+/// children of one stand side by side, in the order of their bytes, and what a node falls back to is
+/// before it. Node 0 is the root.
+struct Automaton {
+    /// What leads to a node from its parent.
+    bytes: Vec<u8>,
+    /// Where the children of a node begin; those of the next follow. One more than nodes.
+    children: Vec<u32>,
+    /// The node for the longest beginning of a spelling that ends here and is shorter.
+    fails: Vec<u32>,
+    /// The longest spelling that ends here.
+    longest: Vec<u32>,
+    /// The children of the root, by their bytes.
+    first: [u32; 256],
+}
+
+impl Automaton {
+    /// Of `spellings`, all different and none empty; and for each of them the longest other one that it
+    /// begins with.
+    fn new(spellings: &[&[u8]]) -> (Automaton, Vec<u32>) {
+        let mut order: Vec<u32> = (0..spellings.len() as u32).collect();
+        let text = |spelling: u32| spellings[spelling as usize];
+        order.sort_unstable_by(|&a, &b| text(a).iter().rev().cmp(text(b).iter().rev()));
+        // Of a spelling the byte that is so many from its end.
+        let byte = |spelling: u32, depth: usize| {
+            let text = text(spelling);
+            text.len().checked_sub(depth + 1).map(|at| text[at])
+        };
+        let mut automaton = Automaton {
+            bytes: vec![0],
+            children: Vec::new(),
+            fails: vec![0],
+            longest: vec![NONE],
+            first: [0; 256],
+        };
+        let mut parents = vec![NONE; spellings.len()];
+        // The spellings that end in what a node stands for, as a range of `order`.
+        let mut level = vec![0..order.len()];
+        let mut depth = 0;
+        while !level.is_empty() {
+            let begin = automaton.children.len();
+            let mut below = Vec::new();
+            for (node, range) in (begin..).zip(&level) {
+                automaton.children.push(automaton.bytes.len() as u32);
+                // What it falls back to is less deep, and complete.
+                automaton.longest[node] = automaton.longest[automaton.fails[node] as usize];
+                let mut rest = range.clone();
+                // What is a spelling by itself stands first, and has no more bytes.
+                if let Some(&spelling) = order[rest.clone()].first()
+                    && byte(spelling, depth).is_none()
+                {
+                    parents[spelling as usize] = automaton.longest[node];
+                    automaton.longest[node] = spelling;
+                    rest.start += 1;
+                }
+                while let Some(&spelling) = order[rest.clone()].first() {
+                    let here = byte(spelling, depth);
+                    let len = order[rest.clone()].partition_point(|&s| byte(s, depth) <= here);
+                    below.push(rest.start..rest.start + len);
+                    rest.start += len;
+                    automaton.add(node as u32, here.unwrap_or(0));
+                }
+            }
+            (level, depth) = (below, depth + 1);
+        }
+        automaton.children.push(automaton.bytes.len() as u32);
+        (automaton, parents)
+    }
+
+    /// A new child of `parent`. All nodes that are less deep than that are complete.
+    fn add(&mut self, parent: u32, byte: u8) {
+        let child = self.bytes.len() as u32;
+        let fail = match parent {
+            0 => {
+                self.first[usize::from(byte)] = child;
+                0
+            }
+            _ => self.step(self.fails[parent as usize], byte),
+        };
+        self.bytes.push(byte);
+        self.fails.push(fail);
+        self.longest.push(NONE);
+    }
+
+    /// Where `byte` leads from `node`.
+    #[inline]
+    fn step(&self, mut node: u32, byte: u8) -> u32 {
+        while node != 0 {
+            let children = self.children[node as usize]..self.children[node as usize + 1];
+            let start = children.start as usize;
+            let children = &self.bytes[start..children.end as usize];
+            if let Ok(at) = children.binary_search(&byte) {
+                return (start + at) as u32;
+            }
+            node = self.fails[node as usize];
+        }
+        self.first[usize::from(byte)]
+    }
+
+    /// Calls `found` with each place of `text` where a spelling begins and the longest such, from the end.
+    fn longest(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
+        let mut node = 0;
+        for (at, &byte) in text.iter().enumerate().rev() {
+            node = self.step(node, byte);
+            let longest = self.longest[node as usize];
+            if longest != NONE {
+                found(at, longest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A finder of these spellings.
+    fn finder(spellings: &[(&str, Kind)]) -> (Finder, Vocab) {
+        let texts = spellings.iter().map(|(text, _)| text.as_bytes());
+        let none = None::<(usize, std::iter::Empty<i32>)>;
+        let scores = None::<(usize, std::iter::Empty<f32>)>;
+        let mut vocab = Vocab::new(spellings.len(), texts, none, scores).unwrap();
+        for (id, &(_, kind)) in (0..).zip(spellings) {
+            vocab.set_kind(id, kind);
+        }
+        (Finder::new(&vocab).unwrap(), vocab)
+    }
+
+    /// The rule itself: length after length, each from the left.
+    fn by_the_rule(text: &str, vocab: &Vocab, search: Search<'_>) -> Vec<Fragment> {
+        let control = Kind::CONTROL.or(Kind::UNKNOWN);
+        let bytes = text.as_bytes();
+        let is_space = |at: usize| matches!(bytes[at], b' ' | 0x09..=0x0d);
+        let mut out = vec![Fragment::Text(0, bytes.len() as u32)];
+        out.retain(|_| !bytes.is_empty());
+        for len in (1..=bytes.len()).rev() {
+            let mut next = Vec::new();
+            for fragment in out {
+                let Fragment::Text(from, to) = fragment else {
+                    next.push(fragment);
+                    continue;
+                };
+                let (mut from, to) = (from as usize, to as usize);
+                let mut at = from;
+                while at + len <= to {
+                    let id = vocab.id(&bytes[at..at + len]).filter(|&id| {
+                        let kind = vocab.kind(id);
+                        let plain = match search {
+                            Search::User => true,
+                            Search::Control => false,
+                            Search::Around(plain) => {
+                                plain.iter().any(|p| p.start < at + len && p.end > at)
+                            }
+                        };
+                        match kind.has(control) {
+                            true => !plain,
+                            false => kind.has(Kind::USER) && !matches!(search, Search::Control),
+                        }
+                    });
+                    let Some(id) = id else {
+                        at += 1;
+                        continue;
+                    };
+                    let strips =
+                        |kind| vocab.kind(id).has(kind) && !matches!(search, Search::Control);
+                    let mut left = at;
+                    while strips(Kind::STRIP_LEFT) && left > from && is_space(left - 1) {
+                        left -= 1;
+                    }
+                    if left > from {
+                        next.push(Fragment::Text(from as u32, left as u32));
+                    }
+                    next.push(Fragment::Token(id));
+                    from = at + len;
+                    while strips(Kind::STRIP_RIGHT) && from < to && is_space(from) {
+                        from += 1;
+                    }
+                    at = from;
+                }
+                if from < to {
+                    next.push(Fragment::Text(from as u32, to as u32));
+                }
+            }
+            out = next;
+        }
+        out
+    }
+
+    #[test]
+    fn spellings_are_found_as_the_rule_says() {
+        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: u64| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            seed % below
+        };
+        let kinds = [Kind::USER, Kind::CONTROL, Kind::UNKNOWN, Kind::NORMAL]
+            .map(|kind| [kind, kind.or(Kind::STRIP_LEFT), kind.or(Kind::STRIP_RIGHT)]);
+        for round in 0..3000 {
+            // Few letters, so that spellings overlap in every way.
+            let alphabet = &["a", "b", " ", "é"][..2 + round % 3];
+            let mut word = |most: u64| -> String {
+                let len = 1 + random(most);
+                (0..len).map(|_| alphabet[random(alphabet.len() as u64) as usize]).collect()
+            };
+            let mut words: Vec<String> = (0..1 + round % 12).map(|_| word(6)).collect();
+            let text = word(60);
+            words.sort();
+            words.dedup();
+            let mut kind = || kinds[random(4) as usize][random(6).min(2) as usize];
+            let spellings: Vec<(&str, Kind)> = words.iter().map(|w| (&**w, kind())).collect();
+            let (finder, vocab) = finder(&spellings);
+            let cut = random(text.len() as u64) as usize;
+            let plain = [cut / 2..cut, cut + 1..cut + 3];
+            for search in
+                [Search::User, Search::Control, Search::Around(&[]), Search::Around(&plain)]
+            {
+                let found = finder.partition(&text, search);
+                let expected = by_the_rule(&text, &vocab, search);
+                assert_eq!(found, expected, "{text:?} {spellings:?} {search:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_length_of_one_letter_in_a_long_text_of_it() {
+        // As many spellings as there are lengths, each of which fits nearly everywhere: by the rule this
+        // is the text times all lengths, 10^13 bytes compared.
+        const LENGTHS: usize = 4000;
+        let words: Vec<String> = (1..=LENGTHS).map(|n| "a".repeat(n)).collect();
+        let spellings: Vec<(&str, Kind)> = words.iter().map(|w| (&**w, Kind::CONTROL)).collect();
+        let (finder, _) = finder(&spellings);
+        let text = "a".repeat(1_000_000);
+        let found = finder.partition(&text, Search::Around(&[]));
+        assert_eq!(found.len(), 250);
+        // The same with room for ever shorter ones only, and nothing that fits at last.
+        let plain: Vec<Range<usize>> = (0..1000).map(|i| i * 1000 + 990..i * 1000 + 1000).collect();
+        let found = finder.partition(&text, Search::Around(&plain));
+        assert_eq!(found.iter().filter(|f| matches!(f, Fragment::Token(989))).count(), 1000);
+        assert_eq!(finder.partition(&text, Search::User), [Fragment::Text(0, 1_000_000)]);
+    }
+
+    #[test]
+    fn what_would_take_all_memory_is_refused() {
+        let long = "x".repeat(MAX_SPELLINGS + 1);
+        let texts = [long.as_bytes()].into_iter();
+        let none = None::<(usize, std::iter::Empty<f32>)>;
+        let types = Some((1, [3].into_iter()));
+        let vocab = Vocab::new(1, texts, types, none).unwrap();
+        let error = Finder::new(&vocab).err().unwrap();
+        let expected = TokenizerError::SpecialTooLong { bytes: long.len(), limit: MAX_SPELLINGS };
+        assert_eq!(error, expected);
+    }
+}
