@@ -314,7 +314,7 @@ impl Automaton {
         };
         let mut parents = vec![NONE; spellings.len()];
         // The spellings that end in what a node stands for, as a range of `order`.
-        let mut level = vec![0..order.len()];
+        let mut level: Vec<Range<usize>> = std::iter::once(0..order.len()).collect();
         let mut depth = 0;
         while !level.is_empty() {
             let begin = automaton.children.len();
