@@ -19,14 +19,13 @@ Nothing is recorded: llama.cpp runs each time, through xllamacpp.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from evidence.agree import greedy
-from evidence.lib import checks, common, gguf_files, peers, tiny_models
+from evidence.lib import checks, common, gguf_files, peers, process, tiny_models
 from evidence.lib.lazy import lazily
 from evidence.lib.llama import Llama
 from evidence.lib.tiny_models import Tiny
@@ -105,8 +104,7 @@ class Trouble(Exception):
 
 
 def alight(args, *command) -> str:
-    command = [str(c) for c in (common.alight(args.alight), *command)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = process.run([common.alight(args.alight), *command], timeout=60)
     if done.returncode != 0:
         raise Trouble(done.stderr.strip() or f"exit status {done.returncode}")
     return done.stdout

@@ -16,11 +16,10 @@ they are not there, 1.6 GB).
 """
 
 import json
-import subprocess
 import time
 from pathlib import Path
 
-from evidence.lib import common, gguf_files, peers
+from evidence.lib import common, gguf_files, peers, process
 from evidence.lib.llama import CANDIDATES, CONTEXT, KEEP, Llama, pruned
 
 TOKENS = 32
@@ -129,8 +128,7 @@ def record(args, name: str, path: Path, file: Path) -> None:
 
 def alight(args, path: Path, prompt: str) -> tuple[list[int], str]:
     """Our continuation; or what went wrong."""
-    command = peers.alight_run(args, path, prompt, "--parse-special", "--json", tokens=TOKENS, context=CONTEXT)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    done = process.run(peers.alight_run(args, path, prompt, "--parse-special", "--json", tokens=TOKENS, context=CONTEXT), timeout=300)
     if done.returncode != 0:
         return [], f"exit status {done.returncode}: {done.stderr.strip()}"
     answer = json.loads(done.stdout)

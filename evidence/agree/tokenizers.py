@@ -20,14 +20,18 @@ import importlib.util
 import json
 import os
 import shutil
-import struct
 import subprocess
 import sys
 from pathlib import Path
 
 from evidence.agree import tokens
+from evidence.lib import networks
 from evidence.lib.common import ROOT, alight, models_folder, say
+from evidence.lib.lazy import lazily
 from evidence.lib.llama import token_ids
+from evidence.lib.sources import hf, model
+
+np = lazily("numpy")
 
 FOLDER = models_folder() / "tokenizers"
 
@@ -47,44 +51,19 @@ CASES = {
 
 # --- a model around a tokenizer ----------------------------------------------------------------
 
-CLASSES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM", "gemma3": "Gemma3ForCausalLM"}
-
-
 def make_folder(source: Path, to: Path, arch: str, rows: int) -> None:
+    """The files of a tokenizer, and a model of one layer around it whose weights are all zero."""
     shutil.rmtree(to, ignore_errors=True)
-    to.mkdir(parents=True)
+    m = model.Model(name=to.name, arch=arch, n_vocab=rows, n_embd=32, n_ff=32, n_head=2, n_kv=2, head_dim=16, n_layer=1, eps=1e-5,
+                    rope_base=10000.0, context=512, window=512, vocab=model.Vocab("", [], []), tensors={})
+    shapes = networks.shapes(arch, layers=1, embd=32, ff=32, heads=2, kv_heads=2, head_dim=16, vocab=rows, tied=True,
+                             qk_norm=arch in ("qwen3", "gemma3"))
+    m.tensors.update({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
+    hf.write(to, m, "F16", tokenizer=False)
+    config = json.loads((to / "config.json").read_text())
+    (to / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
     for file in source.iterdir():
         os.link(file, to / file.name) if same_disk(file, to) else shutil.copy(file, to)
-    width, ff, heads, layers = 32, 32, 2, 1
-    config = {
-        "architectures": [CLASSES[arch]], "model_type": {"gemma3": "gemma3_text"}.get(arch, arch), "vocab_size": rows,
-        "hidden_size": width, "intermediate_size": ff, "num_attention_heads": heads, "num_key_value_heads": heads,
-        "num_hidden_layers": layers, "head_dim": width // heads, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "max_position_embeddings": 512, "tie_word_embeddings": True, "torch_dtype": "float16", "hidden_act": "silu",
-    }
-    if arch == "gemma3":
-        config |= {"sliding_window": 512, "sliding_window_pattern": 6, "query_pre_attn_scalar": width // heads,
-                   "rope_local_base_freq": 10000.0, "hidden_activation": "gelu_pytorch_tanh"}
-    (to / "config.json").write_text(json.dumps(config))
-    shapes = {"model.embed_tokens.weight": [rows, width], "model.norm.weight": [width]}
-    layer = {
-        "input_layernorm": [width], "post_attention_layernorm": [width], "mlp.gate_proj": [ff, width],
-        "mlp.up_proj": [ff, width], "mlp.down_proj": [width, ff],
-    } | {f"self_attn.{name}_proj": [width, width] for name in "qkvo"}
-    if arch in ("qwen3", "gemma3"):
-        layer |= {"self_attn.q_norm": [width // heads], "self_attn.k_norm": [width // heads]}
-    if arch == "gemma3":
-        layer |= {"pre_feedforward_layernorm": [width], "post_feedforward_layernorm": [width]}
-    shapes |= {f"model.layers.0.{name}.weight": shape for name, shape in layer.items()}
-    header, at = {}, 0
-    for name, shape in shapes.items():
-        size = 2 * shape[0] * (shape[1] if len(shape) > 1 else 1)
-        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [at, at + size]}
-        at += size
-    text = json.dumps(header).encode()
-    with (to / "model.safetensors").open("wb") as out:
-        out.write(struct.pack("<Q", len(text)) + text)
-        out.truncate(8 + len(text) + at)
 
 
 def same_disk(a: Path, b: Path) -> bool:

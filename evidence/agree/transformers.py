@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evidence.agree import architectures as agree
-from evidence.lib import common, tiny_models
+from evidence.lib import common, networks, tiny_models
 from evidence.lib.lazy import lazily
 from evidence.lib.tiny_models import Tiny
 
@@ -29,17 +29,10 @@ np = lazily("numpy")
 torch = lazily("torch")
 transformers = lazily("transformers")
 
-NAMES = {
-    "token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head",
-    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
-}
-# Gemma has four norms in a layer, and other names for two of them.
-GEMMA_NAMES = {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-               "post_ffw_norm": "post_feedforward_layernorm"}
-CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3"}
+CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
+           "granite": "Granite"}
+# Of Granite's configuration, in the order of `Tiny.scales`.
+SCALES = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 # The models of `make hf-models` have smaller weights: 0.0014 was the most, and a wrong pattern of windows 0.2.
 CONVERTED = 0.005
 # What llama.cpp does not read: YaRN's magnitude, said outright.
@@ -51,7 +44,7 @@ MORE = [
 
 
 def rope(m: Tiny) -> dict:
-    if m.factors:  # what tiny_models.rope_factors computes
+    if m.factors:  # what tiny_models.tensors has
         return dict(rope_type="llama3", rope_theta=m.base, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
                     original_max_position_embeddings=32)
     if m.scaling is None:
@@ -72,11 +65,13 @@ def config(m: Tiny):
         max_position_embeddings=m.context, tie_word_embeddings=m.tied, rope_parameters=rope(m),
         attn_implementation="eager",
     )
-    if m.arch in ("llama", "qwen3"):
+    if m.scales is not None:
+        given |= dict(zip(SCALES, m.scales))
+    if m.arch in ("llama", "qwen3", "granite"):
         given |= dict(attention_bias="attn_output" in m.biases)
-    if m.arch == "llama":
+    if m.arch in ("llama", "granite"):
         given |= dict(mlp_bias="ffn_down" in m.biases)
-    if m.arch in tiny_models.GEMMAS:
+    if m.arch in networks.GEMMAS:
         # The 27B of either family, by its number of layers.
         by_width = (m.arch, m.layers) in (("gemma2", 46), ("gemma3", 62))
         given |= dict(query_pre_attn_scalar=m.embd // m.heads if by_width else m.head_dim,
@@ -92,21 +87,16 @@ def config(m: Tiny):
 
 def state(m: Tiny) -> dict:
     """The weights under transformers' names, as transformers wants them."""
-    names = NAMES | (GEMMA_NAMES if m.arch in tiny_models.GEMMAS else {})
     out = {}
     for name, weights in tiny_models.tensors(m):
         if name == "rope_freqs.weight":
             continue
-        weights = weights.astype(np.float64)
-        *layer, part, what = name.split(".")
-        if m.arch == "llama" and part in ("attn_q", "attn_k"):
-            heads = m.heads if part == "attn_q" else m.kv_heads
-            shape = weights.shape
-            weights = weights.reshape(heads, m.head_dim // 2, 2, -1).swapaxes(1, 2).reshape(shape)
-        if m.arch in tiny_models.GEMMAS and part.endswith("norm"):
+        part, weights = name.split(".")[-2], weights.astype(np.float64)
+        if m.arch in ("llama", "granite") and part in ("attn_q", "attn_k"):
+            weights = networks.to_halves(weights, m.heads if part == "attn_q" else m.kv_heads)
+        if m.arch in networks.GEMMAS and part.endswith("norm"):
             weights = weights - 1.0
-        prefix = f"model.layers.{layer[1]}." if layer else ""
-        out[f"{prefix}{names[part]}.{what}"] = torch.from_numpy(np.ascontiguousarray(weights))
+        out[networks.hf_name(m.arch, name)] = torch.from_numpy(np.ascontiguousarray(weights))
     if m.tied:
         out["lm_head.weight"] = out["model.embed_tokens.weight"]
     return out

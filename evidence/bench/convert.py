@@ -28,7 +28,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import cached, common, rounds, tools
+from evidence.lib import cached, common, process, rounds, tools
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import big
 
@@ -84,9 +84,7 @@ def right(args, source, target) -> dict:
     import gguf
 
     target.mkdir()
-    done = subprocess.run([str(part) for part in lines(args, source, target)["alight convert"]], capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(done.stderr)
+    process.output(lines(args, source, target)["alight convert"])
     theirs, rng, rows, wrong = big.pieces(source.model, source.parts[0].parent, source.form), np.random.default_rng(1), 0, []
     tensors = {t.name: t for t in gguf.GGUFReader(target / "model.gguf").tensors}
     if set(tensors) != set(theirs):
@@ -211,7 +209,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--large", action="store_true", help="instead of --gb: more than half of the machine's memory")
     parser.add_argument("--part", nargs="+", default=PARTS, choices=PARTS)
-    parser.add_argument("--in", dest="folder", type=Path, metavar="FOLDER", help="where the files are made (default: the build folder)")
+    common.add_folder_argument(parser)
     parser.add_argument("--pause", type=float, default=0.5, help="seconds before each run")
     common.add_arguments(parser)
 
@@ -230,7 +228,7 @@ def run(args) -> int:
     if not args.json:
         common.machine()
     for form in args.format:
-        with tempfile.TemporaryDirectory(prefix="bench-convert-", dir=parent) as folder:
+        with common.temporary_folder(args, "bench-convert") as folder:
             folder = Path(folder)
             source, target, found = Source(folder, args.gb, form), folder / "out", {}
             for name, part in (("right", right), ("speed", speed), ("memory", memory), ("calls", calls)):

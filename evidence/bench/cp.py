@@ -21,7 +21,6 @@ Asked of alight cp: at most 64 MiB cached at any time, nothing left, warm source
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
@@ -200,8 +199,7 @@ def show(args, found) -> None:
 
 
 def add_arguments(parser) -> None:
-    parser.add_argument("--in", dest="folder", type=Path, metavar="FOLDER",
-                        help="where the files are made (default: the build folder)")
+    common.add_folder_argument(parser)
     parser.add_argument("--size", type=int, default=2048, metavar="MIB", help="of the file copied (default: 2048)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sampled", type=int, default=1, help="more rounds, in which the page cache is watched")
@@ -224,7 +222,7 @@ def run(args) -> int:
     if free < (need := 2 * max(args.size, large_mib) + args.size + 1024):
         raise SystemExit(f"{parent} has {free} MiB free, {need} are needed: --in FOLDER names another place")
     run_these, found = copiers(args), {"size_mib": args.size}
-    with tempfile.TemporaryDirectory(prefix="bench-cp-", dir=parent) as folder:
+    with common.temporary_folder(args, "bench-cp") as folder:
         source, copy, bystander = (Path(folder) / name for name in ("source", "copy", "bystander"))
         cached.make_file(source, args.size)
         cached.make_file(bystander, BYSTANDER_MIB)

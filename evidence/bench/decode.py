@@ -48,11 +48,13 @@ def measure(args, name, case) -> dict:
     files = {"alight": path}
     if args.packed_in and (packed := common.packed_file(common.alight(args.alight), name, path, args.packed_in)):
         files["packed"] = packed
-    variants = {}
+    variants, others = {}, {}
     for peer in args.peers:
-        for what, extra in CASES[case][3].items():
-            variants[what if peer is peers.LLAMA_CPP else f"{peer.name}, {what}"] = partial(theirs, args, peer, path, case, extra)
-    engines = {engine: partial(ours, args, file, case, last, engine) for engine, file in files.items()} | variants
+        if peer is peers.LLAMA_CPP:
+            variants = {what: partial(theirs, args, peer, path, case, extra) for what, extra in CASES[case][3].items()}
+        else:
+            others[peer.name] = partial(theirs, args, peer, path, case, [])
+    engines = {engine: partial(ours, args, file, case, last, engine) for engine, file in files.items()} | variants | others
     rates = rounds.interleaved(args, engines, lambda who: engines[who](), f"{name} {case}")
     best = [max(each) for each in zip(*(rates[who] for who in variants))]
     return {
@@ -62,13 +64,14 @@ def measure(args, name, case) -> dict:
         "rates": {who: common.summary(values) for who, values in rates.items()},
         "ratio_to_default": {who: rounds.ratios(rates[who], rates["default"]) for who in files if "default" in rates},
         "ratio_to_best": {who: rounds.ratios(rates[who], best) for who in files if best},
+        "ratio_to_others": {other: {who: rounds.ratios(rates[who], rates[other]) for who in files} for other in others},
         "last": {engine: {key: run.get(key) for key in ACCOUNT} for engine, run in last.items()},
     }
 
 
 def rows_of(r: dict):
-    theirs_only = [rate for who, rate in r["rates"].items() if who not in r["last"]]
-    best = max(theirs_only, key=lambda s: s["median"], default=None)
+    variants = [rate for who, rate in r["rates"].items() if who not in r["last"] and who not in r["ratio_to_others"]]
+    best = max(variants, key=lambda s: s["median"], default=None)
     key, kind = ("share_of_int8_peak", "of int8 peak") if r["case"] == "pp512" else ("share_of_read_bandwidth", "of bandwidth")
     for engine, last in r["last"].items():
         ratio, to_best, share = r["ratio_to_default"].get(engine), r["ratio_to_best"].get(engine), last[key]
@@ -76,6 +79,7 @@ def rows_of(r: dict):
             r["model"], r["case"], "packed" if engine == "packed" else "GGUF", common.spread(r["rates"][engine]),
             common.spread(r["rates"].get("default")), common.spread(best), common.spread(ratio, 2), common.spread(to_best, 2),
             f"{100 * share:.0f} % {kind}" if share is not None else "-",
+            *(f"{common.spread(r['rates'][other])}, {common.spread(of[engine], 2)}" for other, of in r["ratio_to_others"].items()),
         ]
 
 
@@ -96,5 +100,6 @@ def run(args) -> None:
     if common.as_json(args, results):
         return
     common.machine()
-    rows = [["model", "case", "file", "alight t/s", "llama.cpp t/s", "its best t/s", "ratio", "to its best", "limit"]]
+    rows = [["model", "case", "file", "alight t/s", "llama.cpp t/s", "its best t/s", "ratio", "to its best", "limit",
+             *(f"{other} t/s, ratio" for other in results[0]["ratio_to_others"])]]
     common.table(rows + [row for result in results for row in rows_of(result)])

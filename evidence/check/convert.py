@@ -23,11 +23,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import checks, common, gguf_files, peers
+from evidence.lib import checks, common, gguf_files, peers, process
 from evidence.lib.lazy import lazily
 from evidence.lib.llama import Llama
 from evidence.lib.sources import cases, expect, meta
@@ -45,14 +44,12 @@ class Checks(checks.Checks):
         self.args, self.program = args, common.alight(args.alight)
 
     def convert(self, source, out, *options) -> subprocess.CompletedProcess:
-        line = [self.program, "convert", source, "-o", out, *options]
-        return subprocess.run([str(part) for part in line], capture_output=True, text=True, timeout=900)
+        return process.run([self.program, "convert", source, "-o", out, *options], timeout=900)
 
     # --- answers ---
 
     def greedy(self, path, prompt, count) -> list:
-        line = peers.alight_run(self.args, path, prompt, "--json", tokens=count, context=256)
-        done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+        done = process.run(peers.alight_run(self.args, path, prompt, "--json", tokens=count, context=256), timeout=300)
         return json.loads(done.stdout)["tokens"] if done.returncode == 0 else [done.stderr.strip()]
 
     def answers(self, what, path, want, folder, prompts) -> None:
@@ -227,7 +224,7 @@ def quiet_library() -> None:
 def add_arguments(parser) -> None:
     parser.add_argument("--model", nargs="+", default=["tiny"], choices=["tiny", "smollm2", "gemma3"])
     parser.add_argument("--only", nargs="+", metavar="PART", help="only cases whose name has one of these in it")
-    parser.add_argument("--in", dest="folder", type=Path, help="where the files are made (default: the build folder)")
+    common.add_folder_argument(parser)
     parser.add_argument("--ranks", action="store_true", help="also Llama 3's tokenizer.model, a file of ranks, of full length")
     parser.add_argument("--no-llama", action="store_true", help="without llama.cpp")
     parser.add_argument("--no-answers", action="store_true", help="without running the models")
@@ -238,9 +235,8 @@ def add_arguments(parser) -> None:
 def run(args) -> int:
     quiet_library()
     checks, start = Checks(args), time.monotonic()
-    parent = args.folder or common.alight(args.alight).parent
     for name in args.model:
-        with tempfile.TemporaryDirectory(prefix="check-convert-", dir=parent) as work:
+        with common.temporary_folder(args, "check-convert") as work:
             work = Path(work)
             listed = cases.quick() if name == "tiny" else cases.full(common.model_path(name, args.models), name)
             checks.sources(listed, work)

@@ -27,12 +27,11 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, process
 from evidence.lib.checks import Checks
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import big, hf, legacy, meta
@@ -43,6 +42,24 @@ np = lazily("numpy")
 
 def files(folder) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def removed(name: str):
+    return lambda source: (source / name).unlink()
+
+
+def cut(path, count: int) -> None:
+    os.truncate(path, os.path.getsize(path) - count)
+
+
+def changed_json(name: str, change):
+    """Changes the JSON document `name` of a source."""
+    def spoil(source) -> None:
+        told = json.loads((source / name).read_text())
+        change(told)
+        (source / name).write_text(json.dumps(told))
+
+    return spoil
 
 
 class Faults(Checks):
@@ -57,8 +74,7 @@ class Faults(Checks):
         return out
 
     def convert(self, source, out, *more):
-        line = [str(part) for part in (self.program, "convert", source, "-o", out, *more)]
-        return subprocess.run(line, capture_output=True, text=True, timeout=120)
+        return process.run([self.program, "convert", source, "-o", out, *more], timeout=120)
 
     def refused(self, what, folder, source, words, *more, out=None) -> None:
         """Status 1, one line with these words, and the folder as it was."""
@@ -77,169 +93,118 @@ class Faults(Checks):
             what += f"\n      {text.splitlines()[-1][:300]}"
         self.wrong(what, wrong)
 
+    def spoilt(self, what: str, words: str, make, spoil=None) -> None:
+        """What `make(folder)` gives, spoilt by `spoil(source)`, is refused with these words."""
+        folder = self.folder()
+        source = make(folder)
+        if spoil:
+            spoil(source)
+        self.refused(what, folder, source, words)
+
     # --- wrong sources ---
 
     def parts(self) -> None:
         m, other = mod.tiny(), mod.tiny(seed=2)
+        names = [f"consolidated.{n:02d}.pth" for n in range(4)]
+        wq, wo = "layers.0.attention.wq.weight", "layers.1.attention.wo.weight"
 
-        def spoilt(at, change):
+        def meta_of(parts=2, at=None, change=None, **more):
             def hands_off(part, tensors):
                 return change(dict(tensors)) if part == at else tensors
-            return hands_off
-
-        def name(n):
-            return f"consolidated.{n:02d}.pth"
-
-        def nudged(t):
-            return t | {"layers.1.ffn_norm.weight": t["layers.1.ffn_norm.weight"] + np.float16(1)}
-
-        def shorter(t):
-            return t | {"layers.0.attention.wq.weight": t["layers.0.attention.wq.weight"][:-1]}
-
-        def wider(t):
-            return t | {"layers.0.attention.wq.weight": t["layers.0.attention.wq.weight"].astype(np.float32)}
+            return lambda folder: meta.write(folder / "tiny", m, parts=parts, hands_off=hands_off, **more)
 
         def without(t):
-            del t["layers.1.attention.wo.weight"]
+            del t[wo]
             return t
 
-        def with_more(t):
-            return t | {"layers.2.attention.wo.weight": t["layers.1.attention.wo.weight"]}
-
         for what, at, change, words in (
-                ("another norm in part 2", 2, nudged, r"ffn_norm"), ("rows too few in part 1", 1, shorter, r"wq"),
-                ("another type in part 3", 3, wider, r"wq"), ("a tensor too few in part 1", 1, without, r"layers\.1\.attention\.wo"),
-                ("a tensor too many in part 1", 1, with_more, r"layers\.2"),
+                ("another norm in part 2", 2, lambda t: t | {n: t[n] + np.float16(1) for n in ["layers.1.ffn_norm.weight"]}, r"ffn_norm"),
+                ("rows too few in part 1", 1, lambda t: t | {wq: t[wq][:-1]}, r"wq"),
+                ("another type in part 3", 3, lambda t: t | {wq: t[wq].astype(np.float32)}, r"wq"),
+                ("a tensor too few in part 1", 1, without, r"layers\.1\.attention\.wo"),
+                ("a tensor too many in part 1", 1, lambda t: t | {"layers.2.attention.wo.weight": t[wo]}, r"layers\.2"),
                 ("a tensor too few in part 0", 0, without, r"layers\.1\.attention\.wo")):
-            folder = self.folder()
-            meta.write(folder / "tiny", m, parts=4, hands_off=spoilt(at, change))
-            self.refused(f"Meta: {what}", folder, folder / "tiny", words)
+            self.spoilt(f"Meta: {what}", words, meta_of(4, at, change))
         for what, gone in (("the last part", 3), ("a part in the middle", 1), ("the first part", 0)):
-            folder = self.folder()
-            meta.write(folder / "tiny", m, parts=4)
-            (folder / "tiny" / name(gone)).unlink()
-            self.refused(f"Meta: {what} is missing", folder, folder / "tiny", r"consolidated|part")
-        folder = self.folder()
-        meta.write(folder / "tiny", m, parts=2)
-        shutil.copy(folder / "tiny" / name(1), folder / "tiny" / name(2))
-        self.refused("Meta: a third part of two", folder, folder / "tiny", r"consolidated|part")
-        folder = self.folder()
-        meta.write(folder / "tiny", m, parts=2)
-        meta.write(folder / "other", other, parts=2)
-        shutil.copy(folder / "other" / name(1), folder / "tiny" / name(1))
-        self.refused("Meta: a part of another model", folder, folder / "tiny", r"norm")
-        folder = self.folder()
-        meta.write(folder / "tiny", m, parts=2)
-        with open(folder / "tiny" / name(1), "r+b") as file:
-            file.truncate(os.path.getsize(file.name) - 1000)
-        self.refused("Meta: a part cut short", folder, folder / "tiny", name(1).replace(".", r"\."))
+            self.spoilt(f"Meta: {what} is missing", r"consolidated|part", meta_of(4), removed(names[gone]))
+        self.spoilt("Meta: a third part of two", r"consolidated|part", meta_of(), lambda s: shutil.copy(s / names[1], s / names[2]))
+        self.spoilt("Meta: a part of another model", r"norm", meta_of(), lambda s: shutil.copy(
+            meta.write(s.parent / "other", other, parts=2) / names[1], s / names[1]))
+        self.spoilt("Meta: a part cut short", names[1].replace(".", r"\."), meta_of(), lambda s: cut(s / names[1], 1000))
         for key, value, words in (("n_heads", 7, r"n_heads|head"), ("dim", -3, r"dim"), ("n_layers", 3, r"layers\.2|blk\.2|n_layers"),
                                   ("norm_eps", "x", r"norm_eps")):
-            folder = self.folder()
-            meta.write(folder / "tiny", m, parts=2, **{key: value})
-            self.refused(f"Meta: params.json with {key} {value}", folder, folder / "tiny", words)
-        folder = self.folder()
-        meta.write(folder / "tiny", m, parts=2)
-        (folder / "tiny/params.json").unlink()
-        self.refused("Meta: without params.json", folder, folder / "tiny", r"params\.json")
+            self.spoilt(f"Meta: params.json with {key} {value}", words, meta_of(**{key: value}))
+        self.spoilt("Meta: without params.json", r"params\.json", meta_of(), removed("params.json"))
 
     def legacy_parts(self) -> None:
         m, other = mod.tiny(), mod.tiny(seed=2)
 
-        def made(**more):
-            folder = self.folder()
-            legacy.write(folder / "tiny.bin", m, "Q4_0", "ggjt", 3, **({"parts": 4} | more))
-            return folder
+        def made(parts=2, **more):
+            def make(folder):
+                legacy.write(folder / "tiny.bin", m, "Q4_0", "ggjt", 3, parts, **more)
+                return folder / "tiny.bin"
+            return make
 
         def nudge(part, name, x):
             return x + np.float32(part == 2) if name == "blk.1.ffn_norm.weight" else x
 
+        def second_of(model, version):
+            """Puts the second part of another model in the place of this one's."""
+            def spoil(source):
+                legacy.write(source.parent / "x/tiny.bin", model, "Q4_0", "ggjt", version, 2)
+                shutil.move(source.parent / "x/tiny.bin.1", f"{source}.1")
+            return spoil
+
         # The number of parts follows from the widths: 256 columns, of which part 0 has 64.
-        for what, gone in (("last part", "tiny.bin.3"), ("middle part", "tiny.bin.1")):
-            folder = made()
-            (folder / gone).unlink()
-            self.refused(f"legacy: {what} missing", folder, folder / "tiny.bin", r"tiny\.bin\.\d|part")
-        folder = made(parts=2)
-        shutil.copy(folder / "tiny.bin.1", folder / "tiny.bin.2")
-        self.refused("legacy: a third part of two", folder, folder / "tiny.bin", r"tiny\.bin\.2|part")
-        folder = made(hands_off=nudge)
-        self.refused("legacy: another norm in part 2", folder, folder / "tiny.bin", r"ffn_norm")
-        folder = made(parts=2)
-        legacy.write(folder / "x/tiny.bin", other, "Q4_0", "ggjt", 2, parts=2)
-        shutil.move(folder / "x/tiny.bin.1", folder / "tiny.bin.1")
-        self.refused("legacy: a part of another version", folder, folder / "tiny.bin", r"version|tiny\.bin\.1")
-        folder = made(parts=2)
-        v = replace(m.vocab, tokens=m.vocab.tokens[:-1] + ["changed"])
-        legacy.write(folder / "x/tiny.bin", replace(m, vocab=v), "Q4_0", "ggjt", 3, parts=2)
-        shutil.move(folder / "x/tiny.bin.1", folder / "tiny.bin.1")
-        self.refused("legacy: a part with another vocabulary", folder, folder / "tiny.bin", r"vocab|token")
-        folder = made(parts=1)
-        with open(folder / "tiny.bin", "r+b") as file:
-            file.truncate(os.path.getsize(file.name) - 1)
-        self.refused("legacy: cut by one byte", folder, folder / "tiny.bin", r"tiny\.bin")
+        for what, gone in (("last part", 3), ("middle part", 1)):
+            self.spoilt(f"legacy: {what} missing", r"tiny\.bin\.\d|part", made(4), lambda s: os.unlink(f"{s}.{gone}"))
+        self.spoilt("legacy: a third part of two", r"tiny\.bin\.2|part", made(), lambda s: shutil.copy(f"{s}.1", f"{s}.2"))
+        self.spoilt("legacy: another norm in part 2", r"ffn_norm", made(4, hands_off=nudge))
+        self.spoilt("legacy: a part of another version", r"version|tiny\.bin\.1", made(), second_of(other, 2))
+        changed = replace(m.vocab, tokens=m.vocab.tokens[:-1] + ["changed"])
+        self.spoilt("legacy: a part with another vocabulary", r"vocab|token", made(), second_of(replace(m, vocab=changed), 3))
+        self.spoilt("legacy: cut by one byte", r"tiny\.bin", made(1), lambda s: cut(s, 1))
         # Nothing in the formats could tell: noted, not wished for.
-        folder = made(parts=2)
-        os.rename(folder / "tiny.bin", folder / "swap")
-        os.rename(folder / "tiny.bin.1", folder / "tiny.bin")
-        os.rename(folder / "swap", folder / "tiny.bin.1")
-        done = self.convert(folder / "tiny.bin", folder / "out.gguf")
+        folder = self.folder()
+        source = made()(folder)
+        os.rename(source, folder / "swap")
+        os.rename(f"{source}.1", source)
+        os.rename(folder / "swap", f"{source}.1")
+        done = self.convert(source, folder / "out.gguf")
         self.wrong("legacy: parts that changed names cannot be told", "" if done.returncode in (0, 1) else done.stderr)
 
     def huggingface(self) -> None:
         m = mod.tiny(n_kv=2, tied=True, vocab=mod.bpe_vocab())
 
-        def made(shards=3):
-            folder = self.folder()
-            return folder, hf.write(folder / "tiny", m, "F16", shards)
+        def made(shards=1):
+            return lambda folder: hf.write(folder / "tiny", m, "F16", shards)
 
-        def index(source, change) -> None:
-            path = source / "model.safetensors.index.json"
-            told = json.loads(path.read_text())
-            change(told["weight_map"])
-            path.write_text(json.dumps(told))
+        def index(change):
+            return changed_json("model.safetensors.index.json", lambda told: change(told["weight_map"]))
 
-        folder, source = made()
-        (source / "model-00002-of-00003.safetensors").unlink()
-        self.refused("HF: a shard is missing", folder, source, r"model-00002-of-00003")
-        folder, source = made()
-        index(source, lambda w: w.pop("model.norm.weight"))
-        self.refused("HF: a tensor that the index does not name", folder, source, r"model\.norm\.weight")
-        folder, source = made()
-        index(source, lambda w: w.update({"model.extra.weight": "model-00001-of-00003.safetensors"}))
-        self.refused("HF: the index names a tensor that is nowhere", folder, source, r"model\.extra\.weight")
-        folder, source = made()
-        index(source, lambda w: w.update({"model.norm.weight": "../x/model-00003-of-00003.safetensors"}))
-        self.refused("HF: the index leaves the folder", folder, source, r"\.\./x")
-        folder, source = made()
-        index(source, lambda w: w.update({"model.norm.weight": "model-00001-of-00003.safetensors"}))
-        self.refused("HF: the index names the wrong shard", folder, source, r"model\.norm\.weight")
+        first = "model-00001-of-00003.safetensors"
+        for what, words, spoil in (
+                ("a shard is missing", r"model-00002-of-00003", removed("model-00002-of-00003.safetensors")),
+                ("a tensor that the index does not name", r"model\.norm\.weight", index(lambda w: w.pop("model.norm.weight"))),
+                ("the index names a tensor that is nowhere", r"model\.extra\.weight", index(lambda w: w.update({"model.extra.weight": first}))),
+                ("the index leaves the folder", r"\.\./x", index(lambda w: w.update({"model.norm.weight": "../x/model-00003-of-00003.safetensors"}))),
+                ("the index names the wrong shard", r"model\.norm\.weight", index(lambda w: w.update({"model.norm.weight": first})))):
+            self.spoilt(f"HF: {what}", words, made(3), spoil)
         for key, value, words in (
                 ("architectures", ["StrangeForCausalLM"], r"Strange"), ("num_attention_heads", 0, r"num_attention_heads"),
                 ("num_key_value_heads", 3, r"num_key_value_heads"), ("num_hidden_layers", 3, r"layers\.2|num_hidden_layers"),
                 ("num_hidden_layers", 1, r"layers\.1|num_hidden_layers"), ("hidden_size", 128, r"hidden_size|embed_tokens"),
                 ("intermediate_size", 512, r"intermediate_size|mlp"), ("rms_norm_eps", -1, r"rms_norm_eps"),
                 ("rope_scaling", {"rope_type": "strange", "factor": 2.0}, r"strange|rope"), ("vocab_size", 100, r"vocab_size|embed_tokens")):
-            folder, source = made(1)
-            told = json.loads((source / "config.json").read_text()) | {key: value}
-            if key == "architectures":
-                told["model_type"] = "strange"
-            (source / "config.json").write_text(json.dumps(told))
-            self.refused(f"HF: config.json with {key} {value}", folder, source, words)
+            more = {"model_type": "strange"} if key == "architectures" else {}
+            self.spoilt(f"HF: config.json with {key} {value}", words, made(), changed_json("config.json", lambda c: c.update({key: value} | more)))
         for name in ("config.json", "tokenizer.json"):
-            folder, source = made(1)
-            (source / name).write_text("{")
-            self.refused(f"HF: {name} is half", folder, source, name.replace(".", r"\."))
-        folder, source = made(1)
-        (source / "config.json").unlink()
-        self.refused("HF: without config.json", folder, source, r"config\.json")
-        folder, source = made(1)
+            self.spoilt(f"HF: {name} is half", name.replace(".", r"\."), made(), lambda s: (s / name).write_text("{"))
+        self.spoilt("HF: without config.json", r"config\.json", made(), removed("config.json"))
         broken = replace(m, tensors={k: v for k, v in m.tensors.items() if "1.ffn_up" not in k})
-        hf.write(source, broken, "F16")
-        self.refused("HF: a tensor too few", folder, source, r"layers\.1\.mlp\.up_proj|blk\.1\.ffn_up")
-        folder, source = made(1)
+        self.spoilt("HF: a tensor too few", r"layers\.1\.mlp\.up_proj|blk\.1\.ffn_up", made(), lambda s: hf.write(s, broken, "F16"))
         v = replace(m.vocab, merges=[*m.vocab.merges, "strange words"])
-        hf.tokenizer_files(source, replace(m, vocab=v))
-        self.refused("HF: a merge of unknown tokens", folder, source, r"merge|strange")
+        self.spoilt("HF: a merge of unknown tokens", r"merge|strange", made(), lambda s: hf.tokenizer_files(s, replace(m, vocab=v)))
 
     # --- the result's place ---
 
@@ -292,11 +257,11 @@ class Faults(Checks):
             if old:
                 out.write_bytes(b"older")
             line = [str(part) for part in (self.program, "convert", source, "-o", out, "--force", *(["--type", "q8_0"] if i % 4 == 3 else []))]
-            process = subprocess.Popen(line, stderr=subprocess.PIPE)
+            running = subprocess.Popen(line, stderr=subprocess.PIPE)
             time.sleep(rng.uniform(0, took))
-            process.send_signal(number)
-            said = process.stderr.read().decode()
-            status = process.wait()
+            running.send_signal(number)
+            said = running.stderr.read().decode()
+            status = running.wait()
             names = sorted(p.name for p in folder.iterdir())
             wrong = ""
             if status == 0:
@@ -320,14 +285,14 @@ class Faults(Checks):
 def add_arguments(parser) -> None:
     parser.add_argument("--kills", type=int, default=12, help="how many runs are killed (default: 12)")
     parser.add_argument("--layers", type=int, default=2, help="of the model over which they are: 100 MB each (default: 2)")
-    parser.add_argument("--in", dest="folder", type=Path, help="where the files are made (default: the build folder)")
+    common.add_folder_argument(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="also what is as it should be, and its messages")
     common.add_arguments(parser)
 
 
 def run(args) -> int:
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="check-faults-", dir=args.folder or common.alight(args.alight).parent) as work:
+    with common.temporary_folder(args, "check-faults") as work:
         faults = Faults(args, Path(work))
         for part in (faults.parts, faults.legacy_parts, faults.huggingface, faults.places, faults.kills):
             part()

@@ -22,12 +22,10 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 import time
 from pathlib import Path
 
-from evidence.lib import common
+from evidence.lib import common, process
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import cases, expect, hf, legacy, meta
 from evidence.lib.sources import model as mod
@@ -113,7 +111,7 @@ class Comparison:
         line = [self.args.peer_python, *mended, self.args.llama_source / script, *line]
         # Some of it is found beside the working directory, and nothing may be asked of the network.
         env = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join([str(self.args.llama_source / "gguf-py"), str(self.args.llama_source)])}
-        done = subprocess.run([str(part) for part in line], capture_output=True, text=True, timeout=900, env=env, cwd=self.work)
+        done = process.run(line, timeout=900, env=env, cwd=self.work)
         if kept and done.returncode == 0:
             shutil.copyfile(out, kept)
         return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
@@ -124,7 +122,7 @@ class Comparison:
         ours, theirs = self.work / "ours.gguf", self.work / "theirs.gguf"
         for path in (ours, theirs):
             path.unlink(missing_ok=True)
-        done = subprocess.run([str(p) for p in (self.program, "convert", source, "-o", ours, *options)], capture_output=True, text=True)
+        done = process.run([self.program, "convert", source, "-o", ours, *options])
         wrong = self.peer(what, script, theirs, *[theirs if part is None else part for part in line])
         found = []
         if done.returncode or wrong:
@@ -185,22 +183,22 @@ def add_arguments(parser) -> None:
     parser.add_argument("--peer-python", type=Path, required=True, help="a Python that has torch and transformers")
     parser.add_argument("--llama-source", type=Path, help="llama.cpp's source (default: target/llama.cpp/source/thirdparty/llama.cpp)")
     parser.add_argument("--hf-models", type=Path, help="a folder of folders, from python -m evidence make hf-models")
-    parser.add_argument("--folder", type=Path, nargs="+", default=[], help="more Hugging Face folders")
+    parser.add_argument("--folder", dest="folders", type=Path, nargs="+", default=[], help="more Hugging Face folders")
     parser.add_argument("--model", nargs="*", default=[], choices=["smollm2", "gemma3"], help="real models too, as BF16")
     parser.add_argument("--keep", type=Path, help="a folder where the results of llama.cpp's converters are kept for the next time")
     parser.add_argument("--only", nargs="+", metavar="PART", help="only sources whose name has one of these in it")
     parser.add_argument("--no-small", action="store_true", help="without the small models of evidence/lib/sources")
-    parser.add_argument("--in", dest="where", type=Path, help="where the files are made (default: the build folder)")
+    common.add_folder_argument(parser)
     common.add_arguments(parser)
 
 
 def run(args) -> int:
-    args.llama_source = (args.llama_source or common.ROOT / "target/llama.cpp/source/thirdparty/llama.cpp").resolve()
+    args.llama_source = (args.llama_source or common.TARGET / "llama.cpp/source/thirdparty/llama.cpp").resolve()
     args.peer_python = args.peer_python.absolute()
     if not (args.llama_source / "convert_hf_to_gguf.py").is_file():
         raise SystemExit(f"{args.llama_source} has no convert_hf_to_gguf.py: --llama-source names llama.cpp's source")
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="compare-converters-", dir=args.where or common.alight(args.alight).parent) as work:
+    with common.temporary_folder(args, "compare-converters") as work:
         c = Comparison(args, Path(work).resolve())
         if not args.no_small:
             small_models(c, args)
@@ -209,7 +207,7 @@ def run(args) -> int:
             c.huggingface(f"HF: {name}, BF16, 3 shards", made.source, "bf16")
         for folder in sorted(p for p in args.hf_models.iterdir() if (p / "config.json").is_file()) if args.hf_models else []:
             c.huggingface(f"HF: {folder.name}", folder.resolve(), outtype(folder))
-        for folder in args.folder:
+        for folder in args.folders:
             c.huggingface(f"HF: {folder.name}", folder.resolve(), outtype(folder))
     print(f"\n{c.compared} conversions by both, {c.tensors} tensors and {c.keys} keys compared; {c.failed} with differences that are "
           f"not allowed; {time.monotonic() - start:.0f} s\n")

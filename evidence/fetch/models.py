@@ -102,7 +102,7 @@ def fetch(missing: list[File], folder: Path) -> None:
                 os.fsync(out.fileno())
             if (found := sha256(part)) != file.sha256:
                 raise SystemExit(f"{file.path}: SHA-256 is {found}, expected {file.sha256}")
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(parents=True, exist_ok=True)
             part.rename(target)
             say(f"{target}: {target.stat().st_size / 1e6:.0f} MB")
 

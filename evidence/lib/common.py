@@ -5,6 +5,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,17 @@ def add_arguments(parser, threads: int = 2) -> None:
     parser.add_argument("--alight", type=Path, default=None, help="the binary (default: target/release/alight)")
     parser.add_argument("-t", "--threads", type=int, default=threads)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
+
+
+def add_folder_argument(parser) -> None:
+    parser.add_argument("--in", dest="folder", type=Path, metavar="FOLDER", help="where the files are made (default: the build folder)")
+
+
+def temporary_folder(args, name: str) -> tempfile.TemporaryDirectory:
+    """A folder for large files, which goes when the block ends."""
+    place = args.folder or TARGET
+    place.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix=f"{name}-", dir=place)
 
 
 def model_path(name: str, folder: Path) -> Path:

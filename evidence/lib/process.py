@@ -14,12 +14,16 @@ from pathlib import Path
 MIB = 2**20
 
 
-def output(command, timeout: float | None = None, stderr: int = subprocess.PIPE, **more) -> str:
+def run(command, timeout: float | None = None, stderr: int = subprocess.PIPE, **more) -> subprocess.CompletedProcess:
+    """Runs a command to its end; what it printed, as text."""
+    return subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=timeout, **more)
+
+
+def output(command, timeout: float | None = None, **more) -> str:
     """Standard output of a command that succeeds; the program ends if it does not."""
-    command = [str(word) for word in command]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, text=True, timeout=timeout, **more)
+    done = run(command, timeout, **more)
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: exit status {done.returncode}\n{(done.stderr or done.stdout)[-4000:]}")
+        raise SystemExit(f"{' '.join(done.args)}: exit status {done.returncode}\n{(done.stderr or done.stdout)[-4000:]}")
     return done.stdout
 
 

@@ -12,14 +12,12 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from evidence.lib import gguf_files
+from evidence.lib import gguf_files, networks, vocabularies
 from evidence.lib.lazy import lazily
-from evidence.make import random_model as vocabulary
+from evidence.lib.networks import GEMMAS
 
 gguf = lazily("gguf")
 np = lazily("numpy")
-
-GEMMAS = ("gemma2", "gemma3")
 
 
 @dataclass(frozen=True)
@@ -64,71 +62,35 @@ class Tiny:
         return np.random.default_rng([self.seed, zlib.crc32(name.encode())])
 
 
-def rope_factors(m: Tiny) -> np.ndarray:
-    """As Llama 3's: long wavelengths are stretched, short ones kept, but for a context of 32."""
-    frequency = m.base ** -(np.arange(0, m.head_dim, 2) / m.head_dim)
-    smooth = np.clip((32 * frequency / (2 * math.pi) - 1.0) / 3.0, 0, 1)
-    return (1.0 / ((1 - smooth) / 8.0 + smooth)).astype(np.float32)
-
-
 def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     """Name and weights `[rows, columns]`, or `[length]`, of every tensor, in the order of the forward pass."""
-    q, kv = m.heads * m.head_dim, m.kv_heads * m.head_dim
-    out = []
-
-    def matrix(name, rows, cols, gain=1.0):
-        weights = m.random(name).standard_normal((rows, cols)) * (gain / math.sqrt(cols))
-        out.append((name + ".weight", weights.astype(np.float32)))
-        if name.rpartition(".")[2] in m.biases:
-            out.append((name + ".bias", m.random(name + ".bias").uniform(-0.7, 0.7, rows).astype(np.float32)))
-
-    def norm(name, length):
-        out.append((name + ".weight", m.random(name).uniform(0.4, 1.6, length).astype(np.float32)))
-
     # A tied embedding makes the logits too: rows of length one times the norm's square root of the width. Gemma
     # scales its rows itself.
-    matrix("token_embd", m.vocab, m.embd, m.logit_gain if m.tied else 1.0)
-    if m.factors:
-        out.append(("rope_freqs.weight", rope_factors(m)))
-    for i in range(m.layers):
-        p = f"blk.{i}."
-        norm(p + "attn_norm", m.embd)
-        matrix(p + "attn_q", q, m.embd, m.qk_gain)
-        matrix(p + "attn_k", kv, m.embd, m.qk_gain)
-        matrix(p + "attn_v", kv, m.embd)
-        if m.qk_norm:
-            norm(p + "attn_q_norm", m.head_dim)
-            norm(p + "attn_k_norm", m.head_dim)
-        matrix(p + "attn_output", m.embd, q)
-        if m.arch in GEMMAS:
-            norm(p + "post_attention_norm", m.embd)
-        norm(p + "ffn_norm", m.embd)
-        matrix(p + "ffn_gate", m.ff, m.embd, 1.5)
-        matrix(p + "ffn_up", m.ff, m.embd)
-        matrix(p + "ffn_down", m.embd, m.ff)
-        if m.arch in GEMMAS:
-            norm(p + "post_ffw_norm", m.embd)
-    norm("output_norm", m.embd)
-    if not m.tied:
-        matrix("output", m.vocab, m.embd, m.logit_gain)
+    gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
+             "ffn_gate": 1.5}
+    out = []
+    for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm).items():
+        part, what = name.split(".")[-2:]
+        if what == "bias":
+            weights = m.random(name).uniform(-0.7, 0.7, shape)
+        elif len(shape) == 1:
+            weights = m.random(name.removesuffix(".weight")).uniform(0.4, 1.6, shape)
+        else:
+            weights = m.random(name.removesuffix(".weight")).standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[1]))
+        out.append((name, weights.astype(np.float32)))
+        if part == "token_embd" and m.factors:
+            factors = networks.rope_factors(m.base, m.head_dim, 8.0, 32)
+            out.append(("rope_freqs.weight", factors.astype(np.float32)))
     return out
 
 
 def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
-    w.add_name(m.name)
-    w.add_block_count(m.layers)
-    w.add_context_length(m.context)
-    w.add_embedding_length(m.embd)
-    w.add_feed_forward_length(m.ff)
-    w.add_head_count(m.heads)
-    w.add_head_count_kv(m.kv_heads)
+    vocabularies.add_sizes(w, m)
     if m.head_dim * m.heads != m.embd:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
     if m.arch in ("llama", "granite"):
         w.add_rope_dimension_count(m.head_dim)
-    w.add_rope_freq_base(m.base)
-    w.add_layer_norm_rms_eps(m.eps)
     if m.local_base is not None:
         w.add_float32(f"{m.arch}.rope.freq_base_swa", m.local_base)
     if m.window is not None:
@@ -157,48 +119,34 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
 def add_vocabulary(w: gguf.GGUFWriter, m: Tiny) -> None:
     rng = np.random.default_rng(0)  # one vocabulary for all models of a kind
     if m.arch in GEMMAS:
-        tokens, scores, types = vocabulary.spm_vocabulary(m.vocab, rng)
-        w.add_tokenizer_model("llama")
-        w.add_tokenizer_pre("default")
-        w.add_token_list(tokens)
-        w.add_token_scores(scores)
-        w.add_token_types(types)
-        w.add_bos_token_id(1)
-        w.add_eos_token_id(2)
-        w.add_unk_token_id(0)
-        w.add_add_bos_token(True)
+        tokens, scores, types = vocabularies.spm_vocabulary(m.vocab, rng)
+        vocabularies.add_tokenizer(w, "llama", "default", tokens, types, scores=scores, bos=1, eos=2, unk=0)
         w.add_add_space_prefix(False)
         return
-    tokens, types, merges = vocabulary.bpe_vocabulary(m.vocab, rng)
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("qwen2")
-    w.add_token_list(tokens)
-    w.add_token_types(types)
-    w.add_token_merges(merges)
-    w.add_bos_token_id(tokens.index("<|begin_of_text|>"))
-    w.add_eos_token_id(tokens.index("<|eot_id|>"))
-    w.add_add_bos_token(True)
+    tokens, types, merges = vocabularies.bpe_vocabulary(m.vocab, rng)
+    bos, eos = (tokens.index(token) for token in ("<|begin_of_text|>", "<|eot_id|>"))
+    vocabularies.add_tokenizer(w, "gpt2", "qwen2", tokens, types, merges=merges, bos=bos, eos=eos)
 
 
 def ends(m: Tiny) -> set[int]:
     """The tokens at which an answer ends."""
     if m.arch in GEMMAS:
         return {2}
-    tokens, _, _ = vocabulary.bpe_vocabulary(m.vocab, np.random.default_rng(0))
+    tokens, _, _ = vocabularies.bpe_vocabulary(m.vocab, np.random.default_rng(0))
     return {tokens.index("<|eot_id|>"), tokens.index("<|end_of_text|>")}
 
 
 def plain(m: Tiny) -> int:
     """A token that is a whole character."""
     if m.arch in GEMMAS:
-        tokens, _, _ = vocabulary.spm_vocabulary(m.vocab, np.random.default_rng(0))
+        tokens, _, _ = vocabularies.spm_vocabulary(m.vocab, np.random.default_rng(0))
         return tokens.index("a")
-    return vocabulary.byte_alphabet().index("a")
+    return vocabularies.byte_alphabet().index("a")
 
 
 def text(words: int, seed: int) -> str:
     """Words that these vocabularies cut into a few pieces each."""
-    stream = vocabulary.made_up_words(np.random.default_rng(seed), " ")
+    stream = vocabularies.made_up_words(np.random.default_rng(seed), " ")
     return "".join(next(stream) for _ in range(words)).strip()
 
 

@@ -23,7 +23,9 @@ import sys
 import zlib
 from pathlib import Path
 
+from evidence.lib import networks
 from evidence.lib.lazy import lazily
+from evidence.lib.sources import hf, model
 
 np = lazily("numpy")
 sentencepiece = lazily("sentencepiece")
@@ -148,38 +150,29 @@ def as_it_was(said):
 
 # --- tensors -------------------------------------------------------------------------------------
 
+ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Gemma2": "gemma2", "Gemma3Text": "gemma3"}
+
 
 def tensors(kind, config, how):
-    """Name -> shape, in the order in which a module has them."""
-    c = getattr(config, "text_config", config)
-    head = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads
-    d, ff, q, kv = c.hidden_size, c.intermediate_size, c.num_attention_heads * head, c.num_key_value_heads * head
-    prefix = how.get("prefix", "model.")
-    out = {f"{prefix}embed_tokens.weight": (c.vocab_size, d)}
-    for i in range(c.num_hidden_layers):
-        layer = {"self_attn.q_proj.weight": (q, d), "self_attn.k_proj.weight": (kv, d), "self_attn.v_proj.weight": (kv, d),
-                 "self_attn.o_proj.weight": (d, q), "mlp.gate_proj.weight": (ff, d), "mlp.up_proj.weight": (ff, d),
-                 "mlp.down_proj.weight": (d, ff), "input_layernorm.weight": (d,), "post_attention_layernorm.weight": (d,)}
-        if kind == "Qwen2" or getattr(c, "attention_bias", False):
-            layer |= {"self_attn.q_proj.bias": (q,), "self_attn.k_proj.bias": (kv,), "self_attn.v_proj.bias": (kv,)}
-        if getattr(c, "attention_bias", False):
-            layer["self_attn.o_proj.bias"] = (d,)
-        if getattr(c, "mlp_bias", False):
-            layer |= {"mlp.gate_proj.bias": (ff,), "mlp.up_proj.bias": (ff,), "mlp.down_proj.bias": (d,)}
-        if kind in ("Qwen3", "Gemma3Text"):
-            layer |= {"self_attn.q_norm.weight": (head,), "self_attn.k_norm.weight": (head,)}
-        if kind.startswith("Gemma"):
-            layer |= {"pre_feedforward_layernorm.weight": (d,), "post_feedforward_layernorm.weight": (d,)}
-        if how.get("inv_freq"):
-            layer["self_attn.rotary_emb.inv_freq"] = (head // 2,)
-        out |= {f"{prefix}layers.{i}.{name}": shape for name, shape in layer.items()}
-    out[f"{prefix}norm.weight"] = (d,)
-    if not c.tie_word_embeddings or how.get("lm_head"):
-        out["lm_head.weight"] = (c.vocab_size, d)
+    """Name -> shape."""
+    c, arch, prefix = getattr(config, "text_config", config), ARCHITECTURES[kind], how.get("prefix", "model.")
+    head, attention_bias = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, getattr(c, "attention_bias", False)
+    biases = (networks.QKV if kind == "Qwen2" or attention_bias else ()) + (("attn_output",) if attention_bias else ())
+    biases += networks.MLP if getattr(c, "mlp_bias", False) else ()
+    theirs = networks.shapes(
+        arch, layers=c.num_hidden_layers, embd=c.hidden_size, ff=c.intermediate_size, heads=c.num_attention_heads,
+        kv_heads=c.num_key_value_heads, head_dim=head, vocab=c.vocab_size, tied=c.tie_word_embeddings and not how.get("lm_head"),
+        biases=biases, qk_norm=kind in ("Qwen3", "Gemma3Text"))
+    out = {}
+    for name, shape in theirs.items():
+        name = networks.hf_name(arch, name)
+        out[prefix + name.removeprefix("model.") if name.startswith("model.") else name] = shape
+    if how.get("inv_freq"):
+        out |= {f"{prefix}layers.{i}.self_attn.rotary_emb.inv_freq": (head // 2,) for i in range(c.num_hidden_layers)}
     if how.get("pictures"):
         vision = "model." if prefix.startswith("model.") else ""
         out |= {f"{vision}vision_tower.vision_model.embeddings.patch_embedding.weight": (32, 3, 14, 14),
-                f"{vision}multi_modal_projector.mm_input_projection_weight": (32, d),
+                f"{vision}multi_modal_projector.mm_input_projection_weight": (32, c.hidden_size),
                 f"{vision}multi_modal_projector.mm_soft_emb_norm.weight": (32,)}
     return out
 
@@ -211,40 +204,19 @@ def values(rng, kind, name, shape):
     return values
 
 
-def stored(values, kind):
-    """The bytes of f32 values as F32, F16 or BF16 (to nearest, ties to even)."""
-    if kind == "F32":
-        return values.tobytes()
-    if kind == "F16":
-        return values.astype(np.float16).tobytes()
-    bits = values.view(np.uint32).astype(np.uint64)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
-
-
-def safetensors(tensors, kind):
-    """A file of {name: (shape, bytes)}."""
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name, (shape, data) in tensors.items():
-        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    header = json.dumps(header).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + b"".join(data for _, data in tensors.values())
-
-
 # --- folders -------------------------------------------------------------------------------------
 
 
 def tokenizer(kind):
     """A SentencePiece model of VOCAB pieces, with the special ones of its kind."""
-    model = io.BytesIO()
+    made = io.BytesIO()
     special = {}
     if kind.startswith("Gemma"):
         special = dict(pad_id=0, eos_id=1, bos_id=2, unk_id=3, bos_piece="<bos>", eos_piece="<eos>", add_dummy_prefix=False)
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT), model_writer=model, model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
+        sentence_iterator=iter(TEXT), model_writer=made, model_type="bpe", vocab_size=VOCAB, byte_fallback=True,
         num_threads=1, character_coverage=1.0, minloglevel=2, **special)
-    return model.getvalue()
+    return made.getvalue()
 
 
 def write(folder, kind, how, said, shapes, spm):
@@ -258,20 +230,8 @@ def write(folder, kind, how, said, shapes, spm):
     (folder / "tokenizer.model").write_bytes(spm)
     ty = how.get("type", "BF16")
     rng = np.random.default_rng(zlib.crc32(folder.name.encode()))
-    data = {name: (shape, stored(values(rng, kind, name, shape), ty)) for name, shape in sorted(shapes.items())}
-    shards = how.get("shards", 1)
-    if shards == 1:
-        (folder / "model.safetensors").write_bytes(safetensors(data, ty))
-        return
-    names, index = list(data), {}
-    for i in range(shards):
-        file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
-        mine = names[i * len(names) // shards : (i + 1) * len(names) // shards]
-        index |= dict.fromkeys(mine, file)
-        (folder / file).write_bytes(safetensors({name: data[name] for name in mine}, ty))
-    total = sum(len(bytes) for _, bytes in data.values())
-    (folder / "model.safetensors.index.json").write_text(json.dumps(
-        {"metadata": {"total_size": total}, "weight_map": index}, indent=2) + "\n")
+    data = {name: model.cast(values(rng, kind, name, shape), ty) for name, shape in sorted(shapes.items())}
+    hf.write_weights(folder, data, how.get("shards", 1))
 
 
 def record(path):

@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from evidence.lib import networks, vocabularies
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
@@ -38,9 +39,11 @@ class Shape:
     head_dim: int
     vocab: int
     context: int
-    rope_base: float
+    base: float
     tied: bool
     rope_factors: bool
+    arch: str = "llama"
+    eps: float = 1e-5
 
 
 SHAPES = {
@@ -50,135 +53,6 @@ SHAPES = {
     "tiny": Shape("random tiny, Llama-3.2 shape", 2, 256, 512, 4, 2, 64, 2048, 2048, 500000.0, True, True),
     "tiny-spm": Shape("random tiny, Llama-2 shape", 2, 256, 512, 4, 4, 64, 2048, 2048, 10000.0, False, False),
 }
-
-# --- vocabularies -----------------------------------------------------------------------------
-
-
-def byte_alphabet() -> list[str]:
-    """The 256 printable stand-ins that byte-level BPE uses for bytes, indexed by byte."""
-    shown = set(range(ord("!"), ord("~") + 1)) | set(range(0xA1, 0xAD)) | set(range(0xAE, 0x100))
-    out, extra = [], 0
-    for byte in range(256):
-        if byte in shown:
-            out.append(chr(byte))
-        else:
-            out.append(chr(256 + extra))
-            extra += 1
-    return out
-
-
-def made_up_words(rng: np.random.Generator, space: str):
-    """An endless stream of words: syllables of letters with English-like frequencies, one in eight
-    capitalised, most with a space before them, and some numbers and punctuation."""
-    onset = ["t", "s", "w", "b", "th", "c", "m", "p", "h", "d", "f", "l", "r", "st", "g", "n", "pr", "tr", "sh", "ch",
-             "k", "v", "cl", "gr", "pl", "br", "fr", "sp", "j", "y", "qu", "z", ""]
-    vowel = ["e", "a", "o", "i", "u", "ea", "ou", "io", "ee", "ai", "oo", "y", "ie", "au"]
-    coda = ["", "", "", "n", "r", "s", "t", "l", "d", "ng", "m", "nd", "st", "ck", "p", "ll", "rs", "nt", "x", "w"]
-
-    def pick(items, count):
-        # Zipf-like: earlier items are likelier.
-        weight = 1.0 / np.arange(2, len(items) + 2)
-        return rng.choice(len(items), count, p=weight / weight.sum())
-
-    while True:
-        count = 4096
-        syllables = rng.integers(1, 4, count)
-        total = int(syllables.sum())
-        a, b, c = pick(onset, total), pick(vowel, total), pick(coda, total)
-        case, before = rng.random(count), rng.random(count)
-        at = 0
-        for i in range(count):
-            word = "".join(onset[a[j]] + vowel[b[j]] + coda[c[j]] for j in range(at, at + syllables[i]))
-            at += syllables[i]
-            if case[i] < 0.02:
-                word = str(rng.integers(0, 1000))
-            elif case[i] < 0.03:
-                word = word.upper()
-            elif case[i] < 0.15:
-                word = word.capitalize()
-            yield (space if before[i] < 0.8 else "") + word
-
-
-def grow(count: int, base: list[str], rng, space: str, longest: int):
-    """`count` new pieces in the order a BPE trainer might have made them: each is the
-    concatenation of two pieces that exist before it. Returns (piece, left, right) triples."""
-    known = set(base)
-    out = []
-    # Common two-byte characters first: Cyrillic and Greek as their UTF-8 bytes, where the alphabet is bytes.
-    if len(base) == 256:
-        for lead in (0xD0, 0xD1, 0xCE, 0xCF, 0xC3, 0xD7, 0xD8, 0xD9):
-            for tail in range(0x80, 0xC0):
-                left, right = base[lead], base[tail]
-                if len(out) < count // 4:
-                    known.add(left + right)
-                    out.append((left + right, left, right))
-    for drawn in made_up_words(rng, space):
-        # A word's ending, the word alone, the word with its space: real vocabularies have all of them, and so
-        # several ways to cut the longer ones.
-        bare = drawn.removeprefix(space)
-        for word in [bare[2:], bare, drawn] if len(bare) > 3 else [bare, drawn]:
-            # Grow the word from its left end, taking the longest known piece each time.
-            left, at = word[0], 1
-            while at < len(word) and len(out) < count:
-                if len(left) >= longest:
-                    left, at = word[at], at + 1
-                    continue
-                size = 1
-                for size in range(min(4, len(word) - at), 0, -1):
-                    if size == 1 or word[at : at + size] in known:
-                        break
-                right = word[at : at + size]
-                if left + right not in known:
-                    known.add(left + right)
-                    out.append((left + right, left, right))
-                    # The tail alone too: pieces from the middle of words are common.
-                    tail = right if len(right) > 1 else word[max(1, at - 1) : at + 1]
-                    if len(tail) == 2 and tail not in known and len(out) < count:
-                        known.add(tail)
-                        out.append((tail, tail[0], tail[1]))
-                left, at = left + right, at + size
-        if len(out) >= count:
-            return out
-
-
-def bpe_vocabulary(size: int, rng):
-    """Tokens, types and merges of a byte-level BPE vocabulary with 256 specials at its end (fewer when tiny).
-    Each piece has a merge for every way to cut it into two earlier pieces, as in a
-    vocabulary converted from tiktoken."""
-    specials = 256 if size > 10000 else 16
-    base = byte_alphabet()
-    pieces = grow(size - specials - 256, base, rng, base[ord(" ")], 14)
-    tokens = base + [piece for piece, _, _ in pieces]
-    rank = {token: i for i, token in enumerate(tokens)}
-    merges = []
-    for i, (piece, left, right) in enumerate(pieces):
-        merges.append(f"{left} {right}")
-        for cut in range(1, len(piece)):
-            a, b = piece[:cut], piece[cut:]
-            if a != left and max(rank.get(a, size), rank.get(b, size)) < 256 + i:
-                merges.append(f"{a} {b}")
-    named = {0: "<|begin_of_text|>", 1: "<|end_of_text|>", 6: "<|start_header_id|>", 7: "<|end_header_id|>",
-             9: "<|eot_id|>"}
-    tokens += [named.get(i, f"<|reserved_special_token_{i}|>") for i in range(specials)]
-    types = [gguf.TokenType.NORMAL] * (size - specials) + [gguf.TokenType.CONTROL] * specials
-    return tokens, types, merges
-
-
-def spm_vocabulary(size: int, rng):
-    """Pieces, scores and types of a SentencePiece BPE vocabulary laid out as Llama-2's: <unk>, <s>, </s>, 256 byte
-    pieces, merged pieces with falling scores, single characters last."""
-    characters = ["\u2581"] + [chr(c) for c in range(0x21, 0x7F)] + [chr(c) for c in range(0xA1, 0x180) if c != 0xAD]
-    characters += [chr(c) for c in range(0x391, 0x3CA)] + [chr(c) for c in range(0x410, 0x450)]
-    pieces = grow(size - 259 - len(characters), characters, rng, "\u2581", 14)
-    tokens = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)]
-    scores = [0.0] * 259
-    types = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL] + [gguf.TokenType.BYTE] * 256
-    for token in [piece for piece, _, _ in pieces] + characters:
-        scores.append(-float(len(tokens) - 259))
-        tokens.append(token)
-        types.append(gguf.TokenType.NORMAL)
-    return tokens, scores, types
-
 
 # --- weights ----------------------------------------------------------------------------------
 
@@ -234,45 +108,22 @@ class Tensor:
             left -= count
 
 
-def rope_factors(shape: Shape) -> np.ndarray:
-    """Llama 3's frequency factors: long wavelengths are stretched by 32, short ones kept, linear between."""
-    factor, low, high, original = 32.0, 1.0, 4.0, 8192.0
-    frequency = shape.rope_base ** -(np.arange(0, shape.head_dim, 2) / shape.head_dim)
-    turns = original * frequency / (2 * math.pi)
-    smooth = np.clip((turns - low) / (high - low), 0, 1)
-    return 1.0 / ((1 - smooth) / factor + smooth)
-
-
 def tensors(shape: Shape, rng) -> list[Tensor]:
-    n, q, kv = shape.embd, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-
-    def near_one(name):
-        return Tensor(name, (n,), "F32", values=rng.uniform(0.9, 1.1, n))
-
-    def linear(name, rows, cols, gain=1.0):
-        return Tensor(name, (rows, cols), "Q4_0", gain / math.sqrt(cols))
-
+    """An output matrix comes first, the rest in the order of the forward pass."""
     residual = 1.0 / math.sqrt(2 * shape.layers)  # the residual stream stays of order one
     out = []
-    if not shape.tied:
-        out.append(Tensor("output.weight", (shape.vocab, n), "Q6_K", 2.0 / math.sqrt(n)))
-    out.append(Tensor("token_embd.weight", (shape.vocab, n), "Q6_K" if shape.tied else "Q4_0", 2.0 / math.sqrt(n)))
-    if shape.rope_factors:
-        out.append(Tensor("rope_freqs.weight", (shape.head_dim // 2,), "F32", values=rope_factors(shape)))
-    for i in range(shape.layers):
-        p = f"blk.{i}."
-        out += [
-            near_one(p + "attn_norm.weight"),
-            linear(p + "attn_q.weight", q, n),
-            linear(p + "attn_k.weight", kv, n),
-            linear(p + "attn_v.weight", kv, n),
-            linear(p + "attn_output.weight", n, q, residual),
-            near_one(p + "ffn_norm.weight"),
-            linear(p + "ffn_gate.weight", shape.ff, n),
-            linear(p + "ffn_up.weight", shape.ff, n),
-            linear(p + "ffn_down.weight", n, shape.ff, residual),
-        ]
-    out.append(near_one("output_norm.weight"))
+    for name, dims in networks.shapes_of(shape).items():
+        part = name.split(".")[-2]
+        if len(dims) == 1:
+            out.append(Tensor(name, dims, "F32", values=rng.uniform(0.9, 1.1, dims)))
+        elif part in ("token_embd", "output"):
+            table = Tensor(name, dims, "Q6_K" if shape.tied or part == "output" else "Q4_0", 2.0 / math.sqrt(shape.embd))
+            out.insert(0 if part == "output" else len(out), table)
+        else:
+            out.append(Tensor(name, dims, "Q4_0", (residual if part in ("attn_output", "ffn_down") else 1.0) / math.sqrt(dims[1])))
+        if part == "token_embd" and shape.rope_factors:
+            factors = networks.rope_factors(shape.base, shape.head_dim, 32.0, 8192)
+            out.append(Tensor("rope_freqs.weight", factors.shape, "F32", values=factors))
     return out
 
 
@@ -290,45 +141,22 @@ CHAT_SPM = (
 
 
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, rng) -> None:
-    writer.add_name(shape.name)
+    vocabularies.add_sizes(writer, shape)
     writer.add_description("random weights: for measuring, not for reading")
-    writer.add_block_count(shape.layers)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.embd)
-    writer.add_feed_forward_length(shape.ff)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_layer_norm_rms_eps(1e-5)
     writer.add_vocab_size(shape.vocab)
     writer.add_file_type(2)  # mostly Q4_0
     writer.add_quantization_version(2)
     if shape.tied:
-        tokens, types, merges = bpe_vocabulary(shape.vocab, rng)
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("llama-bpe")
-        writer.add_token_list(tokens)
-        writer.add_token_types(types)
-        writer.add_token_merges(merges)
+        tokens, types, merges = vocabularies.bpe_vocabulary(shape.vocab, rng)
         first = types.index(gguf.TokenType.CONTROL)
-        writer.add_bos_token_id(first)
-        writer.add_eos_token_id(first + 9)
-        writer.add_add_bos_token(True)
+        vocabularies.add_tokenizer(writer, "gpt2", "llama-bpe", tokens, types, merges=merges, bos=first, eos=first + 9)
         writer.add_chat_template(CHAT_BPE)
     else:
-        tokens, scores, types = spm_vocabulary(shape.vocab, rng)
-        writer.add_tokenizer_model("llama")
-        writer.add_tokenizer_pre("default")
-        writer.add_token_list(tokens)
-        writer.add_token_scores(scores)
-        writer.add_token_types(types)
-        writer.add_bos_token_id(1)
-        writer.add_eos_token_id(2)
-        writer.add_unk_token_id(0)
-        writer.add_add_bos_token(True)
+        tokens, scores, types = vocabularies.spm_vocabulary(shape.vocab, rng)
+        vocabularies.add_tokenizer(writer, "llama", "default", tokens, types, scores=scores, bos=1, eos=2, unk=0)
         writer.add_add_eos_token(False)
         writer.add_chat_template(CHAT_SPM)
     assert len(tokens) == len(set(tokens)) == len(types) == shape.vocab

@@ -15,6 +15,7 @@ import json
 import sys
 
 from evidence.lib.common import ROOT
+from evidence.lib.vocabularies import byte_alphabet
 
 OUT = ROOT / "tests/data/tokenizers"
 STRINGS = ROOT / "tests/data/tokenizer_strings.json"
@@ -76,18 +77,11 @@ def train_bytes(texts: list) -> None:
     tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
     tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
     (OUT / "bytes.json").write_text(compact(tokenizer))
-    alphabet = {character: byte for byte, character in byte_alphabet().items()}
+    alphabet = {character: byte for byte, character in enumerate(byte_alphabet())}
     vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
     tokens = sorted((bytes(alphabet[c] for c in text) for text in vocab), key=lambda t: (len(t) > 1, vocab[spell(t)]))
     lines = [f"{base64.b64encode(token).decode()} {rank}\n" for rank, token in enumerate(tokens)]
     (OUT / "ranks.model").write_text("".join(lines))
-
-
-def byte_alphabet() -> dict:
-    """GPT-2's `bytes_to_unicode`."""
-    own = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
-    others = [byte for byte in range(256) if byte not in own]
-    return {byte: chr(byte) for byte in own} | {byte: chr(256 + i) for i, byte in enumerate(others)}
 
 
 def spell(token: bytes) -> str:

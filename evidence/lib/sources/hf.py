@@ -9,33 +9,13 @@ import json
 import struct
 
 from evidence.lib.lazy import lazily
+from evidence.lib.networks import hf_name, to_halves
 
 np = lazily("numpy")
 
 
 from . import model as mod
 from . import spm, torchzip
-
-LLAMA = {"attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
-         "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj",
-         "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
-GEMMA3 = LLAMA | {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
-                  "post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
-                  "post_ffw_norm": "post_feedforward_layernorm"}
-
-
-def name_of(m, name: str) -> str:
-    top = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
-           "output.weight": "lm_head.weight"}
-    if name in top:
-        return top[name]
-    _, layer, short, kind = name.split(".")
-    return f"model.layers.{layer}.{(GEMMA3 if m.arch == 'gemma3' else LLAMA)[short]}.{kind}"
-
-
-def to_halves(x: np.ndarray, heads: int) -> np.ndarray:
-    """Rows as GGUF's llama has them (pairs) into Hugging Face's order: the inverse of what a converter does."""
-    return np.ascontiguousarray(x.reshape(heads, x.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(x.shape))
 
 
 def stored(m, dtype: str) -> dict[str, np.ndarray]:
@@ -74,12 +54,14 @@ def config(m, dtype: str) -> dict:
     if m.arch == "gemma3":
         return out | {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": m.head_dim,
                       "hidden_activation": "gelu_pytorch_tanh", "pad_token_id": m.vocab.special.get("pad"),
-                      "sliding_window": m.window, "sliding_window_pattern": 6,
-                      "query_pre_attn_scalar": 256, "rope_local_base_freq": 10000.0, "attn_logit_softcapping": None,
+                      "sliding_window": m.window, "sliding_window_pattern": 6, "tie_word_embeddings": m.tied,
+                      "query_pre_attn_scalar": m.head_dim, "rope_local_base_freq": 10000.0, "attn_logit_softcapping": None,
                       "final_logit_softcapping": None,
                       "layer_types": [("full" if n % 6 == 5 else "sliding") + "_attention" for n in range(m.n_layer)]}
-    return out | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "mlp_bias": False,
-                  "pretraining_tp": 1, "tie_word_embeddings": m.tied}
+    out |= {"hidden_act": "silu", "tie_word_embeddings": m.tied}
+    if m.arch == "qwen3":
+        return out | {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "head_dim": m.head_dim}
+    return out | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "mlp_bias": False, "pretraining_tp": 1}
 
 
 def tokenizer_files(folder, m, merges_as_lists: bool = False) -> None:
@@ -116,10 +98,8 @@ def tokenizer_files(folder, m, merges_as_lists: bool = False) -> None:
                   "vocab": {token: i for i, token in enumerate(v.tokens)}, "merges": merges}}, ensure_ascii=False))
 
 
-def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = True, merges_as_lists: bool = False, pad: int = 8,
-          torch: bool = False):
-    """Returns the folder. With `shards` > 1 the tensors are dealt out in runs of about the same size. `torch`: PyTorch's files,
-    as folders had them before safetensors."""
+def write_weights(folder, tensors: dict[str, np.ndarray], shards: int = 1, pad: int = 8, torch: bool = False) -> None:
+    """Tensors in the order of their names; with `shards` > 1 dealt out in runs of about the same size, with an index."""
     stem, ending = ("pytorch_model", "bin") if torch else ("model", "safetensors")
 
     def put(path, tensors) -> None:
@@ -128,29 +108,33 @@ def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = Tru
         else:
             safetensors(path, tensors, {"format": "pt"}, pad)
 
+    tensors = dict(sorted(tensors.items()))
+    if shards == 1:
+        return put(folder / f"{stem}.{ending}", tensors)
+    groups, at, total = [{} for _ in range(shards)], 0, sum(x.nbytes for x in tensors.values())
+    for i, (name, x) in enumerate(tensors.items()):
+        # By size, and by number where one tensor is as large as the others together.
+        where = min(max(at * shards // total, 0), shards - 1) if i < len(tensors) - shards else shards - len(tensors) + i
+        groups[where][name] = x
+        at += x.nbytes
+    files = [f"{stem}-{i + 1:05d}-of-{shards:05d}.{ending}" for i in range(shards)]
+    for file, group in zip(files, groups):
+        put(folder / file, group)
+    where = {name: file for file, group in zip(files, groups) for name in group}
+    (folder / f"{stem}.{ending}.index.json").write_text(
+        json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2))
+
+
+def write(folder, m, dtype: str = "BF16", shards: int = 1, tokenizer: bool = True, merges_as_lists: bool = False, pad: int = 8,
+          torch: bool = False):
+    """Returns the folder. `torch`: PyTorch's files, as folders had them before safetensors."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config(m, dtype), indent=2))
     tensors = {}
     for name, x in stored(m, dtype).items():
         heads = {"attn_q": m.n_head, "attn_k": m.n_kv}.get(name.split(".")[-2]) if m.arch == "llama" else None
-        tensors[name_of(m, name)] = np.ascontiguousarray(to_halves(x, heads) if heads else x)
-    tensors = dict(sorted(tensors.items()))
-    total = sum(x.nbytes for x in tensors.values())
-    if shards == 1:
-        put(folder / f"{stem}.{ending}", tensors)
-    else:
-        groups, at = [{} for _ in range(shards)], 0
-        for i, (name, x) in enumerate(tensors.items()):
-            # By size, and by number where one tensor is as large as the others together.
-            where = min(max(at * shards // total, 0), shards - 1) if i < len(tensors) - shards else shards - len(tensors) + i
-            groups[where][name] = x
-            at += x.nbytes
-        files = [f"{stem}-{i + 1:05d}-of-{shards:05d}.{ending}" for i in range(shards)]
-        for file, group in zip(files, groups):
-            put(folder / file, group)
-        where = {name: file for file, group in zip(files, groups) for name in group}
-        (folder / f"{stem}.{ending}.index.json").write_text(
-            json.dumps({"metadata": {"total_size": total}, "weight_map": dict(sorted(where.items()))}, indent=2))
+        tensors[hf_name(m.arch, name)] = np.ascontiguousarray(to_halves(x, heads) if heads else x)
+    write_weights(folder, tensors, shards, pad, torch)
     if tokenizer:
         tokenizer_files(folder, m, merges_as_lists)
     return folder

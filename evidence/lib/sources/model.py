@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from evidence.lib import networks
 from evidence.lib.lazy import lazily
+from evidence.lib.vocabularies import byte_alphabet
 
 np = lazily("numpy")
 
 
-BLOCK = ["attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down"]
 
 
 @dataclass
@@ -120,14 +121,8 @@ def from_gguf(path) -> Model:
 
 def llama_shapes(m: Model) -> dict[str, tuple]:
     """Every tensor of a llama, in the order in which it is used."""
-    q, kv = m.n_head * m.head_dim, m.n_kv * m.head_dim
-    of = {"attn_norm": (m.n_embd,), "ffn_norm": (m.n_embd,), "attn_q": (q, m.n_embd), "attn_k": (kv, m.n_embd),
-          "attn_v": (kv, m.n_embd), "attn_output": (m.n_embd, q), "ffn_gate": (m.n_ff, m.n_embd),
-          "ffn_up": (m.n_ff, m.n_embd), "ffn_down": (m.n_embd, m.n_ff)}
-    out = {"token_embd.weight": (m.n_vocab, m.n_embd)}
-    for n in range(m.n_layer):
-        out |= {f"blk.{n}.{name}.weight": of[name] for name in BLOCK}
-    return out | {"output_norm.weight": (m.n_embd,), "output.weight": (m.n_vocab, m.n_embd)}
+    return networks.shapes("llama", layers=m.n_layer, embd=m.n_embd, ff=m.n_ff, heads=m.n_head, kv_heads=m.n_kv, head_dim=m.head_dim,
+                           vocab=m.n_vocab, tied=False)
 
 
 def n_ff_of(n_embd: int, n_mult: int) -> int:
@@ -182,13 +177,6 @@ def spm_vocab(count: int) -> Vocab:
         scores.append(-float(len(tokens) - 259))
     assert len(tokens) == count and len(set(tokens)) == count
     return Vocab("spm", tokens, types, scores, special={"unk": 0, "bos": 1, "eos": 2}, add_bos=True, add_space_prefix=True)
-
-
-def byte_alphabet() -> list[str]:
-    """The 256 characters that stand for bytes in byte-level BPE, by byte."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    other = iter(range(256, 512))
-    return [chr(byte) if byte in shown else chr(next(other)) for byte in range(256)]
 
 
 def bpe_vocab() -> Vocab:

@@ -1,0 +1,67 @@
+"""What a network of each family is made of: its tensors under GGUF's names and under Hugging Face's."""
+
+from __future__ import annotations
+
+import math
+
+from evidence.lib.lazy import lazily
+
+np = lazily("numpy")
+
+GEMMAS = ("gemma2", "gemma3")
+QKV = ("attn_q", "attn_k", "attn_v")
+MLP = ("ffn_gate", "ffn_up", "ffn_down")
+SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
+# Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
+IN_LAYER = {
+    "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+}
+IN_GEMMAS = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+                        "post_ffw_norm": "post_feedforward_layernorm"}
+OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+
+
+def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
+           biases: tuple = (), qk_norm: bool = False) -> dict[str, tuple]:
+    """Name and shape, [rows, columns] or [length], of every tensor in the order of the forward pass. `biases`: the parts of
+    a layer that have one."""
+    q, kv, gemma = heads * head_dim, kv_heads * head_dim, arch in GEMMAS
+    layer = {"attn_norm": (embd,), "attn_q": (q, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
+    layer |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,)} if qk_norm else {}
+    layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if gemma else {})
+    layer |= {"ffn_norm": (embd,), "ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    layer |= {"post_ffw_norm": (embd,)} if gemma else {}
+    out = {"token_embd.weight": (vocab, embd)}
+    for i in range(layers):
+        for name, shape in layer.items():
+            out[f"blk.{i}.{name}.weight"] = shape
+            if name in biases:
+                out[f"blk.{i}.{name}.bias"] = shape[:1]
+    return out | {"output_norm.weight": (embd,)} | ({} if tied else {"output.weight": (vocab, embd)})
+
+
+def shapes_of(m, **more) -> dict[str, tuple]:
+    """The same of something that has its sizes under these names."""
+    return shapes(m.arch, **{size: getattr(m, size) for size in SIZES}, **more)
+
+
+def hf_name(arch: str, name: str) -> str:
+    """Hugging Face's name of a tensor."""
+    *layer, part, what = name.split(".")
+    if not layer:
+        return f"{OUTSIDE[part]}.{what}"
+    return f"model.layers.{layer[1]}.{(IN_GEMMAS if arch in GEMMAS else IN_LAYER)[part]}.{what}"
+
+
+def to_halves(x: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of q and k as GGUF's llama has them (pairs) in Hugging Face's order: the inverse of what a converter does."""
+    return np.ascontiguousarray(x.reshape(heads, x.shape[0] // heads // 2, 2, -1).swapaxes(1, 2).reshape(x.shape))
+
+
+def rope_factors(base: float, head_dim: int, factor: float, original: int) -> np.ndarray:
+    """As Llama 3's: long wavelengths are stretched by `factor`, those of which `original` tokens have four turns are kept."""
+    frequency = base ** -(np.arange(0, head_dim, 2) / head_dim)
+    smooth = np.clip((original * frequency / (2 * math.pi) - 1.0) / 3.0, 0, 1)
+    return 1.0 / ((1 - smooth) / factor + smooth)
