@@ -71,6 +71,7 @@ COMMANDS = (
     Command("check converters", BY_HAND, VENV, f"{BUILD}, {PEER}, a Python with torch", "`alight convert` beside llama.cpp's converters"),
     Command("check cross", CI, ANY, "make cross, qemu-user-static, wine", "`rusage` of other systems, run here as far as that goes"),
     Command("check cuda", CI, CUDA, "", "the CUDA kernel compiles for every architecture"),
+    Command("check features", CI, ANY, "cargo", "what is built for the wheel is what was built for the tests"),
     Command("check gguf", CI, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package"),
     Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),
     Command("check gpu-jax", BY_HAND, OWN, "run by `check gpu`", "the custom call in JAX on GPUs", "gpu.check_jax"),

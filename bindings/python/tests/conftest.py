@@ -111,16 +111,18 @@ def in_process(code, *args):
     return run.stdout.strip()
 
 
-def plain_signals(*program):
-    """A command that starts a program with the default for every signal and none blocked, whatever the tests were started
-    with: `nohup` and a shell's `&` ignore some, other programs block some, and that is inherited."""
-    return [sys.executable, "-c", PLAIN_SIGNALS, *map(str, program)]
+def with_signals(ignored, *program):
+    """A command that starts a program with these signals ignored, the default for all others, and none blocked, whatever
+    the tests were started with: `nohup` and a shell's `&` ignore some, other programs block some, and that is inherited."""
+    numbers = ",".join(str(int(number)) for number in ignored)
+    return [sys.executable, "-c", SIGNALS, numbers, *map(str, program)]
 
 
-PLAIN_SIGNALS = """
+SIGNALS = """
 import os, signal, sys
+ignored = sys.argv[1].split(",")
 for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-    signal.signal(number, signal.SIG_DFL)
+    signal.signal(number, signal.SIG_IGN if str(int(number)) in ignored else signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
-os.execv(sys.argv[1], sys.argv[1:])
+os.execv(sys.argv[2], sys.argv[2:])
 """

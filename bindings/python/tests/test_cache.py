@@ -219,7 +219,7 @@ def test_swaps_at_any_time_load_nothing_of_others(filled, tmp_path):
     swapping = threading.Thread(target=swap)
     swapping.start()
     try:
-        for _ in range(100):
+        for _ in range(30):
             asked_again()
     finally:
         stop.set()

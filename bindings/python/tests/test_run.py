@@ -13,7 +13,7 @@ import pytest
 
 import alight
 from alight.jax._run import _say
-from conftest import in_process, plain_signals
+from conftest import in_process, with_signals
 from test_model import FILES, MODELS, write_model
 
 GREEDY = ["--temp", "0", "--raw"]
@@ -157,7 +157,7 @@ def test_a_reader_that_leaves_ends_it_quietly(tiny):
 
 def test_ctrl_c_ends_the_answer(tiny):
     args = ["the", "--ignore-eos", *GREEDY, "-n", "120"]
-    program = plain_signals(sys.executable, "-c", SLOW, tiny[0], *args)
+    program = with_signals([], sys.executable, "-c", SLOW, tiny[0], *args)
     process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     head = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
@@ -165,7 +165,7 @@ def test_ctrl_c_ends_the_answer(tiny):
     assert (process.returncode, said) == (130, b"") and (head + rest).endswith(b"\n")
     assert len(rest) < 2000
     # Before there is an answer, it is any other program's Ctrl-C.
-    program = plain_signals(sys.executable, "-m", "alight.jax", tiny[0])
+    program = with_signals([], sys.executable, "-m", "alight.jax", tiny[0])
     process = subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.5)
@@ -214,10 +214,9 @@ def test_a_prompt_without_end_is_refused(tiny):
 
 
 def test_ctrl_c_that_was_ignored_stays_ignored(tiny):
-    process = subprocess.Popen(
-        [sys.executable, "-c", SLOW, tiny[0], "the", "--ignore-eos", *GREEDY, "-n", "20"], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, env=tiny[1], preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )  # fmt: skip
+    args = ["the", "--ignore-eos", *GREEDY, "-n", "20"]
+    program = with_signals([signal.SIGINT], sys.executable, "-c", SLOW, tiny[0], *args)
+    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     process.stdout.read(1)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
@@ -229,7 +228,7 @@ def test_a_chat(tiny):
     terminal, theirs = pty.openpty()
     chat = [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"]
     process = subprocess.Popen(
-        plain_signals(*chat),
+        with_signals([], *chat),
         stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1] | {"TERM": "dumb"}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
