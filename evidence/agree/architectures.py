@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -159,17 +160,12 @@ class Report(checks.Checks):
                  model=model, what=what, found=found, limit=limit, above=above)
 
 
-def plain(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Path) -> None:
-    """The F32 file, what may not pass for it, and a continuation."""
+def compare(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Path, exactly: Callable) -> Path:
+    """The F32 file, and what may not pass for it, beside `exactly(path, tokens)`; returns the file."""
     path = tiny_models.write(m, folder / "model.gguf")
     tokens, batch = ours(args, path, text, CONTEXT)
     _, single = ours(args, path, text, 1)
-    prompt = tiny_models.text(30, m.seed + 1)
-    ends = tiny_models.ends(m)
-    with peer(m, path, exact=True) as llama:
-        exact = theirs(args, llama, m.vocab, tokens, CANDIDATES)
-        told = llama.tokens(prompt, GREEDY)
-        answer = {"tokens": [greedy.END if t in ends else t for t in told], "top": llama.along(prompt, told)}
+    exact = exactly(path, tokens)
     report.within(m.name, "in a batch", apart(exact, batch)[0], TOLERANCE)
     report.within(m.name, "one by one", apart(exact, single)[0], TOLERANCE)
     for what, change in controls.items():
@@ -177,6 +173,20 @@ def plain(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Pat
         same, found = ours(args, wrong, text, CONTEXT)
         assert same == tokens
         report.within(m.name, f"with a mistake: {what}", apart(exact, found)[0], CONTROL, above=True)
+    return path
+
+
+def plain(args, report: Report, m: Tiny, controls: dict, folder: Path, text: Path) -> None:
+    """The F32 file beside llama.cpp, and a continuation."""
+    prompt, ends, answer = tiny_models.text(30, m.seed + 1), tiny_models.ends(m), {}
+
+    def exactly(path, tokens) -> np.ndarray:
+        with peer(m, path, exact=True) as llama:
+            told = llama.tokens(prompt, GREEDY)
+            answer.update(tokens=[greedy.END if t in ends else t for t in told], top=llama.along(prompt, told))
+            return theirs(args, llama, m.vocab, tokens, CANDIDATES)
+
+    path = compare(args, report, m, controls, folder, text, exactly)
     said = json.loads(alight(args, *peers.alight_run(args, path, prompt, "--json", tokens=GREEDY)[1:]))
     said = said["tokens"] + ([greedy.END] if said["finish"] == "stop" else [])
     verdict, why = greedy.compare(said, answer, ends, TOLERANCE)

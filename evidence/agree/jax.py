@@ -1,7 +1,5 @@
 """`alight.jax.models` against llama.cpp and the native engine.
 
-    bindings/python/.venv/bin/python -m evidence agree jax [--quick] [--tp 1 2 4 8]
-
 Python is one that has the package with jax (`make test-python` makes it); llama.cpp comes from .venv, without which parts 1
 and 2 are still run.
 

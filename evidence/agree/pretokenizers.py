@@ -6,9 +6,7 @@ tests/data/tokenizer_strings.json and in the vocabulary's own .inp file, as plai
 specials recognised, and with beginning and end of sequence; the special ids; the set of tokens
 that end an answer; and the bytes of every token.
 
-Needs llama.cpp's source (its models/ folder) and a libllama.so of the same version:
-
-    python -m evidence agree pretokenizers LLAMA_CPP_SOURCE/models LLAMA_CPP_BUILD/bin/libllama.so
+Needs llama.cpp's source (its models/ folder) and a libllama.so of the same version.
 """
 
 import ctypes
@@ -123,7 +121,7 @@ def our_names() -> list:
 
 def check(vocabulary: Vocabulary, binary: Path, path: Path, label: str, questions: list) -> bool:
     theirs = vocabulary.answer(path, questions)
-    described = subprocess.run([binary, "--describe", path], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    described = subprocess.run([binary, "--describe", path], capture_output=True)
     if theirs is None or described.returncode != 0:
         refused = described.stderr.decode().strip().splitlines()
         if "UnknownModel" in str(refused) or "UnknownPreTokenizer" in str(refused):

@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 
 from evidence.agree import tokens
-from evidence.lib import networks
+from evidence.lib import gguf_files, networks
 from evidence.lib.common import ROOT, alight, models_folder, say
 from evidence.lib.lazy import lazily
 from evidence.lib.llama import token_ids
@@ -112,7 +112,7 @@ def compare_keys(case: str, mine: dict, theirs: dict) -> tuple[list, list]:
             if reason:
                 explained.append(f"{key}: {reason}")
             else:
-                bad.append(f"{key}: {difference(theirs[key], mine[key])}")
+                bad.append(f"{key}: {gguf_files.difference(mine[key], theirs[key])}")
     order = [k for k in mine if k in theirs]
     if order != [k for k in theirs if k in mine]:
         bad.append(f"order: {order} and {[k for k in theirs if k in mine]}")
@@ -125,15 +125,6 @@ EXTRA = {
     "tokenizer.ggml.eos_token_id", "tokenizer.ggml.unknown_token_id", "tokenizer.ggml.padding_token_id",
     "tokenizer.ggml.add_space_prefix", "tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token",
 }
-
-
-def difference(a, b) -> str:
-    if isinstance(a, list) and isinstance(b, list):
-        if len(a) != len(b):
-            return f"{len(a)} and {len(b)} values"
-        at = [i for i, (x, y) in enumerate(zip(a, b)) if x != y]
-        return f"{len(at)} of {len(a)} differ, first {at[0]}: {a[at[0]]!r} and {b[at[0]]!r}"
-    return f"{a!r:.80} and {b!r:.80}"
 
 
 def llama_keys(folder: Path, out: Path, converter: Path, python: str) -> dict | None:

@@ -158,15 +158,6 @@ def run(args) -> int:
             if args.names and m.arch not in args.names:
                 continue
             m = replace(m, seed=args.seed)
-            path = tiny_models.write(m, folder / "model.gguf")
-            tokens, batch = agree.ours(args, path, text, agree.CONTEXT)
-            _, single = agree.ours(args, path, text, 1)
-            exact = theirs(m, tokens)
-            report.within(m.name, "in a batch", agree.apart(exact, batch)[0], agree.TOLERANCE)
-            report.within(m.name, "one by one", agree.apart(exact, single)[0], agree.TOLERANCE)
-            for what, change in controls.items():
-                wrong = tiny_models.write(replace(m, **change), folder / "control.gguf")
-                found = agree.ours(args, wrong, text, agree.CONTEXT)[1]
-                report.within(m.name, f"with a mistake: {what}", agree.apart(exact, found)[0], agree.CONTROL, above=True)
+            agree.compare(args, report, m, controls, folder, text, lambda _, tokens, m=m: theirs(m, tokens))
     print(f"transformers {transformers.__version__}: {report.passed} passed, {report.failed} failed")
     return report.status()

@@ -1,7 +1,5 @@
 """Times the fused collective beside `lax.psum`, residual and norm: `alight bench collective`, with a Python that has the
 package and jax (the wheel of `make python`).
-
-    PYTHON -m evidence bench collective [--devices 2 4 8] [--rows 1 8 32] [--hidden 4608] [--processes N] [--json] [--svg FILE]
 """
 
 # The options are those of `alight bench collective`.

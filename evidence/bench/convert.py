@@ -12,8 +12,6 @@
 - page cache: the most of source and result that was in it while converting, what is left of either, and how much of another
   file, which was in use, is still there. With --large the source is more than half of the machine's memory.
 
-    python -m evidence bench convert --gb 6 [--format meta legacy] [--large] [--part right speed memory calls cache]
-
 Needs twice the size on the disk. Ends with status 1 if something asked is not so.
 """
 

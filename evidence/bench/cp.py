@@ -42,9 +42,7 @@ def copiers(args) -> dict:
         out["nocache cp"] = ["nocache", "cp"]
     out |= {"dd bs=16M": ["dd", "bs=16M"], "dd bs=16M conv=fsync": ["dd", "bs=16M", "conv=fsync"],
             "dd bs=16M, direct": ["dd", "bs=16M", "iflag=direct", "oflag=direct"]}
-    if args.only:
-        out = {name: line for name, line in out.items() if any(part in name for part in args.only)}
-    return out
+    return {name: line for name, line in out.items() if common.is_asked(args, name)}
 
 
 def command(line, source, copy) -> list[str]:
@@ -207,7 +205,7 @@ def add_arguments(parser) -> None:
                         help="memory of the control group (default: 512); 0: without")
     parser.add_argument("--large", action="store_true",
                         help="also a file of 13/24 of the memory, which takes twice that on the disk")
-    parser.add_argument("--only", nargs="+", metavar="PART", help="only tools whose name has one of these in it")
+    common.add_only_argument(parser, "tools")
     parser.add_argument("--part", nargs="+", choices=["timed", "warm", "group", "large"], help="only these parts")
     parser.add_argument("--pause", type=float, default=0.2, help="seconds between two copies")
     parser.add_argument("--alight", type=Path, help="the binary (default: target/release/alight)")

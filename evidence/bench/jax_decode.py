@@ -1,8 +1,6 @@
 """Decoding a whole model in JAX on CPU devices: tokens per second, the share of the collective, and the native engine.
 
-    PYTHON -m evidence bench jax-decode [--model smollm2 gemma3] [--tp 1 2] [--turns 9]
-
-PYTHON is one that has the package with jax, built with optimisation (`make python` makes the wheel; bindings/python/.venv
+Its Python is one that has the package with jax, built with optimisation (`make python` makes the wheel; bindings/python/.venv
 after `make test-python` has a slower one). For each number of devices, one process; in it all variants in turn, so that
 what disturbs one disturbs all:
 

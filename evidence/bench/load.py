@@ -91,7 +91,7 @@ def commands(args, name, packed, tokens: int | None = 1) -> dict:
     for peer in args.peers:
         for what, more in variants.items() if peer is peers.LLAMA_CPP else [("", [])]:
             out[peer.name + what] = (path, peers.peer_run(args, peer, path, prompt, *more, tokens=tokens))
-    return {who: what for who, what in out.items() if not args.only or any(part in who for part in args.only)}
+    return {who: what for who, what in out.items() if common.is_asked(args, who)}
 
 
 def memory(path, command, timeout) -> dict:
@@ -174,7 +174,7 @@ def show(result) -> None:
 def add_arguments(parser) -> None:
     parser.add_argument("--model", nargs="+", choices=list(peers.PROMPTS), default=["smollm2", "gemma3"])
     parser.add_argument("--state", nargs="+", choices=["cold", "warm"], default=["cold", "warm"])
-    parser.add_argument("--only", nargs="+", metavar="PART", help="only engines whose name has one of these in it")
+    common.add_only_argument(parser, "engines")
     parser.add_argument("--share", type=int, default=4, help="processes on one packed file at the end; 0: none")
     parser.add_argument("--packed-in", type=Path, metavar="FOLDER",
                         help="keep packed files here, and use those that are there (default: a temporary folder beside the models)")
@@ -197,7 +197,7 @@ def run(args) -> None:
             model = common.model_path(name, args.models)
             packed = common.packed_file(common.alight(args.alight), name, model, args.packed_in or Path(folder))
             results.append(measure(args, name, packed))
-            if packed and args.share and (not args.only or any(part in "alight packed" for part in args.only)):
+            if packed and args.share and common.is_asked(args, "alight packed"):
                 results[-1]["shared"] = shared(args, name, packed)
     if args.out:
         args.out.write_text(json.dumps(results) + "\n")

@@ -108,14 +108,13 @@ def add_arguments(parser) -> None:
     parser.add_argument("--runs", type=int, default=1000, help="rounds (default: 1000)")
     parser.add_argument("--warm-ups", type=int, default=20)
     parser.add_argument("--realtime", type=int, metavar="PRIORITY", help="run all of it so (chrt -f), for example 50")
-    parser.add_argument("--only", nargs="+", metavar="PART", help="only tools whose name has one of these in it, and the C wrapper")
+    common.add_only_argument(parser, "the C wrapper and tools")
     peer_tools.add_arguments(parser)
 
 
 def run(args) -> int:
     tools = peer_tools.wrappers(args)
-    if args.only:
-        tools = [t for t in tools if t.name == "C wrapper" or any(part in t.name for part in args.only)]
+    tools = [tool for tool in tools if tool.name == "C wrapper" or common.is_asked(args, tool.name)]
     children = {"child": peer_tools.c_program("child"), "/bin/true": Path("/bin/true")}
     results = {}
     for name, child in children.items():

@@ -111,7 +111,7 @@ class Checks(checks.Checks):
         for i, case in enumerate(list_of_cases):
             last[case.group] = i
         for i, case in enumerate(list_of_cases):
-            if self.args.only and not any(part in case.name for part in self.args.only):
+            if not common.is_asked(self.args, case.name):
                 continue
             folder = work / "case"
             (folder / "source").mkdir(parents=True)
@@ -223,7 +223,7 @@ def quiet_library() -> None:
 
 def add_arguments(parser) -> None:
     parser.add_argument("--model", nargs="+", default=["tiny"], choices=["tiny", "smollm2", "gemma3"])
-    parser.add_argument("--only", nargs="+", metavar="PART", help="only cases whose name has one of these in it")
+    common.add_only_argument(parser, "cases")
     common.add_folder_argument(parser)
     parser.add_argument("--ranks", action="store_true", help="also Llama 3's tokenizer.model, a file of ranks, of full length")
     parser.add_argument("--no-llama", action="store_true", help="without llama.cpp")

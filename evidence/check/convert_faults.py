@@ -12,8 +12,6 @@
 Two parts that changed names are not found: the formats say nothing of a part's number, and all it could be told by, the
 norms, are the same in all. That is checked too, so that nobody believes otherwise.
 
-    .venv/bin/python -m evidence check convert-faults [--kills N]
-
 Ends with status 1 if anything is otherwise.
 """
 

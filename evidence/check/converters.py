@@ -25,7 +25,7 @@ import shutil
 import time
 from pathlib import Path
 
-from evidence.lib import common, process
+from evidence.lib import common, gguf_files, process
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import cases, expect, hf, legacy, meta
 from evidence.lib.sources import model as mod
@@ -80,18 +80,14 @@ def differences(ours, theirs) -> list[tuple[str, str]]:
         if a is None or b is None:
             out.append((f"only {'ours' if b is None else 'theirs'}: {key}", f"{(a or b)[1]!r:.60}"))
         elif a != b:
-            words = f"{a[1]!r:.60} and {b[1]!r:.60}"
-            if isinstance(a[1], list) and isinstance(b[1], list) and a[0] == b[0]:
-                at = next((i for i, (x, y) in enumerate(zip(a[1], b[1])) if x != y), min(len(a[1]), len(b[1])))
-                words = f"{len(a[1])} and {len(b[1])} elements, at {at}: {a[1][at:at + 1]!r} and {b[1][at:at + 1]!r}"
-            out.append((f"{'differs' if a[0] == b[0] else f'type {a[0]} and {b[0]}'}: {key}", words))
+            out.append((f"{'differs' if a[0] == b[0] else f'type {a[0]} and {b[0]}'}: {key}", gguf_files.difference(a[1], b[1])))
     for name in [*a_tensors, *(n for n in b_tensors if n not in a_tensors)]:
         a, b = a_tensors.get(name), b_tensors.get(name)
         if a is None or b is None:
             out.append((f"tensor only {'ours' if b is None else 'theirs'}: {name}", ""))
         elif a.tensor_type != b.tensor_type or list(a.shape) != list(b.shape):
             out.append((f"tensor: {name}", f"{a.tensor_type.name} {a.shape.tolist()} and {b.tensor_type.name} {b.shape.tolist()}"))
-        elif not np.array_equal(np.asarray(a.data).view(np.uint8).ravel(), np.asarray(b.data).view(np.uint8).ravel()):
+        elif not np.array_equal(gguf_files.raw(a.data), gguf_files.raw(b.data)):
             out.append((f"bytes: {name}", a.tensor_type.name))
     return out
 
@@ -117,7 +113,7 @@ class Comparison:
         return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["?"])[-1]
 
     def compare(self, what, source, options, script, line) -> None:
-        if self.args.only and not any(part in what for part in self.args.only):
+        if not common.is_asked(self.args, what):
             return
         ours, theirs = self.work / "ours.gguf", self.work / "theirs.gguf"
         for path in (ours, theirs):
@@ -186,7 +182,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--folder", dest="folders", type=Path, nargs="+", default=[], help="more Hugging Face folders")
     parser.add_argument("--model", nargs="*", default=[], choices=["smollm2", "gemma3"], help="real models too, as BF16")
     parser.add_argument("--keep", type=Path, help="a folder where the results of llama.cpp's converters are kept for the next time")
-    parser.add_argument("--only", nargs="+", metavar="PART", help="only sources whose name has one of these in it")
+    common.add_only_argument(parser, "sources")
     parser.add_argument("--no-small", action="store_true", help="without the small models of evidence/lib/sources")
     common.add_folder_argument(parser)
     common.add_arguments(parser)

@@ -1,7 +1,5 @@
 """Compiles the CUDA kernel for every architecture that is supported, without a GPU, and says what it takes of one.
 
-    python -m evidence check cuda [--all] [--out DIR] [--arch sm_90 ...] [--nvrtc LIBRARY] [--stamp FILE]
-
 NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
 every pair of types, every number of vectors and every broken variant is compiled, and not all their combinations. Fails if a
 kernel does not compile, spills registers or needs a stack. With --out the cubins are written there, for a disassembler; with

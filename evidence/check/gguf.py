@@ -1,8 +1,6 @@
 """Holds our GGUF parser against the `gguf` package's GGUFReader: version, alignment, every metadata
 entry (key, type, value bit for bit), every tensor (name, shape, type, absolute offset, bytes).
 
-    python -m evidence check gguf [--write] [models/*.gguf]
-
 With --write it also puts what GGUFReader reads into tests/data/gguf_py.json (arrays as length and
 hash), which the test `real_models` compares with where there is no Python. Needs `gguf` and `numpy` in the Python that runs it, and cargo. Without arguments it takes the models
 in $ALIGHT_MODELS or <workspace>/models. Ends with status 1 at the first difference.

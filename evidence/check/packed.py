@@ -2,8 +2,6 @@
 docs/packed-layout.md, and compares with the canonical tensors that the `gguf` package reads from the source; and
 shows that other readers (the `gguf` package, llama.cpp) refuse a packed file instead of computing garbage.
 
-    .venv/bin/python -m evidence check packed [--model smollm2 gemma3]
-
 Besides the models it takes a file of every type with random bits. Ends with status 1 at the first difference.
 """
 
@@ -59,8 +57,8 @@ def unpack(kind, row_bytes: int, tiles: np.ndarray) -> np.ndarray:
                     if what == "m32":
                         bit = 16 * (i % 2) + 4 * (i // 2) + j
                     else:
-                        g, l = 2 * (i // 16) + i % 2, i % 16 // 2
-                        bit = 8 * (4 * l + j) + g
+                        group, four = 2 * (i // 16) + i % 2, i % 16 // 2
+                        bit = 8 * (4 * four + j) + group
                     flat[:, :, :, bit] = bits[:, :, i, :, j].transpose(0, 2, 1)
             value = np.packbits(flat, axis=3, bitorder="little")
         out[:, :, :, where : where + size * count] = value

@@ -2,8 +2,6 @@
 `safetensors` package as well where it is installed. Compared are the metadata, and each tensor's name,
 dtype, shape, place and the SHA-256 of its bytes.
 
-    python -m evidence check safetensors [--write] [models/*.safetensors]
-
 With --write it also puts what the other reader reads into tests/data/safetensors_py.json, which the test
 `real_safetensors` compares with where there is no Python. Needs cargo. Without arguments it takes the
 files in $ALIGHT_MODELS or <workspace>/models. Ends with status 1 at the first difference.

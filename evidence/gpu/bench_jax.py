@@ -1,8 +1,6 @@
 """The collective in JAX beside XLA's own operations, on all GPUs that are here: microseconds per layer of a program of 64
 layers, in turns that alternate. `make bench-gpu` runs it.
 
-    python3 -m evidence bench gpu-jax [--turns 41] [--hidden 4608]
-
 On one GPU there is nothing to sum: it shows what the call costs beside the same norm by XLA, and nothing of NVLink. On
 several, the baselines are NCCL, XLA's own one-shot kernel, and NCCL with symmetric buffers, each in a process of its own.
 """

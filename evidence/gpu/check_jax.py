@@ -1,7 +1,5 @@
 """The custom call in JAX on the GPUs that are here: it is used, its results are those of the same roundings by XLA, it lives in
 CUDA graphs, and where the trial fails the program is `lax.psum` and says so. `make test-gpu` runs it.
-
-    python3 -m evidence check gpu-jax [--graph]
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
 """Everything that the GPUs of this machine can show of the fused collective, or how long it takes.
 
-    python3 -m evidence check gpu [--out DIR]
-    python3 -m evidence bench gpu [--out DIR]
-
 Needs .gpu/ (`make gpu-files` makes it where there is a Rust toolchain) and a Python with JAX for CUDA, which is the one that
 runs this. One GPU plays all ranks; where there are several, the trial, the checks in JAX and the benchmark use all of them.
 With --out the output of each step is kept there. What a machine lacks is said, and left out.

@@ -40,6 +40,15 @@ def add_arguments(parser, threads: int = 2) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout instead of a table")
 
 
+def add_only_argument(parser, what: str) -> None:
+    parser.add_argument("--only", nargs="+", metavar="PART", help=f"only {what} whose name has one of these in it")
+
+
+def is_asked(args, name: str) -> bool:
+    """Whether `--only` leaves it in."""
+    return not args.only or any(part in name for part in args.only)
+
+
 def add_folder_argument(parser) -> None:
     parser.add_argument("--in", dest="folder", type=Path, metavar="FOLDER", help="where the files are made (default: the build folder)")
 

@@ -29,6 +29,20 @@ def copy_keys(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, wanted: Callable
             writer.add_key_value(name, field.contents() if value is None else value, kind, sub_type=sub)
 
 
+def difference(ours, theirs) -> str:
+    """Two values that differ, in words."""
+    if not (isinstance(ours, list) and isinstance(theirs, list)):
+        return f"{ours!r:.100} instead of {theirs!r:.100}"
+    at = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), min(len(ours), len(theirs)))
+    return (f"{len(ours)} elements, {len(theirs)} wanted, {sum(a != b for a, b in zip(ours, theirs))} differ, the first at {at}: "
+            f"{ours[at:at + 1]!r} instead of {theirs[at:at + 1]!r}")
+
+
+def raw(data) -> np.ndarray:
+    """The bytes of an array."""
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
 def dequantise(source: Path, target: Path) -> None:
     """Writes `source` with every tensor as F32. Streams: one tensor in memory at a time."""
     reader = gguf.GGUFReader(source)

@@ -1,8 +1,6 @@
 """Writes tiny models with random weights as Hugging Face has them, one folder for each architecture and each
 form of config.json, for comparing `alight convert` with llama.cpp's convert_hf_to_gguf.py.
 
-    python -m evidence make hf-models OUT [--only NAME…] [--configs FOLDER] [--check-names] [--record GGUFS]
-
 config.json is written by the configuration classes of `transformers`, so that its form is the real one; the form
 that models of 2023 to 2025 have (rope_theta, rope_scaling, torch_dtype, no layer_types) is made of it. Names and
 shapes of tensors are by our own hand; --check-names compares them with the models of `transformers` (needs

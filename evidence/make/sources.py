@@ -23,7 +23,7 @@ from evidence.lib.sources import big, cases
 def add_arguments(parser) -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--model", default="tiny", choices=["tiny", "smollm2", "gemma3"])
-    parser.add_argument("--only", nargs="+", metavar="PART", help="only cases whose name has one of these in it")
+    common.add_only_argument(parser, "cases")
     parser.add_argument("--list", action="store_true", help="only say the names")
     parser.add_argument("--big", type=float, metavar="GB", help="the synthetic 65B-shaped source, about so large")
     parser.add_argument("--format", default="meta", choices=["meta", "legacy"], help="of the large source")
@@ -38,7 +38,7 @@ def run(args) -> None:
         return
     listed = cases.quick() if args.model == "tiny" else cases.full(common.model_path(args.model, args.models), args.model)
     for case in listed:
-        if args.only and not any(part in case.name for part in args.only):
+        if not common.is_asked(args, case.name):
             continue
         if args.list:
             print(case.name)

@@ -13,11 +13,10 @@ import zipfile
 
 from evidence.lib.lazy import lazily
 
-np = lazily("numpy")
-
-
 from . import legacy, meta, spm, torchzip
 from . import model as mod
+
+np = lazily("numpy")
 
 PARTS, BUFFER, CHUNK = 8, 64 << 20, 16 << 20
 

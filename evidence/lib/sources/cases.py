@@ -4,9 +4,9 @@ A case is made in a folder of its own; `source` there has the same name for ever
 may name a model after its folder. Cases of a group have to give the same bytes: parts are the only difference.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Callable
 
 from . import expect, hf, legacy, meta, spm
 from . import model as mod

@@ -138,12 +138,7 @@ def differences(path, want: Expected) -> list[str]:
         if kind_of(found[key]) != kind:
             out.append(f"{key} has type {kind_of(found[key])} instead of {kind}")
         elif value is not ANY and got != value:
-            if isinstance(got, list) and isinstance(value, list):
-                at = next((i for i, (a, b) in enumerate(zip(got, value)) if a != b), min(len(got), len(value)))
-                out.append(f"{key}: {len(got)} instead of {len(value)} elements, first difference at {at}: "
-                           f"{got[at:at + 1]!r} instead of {value[at:at + 1]!r}")
-            else:
-                out.append(f"{key} is {got!r:.100} instead of {value!r:.100}")
+            out.append(f"{key}: {gguf_files.difference(got, value)}")
     for key in found:
         if key not in want.keys and key not in want.may and key not in FREE:
             out.append(f"{key} = {found[key].contents()!r:.60} is not known to this test")
@@ -165,10 +160,8 @@ def differences(path, want: Expected) -> list[str]:
             shape[-1] = shape[-1] // size * block
         if [int(n) for n in t.shape] != shape[::-1]:
             out.append(f"{t.name} has dimensions {[int(n) for n in t.shape]} instead of {shape[::-1]}")
-        elif not np.array_equal(np.ascontiguousarray(t.data).reshape(-1).view(np.uint8), np.ascontiguousarray(x).reshape(-1).view(np.uint8)):
-            a = np.ascontiguousarray(t.data).reshape(-1).view(np.uint8)
-            b = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
-            out.append(f"{t.name}: {np.count_nonzero(a != b)} of {len(b)} bytes differ, the first at {int(np.argmax(a != b))}")
+        elif (differ := gguf_files.raw(t.data) != gguf_files.raw(x)).any():
+            out.append(f"{t.name}: {np.count_nonzero(differ)} of {len(differ)} bytes differ, the first at {int(np.argmax(differ))}")
     return out + order(names)
 
 

@@ -11,11 +11,10 @@ import struct
 from evidence.lib.lazy import lazily
 from evidence.lib.networks import hf_name, to_halves
 
-np = lazily("numpy")
-
-
 from . import model as mod
 from . import spm, torchzip
+
+np = lazily("numpy")
 
 
 def stored(m, dtype: str) -> dict[str, np.ndarray]:

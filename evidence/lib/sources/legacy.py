@@ -12,11 +12,10 @@ import struct
 
 from evidence.lib.lazy import lazily
 
-np = lazily("numpy")
-
-
 from . import meta
 from .model import cast
+
+np = lazily("numpy")
 
 MAGIC = {"ggml": 0x67676D6C, "ggmf": 0x67676D66, "ggjt": 0x67676A74}
 TYPE = {"F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q4_2": 4, "Q4_3": 5, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8,

@@ -12,11 +12,10 @@ import json
 
 from evidence.lib.lazy import lazily
 
-np = lazily("numpy")
-
-
 from . import model as mod
 from . import spm, torchzip
+
+np = lazily("numpy")
 
 NAMES = {"attn_norm": "attention_norm", "attn_q": "attention.wq", "attn_k": "attention.wk", "attn_v": "attention.wv",
          "attn_output": "attention.wo", "ffn_norm": "ffn_norm", "ffn_gate": "feed_forward.w1", "ffn_up": "feed_forward.w3",

@@ -52,7 +52,7 @@ class Model:
     def tied(self) -> bool:
         return "output.weight" not in self.tensors
 
-    def untied(self) -> "Model":
+    def untied(self) -> Model:
         """With the output matrix that formats without tying have: a copy of the embedding."""
         if not self.tied:
             return self
