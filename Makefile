@@ -96,6 +96,8 @@ fetched: models .venv/stamp bindings/python/.venv/stamp $(if $(filter Linux,$(sh
 .PHONY: fmt
 fmt:
 	cargo fmt --all --check
+# The registry of block types is a macro, into which cargo fmt does not look.
+	rustfmt --check --edition 2024 crates/kernels/src/blocks/*.rs
 
 .PHONY: lint
 lint:

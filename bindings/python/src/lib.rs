@@ -24,7 +24,7 @@ mod staging;
 mod tensor;
 mod tokenizer;
 
-use alight_kernels::WeightType;
+use alight_kernels::{ScaleField, WeightType};
 use pyo3::prelude::*;
 use pyo3::types::IntoPyDict;
 
@@ -33,7 +33,13 @@ use pyo3::types::IntoPyDict;
 fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("ALIGNMENT", memory::ALIGNMENT)?;
-    let types = WeightType::ALL.map(|ty| (ty.ggml().name(), (ty.ggml().id(), ty.block_len())));
+    let types = WeightType::ALL.map(|ty| {
+        let scales = ty.scale_fields().iter().map(|field| match *field {
+            ScaleField::F16(at) => ("f16", at),
+            ScaleField::Exponent(at) => ("exponent", at),
+        });
+        (ty.ggml().name(), (ty.ggml().id(), ty.block_len(), scales.collect::<Vec<_>>()))
+    });
     module.add("WEIGHT_TYPES", types.into_py_dict(module.py())?)?;
     module.add("FormatError", module.py().get_type::<error::FormatError>())?;
     module.add("FileChangedError", module.py().get_type::<error::FileChangedError>())?;

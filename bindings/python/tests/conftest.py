@@ -15,8 +15,10 @@ import gguf
 import ml_dtypes
 import numpy as np
 import pytest
+from alight._alight import WEIGHT_TYPES
 
-QUANTISED = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+# Types with kernels that the gguf package can dequantise too.
+QUANTISED = [name for name, (_, block, _) in WEIGHT_TYPES.items() if block > 1 and name in {t.name for t in gguf.quants._type_traits}]
 ROWS, COLS = 64, 512
 
 SAFETENSORS = {
@@ -32,9 +34,11 @@ def blocks(kind, rows=ROWS, cols=COLS, seed=0):
     per, size = gguf.GGML_QUANT_SIZES[kind]
     rng = np.random.default_rng(seed + kind)
     made = rng.integers(0, 256, (rows, cols // per, size), dtype=np.uint8)
-    # f16 scales: random bits would be infinities and NaN now and then.
-    scales = {"Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
-    for at in scales[kind.name]:
+    # Random bits would be infinities and NaN now and then.
+    for field, at in WEIGHT_TYPES[kind.name][2]:
+        if field == "exponent":
+            made[:, :, at] = rng.integers(118, 124, (rows, cols // per), dtype=np.uint8)
+            continue
         value = rng.uniform(-0.01, 0.01, (rows, cols // per)).astype(np.float16)
         made[:, :, at : at + 2] = value.view(np.uint8).reshape(rows, cols // per, 2)
     return made.reshape(rows, -1)

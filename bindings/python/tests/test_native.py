@@ -12,7 +12,7 @@ import pytest
 from alight._alight import WEIGHT_TYPES
 from alight.jax import _native as native
 from alight.jax._native import Cut, Heads
-from conftest import in_process
+from conftest import QUANTISED, in_process
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -149,7 +149,7 @@ def test_both_layouts(every_type, packed):
     for path in (every_type[0], packed):
         catalog = alight.open(path)
         file = native.file_array(catalog, mesh)
-        for kind in WEIGHT_TYPES:
+        for kind in ["F32", "F16", "BF16", *QUANTISED]:
             tensor = catalog.tensors[kind]
             rows, columns = ((3, 40), (43, 20)), ((0, 256), (256, 256))
             weights = numbers(tensor)

@@ -14,8 +14,8 @@ use alight_kernels::attention::{
 };
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
 use alight_kernels::{
-    Activations, Isa, Kinds, Layout, MatmulScratch, Matrix, Output, WeightType, dequantize_row,
-    gate, half, matmul, norm, quantize_row, softmax, tiles, vec,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, ScaleField,
+    WeightType, dequantize_row, gate, half, matmul, norm, quantize_row, softmax, tiles, vec,
 };
 use std::ops::Range;
 
@@ -60,15 +60,6 @@ fn say(case: &str, values: &[f32]) {
     println!("{case} {:016x}", hash(values.iter().flat_map(|v| v.to_bits().to_le_bytes())));
 }
 
-/// Where a block has f16 scales: they must be of a sensible size, everything else may be any bits.
-fn scales(ty: WeightType) -> &'static [usize] {
-    match ty {
-        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => &[0, 2],
-        WeightType::Q6_K => &[208],
-        _ => &[0],
-    }
-}
-
 /// Random weights `[rows, cols]`.
 fn blocks(random: &mut Random, ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
     let size = ty.row_bytes(cols).expect("whole blocks") * rows;
@@ -80,9 +71,15 @@ fn blocks(random: &mut Random, ty: WeightType, rows: usize, cols: usize) -> Vec<
             WeightType::F16 => block.copy_from_slice(&half::f32_to_f16(v).to_le_bytes()),
             WeightType::BF16 => block.copy_from_slice(&half::f32_to_bf16(v).to_le_bytes()),
             _ => {
-                for &at in scales(ty) {
-                    let d = half::f32_to_f16(random.within(0.05));
-                    block[at..at + 2].copy_from_slice(&d.to_le_bytes());
+                // Scales must be of a sensible size, everything else may be any bits.
+                for field in ty.scale_fields() {
+                    match *field {
+                        ScaleField::F16(at) => {
+                            let d = half::f32_to_f16(random.within(0.05));
+                            block[at..at + 2].copy_from_slice(&d.to_le_bytes());
+                        }
+                        ScaleField::Exponent(at) => block[at] = 118 + (random.next() % 7) as u8,
+                    }
                 }
             }
         }
@@ -116,7 +113,7 @@ const TOKENS: [usize; 5] = [1, 2, 5, 16, 33];
 
 fn product(w: &Matrix<'_>, rows: Range<usize>, isa: Isa, tokens: usize, x: &[f32]) -> Vec<f32> {
     let mut act = Activations::new(tokens, w.cols());
-    act.begin(isa, tokens, w.cols(), Kinds::of([w.kind()]));
+    act.begin(isa, tokens, w.cols(), ActivationFormats::of([w.kind()]));
     for (t, x) in x.chunks_exact(w.cols()).take(tokens).enumerate() {
         act.put(t, x);
     }
@@ -301,7 +298,9 @@ fn floats() {
 fn main() {
     for ty in WeightType::ALL {
         weights(ty);
-        quantised(ty);
+        if ty.quantizes() {
+            quantised(ty);
+        }
     }
     attention();
     floats();

@@ -2,8 +2,8 @@
 //! matmul_speed [ISA [TYPE]]`, for both layouts. Minima of many repetitions; bytes are those of the weights.
 
 use alight_kernels::{
-    Activations, Isa, Kinds, Layout, MatmulScratch, Matrix, Output, WeightType, matmul, peak,
-    piece_rows,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
+    peak, piece_rows,
 };
 use std::hint::black_box;
 use std::time::Instant;
@@ -36,7 +36,7 @@ fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
 fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
     let (rows, cols) = (w.rows(), w.cols());
     let mut act = Activations::new(tokens, cols);
-    act.begin(isa, tokens, cols, Kinds::of([w.kind()]));
+    act.begin(isa, tokens, cols, ActivationFormats::of([w.kind()]));
     let x: Vec<f32> = (0..cols).map(|i| (i as f32).sin()).collect();
     for t in 0..tokens {
         act.put(t, &x);

@@ -1,9 +1,8 @@
 //! Blocks into floats, exactly as the reference (ggml, and the `gguf` package) rounds them: one
 //! multiplication and at most one addition per weight, never fused.
 
+use crate::blocks::{BlockFormat, Group32, WeightType, with_block};
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::quant::{Group32, Quant, with_quant};
-use crate::types::WeightType;
 
 /// Dequantises one row (or any whole number of blocks): `bytes` → `out` `[out.len()]`.
 ///
@@ -17,24 +16,30 @@ pub fn dequantize_row(ty: WeightType, bytes: &[u8], out: &mut [f32]) {
         out.len(),
         bytes.len()
     );
-    with_quant!(ty, Q => dequantize::<Q>(bytes, out), dequantize_float(ty, bytes, out))
+    with_block!(ty, Q => dequantize::<Q>(bytes, out), dequantize_float(ty, bytes, out))
 }
 
-fn dequantize<Q: Quant>(bytes: &[u8], out: &mut [f32]) {
-    for (block, out) in bytes.chunks_exact(Q::BYTES).zip(out.chunks_exact_mut(Q::BLOCK)) {
-        for (g, out) in out.chunks_exact_mut(32).enumerate() {
-            put::<Q>(&Q::group(block, g), out);
-        }
+fn dequantize<Q: BlockFormat>(bytes: &[u8], out: &mut [f32]) {
+    for (bytes, out) in bytes.chunks_exact(Q::BYTES).zip(out.chunks_exact_mut(Q::BLOCK)) {
+        block::<Q>(bytes, out);
+    }
+}
+
+/// The weights of a block.
+#[inline(always)]
+pub(crate) fn block<Q: BlockFormat>(bytes: &[u8], out: &mut [f32]) {
+    for (g, out) in out.chunks_exact_mut(32).enumerate() {
+        put::<Q>(&Q::group(bytes, g), out);
     }
 }
 
 /// The 32 weights of a group.
 #[inline(always)]
-pub(crate) fn put<Q: Quant>(u: &Group32, out: &mut [f32]) {
+fn put<Q: BlockFormat>(u: &Group32, out: &mut [f32]) {
     for (i, out) in out.iter_mut().enumerate() {
         let v = u.d[i / 16] * (u.q[i] as i32 - Q::ZERO) as f32;
         // Adding a zero would turn −0 into +0.
-        *out = if Q::MIN { v + u.m } else { v };
+        *out = if Q::OFFSETS == 0 { v } else { v + u.m[i / 16] };
     }
 }
 

@@ -4,9 +4,10 @@
 //! thread. Each kernel exists as portable scalar code and, where it pays, for AVX2 and for AVX-512
 //! (with VNNI); the caller passes the [`Isa`] that was chosen once at run time.
 //!
-//! Matrices are read where they lie, in GGUF's own blocks or in the packed layout of [`tiles`].
+//! Matrices are read in place, in GGUF's own blocks or in the packed layout of [`tiles`].
 
 pub mod attention;
+mod blocks;
 pub mod dequant;
 pub mod gate;
 pub mod half;
@@ -15,16 +16,17 @@ mod lanes;
 pub mod matmul;
 pub mod norm;
 pub mod peak;
-mod quant;
 pub mod quantize;
 pub mod rope;
 pub mod softmax;
 pub mod tiles;
-pub mod types;
 pub mod vec;
 
+pub use blocks::{ScaleField, WeightType};
 pub use dequant::dequantize_row;
 pub use isa::Isa;
-pub use matmul::{Activations, Kinds, MatmulScratch, Matrix, Output, matmul, piece_rows};
+pub use matmul::{
+    ActivationFormats, Activations, MatmulScratch, Matrix, Output, Precision, matmul, piece_rows,
+};
 pub use quantize::quantize_row;
-pub use types::{Layout, WeightType};
+pub use tiles::Layout;

@@ -60,7 +60,7 @@ pub mod data_type {
     }
 }
 
-/// Kinds of errors.
+/// ActivationFormats of errors.
 pub mod code {
     constants! {
         /// The arguments are wrong.

@@ -14,7 +14,7 @@
 
 use std::ops::Range;
 
-use alight_kernels::{Activations, Isa, Kinds, Matrix, Output, matmul};
+use alight_kernels::{ActivationFormats, Activations, Isa, Matrix, Output, matmul};
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{expect, size, slice, slice_mut, two};
@@ -154,7 +154,12 @@ fn multiply(
     packed: &mut Activations,
 ) {
     let count = tokens.len();
-    packed.begin(Isa::best(), count, x.used, Kinds::of(jobs.iter().map(|job| job.matrix.kind())));
+    packed.begin(
+        Isa::best(),
+        count,
+        x.used,
+        ActivationFormats::of(jobs.iter().map(|job| job.matrix.kind())),
+    );
     let slots = packed.slots();
     team.run(count, count * x.used / VALUES_PER_NS, &|range| {
         for t in range {

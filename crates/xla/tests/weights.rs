@@ -11,7 +11,7 @@ use alight_kernels::attention::{
 };
 use alight_kernels::tiles::pack;
 use alight_kernels::{
-    Activations, Isa, Kinds, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
 };
 use alight_xla::api::{code, data_type};
 use standin::{Array, Attr, Call, Threads};
@@ -131,7 +131,7 @@ fn expected(call: &Call, rank: usize) -> Vec<Vec<f32>> {
         let w = Matrix::with_layout(layout, ty, data, rows, COLS).unwrap();
         let w = w.columns(256 * rank..256 * rank + 256).unwrap();
         let mut act = Activations::new(tokens, 256);
-        act.begin(Isa::best(), tokens, 256, Kinds::of([w.kind()]));
+        act.begin(Isa::best(), tokens, 256, ActivationFormats::of([w.kind()]));
         (0..tokens).for_each(|t| act.put(t, &x[300 * t..][..256]));
         let slots = call.results[i].dims[1] as usize;
         let (start, count) = (starts[2 * i + rank] as usize, counts[2 * i + rank] as usize);
@@ -245,7 +245,7 @@ fn places_that_lie_are_errors() {
     bytes[16..20].copy_from_slice(&u32::MAX.to_ne_bytes());
     call.arguments[1] = Array::new(data_type::U32, &[3, 4], &bytes);
     refused(call, "at byte 18446744073709551615");
-    for ty in [4, 5, 9, 10, 11, 15, 16, 29, 31, 64, 1 << 30, u32::MAX] {
+    for ty in [4, 5, 9, 11, 15, 16, 29, 31, 64, 1 << 30, u32::MAX] {
         refused(
             places(0, 2, ty),
             &format!(

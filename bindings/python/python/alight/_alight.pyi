@@ -35,8 +35,9 @@ __version__: str
 ALIGNMENT: int
 """Addresses at a multiple of this are used by XLA in place; of others it makes a copy."""
 
-WEIGHT_TYPES: dict[str, tuple[int, int]]
-"""The types of GGUF that have kernels: for each its id in files, and the weights of a block."""
+WEIGHT_TYPES: dict[str, tuple[int, int, list[tuple[str, int]]]]
+"""The types of GGUF that have kernels: for each its id in files, the weights of a block, and the scales at fixed places of a
+block: ("f16" or "exponent", byte)."""
 
 class FormatError(ValueError):
     """A file is not what it should be: damaged, of another format, or of another model."""

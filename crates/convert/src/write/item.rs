@@ -121,7 +121,7 @@ impl Item {
         if matches!(self.source, Source::Values(_)) {
             return (self.to == GgmlType::F32).then_some(How::Copy);
         }
-        let floats = WeightType::of(self.to).map(How::Floats);
+        let floats = WeightType::of(self.to).filter(|ty| ty.quantizes()).map(How::Floats);
         match self.from {
             Elements::Gguf(ty) if ty == self.to && self.add == 0.0 => Some(How::Copy),
             Elements::Gguf(GgmlType::F64) => floats,

@@ -9,7 +9,8 @@
 //!
 //! Several tokens, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
 //! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
-//! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset. (`vpdpbusd` wants one
+//! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset (`s16` `[T][K/16]` for those with
+//! two). (`vpdpbusd` wants one
 //! unsigned operand. Making it the activations costs one constant per row and group of weights,
 //! −128·Σw, which is computed once with the panel and shared by all tokens.)
 //!
@@ -19,44 +20,71 @@
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
 
-use super::tiles::BLOCK;
+use super::sizes::TOKEN_BLOCK;
+use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::isa::Isa;
-use crate::types::{Layout, WeightType};
+use crate::tiles::Layout;
 
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
 
+/// How activations are rounded for quantised weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precision {
+    /// 16-bit integers, one scale per 256 values: one token.
+    Bits16,
+    /// 8-bit integers, one scale per 32 values: several tokens.
+    Bits8,
+}
+
+impl Precision {
+    /// The choice, and the only place where it is made.
+    pub const fn of(tokens: usize) -> Precision {
+        if tokens == 1 { Precision::Bits16 } else { Precision::Bits8 }
+    }
+}
+
 /// Which packings the consumers of a set of activations need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kinds {
+pub struct ActivationFormats {
     float: bool,
     rows: bool,
     tiles: bool,
+    /// Sums of 16 values too, for types with an offset for each.
+    sums_of_16: bool,
 }
 
-impl Kinds {
-    /// The kinds that these matrices need: the [`kind`](super::Matrix::kind) of each.
-    pub fn of(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> Kinds {
-        matrices.into_iter().fold(Kinds::default(), |k, (ty, layout)| Kinds {
-            float: k.float || ty.is_float(),
-            rows: k.rows || !ty.is_float() && layout == Layout::Rows,
-            tiles: k.tiles || !ty.is_float() && layout == Layout::Tiles,
+impl ActivationFormats {
+    /// The formats that these matrices need: the [`kind`](super::Matrix::kind) of each.
+    pub fn of(matrices: impl IntoIterator<Item = (WeightType, Layout)>) -> ActivationFormats {
+        matrices.into_iter().fold(ActivationFormats::default(), |f, (ty, layout)| {
+            ActivationFormats {
+                float: f.float || ty.is_float(),
+                rows: f.rows || !ty.is_float() && layout == Layout::Rows,
+                tiles: f.tiles || !ty.is_float() && layout == Layout::Tiles,
+                sums_of_16: f.sums_of_16 || needs_sums_of_16(ty),
+            }
         })
     }
 
-    /// Whether activations of these kinds can be multiplied with a matrix of this kind.
+    /// Whether activations in these formats can be multiplied with a matrix of this kind.
     pub fn covers(self, (ty, layout): (WeightType, Layout)) -> bool {
-        match layout {
+        let packed = match layout {
             _ if ty.is_float() => self.float,
             Layout::Rows => self.rows,
             Layout::Tiles => self.tiles,
-        }
+        };
+        packed && (self.sums_of_16 || !needs_sums_of_16(ty))
     }
 
     /// Whether any of the matrices is quantised.
     fn quantized(self) -> bool {
         self.rows || self.tiles
     }
+}
+
+fn needs_sums_of_16(ty: WeightType) -> bool {
+    with_block!(ty, Q => Q::OFFSETS == 2, false)
 }
 
 /// One cache line; makes the packed bytes 64-byte aligned.
@@ -71,7 +99,8 @@ pub struct Activations {
     max_cols: usize,
     tokens: usize,
     cols: usize,
-    kinds: Kinds,
+    precision: Precision,
+    formats: ActivationFormats,
     /// Integers: one token 2 bytes per value, several 1 byte.
     q: Vec<Line>,
     /// One token: per 256. Several: per 32.
@@ -82,17 +111,17 @@ pub struct Activations {
     pub(super) tiles: TileActs,
 }
 
-/// Several tokens for packed weights, in blocks of [`BLOCK`] tokens.
+/// Several tokens for packed weights, in blocks of [`TOKEN_BLOCK`] tokens.
 pub(super) struct TileActs {
-    /// `[T/BLOCK][K/32][BLOCK][32]` i8
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK][32]` i8
     pub(super) q: Vec<Line>,
-    /// `[T/BLOCK][K/32][BLOCK]`
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`
     pub(super) scale: Vec<f32>,
-    /// `[T/BLOCK][K/32][BLOCK]`, scale · Σ q
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`, scale · Σ q
     pub(super) s32: Vec<f32>,
-    /// `[T/BLOCK][K/32][BLOCK]`, −Σ q
+    /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`, −Σ q
     pub(super) z32: Vec<i32>,
-    /// `[T/BLOCK][K/32][2][BLOCK]`, −Σ q of each 16
+    /// `[T/TOKEN_BLOCK][K/32][2][TOKEN_BLOCK]`, −Σ q of each 16
     pub(super) z16: Vec<i32>,
 }
 
@@ -107,14 +136,15 @@ impl Activations {
             max_cols: k,
             tokens: 0,
             cols: 0,
-            kinds: Kinds::default(),
+            precision: Precision::Bits8,
+            formats: ActivationFormats::default(),
             q: zeroed(bytes / 64),
             scale: zeroed(t * k / 32),
             s32: zeroed(t * k / 32),
-            s16: zeroed(k / 16),
-            float: zeroed(t.next_multiple_of(BLOCK) * k),
+            s16: zeroed(t * k / 16),
+            float: zeroed(t.next_multiple_of(TOKEN_BLOCK) * k),
             tiles: {
-                let groups = t.next_multiple_of(BLOCK) * k / 32;
+                let groups = t.next_multiple_of(TOKEN_BLOCK) * k / 32;
                 TileActs {
                     q: zeroed(groups / 2),
                     scale: zeroed(groups),
@@ -126,12 +156,12 @@ impl Activations {
         }
     }
 
-    /// Starts a new set of `tokens` × `cols` for the given tier and consumers. Until every token
+    /// Starts a new set of `tokens` × `cols` for the given SIMD level and consumers. Until every token
     /// has been put, the contents are unspecified.
     ///
     /// # Panics
-    /// If the CPU lacks the tier, or the set is larger than the room.
-    pub fn begin(&mut self, isa: Isa, tokens: usize, cols: usize, kinds: Kinds) {
+    /// If the CPU lacks the level, or the set is larger than the room.
+    pub fn begin(&mut self, isa: Isa, tokens: usize, cols: usize, formats: ActivationFormats) {
         isa.assert_available();
         assert!(
             tokens >= 1 && tokens <= self.max_tokens && cols <= self.max_cols,
@@ -140,10 +170,11 @@ impl Activations {
             self.max_cols
         );
         assert!(
-            !kinds.quantized() || cols.is_multiple_of(32),
+            !formats.quantized() || cols.is_multiple_of(32),
             "quantised weights come in groups of 32"
         );
-        (self.isa, self.tokens, self.cols, self.kinds) = (isa, tokens, cols, kinds);
+        (self.isa, self.tokens, self.cols, self.formats) = (isa, tokens, cols, formats);
+        self.precision = Precision::of(tokens);
     }
 
     /// Packs token `t`; `x` is `[cols]`.
@@ -158,7 +189,8 @@ impl Activations {
             isa: self.isa,
             tokens: self.tokens,
             cols: self.cols,
-            kinds: self.kinds,
+            precision: self.precision,
+            formats: self.formats,
             q: self.q.as_mut_ptr().cast(),
             scale: self.scale.as_mut_ptr(),
             s32: self.s32.as_mut_ptr(),
@@ -175,7 +207,7 @@ impl Activations {
         }
     }
 
-    /// The tier of the packing.
+    /// The SIMD level of the packing.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -190,9 +222,14 @@ impl Activations {
         self.cols
     }
 
+    /// How they are rounded for quantised weights.
+    pub fn precision(&self) -> Precision {
+        self.precision
+    }
+
     /// What the set was packed for.
-    pub fn kinds(&self) -> Kinds {
-        self.kinds
+    pub fn formats(&self) -> ActivationFormats {
+        self.formats
     }
 
     // What the kernels read. All are laid out densely for the current shape.
@@ -216,6 +253,12 @@ impl Activations {
 
     pub(super) fn s16(&self) -> &[f32] {
         &self.s16
+    }
+
+    /// The sums that offsets are multiplied with, where 32 weights have `offsets` of them.
+    #[inline(always)]
+    pub(super) fn sums_for(&self, offsets: usize) -> &[f32] {
+        if offsets == 2 { &self.s16 } else { &self.s32 }
     }
 
     /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
@@ -253,7 +296,8 @@ pub struct ActSlots<'a> {
     isa: Isa,
     tokens: usize,
     cols: usize,
-    kinds: Kinds,
+    precision: Precision,
+    formats: ActivationFormats,
     q: *mut i8,
     scale: *mut f32,
     s32: *mut f32,
@@ -289,15 +333,15 @@ impl ActSlots<'_> {
         assert!(t < self.tokens && x.len() == self.cols, "activations of another shape");
         let k = self.cols;
         // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of
-        // different tokens are disjoint; the tier was checked by `begin`.
+        // different tokens are disjoint; the level was checked by `begin`.
         unsafe {
-            if self.kinds.float {
+            if self.formats.float {
                 std::ptr::copy_nonoverlapping(x.as_ptr(), self.float.add(t * k), k);
             }
-            if !self.kinds.quantized() {
+            if !self.formats.quantized() {
                 return;
             }
-            if self.tokens == 1 {
+            if self.precision == Precision::Bits16 {
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => self.put_planes_avx512(x),
@@ -309,10 +353,10 @@ impl ActSlots<'_> {
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
-                        if self.kinds.rows {
+                        if self.formats.rows {
                             self.put_bytes_avx512(t, x);
                         }
-                        if self.kinds.tiles {
+                        if self.formats.tiles {
                             self.put_tiles_avx512(t, x);
                         }
                     }
@@ -327,14 +371,14 @@ impl ActSlots<'_> {
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn put_words_avx2(&self, x: &[f32]) {
-        // SAFETY: the same code, compiled for the tier.
+        // SAFETY: the same code, compiled for the level.
         unsafe { self.put_words(x) }
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
     unsafe fn put_bytes_avx2(&self, t: usize, x: &[f32]) {
-        // SAFETY: the same code, compiled for the tier.
+        // SAFETY: the same code, compiled for the level.
         unsafe { self.put_bytes(t, x) }
     }
 
@@ -368,16 +412,31 @@ impl ActSlots<'_> {
         let k = self.cols;
         for (g, x) in x.chunks_exact(32).enumerate() {
             let (a, inv) = scale_for(max_abs(x), 127.0);
-            let mut sum = 0;
+            let mut sums = [0; 2];
             // SAFETY: within the buffers, as in `put`.
             unsafe {
                 for (i, &x) in x.iter().enumerate() {
                     let v = round_within(x * inv, 127.0);
-                    sum += v;
+                    sums[i / 16] += v;
                     *self.q.add(t * k + 32 * g + i) = (v ^ 0x80) as i8;
                 }
-                *self.scale.add(t * (k / 32) + g) = a;
-                *self.s32.add(t * (k / 32) + g) = a * sum as f32;
+                self.put_sums(t * (k / 32) + g, a, sums);
+            }
+        }
+    }
+}
+
+impl ActSlots<'_> {
+    /// The scale of group `g` of all tokens' groups, and its sums: of 32 values, and of 16.
+    #[inline(always)]
+    unsafe fn put_sums(&self, g: usize, a: f32, sums: [i32; 2]) {
+        // SAFETY: within the buffers, as in `put`.
+        unsafe {
+            *self.scale.add(g) = a;
+            *self.s32.add(g) = a * (sums[0] + sums[1]) as f32;
+            if self.formats.sums_of_16 {
+                *self.s16.add(2 * g) = a * sums[0] as f32;
+                *self.s16.add(2 * g + 1) = a * sums[1] as f32;
             }
         }
     }
@@ -421,7 +480,7 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{ActSlots, BLOCK, WIDE, scale_for};
+    use super::{ActSlots, TOKEN_BLOCK, WIDE, scale_for};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -486,9 +545,8 @@ mod avx512 {
                     let bytes = |v| _mm_xor_si128(_mm512_cvtepi32_epi8(v), _mm_set1_epi8(-128));
                     _mm_storeu_si128(out.cast(), bytes(i0));
                     _mm_storeu_si128(out.add(16).cast(), bytes(i1));
-                    let sum = _mm512_reduce_add_epi32(_mm512_add_epi32(i0, i1));
-                    *self.scale.add(t * (k / 32) + g) = a;
-                    *self.s32.add(t * (k / 32) + g) = a * sum as f32;
+                    let sums = [_mm512_reduce_add_epi32(i0), _mm512_reduce_add_epi32(i1)];
+                    self.put_sums(t * (k / 32) + g, a, sums);
                 }
             }
         }
@@ -497,12 +555,12 @@ mod avx512 {
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
         pub(super) unsafe fn put_tiles_avx512(&self, t: usize, x: &[f32]) {
             let groups = x.len() / 32;
-            let (block, t) = (t / BLOCK, t % BLOCK);
+            let (block, t) = (t / TOKEN_BLOCK, t % TOKEN_BLOCK);
             // SAFETY: within the buffers, as in `put`.
             unsafe {
                 for g in 0..groups {
                     let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
-                    let at = (block * groups + g) * BLOCK;
+                    let at = (block * groups + g) * TOKEN_BLOCK;
                     let out = self.tiles.q.add(32 * (at + t));
                     _mm_storeu_si128(out.cast(), _mm512_cvtepi32_epi8(i0));
                     _mm_storeu_si128(out.add(16).cast(), _mm512_cvtepi32_epi8(i1));
@@ -511,7 +569,7 @@ mod avx512 {
                     *self.tiles.s32.add(at + t) = a * (s0 + s1) as f32;
                     *self.tiles.z32.add(at + t) = -(s0 + s1);
                     *self.tiles.z16.add(2 * at + t) = -s0;
-                    *self.tiles.z16.add(2 * at + BLOCK + t) = -s1;
+                    *self.tiles.z16.add(2 * at + TOKEN_BLOCK + t) = -s1;
                 }
             }
         }

@@ -1,19 +1,19 @@
-//! `y[t, n] = Σ_k W[n, k] · x[t, k]` with `W` where it lies: in GGUF's blocks, or packed in tiles.
+//! `y[t, n] = Σ_k W[n, k] · x[t, k]` with `W` in place: in GGUF's blocks, or packed in tiles.
 //!
-//! Two ways, chosen by the number of tokens when the activations are packed:
+//! Two ways, by the [`Precision`] that the activations were packed in:
 //!
-//! - **one token** ([`dot`]): rows of blocks are multiplied where they lie. The activations are
+//! - **16 bits**, one token ([`dot`]): rows of blocks are multiplied in place. The activations are
 //!   rounded to 16-bit integers with one scale per 256, which costs no more than 8 bits would
 //!   where memory is the limit, and is some hundred times more exact.
-//! - **several tokens** ([`gemm`]): a panel of 32 rows is unpacked into a cache-sized buffer of
+//! - **8 bits**, several tokens ([`gemm`]): a panel of 32 rows is unpacked into a cache-sized buffer of
 //!   interleaved bytes, then a register-blocked integer kernel runs over all tokens. Activations
 //!   are 8-bit with one scale per 32.
 //!
-//! Packed matrices ([`tiles`]) need neither rows nor panels: a tile is multiplied as it lies, with
+//! Packed matrices ([`tiles`]) need neither rows nor panels: a tile is multiplied in place, with
 //! the same activations in both cases.
 //!
 //! Weights and their scales are used exactly as stored in both; sums are exact integers within a
-//! group of 32 (16 for Q6_K) and f32 across groups. F32, F16 and BF16 weights are multiplied in
+//! group of 32 (16 where a type has a scale for each) and f32 across groups. F32, F16 and BF16 weights are multiplied in
 //! f32 with unrounded activations.
 //!
 //! A piece of work is a range of rows for all tokens; pieces write disjoint elements of the
@@ -25,317 +25,24 @@
 mod activations;
 mod dot;
 mod gemm;
+mod matrix;
 #[cfg(target_arch = "x86_64")]
 mod prefetch;
+mod sizes;
 mod tiles;
-mod unpack;
 
-pub use activations::{ActSlots, Activations, Kinds};
+pub use activations::{ActSlots, ActivationFormats, Activations, Precision};
 pub use gemm::MatmulScratch;
+pub use matrix::{Matrix, MatrixError, Output};
 
-use crate::dequant::{self, dequantize_row};
-use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::quant::{Group32, with_quant};
-use crate::tiles::{TILE_ROWS, Tiled, packable};
-use crate::types::{Layout, WeightType};
-use std::fmt;
-use std::marker::PhantomData;
+use crate::tiles::Layout;
 use std::ops::Range;
-
-/// A weight matrix `[rows, cols]` in GGUF blocks along `cols`, or in tiles of such rows; or some columns of one.
-#[derive(Clone, Copy)]
-pub struct Matrix<'a> {
-    layout: Layout,
-    ty: WeightType,
-    /// From the first byte of the first row (tile) to the last of the last one.
-    data: &'a [u8],
-    rows: usize,
-    cols: usize,
-    /// Bytes of the columns of a row.
-    row_bytes: usize,
-    /// Bytes from a row to the next, at least `row_bytes`; from a tile to the next it is 16 times that.
-    stride: usize,
-}
-
-/// Why bytes cannot be a matrix.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum MatrixError {
-    /// A row is not a whole number of blocks.
-    RaggedRow {
-        /// The weight type.
-        ty: WeightType,
-        /// Weights per row.
-        cols: usize,
-    },
-    /// The type or the number of rows has no packed form.
-    NotPackable {
-        /// The weight type.
-        ty: WeightType,
-        /// Rows of the matrix.
-        rows: usize,
-    },
-    /// The bytes are not `rows` rows long.
-    Size {
-        /// Bytes needed, or `None` if the number overflows.
-        expected: Option<usize>,
-        /// Bytes given.
-        found: usize,
-    },
-    /// The columns are not in the matrix, are none, or begin or end within a block.
-    Columns {
-        /// The weight type.
-        ty: WeightType,
-        /// Columns of the matrix.
-        cols: usize,
-        /// Columns asked for.
-        found: Range<usize>,
-    },
-}
-
-impl fmt::Display for MatrixError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MatrixError::RaggedRow { ty, cols } => {
-                write!(f, "a row of {cols} weights is not a whole number of {ty} blocks")
-            }
-            MatrixError::NotPackable { ty, rows } => {
-                write!(f, "{rows} rows of {ty} have no packed form, which takes tiles of 16 rows")
-            }
-            MatrixError::Size { expected: Some(e), found } => {
-                write!(f, "the matrix takes {e} bytes, found {found}")
-            }
-            MatrixError::Size { expected: None, found } => {
-                write!(f, "the size of the matrix overflows, found {found} bytes")
-            }
-            MatrixError::Columns { ty, cols, found } => write!(
-                f,
-                "columns {}..{} of {cols} are no whole blocks of {ty}, which has {} weights in one",
-                found.start,
-                found.end,
-                ty.block_len()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for MatrixError {}
-
-impl<'a> Matrix<'a> {
-    /// A view of `data` as `rows` × `cols` weights of type `ty` in GGUF's layout.
-    ///
-    /// # Errors
-    /// If a row is not a whole number of blocks, or `data` is not as long as all rows.
-    pub fn new(
-        ty: WeightType,
-        data: &'a [u8],
-        rows: usize,
-        cols: usize,
-    ) -> Result<Matrix<'a>, MatrixError> {
-        Matrix::with_layout(Layout::Rows, ty, data, rows, cols)
-    }
-
-    /// As [`Matrix::new`], in either layout.
-    ///
-    /// # Errors
-    /// As [`Matrix::new`], and if the matrix has no packed form but should be in it.
-    pub fn with_layout(
-        layout: Layout,
-        ty: WeightType,
-        data: &'a [u8],
-        rows: usize,
-        cols: usize,
-    ) -> Result<Matrix<'a>, MatrixError> {
-        if layout == Layout::Tiles && !packable(ty, rows, ty.block_len()) {
-            return Err(MatrixError::NotPackable { ty, rows });
-        }
-        let row_bytes = ty.row_bytes(cols).ok_or(MatrixError::RaggedRow { ty, cols })?;
-        let expected = row_bytes.checked_mul(rows);
-        if expected != Some(data.len()) {
-            return Err(MatrixError::Size { expected, found: data.len() });
-        }
-        Ok(Matrix { layout, ty, data, rows, cols, row_bytes, stride: row_bytes })
-    }
-
-    /// A view of some columns of all rows, where they lie.
-    ///
-    /// # Errors
-    /// If they are not in the matrix, are none, or begin or end within a block.
-    pub fn columns(&self, columns: Range<usize>) -> Result<Matrix<'a>, MatrixError> {
-        let (ty, cols) = (self.ty, self.cols);
-        let inside = columns.start < columns.end && columns.end <= cols;
-        let bytes = |n| ty.row_bytes(n).filter(|_| inside);
-        let (Some(skipped), Some(row_bytes)) =
-            (bytes(columns.start), bytes(columns.end.wrapping_sub(columns.start)))
-        else {
-            return Err(MatrixError::Columns { ty, cols, found: columns });
-        };
-        // Rows that lie together: skipped bytes, columns and distances are those of all of them.
-        let together = if self.layout == Layout::Tiles { TILE_ROWS } else { 1 };
-        let data = match self.rows / together {
-            0 => &[],
-            n => &self.data[together * skipped..][..together * ((n - 1) * self.stride + row_bytes)],
-        };
-        Ok(Matrix { data, cols: columns.len(), row_bytes, ..*self })
-    }
-
-    /// The weight type.
-    pub fn weight_type(&self) -> WeightType {
-        self.ty
-    }
-
-    /// How the weights are arranged.
-    pub fn layout(&self) -> Layout {
-        self.layout
-    }
-
-    /// What decides which activations it needs.
-    pub fn kind(&self) -> (WeightType, Layout) {
-        (self.ty, self.layout)
-    }
-
-    /// Output features.
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
-    /// Input features.
-    pub fn cols(&self) -> usize {
-        self.cols
-    }
-
-    /// All bytes, from the first row to the last; of a view of some columns, with those of the others in between.
-    pub fn data(&self) -> &'a [u8] {
-        self.data
-    }
-
-    /// Row `r` as floats; `out` is `[cols]`.
-    ///
-    /// # Panics
-    /// If there is no such row, or `out` has another length.
-    pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
-        assert!(r < self.rows && out.len() == self.cols, "no such row, or another length");
-        match self.layout {
-            Layout::Rows => dequantize_row(self.ty, self.row(r), out),
-            Layout::Tiles => with_quant!(
-                self.ty,
-                Q => {
-                    for (b, out) in out.chunks_exact_mut(32).enumerate() {
-                        dequant::put::<Q>(&self.group::<Q>(r, b), out);
-                    }
-                },
-                for (k, out) in out.iter_mut().enumerate() {
-                    *out = self.tile_float(r, k);
-                }
-            ),
-        }
-    }
-
-    /// The bytes of one row, which must not be in a tile.
-    fn row(&self, r: usize) -> &'a [u8] {
-        debug_assert!(self.layout == Layout::Rows);
-        &self.data[r * self.stride..][..self.row_bytes]
-    }
-
-    /// Bytes between the columns of a row and those of the next.
-    fn gap(&self) -> usize {
-        self.stride - self.row_bytes
-    }
-
-    /// The bytes of the tile of rows `16i .. 16i + 16`.
-    fn tile(&self, i: usize) -> &'a [u8] {
-        debug_assert!(self.layout == Layout::Tiles);
-        &self.data[TILE_ROWS * i * self.stride..][..TILE_ROWS * self.row_bytes]
-    }
-
-    /// Weight `k` of row `r` of a packed F16 or BF16 matrix.
-    #[inline(always)]
-    fn tile_float(&self, r: usize, k: usize) -> f32 {
-        let at = 2 * (TILE_ROWS * k + r % TILE_ROWS);
-        let tile = self.tile(r / TILE_ROWS);
-        let bits = u16::from_le_bytes([tile[at], tile[at + 1]]);
-        if self.ty == WeightType::F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
-    }
-
-    /// Weights `32·b .. 32·b + 32` of row `r`, wherever they lie.
-    #[inline(always)]
-    fn group<Q: Tiled>(&self, r: usize, b: usize) -> Group32 {
-        let (at, g) = (b / (Q::BLOCK / 32), b % (Q::BLOCK / 32));
-        match self.layout {
-            Layout::Rows => Q::group(&self.row(r)[at * Q::BYTES..][..Q::BYTES], g),
-            Layout::Tiles => {
-                let unit = TILE_ROWS * Q::BYTES;
-                let unit = &self.tile(r / TILE_ROWS)[at * unit..][..unit];
-                Q::tile_group(unit, r % TILE_ROWS, g)
-            }
-        }
-    }
-}
-
-/// Where a product goes: element `[t, n]` is at `t · stride + n − first`, for `n` from `first` on. Copies of it may be
-/// used by several threads at once, each writing its own rows `n`.
-#[derive(Clone, Copy)]
-pub struct Output<'a> {
-    ptr: *mut f32,
-    len: usize,
-    stride: usize,
-    first: usize,
-    _buffer: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: an Output only allows writes through `matmul`, whose callers promise disjoint rows.
-unsafe impl Send for Output<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Output<'_> {}
-
-impl<'a> Output<'a> {
-    /// A view of `buffer` as rows of `stride` elements, one row per token.
-    pub fn new(buffer: &'a mut [f32], stride: usize) -> Output<'a> {
-        Output::starting_at(0, buffer, stride)
-    }
-
-    /// As [`Output::new`], where the first element of each row is that of row `first` of the matrix.
-    pub fn starting_at(first: usize, buffer: &'a mut [f32], stride: usize) -> Output<'a> {
-        Output { ptr: buffer.as_mut_ptr(), len: buffer.len(), stride, first, _buffer: PhantomData }
-    }
-
-    /// The address of element `n` of row `t`, which must be inside the buffer to be used.
-    #[inline(always)]
-    fn at(&self, t: usize, n: usize) -> *mut f32 {
-        self.ptr.wrapping_add(t * self.stride).wrapping_add(n).wrapping_sub(self.first)
-    }
-
-    /// Whether elements `n` of `tokens` rows are inside the buffer.
-    fn covers(&self, tokens: usize, n: &Range<usize>) -> bool {
-        let (Some(start), Some(end)) =
-            (n.start.checked_sub(self.first), n.end.checked_sub(self.first))
-        else {
-            return false;
-        };
-        start <= end && end <= self.stride && (tokens - 1) * self.stride + end <= self.len
-    }
-
-    /// The elements `n` of row `t`.
-    ///
-    /// # Safety
-    /// No other reference to these elements may exist.
-    ///
-    /// # Panics
-    /// If they lie outside the buffer.
-    #[inline]
-    pub unsafe fn row_mut(self, t: usize, n: Range<usize>) -> &'a mut [f32] {
-        assert!(self.first <= n.start && n.start <= n.end);
-        let start = t * self.stride + (n.start - self.first);
-        assert!(start + n.len() <= self.len);
-        // SAFETY: in bounds by the assertions, unaliased by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), n.len()) }
-    }
-}
 
 /// How many rows make a sensible piece of work: small enough to balance a slow thread, large
 /// enough (some 64 KiB of weights) to amortise taking it. A multiple of 32.
 pub fn piece_rows(w: &Matrix<'_>, tokens: usize) -> usize {
     if tokens > 1 {
-        return gemm::PANEL_ROWS;
+        return sizes::PANEL_ROWS;
     }
     let rows = (64 * 1024 / w.row_bytes.max(1)).clamp(32, 1024);
     rows.next_multiple_of(32)
@@ -347,8 +54,8 @@ pub fn piece_rows(w: &Matrix<'_>, tokens: usize) -> usize {
 /// While it runs, no other thread may access the elements `rows` of `out`.
 ///
 /// # Panics
-/// If `x` has not as many columns as `w`, was packed without the kind that `w` needs
-/// ([`Kinds`]), `rows` exceeds the matrix, or `out` is too small.
+/// If `x` has not as many columns as `w`, was packed without the format that `w` needs
+/// ([`ActivationFormats`]), `rows` exceeds the matrix, or `out` is too small.
 pub unsafe fn matmul(
     w: &Matrix<'_>,
     rows: Range<usize>,
@@ -356,14 +63,15 @@ pub unsafe fn matmul(
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
-    assert!(rows.start <= rows.end && rows.end <= w.rows, "rows outside the matrix");
-    assert_eq!(w.cols, x.cols(), "the activations do not fit the matrix");
-    assert!(x.kinds().covers(w.kind()), "the activations were not packed for {}", w.ty);
+    assert!(rows.start <= rows.end && rows.end <= w.rows(), "rows outside the matrix");
+    assert_eq!(w.cols(), x.cols(), "the activations do not fit the matrix");
+    let packed = x.formats().covers(w.kind());
+    assert!(packed, "the activations were not packed for {}", w.weight_type());
     assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
-    if w.layout == Layout::Tiles {
+    if w.layout() == Layout::Tiles {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         unsafe { tiles::rows(w, rows, x, out, scratch) };
-    } else if x.tokens() == 1 {
+    } else if x.precision() == Precision::Bits16 {
         // SAFETY: the elements are ours by the caller's promise.
         let out = unsafe { out.row_mut(0, rows.clone()) };
         dot::rows(w, rows, x, out);

@@ -2,14 +2,15 @@
 //!
 //! The types with one scale (and offset) per 32 weights are made as the reference (ggml, and the
 //! `gguf` package) makes them, bit for bit: [`simple`]. For those with scales of scales that method is
-//! a search, and ours is another one: [`groups`].
+//! a search, and ours is another one: [`search`]. What is particular to a type is in its file in
+//! [`blocks`](crate::blocks); types without a quantiser are only read.
 
-mod groups;
-mod simple;
+pub(crate) mod search;
+pub(crate) mod simple;
 
 use crate::Isa;
+use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::half::{f32_to_bf16, f32_to_f16};
-use crate::types::WeightType;
 
 /// Quantises a row (or any whole number of blocks): `x` `[x.len()]` → `bytes`.
 ///
@@ -20,7 +21,8 @@ use crate::types::WeightType;
 /// The result does not depend on `isa`.
 ///
 /// # Panics
-/// If `bytes` is not exactly the size of `x.len()` weights of that type.
+/// If `bytes` is not exactly the size of `x.len()` weights of that type, or the type is only read
+/// ([`WeightType::quantizes`]).
 pub fn quantize_row(isa: Isa, ty: WeightType, x: &[f32], bytes: &mut [u8]) {
     assert_eq!(
         ty.row_bytes(x.len()),
@@ -29,6 +31,7 @@ pub fn quantize_row(isa: Isa, ty: WeightType, x: &[f32], bytes: &mut [u8]) {
         x.len(),
         bytes.len()
     );
+    assert!(ty.quantizes(), "{ty} is only read");
     isa.assert_available();
     match isa {
         #[cfg(target_arch = "x86_64")]
@@ -57,35 +60,31 @@ fn avx512(ty: WeightType, x: &[f32], bytes: &mut [u8]) {
 
 #[inline(always)]
 fn blocks(ty: WeightType, x: &[f32], bytes: &mut [u8]) {
+    with_block!(ty, Q => quantized::<Q>(x, bytes), floats(ty, x, bytes));
+}
+
+#[inline(always)]
+fn quantized<Q: BlockFormat>(x: &[f32], bytes: &mut [u8]) {
+    // A loop and not a closure, which would be a function of its own without the level's features.
+    for (x, out) in x.chunks_exact(Q::BLOCK).zip(bytes.chunks_exact_mut(Q::BYTES)) {
+        Q::quantize(x, out);
+    }
+}
+
+#[inline(always)]
+fn floats(ty: WeightType, x: &[f32], bytes: &mut [u8]) {
     let halves = |narrow: fn(f32) -> u16, bytes: &mut [u8]| {
         for (x, out) in x.iter().zip(bytes.chunks_exact_mut(2)) {
             out.copy_from_slice(&narrow(*x).to_le_bytes());
         }
     };
-    let blocks = x.chunks_exact(ty.block_len()).zip(bytes.chunks_exact_mut(ty.block_bytes()));
-    // A loop and not a closure, which would be a function of its own without the tier's features.
-    macro_rules! each {
-        ($quantize:path) => {
-            for (x, out) in blocks {
-                $quantize(x, out);
-            }
-        };
-    }
     match ty {
-        WeightType::F32 => {
+        WeightType::F16 => halves(f32_to_f16, bytes),
+        WeightType::BF16 => halves(f32_to_bf16, bytes),
+        _ => {
             for (x, out) in x.iter().zip(bytes.chunks_exact_mut(4)) {
                 out.copy_from_slice(&x.to_le_bytes());
             }
         }
-        WeightType::F16 => halves(f32_to_f16, bytes),
-        WeightType::BF16 => halves(f32_to_bf16, bytes),
-        WeightType::Q4_0 => each!(simple::q4_0),
-        WeightType::Q4_1 => each!(simple::q4_1),
-        WeightType::Q5_0 => each!(simple::q5_0),
-        WeightType::Q5_1 => each!(simple::q5_1),
-        WeightType::Q8_0 => each!(simple::q8_0),
-        WeightType::Q4_K => each!(groups::q4_k),
-        WeightType::Q5_K => each!(groups::q5_k),
-        WeightType::Q6_K => each!(groups::q6_k),
     }
 }

@@ -1,4 +1,4 @@
-//! Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1: one scale, or a scale and an offset, for 32 weights.
+//! One scale, or a scale and an offset, for 32 weights: what Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 share.
 //!
 //! Every operation is in f32 and in the reference's order, because its result is to be met bit for
 //! bit: the scale is rounded to f16 only for storing, the integers come of the unrounded one.
@@ -18,7 +18,7 @@ fn put_f16(out: &mut [u8], value: f32) {
 
 /// 32 integers of which the low four bits go to 16 bytes: `j` (low) and `j + 16` (high).
 #[inline(always)]
-fn put_nibbles(out: &mut [u8], q: &[u8; 32]) {
+pub(crate) fn put_nibbles(out: &mut [u8], q: &[u8; 32]) {
     for (j, out) in out[..16].iter_mut().enumerate() {
         *out = (q[j] & 15) | (q[j + 16] << 4);
     }
@@ -26,7 +26,7 @@ fn put_nibbles(out: &mut [u8], q: &[u8; 32]) {
 
 /// The fifth bits: bit `i` is that of weight `i`.
 #[inline(always)]
-fn put_fifth(out: &mut [u8], q: &[u8; 32]) {
+pub(crate) fn put_fifth(out: &mut [u8], q: &[u8; 32]) {
     let bits = q.iter().enumerate().fold(0u32, |bits, (i, q)| bits | u32::from(q >> 4 & 1) << i);
     out[..4].copy_from_slice(&bits.to_le_bytes());
 }
@@ -37,9 +37,9 @@ fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far })
 }
 
-/// w = q·d
+/// w = q·d, with signed bytes.
 #[inline(always)]
-pub(super) fn q8_0(x: &[f32], out: &mut [u8]) {
+pub(crate) fn signed(x: &[f32], out: &mut [u8]) {
     let d = extreme(x).abs() / 127.0;
     let id = inverse(d);
     put_f16(out, d);
@@ -50,7 +50,7 @@ pub(super) fn q8_0(x: &[f32], out: &mut [u8]) {
 
 /// w = (q − half)·d. The weight farthest from zero becomes −half exactly.
 #[inline(always)]
-fn symmetric(x: &[f32], half: f32, out: &mut [u8]) -> [u8; 32] {
+pub(crate) fn symmetric(x: &[f32], half: f32, out: &mut [u8]) -> [u8; 32] {
     let d = extreme(x) / -half;
     let id = inverse(d);
     put_f16(out, d);
@@ -60,7 +60,7 @@ fn symmetric(x: &[f32], half: f32, out: &mut [u8]) -> [u8; 32] {
 
 /// w = q·d + m, from the smallest weight to the largest.
 #[inline(always)]
-fn affine(x: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
+pub(crate) fn affine(x: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
     let (low, high) =
         x.iter().fold((f32::INFINITY, f32::NEG_INFINITY), |(l, h), &x| (l.min(x), h.max(x)));
     let d = (high - low) / f32::from(most);
@@ -68,30 +68,4 @@ fn affine(x: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
     put_f16(out, d);
     put_f16(&mut out[2..], low);
     std::array::from_fn(|i| (((x[i] - low) * id + 0.5) as u8).min(most))
-}
-
-#[inline(always)]
-pub(super) fn q4_0(x: &[f32], out: &mut [u8]) {
-    let q = symmetric(x, 8.0, out);
-    put_nibbles(&mut out[2..], &q);
-}
-
-#[inline(always)]
-pub(super) fn q5_0(x: &[f32], out: &mut [u8]) {
-    let q = symmetric(x, 16.0, out);
-    put_fifth(&mut out[2..], &q);
-    put_nibbles(&mut out[6..], &q);
-}
-
-#[inline(always)]
-pub(super) fn q4_1(x: &[f32], out: &mut [u8]) {
-    let q = affine(x, 15, out);
-    put_nibbles(&mut out[4..], &q);
-}
-
-#[inline(always)]
-pub(super) fn q5_1(x: &[f32], out: &mut [u8]) {
-    let q = affine(x, 31, out);
-    put_fifth(&mut out[4..], &q);
-    put_nibbles(&mut out[8..], &q);
 }

@@ -1,10 +1,9 @@
 //! Which parts of a block go where in a unit of a tile, and moving them there and back.
 
 use super::TILE_ROWS;
-use crate::types::WeightType;
 
 /// A part of a block, in the order in which parts follow one another in a unit.
-pub(super) enum Field {
+pub(crate) enum Field {
     /// `count` elements of 1, 2 or 4 bytes from byte `at` on, each transposed by itself.
     Elements { at: usize, size: usize, count: usize },
     /// Signed bytes from `at` on, as lines, held with the sign bit turned over.
@@ -17,38 +16,29 @@ pub(super) enum Field {
 
 use Field::{Bits32, Bits256, Elements, Signed};
 
-const fn halves(at: usize, count: usize) -> Field {
+/// `count` elements of two bytes: f16 or bf16.
+pub(crate) const fn halves(at: usize, count: usize) -> Field {
     Elements { at, size: 2, count }
 }
 
-const fn lines(at: usize, count: usize) -> Field {
+/// `count` bytes.
+pub(crate) const fn bytes(at: usize, count: usize) -> Field {
+    Elements { at, size: 1, count }
+}
+
+/// `count` elements of four bytes: lines of 64 bytes in a unit.
+pub(crate) const fn lines(at: usize, count: usize) -> Field {
     Elements { at, size: 4, count }
 }
 
-/// The fields of a type's block; together they are all its bytes.
-pub(super) const fn of(ty: WeightType) -> &'static [Field] {
-    const SCALES_K: Field = Elements { at: 4, size: 1, count: 12 };
-    match ty {
-        WeightType::Q4_0 => const { &[halves(0, 1), lines(2, 4)] },
-        WeightType::Q4_1 => const { &[halves(0, 2), lines(4, 4)] },
-        WeightType::Q5_0 => const { &[halves(0, 1), Bits32 { at: 2 }, lines(6, 4)] },
-        WeightType::Q5_1 => const { &[halves(0, 2), Bits32 { at: 4 }, lines(8, 4)] },
-        WeightType::Q8_0 => const { &[halves(0, 1), Signed { at: 2, count: 8 }] },
-        WeightType::Q4_K => const { &[halves(0, 2), SCALES_K, lines(16, 32)] },
-        WeightType::Q5_K => const { &[halves(0, 2), SCALES_K, Bits256 { at: 16 }, lines(48, 32)] },
-        WeightType::Q6_K => {
-            const {
-                &[
-                    halves(208, 1),
-                    Elements { at: 192, size: 1, count: 16 },
-                    lines(128, 16),
-                    lines(0, 32),
-                ]
-            }
-        }
-        WeightType::F16 | WeightType::BF16 => const { &[halves(0, 1)] },
-        WeightType::F32 => const { &[] },
+/// Where field `n` begins in a unit.
+pub(crate) const fn offset(fields: &[Field], n: usize) -> usize {
+    let (mut at, mut i) = (0, 0);
+    while i < n {
+        at += fields[i].unit_bytes();
+        i += 1;
     }
+    at
 }
 
 /// Fills a unit from 16 blocks: that of row `r` begins at `r · stride`.
@@ -115,24 +105,67 @@ pub(super) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
             Elements { at, count, .. } => gather::<2>(part, count, &mut blocks[at..], stride),
             Bits32 { at } => {
                 for r in 0..TILE_ROWS {
-                    let bits = (0..8).fold(0u32, |bits, i| {
-                        bits | ((mask_at(part, i) >> (4 * r)) as u32 & 15) << first_bit32(i)
-                    });
+                    let bits = bits32(part, r);
                     blocks[r * stride + at..][..4].copy_from_slice(&bits.to_le_bytes());
                 }
             }
             Bits256 { at } => {
                 for (r, l) in (0..TILE_ROWS).flat_map(|r| (0..8).map(move |l| (r, l))) {
-                    let bytes = (0..8).fold(0u32, |bytes, g| {
-                        let n = (mask_at(part, mask256(g, l)) >> (4 * r)) as u32 & 15;
-                        bytes | bits_of(n) << g
-                    });
+                    let bytes = bits256(part, r, l);
                     blocks[r * stride + at + 4 * l..][..4].copy_from_slice(&bytes.to_le_bytes());
                 }
             }
         }
         unit = rest;
     }
+}
+
+/// The block of row `r` out of a unit: what [`unpack`] does, for one row.
+#[inline(always)]
+pub(crate) fn row(fields: &[Field], mut unit: &[u8], r: usize, block: &mut [u8]) {
+    for field in fields {
+        let (part, rest) = unit.split_at(field.unit_bytes());
+        match *field {
+            Elements { at, size, count } => {
+                let to = block[at..][..size * count].chunks_exact_mut(size);
+                for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * size)) {
+                    to.copy_from_slice(&from[r * size..][..size]);
+                }
+            }
+            Signed { at, count } => {
+                let to = block[at..][..4 * count].chunks_exact_mut(4);
+                for (to, from) in to.zip(part.chunks_exact(TILE_ROWS * 4)) {
+                    for (to, from) in to.iter_mut().zip(&from[r * 4..]) {
+                        *to = from ^ 0x80;
+                    }
+                }
+            }
+            Bits32 { at } => block[at..][..4].copy_from_slice(&bits32(part, r).to_le_bytes()),
+            Bits256 { at } => {
+                for l in 0..8 {
+                    let bytes = bits256(part, r, l).to_le_bytes();
+                    block[at + 4 * l..][..4].copy_from_slice(&bytes);
+                }
+            }
+        }
+        unit = rest;
+    }
+}
+
+/// The 32 bits of row `r` out of eight masks.
+#[inline(always)]
+fn bits32(masks: &[u8], r: usize) -> u32 {
+    (0..8)
+        .fold(0u32, |bits, i| bits | ((mask_at(masks, i) >> (4 * r)) as u32 & 15) << first_bit32(i))
+}
+
+/// Bytes `4l .. 4l + 4` of row `r` out of 64 masks.
+#[inline(always)]
+fn bits256(masks: &[u8], r: usize, l: usize) -> u32 {
+    (0..8).fold(0u32, |bytes, g| {
+        let n = (mask_at(masks, mask256(g, l)) >> (4 * r)) as u32 & 15;
+        bytes | bits_of(n) << g
+    })
 }
 
 /// `count` elements of `N` bytes of 16 blocks to their places.
@@ -219,7 +252,7 @@ fn u32_at(b: &[u8], at: usize) -> u32 {
 
 /// Mask `i` of a unit's masks.
 #[inline(always)]
-pub(super) fn mask_at(masks: &[u8], i: usize) -> u64 {
+fn mask_at(masks: &[u8], i: usize) -> u64 {
     u64::from(u32_at(masks, 8 * i)) | u64::from(u32_at(masks, 8 * i + 4)) << 32
 }
 
@@ -239,7 +272,7 @@ const fn first_bit32(i: usize) -> usize {
 
 /// The mask of weights `32g + 4l ..` of a Q5_K block: that of line `l` of the pair of groups.
 #[inline(always)]
-pub(super) const fn mask256(g: usize, l: usize) -> usize {
+pub(crate) const fn mask256(g: usize, l: usize) -> usize {
     16 * (g / 2) + 2 * l + g % 2
 }
 
@@ -258,12 +291,13 @@ const fn bits_of(nibble: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blocks::{BlockFormat, WeightType, with_block};
 
     #[test]
     fn fields_are_all_of_a_block_once() {
         for ty in WeightType::ALL.into_iter().filter(|ty| *ty != WeightType::F32) {
             let mut seen = vec![0; ty.block_bytes()];
-            for field in of(ty) {
+            for field in with_block!(ty, Q => Q::FIELDS, super::super::FLOAT) {
                 let (at, bytes) = match *field {
                     Elements { at, .. } | Signed { at, .. } | Bits32 { at } | Bits256 { at } => {
                         (at, field.unit_bytes() / TILE_ROWS)
@@ -272,6 +306,22 @@ mod tests {
                 seen[at..at + bytes].iter_mut().for_each(|n| *n += 1);
             }
             assert!(seen.iter().all(|n| *n == 1), "{ty}: {seen:?}");
+        }
+    }
+
+    #[test]
+    fn one_row_is_what_unpacking_gives() {
+        for ty in WeightType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+            let bytes = ty.block_bytes();
+            let unit: Vec<u8> = (0..TILE_ROWS * bytes).map(|i| (i * 151 + i / 7) as u8).collect();
+            let fields = with_block!(ty, Q => Q::FIELDS, unreachable!());
+            let mut blocks = vec![0; unit.len()];
+            unpack(fields, &unit, &mut blocks, bytes);
+            for (r, expected) in blocks.chunks_exact(bytes).enumerate() {
+                let mut block = vec![0; bytes];
+                row(fields, &unit, r, &mut block);
+                assert_eq!(block, expected, "{ty} row {r}");
+            }
         }
     }
 

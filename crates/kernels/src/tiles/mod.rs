@@ -29,13 +29,19 @@
 //!
 //! F32 has no packed form: nothing that is large is F32.
 
-mod fields;
-mod read;
+pub(crate) mod fields;
 
-pub(crate) use read::Tiled;
+use crate::blocks::{BlockFormat, WeightType, with_block};
+use fields::{Field, halves};
 
-use crate::types::WeightType;
-use fields::Field;
+/// How the weights of a matrix are arranged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// GGUF's: row after row of blocks.
+    Rows,
+    /// Packed: tiles of 16 interleaved rows, see [this module](self).
+    Tiles,
+}
 
 /// Rows of a tile.
 pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
@@ -49,22 +55,26 @@ pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
         && cols.is_multiple_of(ty.block_len())
 }
 
+/// The field of F16 and BF16.
+pub(crate) const FLOAT: &[Field] = &[halves(0, 1)];
+
 /// Runs `$body` with the fields and the block's bytes as constants, one copy of it per type, so
 /// that its loops over fields unroll.
 macro_rules! with_fields {
     ($ty:expr, $fields:ident, $block:ident => $body:expr) => {
-        with_fields!(@ $ty, $fields, $block, $body,
-            Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K F16 BF16)
-    };
-    (@ $ty:expr, $fields:ident, $block:ident, $body:expr, $($name:ident)*) => {
-        match $ty {
-            $(WeightType::$name => {
-                const $block: usize = WeightType::$name.block_bytes();
-                const $fields: &[Field] = fields::of(WeightType::$name);
+        with_block!(
+            $ty,
+            Q => {
+                const $block: usize = Q::BYTES;
+                const $fields: &[Field] = Q::FIELDS;
                 $body
-            })*
-            WeightType::F32 => unreachable!("F32 has no packed form"),
-        }
+            },
+            {
+                const $block: usize = 2;
+                const $fields: &[Field] = FLOAT;
+                $body
+            }
+        )
     };
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use alight_kernels::WeightType;
+use alight_kernels::{ScaleField, WeightType};
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Rng(pub u64);
@@ -45,7 +45,7 @@ pub fn uniform(rng: &mut Rng, low: f32, high: f32) -> f32 {
     low + (high - low) * rng.unit() as f32
 }
 
-/// Random blocks with sane scales: random bytes, then every f16 field replaced.
+/// Random blocks with sane scales: random bytes, then every scale replaced.
 pub fn random_blocks(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; ty.row_bytes(cols).unwrap() * rows];
     if ty.is_float() {
@@ -64,15 +64,15 @@ pub fn random_blocks(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize) ->
     for b in bytes.iter_mut() {
         *b = rng.next() as u8;
     }
-    let fields: &[usize] = match ty {
-        WeightType::Q4_1 | WeightType::Q5_1 | WeightType::Q4_K | WeightType::Q5_K => &[0, 2],
-        WeightType::Q6_K => &[208],
-        _ => &[0],
-    };
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        for &f in fields {
-            let d = alight_kernels::half::f32_to_f16(uniform(rng, -0.05, 0.05));
-            block[f..f + 2].copy_from_slice(&d.to_le_bytes());
+        for field in ty.scale_fields() {
+            match *field {
+                ScaleField::F16(at) => {
+                    let d = alight_kernels::half::f32_to_f16(uniform(rng, -0.05, 0.05));
+                    block[at..at + 2].copy_from_slice(&d.to_le_bytes());
+                }
+                ScaleField::Exponent(at) => block[at] = rng.range(118, 125) as u8,
+            }
         }
     }
     bytes

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use alight_kernels::Isa;
-use alight_kernels::matmul::{Activations, Kinds, Matrix, matmul};
+use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, matmul};
 
 use super::buffers::Scratch;
 use super::rows::Rows;
@@ -96,7 +96,7 @@ impl Compute<'_> {
         cols: usize,
         buffers: [Rows<'_>; N],
         acts: &mut Activations,
-        formats: Kinds,
+        formats: ActivationFormats,
         threads: &PerThread<Scratch>,
         f: &PackFn<'_, N>,
     ) {
@@ -114,7 +114,7 @@ impl Compute<'_> {
         n: usize,
         rows: Rows<'_>,
         acts: &mut Activations,
-        formats: Kinds,
+        formats: ActivationFormats,
         threads: &PerThread<Scratch>,
     ) {
         let width = rows.width();

@@ -14,7 +14,7 @@
 //! Invariants: nothing here allocates; how work is cut follows from shapes and positions and never from the number of
 //! threads, so neither do the results.
 
-use alight_kernels::matmul::Kinds;
+use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
@@ -85,7 +85,12 @@ impl Step<'_> {
     }
 
     /// Carries out a pending contribution, norms the residual stream, and packs it.
-    fn pack_normed(&mut self, pending: Option<Contribution<'_>>, norm: &[f32], formats: Kinds) {
+    fn pack_normed(
+        &mut self,
+        pending: Option<Contribution<'_>>,
+        norm: &[f32],
+        formats: ActivationFormats,
+    ) {
         let (isa, hidden, eps) = (self.compute.isa, self.hidden, self.norm_eps);
         let b = &mut *self.buffers;
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
@@ -211,7 +216,7 @@ impl<'m> Net<'m> {
     ) -> Result<(), ModelError> {
         let (isa, spec, w) = (self.compute.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
-        let formats = Kinds::of([w.output.kind()]);
+        let formats = ActivationFormats::of([w.output.kind()]);
         let rows = [Rows::starting_at(&mut b.x, hidden, first)];
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {

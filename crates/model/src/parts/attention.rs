@@ -9,7 +9,7 @@ use alight_kernels::attention::{
     attend_merge, attend_partial, attend_tile, chunk_positions, first_position, partial_len,
     piece_positions, tile_tokens,
 };
-use alight_kernels::matmul::Kinds;
+use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
@@ -196,8 +196,8 @@ impl AttentionWeights {
         [&mut self.q, &mut self.k, &mut self.v, &mut self.o]
     }
 
-    pub(super) fn input_formats(&self) -> Kinds {
-        Kinds::of([self.q.kind(), self.k.kind(), self.v.kind()])
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([self.q.kind(), self.k.kind(), self.v.kind()])
     }
 
     pub(super) fn forward(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
@@ -217,7 +217,7 @@ impl AttentionWeights {
         attend(spec, step);
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.heads_out, out_width);
-        let formats = Kinds::of([self.o.kind()]);
+        let formats = ActivationFormats::of([self.o.kind()]);
         step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }

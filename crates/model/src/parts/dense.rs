@@ -1,6 +1,6 @@
 //! The dense gated feed-forward part: `down(activation(gate(x) + bias) ⊙ (up(x) + bias))`.
 
-use alight_kernels::matmul::Kinds;
+use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::{gate, vec};
 
 use crate::engine::{Rows, Step, WorkSize};
@@ -90,8 +90,8 @@ impl DenseWeights {
         [&mut self.gate, &mut self.up, &mut self.down]
     }
 
-    pub(super) fn input_formats(&self) -> Kinds {
-        Kinds::of([self.gate.kind(), self.up.kind()])
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([self.gate.kind(), self.up.kind()])
     }
 
     pub(super) fn forward(&self, spec: &DenseSpec, step: &mut Step<'_>) {
@@ -120,7 +120,7 @@ impl DenseWeights {
             }),
         );
         let input = Rows::new(&mut b.gate, width);
-        let formats = Kinds::of([self.down.kind()]);
+        let formats = ActivationFormats::of([self.down.kind()]);
         step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
         step.compute.project(&down, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
     }

@@ -8,7 +8,7 @@
 pub(crate) mod attention;
 pub(crate) mod dense;
 
-use alight_kernels::matmul::Kinds;
+use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::{Isa, vec};
 
@@ -78,7 +78,7 @@ impl MixerWeights {
     }
 
     /// The formats of activations in which its input is packed.
-    pub(crate) fn input_formats(&self) -> Kinds {
+    pub(crate) fn input_formats(&self) -> ActivationFormats {
         match self {
             MixerWeights::Attention(part) => part.input_formats(),
         }
@@ -133,7 +133,7 @@ impl FeedForwardWeights {
     }
 
     /// The formats of activations in which its input is packed.
-    pub(crate) fn input_formats(&self) -> Kinds {
+    pub(crate) fn input_formats(&self) -> ActivationFormats {
         match self {
             FeedForwardWeights::Dense(part) => part.input_formats(),
         }

@@ -2,10 +2,9 @@
 //! saturate here (|q − ZERO| ≤ 128, |x| ≤ 32512). Four rows share each load of activations.
 
 use super::scalar;
-use crate::matmul::unpack::avx2::Unpack;
+use crate::blocks::avx2_rows::RowsAvx2;
+use crate::blocks::{WeightType, with_block};
 use crate::matmul::{Activations, Matrix};
-use crate::quant::{two_scales, with_quant};
-use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -15,7 +14,7 @@ use std::ops::Range;
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
-        with_quant!(
+        with_block!(
             w.weight_type(),
             Q => quantized::<Q>(w, rows, x, out),
             match w.weight_type() {
@@ -33,7 +32,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 }
 
 #[inline(always)]
-unsafe fn quantized<Q: Unpack>(
+unsafe fn quantized<Q: RowsAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &Activations,
@@ -57,10 +56,10 @@ unsafe fn quantized<Q: Unpack>(
 }
 
 #[inline(always)]
-unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -> [f32; R] {
+unsafe fn dot<Q: RowsAvx2, const R: usize>(row: [*const u8; R], x: &Activations) -> [f32; R] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
     unsafe {
-        let (xq, s32, scale) = (x.q16(), x.s32(), x.scale());
+        let (xq, sums, scale) = (x.q16(), x.sums_for(Q::OFFSETS), x.scale());
         let zero = _mm256_set1_epi16(Q::ZERO as i16);
         let count = xq.len() / 32;
         let mut total = [_mm256_setzero_ps(); R];
@@ -81,8 +80,7 @@ unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -
                     }
                     let p0 = _mm256_madd_epi16(w0, x0);
                     let p1 = _mm256_madd_epi16(w1, x1);
-                    if two_scales::<Q>() {
-                        // The one format with two scales per 32.
+                    if Q::SCALES == 2 {
                         let f0 = _mm256_cvtepi32_ps(p0);
                         let f1 = _mm256_cvtepi32_ps(p1);
                         acc[r] = _mm256_fmadd_ps(f0, _mm256_set1_ps(u.d[0]), acc[r]);
@@ -91,8 +89,8 @@ unsafe fn dot<Q: Unpack, const R: usize>(row: [*const u8; R], x: &Activations) -
                         let f = _mm256_cvtepi32_ps(_mm256_add_epi32(p0, p1));
                         acc[r] = _mm256_fmadd_ps(f, _mm256_set1_ps(u.d[0]), acc[r]);
                     }
-                    if Q::MIN {
-                        min[r] += u.m * s32[b];
+                    for h in 0..Q::OFFSETS {
+                        min[r] += u.m[h] * sums[Q::OFFSETS * b + h];
                     }
                 }
             }

@@ -7,11 +7,10 @@
 //! activations.
 
 use super::scalar;
+use crate::blocks::avx512_rows::{Group, RowsAvx512, lane_scales};
+use crate::blocks::{WeightType, per_16, with_block};
 use crate::matmul::prefetch::{self, Lines};
-use crate::matmul::unpack::avx512::{Group, Unpack, lane_scales};
 use crate::matmul::{Activations, Matrix};
-use crate::quant::{two_scales, with_quant};
-use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -31,12 +30,12 @@ const AHEAD_STRIDED: usize = 4096;
 const LONG: usize = 12 * 1024;
 
 /// # Safety
-/// The CPU has the AVX-512 tier.
+/// The CPU has AVX-512, as [`Isa::Avx512`](crate::Isa::Avx512) says.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
-        with_quant!(
+        with_block!(
             w.weight_type(),
             Q => quantized::<Q>(w, rows, x, out),
             match w.weight_type() {
@@ -54,7 +53,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 }
 
 #[inline(always)]
-unsafe fn quantized<Q: Unpack>(
+unsafe fn quantized<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &Activations,
@@ -80,7 +79,7 @@ unsafe fn quantized<Q: Unpack>(
 }
 
 #[inline(always)]
-unsafe fn dot<Q: Unpack, const R: usize>(
+unsafe fn dot<Q: RowsAvx512, const R: usize>(
     row: [*const u8; R],
     w: &Matrix<'_>,
     x: &Activations,
@@ -114,7 +113,7 @@ unsafe fn dot<Q: Unpack, const R: usize>(
             scale(&acc, g, x, &mut total);
         }
         let rest = k % 256;
-        if Q::BLOCK == 32 && rest != 0 {
+        if Q::BLOCK < 256 && rest != 0 {
             let g = k / 256;
             let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
             let left = (R * row_bytes).saturating_sub(whole);
@@ -128,7 +127,7 @@ unsafe fn dot<Q: Unpack, const R: usize>(
             for j in 0..rest / 64 {
                 step::<Q, R, false>(&group, j, q.add(128 * j), &mut acc);
             }
-            if !rest.is_multiple_of(64) {
+            if Q::BLOCK == 32 && !rest.is_multiple_of(64) {
                 let j = rest / 64;
                 step::<Q, R, true>(&group, j, q.add(128 * j), &mut acc);
             }
@@ -146,7 +145,7 @@ unsafe fn scale<const R: usize>(
     x: &Activations,
     total: &mut [__m512; R],
 ) {
-    // SAFETY: the callers' CPU has the tier.
+    // SAFETY: the callers' CPU has the level.
     unsafe {
         let a = _mm512_set1_ps(x.scale()[g]);
         for r in 0..R {
@@ -157,27 +156,37 @@ unsafe fn scale<const R: usize>(
 
 /// What zero points and offsets add for a whole group: scales × sums of activations, in any lanes.
 #[inline(always)]
-unsafe fn offsets<Q: Unpack, const R: usize>(
+unsafe fn offsets<Q: RowsAvx512, const R: usize>(
     group: &[Group; R],
     g: usize,
     x: &Activations,
 ) -> [__m512; R] {
-    // SAFETY: the sums are padded to whole groups; the callers' CPU has the tier.
+    // SAFETY: the sums are padded to whole groups; the callers' CPU has the level.
     unsafe {
-        // The factor of each of the group's 16 scales and offsets.
-        let factor = if two_scales::<Q>() {
-            let s16 = _mm512_loadu_ps(x.s16().as_ptr().add(16 * g));
-            _mm512_mul_ps(s16, _mm512_set1_ps(-Q::ZERO as f32))
-        } else {
-            let s32 = _mm256_loadu_ps(x.s32().as_ptr().add(8 * g));
-            if Q::MIN {
-                _mm512_maskz_broadcast_f32x8(0xff00, s32)
-            } else {
-                let s32 = _mm256_mul_ps(s32, _mm256_set1_ps(-Q::ZERO as f32));
-                _mm512_zextps256_ps512(s32)
-            }
-        };
         let mut acc = [_mm512_setzero_ps(); R];
+        if per_16::<Q>() {
+            let s16 = _mm512_loadu_ps(x.s16().as_ptr().add(16 * g));
+            let zero = _mm512_mul_ps(s16, _mm512_set1_ps(-Q::ZERO as f32));
+            for r in 0..R {
+                acc[r] = match (Q::ZERO, Q::OFFSETS) {
+                    (_, 0) => _mm512_mul_ps(group[r].scales, zero),
+                    (0, _) => _mm512_mul_ps(group[r].offsets, s16),
+                    _ => {
+                        let offsets = _mm512_mul_ps(group[r].offsets, s16);
+                        _mm512_fmadd_ps(group[r].scales, zero, offsets)
+                    }
+                };
+            }
+            return acc;
+        }
+        // The factor of each of the group's eight scales and eight offsets.
+        let s32 = _mm256_loadu_ps(x.s32().as_ptr().add(8 * g));
+        let zero = _mm256_mul_ps(s32, _mm256_set1_ps(-Q::ZERO as f32));
+        let factor = match (Q::ZERO, Q::OFFSETS) {
+            (_, 0) => _mm512_zextps256_ps512(zero),
+            (0, _) => _mm512_maskz_broadcast_f32x8(0xff00, s32),
+            _ => _mm512_insertf32x8::<1>(_mm512_castps256_ps512(zero), s32),
+        };
         for r in 0..R {
             acc[r] = _mm512_mul_ps(group[r].scales, factor);
         }
@@ -192,9 +201,9 @@ fn ahead(p: *const u8, bytes: usize, long: bool) {
     if long { prefetch::far(p, bytes) } else { prefetch::near(p, bytes) }
 }
 
-/// Group `g` of every row. (A loop, not a closure: closures do not inherit the tier.)
+/// Group `g` of every row. (A loop, not a closure: closures do not inherit the level's features.)
 #[inline(always)]
-unsafe fn begin<Q: Unpack, const R: usize>(
+unsafe fn begin<Q: RowsAvx512, const R: usize>(
     row: &[*const u8; R],
     g: usize,
     count: usize,
@@ -211,7 +220,7 @@ unsafe fn begin<Q: Unpack, const R: usize>(
 
 /// Adds 64 weights (`HALF`: 32) of each row. `q` is 64 high and 64 low bytes.
 #[inline(always)]
-unsafe fn step<Q: Unpack, const R: usize, const HALF: bool>(
+unsafe fn step<Q: RowsAvx512, const R: usize, const HALF: bool>(
     group: &[Group; R],
     j: usize,
     q: *const i8,
@@ -234,7 +243,7 @@ unsafe fn step<Q: Unpack, const R: usize, const HALF: bool>(
 /// The sum of the lanes of each register.
 #[inline(always)]
 unsafe fn sums<const R: usize>(v: [__m512; R]) -> [f32; R] {
-    // SAFETY: the callers' CPU has the tier.
+    // SAFETY: the callers' CPU has the level.
     unsafe {
         let mut out = [0f32; R];
         // 16 → 8 → 4 lanes each, then neighbours: the same order for any R, so that a row's result
@@ -273,7 +282,7 @@ unsafe fn float(
         let row = w.row(r);
         let whole = x.len() / 64 * 64;
         // SAFETY: k + 16·i + 16 ≤ x.len(), the number of weights of the row; the caller's CPU has
-        // the tier.
+        // the level.
         *out = unsafe {
             let mut acc = [_mm512_setzero_ps(); 4];
             for k in (0..whole).step_by(64) {

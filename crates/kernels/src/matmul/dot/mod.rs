@@ -1,4 +1,4 @@
-//! One token: dot products of rows with 16-bit activations, the blocks read where they lie.
+//! One token: dot products of rows with 16-bit activations, the blocks read in place.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,7 +13,7 @@ use std::ops::Range;
 /// `out[i] = Σ_k w[rows.start + i, k] · x[0, k]`; shapes were checked by the caller.
 pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     match x.isa() {
-        // SAFETY: `Activations::begin` has checked that the CPU has the tier.
+        // SAFETY: `Activations::begin` has checked that the CPU has the level.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { avx512::rows(w, rows, x, out) },
         // SAFETY: as above.

@@ -1,40 +1,45 @@
-//! Portable dot products: the meaning that the SIMD tiers must reproduce.
+//! Portable dot products: the meaning that the SIMD levels must reproduce.
 
+use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::half::{bf16_to_f32, f16_to_f32};
 use crate::matmul::{Activations, Matrix};
-use crate::quant::with_quant;
-use crate::tiles::Tiled;
-use crate::types::{Layout, WeightType};
+use crate::tiles::Layout;
 use std::ops::Range;
 
 pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
     let ty = w.weight_type();
     for (r, out) in rows.zip(out) {
-        *out = with_quant!(ty, Q => quantized::<Q>(w, r, x), float_row(w, r, x.float(0)));
+        *out = with_block!(ty, Q => quantized::<Q>(w, r, x), float_row(w, r, x.float(0)));
     }
 }
 
-/// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 (16 for two scales).
+/// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16.
 #[inline(always)]
-fn quantized<Q: Tiled>(w: &Matrix<'_>, r: usize, x: &Activations) -> f32 {
-    let (xq, s32, scale) = (x.q16(), x.s32(), x.scale());
+fn quantized<Q: BlockFormat>(w: &Matrix<'_>, r: usize, x: &Activations) -> f32 {
+    let (xq, scale) = (x.q16(), x.scale());
+    let per_block = Q::BLOCK / 32;
+    let mut buffer = [0; MAX_BYTES];
     let mut total = 0f32;
     let mut group = 0f32;
     let count = xq.len() / 32;
-    for b in 0..count {
-        let u = w.group::<Q>(r, b);
-        let xb = &xq[32 * b..][..32];
-        let mut sums = [0i32; 2];
-        for (i, &xq) in xb.iter().enumerate() {
-            sums[i / 16] += (u.q[i] as i32 - Q::ZERO) * xq as i32;
-        }
-        group += u.d[0] * sums[0] as f32 + u.d[1] * sums[1] as f32;
-        if Q::MIN {
-            group += u.m * s32[b];
-        }
-        if b % 8 == 7 || b + 1 == count {
-            total += scale[b / 8] * group;
-            group = 0.0;
+    for i in 0..count / per_block {
+        let block = w.block::<Q>(r, i, &mut buffer);
+        for g in 0..per_block {
+            let b = per_block * i + g;
+            let u = Q::group(block, g);
+            let xb = &xq[32 * b..][..32];
+            let mut sums = [0i32; 2];
+            for (i, &xq) in xb.iter().enumerate() {
+                sums[i / 16] += (u.q[i] as i32 - Q::ZERO) * xq as i32;
+            }
+            group += u.d[0] * sums[0] as f32 + u.d[1] * sums[1] as f32;
+            for h in 0..Q::OFFSETS {
+                group += u.m[h] * x.sums_for(Q::OFFSETS)[Q::OFFSETS * b + h];
+            }
+            if b % 8 == 7 || b + 1 == count {
+                total += scale[b / 8] * group;
+                group = 0.0;
+            }
         }
     }
     total

@@ -1,22 +1,31 @@
 //! The panel product with AVX2: 8 rows × 4 tokens in registers, 16-bit products by `vpmaddubsw`.
 //!
 //! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits: activations up to
-//! 255 and weights down to −32 fit. Only Q8_0 could saturate, so there the activations are made
-//! signed again and their sign is moved over (|w| ≤ 128, 2·128·127 fits).
+//! 255 and weights of a magnitude up to [`NARROW`] fit. Types whose codes reach further could
+//! saturate, so there the activations are made signed again and the weights' sign is moved over to
+//! them (|w| ≤ 128, 2·128·127 fits).
 
-use super::{PANEL_ROWS, Panel, scalar};
-use crate::matmul::tiles::avx2_panel;
+use super::{Panel, avx2_panel, scalar};
+use crate::blocks::{BlockFormat, max_magnitude, with_block};
+use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{self, Quant, two_scales, with_quant};
-use crate::types::Layout;
+use crate::tiles::Layout;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Tokens of a full tile.
 const TOKENS: usize = 4;
 
+/// The largest weight of which two, times activations of 255, fit 16 bits.
+const NARROW: i32 = i16::MAX as i32 / 2 / 255;
+
+/// Whether products of this type could saturate.
+const fn wide<Q: BlockFormat>() -> bool {
+    max_magnitude::<Q>() > NARROW
+}
+
 /// # Safety
-/// As for `gemm::rows`; the CPU has the tier.
+/// As for `gemm::rows`; the CPU has the level.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn panel(
     w: &Matrix<'_>,
@@ -28,7 +37,7 @@ pub(super) unsafe fn panel(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        with_quant!(
+        with_block!(
             w.weight_type(),
             Q => {
                 if w.layout() == Layout::Tiles && avx2_panel::fits(&rows) {
@@ -47,7 +56,7 @@ pub(super) unsafe fn panel(
 }
 
 #[inline(always)]
-unsafe fn tokens<Q: Quant>(
+unsafe fn tokens<Q: BlockFormat>(
     rows: Range<usize>,
     k: Range<usize>,
     x: &Activations,
@@ -70,7 +79,7 @@ unsafe fn tokens<Q: Quant>(
 }
 
 #[inline(always)]
-unsafe fn tile<Q: Quant, const C: usize>(
+unsafe fn tile<Q: BlockFormat, const C: usize>(
     rows: Range<usize>,
     k: Range<usize>,
     x: &Activations,
@@ -97,7 +106,7 @@ unsafe fn tile<Q: Quant, const C: usize>(
 
 /// The products of 8 rows with `C` tokens over all columns of the panel.
 #[inline(always)]
-unsafe fn columns<Q: Quant, const C: usize>(
+unsafe fn columns<Q: BlockFormat, const C: usize>(
     part: usize,
     k: Range<usize>,
     x: &Activations,
@@ -106,8 +115,8 @@ unsafe fn columns<Q: Quant, const C: usize>(
 ) -> [__m256; C] {
     let cols = x.cols();
     let groups = cols / 32;
-    // Column groups that share a scale: two per 32 for Q6_K.
-    let parts = if two_scales::<Q>() { 2 } else { 1 };
+    // Column groups that share a scale.
+    let parts = Q::SCALES;
     // SAFETY: by the caller's promise.
     unsafe {
         let mut acc = [_mm256_setzero_ps(); C];
@@ -115,7 +124,7 @@ unsafe fn columns<Q: Quant, const C: usize>(
             for h in 0..parts {
                 let lines = 8 / parts;
                 let at = (parts * g + h) * PANEL_ROWS + 8 * part;
-                let start = if Q::ZERO == quant::Q8_0::ZERO {
+                let start = if wide::<Q>() {
                     _mm256_setzero_si256()
                 } else {
                     _mm256_load_si256(p.z.as_ptr().add(at).cast())
@@ -138,10 +147,12 @@ unsafe fn columns<Q: Quant, const C: usize>(
                     acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[c]), a, acc[c]);
                 }
             }
-            if Q::MIN {
-                let m = _mm256_load_ps(p.m.as_ptr().add(g * PANEL_ROWS + 8 * part));
+            for h in 0..Q::OFFSETS {
+                let at = (Q::OFFSETS * g + h) * PANEL_ROWS + 8 * part;
+                let m = _mm256_load_ps(p.m.as_ptr().add(at));
                 for c in 0..C {
-                    let s = x.s32()[(t + c) * groups + k.start / 32 + g];
+                    let at = (t + c) * groups + k.start / 32 + g;
+                    let s = x.sums_for(Q::OFFSETS)[Q::OFFSETS * at + h];
                     acc[c] = _mm256_fmadd_ps(m, _mm256_set1_ps(s), acc[c]);
                 }
             }
@@ -152,10 +163,10 @@ unsafe fn columns<Q: Quant, const C: usize>(
 
 /// Each lane: the sum of four products.
 #[inline(always)]
-unsafe fn dot4<Q: Quant>(w: __m256i, x: __m256i) -> __m256i {
+unsafe fn dot4<Q: BlockFormat>(w: __m256i, x: __m256i) -> __m256i {
     // SAFETY: the callers' CPU has AVX2.
     unsafe {
-        let pairs = if Q::ZERO == quant::Q8_0::ZERO {
+        let pairs = if wide::<Q>() {
             let x = _mm256_xor_si256(x, _mm256_set1_epi8(-128));
             _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
         } else {

@@ -3,11 +3,11 @@
 //! Per 32 columns a tile takes 96 `vpdpbusd`, 12 conversions and 24 (with offsets 36) f32
 //! operations: on a core with one 512-bit multiplier 80 % (73 %) of its peak at best.
 
-use super::{PANEL_ROWS, Panel, avx512_panel};
-use crate::matmul::unpack::avx512::Unpack;
+use super::{Panel, avx512_panel};
+use crate::blocks::avx512_rows::RowsAvx512;
+use crate::blocks::{BlockFormat, WeightType, with_block};
+use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{Quant, two_scales, with_quant};
-use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use std::ops::Range;
 const TOKENS: usize = 6;
 
 /// # Safety
-/// As for `gemm::rows`; the CPU has the tier.
+/// As for `gemm::rows`; the CPU has the level.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(super) unsafe fn panel(
     w: &Matrix<'_>,
@@ -27,7 +27,7 @@ pub(super) unsafe fn panel(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        with_quant!(
+        with_block!(
             w.weight_type(),
             Q => quantized::<Q>(w, rows, k, x, out, p),
             match w.weight_type() {
@@ -62,7 +62,7 @@ fn first(n: u32) -> __mmask16 {
 }
 
 #[inline(always)]
-unsafe fn quantized<Q: Unpack>(
+unsafe fn quantized<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -82,7 +82,7 @@ trait Tile {
     /// Adds the products of columns `k` of tokens `t .. t + C` to `acc[token][16 rows]`.
     ///
     /// # Safety
-    /// The tokens exist, the panel holds these columns, the CPU has the tier.
+    /// The tokens exist, the panel holds these columns, the CPU has the level.
     unsafe fn add<const C: usize>(
         k: Range<usize>,
         x: &Activations,
@@ -121,7 +121,7 @@ unsafe fn tokens<T: Tile>(
 }
 
 /// # Safety
-/// As for `gemm::rows`; the CPU has the tier.
+/// As for `gemm::rows`; the CPU has the level.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 unsafe fn tile<T: Tile, const C: usize>(
     rows: Range<usize>,
@@ -156,7 +156,7 @@ unsafe fn tile<T: Tile, const C: usize>(
 /// Quantised weights.
 struct Integer<Q>(std::marker::PhantomData<Q>);
 
-impl<Q: Quant> Tile for Integer<Q> {
+impl<Q: BlockFormat> Tile for Integer<Q> {
     #[inline(always)]
     unsafe fn add<const C: usize>(
         k: Range<usize>,
@@ -166,21 +166,21 @@ impl<Q: Quant> Tile for Integer<Q> {
         acc: &mut [[__m512; 2]; C],
     ) {
         let cols = x.cols();
-        let two_scales = two_scales::<Q>();
-        let parts = if two_scales { 2 } else { 1 };
+        let parts = Q::SCALES;
         // SAFETY: by the caller's promise.
         unsafe {
             let xq = x.q8().add(t * cols + k.start);
             let groups = cols / 32;
             let at = t * groups + k.start / 32;
-            let (scale, s32) = (x.scale().as_ptr().add(at), x.s32().as_ptr().add(at));
+            let scale = x.scale().as_ptr().add(at);
+            let offset_sums = x.sums_for(Q::OFFSETS).as_ptr().wrapping_add(Q::OFFSETS * at);
             let mut w = p.q.as_ptr();
             for g in 0..k.len() / 32 {
                 for part in 0..parts {
                     let at = (parts * g + part) * PANEL_ROWS;
                     let xq = xq.add(32 * g + 32 / parts * part);
                     let z = p.z.as_ptr().add(at);
-                    let sums = if two_scales {
+                    let sums = if parts == 2 {
                         products::<C, 4>(w, xq, cols, z)
                     } else {
                         products::<C, 8>(w, xq, cols, z)
@@ -196,11 +196,12 @@ impl<Q: Quant> Tile for Integer<Q> {
                         }
                     }
                 }
-                if Q::MIN {
-                    let m = p.m.as_ptr().add(g * PANEL_ROWS);
+                for h in 0..Q::OFFSETS {
+                    let m = p.m.as_ptr().add((Q::OFFSETS * g + h) * PANEL_ROWS);
                     let m = [_mm512_load_ps(m), _mm512_load_ps(m.add(16))];
                     for c in 0..C {
-                        let s = _mm512_set1_ps(*s32.add(c * groups + g));
+                        let s = offset_sums.add(Q::OFFSETS * (c * groups + g) + h);
+                        let s = _mm512_set1_ps(*s);
                         for i in 0..2 {
                             acc[c][i] = _mm512_fmadd_ps(m[i], s, acc[c][i]);
                         }

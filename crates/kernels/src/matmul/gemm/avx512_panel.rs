@@ -1,10 +1,11 @@
 //! Filling a panel with AVX-512: 16 rows × 64 columns at a time, transposed in registers.
 
-use super::{PANEL_ROWS, Panel};
+use super::Panel;
+use crate::blocks::avx512_rows::{Group, RowsAvx512};
+use crate::blocks::per_16;
 use crate::matmul::Matrix;
 use crate::matmul::prefetch::Lines;
-use crate::matmul::unpack::avx512::{Group, Unpack};
-use crate::quant::two_scales;
+use crate::matmul::sizes::PANEL_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -15,9 +16,9 @@ const TILE: usize = 16;
 /// the last one; their products are never stored.
 ///
 /// # Safety
-/// The rows and columns are inside the matrix; the CPU has the tier.
+/// The rows and columns are inside the matrix; the CPU has the level.
 #[inline(always)]
-pub(super) unsafe fn fill<Q: Unpack>(
+pub(super) unsafe fn fill<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -69,12 +70,14 @@ pub(super) unsafe fn fill<Q: Unpack>(
     }
 }
 
-/// The scales and offsets of 16 rows × 256 columns: 16 registers of 16, transposed.
+/// The scales and offsets of 16 rows × 256 columns: registers of 16 for each row, transposed.
 ///
 /// # Safety
 /// As for `fill`.
 #[inline(always)]
-unsafe fn scales<Q: Unpack>(group: &[Group; TILE], g: usize, tile: usize, p: &mut Panel) {
+unsafe fn scales<Q: RowsAvx512>(group: &[Group; TILE], g: usize, tile: usize, p: &mut Panel) {
+    // Lanes of a register for 32 weights.
+    let lanes = if per_16::<Q>() { 2 } else { 1 };
     // SAFETY: the lines of group g of the panel, which has room for whole groups.
     unsafe {
         let mut v = [_mm512_setzero_si512(); TILE];
@@ -82,14 +85,25 @@ unsafe fn scales<Q: Unpack>(group: &[Group; TILE], g: usize, tile: usize, p: &mu
             v[i] = _mm512_castps_si512(group[i].scales);
         }
         transpose(&mut v);
-        let (d, m) = if two_scales::<Q>() { (16, 0) } else { (8, if Q::MIN { 8 } else { 0 }) };
-        for l in 0..d {
-            let to = p.d.as_mut_ptr().add((d * g + l) * PANEL_ROWS + tile * TILE);
-            _mm512_store_si512(to.cast(), v[l]);
+        let to = p.d.as_mut_ptr().add(8 * Q::SCALES * g * PANEL_ROWS + tile * TILE);
+        for l in 0..8 * Q::SCALES {
+            _mm512_store_si512(to.add(l * PANEL_ROWS).cast(), v[l * lanes / Q::SCALES]);
         }
-        for l in 0..m {
-            let to = p.m.as_mut_ptr().add((8 * g + l) * PANEL_ROWS + tile * TILE);
-            _mm512_store_si512(to.cast(), v[d + l]);
+        if Q::OFFSETS == 0 {
+            return;
+        }
+        let first = if per_16::<Q>() {
+            for i in 0..TILE {
+                v[i] = _mm512_castps_si512(group[i].offsets);
+            }
+            transpose(&mut v);
+            0
+        } else {
+            8
+        };
+        let to = p.m.as_mut_ptr().add(8 * Q::OFFSETS * g * PANEL_ROWS + tile * TILE);
+        for l in 0..8 * Q::OFFSETS {
+            _mm512_store_si512(to.add(l * PANEL_ROWS).cast(), v[first + l * lanes / Q::OFFSETS]);
         }
     }
 }
@@ -100,7 +114,7 @@ unsafe fn scales<Q: Unpack>(group: &[Group; TILE], g: usize, tile: usize, p: &mu
 /// # Safety
 /// As for `fill`.
 #[inline(always)]
-unsafe fn step<Q: Unpack, const HALF: bool>(
+unsafe fn step<Q: RowsAvx512, const HALF: bool>(
     group: &[Group; TILE],
     j: usize,
     s: usize,
@@ -121,7 +135,7 @@ unsafe fn step<Q: Unpack, const HALF: bool>(
             _mm512_store_si512(to.add(l * PANEL_ROWS * 4).cast(), v[l]);
         }
         // −128·Σq of each row, for every run of columns that shares a scale.
-        let run = if two_scales::<Q>() { 4 } else { 8 };
+        let run = 8 / Q::SCALES;
         for r in 0..lines / run {
             let mut sum = _mm512_setzero_si512();
             for l in 0..run {
@@ -137,7 +151,7 @@ unsafe fn step<Q: Unpack, const HALF: bool>(
 /// Transposes a 16 × 16 matrix of 32-bit lanes.
 #[inline(always)]
 pub(super) unsafe fn transpose(v: &mut [__m512i; 16]) {
-    // SAFETY: the callers' CPU has the tier.
+    // SAFETY: the callers' CPU has the level.
     unsafe {
         // Pairs of rows, then fours: inside each quarter the lanes of four rows are in place.
         let mut a = *v;

@@ -1,29 +1,29 @@
 //! Several tokens: panels of 32 rows, unpacked on the fly, multiplied with all tokens.
 //!
 //! A panel holds a stretch of up to [`MAX_K`] columns, so that it stays in the first-level cache
-//! while all tokens pass over it. Its layout is the same for every type and tier:
+//! while all tokens pass over it. Its layout is the same for every type and SIMD level:
 //! - `q` `[K/4][32 rows][4]` signed bytes: one line of 16 rows is what `vpdpbusd` multiplies with
 //!   four broadcast (unsigned) activations;
 //! - `d` `[K/32][32 rows]` f32 scales and `z` the integers −128·Σq that make up for the
-//!   activations' bias of 128 (both `[K/16][32 rows]` for Q6_K, which has a scale per 16);
-//! - `m` `[K/32][32 rows]` f32 offsets.
+//!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16);
+//! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
 //! Float weights: `[K][32 rows]` f32.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+mod avx2_panel;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod avx512_panel;
 mod scalar;
 
+use super::sizes::{PANEL_ROWS, SUMS};
 use super::{Activations, Matrix, Output};
 use crate::isa::Isa;
 use std::ops::Range;
-
-/// Rows of a panel.
-pub(super) const PANEL_ROWS: usize = 32;
 
 /// Columns of a panel at most: 24 KiB of integers. A multiple of 256.
 const MAX_K: usize = 768;
@@ -31,7 +31,7 @@ const MAX_K: usize = 768;
 /// Columns of a float panel at most: 32 KiB of floats.
 const MAX_K_FLOAT: usize = 256;
 
-const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= super::tiles::SUMS);
+const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= SUMS);
 
 /// One thread's panel. Allocated once.
 pub struct MatmulScratch {
@@ -47,14 +47,14 @@ impl MatmulScratch {
                 z: [0; MAX_K / 16 * PANEL_ROWS],
                 float: [0.0; MAX_K_FLOAT * PANEL_ROWS],
                 d: [0.0; MAX_K / 16 * PANEL_ROWS],
-                m: [0.0; MAX_K / 32 * PANEL_ROWS],
+                m: [0.0; MAX_K / 16 * PANEL_ROWS],
             }),
         }
     }
 }
 
 impl MatmulScratch {
-    /// Room for what packed matrices sum up: [`SUMS`](super::tiles::SUMS) floats at least.
+    /// Room for what packed matrices sum up: [`SUMS`] floats at least.
     pub(super) fn sums(&mut self) -> &mut [f32] {
         &mut self.panel.float
     }
@@ -73,7 +73,7 @@ pub(super) struct Panel {
     pub(super) z: [i32; MAX_K / 16 * PANEL_ROWS],
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
     pub(super) d: [f32; MAX_K / 16 * PANEL_ROWS],
-    pub(super) m: [f32; MAX_K / 32 * PANEL_ROWS],
+    pub(super) m: [f32; MAX_K / 16 * PANEL_ROWS],
 }
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
@@ -100,7 +100,7 @@ pub(super) unsafe fn rows(
         let max = if w.weight_type().is_float() { MAX_K_FLOAT } else { MAX_K };
         for k in stretches(w.cols(), max) {
             match x.isa() {
-                // SAFETY: `Activations::begin` has checked that the CPU has the tier; the rest by
+                // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by
                 // the caller's promise.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => unsafe { avx512::panel(w, part.clone(), k, x, out, panel) },

@@ -1,11 +1,11 @@
 //! The portable panel and its product.
 
-use super::{PANEL_ROWS, Panel};
+use super::Panel;
+use crate::blocks::{BlockFormat, MAX_BYTES, with_block};
 use crate::dequant::dequantize_row;
+use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{Quant, two_scales, with_quant};
-use crate::tiles::Tiled;
-use crate::types::Layout;
+use crate::tiles::Layout;
 use std::ops::Range;
 
 /// # Safety
@@ -20,7 +20,7 @@ pub(super) unsafe fn panel(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        with_quant!(
+        with_block!(
             w.weight_type(),
             Q => {
                 fill::<Q>(w, rows.clone(), k.clone(), p);
@@ -36,35 +36,53 @@ pub(super) unsafe fn panel(
 
 /// Unpacks the panel.
 #[inline(always)]
-pub(super) fn fill<Q: Tiled>(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+pub(super) fn fill<Q: BlockFormat>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    k: Range<usize>,
+    p: &mut Panel,
+) {
+    let per_block = Q::BLOCK / 32;
     for (i, r) in rows.enumerate() {
-        for (b, g) in (k.start / 32..k.end / 32).enumerate() {
-            let u = w.group::<Q>(r, g);
-            let mut sums = [0i32; 2];
-            for (j, q) in u.q.chunks_exact(4).enumerate() {
-                for (l, &q) in q.iter().enumerate() {
-                    let q = q as i32 - Q::ZERO;
-                    sums[j / 4] += q;
-                    p.q[((8 * b + j) * PANEL_ROWS + i) * 4 + l] = q as i8;
-                }
+        let mut buffer = [0; MAX_BYTES];
+        for (n, at) in (k.start / Q::BLOCK..k.end / Q::BLOCK).enumerate() {
+            let block = w.block::<Q>(r, at, &mut buffer);
+            for g in 0..per_block {
+                group::<Q>(block, g, per_block * n + g, i, p);
             }
-            if two_scales::<Q>() {
-                for h in 0..2 {
-                    p.d[(2 * b + h) * PANEL_ROWS + i] = u.d[h];
-                    p.z[(2 * b + h) * PANEL_ROWS + i] = -128 * sums[h];
-                }
-            } else {
-                p.d[b * PANEL_ROWS + i] = u.d[0];
-                p.z[b * PANEL_ROWS + i] = -128 * (sums[0] + sums[1]);
-            }
-            p.m[b * PANEL_ROWS + i] = u.m;
         }
+    }
+}
+
+/// Group `g` of a block, which is group `b` of the panel, of the panel's row `i`.
+#[inline(always)]
+fn group<Q: BlockFormat>(block: &[u8], g: usize, b: usize, i: usize, p: &mut Panel) {
+    let u = Q::group(block, g);
+    let mut sums = [0i32; 2];
+    for (j, q) in u.q.chunks_exact(4).enumerate() {
+        for (l, &q) in q.iter().enumerate() {
+            let q = q as i32 - Q::ZERO;
+            sums[j / 4] += q;
+            p.q[((8 * b + j) * PANEL_ROWS + i) * 4 + l] = q as i8;
+        }
+    }
+    if Q::SCALES == 2 {
+        for h in 0..2 {
+            p.d[(2 * b + h) * PANEL_ROWS + i] = u.d[h];
+            p.z[(2 * b + h) * PANEL_ROWS + i] = -128 * sums[h];
+        }
+    } else {
+        p.d[b * PANEL_ROWS + i] = u.d[0];
+        p.z[b * PANEL_ROWS + i] = -128 * (sums[0] + sums[1]);
+    }
+    for h in 0..Q::OFFSETS {
+        p.m[(Q::OFFSETS * b + h) * PANEL_ROWS + i] = u.m[h];
     }
 }
 
 /// # Safety
 /// As for `gemm::rows`.
-unsafe fn multiply<Q: Quant>(
+unsafe fn multiply<Q: BlockFormat>(
     rows: Range<usize>,
     k: Range<usize>,
     x: &Activations,
@@ -79,21 +97,22 @@ unsafe fn multiply<Q: Quant>(
         for (b, g) in (k.start / 32..k.end / 32).enumerate() {
             // SAFETY: the integers of token t.
             let xq = unsafe { std::slice::from_raw_parts(x.q8().add(t * cols + 32 * g), 32) };
-            let (a, s) = (x.scale()[t * cols / 32 + g], x.s32()[t * cols / 32 + g]);
+            let a = x.scale()[t * cols / 32 + g];
             for i in 0..n {
                 let mut sums = [0i32; 2];
                 for (j, &xq) in xq.iter().enumerate() {
                     let q = p.q[((8 * b + j / 4) * PANEL_ROWS + i) * 4 + j % 4];
                     sums[j / 16] += q as i32 * (xq as u8 as i32 - 128);
                 }
-                acc[i] += if two_scales::<Q>() {
+                acc[i] += if Q::SCALES == 2 {
                     a * (p.d[2 * b * PANEL_ROWS + i] * sums[0] as f32
                         + p.d[(2 * b + 1) * PANEL_ROWS + i] * sums[1] as f32)
                 } else {
                     a * p.d[b * PANEL_ROWS + i] * (sums[0] + sums[1]) as f32
                 };
-                if Q::MIN {
-                    acc[i] += p.m[b * PANEL_ROWS + i] * s;
+                for h in 0..Q::OFFSETS {
+                    let s = x.sums_for(Q::OFFSETS)[Q::OFFSETS * (t * cols / 32 + g) + h];
+                    acc[i] += p.m[(Q::OFFSETS * b + h) * PANEL_ROWS + i] * s;
                 }
             }
         }

@@ -1,12 +1,11 @@
 //! Tiles with AVX2, one token: eight rows at a time, their bytes widened to 16 bits, against four
 //! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512).
 
-use super::avx2_lines::{Lines, Scales};
+use crate::blocks::avx2_tiles::TilesAvx2;
+use crate::blocks::{WeightType, with_block};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{two_scales, with_quant};
 use crate::tiles::TILE_ROWS;
-use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -25,9 +24,9 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
         let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
         let mut sums = [0f32; TILE_ROWS];
         for half in 0..2 {
-            // SAFETY: a whole tile; the caller's CPU has the tier.
+            // SAFETY: a whole tile; the caller's CPU has the level.
             unsafe {
-                let sum = with_quant!(
+                let sum = with_block!(
                     w.weight_type(),
                     Q => quantized::<Q>(tile, &ahead, half, x),
                     float(w.weight_type(), tile, half, x.float(0))
@@ -44,7 +43,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 
 /// The sums of rows `8·half ..` of a tile.
 #[inline(always)]
-unsafe fn quantized<Q: Lines>(
+unsafe fn quantized<Q: TilesAvx2>(
     tile: *const u8,
     ahead: &Ahead,
     half: usize,
@@ -65,8 +64,7 @@ unsafe fn quantized<Q: Lines>(
                 let group = TILE_ROWS * Q::BYTES / per_unit;
                 prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
             }
-            let scales = Q::scales(unit, b % per_unit, half);
-            group::<Q>(unit, b, half, x16, &scales, x, &mut acc);
+            group::<Q>(unit, b, half, x16, x, &mut acc);
             // The activations have one scale per 256.
             if b % 8 == 7 || b + 1 == groups {
                 total = _mm256_fmadd_ps(acc, _mm256_set1_ps(scale[b / 8]), total);
@@ -78,23 +76,24 @@ unsafe fn quantized<Q: Lines>(
 }
 
 #[inline(always)]
-unsafe fn group<Q: Lines>(
+unsafe fn group<Q: TilesAvx2>(
     unit: *const u8,
     b: usize,
     half: usize,
     x16: *const i16,
-    scales: &Scales,
     x: &Activations,
     acc: &mut __m256,
 ) {
     let g = b % (Q::BLOCK / 32);
     // SAFETY: by the caller's promise.
     unsafe {
+        let decoded = Q::begin(unit, g, half);
+        let scales = Q::scales(unit, &decoded, g, half);
         let mut sums = [_mm256_setzero_si256(); 2];
         for part in 0..2 {
             let mut s = [_mm256_setzero_si256(); 2];
             for j in 4 * part..4 * part + 4 {
-                let w = Q::line(unit, g, j, half);
+                let w = Q::line(unit, &decoded, g, j, half);
                 let x = _mm256_set1_epi64x(x16.add(4 * j).cast::<i64>().read_unaligned());
                 let w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w));
                 let w1 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(w));
@@ -106,10 +105,13 @@ unsafe fn group<Q: Lines>(
             sums[part] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
         }
         let zero = _mm256_set1_ps(Q::ZERO as f32);
-        if two_scales::<Q>() {
+        if Q::SCALES == 2 {
             for part in 0..2 {
                 let s = _mm256_set1_ps(x.s16()[2 * b + part]);
-                let f = _mm256_fnmadd_ps(zero, s, _mm256_cvtepi32_ps(sums[part]));
+                let mut f = _mm256_cvtepi32_ps(sums[part]);
+                if Q::ZERO != 0 {
+                    f = _mm256_fnmadd_ps(zero, s, f);
+                }
                 *acc = _mm256_fmadd_ps(f, scales.d[part], *acc);
             }
         } else {
@@ -119,9 +121,10 @@ unsafe fn group<Q: Lines>(
                 f = _mm256_fnmadd_ps(zero, s, f);
             }
             *acc = _mm256_fmadd_ps(f, scales.d[0], *acc);
-            if Q::MIN {
-                *acc = _mm256_fmadd_ps(scales.m, s, *acc);
-            }
+        }
+        for h in 0..Q::OFFSETS {
+            let s = _mm256_set1_ps(x.sums_for(Q::OFFSETS)[Q::OFFSETS * b + h]);
+            *acc = _mm256_fmadd_ps(scales.m[h], s, *acc);
         }
     }
 }

@@ -8,13 +8,12 @@
 //! multiplication and one (with offsets two) fused multiply-adds. On a core with one 512-bit
 //! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
 
-use super::avx512_lines::{Lines, Scales};
-use super::{BLOCK, TOGETHER};
+use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
+use crate::blocks::{WeightType, with_block};
 use crate::matmul::prefetch::{self, Ahead};
-use crate::matmul::{Activations, Matrix, Output};
-use crate::quant::{two_scales, with_quant};
+use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
+use crate::matmul::{Activations, Matrix, Output, Precision};
 use crate::tiles::TILE_ROWS;
-use crate::types::WeightType;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -22,13 +21,13 @@ use std::ops::Range;
 /// level, or 2 KiB ahead, 22 and 10.)
 const AHEAD: usize = 8192;
 
-/// Columns that [`TOGETHER`] tiles pass over before the next, so that a block's activations for them stay
+/// Columns that [`TILES_TOGETHER`] tiles pass over before the next, so that a block's activations for them stay
 /// in the first-level cache. A multiple of 256.
 const STRETCH: usize = 1024;
 
 /// # Safety
-/// As for `tiles::rows`; the CPU has the tier. `sums` has room for
-/// [`SUMS`](super::SUMS).
+/// As for `tiles::rows`; the CPU has the level. `sums` has room for
+/// [`SUMS`](crate::matmul::sizes::SUMS).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,
@@ -39,7 +38,7 @@ pub(super) unsafe fn rows(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        with_quant!(
+        with_block!(
             w.weight_type(),
             Q => each_tile::<Integer<Q>>(w, rows, x, out, sums),
             match w.weight_type() {
@@ -55,7 +54,7 @@ trait Tile {
     /// All columns with one token.
     ///
     /// # Safety
-    /// `tile` is a whole tile, the activations fit it, the CPU has the tier.
+    /// `tile` is a whole tile, the activations fit it, the CPU has the level.
     unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512;
 
     /// Columns `k` with the first `T` tokens of block `block`, added to `acc`.
@@ -84,7 +83,7 @@ unsafe fn each_tile<W: Tile>(
     let (bytes, gap) = (TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
     // SAFETY: by the caller's promise; masked lanes are neither read nor written.
     unsafe {
-        if x.tokens() == 1 {
+        if x.precision() == Precision::Bits16 {
             for i in tiles {
                 let tile = w.tile(i).as_ptr();
                 let sums = W::one(tile, &Ahead::new(tile, AHEAD, bytes, gap), x);
@@ -92,13 +91,13 @@ unsafe fn each_tile<W: Tile>(
             }
             return;
         }
-        let (sums, _) = sums.as_chunks_mut::<{ BLOCK * TILE_ROWS }>();
-        let blocks = x.tokens().div_ceil(BLOCK);
+        let (sums, _) = sums.as_chunks_mut::<{ TOKEN_BLOCK * TILE_ROWS }>();
+        let blocks = x.tokens().div_ceil(TOKEN_BLOCK);
         let stretch = if blocks == 1 { w.cols() } else { STRETCH };
-        for first in tiles.clone().step_by(TOGETHER) {
-            let tiles = first..tiles.end.min(first + TOGETHER);
+        for first in tiles.clone().step_by(TILES_TOGETHER) {
+            let tiles = first..tiles.end.min(first + TILES_TOGETHER);
             for block in 0..blocks {
-                let tokens = (x.tokens() - BLOCK * block).min(BLOCK);
+                let tokens = (x.tokens() - TOKEN_BLOCK * block).min(TOKEN_BLOCK);
                 for start in (0..w.cols()).step_by(stretch) {
                     let k = start..w.cols().min(start + stretch);
                     for (i, sums) in tiles.clone().zip(sums.iter_mut()) {
@@ -111,14 +110,18 @@ unsafe fn each_tile<W: Tile>(
                             3 | 4 => add::<W, 4>(tile, ahead, k.clone(), x, block, sums),
                             5 | 6 => add::<W, 6>(tile, ahead, k.clone(), x, block, sums),
                             7 | 8 => add::<W, 8>(tile, ahead, k.clone(), x, block, sums),
-                            _ => add::<W, BLOCK>(tile, ahead, k.clone(), x, block, sums),
+                            _ => add::<W, TOKEN_BLOCK>(tile, ahead, k.clone(), x, block, sums),
                         }
                     }
                 }
                 for (i, sums) in tiles.clone().zip(sums.iter()) {
                     for (t, sums) in sums.chunks_exact(TILE_ROWS).take(tokens).enumerate() {
                         let sums = _mm512_loadu_ps(sums.as_ptr());
-                        _mm512_mask_storeu_ps(at(out, BLOCK * block + t, i), mask(i, &rows), sums);
+                        _mm512_mask_storeu_ps(
+                            at(out, TOKEN_BLOCK * block + t, i),
+                            mask(i, &rows),
+                            sums,
+                        );
                     }
                 }
             }
@@ -150,9 +153,9 @@ unsafe fn add<W: Tile, const T: usize>(
     k: Range<usize>,
     x: &Activations,
     block: usize,
-    sums: &mut [f32; BLOCK * TILE_ROWS],
+    sums: &mut [f32; TOKEN_BLOCK * TILE_ROWS],
 ) {
-    // SAFETY: by the caller's promise; T is at most BLOCK.
+    // SAFETY: by the caller's promise; T is at most TOKEN_BLOCK.
     unsafe {
         let mut acc = [_mm512_setzero_ps(); T];
         if k.start != 0 {
@@ -177,7 +180,7 @@ unsafe fn four(p: *const i8) -> __m512i {
 /// Quantised weights.
 struct Integer<Q>(std::marker::PhantomData<Q>);
 
-impl<Q: Lines> Tile for Integer<Q> {
+impl<Q: TilesAvx512> Tile for Integer<Q> {
     #[inline(always)]
     unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512 {
         let bytes = TILE_ROWS * Q::BYTES;
@@ -254,14 +257,14 @@ impl<Q: Lines> Tile for Integer<Q> {
 /// Asks for what lies ahead of group `g` of a unit, as much as a group has:
 /// asked for all at once, long units would take every buffer that waits for memory.
 #[inline(always)]
-fn ask<Q: Lines>(unit: *const u8, ahead: &Ahead, g: usize) {
+fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: usize) {
     let group = TILE_ROWS * Q::BYTES / (Q::BLOCK / 32);
     prefetch::far(ahead.of(unit).wrapping_add(group * g), group);
 }
 
 /// Adds group `g` of a unit, group `b` of the row, for one token.
 #[inline(always)]
-unsafe fn one_group<Q: Lines, const P: usize>(
+unsafe fn one_group<Q: TilesAvx512, const P: usize>(
     unit: *const u8,
     ahead: &Ahead,
     head: &Q::Head,
@@ -281,45 +284,49 @@ unsafe fn one_group<Q: Lines, const P: usize>(
         let mut h = [_mm512_setzero_si512(); 2];
         let mut l = [_mm512_setzero_si512(); 2];
         for j in 0..8 {
-            let w = Q::line::<P>(unit, g, j);
+            let w = Q::line::<P>(unit, head, g, j);
             h[j / 4] = _mm512_dpbusd_epi32(h[j / 4], w, four(hi.add(4 * j)));
             l[j / 4] = _mm512_dpbusd_epi32(l[j / 4], w, four(lo.add(4 * j)));
         }
         let zero = _mm512_set1_ps(Q::ZERO as f32);
-        if two_scales::<Q>() {
+        if Q::SCALES == 2 {
             for i in 0..2 {
                 let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[i]), l[i]);
-                let s = _mm512_set1_ps(*x.s16().as_ptr().add(2 * b + i));
-                let f = _mm512_fnmadd_ps(zero, s, _mm512_cvtepi32_ps(p));
+                let mut f = _mm512_cvtepi32_ps(p);
+                if Q::ZERO != 0 {
+                    let s = _mm512_set1_ps(*x.s16().as_ptr().add(2 * b + i));
+                    f = _mm512_fnmadd_ps(zero, s, f);
+                }
                 *acc = _mm512_fmadd_ps(f, d[i], *acc);
             }
         } else {
             let h = _mm512_add_epi32(h[0], h[1]);
             let l = _mm512_add_epi32(l[0], l[1]);
             let mut f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(h), l));
-            let s = _mm512_set1_ps(*x.s32().as_ptr().add(b));
             if Q::ZERO != 0 {
+                let s = _mm512_set1_ps(*x.s32().as_ptr().add(b));
                 f = _mm512_fnmadd_ps(zero, s, f);
             }
             *acc = _mm512_fmadd_ps(f, d[0], *acc);
-            if Q::MIN {
-                *acc = _mm512_fmadd_ps(m, s, *acc);
-            }
+        }
+        for i in 0..Q::OFFSETS {
+            let s = x.sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + i);
+            *acc = _mm512_fmadd_ps(m[i], _mm512_set1_ps(*s), *acc);
         }
     }
 }
 
 /// A block of tokens' activations, see `activations`.
 struct Block {
-    /// `[K/32][BLOCK][32]`
+    /// `[K/32][TOKEN_BLOCK][32]`
     q: *const i8,
-    /// `[K/32][BLOCK]`
+    /// `[K/32][TOKEN_BLOCK]`
     scale: *const f32,
-    /// `[K/32][BLOCK]`
+    /// `[K/32][TOKEN_BLOCK]`
     s32: *const f32,
-    /// `[K/32][BLOCK]`, minus the sums of 32 integers
+    /// `[K/32][TOKEN_BLOCK]`, minus the sums of 32 integers
     z32: *const i32,
-    /// `[K/32][2][BLOCK]`, minus the sums of 16
+    /// `[K/32][2][TOKEN_BLOCK]`, minus the sums of 16
     z16: *const i32,
     /// All tokens are in this block, so that what lies ahead of it in the tile is read next. With
     /// more blocks the weights come from the cache and the next stretch is far away.
@@ -329,21 +336,34 @@ struct Block {
 impl Block {
     #[inline(always)]
     fn of(x: &Activations, block: usize) -> Block {
-        let at = block * BLOCK * (x.cols() / 32);
+        let at = block * TOKEN_BLOCK * (x.cols() / 32);
         Block {
             q: x.tiles.q.as_ptr().cast::<i8>().wrapping_add(32 * at),
             scale: x.tiles.scale.as_ptr().wrapping_add(at),
             s32: x.tiles.s32.as_ptr().wrapping_add(at),
             z32: x.tiles.z32.as_ptr().wrapping_add(at),
             z16: x.tiles.z16.as_ptr().wrapping_add(2 * at),
-            alone: x.tokens() <= BLOCK,
+            alone: x.tokens() <= TOKEN_BLOCK,
+        }
+    }
+}
+
+/// ZERO times what is in the lanes: a shift, which is cheaper, where ZERO is a power of two.
+#[inline(always)]
+unsafe fn times_zero<Q: TilesAvx512>(v: __m512i) -> __m512i {
+    // SAFETY: the callers' CPU has the level.
+    unsafe {
+        if (Q::ZERO as u32).is_power_of_two() {
+            _mm512_sll_epi32(v, _mm_cvtsi32_si128(Q::ZERO.trailing_zeros() as i32))
+        } else {
+            _mm512_mullo_epi32(v, _mm512_set1_epi32(Q::ZERO))
         }
     }
 }
 
 /// Adds group `g` of a unit, group `b` of the row, for `T` tokens.
 #[inline(always)]
-unsafe fn group<Q: Lines, const P: usize, const T: usize>(
+unsafe fn group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
     ahead: &Ahead,
     head: &Q::Head,
@@ -357,23 +377,24 @@ unsafe fn group<Q: Lines, const P: usize, const T: usize>(
         if x.alone {
             ask::<Q>(unit, ahead, g);
         }
-        let q = x.q.add(32 * BLOCK * b);
-        let scale = x.scale.add(BLOCK * b);
-        let z = if two_scales::<Q>() { x.z16.add(2 * BLOCK * b) } else { x.z32.add(BLOCK * b) };
+        let q = x.q.add(32 * TOKEN_BLOCK * b);
+        let scale = x.scale.add(TOKEN_BLOCK * b);
+        let z = if Q::SCALES == 2 {
+            x.z16.add(2 * TOKEN_BLOCK * b)
+        } else {
+            x.z32.add(TOKEN_BLOCK * b)
+        };
         let Scales { d, m } = Q::scales(unit, head, g);
-        // −ZERO · Σ x, ZERO being a power of two.
-        let shift = _mm_cvtsi32_si128(Q::ZERO.trailing_zeros() as i32);
-        let parts = if two_scales::<Q>() { 2 } else { 1 };
+        let parts = Q::SCALES;
         for part in 0..parts {
             let mut sums = [_mm512_setzero_si512(); T];
             if Q::ZERO != 0 {
                 for t in 0..T {
-                    let z = _mm512_set1_epi32(*z.add(BLOCK * part + t));
-                    sums[t] = _mm512_sll_epi32(z, shift);
+                    sums[t] = times_zero::<Q>(_mm512_set1_epi32(*z.add(TOKEN_BLOCK * part + t)));
                 }
             }
             for j in part * 4..(part * 4 + 8 / parts) {
-                let w = Q::line::<P>(unit, g, j);
+                let w = Q::line::<P>(unit, head, g, j);
                 for t in 0..T {
                     sums[t] = _mm512_dpbusd_epi32(sums[t], w, four(q.add(32 * t + 4 * j)));
                 }
@@ -383,10 +404,19 @@ unsafe fn group<Q: Lines, const P: usize, const T: usize>(
                 acc[t] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[t]), a, acc[t]);
             }
         }
-        if Q::MIN {
-            let s32 = x.s32.add(BLOCK * b);
+        if Q::OFFSETS == 1 {
+            let s32 = x.s32.add(TOKEN_BLOCK * b);
             for t in 0..T {
-                acc[t] = _mm512_fmadd_ps(m, _mm512_set1_ps(*s32.add(t)), acc[t]);
+                acc[t] = _mm512_fmadd_ps(m[0], _mm512_set1_ps(*s32.add(t)), acc[t]);
+            }
+        }
+        if Q::OFFSETS == 2 {
+            for part in 0..2 {
+                let z16 = x.z16.add(TOKEN_BLOCK * (2 * b + part));
+                for t in 0..T {
+                    let s = *scale.add(t) * (-*z16.add(t)) as f32;
+                    acc[t] = _mm512_fmadd_ps(m[part], _mm512_set1_ps(s), acc[t]);
+                }
             }
         }
     }
@@ -400,7 +430,7 @@ struct Brain;
 /// The weights of a column of 16 rows.
 trait Column {
     /// # Safety
-    /// 32 bytes can be read at `p`; the CPU has the tier.
+    /// 32 bytes can be read at `p`; the CPU has the level.
     unsafe fn load(p: *const u8) -> __m512;
 }
 
@@ -455,7 +485,7 @@ impl<C: Column> Tile for C {
     ) {
         // What stands for a token that does not exist lies in the buffer and is not used.
         let stride = x.cols();
-        let x = x.float_block(BLOCK * block, T).wrapping_add(k.start);
+        let x = x.float_block(TOKEN_BLOCK * block, T).wrapping_add(k.start);
         // SAFETY: by the caller's promise.
         unsafe {
             let tile = tile.add(COLUMN * k.start);

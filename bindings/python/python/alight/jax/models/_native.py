@@ -34,7 +34,7 @@ def grains(config: Config, tensors: Tensors) -> tuple[int, int]:
 
 def _block(tensor: Tensor) -> int:
     """Elements of a block; 1 where there are no kernels for the type, which `check` says."""
-    return WEIGHT_TYPES.get(tensor.type, (0, 1))[1]
+    return WEIGHT_TYPES[tensor.type][1] if tensor.type in WEIGHT_TYPES else 1
 
 
 def check(catalog: Catalog, tensors: Tensors, mesh: Mesh) -> None:

@@ -1,4 +1,4 @@
-//! Q4_K, Q5_K and Q6_K: 256 weights in groups, whose scales (and offsets) are integers too.
+//! 256 weights in groups, whose scales (and offsets) are integers too: what Q4_K, Q5_K and Q6_K share.
 //!
 //! What is minimised is the squared error, each weight's error counting in proportion to the size of
 //! the weight (plus the group's typical one): large weights meet large activations no more often than
@@ -6,10 +6,9 @@
 //! offset that a search over starting scales finds, each corrected by least squares; then the scales are
 //! rounded to the integers that the format has, and each group chooses among the neighbours of these
 //! the pair that is best for what it is rounded to.
-
 //!
-//! Sums run in 16 lanes which are added in one order, so that every tier has the same bits; the tiers
-//! are this source compiled for their instructions.
+//! Sums run in 16 lanes which are added in one order, so that every SIMD level has the same bits; the
+//! levels are this source compiled for their instructions.
 
 use crate::half::{f16_to_f32, f32_to_f16};
 
@@ -17,11 +16,11 @@ use crate::half::{f16_to_f32, f32_to_f16};
 const LANES: usize = 16;
 
 /// Starting scales: from the one that spans the group exactly, this many to each side.
-const STARTS: i32 = 10;
+pub(crate) const STARTS: i32 = 10;
 /// Errors that are worth a closer look, as a multiple of the least so far.
-const CLOSE: f32 = 1.1;
+pub(crate) const CLOSE: f32 = 1.1;
 /// Between two of them, in steps of the integers.
-const STEP: f32 = 0.1;
+pub(crate) const STEP: f32 = 0.1;
 
 /// How much an error of each weight counts.
 #[inline(always)]
@@ -32,7 +31,7 @@ fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
 
 /// Of `term` 0 to `n` − 1, a multiple of [`LANES`].
 #[inline(always)]
-fn sum(term: impl Fn(usize) -> f32, n: usize) -> f32 {
+pub(crate) fn sum(term: impl Fn(usize) -> f32, n: usize) -> f32 {
     let mut lanes = [0.0f32; LANES];
     for start in (0..n).step_by(LANES) {
         for (l, lane) in lanes.iter_mut().enumerate() {
@@ -59,7 +58,7 @@ fn round(value: f32) -> f32 {
 
 /// The nearest integer from `least` to `most`; `least` of NaN.
 #[inline(always)]
-fn within(value: f32, least: f32, most: f32) -> f32 {
+pub(crate) fn within(value: f32, least: f32, most: f32) -> f32 {
     let value = if value > least { value } else { least };
     round(if value < most { value } else { most })
 }
@@ -128,7 +127,7 @@ fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f3
 }
 
 /// What a block with 8 groups of 32 is made of.
-struct Affine {
+pub(crate) struct Affine {
     /// f16 bits: of the scales and of the offsets.
     d: u16,
     dmin: u16,
@@ -140,7 +139,7 @@ struct Affine {
 }
 
 #[inline(always)]
-fn affine(x: &[f32], most: u8) -> Affine {
+pub(crate) fn affine(x: &[f32], most: u8) -> Affine {
     let most = f32::from(most);
     let (mut groups, mut weights) = ([[0.0f32; 32]; 8], [[0.0f32; 32]; 8]);
     let mut fits = [(0.0, 0.0); 8];
@@ -184,7 +183,7 @@ impl Affine {
     /// The 16 bytes of scales: d, dmin, and 8 pairs of 6 bits, of which the upper two bits of the last
     /// four pairs are above the first four.
     #[inline(always)]
-    fn put_scales(&self, out: &mut [u8]) {
+    pub(crate) fn put_scales(&self, out: &mut [u8]) {
         out[..2].copy_from_slice(&self.d.to_le_bytes());
         out[2..4].copy_from_slice(&self.dmin.to_le_bytes());
         for g in 0..4 {
@@ -194,129 +193,21 @@ impl Affine {
         }
     }
 
+    /// The fifth bits: bit `g` of byte `i` is that of weight `i` of group `g`.
+    #[inline(always)]
+    pub(crate) fn put_fifth(&self, out: &mut [u8]) {
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = (0..8).fold(0, |bits, g| bits | (self.q[g][i] >> 4) << g);
+        }
+    }
+
     /// 32 bytes for two groups: the low four bits of the first are the low halves.
     #[inline(always)]
-    fn put_nibbles(&self, out: &mut [u8]) {
+    pub(crate) fn put_nibbles(&self, out: &mut [u8]) {
         for (pair, out) in self.q.chunks_exact(2).zip(out.chunks_exact_mut(32)) {
             for (i, out) in out.iter_mut().enumerate() {
                 *out = (pair[0][i] & 15) | (pair[1][i] & 15) << 4;
             }
         }
     }
-}
-
-#[inline(always)]
-pub(super) fn q4_k(x: &[f32], out: &mut [u8]) {
-    let block = affine(x, 15);
-    block.put_scales(out);
-    block.put_nibbles(&mut out[16..144]);
-}
-
-#[inline(always)]
-pub(super) fn q5_k(x: &[f32], out: &mut [u8]) {
-    let block = affine(x, 31);
-    block.put_scales(out);
-    for i in 0..32 {
-        out[16 + i] = (0..8).fold(0, |bits, g| bits | (block.q[g][i] >> 4) << g);
-    }
-    block.put_nibbles(&mut out[48..176]);
-}
-
-/// Integers of Q6_K.
-const LEAST: f32 = -32.0;
-const MOST: f32 = 31.0;
-
-#[inline(always)]
-fn signed(value: f32) -> f32 {
-    within(value, LEAST, MOST)
-}
-
-/// Σ w·(x − d·q)², with the best q of −32 to 31. The scale may be negative.
-#[inline(always)]
-fn error_signed(x: &[f32; 16], w: &[f32; 16], d: f32) -> f32 {
-    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
-    let term = |i: usize| {
-        let e = x[i] - d * signed(x[i] * id);
-        w[i] * e * e
-    };
-    sum(term, 16)
-}
-
-/// The scale for which x ≈ d·q.
-#[inline(always)]
-fn fit_signed(x: &[f32; 16], w: &[f32; 16]) -> f32 {
-    let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
-    if far == 0.0 {
-        return 0.0;
-    }
-    let sxx = sum(|i| w[i] * x[i] * x[i], 16);
-    let mut best = far / LEAST;
-    let mut least = error_signed(x, w, best);
-    for start in -STARTS..=STARTS {
-        let id = (LEAST + STEP * start as f32) / far;
-        let q: [f32; 16] = std::array::from_fn(|i| signed(x[i] * id));
-        let sxq = sum(|i| w[i] * x[i] * q[i], 16);
-        let sqq = sum(|i| w[i] * q[i] * q[i], 16);
-        let d = sxq / sqq;
-        if !(d.is_finite() && d != 0.0) || sxx - d * sxq > CLOSE * least {
-            continue;
-        }
-        let error = error_signed(x, w, d);
-        if error < least {
-            (least, best) = (error, d);
-        }
-    }
-    best
-}
-
-#[inline(always)]
-pub(super) fn q6_k(x: &[f32], out: &mut [u8]) {
-    let (mut groups, mut weights) = ([[0.0f32; 16]; 16], [[0.0f32; 16]; 16]);
-    let mut fits = [0.0f32; 16];
-    for g in 0..16 {
-        groups[g].copy_from_slice(&x[16 * g..][..16]);
-        // In proportion to the weights' squares: with 64 values the small ones are well served.
-        weights[g] = groups[g].map(|x| x * x + f32::MIN_POSITIVE);
-        fits[g] = fit_signed(&groups[g], &weights[g]);
-    }
-    let far = fits.iter().fold(0.0f32, |far, &d| if d.abs() > far.abs() { d } else { far });
-    let d = f32_to_f16(far / -128.0);
-    let unit = f16_to_f32(d);
-    let mut q = [[0i32; 16]; 16];
-    let mut scales = [0i8; 16];
-    for g in 0..16 {
-        if unit == 0.0 {
-            break;
-        }
-        let scale = (fits[g] / unit).round().clamp(-128.0, 127.0);
-        let mut best = (f32::INFINITY, scale);
-        for s in [scale, scale - 1.0, scale + 1.0] {
-            if (-128.0..=127.0).contains(&s) {
-                let error = error_signed(&groups[g], &weights[g], unit * s);
-                if error < best.0 {
-                    best = (error, s);
-                }
-            }
-        }
-        scales[g] = best.1 as i8;
-        let d = unit * best.1;
-        let id = if d == 0.0 { 0.0 } else { 1.0 / d };
-        q[g] = groups[g].map(|x| signed(x * id) as i32 + 32);
-    }
-    if unit == 0.0 {
-        q = [[32; 16]; 16];
-    }
-    let at = |i: usize| q[i / 16][i % 16] as u8;
-    for half in 0..2 {
-        for l in 0..32 {
-            let [a, b, c, d] = std::array::from_fn(|k| at(128 * half + 32 * k + l));
-            out[64 * half + l] = (a & 15) | (c & 15) << 4;
-            out[64 * half + 32 + l] = (b & 15) | (d & 15) << 4;
-            out[128 + 32 * half + l] = a >> 4 | (b >> 4) << 2 | (c >> 4) << 4 | (d >> 4) << 6;
-        }
-    }
-    for (scale, out) in scales.iter().zip(&mut out[192..208]) {
-        *out = *scale as u8;
-    }
-    out[208..210].copy_from_slice(&d.to_le_bytes());
 }

@@ -1,16 +1,16 @@
 //! Filling a panel of the AVX2 product from tiles: lines are what a panel holds, but for the zero
 //! point.
 
-use super::avx2_lines::Lines;
+use super::Panel;
+use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::matmul::Matrix;
-use crate::matmul::gemm::{PANEL_ROWS, Panel};
-use crate::quant::two_scales;
+use crate::matmul::sizes::PANEL_ROWS;
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Whether [`fill`] can fill the panel of `rows`: whole tiles from a tile's beginning.
-pub(in crate::matmul) fn fits(rows: &Range<usize>) -> bool {
+pub(super) fn fits(rows: &Range<usize>) -> bool {
     rows.start.is_multiple_of(TILE_ROWS) && rows.end.is_multiple_of(TILE_ROWS)
 }
 
@@ -18,7 +18,7 @@ pub(in crate::matmul) fn fits(rows: &Range<usize>) -> bool {
 /// `w` is packed, `rows` are at most those of a panel and [`fits`], `k` is a stretch of whole
 /// blocks; the CPU has AVX2, FMA and F16C.
 #[inline(always)]
-pub(in crate::matmul) unsafe fn fill<Q: Lines>(
+pub(super) unsafe fn fill<Q: TilesAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -34,9 +34,11 @@ pub(in crate::matmul) unsafe fn fill<Q: Lines>(
                 let row = TILE_ROWS * first + 8 * half;
                 for (g, b) in (k.start / 32..k.end / 32).enumerate() {
                     let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
+                    let group = Q::begin(unit, b % per_unit, half);
                     let mut sums = [_mm256_setzero_si256(); 2];
                     for j in 0..8 {
-                        let q = _mm256_sub_epi8(Q::line(unit, b % per_unit, j, half), zero);
+                        let q = Q::line(unit, &group, b % per_unit, j, half);
+                        let q = _mm256_sub_epi8(q, zero);
                         let to = p.q.as_mut_ptr().add(((8 * g + j) * PANEL_ROWS + row) * 4);
                         _mm256_storeu_si256(to.cast(), q);
                         let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
@@ -46,8 +48,8 @@ pub(in crate::matmul) unsafe fn fill<Q: Lines>(
                     // −128 · Σ q
                     let z =
                         |sum| _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<7>(sum));
-                    let scales = Q::scales(unit, b % per_unit, half);
-                    if two_scales::<Q>() {
+                    let scales = Q::scales(unit, &group, b % per_unit, half);
+                    if Q::SCALES == 2 {
                         for part in 0..2 {
                             let at = (2 * g + part) * PANEL_ROWS + row;
                             _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[part]);
@@ -59,8 +61,9 @@ pub(in crate::matmul) unsafe fn fill<Q: Lines>(
                         _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[0]);
                         _mm256_storeu_si256(p.z.as_mut_ptr().add(at).cast(), z(sum));
                     }
-                    if Q::MIN {
-                        _mm256_storeu_ps(p.m.as_mut_ptr().add(g * PANEL_ROWS + row), scales.m);
+                    for h in 0..Q::OFFSETS {
+                        let at = (Q::OFFSETS * g + h) * PANEL_ROWS + row;
+                        _mm256_storeu_ps(p.m.as_mut_ptr().add(at), scales.m[h]);
                     }
                 }
             }

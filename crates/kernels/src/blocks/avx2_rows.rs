@@ -1,0 +1,86 @@
+//! How AVX2 reads rows of blocks: 32 weights at a time, in the order of the weights; and what several
+//! types have in common there.
+
+use super::BlockFormat;
+use crate::half::f16_to_f32;
+use std::arch::x86_64::*;
+
+/// 32 weights of one group as bytes, and what turns their products into floats.
+pub(crate) struct Group {
+    /// 32 unsigned codes.
+    pub q: __m256i,
+    /// Scales of the first and the second 16.
+    pub d: [f32; 2],
+    /// Offsets of the first and the second 16.
+    pub m: [f32; 2],
+}
+
+/// A block type's rows.
+pub(crate) trait RowsAvx2: BlockFormat {
+    /// Unpacks weights `32·b .. 32·b + 32` of a row.
+    ///
+    /// # Safety
+    /// `row` holds group `b`; the CPU has AVX2.
+    unsafe fn group256(row: *const u8, b: usize) -> Group;
+}
+
+#[inline(always)]
+pub(super) unsafe fn f16_at(p: *const u8) -> f32 {
+    // SAFETY: the caller's pointer has two readable bytes.
+    f16_to_f32(unsafe { p.cast::<u16>().read_unaligned() })
+}
+
+/// 16 bytes at `p` → 16 low nibbles, 16 high nibbles.
+#[inline(always)]
+pub(super) unsafe fn nibbles(p: *const u8) -> __m256i {
+    // SAFETY: the caller's pointer has 16 readable bytes and the CPU has AVX2.
+    unsafe {
+        let v = _mm_loadu_si128(p.cast());
+        let v = _mm256_set_m128i(_mm_srli_epi16::<4>(v), v);
+        _mm256_and_si256(v, _mm256_set1_epi8(15))
+    }
+}
+
+/// 32 bits at `p` → 32 bytes of 0 or 16.
+#[inline(always)]
+pub(super) unsafe fn fifth_bits(p: *const u8) -> __m256i {
+    // SAFETY: the caller's pointer has 4 readable bytes and the CPU has AVX2.
+    unsafe {
+        let v = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+        // Byte i of the result looks at byte i / 8 …
+        let at = _mm256_set_epi64x(
+            0x0303_0303_0303_0303,
+            0x0202_0202_0202_0202,
+            0x0101_0101_0101_0101,
+            0,
+        );
+        let v = _mm256_shuffle_epi8(v, at);
+        // … and there at bit i % 8.
+        let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
+        _mm256_and_si256(set, _mm256_set1_epi8(16))
+    }
+}
+
+/// Shifts 16-bit lanes right by a run-time count.
+#[inline(always)]
+pub(super) unsafe fn shr(v: __m256i, n: usize) -> __m256i {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe { _mm256_srl_epi16(v, _mm_cvtsi32_si128(n as i32)) }
+}
+
+/// Scale and offset of group `g` of a Q4_K or Q5_K block.
+#[inline(always)]
+pub(super) unsafe fn scale_and_offset_k(block: *const u8, g: usize) -> (f32, f32) {
+    // SAFETY: by the callers' contract the block is whole.
+    unsafe {
+        let s = block.add(4);
+        let at = |i: usize| *s.add(i);
+        let (sc, m) = if g < 4 {
+            (at(g) & 63, at(g + 4) & 63)
+        } else {
+            ((at(g + 4) & 15) | (at(g - 4) >> 6) << 4, (at(g + 4) >> 4) | (at(g) >> 6) << 4)
+        };
+        (f16_at(block) * sc as f32, -(f16_at(block.add(2)) * m as f32))
+    }
+}

@@ -1,0 +1,215 @@
+//! How AVX-512 reads rows of blocks: in groups of 256 weights, a superblock of the K types or several
+//! smaller blocks. The scales of a group are gathered once into registers; its codes come in four
+//! steps of 64, one register of bytes each.
+//!
+//! What blocks of 32 have in common: the bytes of two blocks are loaded at once (masked, so that the
+//! end of the file is never crossed) and a byte permutation puts each block's 16 bytes of nibbles into
+//! place twice, the second copy to be shifted. The scales of eight blocks are picked out of up to four
+//! registers by two-register byte permutations.
+
+use super::{BlockFormat, per_16};
+use std::arch::x86_64::*;
+
+/// 256 weights of a row.
+#[derive(Clone, Copy)]
+pub(crate) struct Group {
+    /// Where the group's bytes begin.
+    pub at: *const u8,
+    /// One scale and at most one offset per 32 weights: eight scales, then eight offsets (what is
+    /// added; zero where the type has none). Otherwise ([`per_16`]): a scale for every 16 weights.
+    pub scales: __m512,
+    /// With [`per_16`], an offset for every 16 weights; otherwise not looked at.
+    pub offsets: __m512,
+}
+
+/// A block type's rows.
+pub(crate) trait RowsAvx512: BlockFormat {
+    /// Group `g` of a row, of which `count` ≤ 8 runs of 32 weights exist; nothing past them is
+    /// read, their scales and offsets are zero.
+    ///
+    /// # Safety
+    /// The row holds these weights; the CPU has the SIMD level.
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group;
+
+    /// Weights `64·j .. 64·j + 64` of a group as unsigned codes in their order, or with `HALF`
+    /// only the first 32 of them: the row ends there.
+    ///
+    /// # Safety
+    /// The row holds these weights; the CPU has the SIMD level.
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i;
+}
+
+/// The scale of each lane of step `j`; a lane is four weights.
+#[inline(always)]
+pub(crate) unsafe fn lane_scales<Q: BlockFormat>(scales: __m512, j: usize) -> __m512 {
+    // SAFETY: the callers' CPU has the SIMD level.
+    unsafe {
+        let (first, lanes) = if per_16::<Q>() {
+            (4 * j, _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0))
+        } else {
+            (2 * j, _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0))
+        };
+        let at = _mm512_add_epi32(_mm512_set1_epi32(first as i32), lanes);
+        _mm512_permutexvar_ps(at, scales)
+    }
+}
+
+impl Group {
+    /// A group whose scales and offsets share a register.
+    #[inline(always)]
+    pub(super) unsafe fn joined(at: *const u8, scales: __m512) -> Group {
+        // SAFETY: the callers' CPU has the SIMD level.
+        Group { at, scales, offsets: unsafe { _mm512_setzero_ps() } }
+    }
+}
+
+/// A table of 64 byte positions.
+#[repr(align(64))]
+pub(super) struct Table(pub [u8; 64]);
+
+/// Positions of the nibbles of two blocks of `bytes` bytes whose nibbles begin at `at`.
+pub(super) const fn nibble_table(bytes: usize, at: usize) -> Table {
+    let mut t = [0; 64];
+    let mut i = 0;
+    while i < 64 {
+        t[i] = (i / 32 * bytes + at + i % 16) as u8;
+        i += 1;
+    }
+    Table(t)
+}
+
+/// Where byte `o` of the gathered scales comes from in eight blocks of `bytes` bytes: first the
+/// word at the start of each block, then the word after it.
+const fn scale_position(bytes: usize, o: usize) -> usize {
+    o / 2 % 8 * bytes + o / 16 * 2 + o % 2
+}
+
+/// [`scale_position`] modulo 128, which is what a permutation of two registers looks at.
+pub(super) const fn scale_table(bytes: usize) -> Table {
+    let mut t = [0; 64];
+    let mut i = 0;
+    while i < 32 {
+        t[i] = (scale_position(bytes, i) % 128) as u8;
+        i += 1;
+    }
+    Table(t)
+}
+
+/// Which of the first `n` gathered bytes lie in the registers `pair` (0: bytes 0..128 of the
+/// group, 1: 128..256).
+const fn scale_mask(bytes: usize, n: usize, pair: usize) -> u64 {
+    let (mut mask, mut i) = (0, 0);
+    while i < n {
+        if scale_position(bytes, i) / 128 == pair {
+            mask |= 1 << i;
+        }
+        i += 1;
+    }
+    mask
+}
+
+#[inline(always)]
+pub(super) unsafe fn table(t: &'static Table) -> __m512i {
+    // SAFETY: 64 aligned bytes; the callers' CPU has the SIMD level.
+    unsafe { _mm512_load_si512(t.0.as_ptr().cast()) }
+}
+
+/// The first `n` bytes at `p`, zeros behind them. Masked bytes are not read.
+#[inline(always)]
+pub(super) unsafe fn load(p: *const u8, n: usize) -> __m512i {
+    let mask = if n >= 64 { u64::MAX } else { (1u64 << n) - 1 };
+    // SAFETY: the caller's n bytes; its CPU has the SIMD level.
+    unsafe { _mm512_maskz_loadu_epi8(mask, p.cast()) }
+}
+
+/// The f16 scales (and offsets) that begin each of `count` blocks of 32.
+#[inline(always)]
+pub(super) unsafe fn leading_scales<Q: BlockFormat>(
+    row: *const u8,
+    g: usize,
+    count: usize,
+    positions: &'static Table,
+) -> Group {
+    // SAFETY: `count` blocks of the caller; its CPU has the SIMD level.
+    unsafe {
+        let at = row.add(g * 8 * Q::BYTES);
+        let bytes = count * Q::BYTES;
+        let part = |i: usize| load(at.wrapping_add(64 * i), bytes.saturating_sub(64 * i));
+        let wanted = if Q::OFFSETS == 0 { 16 } else { 32 };
+        let (low, high) = (scale_mask(Q::BYTES, wanted, 0), scale_mask(Q::BYTES, wanted, 1));
+        let i = table(positions);
+        let mut words = _mm512_maskz_permutex2var_epi8(low, part(0), i, part(1));
+        if high != 0 {
+            let w = _mm512_maskz_permutex2var_epi8(high, part(2), i, part(3));
+            words = _mm512_or_si512(words, w);
+        }
+        Group::joined(at, _mm512_cvtph_ps(_mm512_castsi512_si256(words)))
+    }
+}
+
+/// Two blocks' nibbles (`HALF`: one block's) in the order of the weights.
+#[inline(always)]
+pub(super) unsafe fn nibbles<Q: BlockFormat, const HALF: bool>(
+    p: *const u8,
+    t: &'static Table,
+) -> __m512i {
+    // SAFETY: the caller's blocks; its CPU has the SIMD level.
+    unsafe {
+        let raw = load(p, if HALF { Q::BYTES } else { 2 * Q::BYTES });
+        let v = _mm512_permutexvar_epi8(table(t), raw);
+        let v = _mm512_srlv_epi64(v, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
+        _mm512_and_si512(v, _mm512_set1_epi8(15))
+    }
+}
+
+/// Adds 16 to the bytes whose bit is set in the 32-bit words at `at` of both blocks.
+#[inline(always)]
+pub(super) unsafe fn add_fifth<Q: BlockFormat, const HALF: bool>(
+    q: __m512i,
+    p: *const u8,
+    at: usize,
+) -> __m512i {
+    // SAFETY: the words lie in the caller's blocks; its CPU has the SIMD level.
+    unsafe {
+        let mut bits = p.add(at).cast::<u32>().read_unaligned() as u64;
+        if !HALF {
+            bits |= (p.add(Q::BYTES + at).cast::<u32>().read_unaligned() as u64) << 32;
+        }
+        _mm512_mask_add_epi8(q, bits, q, _mm512_set1_epi8(16))
+    }
+}
+
+/// The group of a Q4_K or Q5_K block: 8 × d·sc, then 8 × −dmin·m.
+#[inline(always)]
+pub(super) unsafe fn group_k(at: *const u8) -> Group {
+    // SAFETY: 16 bytes of the caller's block; its CPU has the SIMD level.
+    unsafe {
+        let word = |i: usize| at.add(4 + 4 * i).cast::<u32>().read_unaligned();
+        let (u0, u1, u2) = (word(0), word(1), word(2));
+        // Runs 0..4 have their six bits in place; 4..8 take four from the third word and two
+        // from the top of the first (scale) or second (minimum).
+        let sc = (u0 & 0x3f3f_3f3f) as u64
+            | (((u2 & 0x0f0f_0f0f) | ((u0 >> 2) & 0x3030_3030)) as u64) << 32;
+        let m = (u1 & 0x3f3f_3f3f) as u64
+            | ((((u2 >> 4) & 0x0f0f_0f0f) | ((u1 >> 2) & 0x3030_3030)) as u64) << 32;
+        let v = _mm512_cvtepu8_epi32(_mm_set_epi64x(m as i64, sc as i64));
+        // d in the lower eight lanes, −dmin in the upper ones.
+        let dd = _mm_set1_epi32(at.cast::<i32>().read_unaligned() ^ i32::MIN);
+        let dd = _mm256_shuffle_epi8(
+            _mm256_broadcastsi128_si256(dd),
+            _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100)),
+        );
+        Group::joined(at, _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_cvtph_ps(dd)))
+    }
+}
+
+/// 32 bytes of nibbles → 32 low ones, 32 high ones.
+#[inline(always)]
+pub(super) unsafe fn low_high(p: *const u8) -> __m512i {
+    // SAFETY: 32 bytes of the caller's block; its CPU has the SIMD level.
+    unsafe {
+        let v = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast()));
+        let v = _mm512_srlv_epi64(v, _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0));
+        _mm512_and_si512(v, _mm512_set1_epi8(15))
+    }
+}

@@ -1,0 +1,252 @@
+//! Block types: one file and one line of the [registry] for each.
+//!
+//! A type's file holds everything that is particular to it: the formula and where it is from, its
+//! geometry, the parts of a packed tile, the portable decoding of 32 weights, and what makes it
+//! fast: how AVX2 and AVX-512 read rows ([`avx2_rows`], [`avx512_rows`]) and tiles ([`avx2_tiles`],
+//! [`avx512_tiles`]), and how floats are made into it. What is left to [`decoded!`](decoded) is
+//! derived from the portable decoding, so that a type works on every SIMD level, in rows and in
+//! tiles, on the day it is added; hooks then make it fast, by measurement.
+//! `docs/howto-block-type.md` says how to add one.
+//!
+//! Every type is seen the same way: 32 weights are 32 unsigned codes `q`, one or two scales `d`
+//! (one per 32 or per 16 weights) and none, one or two offsets `m`; weight `i` is
+//! `d[i / 16]·(q[i] − ZERO) + m[i / 16]`.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2_rows;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2_tiles;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_rows;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512_tiles;
+mod decoded;
+mod shared;
+
+use crate::tiles::fields::Field;
+use alight_types::GgmlType;
+use std::fmt;
+
+/// Declares the block types: for each its file, its [`WeightType`] and its place in `with_block!`.
+/// The first argument is a dollar sign, for the macro that this macro writes.
+macro_rules! registry {
+    ($d:tt floats: $($float:ident)*; blocks: $($name:ident = $file:ident::$format:ident;)*) => {
+        $(pub(crate) mod $file;)*
+
+        /// A weight type that has kernels. The names are ggml's; what a block is, its file says.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[allow(non_camel_case_types)]
+        pub enum WeightType {
+            $(#[doc = concat!("Plain ", stringify!($float), ".")] $float,)*
+            $(#[doc = concat!("See `blocks/", stringify!($file), ".rs`.")] $name,)*
+        }
+
+        impl WeightType {
+            /// Every type, in the order of their GGUF ids.
+            pub const ALL: [WeightType; [$(GgmlType::$float,)* $(GgmlType::$name),*].len()] =
+                by_id([$(WeightType::$float,)* $(WeightType::$name),*]);
+
+            /// GGUF's name for this type, which knows its id and its geometry.
+            pub const fn ggml(self) -> GgmlType {
+                match self {
+                    $(WeightType::$float => GgmlType::$float,)*
+                    $(WeightType::$name => GgmlType::$name,)*
+                }
+            }
+        }
+
+        $(const _: () = {
+            check::<$file::$format>();
+            assert!($file::$format::TYPE.id() == GgmlType::$name.id());
+        };)*
+
+        /// Runs `$body` with `$q` standing for the [`BlockFormat`] of a quantised [`WeightType`],
+        /// and `$float` for the others.
+        macro_rules! with_block {
+            ($d ty:expr, $d q:ident => $d body:expr, $d float:expr) => {{
+                match $d ty {
+                    $($crate::WeightType::$name => {
+                        type $d q = $crate::blocks::$file::$format;
+                        $d body
+                    })*
+                    $($crate::WeightType::$float)|* => $d float,
+                }
+            }};
+        }
+        pub(crate) use with_block;
+    };
+}
+
+registry! { $
+    floats: F32 F16 BF16;
+    blocks:
+    Q4_0 = q4_0::Q4_0;
+    Q4_1 = q4_1::Q4_1;
+    Q5_0 = q5_0::Q5_0;
+    Q5_1 = q5_1::Q5_1;
+    Q8_0 = q8_0::Q8_0;
+    Q4_K = q4_k::Q4K;
+    Q5_K = q5_k::Q5K;
+    Q6_K = q6_k::Q6K;
+    Q2_K = q2_k::Q2K;
+    MXFP4 = mxfp4::Mxfp4;
+    Q1_0 = q1_0::Q1_0;
+    Q2_0 = q2_0::Q2_0;
+}
+
+/// 32 consecutive weights, unpacked: weight `i` is `d[i / 16]·(q[i] − ZERO) + m[i / 16]`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group32 {
+    /// The codes, in the order of the weights.
+    pub q: [u8; 32],
+    /// One scale per 16 weights (twice the same where the type has one per 32).
+    pub d: [f32; 2],
+    /// One offset per 16 weights (twice the same where the type has one per 32; 0 where it has none).
+    pub m: [f32; 2],
+}
+
+/// A block type.
+pub(crate) trait BlockFormat: Sized {
+    /// Its name in GGUF, which knows the geometry.
+    const TYPE: GgmlType;
+    /// Weights per block, a divisor of 256.
+    const BLOCK: usize = Self::TYPE.block_len() as usize;
+    /// Bytes per block.
+    const BYTES: usize = Self::TYPE.block_bytes() as usize;
+    /// What is subtracted from a code. `−ZERO` and `MAX_CODE − ZERO` fit a signed byte.
+    const ZERO: i32;
+    /// The largest code.
+    const MAX_CODE: i32;
+    /// Scales per 32 weights: 1 or 2.
+    const SCALES: usize;
+    /// Offsets per 32 weights: 0, 1 or 2.
+    const OFFSETS: usize;
+    /// The parts of the block in the order of a packed tile; together they are all its bytes.
+    const FIELDS: &'static [Field];
+    /// The scales at fixed places of the block.
+    const SCALE_FIELDS: &'static [ScaleField];
+
+    /// Unpacks weights `32·g .. 32·g + 32` of a block.
+    fn group(block: &[u8], g: usize) -> Group32;
+
+    /// Whether floats can be made into this type.
+    const QUANTIZES: bool = false;
+
+    /// Makes a block of `BLOCK` floats.
+    #[inline(always)]
+    fn quantize(_x: &[f32], _block: &mut [u8]) {
+        unreachable!("{} is only read", Self::TYPE)
+    }
+}
+
+/// Whether products of the SIMD levels keep a scale and an offset for every 16 weights rather
+/// than for every 32.
+pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
+    Q::SCALES == 2 || Q::OFFSETS == 2
+}
+
+/// The largest magnitude of a code less its zero point: 128 at most.
+pub(crate) const fn max_magnitude<Q: BlockFormat>() -> i32 {
+    let above = Q::MAX_CODE - Q::ZERO;
+    if above > Q::ZERO { above } else { Q::ZERO }
+}
+
+/// What must be true of every type's constants.
+const fn check<Q: BlockFormat>() {
+    assert!(256 % Q::BLOCK == 0 && Q::BLOCK % 32 == 0);
+    assert!(Q::BYTES <= MAX_BYTES);
+    assert!(Q::ZERO >= 0 && Q::ZERO <= 128 && Q::MAX_CODE - Q::ZERO <= 127 && Q::MAX_CODE <= 255);
+    assert!(Q::SCALES == 1 || Q::SCALES == 2);
+    assert!(Q::OFFSETS <= 2);
+}
+
+/// No block has more bytes.
+pub(crate) const MAX_BYTES: usize = 256;
+
+/// A scale at a fixed place of a block. Blocks of random bytes with these replaced have weights of a
+/// sensible size: tests and scripts make them so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleField {
+    /// An f16 at this byte.
+    F16(usize),
+    /// A byte that is the exponent of a power of two: 127 or 128 stands for 1.
+    Exponent(usize),
+}
+
+/// Sorted by the types' ids.
+const fn by_id<const N: usize>(mut types: [WeightType; N]) -> [WeightType; N] {
+    let mut i = 1;
+    while i < N {
+        let mut j = i;
+        while j > 0 && types[j - 1].ggml().id() > types[j].ggml().id() {
+            let larger = types[j - 1];
+            types[j - 1] = types[j];
+            types[j] = larger;
+            j -= 1;
+        }
+        i += 1;
+    }
+    types
+}
+
+impl WeightType {
+    /// The kernels' name for a type of GGUF, if there are kernels for it.
+    pub const fn of(ty: GgmlType) -> Option<WeightType> {
+        let mut i = 0;
+        while i < WeightType::ALL.len() {
+            if WeightType::ALL[i].ggml().id() == ty.id() {
+                return Some(WeightType::ALL[i]);
+            }
+            i += 1;
+        }
+        None
+    }
+
+    /// The type that has this id in GGUF files, if there are kernels for it.
+    pub const fn from_gguf(id: u32) -> Option<WeightType> {
+        match GgmlType::from_id(id) {
+            Ok(ty) => WeightType::of(ty),
+            Err(_) => None,
+        }
+    }
+
+    /// Weights per block.
+    pub const fn block_len(self) -> usize {
+        self.ggml().block_len() as usize
+    }
+
+    /// Bytes per block.
+    pub const fn block_bytes(self) -> usize {
+        self.ggml().block_bytes() as usize
+    }
+
+    /// Bytes of a row of `k` weights, or `None` if `k` is not a whole number of blocks.
+    pub const fn row_bytes(self, k: usize) -> Option<usize> {
+        if !k.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (k / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// Whether the weights are plain floats rather than quantised blocks.
+    pub const fn is_float(self) -> bool {
+        self.block_len() == 1
+    }
+
+    /// Whether floats can be made into this type, by [`quantize_row`](crate::quantize_row): some
+    /// are only read.
+    pub const fn quantizes(self) -> bool {
+        with_block!(self, Q => Q::QUANTIZES, true)
+    }
+
+    /// Where the scales of a block are, as far as they have fixed places; none of plain floats.
+    pub const fn scale_fields(self) -> &'static [ScaleField] {
+        with_block!(self, Q => Q::SCALE_FIELDS, &[])
+    }
+}
+
+impl fmt::Display for WeightType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.ggml(), f)
+    }
+}

@@ -1,0 +1,199 @@
+//! MXFP4: w = 2^(e − 128)·K[q], 32 weights in 17 bytes: the exponent byte e; 16 bytes of nibbles, byte
+//! `j` holding weight `j` (low) and `j + 16` (high). K is twice the value of a 4-bit float (E2M1):
+//! 0, 1, 2, 3, 4, 6, 8, 12, then the same negated. e = 0 and 1 give the subnormal scales 2^−128 and
+//! 2^−127; e = 255 is not special. The code is K[q] + 12.
+//!
+//! Source: OCP Microscaling Formats 1.0; ggml's `block_mxfp4`. Dequantising is checked against the
+//! `gguf` package bit for bit. Read only.
+
+use super::{BlockFormat, Group32, ScaleField};
+use crate::tiles::fields::{Field, bytes, lines};
+use alight_types::GgmlType;
+
+pub(crate) struct Mxfp4;
+
+/// The codes: K + 12.
+const CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+
+/// 2^(e − 128): the exponent field is e − 1; below that, the subnormals 2^−128 and 2^−127.
+#[inline(always)]
+const fn scale(e: u8) -> f32 {
+    f32::from_bits(match e {
+        0 | 1 => 0x0020_0000 << e,
+        _ => (e as u32 - 1) << 23,
+    })
+}
+
+impl BlockFormat for Mxfp4 {
+    const TYPE: GgmlType = GgmlType::MXFP4;
+    const ZERO: i32 = 12;
+    const MAX_CODE: i32 = 24;
+    const SCALES: usize = 1;
+    const OFFSETS: usize = 0;
+    const FIELDS: &'static [Field] = &[bytes(0, 1), lines(1, 4)];
+    const SCALE_FIELDS: &'static [ScaleField] = &[ScaleField::Exponent(0)];
+
+    #[inline(always)]
+    fn group(b: &[u8], _: usize) -> Group32 {
+        let mut q = [0; 32];
+        for (j, b) in b[1..17].iter().enumerate() {
+            q[j] = CODES[usize::from(b & 15)];
+            q[j + 16] = CODES[usize::from(b >> 4)];
+        }
+        Group32 { q, d: [scale(b[0]); 2], m: [0.0; 2] }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{CODES, Mxfp4, scale};
+    use crate::blocks::BlockFormat;
+    use crate::blocks::avx2_rows::{self, RowsAvx2};
+    use crate::blocks::avx2_tiles::{self, TilesAvx2};
+    use crate::blocks::avx512_rows::{self, RowsAvx512, Table, load, nibble_table, nibbles};
+    use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::tiles::fields::offset;
+    use std::arch::x86_64::*;
+
+    /// The codes of 32 nibbles in bytes.
+    #[inline(always)]
+    unsafe fn codes256(nibbles: __m256i) -> __m256i {
+        // SAFETY: the callers' CPU has AVX2.
+        unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(CODES.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, nibbles)
+        }
+    }
+
+    /// The codes of 64 nibbles in bytes.
+    #[inline(always)]
+    unsafe fn codes512(nibbles: __m512i) -> __m512i {
+        // SAFETY: the callers' CPU has the SIMD level.
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(CODES.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, nibbles)
+        }
+    }
+
+    /// Eight [`scale`]s.
+    #[inline(always)]
+    unsafe fn scales256(e: __m256i) -> __m256 {
+        // SAFETY: the callers' CPU has AVX2.
+        unsafe {
+            let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, _mm256_set1_epi32(1)));
+            let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+            let is_normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
+            _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, is_normal))
+        }
+    }
+
+    /// Sixteen [`scale`]s.
+    #[inline(always)]
+    unsafe fn scales512(e: __m512i) -> __m512 {
+        // SAFETY: the callers' CPU has the SIMD level.
+        unsafe {
+            let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, _mm512_set1_epi32(1)));
+            let is_subnormal = _mm512_cmple_epu32_mask(e, _mm512_set1_epi32(1));
+            let least = _mm512_set1_epi32(0x0020_0000);
+            _mm512_castsi512_ps(_mm512_mask_sllv_epi32(normal, is_subnormal, least, e))
+        }
+    }
+
+    impl RowsAvx2 for Mxfp4 {
+        #[inline(always)]
+        unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Self::BYTES);
+                let q = codes256(avx2_rows::nibbles(p.add(1)));
+                avx2_rows::Group { q, d: [scale(*p); 2], m: [0.0; 2] }
+            }
+        }
+    }
+
+    /// Where the exponents of eight blocks are, one for each lane of 32 bits. The last is byte 119, so
+    /// that two registers have them all.
+    static EXPONENTS: Table = {
+        let mut t = [0; 64];
+        let mut i = 0;
+        while i < 8 {
+            t[4 * i] = (i * Mxfp4::BYTES) as u8;
+            i += 1;
+        }
+        Table(t)
+    };
+
+    impl RowsAvx512 for Mxfp4 {
+        #[inline(always)]
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group {
+            // SAFETY: `count` blocks by the trait's contract, the masked bytes past them are not read.
+            unsafe {
+                let at = row.add(g * 8 * Self::BYTES);
+                let bytes = count * Self::BYTES;
+                let low = load(at, bytes);
+                let high = load(at.wrapping_add(64), bytes.saturating_sub(64));
+                let i = avx512_rows::table(&EXPONENTS);
+                let e = _mm512_maskz_permutex2var_epi8(0x1111_1111, low, i, high);
+                let exist = ((1u32 << count) - 1) as __mmask16;
+                let scales = _mm512_maskz_mov_ps(exist, scales512(e));
+                avx512_rows::Group::joined(at, scales)
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+            static NIBBLES: Table = nibble_table(Mxfp4::BYTES, 1);
+            // SAFETY: by the trait's contract.
+            unsafe { codes512(nibbles::<Self, HALF>(at.add(j * 2 * Self::BYTES), &NIBBLES)) }
+        }
+    }
+
+    /// Where a unit has its lines.
+    const LINES: usize = offset(Mxfp4::FIELDS, 1);
+
+    impl TilesAvx2 for Mxfp4 {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> avx2_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let e = _mm_loadl_epi64(unit.add(8 * half).cast());
+                let d = scales256(_mm256_cvtepu8_epi32(e));
+                avx2_tiles::Scales { d: [d; 2], m: [_mm256_setzero_ps(); 2] }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line(unit: *const u8, _: &(), _: usize, j: usize, half: usize) -> __m256i {
+            // SAFETY: by the trait's contract.
+            unsafe { codes256(avx2_tiles::nibbles(unit.add(LINES), j % 4, half, j / 4 * 4)) }
+        }
+    }
+
+    impl TilesAvx512 for Mxfp4 {
+        const PHASES: usize = 1;
+        type Head = ();
+
+        #[inline(always)]
+        unsafe fn head(_: *const u8) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize) -> avx512_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let d = scales512(_mm512_cvtepu8_epi32(_mm_loadu_si128(unit.cast())));
+                avx512_tiles::Scales { d: [d; 2], m: [_mm512_setzero_ps(); 2] }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line<const P: usize>(unit: *const u8, _: &(), _: usize, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe { codes512(avx512_tiles::nibbles(unit.add(LINES), j)) }
+        }
+    }
+}

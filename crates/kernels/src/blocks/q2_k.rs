@@ -1,0 +1,194 @@
+//! Q2_K: w = q·(d·sc) − dmin·m, 256 weights in 16 groups of 16, 84 bytes: 16 bytes of scales, of which
+//! the low nibble is sc and the high one m; 64 bytes of bit pairs; f16 d; f16 dmin. A half of 128
+//! weights has 32 bytes of bit pairs: pair `t` of byte `i` is weight `i` of its group of 32 number `t`.
+//!
+//! Source: ggml's `block_q2_K`; dequantising is checked against the `gguf` package bit for bit. Read
+//! only.
+
+use super::shared::f16_at;
+use super::{BlockFormat, Group32, ScaleField};
+use crate::tiles::fields::{Field, bytes, halves, lines};
+use alight_types::GgmlType;
+
+pub(crate) struct Q2K;
+
+impl BlockFormat for Q2K {
+    const TYPE: GgmlType = GgmlType::Q2_K;
+    const ZERO: i32 = 0;
+    const MAX_CODE: i32 = 3;
+    const SCALES: usize = 2;
+    const OFFSETS: usize = 2;
+    const FIELDS: &'static [Field] = &[halves(80, 2), bytes(0, 16), lines(16, 16)];
+    const SCALE_FIELDS: &'static [ScaleField] = &[ScaleField::F16(80), ScaleField::F16(82)];
+
+    #[inline(always)]
+    fn group(b: &[u8], g: usize) -> Group32 {
+        let pairs = &b[16 + 32 * (g / 4)..][..32];
+        let mut q = [0; 32];
+        for (q, b) in q.iter_mut().zip(pairs) {
+            *q = b >> (2 * (g % 4)) & 3;
+        }
+        let (d, dmin) = (f16_at(b, 80), f16_at(b, 82));
+        let scales = [b[2 * g], b[2 * g + 1]];
+        Group32 {
+            q,
+            d: scales.map(|s| d * (s & 15) as f32),
+            m: scales.map(|s| -(dmin * (s >> 4) as f32)),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Q2K;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, shr};
+    use crate::blocks::avx2_tiles::{self, TilesAvx2};
+    use crate::blocks::avx512_rows::{self, RowsAvx512};
+    use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::half::f16_to_f32;
+    use crate::tiles::TILE_ROWS;
+    use crate::tiles::fields::offset;
+    use std::arch::x86_64::*;
+
+    impl RowsAvx2 for Q2K {
+        #[inline(always)]
+        unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let (p, half, g) = (row.add(b / 8 * Self::BYTES), b % 8 / 4, b % 4);
+                let v = shr(_mm256_loadu_si256(p.add(16 + 32 * half).cast()), 2 * g);
+                let q = _mm256_and_si256(v, _mm256_set1_epi8(3));
+                let (d, dmin) = (f16_at(p.add(80)), f16_at(p.add(82)));
+                let s = [*p.add(2 * (b % 8)), *p.add(2 * (b % 8) + 1)];
+                let m = [-(dmin * (s[0] >> 4) as f32), -(dmin * (s[1] >> 4) as f32)];
+                avx2_rows::Group { q, d: [d * (s[0] & 15) as f32, d * (s[1] & 15) as f32], m }
+            }
+        }
+    }
+
+    impl RowsAvx512 for Q2K {
+        #[inline(always)]
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let at = row.add(g * Self::BYTES);
+                let half = |i: usize| f16_to_f32(at.add(i).cast::<u16>().read_unaligned());
+                let v = _mm512_cvtepu8_epi32(_mm_loadu_si128(at.cast()));
+                let sc = _mm512_and_si512(v, _mm512_set1_epi32(15));
+                let scaled = |v, by| _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_set1_ps(by));
+                avx512_rows::Group {
+                    at,
+                    scales: scaled(sc, half(80)),
+                    offsets: scaled(_mm512_srli_epi32::<4>(v), -half(82)),
+                }
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                // Steps 0 and 1 are bit pairs 0 to 3 of the first 32 bytes, 2 and 3 of the others.
+                let v =
+                    _mm512_broadcast_i64x4(_mm256_loadu_si256(at.add(16 + 32 * (j / 2)).cast()));
+                let by = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
+                let by = _mm512_add_epi64(by, _mm512_set1_epi64(4 * (j as i64 % 2)));
+                _mm512_and_si512(_mm512_srlv_epi64(v, by), _mm512_set1_epi8(3))
+            }
+        }
+    }
+
+    /// Where a unit has its scales and its lines.
+    const SCALES: usize = offset(Q2K::FIELDS, 1);
+    const LINES: usize = offset(Q2K::FIELDS, 2);
+
+    impl TilesAvx2 for Q2K {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), g: usize, half: usize) -> avx2_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let zero = _mm256_setzero_ps();
+                let d = avx2_tiles::halves(unit.add(16 * half));
+                let dmin = _mm256_sub_ps(zero, avx2_tiles::halves(unit.add(32 + 16 * half)));
+                let mut scales = avx2_tiles::Scales { d: [zero; 2], m: [zero; 2] };
+                for part in 0..2 {
+                    let p = unit.add(SCALES + TILE_ROWS * (2 * g + part) + 8 * half);
+                    let v = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()));
+                    let sc = _mm256_and_si256(v, _mm256_set1_epi32(15));
+                    scales.d[part] = _mm256_mul_ps(d, _mm256_cvtepi32_ps(sc));
+                    let m = _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(v));
+                    scales.m[part] = _mm256_mul_ps(dmin, m);
+                }
+                scales
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line(unit: *const u8, _: &(), g: usize, j: usize, half: usize) -> __m256i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let v = avx2_tiles::bits(unit.add(LINES), 8 * (g / 4) + j, half, 2 * (g % 4));
+                _mm256_and_si256(v, _mm256_set1_epi8(3))
+            }
+        }
+    }
+
+    impl TilesAvx512 for Q2K {
+        /// The four groups of a half share lines of bit pairs.
+        const PHASES: usize = 4;
+        /// d and −dmin.
+        type Head = [__m512; 2];
+
+        #[inline(always)]
+        unsafe fn head(unit: *const u8) -> [__m512; 2] {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let dmin = avx512_tiles::halves(unit.add(32));
+                [avx512_tiles::halves(unit), _mm512_sub_ps(_mm512_setzero_ps(), dmin)]
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, head: &[__m512; 2], g: usize) -> avx512_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let mut scales = avx512_tiles::Scales { d: [head[0]; 2], m: [head[1]; 2] };
+                for part in 0..2 {
+                    let p = unit.add(SCALES + TILE_ROWS * (2 * g + part));
+                    let v = _mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()));
+                    let sc = _mm512_and_si512(v, _mm512_set1_epi32(15));
+                    let m = _mm512_srli_epi32::<4>(v);
+                    scales.d[part] = _mm512_mul_ps(scales.d[part], _mm512_cvtepi32_ps(sc));
+                    scales.m[part] = _mm512_mul_ps(scales.m[part], _mm512_cvtepi32_ps(m));
+                }
+                scales
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn line<const P: usize>(
+            unit: *const u8,
+            _: &[__m512; 2],
+            g: usize,
+            j: usize,
+        ) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let v = avx512_tiles::load(unit.add(LINES + 64 * (8 * (g / 4) + j)));
+                let v = match P {
+                    0 => v,
+                    1 => _mm512_srli_epi16::<2>(v),
+                    2 => _mm512_srli_epi16::<4>(v),
+                    _ => _mm512_srli_epi16::<6>(v),
+                };
+                _mm512_and_si512(v, _mm512_set1_epi8(3))
+            }
+        }
+    }
+}

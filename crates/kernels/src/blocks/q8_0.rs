@@ -1,0 +1,140 @@
+//! Q8_0: w = q·d with signed q, 32 weights in 34 bytes: f16 d; 32 × i8. The code is held as q + 128.
+//!
+//! Source: ggml's block structs; dequantising is checked against the `gguf` package bit for bit.
+
+use super::shared::f16_at;
+use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::simple;
+use crate::tiles::fields::{Field, halves};
+use alight_types::GgmlType;
+
+pub(crate) struct Q8_0;
+
+impl BlockFormat for Q8_0 {
+    const TYPE: GgmlType = GgmlType::Q8_0;
+    const ZERO: i32 = 128;
+    const MAX_CODE: i32 = 255;
+    const SCALES: usize = 1;
+    const OFFSETS: usize = 0;
+    const FIELDS: &'static [Field] = &[halves(0, 1), Field::Signed { at: 2, count: 8 }];
+    const SCALE_FIELDS: &'static [ScaleField] = &[ScaleField::F16(0)];
+
+    #[inline(always)]
+    fn group(b: &[u8], _: usize) -> Group32 {
+        let mut q = [0; 32];
+        for (q, &b) in q.iter_mut().zip(&b[2..34]) {
+            *q = b ^ 0x80;
+        }
+        Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// As the reference (ggml, and the `gguf` package), bit for bit.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        simple::signed(x, out);
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Q8_0;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
+    use crate::blocks::avx2_tiles::{self, TilesAvx2};
+    use crate::blocks::avx512_rows::{self, RowsAvx512};
+    use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::tiles::fields::offset;
+    use std::arch::x86_64::*;
+
+    impl RowsAvx2 for Q8_0 {
+        #[inline(always)]
+        unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b * Self::BYTES);
+                let q = _mm256_loadu_si256(p.add(2).cast());
+                let q = _mm256_xor_si256(q, _mm256_set1_epi8(-128));
+                avx2_rows::Group { q, d: [f16_at(p); 2], m: [0.0; 2] }
+            }
+        }
+    }
+
+    impl RowsAvx512 for Q8_0 {
+        #[inline(always)]
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group {
+            // Eight blocks span five registers: joining the words in integer registers, which are
+            // idle, is cheaper than picking them out.
+            // SAFETY: `count` blocks of the caller; its CPU has the SIMD level.
+            unsafe {
+                let at = row.add(g * 8 * Self::BYTES);
+                let mut words = [0u64; 2];
+                for i in 0..8 {
+                    if i < count {
+                        let d = at.add(i * Self::BYTES).cast::<u16>().read_unaligned();
+                        words[i / 4] |= (d as u64) << (16 * (i % 4));
+                    }
+                }
+                let words = _mm_set_epi64x(words[1] as i64, words[0] as i64);
+                avx512_rows::Group::joined(at, _mm512_zextps256_ps512(_mm256_cvtph_ps(words)))
+            }
+        }
+
+        #[inline(always)]
+        unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = at.add(j * 2 * Self::BYTES);
+                let mut q = _mm512_castsi256_si512(_mm256_loadu_si256(p.add(2).cast()));
+                if !HALF {
+                    let second = _mm256_loadu_si256(p.add(Self::BYTES + 2).cast());
+                    q = _mm512_inserti64x4::<1>(q, second);
+                }
+                _mm512_xor_si512(q, _mm512_set1_epi8(-128))
+            }
+        }
+    }
+
+    /// Where a unit has its lines.
+    const LINES: usize = offset(Q8_0::FIELDS, 1);
+
+    impl TilesAvx2 for Q8_0 {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> avx2_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { avx2_tiles::one_scale::<Self>(unit, half) }
+        }
+
+        #[inline(always)]
+        unsafe fn line(unit: *const u8, _: &(), _: usize, j: usize, half: usize) -> __m256i {
+            // SAFETY: by the trait's contract.
+            unsafe { _mm256_loadu_si256(unit.add(LINES + 64 * j + 32 * half).cast()) }
+        }
+    }
+
+    impl TilesAvx512 for Q8_0 {
+        const PHASES: usize = 1;
+        type Head = ();
+
+        #[inline(always)]
+        unsafe fn head(_: *const u8) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize) -> avx512_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { avx512_tiles::one_scale::<Self>(unit) }
+        }
+
+        #[inline(always)]
+        unsafe fn line<const P: usize>(unit: *const u8, _: &(), _: usize, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe { avx512_tiles::load(unit.add(LINES + 64 * j)) }
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! What the portable decoding of several types has in common.
+
+use crate::half::f16_to_f32;
+
+/// The f16 at byte `i`.
+#[inline(always)]
+pub(super) fn f16_at(b: &[u8], i: usize) -> f32 {
+    f16_to_f32(u16::from_le_bytes([b[i], b[i + 1]]))
+}
+
+/// 16 bytes of nibbles: byte `j` holds weight `j` (low) and `j + 16` (high).
+#[inline(always)]
+pub(super) fn nibbles(qs: &[u8]) -> [u8; 32] {
+    let mut q = [0; 32];
+    for j in 0..16 {
+        q[j] = qs[j] & 15;
+        q[j + 16] = qs[j] >> 4;
+    }
+    q
+}
+
+/// As [`nibbles`], with bit `i` of `qh` as the fifth bit of weight `i`.
+#[inline(always)]
+pub(super) fn nibbles_and_fifth(qs: &[u8], qh: &[u8]) -> [u8; 32] {
+    let h = u32::from_le_bytes([qh[0], qh[1], qh[2], qh[3]]);
+    let mut q = nibbles(qs);
+    for (i, q) in q.iter_mut().enumerate() {
+        *q |= ((h >> i) as u8 & 1) << 4;
+    }
+    q
+}
+
+/// The 6-bit scale and minimum of group `g` of a Q4_K or Q5_K block; `s` are its 12 bytes.
+#[inline(always)]
+pub(super) fn scale_min_k(s: &[u8], g: usize) -> (u8, u8) {
+    if g < 4 {
+        (s[g] & 63, s[g + 4] & 63)
+    } else {
+        ((s[g + 4] & 15) | (s[g - 4] >> 6) << 4, (s[g + 4] >> 4) | (s[g] >> 6) << 4)
+    }
+}
+
+/// The scale and the offset of group `g` of a Q4_K or Q5_K block.
+#[inline(always)]
+pub(super) fn scale_and_offset_k(b: &[u8], g: usize) -> (f32, f32) {
+    let (sc, m) = scale_min_k(&b[4..16], g);
+    (f16_at(b, 0) * sc as f32, -(f16_at(b, 2) * m as f32))
+}

@@ -1,0 +1,308 @@
+//! A weight matrix, as the products read it, and where a product goes.
+
+use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
+use crate::dequant::{self, dequantize_row};
+use crate::half::{bf16_to_f32, f16_to_f32};
+use crate::tiles::{Layout, TILE_ROWS, fields, packable};
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A weight matrix `[rows, cols]` in GGUF blocks along `cols`, or in tiles of such rows; or some columns of one.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    layout: Layout,
+    ty: WeightType,
+    /// From the first byte of the first row (tile) to the last of the last one.
+    pub(super) data: &'a [u8],
+    rows: usize,
+    cols: usize,
+    /// Bytes of the columns of a row.
+    pub(super) row_bytes: usize,
+    /// Bytes from a row to the next, at least `row_bytes`; from a tile to the next it is 16 times that.
+    pub(super) stride: usize,
+}
+
+/// Why bytes cannot be a matrix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MatrixError {
+    /// A row is not a whole number of blocks.
+    RaggedRow {
+        /// The weight type.
+        ty: WeightType,
+        /// Weights per row.
+        cols: usize,
+    },
+    /// The type or the number of rows has no packed form.
+    NotPackable {
+        /// The weight type.
+        ty: WeightType,
+        /// Rows of the matrix.
+        rows: usize,
+    },
+    /// The bytes are not `rows` rows long.
+    Size {
+        /// Bytes needed, or `None` if the number overflows.
+        expected: Option<usize>,
+        /// Bytes given.
+        found: usize,
+    },
+    /// The columns are not in the matrix, are none, or begin or end within a block.
+    Columns {
+        /// The weight type.
+        ty: WeightType,
+        /// Columns of the matrix.
+        cols: usize,
+        /// Columns asked for.
+        found: Range<usize>,
+    },
+}
+
+impl fmt::Display for MatrixError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MatrixError::RaggedRow { ty, cols } => {
+                write!(f, "a row of {cols} weights is not a whole number of {ty} blocks")
+            }
+            MatrixError::NotPackable { ty, rows } => {
+                write!(f, "{rows} rows of {ty} have no packed form, which takes tiles of 16 rows")
+            }
+            MatrixError::Size { expected: Some(e), found } => {
+                write!(f, "the matrix takes {e} bytes, found {found}")
+            }
+            MatrixError::Size { expected: None, found } => {
+                write!(f, "the size of the matrix overflows, found {found} bytes")
+            }
+            MatrixError::Columns { ty, cols, found } => write!(
+                f,
+                "columns {}..{} of {cols} are no whole blocks of {ty}, which has {} weights in one",
+                found.start,
+                found.end,
+                ty.block_len()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for MatrixError {}
+
+impl<'a> Matrix<'a> {
+    /// A view of `data` as `rows` × `cols` weights of type `ty` in GGUF's layout.
+    ///
+    /// # Errors
+    /// If a row is not a whole number of blocks, or `data` is not as long as all rows.
+    pub fn new(
+        ty: WeightType,
+        data: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> Result<Matrix<'a>, MatrixError> {
+        Matrix::with_layout(Layout::Rows, ty, data, rows, cols)
+    }
+
+    /// As [`Matrix::new`], in either layout.
+    ///
+    /// # Errors
+    /// As [`Matrix::new`], and if the matrix has no packed form but should be in it.
+    pub fn with_layout(
+        layout: Layout,
+        ty: WeightType,
+        data: &'a [u8],
+        rows: usize,
+        cols: usize,
+    ) -> Result<Matrix<'a>, MatrixError> {
+        if layout == Layout::Tiles && !packable(ty, rows, ty.block_len()) {
+            return Err(MatrixError::NotPackable { ty, rows });
+        }
+        let row_bytes = ty.row_bytes(cols).ok_or(MatrixError::RaggedRow { ty, cols })?;
+        let expected = row_bytes.checked_mul(rows);
+        if expected != Some(data.len()) {
+            return Err(MatrixError::Size { expected, found: data.len() });
+        }
+        Ok(Matrix { layout, ty, data, rows, cols, row_bytes, stride: row_bytes })
+    }
+
+    /// A view of some columns of all rows, in place.
+    ///
+    /// # Errors
+    /// If they are not in the matrix, are none, or begin or end within a block.
+    pub fn columns(&self, columns: Range<usize>) -> Result<Matrix<'a>, MatrixError> {
+        let (ty, cols) = (self.ty, self.cols);
+        let inside = columns.start < columns.end && columns.end <= cols;
+        let bytes = |n| ty.row_bytes(n).filter(|_| inside);
+        let (Some(skipped), Some(row_bytes)) =
+            (bytes(columns.start), bytes(columns.end.wrapping_sub(columns.start)))
+        else {
+            return Err(MatrixError::Columns { ty, cols, found: columns });
+        };
+        // Rows that lie together: skipped bytes, columns and distances are those of all of them.
+        let together = if self.layout == Layout::Tiles { TILE_ROWS } else { 1 };
+        let data = match self.rows / together {
+            0 => &[],
+            n => &self.data[together * skipped..][..together * ((n - 1) * self.stride + row_bytes)],
+        };
+        Ok(Matrix { data, cols: columns.len(), row_bytes, ..*self })
+    }
+
+    /// The weight type.
+    pub fn weight_type(&self) -> WeightType {
+        self.ty
+    }
+
+    /// How the weights are arranged.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
+    /// What decides which activations it needs.
+    pub fn kind(&self) -> (WeightType, Layout) {
+        (self.ty, self.layout)
+    }
+
+    /// Output features.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input features.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// All bytes, from the first row to the last; of a view of some columns, with those of the others in between.
+    pub fn data(&self) -> &'a [u8] {
+        self.data
+    }
+
+    /// Row `r` as floats; `out` is `[cols]`.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` has another length.
+    pub fn dequantize_row(&self, r: usize, out: &mut [f32]) {
+        assert!(r < self.rows && out.len() == self.cols, "no such row, or another length");
+        match self.layout {
+            Layout::Rows => dequantize_row(self.ty, self.row(r), out),
+            Layout::Tiles => with_block!(
+                self.ty,
+                Q => {
+                    let mut buffer = [0; MAX_BYTES];
+                    for (i, out) in out.chunks_exact_mut(Q::BLOCK).enumerate() {
+                        dequant::block::<Q>(self.block::<Q>(r, i, &mut buffer), out);
+                    }
+                },
+                for (k, out) in out.iter_mut().enumerate() {
+                    *out = self.tile_float(r, k);
+                }
+            ),
+        }
+    }
+
+    /// The bytes of one row, which must not be in a tile.
+    pub(super) fn row(&self, r: usize) -> &'a [u8] {
+        debug_assert!(self.layout == Layout::Rows);
+        &self.data[r * self.stride..][..self.row_bytes]
+    }
+
+    /// Bytes between the columns of a row and those of the next.
+    pub(super) fn gap(&self) -> usize {
+        self.stride - self.row_bytes
+    }
+
+    /// The bytes of the tile of rows `16i .. 16i + 16`.
+    pub(super) fn tile(&self, i: usize) -> &'a [u8] {
+        debug_assert!(self.layout == Layout::Tiles);
+        &self.data[TILE_ROWS * i * self.stride..][..TILE_ROWS * self.row_bytes]
+    }
+
+    /// Weight `k` of row `r` of a packed F16 or BF16 matrix.
+    #[inline(always)]
+    pub(super) fn tile_float(&self, r: usize, k: usize) -> f32 {
+        let at = 2 * (TILE_ROWS * k + r % TILE_ROWS);
+        let tile = self.tile(r / TILE_ROWS);
+        let bits = u16::from_le_bytes([tile[at], tile[at + 1]]);
+        if self.ty == WeightType::F16 { f16_to_f32(bits) } else { bf16_to_f32(bits) }
+    }
+
+    /// Block `i` of row `r`: in place, or out of a tile, whose bits of this row go to `buffer`.
+    #[inline(always)]
+    pub(super) fn block<'b, Q: BlockFormat>(
+        &'b self,
+        r: usize,
+        i: usize,
+        buffer: &'b mut BlockBuffer,
+    ) -> &'b [u8] {
+        match self.layout {
+            Layout::Rows => &self.row(r)[i * Q::BYTES..][..Q::BYTES],
+            Layout::Tiles => {
+                let unit = TILE_ROWS * Q::BYTES;
+                let unit = &self.tile(r / TILE_ROWS)[i * unit..][..unit];
+                let block = &mut buffer[..Q::BYTES];
+                fields::row(Q::FIELDS, unit, r % TILE_ROWS, block);
+                block
+            }
+        }
+    }
+}
+
+/// Room for one block.
+pub(super) type BlockBuffer = [u8; MAX_BYTES];
+
+/// Where a product goes: element `[t, n]` is at `t · stride + n − first`, for `n` from `first` on. Copies of it may be
+/// used by several threads at once, each writing its own rows `n`.
+#[derive(Clone, Copy)]
+pub struct Output<'a> {
+    ptr: *mut f32,
+    len: usize,
+    stride: usize,
+    first: usize,
+    _buffer: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: an Output only allows writes through `matmul`, whose callers promise disjoint rows.
+unsafe impl Send for Output<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Output<'_> {}
+
+impl<'a> Output<'a> {
+    /// A view of `buffer` as rows of `stride` elements, one row per token.
+    pub fn new(buffer: &'a mut [f32], stride: usize) -> Output<'a> {
+        Output::starting_at(0, buffer, stride)
+    }
+
+    /// As [`Output::new`], where the first element of each row is that of row `first` of the matrix.
+    pub fn starting_at(first: usize, buffer: &'a mut [f32], stride: usize) -> Output<'a> {
+        Output { ptr: buffer.as_mut_ptr(), len: buffer.len(), stride, first, _buffer: PhantomData }
+    }
+
+    /// The address of element `n` of row `t`, which must be inside the buffer to be used.
+    #[inline(always)]
+    pub(super) fn at(&self, t: usize, n: usize) -> *mut f32 {
+        self.ptr.wrapping_add(t * self.stride).wrapping_add(n).wrapping_sub(self.first)
+    }
+
+    /// Whether elements `n` of `tokens` rows are inside the buffer.
+    pub(super) fn covers(&self, tokens: usize, n: &Range<usize>) -> bool {
+        let (Some(start), Some(end)) =
+            (n.start.checked_sub(self.first), n.end.checked_sub(self.first))
+        else {
+            return false;
+        };
+        start <= end && end <= self.stride && (tokens - 1) * self.stride + end <= self.len
+    }
+
+    /// The elements `n` of row `t`.
+    ///
+    /// # Safety
+    /// No other reference to these elements may exist.
+    ///
+    /// # Panics
+    /// If they lie outside the buffer.
+    #[inline]
+    pub unsafe fn row_mut(self, t: usize, n: Range<usize>) -> &'a mut [f32] {
+        assert!(self.first <= n.start && n.start <= n.end);
+        let start = t * self.stride + (n.start - self.first);
+        assert!(start + n.len() <= self.len);
+        // SAFETY: in bounds by the assertions, unaliased by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.add(start), n.len()) }
+    }
+}
