@@ -11,7 +11,7 @@ use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo,
 use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
 use alight_formats::{GgmlType, Header, Source as _};
 use alight_kernels::{WeightType, tiles};
-use alight_pages::Map;
+use alight_pages::{Map, Replacement};
 
 use crate::copy::{self, From, Hashed, How, MAX_TILE, Step};
 use crate::dest::Target;

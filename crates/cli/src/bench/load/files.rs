@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use alight_convert::ConvertError;
 use alight_pages::open_file;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use crate::interrupt::Interrupt;
 
