@@ -42,6 +42,7 @@ COMMANDS = (
     Command("agree accuracy", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "distance of each engine from exact arithmetic on the same weights"),
     Command("agree architectures", CI, VENV, BUILD, "every architecture computes what llama.cpp does, on small random models"),
     Command("agree chat", BY_HAND, VENV, "cargo", "chat templates rendered as by Python's jinja2"),
+    Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
     Command("agree greedy", CI, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's"),
     Command("agree jax", "agree-jax", WHEEL, f"make test-python, {BUILD}, {MODELS}", "models in JAX beside llama.cpp and the native engine"),
     Command("agree pretokenizers", BY_HAND, ANY, "cargo, llama.cpp's source and libllama.so", "every pre-tokenizer beside llama.cpp's vocabularies"),

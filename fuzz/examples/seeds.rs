@@ -78,6 +78,7 @@ fn main() -> io::Result<()> {
         ("none".to_owned(), Vec::new()),
     ];
     write(corpus.join("tiktoken"), &ranks)?;
+    write(corpus.join("template"), &templates()?)?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
         let mut out = (name.len() as u16).to_le_bytes().to_vec();
@@ -97,6 +98,24 @@ fn main() -> io::Result<()> {
             ("one".into(), shards("model.gguf", &[files[1].1.clone()])),
         ],
     )
+}
+
+/// The committed chat templates, and those of the recorded answers of jinja2.
+fn templates() -> io::Result<Vec<(String, Vec<u8>)>> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
+    let mut files = Vec::new();
+    for entry in fs::read_dir(data.join("chat"))? {
+        let entry = entry?;
+        files.push((entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path())?));
+    }
+    let recorded: serde_json::Value =
+        serde_json::from_slice(&fs::read(data.join("template_cases.json"))?)?;
+    let cases = recorded["cases"].as_array().ok_or(io::ErrorKind::InvalidData)?;
+    for (i, case) in cases.iter().enumerate() {
+        let template = case["template"].as_str().unwrap_or_default();
+        files.push((format!("case-{i}"), template.as_bytes().to_vec()));
+    }
+    Ok(files)
 }
 
 fn write(folder: PathBuf, files: &[(String, Vec<u8>)]) -> io::Result<()> {

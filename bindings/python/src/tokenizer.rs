@@ -35,14 +35,7 @@ impl From<Said> for Message {
 }
 
 fn refused(problem: PromptError) -> PyErr {
-    // With its causes in one line.
-    let mut text = problem.to_string();
-    let mut cause = std::error::Error::source(&problem);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    PyValueError::new_err(text)
+    PyValueError::new_err(problem.to_string())
 }
 
 impl Tokenizer {
@@ -124,13 +117,13 @@ impl Tokenizer {
     /// Whether the file has a chat template that compiles.
     #[getter]
     fn has_chat_template(&self) -> bool {
-        self.inner.template.is_some()
+        matches!(self.inner.template(), Some(Ok(_)))
     }
 
     /// Why the file's chat template does not compile, if it has one that does not.
     #[getter]
-    fn chat_template_error(&self) -> Option<&str> {
-        self.inner.template_error.as_deref()
+    fn chat_template_error(&self) -> Option<String> {
+        self.inner.template()?.err().map(ToString::to_string)
     }
 
     /// The tokens of a text. `add_bos`: `None` has beginning and end of sequence as the file says,
@@ -204,10 +197,12 @@ impl Tokenizer {
         add_generation_prompt: bool,
     ) -> PyResult<String> {
         let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
-        let template =
-            self.inner.template.as_ref().ok_or_else(|| refused(PromptError::NoTemplate))?;
-        py.detach(|| template.render(&messages, add_generation_prompt))
-            .map_err(|e| refused(PromptError::Chat(e)))
+        py.detach(|| {
+            let template = self.inner.template().ok_or(PromptError::NoTemplate)?;
+            let template = template.map_err(|error| PromptError::Template(error.clone()))?;
+            template.render(&messages, add_generation_prompt).map_err(PromptError::Chat)
+        })
+        .map_err(refused)
     }
 
     fn __len__(&self) -> usize {

@@ -14,7 +14,6 @@
 //!   cache's memory, and where a load fills regions piece by piece; nowhere else.
 
 mod cache;
-pub mod chat;
 pub mod describe;
 mod engine;
 pub mod error;
@@ -31,6 +30,7 @@ pub mod tokenizer;
 pub mod vocabulary;
 mod weights;
 
+pub use alight_text::template as chat;
 pub use error::ModelError;
 pub use generate::{Finish, GenerateOptions, Generated, generate};
 pub use load::{Load, LoadError, LoadReport, Repack};
@@ -38,4 +38,4 @@ pub use open::{Model, OpenOptions, OpenTimings};
 pub use pool::Pool;
 pub use session::{Session, SessionOptions};
 pub use spec::ModelSpec;
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{TemplateError, Vocabulary};

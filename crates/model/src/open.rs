@@ -15,7 +15,6 @@ use alight_formats::split::{self, Catalog, Shard};
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 
-use crate::chat::ChatTemplate;
 use crate::describe::{header, parse};
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
@@ -66,7 +65,7 @@ pub struct OpenTimings {
     pub header: Duration,
     /// Checking hyper-parameters and tensors.
     pub weights: Duration,
-    /// Building the tokenizer and compiling the chat template.
+    /// Building the tokenizer.
     pub tokenizer: Duration,
     /// Bringing the weights to where they are read, in the background; `None` while that goes on.
     pub load: Option<Duration>,
@@ -232,16 +231,6 @@ impl Model {
     /// The tokenizer with the chat template.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
-    }
-
-    /// The file's chat template, if it has one that compiles.
-    pub fn chat_template(&self) -> Option<&ChatTemplate> {
-        self.vocabulary.template.as_ref()
-    }
-
-    /// Why the file's chat template does not compile, if it has one that does not.
-    pub fn chat_template_error(&self) -> Option<&str> {
-        self.vocabulary.template_error.as_deref()
     }
 
     /// The file's name for the model, or else the file's own name without its extension.

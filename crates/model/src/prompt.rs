@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::chat::{ChatError, Message};
 use crate::tokenizer::{EncodeOptions, TokenizerError};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{TemplateError, Vocabulary};
 
 /// With a chat template, or the bare text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,12 @@ pub enum PromptError {
     /// A conversation, and no template for it.
     #[error("the file has no chat template")]
     NoTemplate,
+    /// A template that cannot be used.
+    #[error(transparent)]
+    Template(TemplateError),
     /// The template does not take this conversation.
-    #[error("the file's chat template refuses this conversation")]
-    Chat(#[source] ChatError),
+    #[error(transparent)]
+    Chat(ChatError),
     /// The tokenizer does not take this text.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -47,6 +50,11 @@ pub enum PromptError {
     /// The text is nothing to the tokenizer, and the file puts nothing in front of it.
     #[error("the prompt has no tokens")]
     Empty,
+    /// What the template makes of a conversation is nothing to the tokenizer.
+    #[error(
+        "the file's chat template makes no text of this conversation: there is no token to begin with"
+    )]
+    NothingRendered,
 }
 
 /// Encodes for one model.
@@ -79,9 +87,11 @@ impl<'m> Encoder<'m> {
     /// The tokens of a conversation; with `answer`, up to where the model's next message begins.
     ///
     /// # Errors
-    /// [`PromptError::NoTemplate`], [`PromptError::Chat`], [`PromptError::Tokenizer`].
+    /// [`PromptError::NoTemplate`], [`PromptError::Template`], [`PromptError::Chat`],
+    /// [`PromptError::Tokenizer`], [`PromptError::NothingRendered`].
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<Vec<u32>, PromptError> {
-        let template = self.vocabulary.template.as_ref().ok_or(PromptError::NoTemplate)?;
+        let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
+        let template = template.map_err(|error| PromptError::Template(error.clone()))?;
         let mut hidden = Hidden::default();
         let tokenizer = &self.vocabulary.tokenizer;
         let messages = messages.iter().map(|message| {
@@ -99,7 +109,8 @@ impl<'m> Encoder<'m> {
 
         let (text, plain) = hidden.restore(&rendered);
         let tokens = self.vocabulary.tokenizer.encode_around(&text, &plain, Some(false))?;
-        Ok(self.begun(tokens))
+        let tokens = self.begun(tokens);
+        if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
     }
 
     /// With the begin-of-text token in front where the file asks for one. Many templates write it

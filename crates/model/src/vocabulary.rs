@@ -1,46 +1,73 @@
 //! What of a model is about text: its tokenizer, and the template of its conversations.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use alight_formats::gguf::Gguf;
+use alight_formats::gguf::{Gguf, GgufError};
+use alight_text::ChatTemplate;
 
-use crate::chat::ChatTemplate;
+use crate::chat::{ChatError, MAX_SOURCE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
+
+/// Why a file's chat template cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TemplateError {
+    /// It is not a text.
+    #[error(transparent)]
+    Metadata(GgufError),
+    /// It is not a template.
+    #[error(transparent)]
+    Template(ChatError),
+}
 
 /// A file's tokenizer and chat template.
 pub struct Vocabulary {
     /// Text into tokens and back.
     pub tokenizer: Tokenizer,
-    /// The chat template, if the file has one that compiles.
-    pub template: Option<ChatTemplate>,
-    /// Why the chat template does not compile, if the file has one that does not.
-    pub template_error: Option<String>,
+    /// The source of the chat template, if the file has one.
+    source: Option<Result<String, TemplateError>>,
+    compiled: OnceLock<Result<ChatTemplate, TemplateError>>,
     /// How long this took.
     pub took: Duration,
 }
 
 impl Vocabulary {
-    /// Builds the tokenizer, and compiles the chat template.
+    /// Builds the tokenizer. The chat template is copied, and compiled when it is asked for: what
+    /// is wrong with it is no error for those who do without it.
     ///
     /// # Errors
-    /// See [`Tokenizer::from_gguf`]. A template that does not compile is no error.
+    /// See [`Tokenizer::from_gguf`].
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<Vocabulary, TokenizerError> {
         let clock = Instant::now();
         let tokenizer = Tokenizer::from_gguf(gguf)?;
-        let text = |id: Option<u32>| {
-            let bytes = id.map(|id| tokenizer.token_text(id)).unwrap_or_default();
-            String::from_utf8_lossy(bytes).into_owned()
-        };
-        let (template, template_error) = match gguf.get_str("tokenizer.chat_template") {
-            Ok(None) => (None, None),
-            Ok(Some(source)) => {
-                match ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos())) {
-                    Ok(template) => (Some(template), None),
-                    Err(error) => (None, Some(error.to_string())),
-                }
+        let source = match gguf.get_str("tokenizer.chat_template") {
+            Ok(None) => None,
+            Ok(Some(source)) if source.len() > MAX_SOURCE => {
+                let error = ChatError::TooLong { len: source.len(), limit: MAX_SOURCE };
+                Some(Err(TemplateError::Template(error)))
             }
-            Err(error) => (None, Some(error.to_string())),
+            Ok(Some(source)) => Some(Ok(source.to_owned())),
+            Err(error) => Some(Err(TemplateError::Metadata(error))),
         };
-        Ok(Vocabulary { tokenizer, template, template_error, took: clock.elapsed() })
+        Ok(Vocabulary { tokenizer, source, compiled: OnceLock::new(), took: clock.elapsed() })
+    }
+
+    /// The file's chat template, compiled; `None` if it has none.
+    ///
+    /// # Errors
+    /// It has one that cannot be used.
+    pub fn template(&self) -> Option<Result<&ChatTemplate, &TemplateError>> {
+        let source = self.source.as_ref()?;
+        let compile = || {
+            let text = |id: Option<u32>| {
+                let bytes = id.map(|id| self.tokenizer.token_text(id)).unwrap_or_default();
+                String::from_utf8_lossy(bytes).into_owned()
+            };
+            let (bos, eos) = (text(self.tokenizer.bos()), text(self.tokenizer.eos()));
+            let source = source.as_ref().map_err(TemplateError::clone)?;
+            ChatTemplate::new(source, &bos, &eos).map_err(TemplateError::Template)
+        };
+        Some(self.compiled.get_or_init(compile).as_ref())
     }
 }

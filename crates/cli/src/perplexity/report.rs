@@ -13,7 +13,6 @@ use crate::{output, units};
 #[derive(Debug, Serialize)]
 pub struct About<'a> {
     /// The model file.
-    #[serde(serialize_with = "output::lossy")]
     pub model: &'a Path,
     /// Chunks that were scored.
     pub chunks: usize,

@@ -205,11 +205,9 @@ fn style(model: &alight_model::Model, args: &RunArgs) -> Style {
     if args.raw {
         return Style::Raw;
     }
-    if model.chat_template().is_some() {
-        return Style::Chat;
-    }
-    match model.chat_template_error() {
-        Some(error) => say::note(&format!(
+    match model.vocabulary().template() {
+        Some(Ok(_)) => return Style::Chat,
+        Some(Err(error)) => say::note(&format!(
             "the chat template in '{}' cannot be used ({error}): continuing the text as with --raw",
             args.model.display()
         )),

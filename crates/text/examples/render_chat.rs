@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::io::{BufRead, Write};
 
-use alight_model::chat::ChatTemplate;
+use alight_text::ChatTemplate;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout().lock();

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use alight_model::chat::{ChatError, ChatTemplate, Message};
+use alight_text::{ChatError, ChatTemplate, Message};
 
 #[derive(serde::Deserialize)]
 struct Case {

@@ -1,0 +1,101 @@
+//! What a rendering may spend: steps (time) and bytes held at one moment (memory).
+//!
+//! Everything that takes time or memory in proportion to something is charged here *before* it is
+//! done. One step is one instruction, one element handled, or [`BYTES_PER_STEP`] bytes handled.
+//! Memory is counted as what is held now, by leases that give their bytes back when dropped.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// Why a rendering ends early.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// A bound on time or memory.
+    Endless(&'static str),
+    /// A bound on nesting.
+    TooDeep(&'static str),
+    /// `raise_exception`.
+    Refused(String),
+    /// The template does something that cannot be done.
+    Failed(String),
+}
+
+pub(super) type Result<T> = std::result::Result<T, Stop>;
+
+/// A failure in the given words.
+pub(super) fn fail<T>(message: impl Into<String>) -> Result<T> {
+    Err(Stop::Failed(message.into()))
+}
+
+/// Bytes that may be copied, compared or searched for one step.
+pub(super) const BYTES_PER_STEP: usize = 16;
+
+pub(super) struct Budget {
+    steps: Cell<u64>,
+    held: Cell<usize>,
+    most_held: usize,
+}
+
+impl Budget {
+    pub(super) fn new(steps: u64, most_held: usize) -> Rc<Budget> {
+        Rc::new(Budget { steps: Cell::new(steps), held: Cell::new(0), most_held })
+    }
+
+    /// Charges `n` steps.
+    pub(super) fn steps(&self, n: usize) -> Result<()> {
+        match self.steps.get().checked_sub(n as u64) {
+            Some(left) => {
+                self.steps.set(left);
+                Ok(())
+            }
+            None => {
+                // Nothing more can be done after a refusal.
+                self.steps.set(0);
+                Err(Stop::Endless("it takes too many steps"))
+            }
+        }
+    }
+
+    /// Charges the handling of `n` bytes.
+    pub(super) fn bytes(&self, n: usize) -> Result<()> {
+        self.steps(1 + n / BYTES_PER_STEP)
+    }
+
+    /// Memory of `bytes` bytes, until the lease is dropped.
+    pub(super) fn lease(self: &Rc<Self>, bytes: usize) -> Result<Lease> {
+        let mut lease = Lease { bytes: 0, budget: Rc::clone(self) };
+        lease.resize(bytes)?;
+        Ok(lease)
+    }
+}
+
+/// A part of the memory that a rendering may hold.
+pub(super) struct Lease {
+    bytes: usize,
+    budget: Rc<Budget>,
+}
+
+impl Lease {
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Changes what is held to `bytes`.
+    pub(super) fn resize(&mut self, bytes: usize) -> Result<()> {
+        let others = self.budget.held.get() - self.bytes;
+        match others.checked_add(bytes).filter(|held| *held <= self.budget.most_held) {
+            Some(held) => {
+                self.budget.held.set(held);
+                self.bytes = bytes;
+                Ok(())
+            }
+            None => Err(Stop::Endless("it holds too much text and too many values at once")),
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.budget.held.set(self.budget.held.get() - self.bytes);
+    }
+}

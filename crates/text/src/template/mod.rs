@@ -1,0 +1,341 @@
+//! A conversation into the text that a model was trained on, by the Jinja template in its file.
+//!
+//! The reference is what Hugging Face `transformers` does with Python's jinja2: blocks trimmed,
+//! Python's operators and methods on strings, lists and dicts, `tojson` with Python's separators,
+//! `raise_exception`, `strftime_now`, loop controls, and `{% generation %}` without effect.
+//! `evidence/agree/chat.py` compares.
+//!
+//! A template is a program from a file that nobody has vetted, so it is evaluated here within
+//! bounds, and every bound is an error of its own:
+//! - stack: compiling nests at most [`compile::MAX_NESTING`] levels, values at most
+//!   [`value::MAX_DEPTH`]; the machine that runs the program does not recurse, and counts the
+//!   calls of macros. All of it fits into a quarter of a mebibyte;
+//! - time: [`STEPS`] and some for each message, charged for instructions, elements and bytes alike
+//!   before they are handled ([`budget`]);
+//! - memory: [`HELD`] bytes and some for each byte of the conversation, counted while they are
+//!   held; the allocator may hold twice that while something grows;
+//! - source: [`MAX_SOURCE`] bytes.
+//!
+//! The same template and conversation make the same text everywhere; only `strftime_now` asks for
+//! the time. Not there are recursive loops, HTML's escaping (`safe` and `escape` make plain
+//! strings), other templates (`include`, `extends`), and what depends on chance or on a terminal
+//! (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`, `striptags`).
+
+mod budget;
+mod clock;
+mod code;
+mod compile;
+mod filters;
+mod format;
+mod json;
+mod lexer;
+mod machine;
+mod methods;
+mod ops;
+mod print;
+mod sequences;
+mod tests;
+mod text;
+mod value;
+
+use std::borrow::Cow;
+use std::rc::Rc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use budget::{Budget, Stop};
+use code::Program;
+use lexer::SyntaxError;
+use machine::Machine;
+use value::{ListBuilder, MAX_DEPTH, MapBuilder, Value};
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Who speaks: `system`, `user` or `assistant` in most templates.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
+        Message { role: role.into(), content: content.into() }
+    }
+
+    /// Who the model should be.
+    pub fn system(content: &str) -> Message {
+        Message::new("system", content)
+    }
+
+    /// What the user says.
+    pub fn user(content: &str) -> Message {
+        Message::new("user", content)
+    }
+
+    /// What the model said.
+    pub fn assistant(content: &str) -> Message {
+        Message::new("assistant", content)
+    }
+}
+
+/// Why a template cannot be used, or could not be rendered. Lines count from 1.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChatError {
+    /// The source is longer than any real template.
+    #[error("the chat template has {len} bytes, more than the {limit} that are read")]
+    TooLong {
+        /// Bytes of the source.
+        len: usize,
+        /// The most that is read.
+        limit: usize,
+    },
+    /// The source is not a template.
+    #[error("the chat template is not valid: {message} (line {line} of the template)")]
+    Syntax {
+        /// Where.
+        line: u32,
+        /// What is wrong, and what was expected.
+        message: String,
+    },
+    /// The template itself refused the conversation (`raise_exception`).
+    #[error("the chat template refuses this conversation: {message}")]
+    Refused {
+        /// Its words, without control characters.
+        message: String,
+    },
+    /// The template takes too many steps or too much memory.
+    #[error("the chat template goes on for too long: {what} (line {line} of the template)")]
+    Endless {
+        /// Where it was stopped.
+        line: u32,
+        /// Which bound it met.
+        what: &'static str,
+    },
+    /// Values or macros nest too deeply.
+    #[error("the chat template goes too deep: {what} (line {line} of the template)")]
+    TooDeep {
+        /// Where it was stopped; 0 if the conversation itself nests too deeply.
+        line: u32,
+        /// Which bound it met.
+        what: &'static str,
+    },
+    /// The template does something that cannot be done.
+    #[error("the chat template fails: {message} (line {line} of the template)")]
+    Failed {
+        /// Where.
+        line: u32,
+        /// How.
+        message: String,
+    },
+}
+
+/// Most bytes of source. (The longest in use have some 20 kB.)
+pub const MAX_SOURCE: usize = 1 << 20;
+/// Steps for a rendering, and for each message in it. (A template in use takes some hundred steps
+/// a message; with tools some thousand.) A template may also go through the whole conversation
+/// once for each message.
+const STEPS: u64 = 20_000_000;
+const STEPS_PER_MESSAGE: u64 = 50_000;
+/// Most bytes held at once, beyond those for each byte of the conversation and the template.
+const HELD: usize = 64 << 20;
+const HELD_PER_BYTE: usize = 16;
+/// What a value of the conversation counts for, beside its text.
+const VALUE: usize = 32;
+
+/// A chat template, checked for syntax.
+pub struct ChatTemplate {
+    program: Program,
+    source_len: usize,
+    bos: String,
+    eos: String,
+}
+
+impl std::fmt::Debug for ChatTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChatTemplate").field("source_len", &self.source_len).finish_non_exhaustive()
+    }
+}
+
+/// What a conversation is made of: its messages, its values, its text.
+struct Size {
+    messages: usize,
+    bytes: usize,
+}
+
+impl ChatTemplate {
+    /// Reads a template; `bos_text` and `eos_text` are the spellings of those tokens (empty if
+    /// there is none).
+    ///
+    /// # Errors
+    /// [`ChatError::TooLong`], [`ChatError::Syntax`].
+    pub fn new(source: &str, bos_text: &str, eos_text: &str) -> Result<ChatTemplate, ChatError> {
+        if source.len() > MAX_SOURCE {
+            return Err(ChatError::TooLong { len: source.len(), limit: MAX_SOURCE });
+        }
+        let program = compile::compile(&lexer::normalise(source))
+            .map_err(|SyntaxError { line, message }| ChatError::Syntax { line, message })?;
+        let (bos, eos) = (bos_text.into(), eos_text.into());
+        Ok(ChatTemplate { program, source_len: source.len(), bos, eos })
+    }
+
+    /// The conversation as the model expects it; with `add_generation_prompt` up to where its
+    /// answer begins.
+    ///
+    /// # Errors
+    /// [`ChatError::Refused`], [`ChatError::Endless`], [`ChatError::TooDeep`],
+    /// [`ChatError::Failed`].
+    pub fn render(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+    ) -> Result<String, ChatError> {
+        let text: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
+        let size = Size { messages: messages.len(), bytes: text + messages.len() * 6 * VALUE };
+        self.run(&size, |name, budget| {
+            Ok(Some(match name {
+                "messages" => {
+                    let mut list = ListBuilder::new(budget)?;
+                    for message in messages {
+                        let mut map = MapBuilder::new(budget)?;
+                        map.text("role", Value::text(&message.role, budget)?)?;
+                        map.text("content", Value::text(&message.content, budget)?)?;
+                        list.push(map.value()?)?;
+                    }
+                    list.list()?
+                }
+                "add_generation_prompt" => Value::Bool(add_generation_prompt),
+                _ => return Ok(None),
+            }))
+        })
+    }
+
+    /// As [`render`](Self::render) for any context, such as one with tools: `context` is an
+    /// object with `messages` and whatever else the template may look for. It takes precedence
+    /// over what is there by default (`bos_token`, `eos_token`, and null for `tools` and
+    /// `documents`).
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_context(
+        &self,
+        context: &serde_json::Map<String, serde_json::Value>,
+    ) -> Result<String, ChatError> {
+        let messages = context.get("messages").and_then(|m| m.as_array()).map_or(0, Vec::len);
+        let mut bytes = 0;
+        for (key, value) in context {
+            bytes += key.len() + measure(value, 1)?;
+        }
+        self.run(&Size { messages, bytes }, |name, budget| {
+            context.get(name).map(|value| from_json(value, budget)).transpose()
+        })
+    }
+
+    fn run(
+        &self,
+        size: &Size,
+        mut context: impl FnMut(&str, &Rc<Budget>) -> budget::Result<Option<Value>>,
+    ) -> Result<String, ChatError> {
+        let bytes = size.bytes.saturating_add(self.source_len);
+        let each = STEPS_PER_MESSAGE + bytes as u64 / budget::BYTES_PER_STEP as u64;
+        let steps = STEPS
+            .saturating_add(each.saturating_mul(size.messages as u64))
+            .saturating_add(bytes as u64);
+        let budget = Budget::new(steps, HELD.saturating_add(bytes.saturating_mul(HELD_PER_BYTE)));
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let variables = |name: &str| {
+            Ok(match context(name, &budget)? {
+                Some(value) => Some(value),
+                None => match name {
+                    "bos_token" => Some(Value::text(&self.bos, &budget)?),
+                    "eos_token" => Some(Value::text(&self.eos, &budget)?),
+                    "tools" | "documents" => Some(Value::None),
+                    _ => None,
+                },
+            })
+        };
+        Machine::new(&self.program, Rc::clone(&budget), now, variables)
+            .map_err(|stop| (stop, 0))
+            .and_then(Machine::run)
+            .map_err(|(stop, line)| match stop {
+                Stop::Endless(what) => ChatError::Endless { line, what },
+                Stop::TooDeep(what) => ChatError::TooDeep { line, what },
+                Stop::Refused(message) => ChatError::Refused { message },
+                Stop::Failed(message) => ChatError::Failed { line, message },
+            })
+    }
+}
+
+/// The size of a JSON value. It recurses as deep as values may nest.
+fn measure(value: &serde_json::Value, depth: u32) -> Result<usize, ChatError> {
+    if depth >= MAX_DEPTH {
+        return Err(ChatError::TooDeep { line: 0, what: "the conversation nests too deeply" });
+    }
+    let mut bytes = VALUE;
+    match value {
+        serde_json::Value::String(s) => bytes += s.len(),
+        serde_json::Value::Array(items) => {
+            for item in items {
+                bytes += measure(item, depth + 1)?;
+            }
+        }
+        serde_json::Value::Object(entries) => {
+            for (key, value) in entries {
+                bytes += VALUE + key.len() + measure(value, depth + 1)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(bytes)
+}
+
+/// A JSON value for a template; [`measure`] has been through it.
+fn from_json(value: &serde_json::Value, budget: &Rc<Budget>) -> budget::Result<Value> {
+    Ok(match value {
+        serde_json::Value::Null => Value::None,
+        serde_json::Value::Bool(b) => Value::Bool(*b),
+        serde_json::Value::Number(n) => match (n.as_i64(), n.as_u64()) {
+            (Some(n), _) => Value::Int(n.into()),
+            (_, Some(n)) => Value::Int(n.into()),
+            _ => Value::Float(n.as_f64().unwrap_or(f64::NAN)),
+        },
+        serde_json::Value::String(s) => Value::text(s, budget)?,
+        serde_json::Value::Array(items) => {
+            let mut list = ListBuilder::new(budget)?;
+            for item in items {
+                list.push(from_json(item, budget)?)?;
+            }
+            list.list()?
+        }
+        serde_json::Value::Object(entries) => {
+            let mut map = MapBuilder::new(budget)?;
+            for (key, value) in entries {
+                map.text(key, from_json(value, budget)?)?;
+            }
+            map.value()?
+        }
+    })
+}
+
+/// A name from a template for a message: not long, and on one line.
+fn clip(name: &str) -> Cow<'_, str> {
+    const MOST: usize = 60;
+    if name.len() <= MOST && !name.chars().any(char::is_control) {
+        return name.into();
+    }
+    let short: String = name.chars().take(MOST).flat_map(without_control).collect();
+    Cow::Owned(if name.chars().nth(MOST).is_some() { short + "…" } else { short })
+}
+
+/// The words of a template for a person: not endless, and without control characters.
+fn readable(message: &str) -> String {
+    const MOST: usize = 2000;
+    message.chars().take(MOST).flat_map(without_control).collect()
+}
+
+fn without_control(c: char) -> impl Iterator<Item = char> {
+    let escape = if c.is_control() { Some(c.escape_default()) } else { None };
+    let plain = if escape.is_some() { None } else { Some(c) };
+    escape.into_iter().flatten().chain(plain)
+}

@@ -1,0 +1,181 @@
+//! jinja2's tests: `x is defined`, and what `select` and its like take by name.
+
+use super::budget::{Result, fail};
+use super::code::Compare;
+use super::filters::Filter;
+use super::machine::{Args, Machine};
+use super::methods::the_int;
+use super::text::{self, Is};
+use super::value::{Number, Value};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Test {
+    Boolean,
+    Callable,
+    Compare(Compare),
+    Defined(bool),
+    DivisibleBy,
+    Escaped,
+    Even(bool),
+    Exact(bool),
+    NameOfFilter,
+    Float,
+    Integer,
+    Iterable,
+    Lower,
+    Mapping,
+    None,
+    Number,
+    SameAs,
+    Sequence,
+    String,
+    NameOfOne,
+    Upper,
+}
+
+/// The test of a name.
+pub(super) fn named(name: &str) -> Option<Test> {
+    Some(match name {
+        "boolean" => Test::Boolean,
+        "callable" => Test::Callable,
+        "==" | "eq" | "equalto" => Test::Compare(Compare::Eq),
+        "!=" | "ne" => Test::Compare(Compare::Ne),
+        "<" | "lt" | "lessthan" => Test::Compare(Compare::Lt),
+        "<=" | "le" => Test::Compare(Compare::Le),
+        ">" | "gt" | "greaterthan" => Test::Compare(Compare::Gt),
+        ">=" | "ge" => Test::Compare(Compare::Ge),
+        "in" => Test::Compare(Compare::In),
+        "defined" => Test::Defined(true),
+        "undefined" => Test::Defined(false),
+        "divisibleby" => Test::DivisibleBy,
+        "escaped" => Test::Escaped,
+        "even" => Test::Even(true),
+        "odd" => Test::Even(false),
+        "true" => Test::Exact(true),
+        "false" => Test::Exact(false),
+        "filter" => Test::NameOfFilter,
+        "float" => Test::Float,
+        "integer" => Test::Integer,
+        "iterable" => Test::Iterable,
+        "lower" => Test::Lower,
+        "mapping" => Test::Mapping,
+        "none" => Test::None,
+        "number" => Test::Number,
+        "sameas" => Test::SameAs,
+        "sequence" => Test::Sequence,
+        "string" => Test::String,
+        "test" => Test::NameOfOne,
+        "upper" => Test::Upper,
+        _ => return None,
+    })
+}
+
+impl Machine<'_> {
+    pub(super) fn test(&mut self, test: Test, value: &Value, args: Args) -> Result<bool> {
+        if let Test::Compare(_) | Test::DivisibleBy | Test::SameAs = test {
+            let [other] = args.require("the test", ["other"], 1)?;
+            let other = other.unwrap_or(Value::None);
+            return match test {
+                Test::Compare(op) => self.compare(op, value, &other),
+                Test::DivisibleBy => {
+                    self.defined(value)?;
+                    match (value.number(), other.number()) {
+                        (Some(Number::Int(_)), Some(Number::Int(0))) => fail("a division by zero"),
+                        (Some(Number::Int(a)), Some(Number::Int(b))) => {
+                            Ok(a.checked_rem(b).unwrap_or(0) == 0)
+                        }
+                        (Some(a), Some(b)) => Ok(a.float() % b.float() == 0.0),
+                        _ => fail("divisibleby is for numbers"),
+                    }
+                }
+                _ => Ok(same(value, &other)),
+            };
+        }
+        args.bind("the test", [])?;
+        Ok(match test {
+            Test::Boolean => matches!(value, Value::Bool(_)),
+            Test::Callable => match value {
+                Value::Object(at) => matches!(
+                    self.objects[*at as usize],
+                    super::machine::Object::Macro { .. } | super::machine::Object::Joiner { .. }
+                ),
+                // An undefined value has `__call__`, and it fails.
+                Value::Undefined(_) => true,
+                value => matches!(value, Value::Builtin(_) | Value::Method(_) | Value::Loop(..)),
+            },
+            Test::Defined(wanted) => value.is_undefined() != wanted,
+            Test::Even(even) => {
+                self.defined(value)?;
+                match value.number() {
+                    Some(Number::Int(n)) => (n % 2 == 0) == even,
+                    Some(Number::Float(x)) => {
+                        let rest = x.rem_euclid(2.0);
+                        if even { rest == 0.0 } else { rest == 1.0 }
+                    }
+                    None => the_int(Some(value.clone()), "an even or odd number")? == 0,
+                }
+            }
+            Test::Exact(wanted) => matches!(value, Value::Bool(b) if *b == wanted),
+            Test::NameOfFilter => {
+                matches!(value, Value::Text(name) if Filter::named(name).is_some())
+            }
+            Test::Float => matches!(value, Value::Float(_)),
+            Test::Integer => matches!(value, Value::Int(_)),
+            Test::Iterable => {
+                matches!(
+                    value,
+                    Value::Undefined(_)
+                        | Value::Text(_)
+                        | Value::List(_)
+                        | Value::Tuple(_)
+                        | Value::Group(_)
+                        | Value::Dict(_)
+                        | Value::Range(_)
+                        | Value::View(..)
+                        | Value::Iter(_)
+                        | Value::Loop(..)
+                )
+            }
+            Test::Lower | Test::Upper => {
+                let text = self.text_of(value)?;
+                let is = if test == Test::Lower { Is::Lower } else { Is::Upper };
+                text::is(&text, is, &self.budget)?
+            }
+            Test::Mapping => matches!(value, Value::Dict(_)),
+            Test::None => matches!(value, Value::None),
+            Test::Number => value.number().is_some(),
+            Test::Sequence => {
+                matches!(
+                    value,
+                    Value::Undefined(_)
+                        | Value::Text(_)
+                        | Value::List(_)
+                        | Value::Tuple(_)
+                        | Value::Group(_)
+                        | Value::Dict(_)
+                        | Value::Range(_)
+                )
+            }
+            Test::String => matches!(value, Value::Text(_)),
+            Test::NameOfOne => matches!(value, Value::Text(name) if named(name).is_some()),
+            // Nothing here is marked as safe HTML.
+            Test::Escaped => false,
+            Test::Compare(_) | Test::DivisibleBy | Test::SameAs => false,
+        })
+    }
+}
+
+/// Python's `is`, where it does not depend on how Python stores things.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::None, Value::None) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Int(a), Value::Int(b)) => a == b,
+        (Value::Text(a), Value::Text(b)) => a.same(b) || (a.len() < 64 && **a == **b),
+        (Value::List(a), Value::List(b)) | (Value::Tuple(a), Value::Tuple(b)) => a.same(b),
+        (Value::Dict(a), Value::Dict(b)) => a.same(b),
+        (Value::Object(a), Value::Object(b)) => a == b,
+        (Value::Builtin(a), Value::Builtin(b)) => a == b,
+        _ => false,
+    }
+}
