@@ -8,9 +8,10 @@
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::OnceLock;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::outcome::Outcome;
 use crate::terminal_text::{self, Filter};
@@ -27,6 +28,14 @@ pub fn json<T: Serialize + ?Sized>(value: &T) -> Outcome {
     terminal_text::escape_json(value, &mut out)?;
     out.write_all(b"\n")?;
     Ok(out.flush()?)
+}
+
+/// Serializes a path as text, with U+FFFD where it is not UTF-8: for `serialize_with`.
+///
+/// # Errors
+/// Of the serializer.
+pub fn lossy<P: AsRef<Path>, S: Serializer>(path: &P, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.as_ref().to_string_lossy())
 }
 
 /// Writes a text that a model makes, piece by piece.

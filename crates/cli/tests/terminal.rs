@@ -7,6 +7,8 @@ mod support;
 #[path = "support/wild.rs"]
 mod wild;
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 
 use pty::Pty;
@@ -143,6 +145,28 @@ fn json_of_a_file_drives_nothing_and_says_all() {
     let json = alight(&["cp", "--json", &path, to.to_str().unwrap()]).succeeds().stdout;
     is_harmless(&json);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["from"], path);
+}
+
+#[test]
+fn a_file_whose_name_is_no_text_is_told_of_nevertheless() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let path = folder.path().join(OsStr::from_bytes(b"m\xff.gguf"));
+    std::fs::rename(model, &path).unwrap();
+    let text = write(folder.path(), "text", "a".repeat(64));
+    let path = path.as_os_str();
+    let o = OsStr::new;
+    for args in [
+        &[o("inspect"), path][..],
+        &[o("run"), path, o("--raw"), o("a"), o("-n"), o("2")],
+        &[o("perplexity"), path, o(&text), o("-c"), o("8")],
+        &[o("bench"), o("decode"), path, o("-n"), o("2"), o("-r"), o("1")],
+    ] {
+        let json = alight(&[args, &[o("--json")]].concat()).succeeds().stdout;
+        let line: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let named = line.get("model").unwrap_or(&line["files"][0]["path"]).as_str().unwrap();
+        assert!(named.ends_with("/m\u{fffd}.gguf"), "{args:?}: {named}");
+    }
 }
 
 #[test]

@@ -37,7 +37,7 @@ use std::time::Duration;
 
 pub use error::ConvertError;
 pub use import::{About, Conversion, Converted, Request, format_of};
-pub use pack::{Kept, KeptReason, Packed, pack};
+pub use pack::{Kept, KeptReason, Packed, pack, pack_unnamed};
 pub use quantize::{Recipe, UnknownRecipe, quantize};
 pub use unpack::{Unpacked, unpack};
 

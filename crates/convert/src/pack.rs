@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::time::Instant;
 
@@ -10,7 +11,7 @@ use alight_formats::gguf::{Gguf, GgufError, MAX_ENTRIES, MAX_HEADER, TensorInfo,
 use alight_formats::packed::{PACKED_ALIGNMENT, TILE_ROWS};
 use alight_formats::{GgmlType, Header, Source as _};
 use alight_kernels::{WeightType, tiles};
-use alight_pages::Map;
+use alight_pages::{Map, Replacement};
 
 use crate::copy::{self, From, Hashed, How, MAX_TILE, Step};
 use crate::dest::Target;
@@ -100,6 +101,35 @@ pub fn pack(
     on_progress: &mut OnProgress<'_>,
 ) -> Result<Packed, ConvertError> {
     let started = Instant::now();
+    let (replacement, mut packed) = packed(source, dest, options, on_progress)?;
+    replacement.commit()?;
+    packed.volume.took = started.elapsed();
+    Ok(packed)
+}
+
+/// Packs the model at `source` into a file without a name, on the disk of the folder of `place`, where
+/// nothing may be: for as long as the file is open.
+///
+/// # Errors
+/// As of [`pack`].
+pub fn pack_unnamed(
+    source: &Path,
+    place: &Path,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<(File, Packed), ConvertError> {
+    let (replacement, packed) = packed(source, place, Options::default(), on_progress)?;
+    let file = replacement.into_unnamed().map_err(|source| write_error(place, source))?;
+    Ok((file, packed))
+}
+
+/// The new file, complete, before it is given its name.
+fn packed(
+    source: &Path,
+    dest: &Path,
+    options: Options,
+    on_progress: &mut OnProgress<'_>,
+) -> Result<(Replacement, Packed), ConvertError> {
+    let started = Instant::now();
     let maps = source::open(source)?;
     let copies = source::copies(&maps);
     let headers = source::canonical_headers(&maps, &copies)?;
@@ -139,23 +169,23 @@ pub fn pack(
         Step { from: From::Memory(&header), len: header.len() as u64, to: Some(0), how: How::Copy };
     copy::run(&[step], to, Hashed::Result, &mut |_| std::ops::ControlFlow::Continue(()))?;
     replacement.file().set_len(written).map_err(|source| write_error(dest, source))?;
-    replacement.commit()?;
 
     let volume = Volume { read: canonical.len(), written, took: started.elapsed() };
-    let packed = || items.iter().filter(|item| item.tiles.is_ok());
+    let tiled = || items.iter().filter(|item| item.tiles.is_ok());
     let kept = order.iter().filter_map(|index| {
         let Item { info, tiles, .. } = &items[*index];
         let reason = tiles.err()?;
         Some(Kept { name: info.name.into(), nbytes: info.nbytes, reason })
     });
-    Ok(Packed {
+    let packed = Packed {
         volume,
         tensors: items.len(),
-        packed: packed().count(),
-        packed_bytes: packed().map(|item| item.info.nbytes).sum(),
+        packed: tiled().count(),
+        packed_bytes: tiled().map(|item| item.info.nbytes).sum(),
         kept: kept.collect(),
         sha256: source.sha256,
-    })
+    };
+    Ok((replacement, packed))
 }
 
 fn write_error(path: &Path, source: std::io::Error) -> ConvertError {

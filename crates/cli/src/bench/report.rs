@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::describe;
 use super::machine::Limits;
 use super::work::Work;
-use crate::{phases, units};
+use crate::{output, phases, units};
 
 /// What was run.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +40,7 @@ pub struct Measured {
 pub struct Report {
     /// `decode` or `prefill`.
     what: &'static str,
+    #[serde(serialize_with = "output::lossy")]
     model: PathBuf,
     tokens: usize,
     depth: usize,

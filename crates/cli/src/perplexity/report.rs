@@ -13,6 +13,7 @@ use crate::{output, units};
 #[derive(Debug, Serialize)]
 pub struct About<'a> {
     /// The model file.
+    #[serde(serialize_with = "output::lossy")]
     pub model: &'a Path,
     /// Chunks that were scored.
     pub chunks: usize,

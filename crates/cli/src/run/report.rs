@@ -8,11 +8,12 @@ use rusage::{Memory, Phase, Phases, Usage};
 use serde::Serialize;
 
 use super::answer::{ANSWER, Answer};
-use crate::{phases, units};
+use crate::{output, phases, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
 #[derive(Debug, Serialize)]
 pub struct Line<'a> {
+    #[serde(serialize_with = "output::lossy")]
     model: &'a Path,
     text: &'a str,
     tokens: &'a [u32],

@@ -188,6 +188,16 @@ impl Replacement {
         }
     }
 
+    /// The file, on the disk, which never gets its name: it is gone when nobody has it open any more.
+    ///
+    /// # Errors
+    /// The disk fails or is full.
+    pub fn into_unnamed(self) -> io::Result<File> {
+        // Its hidden name, if it has one, goes with the rest of `self`.
+        self.file.sync_all()?;
+        Ok(self.file)
+    }
+
     /// Sets room aside for the expected length, or at least makes sure that there is enough now.
     fn set_room_aside(&self) -> Result<(), ReplaceError> {
         let needed = self.expected;

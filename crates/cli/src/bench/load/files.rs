@@ -1,11 +1,15 @@
 //! The files of a model, and a packed one made for the time of a benchmark.
 
-use std::fs::{self, File};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
+use alight_convert::ConvertError;
 use alight_pages::open_file;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
+
+use crate::interrupt::Interrupt;
 
 /// All files of a model.
 #[derive(Debug)]
@@ -40,44 +44,41 @@ impl Files {
     }
 }
 
-/// A packed file, removed with its folder when dropped.
+/// A packed file for the time of a benchmark. It never has a name (but while it is written, where the
+/// filesystem cannot do without: see [`alight_pages::Replacement`]), so nothing of it is left, however the
+/// benchmark ends.
 #[derive(Debug)]
 pub struct Packed {
-    /// The file.
-    pub file: PathBuf,
-    folder: PathBuf,
+    file: File,
 }
 
-impl Drop for Packed {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
+impl Packed {
+    /// What leads to it as long as this lives, also for other processes of this user.
+    pub fn path(&self) -> PathBuf {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 }
 
-/// Packs the model by `alight pack` into a new folder beside it, so that it lies on the same disk; or
-/// where temporary files go, if that folder cannot be written.
-pub fn pack(model: &Path) -> anyhow::Result<Packed> {
-    let name = format!(".alight-bench-{}", std::process::id());
+/// Packs the model in its own folder, so that it lies on the same disk; or where temporary files go, if
+/// that folder cannot be written. `None` after Ctrl-C.
+pub fn pack(model: &Path, interrupt: Interrupt) -> anyhow::Result<Option<Packed>> {
     let beside = match model.parent() {
         Some(parent) if parent != Path::new("") => parent.to_owned(),
         _ => PathBuf::from("."),
     };
-    let made = [beside, std::env::temp_dir()].into_iter().find_map(|at| {
-        let folder = at.join(&name);
-        fs::create_dir(&folder).is_ok().then_some(folder)
-    });
-    let folder = made.ok_or_else(|| anyhow!("no folder for it can be made"))?;
-    let packed = Packed { file: folder.join("packed.gguf"), folder };
-    let done = Command::new(std::env::current_exe().context("cannot find this program")?)
-        .arg("pack")
-        .arg(model)
-        .arg("-o")
-        .arg(&packed.file)
-        .stdin(Stdio::null())
-        .output()
-        .context("cannot start `alight pack`")?;
-    if !done.status.success() {
-        return Err(anyhow!("`alight pack` failed: {}", super::child::complaint(&done.stderr)));
+    let mut failed = None;
+    for folder in [beside, std::env::temp_dir()] {
+        // Nothing is there of that name, and nothing gets it.
+        let place = folder.join(format!(".alight-bench-{}.gguf", std::process::id()));
+        let packed = alight_convert::pack_unnamed(model, &place, &mut |_| {
+            if interrupt.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        match packed {
+            Ok((file, _)) => return Ok(Some(Packed { file })),
+            Err(ConvertError::Stopped) => return Ok(None),
+            // What is wrong beside the model is of more interest than what is elsewhere.
+            Err(error) => failed = failed.or(Some(error)),
+        }
     }
-    Ok(packed)
+    Err(failed.map_or_else(|| anyhow!("there is no folder for it"), |error| anyhow!(error)))
 }

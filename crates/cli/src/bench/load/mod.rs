@@ -87,7 +87,7 @@ pub struct LoadArgs {
 
 /// Runs the command.
 pub fn main(args: &LoadArgs) -> Outcome {
-    // Ctrl-C ends the child that runs, which ends us, after the packed file has been removed.
+    // Ctrl-C ends the child that runs, and then this process.
     let interrupt = Interrupt::catch()?;
     let canonical = Files::of(&args.model)?;
     let given = args.packed.as_deref().map(Files::of).transpose()?;
@@ -102,13 +102,13 @@ pub fn main(args: &LoadArgs) -> Outcome {
         None if args.no_packed => None,
         None => {
             say::progress("packing");
-            match files::pack(&args.model) {
-                Ok(made) => {
-                    let files = Files::of(&made.file)?;
+            match files::pack(&args.model, interrupt) {
+                Ok(Some(made)) => {
+                    let files = Files::of(&made.path())?;
                     packing = Some(made);
                     Some(files)
                 }
-                Err(_) if interrupt.pressed() => return Err(Stop::Interrupted),
+                Ok(None) => return Err(Stop::Interrupted),
                 Err(error) => {
                     say::note(&format!("without a packed file: {}", crate::outcome::chain(&error)));
                     None
@@ -121,7 +121,7 @@ pub fn main(args: &LoadArgs) -> Outcome {
         return Err(Stop::Usage("nothing to measure is left".to_owned()));
     }
     let measured = measure(args, &cells, &canonical, packed.as_ref(), interrupt);
-    // Removed before anything else can end the program.
+    // Until here the children open it.
     drop(packing);
     if interrupt.pressed() {
         return Err(Stop::Interrupted);

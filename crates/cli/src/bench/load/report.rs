@@ -9,7 +9,7 @@ use super::cells::{Cell, State, Variant};
 use super::child::Sample;
 use super::disk::Disk;
 use super::files::Files;
-use crate::units;
+use crate::{output, units};
 use rusage::Summary;
 
 /// The result. Times in milliseconds, memory in bytes.
@@ -18,6 +18,7 @@ pub struct Report {
     /// `load`.
     what: &'static str,
     /// The canonical model.
+    #[serde(serialize_with = "output::lossy")]
     pub model: PathBuf,
     /// Bytes of its files.
     pub bytes: u64,

@@ -110,7 +110,7 @@ def line(args: argparse.Namespace, made: Answer, timings: dict[str, float], sinc
 
     first, last = (made.written[0], made.written[-1]) if made.written else (None, None)
     told: dict[str, Any] = {
-        "model": os.fspath(args.model),
+        "model": os.fsencode(args.model).decode(errors="replace"),
         "text": made.text,
         "tokens": made.tokens,
         "finish": made.finish,
