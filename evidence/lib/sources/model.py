@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from evidence.lib import networks
+from evidence.lib import networks, vocabularies
 from evidence.lib.lazy import lazily
 from evidence.lib.vocabularies import byte_alphabet
 
@@ -133,7 +133,7 @@ def n_ff_of(n_embd: int, n_mult: int) -> int:
 def tiny(seed: int = 1, n_kv: int = 8, tied: bool = False, vocab: Vocab | None = None, n_embd: int = 256,
          n_head: int = 8, n_layer: int = 2, n_mult: int = 256, n_vocab: int = 0) -> Model:
     """A llama whose dimensions divide by 8 parts of whole blocks of 32."""
-    vocab = vocab or spm_vocab(640)
+    vocab = vocab or spm_vocab(768)
     m = Model(name="tiny", arch="llama", n_vocab=n_vocab or len(vocab.tokens), n_embd=n_embd, n_ff=n_ff_of(n_embd, n_mult), n_head=n_head,
               n_kv=n_kv, head_dim=n_embd // n_head, n_layer=n_layer, eps=1e-5, rope_base=10000.0, context=2048, vocab=vocab,
               tensors={}, n_mult=n_mult)
@@ -152,31 +152,10 @@ WORDS = "the of and to in is it that was for on are as with his they at be this 
 
 
 def spm_vocab(count: int) -> Vocab:
-    """As LLaMA's: three special tokens, 256 bytes, then pieces each of which two earlier ones make."""
-    tokens, types, scores = ["<unk>", "<s>", "</s>"], [2, 3, 3], [0.0, 0.0, 0.0]
-    for byte in range(256):
-        tokens.append(f"<0x{byte:02X}>")
-        types.append(6)
-        scores.append(0.0)
-    singles = ["\u2581", *"abcdefghijklmnopqrstuvwxyz.,", "é", "日"]
-    pieces = [x + y for x in ("\u2581", "") for y in "tashwocb"] + [a + b for a in "aeiou" for b in "nrst"]
-    for word in WORDS.split():
-        pieces += ["\u2581" + word[:n] for n in range(1, len(word) + 1)]
-    rng = np.random.default_rng(640)
-    while len(pieces) < count:
-        pieces.append(pieces[rng.integers(40)] + "aeioustnr"[rng.integers(9)] + "klmpdg"[rng.integers(6)])
-    seen = set(tokens)
-    merged = [p for p in dict.fromkeys(pieces) if p not in seen and len(p) > 1]
-    for i, piece in enumerate(merged[:count - len(tokens) - len(singles)]):
-        tokens.append(piece)
-        types.append(1)
-        scores.append(-float(i))
-    for piece in singles:
-        tokens.append(piece)
-        types.append(1)
-        scores.append(-float(len(tokens) - 259))
-    assert len(tokens) == count and len(set(tokens)) == count
-    return Vocab("spm", tokens, types, scores, special={"unk": 0, "bos": 1, "eos": 2}, add_bos=True, add_space_prefix=True)
+    """As LLaMA's."""
+    tokens, scores, types = vocabularies.spm_vocabulary(count, np.random.default_rng(640))
+    return Vocab("spm", tokens, [int(kind) for kind in types], scores, special={"unk": 0, "bos": 1, "eos": 2}, add_bos=True,
+                 add_space_prefix=True)
 
 
 def bpe_vocab() -> Vocab:
