@@ -685,6 +685,30 @@ s | indent
 '<a href="x">&\'</a>' | escape
 '<' | e
 '<' | safe
+('<' | safe) + '<'
+'<' + ('<' | safe)
+'<' + ('<' | escape)
+('<' | safe) ~ '<'
+('<' | safe) + 5
+('<' | safe) * 3 + '<'
+('<a>' | safe)[1:] + '<'
+('<a>' | safe)[0] + '<'
+('<' | safe | upper) + '<'
+('<' | safe | trim) + '<'
+('<' | safe | string) + '<'
+('<' | safe | replace('<', '>')) + '<'
+('<' | safe | title) + '<'
+(' <' | safe).strip() + '<'
+('<' | safe).upper() + '<'
+('<' | e | e) + '<'
+'<' | e | forceescape
+'<' | safe | escape
+'<' | safe is escaped
+('<' | safe) is escaped
+('<' | safe) == '<'
+('<' | safe) | tojson
+5 | safe + '<'
+'a' | safe + '<' + "'" | safe
 1000 | filesizeformat, 1500 | filesizeformat, 1 | filesizeformat, 0 | filesizeformat, 1024 | filesizeformat(true), 1e30 | filesizeformat
 'a b/c?é&' | urlencode
 {'a b': 'c/d', 'x': 1} | urlencode

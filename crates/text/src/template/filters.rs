@@ -21,7 +21,7 @@ macro_rules! filters {
                 let name = match name {
                     "count" => "length",
                     "d" => "default",
-                    "e" | "forceescape" => "escape",
+                    "e" => "escape",
                     name => name,
                 };
                 match name {
@@ -49,6 +49,7 @@ filters! {
     "filesizeformat" => FileSize,
     "first" => First,
     "float" => Float,
+    "forceescape" => ForceEscape,
     "format" => Format,
     "groupby" => GroupBy,
     "indent" => Indent,
@@ -156,7 +157,7 @@ impl Machine<'_> {
             }
             _ => {
                 args.bind("safe", [])?;
-                self.text_of(&value).map(Value::Text)
+                self.text_of(&value)?.into_safe(&self.budget).map(Value::Text)
             }
         }
     }
@@ -167,12 +168,13 @@ impl Machine<'_> {
         match filter {
             Filter::Upper | Filter::Lower | Filter::Capitalize | Filter::Title => {
                 args.bind(filter.name(), [])?;
-                match filter {
+                let cased = match filter {
                     Filter::Upper => text::case(&text, Case::Upper, &budget),
                     Filter::Lower => text::case(&text, Case::Lower, &budget),
                     Filter::Capitalize => text::case(&text, Case::Capitalize, &budget),
-                    _ => text::filter_title(&text, &budget),
-                }
+                    _ => return text::filter_title(&text, &budget),
+                };
+                cased?.marked_like(&text, &budget)
             }
             Filter::String => {
                 args.bind("string", [])?;
@@ -185,7 +187,7 @@ impl Machine<'_> {
                 if stripped.len() == text.len() {
                     return Ok(Value::Text(text));
                 }
-                Value::text(stripped, &budget)
+                Value::text(stripped, &budget)?.marked_like(&text, &budget)
             }
             Filter::Replace => {
                 let [old, new, count] = args.require("replace", ["old", "new", "count"], 2)?;
@@ -200,7 +202,7 @@ impl Machine<'_> {
             Filter::Center => {
                 let [width] = args.bind("center", ["width"])?;
                 let width = width.map_or(Ok(80), |width| the_int(Some(width), "the width"))?;
-                text::justify(&text, width, ' ', Side::Center, &budget)
+                text::justify(&text, width, ' ', Side::Center, &budget)?.marked_like(&text, &budget)
             }
             Filter::Format => {
                 if !args.named.is_empty() && !args.positional.is_empty() {
@@ -217,20 +219,14 @@ impl Machine<'_> {
                 };
                 self.format_percent(&text, &arg)
             }
-            Filter::Escape => {
+            Filter::Escape | Filter::ForceEscape => {
                 args.bind("escape", [])?;
-                let mut out = Buffer::new(&budget)?;
-                for c in text.chars() {
-                    match c {
-                        '&' => out.push_str("&amp;")?,
-                        '<' => out.push_str("&lt;")?,
-                        '>' => out.push_str("&gt;")?,
-                        '\'' => out.push_str("&#39;")?,
-                        '"' => out.push_str("&#34;")?,
-                        c => out.push(c)?,
-                    }
+                if text.is_safe() && filter == Filter::Escape {
+                    return Ok(Value::Text(text));
                 }
-                out.into_value()
+                let mut out = Buffer::new(&budget)?;
+                text::escape(&text, &mut out)?;
+                out.into_text()?.into_safe(&budget).map(Value::Text)
             }
             Filter::WordCount => {
                 args.bind("wordcount", [])?;
@@ -249,7 +245,7 @@ impl Machine<'_> {
                     return fail(format!("{} takes a string", filter.name()));
                 }
                 match filter {
-                    Filter::Indent => self.indented(&text, args),
+                    Filter::Indent => self.indented(&text, args)?.marked_like(&text, &budget),
                     _ => self.truncated(&text, args),
                 }
             }

@@ -272,7 +272,7 @@ impl Machine<'_> {
         match method {
             Method::Case(case) => {
                 args.bind("a method for case", [])?;
-                text::case(text, case, &budget)
+                text::case(text, case, &budget)?.marked_like(text, &budget)
             }
             Method::Casefold => {
                 args.bind("casefold", [])?;
@@ -289,7 +289,7 @@ impl Machine<'_> {
                 if stripped.len() == text.len() {
                     return Ok(Value::Text(text.clone()));
                 }
-                Value::text(stripped, &budget)
+                Value::text(stripped, &budget)?.marked_like(text, &budget)
             }
             Method::Split(from_right) => {
                 let [separator, most] = args.bind("split", ["sep", "maxsplit"])?;

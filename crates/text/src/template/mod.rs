@@ -17,8 +17,8 @@
 //! - source: [`MAX_SOURCE`] bytes.
 //!
 //! The same template and conversation make the same text everywhere; only `strftime_now` asks for
-//! the time. Not there are recursive loops, HTML's escaping (`safe` and `escape` make plain
-//! strings), other templates (`include`, `extends`), and what depends on chance or on a terminal
+//! the time. Not there are recursive loops, HTML's escaping where
+//! strings marked by `safe` or `escape` are formatted, joined or replaced in, other templates (`include`, `extends`), and what depends on chance or on a terminal
 //! (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`, `striptags`).
 
 mod budget;

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use super::budget::{Result, Stop, fail};
 use super::code::{Binary, Compare};
 use super::machine::Machine;
+use super::text;
 use super::value::{Buffer, ListBuilder, Missing, Number, Range, Seq, Text, Value, ViewKind};
 
 /// The result of an arithmetic operation that may not fit.
@@ -87,9 +88,16 @@ impl Machine<'_> {
         match (op, a, b) {
             (Binary::Add, Value::Text(a), Value::Text(b)) => {
                 let mut out = Buffer::new(&self.budget)?;
-                out.push_str(a)?;
-                out.push_str(b)?;
-                out.into_value()
+                let safe = a.is_safe() || b.is_safe();
+                for part in [a, b] {
+                    if safe && !part.is_safe() {
+                        text::escape(part, &mut out)?;
+                    } else {
+                        out.push_str(part)?;
+                    }
+                }
+                let text = out.into_text()?;
+                Ok(Value::Text(if safe { text.into_safe(&self.budget)? } else { text }))
             }
             (Binary::Add, Value::List(a), Value::List(b)) => {
                 self.concat_items(a, b).map(Value::List)
@@ -120,7 +128,7 @@ impl Machine<'_> {
             Value::Text(text) => {
                 let mut out = Buffer::new(&self.budget)?;
                 out.repeat(text, count)?;
-                out.into_value()
+                out.into_value()?.marked_like(text, &self.budget)
             }
             Value::List(of) | Value::Tuple(of) => {
                 let count = if of.is_empty() { 0 } else { count };
@@ -337,7 +345,7 @@ impl Machine<'_> {
                     let text = text.clone();
                     let at = self.byte_of(&text, at)?;
                     let c = text[at..].chars().next().unwrap_or_default();
-                    Some(self.char(c)?)
+                    Some(self.char(c)?.marked_like(&text, &self.budget)?)
                 }
                 None => None,
             },
@@ -370,7 +378,7 @@ impl Machine<'_> {
         match object {
             Value::Text(text) => {
                 let cut = cut(numbers, text.chars_len())?;
-                self.slice_text(text, &cut)
+                self.slice_text(text, &cut)?.marked_like(text, &self.budget)
             }
             Value::List(items) | Value::Tuple(items) | Value::Group(items) => {
                 let cut = cut(numbers, items.len())?;

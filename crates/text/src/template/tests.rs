@@ -158,8 +158,7 @@ impl Machine<'_> {
             }
             Test::String => matches!(value, Value::Text(_)),
             Test::NameOfOne => matches!(value, Value::Text(name) if named(name).is_some()),
-            // Nothing here is marked as safe HTML.
-            Test::Escaped => false,
+            Test::Escaped => matches!(value, Value::Text(text) if text.is_safe()),
             Test::Compare(_) | Test::DivisibleBy | Test::SameAs => false,
         })
     }

@@ -71,6 +71,21 @@ pub(super) fn strip<'t>(
     Ok(trimmed(&|c| set.binary_search(&c).is_ok()))
 }
 
+/// The text with what means something in HTML escaped.
+pub(super) fn escape(text: &str, out: &mut Buffer) -> Result<()> {
+    for c in text.chars() {
+        match c {
+            '&' => out.push_str("&amp;")?,
+            '<' => out.push_str("&lt;")?,
+            '>' => out.push_str("&gt;")?,
+            '\'' => out.push_str("&#39;")?,
+            '"' => out.push_str("&#34;")?,
+            c => out.push(c)?,
+        }
+    }
+    Ok(())
+}
+
 /// `str.replace`.
 pub(super) fn replace(
     text: &str,

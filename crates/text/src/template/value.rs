@@ -109,6 +109,8 @@ pub(super) struct TextData {
     text: String,
     /// Characters in it.
     chars: usize,
+    /// Marked as HTML, by `safe` or `escape`: what is added to it is escaped.
+    safe: bool,
     _lease: Lease,
 }
 
@@ -132,7 +134,25 @@ impl Text {
 
     fn of(text: String, lease: Lease) -> Text {
         let chars = text.chars().count();
-        Text(Rc::new(TextData { text, chars, _lease: lease }))
+        Text(Rc::new(TextData { text, chars, safe: false, _lease: lease }))
+    }
+
+    /// Whether it is marked as HTML.
+    pub(super) fn is_safe(&self) -> bool {
+        self.0.safe
+    }
+
+    /// The same text, marked as HTML.
+    pub(super) fn into_safe(mut self, budget: &Rc<Budget>) -> Result<Text> {
+        if !self.0.safe {
+            if Rc::get_mut(&mut self.0).is_none() {
+                self = Text::new(&self, budget)?;
+            }
+            if let Some(data) = Rc::get_mut(&mut self.0) {
+                data.safe = true;
+            }
+        }
+        Ok(self)
     }
 
     /// Its length in characters.
@@ -642,6 +662,14 @@ impl Value {
             | Value::Object(_)
             | Value::Builtin(_)
             | Value::Method(_) => true,
+        }
+    }
+
+    /// The value, marked as HTML if it is a string and `like` is marked.
+    pub(super) fn marked_like(self, like: &Text, budget: &Rc<Budget>) -> Result<Value> {
+        match self {
+            Value::Text(text) if like.is_safe() => text.into_safe(budget).map(Value::Text),
+            value => Ok(value),
         }
     }
 
