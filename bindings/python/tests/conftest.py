@@ -1,5 +1,6 @@
 """Files to load, made here, and eight devices on the CPU to load them onto."""
 
+import hashlib
 import json
 import os
 import struct
@@ -12,10 +13,19 @@ os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import gguf
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
 from alight._alight import WEIGHT_TYPES
+from alight.jax import _cache
+
+# What XLA has compiled for these tests is kept for the next time, in the virtual environment, by JAX's own cache. Of this
+# process alone: in one that a test starts, it would stand in for the cache of this package, which is tested there.
+COMPILED = Path(sys.prefix) / "compiled" / hashlib.sha256(_cache.processor().encode()).hexdigest()[:16]
+if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
+    jax.config.update("jax_compilation_cache_dir", str(COMPILED))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
 
 # Types with kernels that the gguf package can dequantise too.
 QUANTISED = [name for name, (_, block, _) in WEIGHT_TYPES.items() if block > 1 and name in {t.name for t in gguf.quants._type_traits}]

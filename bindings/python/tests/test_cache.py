@@ -18,6 +18,17 @@ from conftest import in_process
 from test_model import write_model
 
 
+@pytest.fixture(autouse=True)
+def alone():
+    """Without JAX's own cache, for which this one steps aside."""
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    _cache._surroundings = None
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+    _cache._surroundings = None
+
+
 @pytest.fixture
 def folder(tmp_path):
     alight.jax.use_cache(tmp_path / "cache")

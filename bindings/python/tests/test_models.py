@@ -70,7 +70,7 @@ def engine(command, path, folder, tokens):
     """What the native engine says of a text: its tokens, and log-probabilities of the second half."""
     text, saved = folder / "text.txt", folder / "saved.logits"
     text.write_text(tiny_models.text(100, 1))
-    run = [command, "perplexity", path, text, "-c", tokens, "--chunks", 1, "-b", 1, "-t", 1, "--save-logits", saved]
+    run = [command, "perplexity", path, text, "-c", tokens, "--chunks", 1, "-b", 1, "-t", 1, "--save-logits", saved, "--force"]
     subprocess.run([str(part) for part in run], check=True, capture_output=True)
     data = saved.read_bytes()
     assert data[:8] == b"_logits_"
