@@ -248,3 +248,48 @@ fn a_reader_of_json_that_is_gone_ends_it_quietly() {
     let out = done(child.wait_with_output().unwrap());
     assert_eq!((out.status, out.stderr.as_str()), (Some(0), ""));
 }
+
+/// The file at the bottom of a tree of so many folders, each in the one before; they are made, if told.
+#[cfg(target_os = "linux")]
+fn deep(top: &Path, depth: usize, make: bool) -> fs::File {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    use std::os::unix::fs::OpenOptionsExt;
+    let name = c"ddd".as_ptr();
+    let mut at = fs::File::options().read(true).custom_flags(libc::O_DIRECTORY).open(top).unwrap();
+    for _ in 0..depth {
+        // SAFETY: an open folder and a string that ends in zero; the descriptor is a new one of ours.
+        at = unsafe {
+            assert!(!make || libc::mkdirat(at.as_raw_fd(), name, 0o755) == 0);
+            let below = libc::openat(at.as_raw_fd(), name, libc::O_RDONLY | libc::O_CLOEXEC);
+            assert!(below >= 0, "{}", std::io::Error::last_os_error());
+            fs::File::from_raw_fd(below)
+        };
+    }
+    let flags = libc::O_RDWR | libc::O_CLOEXEC | if make { libc::O_CREAT } else { 0 };
+    // SAFETY: as above.
+    let file = unsafe { libc::openat(at.as_raw_fd(), c"file".as_ptr(), flags, 0o644) };
+    assert!(file >= 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: a new descriptor of ours.
+    unsafe { fs::File::from_raw_fd(file) }
+}
+
+/// A tree that is deeper than a path can be long, with fewer descriptors than it has levels.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_deep_tree_takes_few_descriptors() {
+    use std::io::{Read, Write};
+    const DEPTH: usize = 1100;
+    let dir = folder();
+    let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+    fs::create_dir(&from).unwrap();
+    deep(&from, DEPTH, true).write_all(b"deep").unwrap();
+    let exe = env!("CARGO_BIN_EXE_alight");
+    let line = format!("ulimit -n 32; '{exe}' cp -r from to");
+    let copied = Command::new("sh").args(["-c", &line]).current_dir(dir.path()).output();
+    let out = done(copied.unwrap()).succeeds();
+    let mut found = String::new();
+    deep(&to, DEPTH, false).read_to_string(&mut found).unwrap();
+    assert_eq!((out.stderr.as_str(), found.as_str()), ("", "deep"));
+    // (The library's own removal takes a descriptor for each level.)
+    assert!(Command::new("rm").arg("-rf").args([from, to]).status().unwrap().success());
+}

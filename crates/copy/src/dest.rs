@@ -1,10 +1,12 @@
 //! Where things go, and what may not go there.
 
 use std::fs::{self, Metadata};
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use alight_pages::{Identity, Place};
+use rustix::fs::FileType;
 
 use crate::CopyError;
 
@@ -30,37 +32,34 @@ pub(crate) fn name_in_folder(source: &Path) -> Option<&std::ffi::OsStr> {
     if matches!(last, b"." | b".." | b"") { None } else { source.file_name() }
 }
 
-/// Says with a clear reason why no file can be made at `to`; else what is there now, if anything,
-/// links followed.
-pub(crate) fn look(
-    from: &Path,
-    source: &Metadata,
-    to: &Path,
-) -> Result<Option<Metadata>, CopyError> {
+/// Refuses, with a clear reason, a place where the file or link `source` cannot be made. Links are
+/// followed by nobody here: one that was `named` as the destination has been resolved already.
+pub(crate) fn check(
+    place: &Place,
+    (from, source): (&Path, &Metadata),
+    named: bool,
+) -> Result<(), CopyError> {
+    let to = place.path();
     let problem = |problem| Err(CopyError::Destination { path: to.into(), problem });
-    match fs::metadata(to) {
-        Ok(found) if same(source, &found) => {
-            Err(CopyError::SameFile { from: from.into(), to: to.into() })
+    let Some(found) = place.look()? else { return Ok(()) };
+    let same_file = || Err(CopyError::SameFile { from: from.into(), to: to.into() });
+    if Identity::from(&found) == Identity::from(source) {
+        return same_file();
+    }
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok(()),
+        FileType::Directory => problem("is a folder, and cannot be replaced by a file"),
+        // Links are replaced by links, as a name.
+        FileType::Symlink if source.is_symlink() => Ok(()),
+        FileType::Symlink if named => problem("is a link that leads nowhere; remove it first"),
+        FileType::Symlink if fs::metadata(to).is_ok_and(|found| same(source, &found)) => {
+            same_file()
         }
-        Ok(found) if found.is_dir() => problem("is a folder, and cannot be replaced by a file"),
-        Ok(found) if !found.is_file() => {
-            problem("is not a regular file, and would be replaced by one; give another name")
-        }
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            if fs::symlink_metadata(to).is_ok() {
-                return problem("is a link that leads nowhere; remove it first");
-            }
-            if to.as_os_str().as_bytes().ends_with(b"/") {
-                return problem("is not a folder; make it first, or leave out the '/'");
-            }
-            match fs::metadata(parent(to)) {
-                Ok(folder) if folder.is_dir() => Ok(None),
-                Ok(_) => problem("cannot be made: what should be its folder is a file"),
-                Err(_) => problem("cannot be made: its folder does not exist; make it first"),
-            }
-        }
-        Err(source) => Err(CopyError::Write { path: to.into(), source }),
+        FileType::Symlink => problem(
+            "is a link, and links in a folder that is copied to are not followed; remove it, or give \
+             its own name as the destination",
+        ),
+        _ => problem("is not a regular file, and would be replaced by one; give another name"),
     }
 }
 

@@ -93,6 +93,16 @@ pub enum CopyError {
         /// The source.
         path: PathBuf,
     },
+    /// A folder is not where it was any more.
+    #[error(
+        "{}: was moved by another program while it was copied, and the rest of it is left out; copy it \
+         again when that is done",
+        path.display()
+    )]
+    Moved {
+        /// The folder, as it was called.
+        path: PathBuf,
+    },
     /// The observer asked for it.
     #[error("stopped")]
     Stopped,

@@ -1,14 +1,16 @@
 //! One regular file.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::ffi::{CString, OsStr};
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Instant;
 
 use alight_pages::{FileKind, Input, Place, Replacement, Stamp, copy};
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
 
 use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
 
@@ -34,42 +36,76 @@ pub(crate) fn special(metadata: &Metadata) -> Option<FileKind> {
     }
 }
 
+/// Something to copy: a name in an open folder.
+#[derive(Clone, Copy)]
+pub(crate) struct Entry<'a> {
+    pub folder: BorrowedFd<'a>,
+    pub name: &'a OsStr,
+    /// What it is called in messages.
+    pub path: &'a Path,
+    /// Whether it is followed if it is a link: what was asked for by name, without -r.
+    pub follow: bool,
+}
+
+impl Entry<'_> {
+    /// What it is.
+    pub fn look(&self) -> Result<Metadata, CopyError> {
+        let cannot = |source| CopyError::Open { path: self.path.into(), source };
+        #[cfg(target_os = "linux")]
+        let found = self.open(OFlags::PATH).and_then(|file| file.metadata());
+        #[cfg(not(target_os = "linux"))]
+        let found = match self.follow {
+            true => std::fs::metadata(self.path),
+            false => std::fs::symlink_metadata(self.path),
+        };
+        found.map_err(cannot)
+    }
+
+    fn open(&self, flags: OFlags) -> io::Result<File> {
+        let follow = if self.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let flags = flags | follow | OFlags::CLOEXEC;
+        Ok(rustix::fs::openat(self.folder, self.name, flags, Mode::empty())?.into())
+    }
+
+    /// What it leads to, if it is a link.
+    pub fn target(&self) -> Result<CString, CopyError> {
+        rustix::fs::readlinkat(self.folder, self.name, Vec::new())
+            .map_err(|error| CopyError::Open { path: self.path.into(), source: error.into() })
+    }
+}
+
 /// Opens what was looked at; if there is something else by now, that is an error, and not waited for.
-fn open(from: &Path, looked_at: &Metadata) -> Result<(File, Metadata), CopyError> {
-    let cannot = |source| CopyError::Open { path: from.into(), source };
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC).bits();
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.cast_signed())
-        .open(from)
-        .map_err(cannot)?;
+fn open(from: &Entry<'_>, looked_at: &Metadata) -> Result<(File, Metadata), CopyError> {
+    let cannot = |source| CopyError::Open { path: from.path.into(), source };
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = from.open(flags).map_err(cannot)?;
     // The kernel gives files of /sys new times when their attributes are asked for at first.
     keep::ask(&file);
     let metadata = file.metadata().map_err(cannot)?;
     if let Some(kind) = special(&metadata) {
-        return Err(CopyError::Special { path: from.into(), kind });
+        return Err(CopyError::Special { path: from.path.into(), kind });
     }
     match dest::same(looked_at, &metadata) {
         true => Ok((file, metadata)),
-        false => Err(CopyError::Changed { path: from.into() }),
+        false => Err(CopyError::Changed { path: from.path.into() }),
     }
 }
 
-/// Copies the file `from`, which was looked at, to `to`.
+/// Copies the file `entry`, which was looked at, to a place that was checked.
 pub(crate) fn copy(
-    (from, looked_at): (&Path, &Metadata),
-    to: &Path,
+    (entry, looked_at): (&Entry<'_>, &Metadata),
+    place: &Place,
     options: &Options,
     before: Before,
     on_event: &mut OnEvent<'_>,
 ) -> Result<Copied, CopyError> {
     let began = Instant::now();
-    let (source, was) = open(from, looked_at)?;
-    dest::look(from, &was, to)?;
+    let (source, was) = open(entry, looked_at)?;
+    let (from, to) = (entry.path, place.path());
     let cannot = |source| CopyError::Open { path: from.into(), source };
     let input = Input::of(&source).map_err(cannot)?;
     let stamp = Stamp::before_reading(&source).map_err(cannot)?;
-    let new = Replacement::create_private(Place::of(to)?, !options.no_clobber, input)?;
+    let new = Replacement::create_private(place.clone(), !options.no_clobber, input)?;
     let mut how = copy::Options::default();
     (how.reflink, how.method) = (options.reflink, options.method);
     let report = copy::copy((&source, from), (new.file(), to), &how, &mut |progress| {
@@ -131,52 +167,5 @@ fn unchanged(source: &File, stamp: &Stamp, from: &Path) -> Result<(), CopyError>
         Ok(true) => Ok(()),
         Ok(false) => Err(CopyError::Changed { path: from.into() }),
         Err(source) => Err(CopyError::Open { path: from.into(), source }),
-    }
-}
-
-/// A symbolic link or another name for a file, at `to`, as a whole or not at all: under a hidden name
-/// first, if there is something to be replaced.
-pub(crate) fn place(to: &Path, make: impl Fn(&Path) -> io::Result<()>) -> Result<(), CopyError> {
-    let cannot = |source| CopyError::Write { path: to.into(), source };
-    match make(to) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        result => return result.map_err(cannot),
-    }
-    if fs::symlink_metadata(to).is_ok_and(|found| found.is_dir()) {
-        let problem = "is a folder, and cannot be replaced by a file";
-        return Err(CopyError::Destination { path: to.into(), problem });
-    }
-    for number in 0.. {
-        let name = format!(".alight-cp.{}-{number}.tmp", std::process::id());
-        let hidden = dest::parent(to).join(name);
-        match make(&hidden) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
-            Err(error) => return Err(cannot(error)),
-            Ok(()) => {}
-        }
-        let renamed = fs::rename(&hidden, to);
-        // Two names of one file are not renamed onto each other; then the hidden one is still there.
-        let _ = fs::remove_file(&hidden);
-        return renamed.map_err(cannot);
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// rename(2) does nothing where both names are of one file.
-    #[test]
-    fn a_name_that_is_there_already_leaves_no_hidden_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("file"), b"file").unwrap();
-        fs::write(at("other"), b"other").unwrap();
-        for _ in 0..2 {
-            place(&at("other"), |path| fs::hard_link(at("file"), path)).unwrap();
-            assert_eq!(fs::read(at("other")).unwrap(), b"file");
-            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
-        }
     }
 }

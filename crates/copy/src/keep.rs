@@ -1,13 +1,19 @@
 //! What belongs to a file besides its bytes: owner, attributes, ACLs, permissions, times.
 //!
 //! In this order, because a change of owner takes away the bits that run a program as its owner, and
-//! because attributes cannot be written any more once the permissions forbid it.
+//! because attributes cannot be written any more once the permissions forbid it. At no moment does the
+//! copy let in anybody whom its source does not: what a folder hands down to what is made in it (a
+//! default ACL) is taken away first.
 
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, OsStr};
 use std::fmt;
 use std::fs::{File, FileTimes, Metadata, Permissions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+
+use alight_pages::Place;
+use rustix::fs::{AtFlags, Gid, Uid};
 
 /// Something that the copy does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +90,11 @@ fn errno(error: &io::Error) -> i32 {
 /// Bits that run a program as its owner or group.
 const SET_ID: u32 = 0o6000;
 
-/// Gives `dest` everything of `source` that it can have.
+/// The ACL of a file or folder, and the one that a folder hands down.
+const ACCESS: &CStr = c"system.posix_acl_access";
+const DEFAULT: &CStr = c"system.posix_acl_default";
+
+/// Gives `dest` everything of `source` that it can have, and takes away what it has beyond that.
 pub(crate) fn keep(source: &File, was: &Metadata, dest: &File) -> Vec<NotKept> {
     let mut lost = Vec::new();
     let mut mode = was.mode() & 0o7777;
@@ -104,6 +114,11 @@ pub(crate) fn keep(source: &File, was: &Metadata, dest: &File) -> Vec<NotKept> {
         }
     }
     attributes(source, dest, &mut lost);
+    // Without its ACL, the bits of the group are those of everybody whom the ACL names.
+    let acl = |lost: &NotKept| matches!(lost, NotKept::Attribute { name, .. } if *name == *ACCESS.to_string_lossy());
+    if lost.iter().any(acl) {
+        mode &= !0o070;
+    }
     if let Err(error) = dest.set_permissions(Permissions::from_mode(mode)) {
         lost.push(NotKept::Mode { errno: errno(&error) });
     }
@@ -131,6 +146,14 @@ fn attributes(source: &File, dest: &File, lost: &mut Vec<NotKept>) {
             return;
         }
     };
+    for acl in [ACCESS, DEFAULT] {
+        if !names.iter().any(|name| **name == *acl)
+            && let Err(error) = without_acl(dest, acl)
+        {
+            let name = acl.to_string_lossy().into_owned();
+            lost.push(NotKept::Attribute { name, errno: errno(&error) });
+        }
+    }
     for name in names {
         let set = value(source, &name).and_then(|value| {
             rustix::fs::fsetxattr(dest, name.as_c_str(), &value, rustix::fs::XattrFlags::empty())
@@ -145,6 +168,18 @@ fn attributes(source: &File, dest: &File, lost: &mut Vec<NotKept>) {
             }),
         }
     }
+}
+
+/// Takes an ACL away that the source does not have.
+fn without_acl(dest: &File, acl: &CStr) -> io::Result<()> {
+    if rustix::fs::fgetxattr_query(dest, acl).is_err() {
+        return Ok(());
+    }
+    if acl == ACCESS {
+        // With it go the limits of the group: nobody but the owner until the permissions are set.
+        dest.set_permissions(Permissions::from_mode(dest.metadata()?.mode() & 0o7700))?;
+    }
+    Ok(rustix::fs::fremovexattr(dest, acl)?)
 }
 
 /// Asks for the extended attributes, for whatever this does to a file.
@@ -192,20 +227,52 @@ fn filled(
     }
 }
 
-/// Gives the symbolic link at `dest` the owner and times of another.
-pub(crate) fn keep_of_link(was: &Metadata, dest: &std::path::Path) -> Vec<NotKept> {
+/// Gives the symbolic link at a place the owner and times of another. It is held open, so that nothing
+/// else gets them that takes its name.
+pub(crate) fn keep_of_link(was: &Metadata, place: &Place) -> Vec<NotKept> {
     let mut lost = Vec::new();
-    if let Err(error) = std::os::unix::fs::lchown(dest, Some(was.uid()), Some(was.gid())) {
-        lost.push(NotKept::Owner { errno: errno(&error) });
+    let link = match open_link(place) {
+        Ok(link) => link,
+        Err(error) => return vec![NotKept::Owner { errno: error.raw_os_error() }],
+    };
+    let (uid, gid) = (Uid::from_raw(was.uid()), Gid::from_raw(was.gid()));
+    let (at, name, flags) = match &link {
+        Some(link) => (link.as_fd(), OsStr::new(""), AtFlags::EMPTY_PATH),
+        None => (place.folder().as_fd(), place.name(), AtFlags::SYMLINK_NOFOLLOW),
+    };
+    if let Err(error) = rustix::fs::chownat(at, name, Some(uid), Some(gid), flags) {
+        lost.push(NotKept::Owner { errno: error.raw_os_error() });
     }
     let time = |tv_sec, tv_nsec| rustix::fs::Timespec { tv_sec, tv_nsec: tv_nsec as _ };
     let times = rustix::fs::Timestamps {
         last_access: time(was.atime(), was.atime_nsec()),
         last_modification: time(was.mtime(), was.mtime_nsec()),
     };
-    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-    if let Err(error) = rustix::fs::utimensat(rustix::fs::CWD, dest, &times, flags) {
+    // (Before Linux 5.8, only by name.)
+    let by_name = || {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::utimensat(place.folder(), place.name(), &times, flags)
+    };
+    let set = rustix::fs::utimensat(at, name, &times, flags);
+    if let Err(error) = set.or_else(|_| by_name()) {
         lost.push(NotKept::Times { errno: error.raw_os_error() });
     }
     lost
+}
+
+/// The link at a place, where links can be opened.
+#[cfg(target_os = "linux")]
+fn open_link(place: &Place) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
+    use rustix::fs::{FileType, Mode, OFlags};
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let link = rustix::fs::openat(place.folder(), place.name(), flags, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&link)?.st_mode) {
+        FileType::Symlink => Ok(Some(link)),
+        _ => Err(rustix::io::Errno::STALE),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_link(_: &Place) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
+    Ok(None)
 }

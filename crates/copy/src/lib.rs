@@ -18,7 +18,9 @@ mod dest;
 mod error;
 mod file;
 mod keep;
+mod links;
 mod tree;
+mod walk;
 
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};

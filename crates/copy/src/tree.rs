@@ -1,33 +1,43 @@
 //! Several sources, and folders with everything in them.
+//!
+//! Below the destination that was named no link is followed, and nothing that this run has made is
+//! replaced or gone through, on whichever side and whoever puts it there: see [`walk`](crate::walk).
 
-use std::collections::{HashMap, HashSet};
-use std::fs::{self, DirBuilder, File, Metadata};
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use alight_pages::{Folder, ReplaceError};
+use alight_pages::{Folder, Identity, Place, ReplaceError, remove_acls};
+use rustix::fs::{CWD, Mode};
+use rustix::io::Errno;
 
-use crate::file::{self, Before, place, special};
+use crate::file::{self, Before, Entry, special};
+use crate::links::{self, Linked};
+use crate::walk::{self, Level, Pair};
 use crate::{Copied, CopyError, Event, OnEvent, Options, Summary, dest, keep};
-
-/// A file, wherever it has a name.
-type Identity = (u64, u64);
-
-fn identity(metadata: &Metadata) -> Identity {
-    (metadata.dev(), metadata.ino())
-}
 
 struct Tree<'a, 'f> {
     options: &'a Options,
     on_event: &'a mut OnEvent<'f>,
     summary: Summary,
     before: Before,
-    /// Files with several names: where the first of them went.
-    linked: HashMap<Identity, PathBuf>,
-    /// Files that were made from several sources.
-    made: Option<HashSet<Identity>>,
+    linked: Linked,
+    /// Everything that this run has made.
+    made: HashSet<Identity>,
+}
+
+/// Where a source goes.
+enum To<'a> {
+    /// Under this name in a folder.
+    In(&'a Folder, &'a OsStr),
+    /// Where the person said; a link there is followed.
+    Named,
 }
 
 pub(crate) fn copy(
@@ -49,23 +59,17 @@ pub(crate) fn copy(
     if options.count {
         before.total = sources.iter().map(|source| count(source, options.recursive)).sum();
     }
-    let mut tree = Tree {
-        options,
-        on_event,
-        summary: Summary::default(),
-        before,
-        linked: HashMap::new(),
-        made: (sources.len() > 1).then(HashSet::new),
-    };
+    let (linked, made) = (Linked::default(), HashSet::new());
+    let mut tree = Tree { options, on_event, summary: Summary::default(), before, linked, made };
+    let write = |source| CopyError::Write { path: dest.into(), source };
+    let folder = if into_folder { Some(Folder::open(dest).map_err(write)?) } else { None };
     for source in sources {
-        let to = match into_folder {
-            true => match dest::name_in_folder(source) {
-                Some(name) => dest.join(name),
-                None => dest.into(),
-            },
-            false => dest.into(),
+        let copied = match (&folder, dest::name_in_folder(source)) {
+            (Some(folder), Some(name)) => {
+                tree.source(source, &dest.join(name), &To::In(folder, name))
+            }
+            _ => tree.source(source, dest, &To::Named),
         };
-        let copied = tree.source(source, &to);
         tree.tell(copied)?;
     }
     Ok(tree.summary)
@@ -73,73 +77,155 @@ pub(crate) fn copy(
 
 /// Bytes that will be copied, about: holes are known only when a file is opened.
 fn count(path: &Path, recursive: bool) -> u64 {
-    let found = match recursive {
-        true => fs::symlink_metadata(path),
-        false => fs::metadata(path),
-    };
-    match found {
-        Ok(found) if found.is_file() => found.len().min(found.blocks().saturating_mul(512)),
-        Ok(found) if found.is_dir() && recursive => {
-            let entries = fs::read_dir(path).into_iter().flatten().flatten();
-            entries.map(|entry| count(&entry.path(), true)).sum()
+    let (mut bytes, mut left) = (0_u64, vec![path.to_path_buf()]);
+    while let Some(path) = left.pop() {
+        let found = match recursive {
+            true => fs::symlink_metadata(&path),
+            false => fs::metadata(&path),
+        };
+        match found {
+            Ok(found) if found.is_file() => {
+                bytes = bytes.saturating_add(found.len().min(found.blocks().saturating_mul(512)));
+            }
+            Ok(found) if found.is_dir() && recursive => {
+                let entries = fs::read_dir(path).into_iter().flatten().flatten();
+                left.extend(entries.map(|entry| entry.path()));
+            }
+            _ => {}
         }
-        _ => 0,
     }
+    bytes
 }
 
 impl Tree<'_, '_> {
     /// What was asked for by name: without -r a link is followed.
-    fn source(&mut self, from: &Path, to: &Path) -> Result<(), CopyError> {
-        let open = |source| CopyError::Open { path: from.into(), source };
+    fn source(&mut self, from: &Path, to: &Path, place: &To<'_>) -> Result<(), CopyError> {
         let follow = !self.options.recursive || from.as_os_str().as_bytes().ends_with(b"/");
-        let found = match follow {
-            true => fs::metadata(from),
-            false => fs::symlink_metadata(from),
-        };
-        let found = found.map_err(open)?;
-        if found.is_dir() {
-            if !self.options.recursive {
-                return Err(CopyError::Folder { path: from.into() });
-            }
-            dest::not_into_itself(from, &found, to)?;
-        }
+        let entry = Entry { folder: CWD, name: from.as_os_str(), path: from, follow };
+        let found = entry.look()?;
         self.before.in_folder = false;
-        self.any(from, &found, to)?;
-        // (A file has seen to that itself.)
-        match found.is_file() {
-            true => Ok(()),
-            false => Folder::open(dest::parent(to))
-                .and_then(|folder| folder.sync())
-                .map_err(|source| CopyError::Write { path: to.into(), source }),
+        if !found.is_dir() {
+            let place = match place {
+                To::In(folder, name) => (Place::in_folder(folder, name, to), false),
+                To::Named if found.is_symlink() => (Place::unfollowed(to)?, true),
+                To::Named => (Place::of(to)?, true),
+            };
+            self.any(&entry, &found, &place.0, place.1)?;
+            // (A file has seen to that itself.)
+            return match found.is_file() {
+                true => Ok(()),
+                false => place.0.folder().sync().map_err(|source| write(to, source)),
+            };
         }
+        if !self.options.recursive {
+            return Err(CopyError::Folder { path: from.into() });
+        }
+        dest::not_into_itself(from, &found, to)?;
+        let source = Folder::open(from).map_err(|source| open(from, source))?;
+        let top = self.enter((source, from), &found, |tree| match place {
+            To::In(folder, name) => tree.folder_in(folder, name, to),
+            To::Named => tree.folder_named(to),
+        })?;
+        self.walk(top, from, to)?;
+        Folder::open(dest::parent(to))
+            .and_then(|folder| folder.sync())
+            .map_err(|source| write(to, source))
     }
 
-    fn any(&mut self, from: &Path, found: &Metadata, to: &Path) -> Result<(), CopyError> {
+    /// Copies everything in a folder. What is in the way of one thing does not stop the others.
+    fn walk(&mut self, top: Level, from: &Path, to: &Path) -> Result<(), CopyError> {
+        let (mut from, mut to) = (from.to_path_buf(), to.to_path_buf());
+        let mut stack = vec![top];
+        let mut outcome = Ok(());
+        while let Some(level) = stack.last_mut() {
+            let next = if outcome.is_ok() { level.names.next() } else { None };
+            let done = match (next, level.pair()) {
+                (Some(name), Some(pair)) => {
+                    self.before.in_folder = true;
+                    from.push(&name);
+                    to.push(&name);
+                    match self.entry(&pair, &name, (&from, &to)) {
+                        Ok(Some(below)) => {
+                            walk::down(&mut stack, below);
+                            continue;
+                        }
+                        done => done.map(drop),
+                    }
+                }
+                // However it ended, the folder does not stay closed.
+                (_, pair) => {
+                    // Without its folders, its error has been told.
+                    let done = match &pair {
+                        Some(pair) => self.leave(level, pair, (&from, &to)),
+                        None => Ok(()),
+                    };
+                    stack.pop();
+                    if !walk::up(&mut stack, pair) {
+                        let moved = Err(CopyError::Moved { path: dest::parent(&from).into() });
+                        outcome = outcome.and(self.tell(moved));
+                    }
+                    done
+                }
+            };
+            if !stack.is_empty() {
+                from.pop();
+                to.pop();
+            }
+            outcome = outcome.and(self.tell(done));
+        }
+        outcome
+    }
+
+    /// Something in a folder; what is a folder itself is entered.
+    fn entry(
+        &mut self,
+        pair: &Pair,
+        name: &OsStr,
+        (from, to): (&Path, &Path),
+    ) -> Result<Option<Level>, CopyError> {
+        let entry = Entry { folder: pair.source.as_fd(), name, path: from, follow: false };
+        let found = entry.look()?;
+        if found.is_dir() {
+            let source = pair.source.open_in(name).map_err(|source| open(from, source))?;
+            let dest = |tree: &mut Self| tree.folder_in(&pair.dest, name, to);
+            let mut level = self.enter((source, from), &found, dest)?;
+            level.name = name.into();
+            return Ok(Some(level));
+        }
+        self.any(&entry, &found, &Place::in_folder(&pair.dest, name, to), false)?;
+        Ok(None)
+    }
+
+    /// Anything but a folder. `named` says that the place is what a person gave.
+    fn any(
+        &mut self,
+        entry: &Entry<'_>,
+        found: &Metadata,
+        place: &Place,
+        named: bool,
+    ) -> Result<(), CopyError> {
+        let (from, to) = (entry.path, place.path());
         if let Some(kind) = special(found) {
             return Err(CopyError::Special { path: from.into(), kind });
         }
-        if found.is_dir() {
-            return self.folder(from, found, to);
+        let there = place.look()?;
+        if self.options.no_clobber && there.is_some() {
+            return self.skip(to);
         }
-        let there = fs::symlink_metadata(to);
-        if self.options.no_clobber && there.is_ok() {
-            self.summary.skipped += 1;
-            return self.event(Event::Skipped(to));
-        }
-        if let (Some(made), Ok(there)) = (&self.made, &there)
-            && made.contains(&identity(there))
-        {
+        if there.is_some_and(|there| self.made.contains(&Identity::from(&there))) {
             return Err(CopyError::Twice { from: from.into(), to: to.into() });
         }
-        let copied = match self.file_or_link(from, found, to) {
-            Err(CopyError::Replace(ReplaceError::Appeared { .. })) => {
-                self.summary.skipped += 1;
-                return self.event(Event::Skipped(to));
-            }
+        dest::check(place, (from, found), named)?;
+        let copied = match self.file_or_link(entry, found, place) {
+            Err(CopyError::Replace(
+                ReplaceError::Appeared { .. }
+                | ReplaceError::Exists { .. }
+                | ReplaceError::DanglingLink { .. },
+            )) => return self.skip(to),
             copied => copied?,
         };
-        if let (Some(made), Ok(there)) = (&mut self.made, fs::symlink_metadata(to)) {
-            made.insert(identity(&there));
+        if let Ok(Some(there)) = place.look() {
+            self.made.insert(Identity::from(&there));
         }
         self.summary.files += 1;
         if let Some(report) = &copied.report {
@@ -149,91 +235,123 @@ impl Tree<'_, '_> {
         self.event(Event::Copied(&copied))
     }
 
+    fn skip(&mut self, to: &Path) -> Result<(), CopyError> {
+        self.summary.skipped += 1;
+        self.event(Event::Skipped(to))
+    }
+
     fn file_or_link(
         &mut self,
-        from: &Path,
+        entry: &Entry<'_>,
         found: &Metadata,
-        to: &Path,
+        place: &Place,
     ) -> Result<Copied, CopyError> {
         let began = Instant::now();
+        let replace = !self.options.no_clobber;
         let link = |not_kept| Copied {
-            from: from.into(),
-            to: to.into(),
+            from: entry.path.into(),
+            to: place.path().into(),
             report: None,
             verified: None,
             not_kept,
             took: began.elapsed(),
         };
         if found.is_symlink() {
-            let open = |source| CopyError::Open { path: from.into(), source };
-            let target = fs::read_link(from).map_err(open)?;
-            if let Ok(there) = fs::symlink_metadata(to)
-                && dest::same(found, &there)
-            {
-                return Err(CopyError::SameFile { from: from.into(), to: to.into() });
-            }
-            place(to, |at| std::os::unix::fs::symlink(&target, at))?;
-            return Ok(link(keep::keep_of_link(found, to)));
+            return Ok(link(links::symbolic(entry, found, place, replace)?));
         }
         let several = self.options.recursive && found.nlink() > 1;
-        if several && let Some(first) = self.linked.get(&identity(found)) {
-            let made = place(to, |at| fs::hard_link(first, at));
-            // A filesystem without such names gets a file of its own.
-            if made.is_ok() {
-                return Ok(link(Vec::new()));
-            }
+        // A filesystem without such names gets a file of its own.
+        if several && self.linked.link(found, place, replace) {
+            return Ok(link(Vec::new()));
         }
-        let copied = file::copy((from, found), to, self.options, self.before, self.on_event)?;
+        let copied = file::copy((entry, found), place, self.options, self.before, self.on_event)?;
         if several {
-            self.linked.insert(identity(found), to.into());
+            self.linked.add(found, place);
         }
         Ok(copied)
     }
 
-    /// A folder and everything in it. What is in the way of one thing does not stop the others.
-    fn folder(&mut self, from: &Path, found: &Metadata, to: &Path) -> Result<(), CopyError> {
-        let open = |source| CopyError::Open { path: from.into(), source };
-        let write = |source| CopyError::Write { path: to.into(), source };
-        let entries = fs::read_dir(from).map_err(open)?;
-        match fs::metadata(to) {
-            Ok(there) if there.is_dir() => {}
-            Ok(_) => {
-                let problem = "is not a folder, and cannot be replaced by one";
-                return Err(CopyError::Destination { path: to.into(), problem });
-            }
-            // Nobody else's business until it is complete.
-            Err(_) => DirBuilder::new().mode(0o700).create(to).map_err(write)?,
+    /// Opens both sides of a folder that was found; its names are read before anything is made.
+    fn enter(
+        &mut self,
+        (source, from): (Folder, &Path),
+        found: &Metadata,
+        dest: impl FnOnce(&mut Self) -> Result<Folder, CopyError>,
+    ) -> Result<Level, CopyError> {
+        let cannot = |source| open(from, source);
+        let identity = source.identity().map_err(cannot)?;
+        if identity != Identity::from(found) {
+            return Err(CopyError::Changed { path: from.into() });
         }
-        self.before.in_folder = true;
-        let mut outcome = Ok(());
-        for entry in entries {
-            let copied = entry.map_err(open).and_then(|entry| {
-                let path = entry.path();
-                let open = |source| CopyError::Open { path: path.clone(), source };
-                let found = fs::symlink_metadata(&path).map_err(open)?;
-                let to = to.join(entry.file_name());
-                // Through such a link a tree could grow into itself.
-                if found.is_dir() && fs::symlink_metadata(&to).is_ok_and(|f| f.is_symlink()) {
-                    let problem = "is a link, and cannot be replaced by a folder";
-                    return Err(CopyError::Destination { path: to, problem });
+        if self.made.contains(&identity) {
+            return Err(CopyError::IntoItself { from: from.into(), to: from.into() });
+        }
+        let names = walk::names(&source).map_err(cannot)?;
+        let pair = Pair { source, dest: dest(self)? };
+        Level::new(OsString::new(), found.clone(), names, pair).map_err(cannot)
+    }
+
+    /// The folder `name` in a folder of the destination, new or as it is; never through a link.
+    fn folder_in(&mut self, above: &Folder, name: &OsStr, to: &Path) -> Result<Folder, CopyError> {
+        let cannot = |source| write(to, source);
+        // Nobody else's business until it is complete.
+        match rustix::fs::mkdirat(above, name, Mode::RWXU) {
+            Ok(()) => {
+                let folder = above.open_in(name).map_err(cannot)?;
+                remove_acls(&folder, true).map_err(cannot)?;
+                self.made.insert(folder.identity().map_err(cannot)?);
+                Ok(folder)
+            }
+            Err(Errno::EXIST) => above.open_in(name).map_err(|source| {
+                let link = above.look(name).is_ok_and(|found| {
+                    found.is_some_and(|found| {
+                        rustix::fs::FileType::from_raw_mode(found.st_mode).is_symlink()
+                    })
+                });
+                match source.kind() {
+                    // Through such a link a tree could grow into itself, or into any other.
+                    _ if link => no_folder(to, "is a link, and cannot be replaced by a folder"),
+                    io::ErrorKind::NotADirectory => {
+                        no_folder(to, "is not a folder, and cannot be replaced by one")
+                    }
+                    _ => write(to, source),
                 }
-                self.any(&path, &found, &to)
-            });
-            outcome = self.tell(copied);
-            if outcome.is_err() {
-                break;
-            }
+            }),
+            Err(error) => Err(cannot(error.into())),
         }
-        // However it ended, the folder does not stay closed.
-        let source = File::open(from).map_err(open)?;
-        let folder = File::open(to).map_err(write)?;
-        let not_kept = keep::keep(&source, found, &folder);
-        let synced = Folder::open(to).and_then(|folder| folder.sync()).map_err(write);
-        outcome.and(synced)?;
+    }
+
+    /// The folder that a person named, new or as it is.
+    fn folder_named(&mut self, to: &Path) -> Result<Folder, CopyError> {
+        match Folder::open(to) {
+            Ok(folder) => Ok(folder),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                // Without a '/' at its end.
+                let place = Place::unfollowed(to.components().as_path())?;
+                self.folder_in(place.folder(), place.name(), to)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                Err(no_folder(to, "is not a folder, and cannot be replaced by one"))
+            }
+            Err(error) => Err(write(to, error)),
+        }
+    }
+
+    /// A folder that has everything gets what belongs to it.
+    fn leave(
+        &mut self,
+        level: &Level,
+        pair: &Pair,
+        (from, to): (&Path, &Path),
+    ) -> Result<(), CopyError> {
+        let file = |folder: &Folder| folder.as_fd().try_clone_to_owned().map(File::from);
+        let source = file(&pair.source).map_err(|source| open(from, source))?;
+        let folder = file(&pair.dest).map_err(|source| write(to, source))?;
+        let not_kept = keep::keep(&source, &level.was, &folder);
+        pair.dest.sync().map_err(|source| write(to, source))?;
         self.summary.folders += 1;
         if not_kept.iter().any(|lost| !lost.is_expected()) {
-            let (from, to) = (from.into(), to.into());
-            let took = std::time::Duration::ZERO;
+            let (from, to, took) = (from.into(), to.into(), Duration::ZERO);
             let copied = Copied { from, to, report: None, verified: None, not_kept, took };
             self.event(Event::Copied(&copied))?;
         }
@@ -258,4 +376,16 @@ impl Tree<'_, '_> {
             false => Ok(()),
         }
     }
+}
+
+fn open(path: &Path, source: io::Error) -> CopyError {
+    CopyError::Open { path: path.into(), source }
+}
+
+fn write(path: &Path, source: io::Error) -> CopyError {
+    CopyError::Write { path: path.into(), source }
+}
+
+fn no_folder(path: &Path, problem: &'static str) -> CopyError {
+    CopyError::Destination { path: path.into(), problem }
 }

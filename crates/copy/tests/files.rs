@@ -301,3 +301,27 @@ fn a_full_disk_leaves_nothing() {
     // Of several files those that fit are there, as a whole.
     assert_eq!((whole, tree.summary.failed), (vec![400 << 10; 2], 2));
 }
+
+/// The kernel gives a file of /sys new times when its attributes are asked for at first, which is no
+/// change. A control group has new ones.
+#[test]
+fn the_first_copy_of_a_file_that_the_kernel_answers_for() {
+    let folder = folder();
+    let name = format!("alight-test-{}", std::process::id());
+    let group = ["", "unified", "pids"].iter().find_map(|hierarchy| {
+        let group = Path::new("/sys/fs/cgroup").join(hierarchy).join(&name);
+        fs::create_dir(&group).ok()?;
+        // Above the hierarchies there is plain memory.
+        let is_group = group.join("cgroup.procs").exists();
+        if !is_group {
+            fs::remove_dir(&group).unwrap();
+        }
+        is_group.then_some(group)
+    });
+    let Some(group) = group else {
+        return eprintln!("skipped: no control group can be made");
+    };
+    let errors = simply(&group.join("cgroup.procs"), &folder.path().join("to")).errors;
+    fs::remove_dir(&group).unwrap();
+    assert_eq!(errors, [""; 0]);
+}

@@ -196,3 +196,71 @@ fn nobody_else_may_look_before_it_is_complete() {
         eprintln!("skipped: files have names here from the beginning");
     }
 }
+
+/// An ACL of version 2: owner rwx, user 1234 rwx, group r-x, mask rwx, others r-x.
+fn acl() -> Vec<u8> {
+    let mut acl = 2_u32.to_le_bytes().to_vec();
+    let none = u32::MAX;
+    for (tag, rights, id) in
+        [(1, 7, none), (2, 7, 1234), (4, 5, none), (0x10, 7, none), (0x20, 5, none)]
+    {
+        acl.extend(u16::to_le_bytes(tag));
+        acl.extend(u16::to_le_bytes(rights));
+        acl.extend(u32::to_le_bytes(id));
+    }
+    acl
+}
+
+/// What a folder hands down to everything that is made in it (a default ACL) is no right of a copy.
+#[test]
+fn a_copy_lets_nobody_in_whom_its_source_does_not() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("from/deep")).unwrap();
+    for name in ["from/a", "from/deep/b"] {
+        fs::write(at(name), b"bytes").unwrap();
+        set_mode(&at(name), 0o664);
+    }
+    for name in ["into", "from/into"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    const DEFAULT: &str = "system.posix_acl_default";
+    const ACCESS: &str = "system.posix_acl_access";
+    if let Err(error) = setxattr(at("into"), DEFAULT, &acl(), XattrFlags::empty()) {
+        return eprintln!("skipped: no ACLs here: {error}");
+    }
+    // One that the source has is kept.
+    setxattr(at("from/into"), DEFAULT, &acl(), XattrFlags::empty()).unwrap();
+    let mut seen = 0;
+    let options = alight_copy::Options { recursive: true, ..Default::default() };
+    let sources = [at("from"), at("from/a")];
+    let summary = alight_copy::copy(&sources, &at("into"), &options, &mut |_| {
+        // At no moment: neither what has no name yet, nor the folders.
+        let new = fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
+        let new = new.filter(|path| {
+            fs::read_link(path).is_ok_and(|to| {
+                to.starts_with(at("into")) && (to != at("into")) && !to.ends_with("from/into")
+            })
+        });
+        for path in new {
+            // Through /proc: what is open, whatever its name.
+            for acl in [ACCESS, DEFAULT] {
+                let found = getxattr(&path, acl, &mut [0; 64]).ok();
+                assert_eq!(found, None, "{acl} of {:?}", fs::read_link(&path));
+            }
+            assert_eq!(mode(&path) & 0o002, 0);
+            seen += 1;
+        }
+        std::ops::ControlFlow::Continue(())
+    });
+    assert_eq!(summary.unwrap().failed, 0);
+    let size = |name: &str, acl: &str| getxattr(at(name), acl, &mut [0; 64]).ok();
+    for name in ["into/a", "into/from", "into/from/a", "into/from/deep", "into/from/deep/b"] {
+        assert_eq!((size(name, ACCESS), size(name, DEFAULT)), (None, None), "{name}");
+    }
+    for name in ["from/a", "from/deep", "from/deep/b", "from"] {
+        assert_eq!(mode(&at("into").join(name)), mode(&at(name)), "{name}");
+    }
+    assert_eq!((size("into/from/into", ACCESS), size("into/from/into", DEFAULT)), (None, Some(44)));
+    assert!(seen > 0);
+}

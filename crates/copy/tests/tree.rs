@@ -184,3 +184,78 @@ fn what_cannot_be_read_is_named_and_the_rest_is_copied() {
     assert!(errors[1].contains("from/secret: cannot read: Permission denied"), "{errors:?}");
     assert_eq!(names(&at("to")), ["empty", "file", "link"]);
 }
+
+#[test]
+fn a_link_that_was_just_made_is_never_gone_through() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    for name in ["a", "b", "into", "outside"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("outside/file"), b"precious").unwrap();
+    symlink(at("outside"), at("a/folder")).unwrap();
+    symlink(at("outside/file"), at("a/file")).unwrap();
+    fs::create_dir(at("b/folder")).unwrap();
+    fs::write(at("b/folder/new"), b"new").unwrap();
+    fs::write(at("b/file"), b"new").unwrap();
+    let options = Options { recursive: true, ..Options::default() };
+    for name in ["folder", "file"] {
+        let (a, b) = (at("a").join(name), at("b").join(name));
+        let done = run(&[&a, &b], &at("into"), &options).unwrap();
+        assert!(
+            done.error().starts_with(b.to_str().unwrap()) || done.error().contains("is a link")
+        );
+        assert!(fs::symlink_metadata(at("into").join(name)).unwrap().is_symlink());
+    }
+    assert_eq!(names(&at("outside")), ["file"]);
+    assert_eq!(fs::read(at("outside/file")).unwrap(), b"precious");
+}
+
+/// Whoever made it, and also without -r.
+#[test]
+fn a_link_in_a_folder_that_is_copied_to_is_not_followed() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("from")).unwrap();
+    fs::create_dir_all(at("to/from")).unwrap();
+    fs::write(at("from/file"), b"new").unwrap();
+    fs::write(at("outside"), b"precious").unwrap();
+    symlink(at("outside"), at("to/from/file")).unwrap();
+    symlink(at("outside"), at("to/file")).unwrap();
+    let refused = "is a link, and links in a folder that is copied to are not followed";
+    assert!(recursively(&at("from"), &at("to")).error().contains(refused));
+    assert!(simply(&at("from/file"), &at("to")).error().contains(refused));
+    assert_eq!(fs::read(at("outside")).unwrap(), b"precious");
+    // Its own name as the destination is another matter.
+    simply(&at("from/file"), &at("to/file")).succeeds();
+    assert_eq!(fs::read(at("outside")).unwrap(), b"new");
+}
+
+/// A folder of the copy is moved while files are made in it, and a link takes its name.
+#[test]
+fn a_folder_that_is_swapped_for_a_link_is_not_followed() {
+    let folder = folder();
+    let at = |name: &str| folder.path().join(name);
+    fs::create_dir_all(at("from/deep/deeper")).unwrap();
+    fs::create_dir(at("outside")).unwrap();
+    for name in ["from/deep/a", "from/deep/b", "from/deep/deeper/c", "from/deep/deeper/d"] {
+        fs::write(at(name), name).unwrap();
+    }
+    let options = Options { recursive: true, ..Options::default() };
+    let mut swapped = false;
+    let summary = alight_copy::copy(&[at("from")], &at("to"), &options, &mut |event| {
+        if let alight_copy::Event::Copied(_) = event
+            && !swapped
+        {
+            fs::rename(at("to/deep"), at("moved")).unwrap();
+            symlink(at("outside"), at("to/deep")).unwrap();
+            swapped = true;
+        }
+        std::ops::ControlFlow::Continue(())
+    });
+    let summary = summary.unwrap();
+    assert_eq!((summary.files, summary.failed), (4, 0));
+    assert_eq!(names(&at("outside")), [""; 0]);
+    assert_eq!(names(&at("moved")), ["a", "b", "deeper"]);
+    assert_eq!(names(&at("moved/deeper")), ["c", "d"]);
+}

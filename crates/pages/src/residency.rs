@@ -210,19 +210,68 @@ pub(crate) fn not_cached(
     range: Range<u64>,
     teller: Teller,
 ) -> io::Result<Vec<Range<u64>>> {
+    let mut parts: Vec<Range<u64>> = Vec::new();
+    let mut left = vec![range];
+    while let Some(range) = left.pop() {
+        // Of what is partly cached each half is asked about, so that what looks at each page looks at
+        // few of the holes of a large file.
+        if teller == Teller::Cachestat && range.end - range.start > LOOKED_AT {
+            match cachestat_says(file, &range)? {
+                Some(missing) => add(&mut parts, missing),
+                None => {
+                    let half = (range.end - range.start).div_ceil(2).next_multiple_of(LOOKED_AT);
+                    let middle = range.start + half;
+                    left.extend([middle..range.end, range.start..middle]);
+                }
+            }
+            continue;
+        }
+        look_for_missing(file, range, teller, &mut parts)?;
+    }
+    Ok(parts)
+}
+
+/// Bytes whose pages are looked at one by one, at most, where cachestat tells more quickly.
+const LOOKED_AT: u64 = 1 << 30;
+
+/// The missing part of a range that is cached as a whole or not at all.
+fn cachestat_says(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> {
     let page = crate::fault::page_size() as u64;
     let pages = range.start / page..range.end.div_ceil(page);
-    if teller == Teller::Cachestat {
-        // Nearly always it is nothing or all, which it says without looking at each page.
-        match cachestat(file, pages.start * page..pages.end * page) {
-            Some(0) => return Ok(Vec::from([range])),
-            Some(cached) if cached >= pages.end - pages.start => return Ok(Vec::new()),
-            Some(_) => {}
-            None => return Err(io::ErrorKind::Unsupported.into()),
-        }
+    match cachestat(file, pages.start * page..pages.end * page) {
+        Some(0) => Ok(Some(range.clone())),
+        Some(cached) if cached >= pages.end - pages.start => Ok(Some(range.end..range.end)),
+        Some(_) => Ok(None),
+        None => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// Adds a part that comes after all others.
+fn add(parts: &mut Vec<Range<u64>>, part: Range<u64>) {
+    match parts.last_mut() {
+        _ if part.is_empty() => {}
+        Some(last) if last.end == part.start => last.end = part.end,
+        _ => parts.push(part),
+    }
+}
+
+/// Adds what is not cached of a range, looking at each page if it is cached in part.
+fn look_for_missing(
+    file: &File,
+    range: Range<u64>,
+    teller: Teller,
+    parts: &mut Vec<Range<u64>>,
+) -> io::Result<()> {
+    let page = crate::fault::page_size() as u64;
+    let pages = range.start / page..range.end.div_ceil(page);
+    // Nearly always it is nothing or all, which it says without looking at each page.
+    if teller == Teller::Cachestat
+        && let Some(missing) = cachestat_says(file, &range)?
+    {
+        add(parts, missing);
+        return Ok(());
     }
     let window = Window::map(file, pages.clone())?;
-    let mut parts: Vec<Range<u64>> = Vec::new();
     let mut vector = [0u8; VECTOR];
     for from in (0..window.pages).step_by(VECTOR) {
         let looked = from..(from + VECTOR as u64).min(window.pages);
@@ -230,14 +279,10 @@ pub(crate) fn not_cached(
         window.fill(looked.start, vector)?;
         for (i, _) in vector.iter().enumerate().filter(|(_, there)| *there & 1 == 0) {
             let start = (pages.start + from + i as u64) * page;
-            let end = (start + page).min(range.end);
-            match parts.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => parts.push(start..end),
-            }
+            add(parts, start..(start + page).min(range.end));
         }
     }
-    Ok(parts)
+    Ok(())
 }
 
 /// Bytes that the kernel may read ahead of a reader of this file.

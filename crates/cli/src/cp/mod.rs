@@ -28,7 +28,9 @@ cached on its behalf at any moment, and nothing at the end. When it is done, the
 
 Holes, permissions, times, extended attributes and ACLs are kept; the owner too, if you may give
 files away. An existing file is replaced, as with cp; but the new one appears as a whole, when it
-is complete: until then, whatever happens, the old one stays. Where the filesystem can, the copy
+is complete: until then, whatever happens, the old one stays. A link that DEST is, is followed; a link in
+a folder that is copied to is not, and is an error in the place of a file. A source that is changed
+while it is copied is an error. Where the filesystem can, the copy
 shares its bytes with the source until one of them is changed (--reflink).")]
 pub struct CpArgs {
     /// What to copy

@@ -329,4 +329,23 @@ mod tests {
         let error = place.rename(&hidden, false, &[], &[refused]).unwrap_err();
         assert!(matches!(error, ReplaceError::Commit { .. }), "{error}");
     }
+
+    /// rename(2) does nothing where both names are of one file.
+    #[test]
+    fn a_name_that_is_there_already_leaves_no_hidden_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("file"), b"file").unwrap();
+        fs::write(at("other"), b"other").unwrap();
+        let place = Place::of(&at("other")).unwrap();
+        let link = |folder: BorrowedFd<'_>, name: &OsStr| {
+            Ok(rustix::fs::linkat(folder, "file", folder, name, AtFlags::empty())?)
+        };
+        assert!(matches!(place.put(false, &[], link), Err(ReplaceError::Appeared { .. })));
+        for _ in 0..2 {
+            place.put(true, &[], link).unwrap();
+            assert_eq!(fs::read(at("other")).unwrap(), b"file");
+            assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+        }
+    }
 }
