@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use alight_files::file_name;
+use alight_formats::Format;
 use alight_formats::safetensors::{self, SafeTensors};
-use alight_formats::{Format, Header, gguf, split};
 use alight_pages::{Facts, Load, Map, Prefetch, Wish, choose, residency, warm};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError};
 use pyo3::prelude::*;
@@ -12,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyIterator, PyMappingProxy};
 
 use crate::block::Block;
-use crate::source::{self, Source, file_name, header};
+use crate::source::{self, Source};
 use crate::tensor::{Info, Tensor};
 use crate::{error, metadata};
 
@@ -88,19 +89,14 @@ fn parsed<T, E: std::fmt::Display>(map: &Map, result: Result<T, E>) -> PyResult<
 }
 
 fn of_gguf(files: &[Map]) -> PyResult<Vec<Info>> {
-    let copies: Vec<Header<'_>> = files.iter().map(header).collect();
-    let headers = files.iter().zip(&copies).map(|(map, copy)| parsed(map, gguf::parse(copy)));
-    let headers = headers.collect::<PyResult<Vec<_>>>()?;
-    let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
-    let shards: Vec<split::Shard<'_, '_>> =
-        names.iter().zip(&headers).map(|(name, gguf)| split::Shard { name, gguf }).collect();
-    let merged = split::merge(&shards).map_err(|e| error::format(files[0].path(), e))?;
+    let copies = alight_files::copies(files);
+    let merged = alight_files::headers(files, &copies).map_err(error::files)?.catalog;
     Ok(merged.tensors.iter().map(|placed| Info::of_gguf(placed.shard, &placed.info)).collect())
 }
 
 fn of_safetensors(source: &Source) -> PyResult<Vec<Info>> {
     let files = &source.files;
-    let copies: Vec<Header<'_>> = files.iter().map(header).collect();
+    let copies = alight_files::copies(files);
     let headers = files.iter().zip(&copies);
     let headers = headers.map(|(map, copy)| parsed(map, safetensors::parse(copy)));
     let headers = headers.collect::<PyResult<Vec<SafeTensors<'_>>>>()?;
@@ -109,7 +105,7 @@ fn of_safetensors(source: &Source) -> PyResult<Vec<Info>> {
         names.iter().zip(&headers).map(|(name, file)| safetensors::Shard { name, file }).collect();
     let index = source.index.as_ref();
     let named = index.unwrap_or(&files[0]).path();
-    let index = index.map(|map| (map, header(map)));
+    let index = index.map(|map| (map, alight_files::copy(map)));
     let index = index.as_ref().map(|(map, copy)| parsed(map, safetensors::parse_index(copy)));
     let index = index.transpose()?;
     let merged =
@@ -138,11 +134,13 @@ impl Catalog {
         if self.format == Format::Gguf {
             // Of several files, the first has all of it.
             let map = &self.files[0];
-            return metadata::gguf(py, &parsed(map, gguf::parse(&header(map)))?);
+            let copy = alight_files::copy(map);
+            let gguf = alight_files::parse(map, &copy).map_err(error::files)?;
+            return metadata::gguf(py, &gguf);
         }
         let dict = PyDict::new(py);
         for map in self.files.iter() {
-            let copy = header(map);
+            let copy = alight_files::copy(map);
             for (key, value) in &parsed(map, safetensors::parse(&copy))?.metadata {
                 // Each file has its own, which mostly says the same.
                 if !dict.contains(key.as_ref())? {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use alight_files::FilesError;
 use alight_model::ModelError;
 use alight_pages::MapError;
 use pyo3::PyErr;
@@ -31,6 +32,14 @@ pub fn map(error: MapError) -> PyErr {
         }
         MapError::Empty { .. } => FormatError::new_err(error.to_string()),
         _ => PyOSError::new_err(error.to_string()),
+    }
+}
+
+/// Files that make no model.
+pub fn files(error: FilesError) -> PyErr {
+    match error {
+        FilesError::Map(error) => map(error),
+        error => FormatError::new_err(error.to_string()),
     }
 }
 

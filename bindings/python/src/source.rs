@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use alight_files::file_name;
 use alight_formats::recognise::{HEAD, recognise};
-use alight_formats::{Format, Header, gguf, safetensors, split};
+use alight_formats::{Format, safetensors};
 use alight_pages::Map;
 use pyo3::prelude::*;
 
@@ -131,7 +132,7 @@ fn folder(folder: &Path) -> PyResult<Source> {
 fn by_index(map: Map) -> PyResult<Source> {
     let path = map.path().to_owned();
     let files = {
-        let copy = header(&map);
+        let copy = alight_files::copy(&map);
         let index = safetensors::parse_index(&copy);
         map.check().map_err(error::map)?;
         let index = index.map_err(|e| error::format(&path, e))?;
@@ -143,28 +144,15 @@ fn by_index(map: Map) -> PyResult<Source> {
 
 /// All shards of the model that a GGUF file is or belongs to.
 fn shards(map: Map) -> PyResult<Source> {
-    let path = map.path().to_owned();
-    let names = {
-        let copy = header(&map);
-        let gguf = gguf::parse(&copy);
-        map.check().map_err(error::map)?;
-        let gguf = gguf.map_err(|e| error::format(&path, e))?;
-        split::names(&file_name(&path), &gguf).map_err(|e| error::format(&path, e))?
+    let others = {
+        let copy = alight_files::copy(&map);
+        let gguf = alight_files::parse(&map, &copy);
+        gguf.and_then(|gguf| alight_files::shards(&map, &gguf)).map_err(error::files)?
     };
-    if names.len() == 1 {
+    let Some(paths) = others else {
         return Ok(Source { format: Format::Gguf, files: vec![map], index: None });
-    }
-    let open = |name: String| Map::open(&path.with_file_name(name)).map_err(error::map);
-    let files = names.into_iter().map(open).collect::<PyResult<Vec<Map>>>()?;
+    };
+    let open = |path: PathBuf| Map::open(&path).map_err(error::map);
+    let files = paths.into_iter().map(open).collect::<PyResult<Vec<Map>>>()?;
     Ok(Source { format: Format::Gguf, files, index: None })
-}
-
-/// What the header of a file is copied into.
-pub fn header(map: &Map) -> Header<'_> {
-    Header::new(map.len() as u64, map.reader())
-}
-
-/// The name of a file without its folder.
-pub fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 pub use alight_convert::format_of;
+use alight_files::file_name;
 use alight_formats::Format;
 use alight_formats::split::one_model;
 use anyhow::anyhow;
@@ -76,9 +77,4 @@ pub fn recognised(folder: &Path) -> anyhow::Result<Vec<(Format, PathBuf)>> {
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
     paths.sort();
     Ok(paths.into_iter().filter_map(|path| Some((format_of(&path)?, path))).collect())
-}
-
-/// The name of a file without its folder.
-pub fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }

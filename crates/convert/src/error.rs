@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use alight_files::FilesError;
 use alight_formats::GgmlType;
 use alight_formats::ggml::GgmlError;
 use alight_formats::ggml::blocks::BlockError;
 use alight_formats::ggml::parts::PartsError;
 use alight_formats::gguf::GgufError;
 use alight_formats::safetensors::{IndexError, SafeTensorsError};
-use alight_formats::split::SplitError;
 use alight_formats::torch::TorchError;
 use alight_pages::{MapError, ReplaceError};
 use thiserror::Error;
@@ -21,21 +21,16 @@ pub enum ConvertError {
     /// The source cannot be mapped, or was changed while it was read.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// The source is not a GGUF file that is in order.
+    /// The source is no GGUF files that make a model.
+    #[error(transparent)]
+    Files(FilesError),
+    /// The header of the new file cannot be made.
     #[error("{}: {source}", path.display())]
     Header {
         /// The file.
         path: PathBuf,
-        /// What is wrong in it.
+        /// Why not.
         source: GgufError,
-    },
-    /// The shards of the source do not belong together.
-    #[error("{}: {source}", path.display())]
-    Split {
-        /// The file that was asked for.
-        path: PathBuf,
-        /// What does not fit.
-        source: SplitError,
     },
     /// A small file beside the weights is wrong: configuration, tokenizer, settings.
     #[error("{}: {problem}", path.display())]
@@ -273,4 +268,13 @@ pub enum ConvertError {
     /// The callback asked for it.
     #[error("stopped; nothing was written")]
     Stopped,
+}
+
+impl From<FilesError> for ConvertError {
+    fn from(error: FilesError) -> ConvertError {
+        match error {
+            FilesError::Map(error) => ConvertError::Map(error),
+            error => ConvertError::Files(error),
+        }
+    }
 }

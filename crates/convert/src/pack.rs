@@ -17,7 +17,9 @@ use crate::copy::{self, From, Hashed, How, MAX_TILE, Step};
 use crate::dest::Target;
 use crate::order::execution_order;
 use crate::restore::{self, Source};
-use crate::source::{self, Headers, tiled_type};
+use alight_files::Headers;
+
+use crate::source::{self, tiled_type};
 use crate::{ConvertError, OnProgress, Options, Volume, read};
 
 /// Most bytes of a source that belong to nothing and are kept nevertheless.
@@ -131,7 +133,7 @@ fn packed(
 ) -> Result<(Replacement, Packed), ConvertError> {
     let started = Instant::now();
     let maps = source::open(source)?;
-    let copies = source::copies(&maps);
+    let copies = alight_files::copies(&maps);
     let headers = source::canonical_headers(&maps, &copies)?;
     let target = Target::new(dest, options, &maps)?;
 

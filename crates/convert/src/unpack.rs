@@ -37,8 +37,8 @@ pub fn unpack(
     let started = Instant::now();
     let maps = [source::map(source)?];
     let map = &maps[0];
-    let copy = source::header(map);
-    let gguf = source::parse(map, &copy)?;
+    let copy = alight_files::copy(map);
+    let gguf = alight_files::parse(map, &copy)?;
     if !gguf.packed {
         return Err(ConvertError::NotPacked { path: source.into() });
     }

@@ -4,9 +4,6 @@
 
 use std::borrow::Borrow;
 
-use alight_formats::Header;
-use alight_formats::gguf::{self, Gguf};
-use alight_formats::split::{self, Shard};
 use alight_pages::Map;
 
 use crate::error::ModelError;
@@ -29,18 +26,11 @@ pub fn spec<M: Borrow<Map>>(files: &[M]) -> Result<ModelSpec, ModelError> {
 
 fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
     let path = || maps.first().map(|map| map.path().to_owned()).unwrap_or_default();
-    let copies: Vec<Header<'_>> = maps.iter().map(|map| header(map)).collect();
-    let headers = maps.iter().zip(&copies).map(|(map, copy)| parse(map, copy));
-    let headers = headers.collect::<Result<Vec<_>, _>>()?;
-    let names = maps.iter().map(|map| map.path().file_name().unwrap_or_default());
-    let names: Vec<_> = names.map(|name| name.to_string_lossy()).collect();
-    let shards: Vec<Shard<'_, '_>> =
-        names.iter().zip(&headers).map(|(name, gguf)| Shard { name, gguf }).collect();
-    let catalog =
-        split::merge(&shards).map_err(|source| ModelError::Split { path: path(), source })?;
-    let mut spec = ModelSpec::from_gguf(&headers[0])
+    let copies = alight_files::copies(maps);
+    let headers = alight_files::headers(maps, &copies)?;
+    let mut spec = ModelSpec::from_gguf(&headers.files[0])
         .map_err(|source| ModelError::Spec { path: path(), source })?;
-    Weights::load(&mut spec, &catalog, maps)
+    Weights::load(&mut spec, &headers.catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     Ok(spec)
 }
@@ -50,20 +40,8 @@ fn read_spec(maps: &[&Map]) -> Result<ModelSpec, ModelError> {
 /// # Errors
 /// The header or the vocabulary makes no tokenizer.
 pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
-    let copy = header(file);
-    let read = parse(file, &copy).map(|gguf| Vocabulary::from_gguf(&gguf));
+    let copy = alight_files::copy(file);
+    let read = alight_files::parse(file, &copy).map(|gguf| Vocabulary::from_gguf(&gguf));
     file.check()?;
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
-}
-
-/// What the header of `map` is copied into.
-pub(crate) fn header(map: &Map) -> Header<'_> {
-    Header::new(map.len() as u64, map.reader())
-}
-
-/// Parses a map's header, copied into `copy`. A file that shrank meanwhile is reported as that.
-pub(crate) fn parse<'h>(map: &Map, copy: &'h Header<'_>) -> Result<Gguf<'h>, ModelError> {
-    let parsed = gguf::parse(copy);
-    map.check()?;
-    parsed.map_err(|source| ModelError::Header { path: map.path().into(), source })
 }

@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use alight_formats::gguf::GgufError;
-use alight_formats::split::SplitError;
+use alight_files::FilesError;
 use alight_kernels::Isa;
 use alight_pages::MapError;
 use thiserror::Error;
@@ -22,22 +21,9 @@ pub enum ModelError {
     /// A file cannot be mapped, or has shrunk since it was. Names the file itself.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// A header is wrong.
-    #[error("{}: {source}", path.display())]
-    Header {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong in it.
-        source: GgufError,
-    },
-    /// Shards do not make a model.
-    #[error("{}: {source}", path.display())]
-    Split {
-        /// The shard that was asked for.
-        path: PathBuf,
-        /// What is wrong with the set.
-        source: SplitError,
-    },
+    /// The files are no GGUF files that make a model.
+    #[error(transparent)]
+    Files(Box<FilesError>),
     /// The hyper-parameters make no model, or none that is supported.
     #[error("{}: {source}", path.display())]
     Spec {
@@ -121,6 +107,15 @@ pub enum ModelError {
         /// Tokens in the vocabulary.
         vocab: usize,
     },
+}
+
+impl From<FilesError> for ModelError {
+    fn from(error: FilesError) -> ModelError {
+        match error {
+            FilesError::Map(error) => ModelError::Map(error),
+            error => ModelError::Files(Box::new(error)),
+        }
+    }
 }
 
 impl From<LoadError> for ModelError {

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use alight_formats::Header;
+use alight_files::Headers;
 use alight_formats::gguf::Gguf;
-use alight_formats::split::{self, Catalog, Shard};
+use alight_formats::split::Catalog;
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 
-use crate::describe::{header, parse};
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
 use crate::pool::Pool;
@@ -107,72 +106,52 @@ impl Model {
 
         let clock = Instant::now();
         let first = Arc::new(Map::open(path)?);
+        // Asked before anything is read, which would change it.
         let mut facts = vec![load::facts(&first)?];
         timings.map = clock.elapsed();
         let clock = Instant::now();
-        let copy = header(&first);
-        let gguf = parse(&first, &copy)?;
+        let copy = alight_files::copy(&first);
+        let gguf = alight_files::parse(&first, &copy)?;
+        let shards = alight_files::shards(&first, &gguf)?;
         timings.header = clock.elapsed();
-
-        let file_name = path.file_name().map(|name| name.to_string_lossy());
-        let names = split::names(file_name.as_deref().unwrap_or_default(), &gguf)
-            .map_err(|source| ModelError::Split { path: path.into(), source })?;
-        if names.len() == 1 {
-            let keep = vec![Arc::clone(&first)];
-            return Model::assemble(
-                path,
-                keep,
-                facts,
-                vec![gguf],
-                &names,
-                options,
-                isa,
-                pool,
-                timings,
-                began,
-            );
-        }
+        let opening = Opening { path, options, isa, pool, timings, began };
+        let Some(paths) = shards else {
+            let maps = vec![Arc::clone(&first)];
+            let headers = Headers::merge(&maps, vec![gguf])?;
+            return Model::assemble(opening, maps, facts, headers);
+        };
+        let clock = Instant::now();
         let (mut maps, mut all_facts) = (Vec::new(), Vec::new());
-        for name in &names {
-            if Some(name.as_str()) == file_name.as_deref() {
+        for shard in &paths {
+            if shard.file_name() == path.file_name() {
                 maps.push(Arc::clone(&first));
                 all_facts.append(&mut facts);
-                continue;
+            } else {
+                let map = Arc::new(Map::open(shard)?);
+                all_facts.push(load::facts(&map)?);
+                maps.push(map);
             }
-            let clock = Instant::now();
-            let map = Arc::new(Map::open(&path.with_file_name(name))?);
-            all_facts.push(load::facts(&map)?);
-            maps.push(map);
-            timings.map += clock.elapsed();
         }
+        let mut opening = opening;
+        opening.timings.map += clock.elapsed();
         let clock = Instant::now();
-        let copies: Vec<Header<'_>> = maps.iter().map(|map| header(map)).collect();
-        let headers = maps.iter().zip(&copies).map(|(map, copy)| parse(map, copy));
-        let headers = headers.collect::<Result<Vec<_>, _>>()?;
-        timings.header += clock.elapsed();
-        let keep = maps.clone();
-        Model::assemble(path, keep, all_facts, headers, &names, options, isa, pool, timings, began)
+        let kept = maps.clone();
+        let copies = alight_files::copies(&kept);
+        let headers = alight_files::headers(&kept, &copies)?;
+        opening.timings.header += clock.elapsed();
+        Model::assemble(opening, maps, all_facts, headers)
     }
 
     /// Puts the pieces together.
-    #[allow(clippy::too_many_arguments)]
     fn assemble(
-        path: &Path,
+        opening: Opening<'_>,
         maps: Vec<Arc<Map>>,
         facts: Vec<Facts>,
-        headers: Vec<Gguf<'_>>,
-        names: &[String],
-        options: &OpenOptions,
-        isa: Isa,
-        pool: Pool,
-        mut timings: OpenTimings,
-        began: Instant,
+        headers: Headers<'_>,
     ) -> Result<Model, ModelError> {
-        let shards: Vec<Shard<'_, '_>> =
-            names.iter().zip(&headers).map(|(name, gguf)| Shard { name, gguf }).collect();
-        let catalog = split::merge(&shards)
-            .map_err(|source| ModelError::Split { path: path.into(), source })?;
-        let gguf = &headers[0];
+        let Opening { path, options, isa, pool, mut timings, began } = opening;
+        let Headers { files, catalog } = headers;
+        let gguf = &files[0];
         let (built, checked) = thread::scope(|scope| {
             let tokenizer = thread::Builder::new()
                 .name("alight-vocab".into())
@@ -198,7 +177,7 @@ impl Model {
             _ => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         };
         let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
-        drop(headers);
+        drop(files);
         if options.reclaim {
             checked.loader.give_back_headers();
         }
@@ -326,7 +305,17 @@ impl Model {
     }
 }
 
-/// What the checking thread brings.
+/// What is known when the files have been mapped.
+struct Opening<'o> {
+    path: &'o Path,
+    options: &'o OpenOptions,
+    isa: Isa,
+    pool: Pool,
+    timings: OpenTimings,
+    began: Instant,
+}
+
+/// Result of validation.
 struct Checked {
     spec: ModelSpec,
     weights: Weights,

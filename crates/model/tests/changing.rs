@@ -43,8 +43,11 @@ fn answer(path: &Path, options: &OpenOptions) -> Result<(), String> {
     let model = Model::open(path, options).map_err(said)?;
     let words = model.tokenizer().encode("w259 ü w260", Default::default());
     let mut tokens = words.map_err(|error| error.to_string())?;
-    let _ =
-        (model.name().len(), model.tokenizer().decode(&tokens), model.chat_template().is_some());
+    let _ = (
+        model.name().len(),
+        model.tokenizer().decode(&tokens),
+        model.vocabulary().template().is_some(),
+    );
     let mut session = Session::new(&model, &SessionOptions::default()).map_err(said)?;
     for _ in 0..3 {
         let logits = session.feed(&tokens).map_err(said)?;

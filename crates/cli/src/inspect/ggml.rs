@@ -3,13 +3,13 @@
 
 use std::path::{Path, PathBuf};
 
+use alight_formats::Format;
 use alight_formats::ggml::{Ggml, Magic, parse, parts};
-use alight_formats::{Format, Header};
 use anyhow::anyhow;
 use serde_json::{Value, json};
 
 use super::listing::{File, Listing, ShapeOrder, Tensor};
-use super::{copy_of, map, parsed};
+use super::{map, parsed};
 use crate::source::format_of;
 
 /// Reads all parts of the model that `paths` are or belong to.
@@ -19,7 +19,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     let mut wanted = 1;
     // The width of the first part says how many there are; those that are missing are noted below.
     let count = {
-        let copy = copy_of(&maps[0]);
+        let copy = alight_files::copy(&maps[0]);
         parts::count(&parsed(&maps[0], parse(&copy))?)
     };
     if let Ok(count) = count {
@@ -33,7 +33,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
             maps.push(map(&path)?);
         }
     }
-    let copies: Vec<Header<'_>> = maps.iter().map(copy_of).collect();
+    let copies = alight_files::copies(&maps);
     let catalogs = maps
         .iter()
         .zip(&copies)

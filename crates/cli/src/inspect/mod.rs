@@ -17,7 +17,7 @@ mod torch;
 
 use std::path::{Path, PathBuf};
 
-use alight_formats::{Format, Header};
+use alight_formats::Format;
 use alight_pages::Map;
 use anyhow::anyhow;
 
@@ -99,11 +99,6 @@ fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, text: &[u8]) -> Outcome {
 
 fn map(path: &Path) -> anyhow::Result<Map> {
     Map::open(path).map_err(|error| open::explain(path, anyhow!(error)))
-}
-
-/// What the header of `map` is copied into.
-fn copy_of(map: &Map) -> Header<'_> {
-    Header::new(map.len() as u64, map.reader())
 }
 
 /// What a parser said of the bytes of `map`, with the file's name if it is an error.

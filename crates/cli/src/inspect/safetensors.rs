@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use alight_formats::Header;
 use alight_formats::safetensors::{
     self, Catalog, Index, Placed, SafeTensors, Shard, ShardName, merge,
 };
@@ -12,9 +11,9 @@ use anyhow::{Context, anyhow};
 use serde_json::Value;
 
 use super::listing::{File, Listing, ShapeOrder, Tensor};
-use super::{copy_of, map, parsed};
+use super::{map, parsed};
 use crate::open;
-use crate::source::file_name;
+use alight_files::file_name;
 
 /// Reads a file, or all safetensors files of a folder that has no index.
 pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
@@ -45,7 +44,7 @@ pub fn list_index(paths: &[PathBuf]) -> anyhow::Result<Listing> {
         ));
     }
     let of_index = map(path)?;
-    let copy = copy_of(&of_index);
+    let copy = alight_files::copy(&of_index);
     let index = parsed(&of_index, safetensors::parse_index(&copy))?;
     let shards: Vec<PathBuf> =
         index.files.iter().map(|name| path.with_file_name(name.as_ref())).collect();
@@ -71,7 +70,7 @@ fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<Map>>>()?;
     // In a block: what is read borrows from the maps, which the listing takes.
     let (tensors, metadata, data) = {
-        let copies: Vec<Header<'_>> = maps.iter().map(copy_of).collect();
+        let copies = alight_files::copies(&maps);
         let headers = maps
             .iter()
             .zip(&copies)

@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use serde_json::{Value, json};
 
 use super::listing::{File, Listing, ShapeOrder, Tensor};
-use crate::source::file_name;
+use alight_files::file_name;
 
 /// What `paths` hold together.
 pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
@@ -26,7 +26,7 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     };
     for path in paths {
         let map = super::map(path)?;
-        let copy = super::copy_of(&map);
+        let copy = alight_files::copy(&map);
         let parsed = torch::parse(&copy);
         if let (Err(error), true) = (&parsed, paths.len() > 1)
             && holds_no_tensors(error)

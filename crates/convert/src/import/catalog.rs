@@ -11,8 +11,8 @@ use super::find::Found;
 use super::tensor::Described;
 use super::{side, torch};
 use crate::ConvertError;
-use crate::source::{copies, file_name};
 use crate::write::Elements;
+use alight_files::{copies, file_name};
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

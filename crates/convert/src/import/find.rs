@@ -12,7 +12,7 @@ use alight_pages::open_file;
 
 use super::{side, torch};
 use crate::ConvertError;
-use crate::source::file_name;
+use alight_files::file_name;
 
 /// Most files of a folder that are looked at.
 const FILES: usize = 4096;

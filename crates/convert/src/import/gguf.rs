@@ -11,7 +11,9 @@ use crate::ConvertError;
 use crate::files::Files;
 use crate::order::execution_order;
 use crate::quantize::{Recipe, Shape};
-use crate::source::{self, Headers};
+use alight_files::Headers;
+
+use crate::source;
 use crate::write::{Elements, Item, Plan, Source};
 
 /// Metadata that is written anew.
@@ -39,7 +41,7 @@ fn plan_of(
     files: &Files,
     recipe: Option<Recipe>,
 ) -> Result<(Plan, String), ConvertError> {
-    let copies = source::copies(files.maps());
+    let copies = alight_files::copies(files.maps());
     let headers = source::canonical_headers(files.maps(), &copies)?;
     let first = headers.files.first();
     let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT);

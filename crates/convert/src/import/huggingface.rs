@@ -8,8 +8,8 @@ use super::tensor::{Described, Rule};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::source::file_name;
 use crate::write::{Elements, Item, Source};
+use alight_files::file_name;
 use alight_formats::GgmlType;
 
 /// Reads the headers of the weights and the files beside them.

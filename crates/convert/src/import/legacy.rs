@@ -10,7 +10,6 @@ use super::tokenizer::Tokens;
 use super::{Draft, Request, huggingface, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::source;
 use crate::write::{Elements, Item, Piece, Source};
 
 /// What LLaMA 1 and 2 were trained with, none of which is in the files.
@@ -30,7 +29,7 @@ pub(super) fn read(
     request: Request<'_>,
 ) -> Result<Draft, ConvertError> {
     let mut all = Vec::new();
-    let copies = source::copies(files.maps());
+    let copies = alight_files::copies(files.maps());
     for (map, copy) in files.maps().iter().zip(&copies) {
         let wrong = |source| ConvertError::Ggml { path: map.path().into(), source };
         let parsed = ggml::parse(copy);

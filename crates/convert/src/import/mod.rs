@@ -31,9 +31,9 @@ use crate::dest::Target;
 use crate::files::Files;
 use crate::order::execution_order;
 use crate::quantize::Recipe;
-use crate::source::shards;
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
+use alight_files::{copy, parse, shards};
 use find::Kind;
 pub use find::format_of;
 use side::SideFiles;
@@ -157,7 +157,12 @@ impl Conversion {
     /// It is no GGUF file, or a packed one, or not in order.
     pub fn of_gguf(path: &Path, recipe: Option<Recipe>) -> Result<Conversion, ConvertError> {
         let mut files = Files::open(&[path.to_owned()], false)?;
-        if let Some(paths) = shards(&files.maps()[0])? {
+        let others = {
+            let first = &files.maps()[0];
+            let header = copy(first);
+            shards(first, &parse(first, &header)?)?
+        };
+        if let Some(paths) = others {
             // What was read of the one has gone again before it is looked at once more.
             drop(files);
             files = Files::open(&paths, false)?;

@@ -9,7 +9,7 @@ use alight_pages::Map;
 
 use super::catalog::Tensor;
 use crate::ConvertError;
-use crate::source::header;
+use alight_files::copy;
 
 /// The tensors of all files.
 ///
@@ -36,7 +36,7 @@ pub(crate) fn read(maps: &[Map]) -> Result<Vec<Tensor>, ConvertError> {
 /// # Errors
 /// The file is wrong.
 pub(crate) fn of_file(map: &Map, file: usize) -> Result<Vec<Tensor>, ConvertError> {
-    let copy = header(map);
+    let copy = copy(map);
     let parsed = torch::parse(&copy);
     map.check()?;
     let wrong = |source| ConvertError::Torch { path: map.path().into(), source };

@@ -1,0 +1,161 @@
+//! The GGUF files of a model: which ones they are, mapped; their headers, copied and parsed; and all tensors in one
+//! catalog. Everything that opens a model goes through here: the engine, the converters, `inspect` and the Python package.
+//!
+//! A header is parsed from a copy and never from the map, which other processes can write to
+//! ([`Header`](alight_formats::Header)). The copies are the caller's, because a catalog borrows from them:
+//!
+//! ```no_run
+//! # fn main() -> Result<(), alight_files::FilesError> {
+//! let maps = alight_files::open("model.gguf".as_ref())?;
+//! let copies = alight_files::copies(&maps);
+//! let headers = alight_files::headers(&maps, &copies)?;
+//! println!("{} tensors in {} files", headers.catalog.tensors.len(), maps.len());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::borrow::Borrow;
+use std::path::{Path, PathBuf};
+
+use alight_formats::Header;
+use alight_formats::gguf::{self, Gguf, GgufError, Value};
+use alight_formats::split::{self, Catalog, Shard, SplitError};
+use alight_pages::{Map, MapError};
+use thiserror::Error;
+
+/// Why a model's files cannot be opened or read. Every message names the file.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    /// A file cannot be mapped, has become shorter since it was, or cannot be read.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// A header is wrong.
+    #[error("{}: {source}", path.display())]
+    Header {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong in it.
+        source: GgufError,
+    },
+    /// Shards do not make a model.
+    #[error("{}: {source}", path.display())]
+    Split {
+        /// The shard that was asked for.
+        path: PathBuf,
+        /// What is wrong with the set.
+        source: SplitError,
+    },
+}
+
+/// The headers of a model's files, and all tensors.
+#[derive(Debug)]
+pub struct Headers<'h> {
+    /// In the order of the shards.
+    pub files: Vec<Gguf<'h>>,
+    /// The tensors of all files.
+    pub catalog: Catalog<'h>,
+}
+
+impl<'h> Headers<'h> {
+    /// Checks headers that are already parsed against each other, and makes one catalog of them.
+    ///
+    /// # Errors
+    /// [`FilesError::Split`].
+    pub fn merge<M: Borrow<Map>>(
+        maps: &[M],
+        files: Vec<Gguf<'h>>,
+    ) -> Result<Headers<'h>, FilesError> {
+        let names: Vec<String> = maps.iter().map(|map| file_name(map.borrow().path())).collect();
+        let shards: Vec<Shard<'_, '_>> =
+            names.iter().zip(&files).map(|(name, gguf)| Shard { name, gguf }).collect();
+        let catalog = split::merge(&shards).map_err(|source| {
+            let path = maps.first().map(|map| map.borrow().path().into()).unwrap_or_default();
+            FilesError::Split { path, source }
+        })?;
+        Ok(Headers { files, catalog })
+    }
+
+    /// The metadata of the model without what ties shards together.
+    pub fn metadata(&self) -> Vec<(&'h str, Value<'h>)> {
+        let split = self.files.len() > 1;
+        let all = self.files.first().map(|gguf| gguf.metadata.iter()).into_iter().flatten();
+        all.filter(|(key, _)| !split || !key.starts_with("split.")).copied().collect()
+    }
+}
+
+/// Maps the model at `path`: one file, or all shards of a split model in their order.
+///
+/// # Errors
+/// A file cannot be mapped, or the header of the file at `path` is wrong or is no shard of such a name.
+pub fn open(path: &Path) -> Result<Vec<Map>, FilesError> {
+    open_with(path, |path| Ok(Map::open(path)?))
+}
+
+/// As [`open`]; `map` maps each file.
+///
+/// # Errors
+/// As [`open`], and those of `map`.
+pub fn open_with<E: From<FilesError>>(
+    path: &Path,
+    map: impl Fn(&Path) -> Result<Map, E>,
+) -> Result<Vec<Map>, E> {
+    let first = map(path)?;
+    let others = {
+        let copy = copy(&first);
+        shards(&first, &parse(&first, &copy)?)?
+    };
+    match others {
+        None => Ok(vec![first]),
+        Some(paths) => paths.iter().map(|path| map(path)).collect(),
+    }
+}
+
+/// The paths of all shards of the split model that a file belongs to, in their order; `None` if it is a model by itself.
+///
+/// # Errors
+/// [`FilesError::Split`]: its name does not fit what its header says.
+pub fn shards(map: &Map, gguf: &Gguf<'_>) -> Result<Option<Vec<PathBuf>>, FilesError> {
+    let path = map.path();
+    let names = split::names(&file_name(path), gguf)
+        .map_err(|source| FilesError::Split { path: path.into(), source })?;
+    let paths = || names.iter().map(|name| path.with_file_name(name)).collect();
+    Ok((names.len() > 1).then(paths))
+}
+
+/// What the header of a file is copied into while it is parsed.
+pub fn copy(map: &Map) -> Header<'_> {
+    Header::new(map.len() as u64, map.reader())
+}
+
+/// [`copy`] of each.
+pub fn copies<M: Borrow<Map>>(maps: &[M]) -> Vec<Header<'_>> {
+    maps.iter().map(|map| copy(map.borrow())).collect()
+}
+
+/// Parses the header of one file into its copy.
+///
+/// # Errors
+/// [`FilesError::Header`]. A file that was cut short meanwhile is reported as that.
+pub fn parse<'h>(map: &Map, copy: &'h Header<'_>) -> Result<Gguf<'h>, FilesError> {
+    let parsed = gguf::parse(copy);
+    map.check()?;
+    parsed.map_err(|source| FilesError::Header { path: map.path().into(), source })
+}
+
+/// Parses the headers of all files of a model into their [`copies`], and checks them against each other.
+///
+/// # Errors
+/// As [`parse`] and [`Headers::merge`].
+pub fn headers<'h, M: Borrow<Map>>(
+    maps: &[M],
+    copies: &'h [Header<'_>],
+) -> Result<Headers<'h>, FilesError> {
+    let files = maps.iter().zip(copies).map(|(map, copy)| parse(map.borrow(), copy));
+    Headers::merge(maps, files.collect::<Result<Vec<_>, _>>()?)
+}
+
+/// The name of a file without its folder.
+pub fn file_name(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
