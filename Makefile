@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken tokenizer template
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -254,7 +254,7 @@ fuzz: need-rust need-fuzz
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s" >&2; \
 		dict=fuzz/$$target.dict; test -f $$dict || dict=fuzz/gguf.dict; \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -dict=$$dict || exit 1; \
+		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -timeout=25 -dict=$$dict || exit 1; \
 	done
 
 # What reads a file that changes meanwhile, under Miri, which sees every read of bytes that another thread writes.

@@ -80,6 +80,8 @@ fn main() -> io::Result<()> {
     write(corpus.join("tiktoken"), &ranks)?;
     write(corpus.join("template"), &templates()?)?;
 
+    write(corpus.join("tokenizer"), &(0..24).map(noise).collect::<Vec<_>>())?;
+
     let shards = |name: &str, files: &[Vec<u8>]| {
         let mut out = (name.len() as u16).to_le_bytes().to_vec();
         out.extend(name.as_bytes());
@@ -116,6 +118,18 @@ fn templates() -> io::Result<Vec<(String, Vec<u8>)>> {
         files.push((format!("case-{i}"), template.as_bytes().to_vec()));
     }
     Ok(files)
+}
+
+/// Bytes of no meaning, of which the target makes a vocabulary and texts; more of them make more.
+fn noise(number: u64) -> (String, Vec<u8>) {
+    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut byte = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 32) as u8
+    };
+    (format!("noise-{number}"), (0..100 + 80 * number).map(|_| byte()).collect())
 }
 
 fn write(folder: PathBuf, files: &[(String, Vec<u8>)]) -> io::Result<()> {

@@ -112,10 +112,20 @@ fn in_parallel(to: &mut [u8], unit: usize, work: impl Fn(usize, &mut [u8]) + Syn
     if threads == 1 {
         return work(0, to);
     }
-    std::thread::scope(|scope| {
-        for (i, part) in to.chunks_mut(units * unit).enumerate() {
-            let work = &work;
-            scope.spawn(move || work(i * units, part));
+    let parts = std::sync::Mutex::new(to.chunks_mut(units * unit).enumerate());
+    let take = || parts.lock().ok().and_then(|mut parts| parts.next());
+    let some = || {
+        while let Some((i, part)) = take() {
+            work(i * units, part);
         }
+    };
+    std::thread::scope(|scope| {
+        // With the threads that there are to be had, and this one in any case.
+        for _ in 1..threads {
+            if std::thread::Builder::new().spawn_scoped(scope, some).is_err() {
+                break;
+            }
+        }
+        some();
     });
 }

@@ -13,6 +13,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::explain_load;
 use crate::outcome::{Outcome, Stop};
+use crate::say;
 use crate::source;
 
 /// Arguments of every command that computes.
@@ -100,6 +101,13 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     check_path(path)?;
     let model = Model::open(path, &args.options());
     let model = model.map_err(|error| explain(path, anyhow!(error)))?;
+    let (wanted, threads) = (model.pool().wanted(), model.threads());
+    if threads < wanted {
+        say::note(&format!(
+            "the system gave {threads} of {wanted} threads: a limit on processes (ulimit -u, or of the \
+             control group) is reached; the answer is the same, and takes longer"
+        ));
+    }
     if args.explain_load {
         explain_load::decision(&model);
     }

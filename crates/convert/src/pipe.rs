@@ -1,6 +1,7 @@
 //! Two halves of a job on two threads, with a few buffers going round between them.
 
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Buffers in use.
@@ -19,12 +20,17 @@ pub(crate) fn pipe<T: Send, E: Send>(
 ) -> Result<(), E> {
     let (full, to_consume) = channel::<(T, Vec<u8>)>();
     let (empty, to_fill): (_, Receiver<Vec<u8>>) = channel();
+    // Held by whichever thread consumes, from its beginning to its end.
+    let consume = Mutex::new(&mut consume);
+    let consume = || consume.lock().unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for _ in 0..BUFFERS {
             // The receiver is alive.
             let _ = empty.send(Vec::new());
         }
-        let consumer = scope.spawn(move || {
+        let consumer = thread::Builder::new().name("alight-write".into());
+        let consumer = consumer.spawn_scoped(scope, move || {
+            let mut consume = consume();
             for (tag, buffer) in to_consume {
                 consume(tag, &buffer)?;
                 // The producer may be done.
@@ -32,6 +38,14 @@ pub(crate) fn pipe<T: Send, E: Send>(
             }
             Ok(())
         });
+        let Ok(consumer) = consumer else {
+            // The system gives no more threads: one after the other, here.
+            let (mut consume, mut buffer) = (consume(), Vec::new());
+            while let Some(tag) = produce(&mut buffer)? {
+                consume(tag, &buffer)?;
+            }
+            return Ok(());
+        };
         let mut produced = Ok(());
         // Ends when the consumer has gone, which it only does with an error.
         while let Ok(mut buffer) = to_fill.recv() {

@@ -212,3 +212,71 @@ fn an_output_is_kept_if_it_is_not_the_embedding_that_it_should_be() {
     assert!(notes.contains("lm_head.weight") && notes.contains("it is kept"), "{notes}");
     assert!(conversion.about().skipped.is_empty());
 }
+
+/// A `tokenizer.json` of so many byte-level tokens, the last of them `last`.
+fn bpe(tokens: usize, last: &str) -> String {
+    let alphabet = (0..=255u8).map(|byte| match byte {
+        33..=126 | 161..=172 | 174..=255 => char::from(byte),
+        _ => char::from_u32(
+            256 + (0..byte).filter(|b| !matches!(b, 33..=126 | 161..=172 | 174..=255)).count()
+                as u32,
+        )
+        .unwrap(),
+    });
+    let mut texts: Vec<String> = alphabet.map(String::from).collect();
+    texts.extend((texts.len()..tokens - 1).map(|i| format!("other{i}")));
+    texts.push(last.into());
+    let vocab: Map<String, Value> =
+        texts.iter().enumerate().map(|(i, t)| (t.clone(), json!(i))).collect();
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        "post_processor": null,
+        "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+        "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "vocab": vocab, "merges": []}
+    })
+    .to_string()
+}
+
+#[test]
+fn a_folder_given_for_the_tokenizer_is_its_tokenizer_and_nothing_else() {
+    let place = temporary();
+    let (tensors, config) = case("smollm2");
+    let folder = place.path().join("model");
+    write_folder(&folder, &tensors, &config);
+    let rows = config["vocab_size"].as_u64().unwrap() as usize;
+    let given = place.path().join("given");
+    fs::create_dir(&given).unwrap();
+    // Another network's settings, which would run and be wrong, and another kind of tokenizer only.
+    let mut other = config.clone();
+    other["rope_theta"] = json!(123_456.0);
+    other["rms_norm_eps"] = json!(0.25);
+    other["bos_token_id"] = json!(5);
+    fs::write(given.join("config.json"), other.to_string()).unwrap();
+    fs::write(given.join("tokenizer.json"), bpe(rows, "of the folder")).unwrap();
+    let plan = |tokenizer: &Path| {
+        Conversion::plan(&folder, Request { tokenizer: Some(tokenizer), ..Request::default() })
+    };
+    let out = place.path().join("out.gguf");
+    let mut go_on = |_| ControlFlow::Continue(());
+    plan(&given).unwrap().write(&out, 2, Options { force: true }, &mut go_on).unwrap();
+    let file = fs::read(&out).unwrap();
+    let (made, plain) = (gguf::parse(&file).unwrap(), convert(&folder).1);
+    let plain = gguf::parse(&plain).unwrap();
+    for key in ["llama.rope.freq_base", "llama.attention.layer_norm_rms_epsilon"] {
+        let value = made.get_f32(key).unwrap();
+        assert!(value.is_some() && value == plain.get_f32(key).unwrap(), "{key}: {value:?}");
+    }
+    assert_eq!(made.get_str("tokenizer.ggml.model").unwrap(), Some("gpt2"));
+    let tokens = made.get_strings("tokenizer.ggml.tokens").unwrap().unwrap();
+    assert_eq!(tokens.last(), Some(&b"of the folder"[..]));
+    assert_eq!(made.get_u32("tokenizer.ggml.bos_token_id").unwrap(), Some(5));
+
+    let empty = place.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let error = plan(&empty).err().unwrap().to_string();
+    for part in ["empty", "tokenizer.json", "tokenizer.model", "--tokenizer"] {
+        assert!(error.contains(part), "{error}");
+    }
+}

@@ -149,14 +149,11 @@ fn torch_stays_as_it_was_read() {
 #[test]
 fn old_files_stay_as_they_were_read() {
     let mut file = legacy::File::model(b"tjgg", Some(3), 1);
-    let bytes = if cfg!(miri) {
-        // One layer has everything that more have.
-        file.tensors.truncate(4);
-        file.bytes()
-    } else {
-        file.bytes()
-    };
-    while_it_changes(&bytes, |copy| {
+    if cfg!(miri) {
+        // A small tensor has everything that a large one has.
+        file.tensors = vec![legacy::Tensor::new("gr\u{f6}\u{df}e", 0, &[4], 16)];
+    }
+    while_it_changes(&file.bytes(), |copy| {
         let parsed = ggml::parse(copy);
         if let Ok(file) = &parsed {
             black_box(file.vocabulary.to_gguf().is_ok());

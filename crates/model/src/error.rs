@@ -96,6 +96,19 @@ pub enum ModelError {
         /// Why.
         source: std::io::Error,
     },
+    /// The network's output is not numbers (NaN or +∞), so no token follows from it.
+    #[error(
+        "{}: the logits after position {position} are not numbers, so no token follows from them{}",
+        path.display(), blame(weight.as_deref())
+    )]
+    NotNumbers {
+        /// The file, or the first of them.
+        path: PathBuf,
+        /// The position, from 0, that was computed.
+        position: usize,
+        /// The first matrix with a weight that is not a finite number; `None` if all are finite.
+        weight: Option<String>,
+    },
     /// There is nothing to feed.
     #[error("there are no tokens to feed: the prompt is empty")]
     EmptyInput,
@@ -121,6 +134,20 @@ impl From<FilesError> for ModelError {
 impl From<LoadError> for ModelError {
     fn from(error: LoadError) -> ModelError {
         ModelError::Load(Arc::new(error))
+    }
+}
+
+/// Whose fault it is that logits are not numbers, and what to do.
+fn blame(weight: Option<&str>) -> String {
+    match weight {
+        Some(weight) => format!(
+            ": tensor \"{}\" has weights that are not finite; the file is damaged, or was converted from \
+             damaged weights: get it again",
+            weight.escape_debug()
+        ),
+        None => ": all weights are finite, but what is computed with them overflows; another \
+                 quantisation of the model may not"
+            .into(),
     }
 }
 

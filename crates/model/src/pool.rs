@@ -85,6 +85,7 @@ unsafe impl Send for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    wanted: usize,
     busy: AtomicBool,
 }
 
@@ -116,7 +117,7 @@ impl Pool {
                     .ok()
             })
             .collect();
-        Pool { shared, workers, busy: AtomicBool::new(false) }
+        Pool { shared, workers, wanted: threads, busy: AtomicBool::new(false) }
     }
 
     /// The number of threads a pool should have here: the physical cores that this process may
@@ -128,6 +129,11 @@ impl Pool {
     /// How many threads run units, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// How many it was to have: more than [`Pool::threads`] if the system gave no more.
+    pub fn wanted(&self) -> usize {
+        self.wanted
     }
 
     /// Runs `f(range, thread)` over disjoint ranges that together cover `0..units`, none longer

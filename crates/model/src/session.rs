@@ -6,6 +6,7 @@ use crate::cache::Kv;
 use crate::engine::{Buffers, Net, Want};
 use crate::error::ModelError;
 use crate::open::Model;
+use crate::weights::not_finite;
 
 /// The context of a session that does not ask for one, if the model was trained for as many.
 pub const DEFAULT_CONTEXT: usize = 4096;
@@ -90,7 +91,8 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// No tokens, a token outside the vocabulary, a context that is too small ([`ModelError`]
-    /// says how to raise it), weights that do not come, or a file that has shrunk.
+    /// says how to raise it), weights that do not come, a file that has shrunk, or logits that are
+    /// not numbers.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
         self.append(tokens, Want::Last)?;
         Ok(&self.logits)
@@ -132,6 +134,9 @@ impl<'m> Session<'m> {
                 self.net.logits(&mut self.buffers, first, n, logits)?;
                 self.model.check()?;
                 for (i, row) in logits.chunks_exact(vocab).enumerate() {
+                    numbers(self.model, row, pos + first + i)?;
+                }
+                for (i, row) in logits.chunks_exact(vocab).enumerate() {
                     f(part * self.batch + first + i, row);
                 }
                 self.logits.copy_from_slice(&logits[(n - 1) * vocab..]);
@@ -153,6 +158,9 @@ impl<'m> Session<'m> {
                 self.net.logits(&mut self.buffers, 0, 1, &mut self.logits)?;
             }
             self.model.check()?;
+            if want == Want::Last {
+                numbers(self.model, &self.logits, pos + tokens.len() - 1)?;
+            }
             pos += tokens.len();
         }
         self.position = pos;
@@ -235,4 +243,19 @@ impl<'m> Session<'m> {
     pub fn isa(&self) -> Isa {
         self.model.isa()
     }
+}
+
+/// Whether `logits` of what follows `position` are numbers, or −∞.
+///
+/// # Errors
+/// [`ModelError::NotNumbers`], which names the first weight that is none, if it is a weight's fault. All
+/// weights are looked at for that, so it takes as long as a step.
+fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
+    // A NaN is less than nothing.
+    if logits.iter().all(|logit| *logit < f32::INFINITY) {
+        return Ok(());
+    }
+    let path = model.files().next().map(Into::into).unwrap_or_default();
+    let weight = not_finite(model.store().maps().iter().map(|map| &**map));
+    Err(ModelError::NotNumbers { path, position, weight })
 }

@@ -50,15 +50,23 @@ pub(crate) fn available() -> (u64, LimitSource) {
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn system() -> (u64, LimitSource) {
-    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    match kib {
-        Some(kib) => (kib * 1024, LimitSource::System),
+    match meminfo("MemAvailable:") {
+        Some(bytes) => (bytes, LimitSource::System),
         None => (u64::MAX, LimitSource::Unknown),
     }
+}
+
+/// A line of /proc/meminfo, in bytes.
+fn meminfo(name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// Bytes of memory of this process that could be swapped out now, at most: a control group may allow
+/// less. 0 where the system does not say.
+pub fn swap_free() -> u64 {
+    meminfo("SwapFree:").unwrap_or(0)
 }
 
 #[cfg(not(any(target_os = "linux", target_os = "android")))]

@@ -76,6 +76,31 @@ impl LockError {
     }
 }
 
+/// Whether this process may lock `bytes` of memory, as far as limits tell.
+///
+/// # Errors
+/// RLIMIT_MEMLOCK allows fewer, and the process has not the capability that lifts it.
+pub fn check_lock(bytes: u64) -> Result<(), LockError> {
+    match lock_limit() {
+        Some(limit) if bytes > limit && !may_lock_anything() => Err(LockError {
+            bytes: usize::try_from(bytes).unwrap_or(usize::MAX),
+            limit: Some(limit),
+            source: io::Error::from_raw_os_error(libc::ENOMEM),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. Where that cannot be
+/// told, locking will tell.
+fn may_lock_anything() -> bool {
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let bits = line.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    bits.is_none_or(|bits| bits >> CAP_IPC_LOCK & 1 == 1)
+}
+
 /// The soft limit on locked memory, in bytes.
 fn lock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -94,9 +94,10 @@ pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
 /// What is said where a tokenizer is needed and there is none.
 pub(super) fn no_tokenizer(side: &SideFiles) -> ConvertError {
     ConvertError::Source {
-        path: side.path("tokenizer.json"),
-        problem: "does not exist, and neither does tokenizer.model: without a tokenizer the model \
-                  cannot read; say where there is one with --tokenizer"
-            .into(),
+        path: side.tokenizer.path("tokenizer.json"),
+        problem:
+            "does not exist, and neither does tokenizer.model beside it: without a tokenizer the \
+                  model cannot read; say where there is one with --tokenizer"
+                .into(),
     }
 }

@@ -11,31 +11,45 @@ use crate::ConvertError;
 /// Longest file of JSON that is read into a tree, in bytes.
 const MAX_JSON: u64 = 16 << 20;
 
-/// A folder, and where else its tokenizer may be.
+/// Where what is beside the weights is looked for. The two are never mixed: what the network is comes from
+/// the folder of the weights alone, and the tokenizer from one folder as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct SideFiles {
-    folder: PathBuf,
-    /// What a person gave: a file, or a folder in which files are looked for first.
-    tokenizer: Option<PathBuf>,
+    /// Files that describe the network, in the folder of the weights.
+    pub(crate) network: Folder,
+    /// Files that describe the tokenizer: in the folder that a person gave for it, or in that of the weights.
+    pub(crate) tokenizer: Folder,
+    /// The file of the tokens, if a person gave that.
+    file: Option<PathBuf>,
 }
 
 impl SideFiles {
-    /// The files of `folder`. If `tokenizer` is a folder, its files go before; if it is a file, it
-    /// stands for all that have to do with the tokenizer under whichever of their names.
+    /// The files of `folder`. If `tokenizer` is a folder, all that has to do with the tokenizer is there; if it
+    /// is a file, it holds the tokens under whichever name.
     pub(crate) fn new(folder: &Path, tokenizer: Option<&Path>) -> SideFiles {
-        SideFiles { folder: folder.into(), tokenizer: tokenizer.map(PathBuf::from) }
+        let is_folder = tokenizer.is_some_and(Path::is_dir);
+        let place = tokenizer.filter(|_| is_folder).unwrap_or(folder);
+        SideFiles {
+            network: Folder(folder.into()),
+            tokenizer: Folder(place.into()),
+            file: tokenizer.filter(|_| !is_folder).map(PathBuf::from),
+        }
     }
 
     /// The file that a person gave for the tokenizer, if it was a file.
-    #[allow(dead_code)] // until the tokenizers' files are read
     pub(crate) fn tokenizer_file(&self) -> Option<&Path> {
-        self.tokenizer.as_deref().filter(|path| !path.is_dir())
+        self.file.as_deref()
     }
+}
 
+/// A folder of small files.
+#[derive(Clone, Debug)]
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
     /// Where the file `name` is, or would be.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        let first = self.tokenizer.iter().filter(|path| path.is_dir()).map(|path| path.join(name));
-        first.into_iter().find(|path| path.exists()).unwrap_or_else(|| self.folder.join(name))
+        self.0.join(name)
     }
 
     /// The bytes of the file `name`, at most `limit`; `None` if there is none.
@@ -49,7 +63,7 @@ impl SideFiles {
     /// The object in the file `name` of JSON; `None` if there is none.
     ///
     /// # Errors
-    /// As of [`read`](SideFiles::read), and it is not JSON, or not an object.
+    /// As of [`read`](Folder::read), and it is not JSON, or not an object.
     pub(crate) fn json(&self, name: &str) -> Result<Option<Map<String, Value>>, ConvertError> {
         let Some(bytes) = self.read(name, MAX_JSON)? else { return Ok(None) };
         let wrong = |problem| ConvertError::Side { path: self.path(name), problem };
@@ -102,7 +116,7 @@ mod tests {
     #[test]
     fn a_side_file_is_there_or_not_or_wrong_in_a_way_that_is_said() {
         let folder = tempfile::tempdir().unwrap();
-        let side = SideFiles::new(folder.path(), None);
+        let side = Folder(folder.path().into());
         assert_eq!(side.read("a", 10).unwrap(), None);
         fs::write(folder.path().join("a"), "0123456789").unwrap();
         assert_eq!(side.read("a", 10).unwrap().unwrap(), b"0123456789");
@@ -119,14 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_given_for_the_tokenizer_goes_before() {
+    fn a_folder_given_for_the_tokenizer_is_for_the_tokenizer_alone() {
         let (model, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         fs::write(model.path().join("tokenizer.json"), "one").unwrap();
         fs::write(model.path().join("config.json"), "model").unwrap();
         fs::write(other.path().join("tokenizer.json"), "two").unwrap();
         let side = SideFiles::new(model.path(), Some(other.path()));
-        assert_eq!(side.read("tokenizer.json", 9).unwrap().unwrap(), b"two");
-        assert_eq!(side.read("config.json", 9).unwrap().unwrap(), b"model");
+        assert_eq!(side.tokenizer.read("tokenizer.json", 9).unwrap().unwrap(), b"two");
+        assert_eq!(side.network.read("config.json", 9).unwrap().unwrap(), b"model");
+        assert_eq!(side.tokenizer.read("config.json", 9).unwrap(), None);
         assert_eq!(side.tokenizer_file(), None);
         let file = other.path().join("tokenizer.json");
         assert_eq!(SideFiles::new(model.path(), Some(&file)).tokenizer_file(), Some(&*file));

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use alight_pages::transfer::TransferError;
-use alight_pages::{LockError, MapError, RegionError};
+use alight_pages::{LimitSource, LockError, MapError, RegionError};
 use thiserror::Error;
 
 /// Why a load failed. It comes out of the first step that needs what is missing, and of every step
@@ -33,6 +33,22 @@ pub enum LoadError {
         path: PathBuf,
         /// How much was wanted.
         source: RegionError,
+    },
+    /// Copies of the weights, or locked weights, do not fit into the memory that can be had.
+    #[error(
+        "{}: {needed} bytes of memory are needed for its weights, and {available} can be had ({limit}): \
+         --load mmap --repack off without --lock needs none of its own",
+        path.display()
+    )]
+    NoRoom {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that copies and locked pages would take.
+        needed: u64,
+        /// Bytes that there are, with what could be swapped out.
+        available: u64,
+        /// What says so.
+        limit: LimitSource,
     },
     /// The weights cannot be kept in memory.
     #[error("{}: --lock: {source}", path.display())]

@@ -28,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use alight_pages::Load;
-use alight_pages::{Facts, How, Map, Wish, choose};
+use alight_pages::{Facts, How, Map, Wish, check_lock, choose, swap_free};
 
 pub(crate) use arrival::Arrival;
 pub use error::LoadError;
@@ -142,6 +142,7 @@ impl Loader {
             let (shard, bytes) = matrix.source();
             headers[shard] = headers[shard].min(bytes.start);
         }
+        has_room(&report, weights, wanted.lock)?;
         let arrival = Arrival::new(&plan.missing);
         let store = Arc::new(Store::new(maps, &plan, arrival)?);
         let shared = Arc::new(Shared {
@@ -210,6 +211,38 @@ impl Loader {
 pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
     let of = |source| LoadError::Facts { path: map.path().into(), source };
     Facts::of(map.file()).map_err(of)
+}
+
+/// Whether the copies of weights, and what is to be locked, fit into the memory that can be had. Nothing
+/// has been read yet: who goes on without room is killed by the system in the middle.
+fn has_room(report: &LoadReport, weights: &Weights, lock: bool) -> Result<(), LoadError> {
+    let Some(first) = report.files.first() else { return Ok(()) };
+    let (mut copied, mut mapped) = (0, 0);
+    for matrix in weights.matrices() {
+        match matrix.place() {
+            Place::Map => mapped += matrix.len(),
+            Place::Image | Place::Tiles(_) => copied += matrix.len(),
+        }
+    }
+    let lock_error = |source| LoadError::Lock { path: first.path.clone(), source };
+    if lock {
+        check_lock(copied + mapped).map_err(lock_error)?;
+    }
+    // Pages that are cached have their memory already, and locking takes no other.
+    let cached: u64 = report.files.iter().map(|file| file.facts.cached).sum();
+    let locked = if lock { mapped.saturating_sub(cached) } else { 0 };
+    let needed = copied + locked;
+    let Some(facts) = report.files.iter().map(|file| &file.facts).min_by_key(|f| f.available)
+    else {
+        return Ok(());
+    };
+    // What is locked is not swapped out.
+    let available = facts.available.saturating_add(if lock { 0 } else { swap_free() });
+    if needed <= available {
+        return Ok(());
+    }
+    let (path, limit) = (first.path.clone(), facts.limit_source.clone());
+    Err(LoadError::NoRoom { path, needed, available, limit })
 }
 
 /// What follows from what is known of the files.

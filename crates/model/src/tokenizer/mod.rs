@@ -109,11 +109,14 @@ impl Tokenizer {
             Merges::new(count, merges).map(Some)
         };
         let (mut vocab, merges) = std::thread::scope(|scope| {
-            let other = pre.map(|_| scope.spawn(merges));
+            let thread = std::thread::Builder::new().name("alight-merges".into());
+            let other = pre.map(|_| thread.spawn_scoped(scope, merges));
             let vocab = read_vocab(gguf);
             let merges = match other {
                 // A panic there would be a defect of ours: let it be seen.
-                Some(other) => other.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
+                Some(Ok(other)) => other.join().unwrap_or_else(|p| std::panic::resume_unwind(p)),
+                // The system gives no more threads.
+                Some(Err(_)) => merges(),
                 None => Ok(None),
             };
             Ok::<_, TokenizerError>((vocab?, merges?))

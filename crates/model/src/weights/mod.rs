@@ -4,6 +4,7 @@
 mod error;
 mod find;
 mod matrix;
+mod suspect;
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
@@ -16,6 +17,7 @@ pub use self::error::WeightError;
 use self::find::Finder;
 pub(crate) use self::find::LayerFinder;
 pub(crate) use self::matrix::MatrixRef;
+pub(crate) use self::suspect::not_finite;
 use crate::parts::{FeedForwardWeights, MixerWeights};
 use crate::spec::{LayerSpec, ModelSpec};
 

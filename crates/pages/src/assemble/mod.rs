@@ -101,11 +101,20 @@ pub fn assemble<M: Maker>(
     };
     let threads = (threads.get() as u64).min(len.div_ceil(piece));
     let stopped = thread::scope(|scope| {
-        let running: Vec<_> =
-            (0..threads).map(|_| scope.spawn(|| job.work(&mut maker()))).collect();
+        let start = |_| {
+            let thread = thread::Builder::new().name("alight-make".into());
+            thread.spawn_scoped(scope, || job.work(&mut maker())).ok()
+        };
+        // With the threads that there are to be had.
+        let running: Vec<_> = (0..threads).map_while(start).collect();
         // Who wants none of it is heard, however soon it is done.
         let mut stopped = on_progress(0).is_break();
         job.stop.fetch_or(stopped, Relaxed);
+        if running.is_empty() {
+            // None: here, and what was done is told at the end.
+            job.work(&mut maker());
+            stopped |= on_progress(job.done.load(Relaxed)).is_break();
+        }
         while !running.iter().all(|thread| thread.is_finished()) {
             thread::park_timeout(PAUSE);
             if !stopped && on_progress(job.done.load(Relaxed)).is_break() {

@@ -86,7 +86,7 @@ impl Direct {
             }
         };
         let read = thread::scope(|scope| {
-            let reader = scope.spawn(|| {
+            let read = || {
                 for (ranges, method) in
                     [(&cold, transfer::Method::Direct), (&warm, transfer::Method::Read)]
                 {
@@ -95,8 +95,16 @@ impl Direct {
                     transfer(files.source, files.from, &jobs, method, &options, &stop, &put)?;
                 }
                 Ok(())
-            });
+            };
             let mut stopped = false;
+            let reader = thread::Builder::new().name("alight-copy".into());
+            let Ok(reader) = reader.spawn_scoped(scope, read) else {
+                // The system gives no more threads: here, and what was done is told at the end.
+                let read = read();
+                let now = Progress { durable: done.load(Relaxed), total };
+                let stopped = on_progress(now) == ControlFlow::Break(());
+                return if stopped { Err(None) } else { read.map_err(Some) };
+            };
             while !reader.is_finished() {
                 thread::park_timeout(PAUSE);
                 let now = Progress { durable: done.load(Relaxed), total };

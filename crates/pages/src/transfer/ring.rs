@@ -55,18 +55,25 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
         workers.push(worker);
     }
     let broken = thread::scope(|scope| {
-        let mut handles = Vec::new();
-        for mut worker in workers {
-            handles.push(scope.spawn(move || {
+        let own = workers.pop();
+        // With the threads that there are to be had, and this one in any case.
+        let handles = workers.into_iter().map_while(|mut worker| {
+            let read = move || {
                 worker.read_pieces();
                 worker.broken
-            }));
-        }
+            };
+            thread::Builder::new().name("alight-read".into()).spawn_scoped(scope, read).ok()
+        });
+        let handles: Vec<_> = handles.collect();
+        let own = own.and_then(|mut worker| {
+            worker.read_pieces();
+            worker.broken
+        });
         let join = |handle: thread::ScopedJoinHandle<'_, Option<i32>>| match handle.join() {
             Ok(broken) => broken,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        handles.into_iter().map(join).fold(None, Option::or)
+        handles.into_iter().map(join).fold(own, Option::or)
     });
     if let Some(errno) = broken {
         report.fallbacks.push(Fallback::NoRing { errno });

@@ -31,13 +31,17 @@ pub(crate) fn run(
     report.buffers = report.buffers.max(slots.len() as u64);
     let turnstile = Turnstile { free: Mutex::new(consumers), changed: Condvar::new() };
     thread::scope(|scope| {
-        let mut handles = Vec::new();
-        for reader in 0..readers {
-            // In bounds: the region has `readers` slots.
-            let slot = Slot(slots.as_mut_ptr().wrapping_add(reader * slot));
-            let turnstile = &turnstile;
-            handles.push(scope.spawn(move || read_pieces(work, direct, align, slot, turnstile)));
-        }
+        let turnstile = &turnstile;
+        // In bounds: the region has `readers` slots.
+        let slot = |reader: usize| Slot(slots.as_mut_ptr().wrapping_add(reader * slot));
+        let start = |reader| {
+            let slot = slot(reader);
+            let read = move || read_pieces(work, direct, align, slot, turnstile);
+            thread::Builder::new().name("alight-read".into()).spawn_scoped(scope, read)
+        };
+        // With the threads that there are to be had, and this one in any case.
+        let handles: Vec<_> = (1..readers).map_while(|reader| start(reader).ok()).collect();
+        read_pieces(work, direct, align, slot(0), turnstile);
         for handle in handles {
             if let Err(panic) = handle.join() {
                 // The consumer's own, for the caller to see.

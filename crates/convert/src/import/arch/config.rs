@@ -24,8 +24,8 @@ impl Config {
     /// # Errors
     /// There is none, or it is no JSON object.
     pub(super) fn read(side: &SideFiles) -> Result<Config, ConvertError> {
-        let path = side.path("config.json");
-        let Some(top) = side.json("config.json")? else {
+        let path = side.network.path("config.json");
+        let Some(top) = side.network.json("config.json")? else {
             let problem = "is missing: the configuration of the network, which a Hugging Face \
                            model has beside its weights";
             return Err(ConvertError::Side { path, problem: problem.into() });

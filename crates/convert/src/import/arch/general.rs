@@ -54,11 +54,11 @@ pub(super) fn keys(
     notes: &mut Vec<String>,
 ) -> Result<Vec<(String, Entry)>, ConvertError> {
     let mut keys = Vec::new();
-    match side.json("generation_config.json") {
+    match side.network.json("generation_config.json") {
         Ok(settings) => sampling(&settings.unwrap_or_default(), &mut keys),
         Err(error) => notes.push(format!("left out: {error}")),
     }
-    let named = names(&side.path("config.json"), config, parameters)?;
+    let named = names(&side.network.path("config.json"), config, parameters)?;
     let text = |key: &str, value: Option<String>| {
         value.map(|value| (format!("general.{key}"), Entry::Str(value)))
     };
@@ -69,7 +69,7 @@ pub(super) fn keys(
     keys.extend(text("basename", named.basename));
     keys.extend(text("size_label", named.size_label.or(Some(size_label(parameters)))));
     // A card that cannot be read keeps nobody from using the model.
-    if let Ok(Some(card)) = side.read("README.md", MAX_CARD) {
+    if let Ok(Some(card)) = side.network.read("README.md", MAX_CARD) {
         license(&String::from_utf8_lossy(&card), &mut keys);
     }
     Ok(keys)

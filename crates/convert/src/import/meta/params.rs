@@ -53,8 +53,8 @@ impl Params {
         found: &Found,
         first: &HashMap<String, Tensor>,
     ) -> Result<Params, ConvertError> {
-        let path = side.path(FILE);
-        let Some(mut object) = side.json(FILE)? else {
+        let path = side.network.path(FILE);
+        let Some(mut object) = side.network.json(FILE)? else {
             let problem = "does not exist: it belongs to consolidated.00.pth, and says how many heads \
                            and layers there are";
             return Err(ConvertError::Side { path, problem: problem.into() });

@@ -22,9 +22,12 @@ const SCORE: f32 = -1000.0;
 pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<(), ConvertError> {
     let mut left_out = Vec::new();
     let wrong = |path: PathBuf, problem| Err(ConvertError::Side { path, problem });
-    for (text, id) in side.json(ADDED)?.unwrap_or_default() {
+    for (text, id) in side.tokenizer.json(ADDED)?.unwrap_or_default() {
         let Some(id) = id.as_u64() else {
-            return wrong(side.path(ADDED), format!("{text:?}: its id is {id}, expected a number"));
+            return wrong(
+                side.tokenizer.path(ADDED),
+                format!("{text:?}: its id is {id}, expected a number"),
+            );
         };
         let Some(slot) = slot(base, id) else {
             left_out.push(text);
@@ -39,7 +42,7 @@ pub(super) fn add(base: &mut Base, side: &SideFiles, config: &Config) -> Result<
     let decoder = config.config.get(DECODER).and_then(Value::as_object);
     let mut entries = BTreeMap::new();
     for (id, token) in decoder.into_iter().flatten() {
-        let path = || side.path(CONFIG);
+        let path = || side.tokenizer.path(CONFIG);
         let Ok(id) = id.parse::<u64>() else {
             return wrong(path(), format!("{DECODER}: {id:?} is no id of a token"));
         };

@@ -62,7 +62,7 @@ pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, Conver
         };
         return Ok(Files { first: Some(found), json: None });
     }
-    let (model, json) = (open(side.path(MODEL))?, open(side.path(JSON))?);
+    let (model, json) = (open(side.tokenizer.path(MODEL))?, open(side.tokenizer.path(JSON))?);
     let model_first = match &model {
         Some(found) => found.kind == Kind::SentencePiece && !architecture.starts_with("qwen"),
         None => false,

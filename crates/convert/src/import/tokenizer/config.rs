@@ -18,8 +18,8 @@ pub(super) struct Config {
 impl Config {
     pub fn read(side: &SideFiles) -> Result<Config, ConvertError> {
         Ok(Config {
-            config: side.json(CONFIG)?.unwrap_or_default(),
-            map: side.json(MAP)?.unwrap_or_default(),
+            config: side.tokenizer.json(CONFIG)?.unwrap_or_default(),
+            map: side.tokenizer.json(MAP)?.unwrap_or_default(),
         })
     }
 

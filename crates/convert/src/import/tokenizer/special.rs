@@ -106,7 +106,7 @@ pub(super) fn find(
             special.id(gguf, id);
         }
     }
-    let model = side.json("config.json")?.unwrap_or_default();
+    let model = side.tokenizer.json("config.json")?.unwrap_or_default();
     for (name, gguf) in NAMES {
         for id in ids(&model, &format!("{name}_token_id")).into_iter().take(1) {
             match in_range(base, id) {
@@ -167,7 +167,7 @@ fn ids(config: &Map<String, Value>, key: &str) -> Vec<i64> {
 /// message. llama.cpp knows the others by their spelling only.
 fn more_ends(base: &Base, model: &Map<String, Value>, side: &SideFiles, special: &mut Special) {
     // What is wrong in it is said where the settings of sampling are read.
-    let settings = side.json("generation_config.json").ok().flatten().unwrap_or_default();
+    let settings = side.tokenizer.json("generation_config.json").ok().flatten().unwrap_or_default();
     let listed = ids(&settings, "eos_token_id");
     for id in listed.into_iter().chain(ids(model, "eos_token_id")) {
         let Some(id) = in_range(base, id) else { continue };

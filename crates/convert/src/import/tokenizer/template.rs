@@ -33,23 +33,25 @@ pub(super) fn read(
         };
         return Ok(keys(templates));
     }
-    if let Some(bytes) = side.read(JINJA, MAX)? {
+    if let Some(bytes) = side.tokenizer.read(JINJA, MAX)? {
         let mut templates = BTreeMap::from([("default".into(), text(side, JINJA, bytes)?)]);
         for name in more(side)? {
             let file = format!("{MORE}/{name}.jinja");
-            if let Some(bytes) = side.read(&file, MAX)? {
+            if let Some(bytes) = side.tokenizer.read(&file, MAX)? {
                 templates.insert(name, text(side, &file, bytes)?);
             }
         }
         return Ok(keys(templates));
     }
-    let file = side.json(JSON)?.unwrap_or_default();
+    let file = side.tokenizer.json(JSON)?.unwrap_or_default();
     Ok(file.get("chat_template").and_then(of).map(keys).unwrap_or_default())
 }
 
 fn text(side: &SideFiles, name: &str, bytes: Vec<u8>) -> Result<String, ConvertError> {
-    String::from_utf8(bytes)
-        .map_err(|_| ConvertError::Side { path: side.path(name), problem: "is not UTF-8".into() })
+    String::from_utf8(bytes).map_err(|_| ConvertError::Side {
+        path: side.tokenizer.path(name),
+        problem: "is not UTF-8".into(),
+    })
 }
 
 /// One template, or a list of `{"name": …, "template": …}`.
@@ -66,7 +68,7 @@ fn of(value: &Value) -> Option<BTreeMap<String, String>> {
 
 /// Names of the files in the folder of further templates, without their ending.
 fn more(side: &SideFiles) -> Result<Vec<String>, ConvertError> {
-    let path = side.path(MORE);
+    let path = side.tokenizer.path(MORE);
     let failed = |source| ConvertError::Read { path: path.clone(), at: 0, source };
     let entries = match fs::read_dir(&path) {
         Ok(entries) => entries,

@@ -1,0 +1,45 @@
+//! The search for the weight that spoils everything computed after it.
+
+use alight_formats::gguf::{Gguf, TensorInfo};
+use alight_kernels::tiles::{self, TILE_ROWS};
+use alight_kernels::{WeightType, dequantize_row};
+use alight_pages::Map;
+
+use crate::describe::{header, parse};
+
+/// The name of the first tensor of `files` with a weight that is not a finite number; `None` if there is none, or the
+/// files cannot be read any more. Reads all of them, in memory of sixteen rows.
+pub(crate) fn not_finite<'m>(mut files: impl Iterator<Item = &'m Map>) -> Option<String> {
+    files.find_map(|map| {
+        let copy = header(map);
+        let gguf: Gguf<'_> = parse(map, &copy).ok()?;
+        let bad = gguf.tensors.iter().find(|tensor| !is_finite(map, tensor))?;
+        Some(bad.name.to_owned())
+    })
+}
+
+/// Whether all weights of `tensor` are finite, as far as they can be read.
+fn is_finite(map: &Map, tensor: &TensorInfo<'_>) -> bool {
+    let Some(ty) = WeightType::from_gguf(tensor.ty.id()) else { return true };
+    let (cols, row) = (tensor.ne[0] as usize, tensor.row_bytes() as usize);
+    // Rows are read as many at a time as a tile has, which lie in it side by side.
+    let mut stored = vec![0; row * TILE_ROWS];
+    let mut rows = vec![0; row * TILE_ROWS];
+    let mut weights = vec![0.0; cols];
+    let range = tensor.range();
+    range.clone().step_by(stored.len()).all(|at| {
+        let stored = &mut stored[..(range.end - at).min(row * TILE_ROWS)];
+        if map.read(stored, at as u64).is_err() {
+            return true;
+        }
+        let rows = &mut rows[..stored.len()];
+        match tensor.packed {
+            true => tiles::unpack(ty, cols, stored, rows),
+            false => rows.copy_from_slice(stored),
+        }
+        rows.chunks_exact(row).all(|row| {
+            dequantize_row(ty, row, &mut weights);
+            weights.iter().all(|weight| weight.is_finite())
+        })
+    })
+}
