@@ -89,8 +89,8 @@ fn weights_that_do_not_fit_are_refused_before_anything_is_read() {
     // A sparse file with matrices of more bytes than any machine has that runs this.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let spec = Spec {
-        layers: 2,
-        ff: 1 << 24,
+        layers: 8,
+        ff: 1 << 20,
         embd: 1 << 14,
         heads: 128,
         key_dim: 128,
