@@ -1,18 +1,16 @@
 //! The search for the weight that spoils everything computed after it.
 
-use alight_formats::gguf::{Gguf, TensorInfo};
+use alight_formats::gguf::TensorInfo;
 use alight_kernels::tiles::{self, TILE_ROWS};
 use alight_kernels::{WeightType, dequantize_row};
 use alight_pages::Map;
-
-use crate::describe::{header, parse};
 
 /// The name of the first tensor of `files` with a weight that is not a finite number; `None` if there is none, or the
 /// files cannot be read any more. Reads all of them, in memory of sixteen rows.
 pub(crate) fn not_finite<'m>(mut files: impl Iterator<Item = &'m Map>) -> Option<String> {
     files.find_map(|map| {
-        let copy = header(map);
-        let gguf: Gguf<'_> = parse(map, &copy).ok()?;
+        let copy = alight_files::copy(map);
+        let gguf = alight_files::parse(map, &copy).ok()?;
         let bad = gguf.tensors.iter().find(|tensor| !is_finite(map, tensor))?;
         Some(bad.name.to_owned())
     })
