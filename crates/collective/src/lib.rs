@@ -1,7 +1,7 @@
 //! The collective of tensor-parallel inference in one call: all-reduce, optional post-norm, residual, RMSNorm.
 //!
 //! Ranks are threads of one process ([`ThreadGroup`]), or of several on one host ([`ProcessGroup`]). Each brings a part of a sum; each leaves with the new residual and with its norm,
-//! the same bits on every rank, every tier of SIMD and every algorithm. A call meets once, at a barrier with a limit on
+//! the same bits on every rank, every SIMD level and every algorithm. A call meets once, at a barrier with a limit on
 //! waiting: a rank that never comes is an error on all others, and whoever comes later gets that error at once.
 //!
 //! The protocol, the argument for its memory order, and the roundings are in `docs/collective.md`.

@@ -45,7 +45,7 @@ pub struct ProcessGroupOptions {
     pub limit: Duration,
     /// How many bytes of an operand's rows make a block.
     pub block: usize,
-    /// The tier of the arithmetic, which every process chooses for itself: results do not depend on it.
+    /// The SIMD level of the arithmetic, which every process chooses for itself: results do not depend on it.
     pub isa: Isa,
 }
 
@@ -175,7 +175,7 @@ impl ProcessGroup {
             return Err(wrong("there must be 1 to 64 ranks"));
         }
         if !options.isa.is_available() {
-            return Err(wrong("this CPU cannot run that tier of instructions"));
+            return Err(wrong("this CPU cannot run that SIMD level"));
         }
         let slot = capacity.max(1).checked_next_multiple_of(LINE);
         let bytes = slot

@@ -33,7 +33,7 @@ pub struct Options {
     pub algorithm: Option<Algorithm>,
     /// How many bytes of an operand's rows make a block of [`Algorithm::Split`].
     pub block: usize,
-    /// The tier of the arithmetic.
+    /// The SIMD level of the arithmetic.
     pub isa: Isa,
     /// Number of the first call. Numbers wrap; for tests.
     pub first_call: u32,
@@ -120,7 +120,7 @@ impl ThreadGroup {
             return Err(wrong("there must be 1 to 64 ranks"));
         }
         if !options.isa.is_available() {
-            return Err(wrong("this CPU cannot run that tier of instructions"));
+            return Err(wrong("this CPU cannot run that SIMD level"));
         }
         let too_large = || wrong("the operands are larger than any memory");
         let slot = capacity.max(1).checked_next_multiple_of(LINE).ok_or_else(too_large)?;

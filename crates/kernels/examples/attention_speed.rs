@@ -1,4 +1,4 @@
-//! Speed of the attention kernels on one thread, per tier: `cargo run --release -p alight-kernels
+//! Speed of the attention kernels on one thread, per SIMD level: `cargo run --release -p alight-kernels
 //! --example attention_speed [decode|stream|prefill]`.
 //!
 //! The least time of many repetitions of each piece, since others use the machine too. `decode`
@@ -11,8 +11,9 @@ use std::time::Instant;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries,
-    attend_merge, attend_partial, attend_tile, chunk_positions, partial_len, tile_tokens,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
+    Queries, Tile, attend_merge, attend_partial, attend_tile, chunk_positions, partial_len,
+    tile_tokens,
 };
 use alight_kernels::half::f32_to_f16;
 
@@ -108,7 +109,9 @@ fn decode(m: &Model, isa: Isa) {
     let params = AttentionParams { window: None, ..params(m) };
     let t = least(|| {
         let keys = 1024..1024 + positions;
-        attend_partial(isa, &params, &cache, 0, &q, 4095, keys, &mut partial, &mut scratch);
+        let (params, cache) = (&params, &cache);
+        let call = Partial { params, cache, kv_head: 0, q: &q, pos: 4095, keys };
+        attend_partial(isa, &call, &mut partial, &mut scratch);
         black_box(&mut partial);
     });
     let elements = positions * (m.shape.k_dim + m.shape.v_dim);
@@ -146,17 +149,9 @@ fn stream(m: &Model, isa: Isa) {
                     let keys = start..(start + chunk).min(pos + 1);
                     let partial = &mut partials[used..used + one];
                     let start = Instant::now();
-                    attend_partial(
-                        isa,
-                        &params,
-                        &cache,
-                        kv_head,
-                        q,
-                        pos,
-                        keys,
-                        partial,
-                        &mut scratch,
-                    );
+                    let (params, cache) = (&params, &cache);
+                    let call = Partial { params, cache, kv_head, q, pos, keys };
+                    attend_partial(isa, &call, partial, &mut scratch);
                     let piece = piece.next().expect("a time per piece");
                     *piece = piece.min(start.elapsed().as_secs_f64());
                     used += one;
@@ -196,18 +191,16 @@ fn prefill(m: &Model, isa: Isa) {
         let start = (tokens - 1) / tile * tile;
         let start = if tokens - start < tile { start - tile } else { start };
         let t = least(|| {
-            attend_tile(
-                isa,
-                &params,
-                &cache,
-                0,
-                Queries { data: &q, stride: q_stride },
-                0..m.group,
-                start..start + tile,
+            let call = Tile {
+                params: &params,
+                cache: &cache,
+                kv_head: 0,
+                q: Queries { data: &q, stride: q_stride },
+                heads: 0..m.group,
+                tokens: start..start + tile,
                 first_pos,
-                &mut out,
-                &mut scratch,
-            );
+            };
+            attend_tile(isa, &call, &mut out, &mut scratch);
         });
         let tokens = first_pos + start..first_pos + start + tile;
         let seen: usize = tokens.clone().map(|t| params.visible(t).len()).sum();

@@ -9,8 +9,8 @@
 //! rotary embedding, softmax and vector operations for every SIMD level and length of tail.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries,
-    attend_merge, attend_partial, attend_tile, kv_store, partial_len,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
+    Queries, Tile, attend_merge, attend_partial, attend_tile, kv_store, partial_len,
 };
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
 use alight_kernels::{
@@ -220,12 +220,7 @@ fn attention() {
                     let q = &q[..group * k_dim];
                     attend_partial(
                         isa,
-                        &params,
-                        &cache,
-                        1,
-                        q,
-                        310,
-                        keys,
+                        &Partial { params: &params, cache: &cache, kv_head: 1, q, pos: 310, keys },
                         &mut partial,
                         &mut scratch,
                     );
@@ -242,13 +237,15 @@ fn attention() {
                     let (of_tokens, first) = (0..tokens, filled - tokens);
                     attend_tile(
                         isa,
-                        &params,
-                        &cache,
-                        h,
-                        q,
-                        of,
-                        of_tokens,
-                        first,
+                        &Tile {
+                            params: &params,
+                            cache: &cache,
+                            kv_head: h,
+                            q,
+                            heads: of,
+                            tokens: of_tokens,
+                            first_pos: first,
+                        },
                         &mut heads,
                         &mut scratch,
                     );

@@ -1,16 +1,16 @@
 //! Gates of feed-forward layers: `gate = activation(gate) * up`.
 //!
-//! The SIMD tiers use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
+//! The SIMD levels use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
 //! ulp for `x > -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is
 //! amplified while the result vanishes. Infinities give their limits, NaN stays NaN.
 
 use crate::Isa;
-use crate::lanes::{self, Binary, Lanes, by_tier};
+use crate::lanes::{self, Binary, Lanes, by_level};
 
 /// `gate = silu(gate) * up`, `silu(x) = x / (1 + exp(-x))`. Panics on different lengths.
 pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
-    by_tier!(isa, (gate: &mut [f32], up: &[f32]) -> (), silu_mul_scalar, silu_mul_lanes)
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), silu_mul_scalar, silu_mul_lanes)
 }
 
 /// `gate = gelu(gate) * up` with the tanh form of GELU, `gelu(x) = x/2 · (1 + tanh(u))`,
@@ -18,7 +18,7 @@ pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
 /// does not cancel. Panics on different lengths.
 pub fn gelu_tanh_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
-    by_tier!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_mul_scalar, gelu_mul_lanes)
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_mul_scalar, gelu_mul_lanes)
 }
 
 /// `x / (1 + e^-v)` for `v` of the sign of `x`.

@@ -3,10 +3,10 @@
 //! The scalar functions are exact on every bit pattern, subnormals and NaN included. Narrowing
 //! rounds to nearest, ties to even, and overflows to infinity. A NaN stays a NaN, comes out quiet
 //! and keeps its sign and the upper bits of its payload; f16 behaves there as the F16C instructions
-//! do, so that the tiers agree bit for bit.
+//! do, so that the SIMD levels agree bit for bit.
 
 use crate::Isa;
-use crate::lanes::{Lanes, by_tier};
+use crate::lanes::{Lanes, by_level};
 
 /// The f32 that equals the f16 with these bits. Signalling NaNs come out quiet.
 #[inline]
@@ -79,13 +79,13 @@ pub const fn f32_to_bf16(value: f32) -> u16 {
 /// [`f16_to_f32`] of every element. Panics on different lengths.
 pub fn widen_f16(isa: Isa, from: &[u16], to: &mut [f32]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
-    by_tier!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_scalar, widen_lanes)
+    by_level!(isa, (from: &[u16], to: &mut [f32]) -> (), widen_scalar, widen_lanes)
 }
 
 /// [`f32_to_f16`] of every element. Panics on different lengths.
 pub fn narrow_f16(isa: Isa, from: &[f32], to: &mut [u16]) {
     assert_eq!(from.len(), to.len(), "lengths of a conversion");
-    by_tier!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
+    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
 }
 
 /// [`bf16_to_f32`] of every element (compilers vectorise the plain loop). Panics on different

@@ -1,12 +1,12 @@
-//! The instruction-set tiers, chosen at run time.
+//! The SIMD levels, chosen at run time.
 //!
-//! A default build of this crate runs on any x86-64 (and, through the scalar tier, on any other
+//! A default build of this crate runs on any x86-64 (and, through the scalar level, on any other
 //! CPU): nothing here depends on `cfg(target_feature)`. The place for NEON is a fourth variant.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One tier of SIMD kernels. Ordered from the most portable to the fastest.
+/// One SIMD level of kernels. Ordered from the most portable to the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
     /// Portable Rust, no intrinsics.
@@ -18,7 +18,7 @@ pub enum Isa {
 }
 
 impl Isa {
-    /// The fastest tier that this CPU and operating system support.
+    /// The fastest SIMD level that this CPU and operating system support.
     pub fn best() -> Isa {
         if Isa::Avx512.is_available() {
             Isa::Avx512
@@ -29,12 +29,12 @@ impl Isa {
         }
     }
 
-    /// Every tier that can run here, from the most portable to the fastest.
+    /// Every SIMD level that can run here, from the most portable to the fastest.
     pub fn available() -> Vec<Isa> {
         [Isa::Scalar, Isa::Avx2, Isa::Avx512].into_iter().filter(|i| i.is_available()).collect()
     }
 
-    /// Whether this CPU and operating system can run the tier's kernels.
+    /// Whether this CPU and operating system can run the level's kernels.
     pub fn is_available(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -59,7 +59,7 @@ impl Isa {
         }
     }
 
-    /// Panics unless the tier can run here. Every dispatch into a `#[target_feature]` function
+    /// Panics unless the SIMD level can run here. Every dispatch into a `#[target_feature]` function
     /// rests on this having been checked when the value was made, so constructors of long-lived
     /// objects call it once.
     pub fn assert_available(self) {

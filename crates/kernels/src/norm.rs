@@ -1,12 +1,12 @@
 //! RMSNorm: `out = x / sqrt(mean(x²) + eps) * weight` (Zhang and Sennrich 2019).
 //!
-//! The scalar tier sums in f64. The SIMD tiers sum squares in f32 in four vectors, so that a lane
+//! The scalar level sums in f64. The SIMD levels sum squares in f32 in four vectors, so that a lane
 //! adds at most `n / 32` terms: the relative error of the sum is below `(n / 32 + 8) · 2⁻²⁴`
 //! (1.2e-5 at n = 6144 in the worst case, some 1e-7 in practice), and half of that in the result.
 //! Squares overflow above 1.8e19, as in other f32 implementations.
 
 use crate::Isa;
-use crate::lanes::{self, Binary, Lanes, by_tier};
+use crate::lanes::{self, Binary, Lanes, by_level};
 
 /// `out = x / sqrt(mean(x²) + eps) * weight`. Panics unless all three have the same length.
 pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -19,7 +19,7 @@ pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) 
 /// [`rms_norm`] that overwrites its input.
 pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
     assert_eq!(x.len(), weight.len(), "norm weight length");
-    by_tier!(isa, (x: &mut [f32], weight: &[f32], eps: f32) -> (), norm_scalar, norm_lanes)
+    by_level!(isa, (x: &mut [f32], weight: &[f32], eps: f32) -> (), norm_scalar, norm_lanes)
 }
 
 fn norm_scalar(x: &mut [f32], weight: &[f32], eps: f32) {

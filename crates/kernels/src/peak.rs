@@ -17,12 +17,12 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
 }
 
 /// Runs 12 independent chains of byte multiply-accumulates for `rounds` rounds, in the way the
-/// tier's matrix product does them (`vpdpbusd`; `vpmaddubsw`, `vpmaddwd` and an addition; plain
+/// level's matrix product does them (`vpdpbusd`; `vpmaddubsw`, `vpmaddwd` and an addition; plain
 /// integers), without touching memory. Returns something that depends on all of them.
 pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     isa.assert_available();
     match isa {
-        // SAFETY: the tier was just checked.
+        // SAFETY: the SIMD level was just checked.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { int8_avx512(rounds) },
         // SAFETY: as above.
@@ -87,7 +87,7 @@ unsafe fn int8_avx2(rounds: usize) -> i32 {
 pub fn read(isa: Isa, buffer: &[u8]) -> u64 {
     isa.assert_available();
     match isa {
-        // SAFETY: the tier was just checked.
+        // SAFETY: the SIMD level was just checked.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => unsafe { read_avx512(buffer) },
         _ => {

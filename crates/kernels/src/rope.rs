@@ -9,7 +9,7 @@
 use std::f64::consts::PI;
 
 use crate::Isa;
-use crate::lanes::{Lanes, by_tier};
+use crate::lanes::{Lanes, by_level};
 
 /// Which elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,13 +161,13 @@ pub fn rope_apply(isa: Isa, x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Ro
     assert!(x.len() >= 2 * cos.len(), "{} elements to rotate in {}", 2 * cos.len(), x.len());
     let x = &mut x[..2 * cos.len()];
     match pairing {
-        RopePairing::Interleaved => by_tier!(
+        RopePairing::Interleaved => by_level!(
             isa,
             (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
             interleaved_scalar,
             interleaved_lanes
         ),
-        RopePairing::Halves => by_tier!(
+        RopePairing::Halves => by_level!(
             isa,
             (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
             halves_scalar,

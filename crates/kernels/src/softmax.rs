@@ -1,16 +1,16 @@
 //! Softmax in place.
 //!
-//! The SIMD tiers use their own exp (within 1 ulp) and sum in vectors of f32; a result is within
+//! The SIMD levels use their own exp (within 1 ulp) and sum in vectors of f32; a result is within
 //! `(n / 32 + 8) · 2⁻²⁴` of exact, relatively.
 
 use crate::Isa;
-use crate::lanes::{self, Lanes, by_tier};
+use crate::lanes::{self, Lanes, by_level};
 
 /// `x[i] = exp(x[i] - max) / Σ exp(x[j] - max)`.
 ///
 /// -infinity becomes 0. A NaN, a +infinity or nothing above -infinity makes all of it NaN.
 pub fn softmax(isa: Isa, x: &mut [f32]) {
-    by_tier!(isa, (x: &mut [f32]) -> (), softmax_scalar, softmax_lanes)
+    by_level!(isa, (x: &mut [f32]) -> (), softmax_scalar, softmax_lanes)
 }
 
 fn softmax_scalar(x: &mut [f32]) {

@@ -1,34 +1,34 @@
 //! Element-wise operations on vectors, dot product and argmax.
 
 use crate::Isa;
-use crate::lanes::{self, Binary, Lanes, Unary, by_tier};
+use crate::lanes::{self, Binary, Lanes, Unary, by_level};
 
 /// `x += y`. Panics on different lengths.
 pub fn add_assign(isa: Isa, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "lengths of a sum");
-    by_tier!(isa, (x: &mut [f32], y: &[f32]) -> (), add_assign_scalar, add_assign_lanes)
+    by_level!(isa, (x: &mut [f32], y: &[f32]) -> (), add_assign_scalar, add_assign_lanes)
 }
 
 /// `x *= s`.
 pub fn scale(isa: Isa, x: &mut [f32], s: f32) {
-    by_tier!(isa, (x: &mut [f32], s: f32) -> (), scale_scalar, scale_lanes)
+    by_level!(isa, (x: &mut [f32], s: f32) -> (), scale_scalar, scale_lanes)
 }
 
 /// `x = cap * tanh(x / cap)`; tanh within 1.5 ulp.
 pub fn softcap(isa: Isa, x: &mut [f32], cap: f32) {
-    by_tier!(isa, (x: &mut [f32], cap: f32) -> (), softcap_scalar, softcap_lanes)
+    by_level!(isa, (x: &mut [f32], cap: f32) -> (), softcap_scalar, softcap_lanes)
 }
 
 /// `Σ x[i] y[i]` in f32. Panics on different lengths.
 pub fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
     assert_eq!(x.len(), y.len(), "lengths of a dot product");
-    by_tier!(isa, (x: &[f32], y: &[f32]) -> f32, dot_scalar, dot_lanes)
+    by_level!(isa, (x: &[f32], y: &[f32]) -> f32, dot_scalar, dot_lanes)
 }
 
 /// The index of the largest element, the first of equals; NaN is never chosen; 0 if there is
 /// nothing above -infinity.
 pub fn argmax(isa: Isa, x: &[f32]) -> usize {
-    let max = by_tier!(isa, (x: &[f32]) -> f32, largest_scalar, largest_lanes);
+    let max = by_level!(isa, (x: &[f32]) -> f32, largest_scalar, largest_lanes);
     x.iter().position(|&v| v == max).unwrap_or(0)
 }
 

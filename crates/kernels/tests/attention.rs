@@ -1,11 +1,11 @@
-//! Attention against a float64 oracle, every tier, random shapes, windows and splits.
+//! Attention against a float64 oracle, every SIMD level, random shapes, windows and splits.
 
 mod common;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries,
-    attend_merge, attend_partial, attend_tile, kv_store, partial_len,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
+    Queries, Tile, attend_merge, attend_partial, attend_tile, kv_store, partial_len,
 };
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use common::Rng;
@@ -128,12 +128,14 @@ fn partials_of_any_split_merge_to_the_exact_attention() {
                     let mut partial = vec![f32::NAN; one];
                     attend_partial(
                         isa,
-                        &case.params,
-                        &case.cache(),
-                        kv_head,
-                        &q,
-                        pos,
-                        start..end,
+                        &Partial {
+                            params: &case.params,
+                            cache: &case.cache(),
+                            kv_head,
+                            q: &q,
+                            pos,
+                            keys: start..end,
+                        },
                         &mut partial,
                         &mut scratch,
                     );
@@ -175,13 +177,15 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
                 for start in (0..batch).step_by(tile) {
                     attend_tile(
                         isa,
-                        &case.params,
-                        &case.cache(),
-                        kv_head,
-                        Queries { data: &q, stride: q_stride },
-                        kv_head * group..(kv_head + 1) * group,
-                        start..(start + tile).min(batch),
-                        first_pos,
+                        &Tile {
+                            params: &case.params,
+                            cache: &case.cache(),
+                            kv_head,
+                            q: Queries { data: &q, stride: q_stride },
+                            heads: kv_head * group..(kv_head + 1) * group,
+                            tokens: start..(start + tile).min(batch),
+                            first_pos,
+                        },
                         &mut out,
                         &mut scratch,
                     );
@@ -217,12 +221,14 @@ fn a_range_without_visible_keys_weighs_nothing() {
             let mut partial = vec![f32::NAN; partial_len(3, 64)];
             attend_partial(
                 isa,
-                &params,
-                &cache,
-                0,
-                &q,
-                100,
-                keys.clone(),
+                &Partial {
+                    params: &params,
+                    cache: &cache,
+                    kv_head: 0,
+                    q: &q,
+                    pos: 100,
+                    keys: keys.clone(),
+                },
                 &mut partial,
                 &mut scratch,
             );
@@ -250,13 +256,15 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
             let mut data = vec![0.0; 32];
             attend_tile(
                 isa,
-                &params,
-                &KvCache::new(shape, &k, &v),
-                0,
-                Queries { data: &q, stride: 32 },
-                0..1,
-                0..1,
-                127,
+                &Tile {
+                    params: &params,
+                    cache: &KvCache::new(shape, &k, &v),
+                    kv_head: 0,
+                    q: Queries { data: &q, stride: 32 },
+                    heads: 0..1,
+                    tokens: 0..1,
+                    first_pos: 127,
+                },
                 &mut HeadsOut::new(&mut data, 32),
                 &mut scratch,
             );

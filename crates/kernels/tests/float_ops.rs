@@ -1,4 +1,4 @@
-//! Norm, rope, gates, softmax and vector operations against float64, every tier, every tail.
+//! Norm, rope, gates, softmax and vector operations against float64, every SIMD level, every tail.
 
 mod common;
 

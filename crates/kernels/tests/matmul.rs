@@ -1,5 +1,5 @@
-//! Products on random blocks: every tier against a float64 oracle, whose bound is what rounding
-//! the activations allows, and the SIMD tiers against scalar, which must agree much closer since
+//! Products on random blocks: every SIMD level against a float64 oracle, whose bound is what rounding
+//! the activations allows, and the SIMD levels against scalar, which must agree much closer since
 //! they round the activations alike.
 
 mod common;

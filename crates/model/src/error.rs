@@ -54,7 +54,7 @@ pub enum ModelError {
     /// The kernels that were asked for do not run here.
     #[error("this CPU cannot run the {isa} kernels; it can run {}", list(available))]
     Isa {
-        /// The tier that was asked for.
+        /// The SIMD level that was asked for.
         isa: Isa,
         /// Those that can run.
         available: Vec<Isa>,
@@ -151,8 +151,8 @@ fn blame(weight: Option<&str>) -> String {
     }
 }
 
-fn list(tiers: &[Isa]) -> String {
-    tiers.iter().map(Isa::to_string).collect::<Vec<_>>().join(", ")
+fn list(levels: &[Isa]) -> String {
+    levels.iter().map(Isa::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// How to get a larger context, if there is a way.

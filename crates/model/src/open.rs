@@ -28,7 +28,7 @@ use crate::weights::Weights;
 pub struct OpenOptions {
     /// Threads of the token loop; `None`: [`Pool::default_threads`].
     pub threads: Option<usize>,
-    /// The tier of kernels; `None`: the best that this CPU has.
+    /// The SIMD level of kernels; `None`: the best that this CPU has.
     pub isa: Option<Isa>,
     /// How the weights come from the files.
     pub load: Load,
@@ -253,7 +253,7 @@ impl Model {
         self.spec.kv_bytes_per_position()
     }
 
-    /// The tier of kernels in use.
+    /// The SIMD level of kernels in use.
     pub fn isa(&self) -> Isa {
         self.isa
     }

@@ -239,7 +239,7 @@ impl<'m> Session<'m> {
         self.model
     }
 
-    /// The tier of kernels in use.
+    /// The SIMD level of kernels in use.
     pub fn isa(&self) -> Isa {
         self.model.isa()
     }

@@ -1,5 +1,5 @@
 //! One result, many ways to it: thread counts (the same bits), batches against single tokens and
-//! tiers of kernels (within the rounding of 8-bit activations), cut and continued sequences; and
+//! SIMD levels of kernels (within the rounding of 8-bit activations), cut and continued sequences; and
 //! the limits of a session.
 
 mod common;
@@ -117,7 +117,7 @@ fn tiers_of_kernels_agree() {
                     // A last bit of difference can tip the rounding of an activation, and the
                     // real models amplify that, on nonsense most of all.
                     let kl = divergence(b, &batch).max(divergence(s, &single));
-                    eprintln!("{isa}: KL {kl:.2e} from the best tier on {}", path.display());
+                    eprintln!("{isa}: KL {kl:.2e} from the best SIMD level on {}", path.display());
                     assert!(kl < 0.1, "{isa} on {}: {kl}", path.display());
                     if model.spec().vocab == 300 {
                         let off = distance(b, &batch).max(distance(s, &single));

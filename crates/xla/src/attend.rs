@@ -15,7 +15,7 @@
 use alight_kernels::Isa;
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, KvWriter, LINE,
-    Queries, attend_merge, attend_partial, attend_tile, first_position, partial_len,
+    Partial, Queries, Tile, attend_merge, attend_partial, attend_tile, first_position, partial_len,
     piece_positions, tile_tokens,
 };
 use alight_kernels::matmul::Output;
@@ -241,17 +241,9 @@ impl Call {
                         // SAFETY: each unit has a result of its own.
                         let partial = unsafe { results.row_mut(unit, 0..len) };
                         let (pos, keys) = (self.pos + token, from..(from + piece).min(end));
-                        attend_partial(
-                            self.isa,
-                            &self.params,
-                            cache,
-                            head,
-                            q,
-                            pos,
-                            keys,
-                            partial,
-                            scratch,
-                        );
+                        let params = &self.params;
+                        let call = Partial { params, cache, kv_head: head, q, pos, keys };
+                        attend_partial(self.isa, &call, partial, scratch);
                     }
                 });
             });
@@ -281,18 +273,9 @@ impl Call {
                     let heads = head * group..(head + 1) * group;
                     // SAFETY: units have different tokens or different heads.
                     let mut out = unsafe { out.duplicate() };
-                    attend_tile(
-                        self.isa,
-                        &self.params,
-                        cache,
-                        head,
-                        queries,
-                        heads,
-                        tokens,
-                        self.pos,
-                        &mut out,
-                        scratch,
-                    );
+                    let (params, q, first_pos) = (&self.params, queries, self.pos);
+                    let call = Tile { params, cache, kv_head: head, q, heads, tokens, first_pos };
+                    attend_tile(self.isa, &call, &mut out, scratch);
                 }
             });
         });

@@ -6,7 +6,7 @@ mod frames;
 mod standin;
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries, Tile,
     attend_tile, kv_store,
 };
 use alight_kernels::tiles::pack;
@@ -469,13 +469,15 @@ fn attention_is_the_kernels_on_any_threads() {
             let mut heads_out = HeadsOut::new(&mut out, 288);
             attend_tile(
                 Isa::best(),
-                &params,
-                &cache,
-                head,
-                Queries { data: &q, stride: 192 },
-                3 * head..3 * head + 3,
-                0..tokens,
-                pos as usize,
+                &Tile {
+                    params: &params,
+                    cache: &cache,
+                    kv_head: head,
+                    q: Queries { data: &q, stride: 192 },
+                    heads: 3 * head..3 * head + 3,
+                    tokens: 0..tokens,
+                    first_pos: pos as usize,
+                },
                 &mut heads_out,
                 &mut AttentionScratch::new(limits),
             );

@@ -1,4 +1,4 @@
-//! Sixteen numbers at a time, on every tier in the same order: results do not depend on the tier, to the bit.
+//! Sixteen numbers at a time, on every SIMD level in the same order: results do not depend on the SIMD level, to the bit.
 //!
 //! No operation here is allowed another rounding than the portable one's: no fused multiply-add on f32, sums of squares
 //! in sixteen f64, added up pairwise.
@@ -11,7 +11,7 @@ pub(super) const LANES: usize = 16;
 /// Sixteen f32 in registers, and sixteen f64 that sum squares.
 ///
 /// # Safety
-/// All functions need the CPU features of the tier; those with a pointer, sixteen elements that may be read or written
+/// All functions need the CPU features of the level; those with a pointer, sixteen elements that may be read or written
 /// there, at any alignment.
 pub(super) trait Lanes {
     type V: Copy;

@@ -1,5 +1,5 @@
 //! The arithmetic: rows of operands into rows of results. Where each number is rounded is said in docs/collective.md; every
-//! tier computes the same bits.
+//! SIMD level computes the same bits.
 
 mod lanes;
 #[cfg(target_arch = "x86_64")]

@@ -17,7 +17,7 @@
 //! # Where numbers are rounded
 //! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept).
 //! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
-//! SIMD tiers (up to four independent sums per dot product), one multiplication by `scale` after the
+//! SIMD levels (up to four independent sums per dot product), one multiplication by `scale` after the
 //! dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
 //! running one, one multiplication by the inverse of `l` at the end.
 //!
@@ -36,7 +36,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Isa;
-use crate::lanes::by_tier;
+use crate::lanes::by_level;
 use scalar::attend_tile as tile_scalar;
 use scalar::{attend_merge as merge_scalar, attend_partial as partial_scalar};
 pub use store::{KvWriter, kv_store};
@@ -95,7 +95,7 @@ impl KvShape {
 }
 
 /// A key/value cache to read from.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     shape: KvShape,
     k: &'a [u16],
@@ -152,7 +152,7 @@ impl AttentionParams {
 }
 
 /// Query rows of a batch: token `t`, head `h` at `data[t * stride + h * k_dim..][..k_dim]`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Queries<'a> {
     /// All rows.
     pub data: &'a [f32],
@@ -323,28 +323,57 @@ pub const fn tile_tokens(group: usize) -> usize {
     if tokens < 4 { 4 } else { tokens }
 }
 
-/// Decode: attends one token to the positions `keys`, as far as it sees them.
+/// One token, some query heads and some positions: a call of [`attend_partial`].
+#[derive(Clone, Debug)]
+pub struct Partial<'a> {
+    /// What turns products into scores.
+    pub params: &'a AttentionParams,
+    /// Keys and values, the token's own too.
+    pub cache: &'a KvCache<'a>,
+    /// Which of the cache's heads.
+    pub kv_head: usize,
+    /// `[rows][k_dim]`, the query heads that share `kv_head`, side by side.
+    pub q: &'a [f32],
+    /// The token's position.
+    pub pos: usize,
+    /// The positions to attend, as far as the token sees them.
+    pub keys: Range<usize>,
+}
+
+/// A tile of tokens and the query heads of one key/value head: a call of [`attend_tile`].
+#[derive(Clone, Debug)]
+pub struct Tile<'a> {
+    /// What turns products into scores.
+    pub params: &'a AttentionParams,
+    /// Keys and values, those of all the tokens too.
+    pub cache: &'a KvCache<'a>,
+    /// Which of the cache's heads.
+    pub kv_head: usize,
+    /// The batch's queries.
+    pub q: Queries<'a>,
+    /// The query heads that share `kv_head`.
+    pub heads: Range<usize>,
+    /// Indices into the batch.
+    pub tokens: Range<usize>,
+    /// The position of token 0 of the batch.
+    pub first_pos: usize,
+}
+
+/// Decode: attends one token to some positions (Flash-Decoding: Dao et al. 2023).
 ///
-/// - `q`: `[rows][k_dim]`, the query heads that share `kv_head`, side by side.
-/// - `pos`: the token's position; its own key and value are already stored.
-/// - `partial`: `partial_len(rows, v_dim)` elements, overwritten; a range that is entirely masked
-///   gives `l = 0`.
+/// `out`: `partial_len(rows, v_dim)` elements, overwritten; a range that is entirely masked gives
+/// `l = 0`.
 ///
 /// Panics if a slice does not have its length, `keys` or `pos` exceed the capacity, or the scratch
 /// is too small.
-#[allow(clippy::too_many_arguments)]
 pub fn attend_partial(
     isa: Isa,
-    params: &AttentionParams,
-    cache: &KvCache<'_>,
-    kv_head: usize,
-    q: &[f32],
-    pos: usize,
-    keys: Range<usize>,
-    partial: &mut [f32],
+    call: &Partial<'_>,
+    out: &mut [f32],
     scratch: &mut AttentionScratch,
 ) {
-    let shape = &cache.shape;
+    let Partial { params, cache, kv_head, q, pos, .. } = *call;
+    let (shape, keys) = (&cache.shape, &call.keys);
     assert!(kv_head < shape.kv_heads, "key/value head {kv_head} of {shape:?}");
     assert!(
         !q.is_empty() && q.len().is_multiple_of(shape.k_dim),
@@ -353,24 +382,15 @@ pub fn attend_partial(
     );
     assert!(pos < shape.capacity && keys.end <= shape.capacity, "{pos}, {keys:?} in {shape:?}");
     let rows = q.len() / shape.k_dim;
-    assert_eq!(partial.len(), partial_len(rows, shape.v_dim), "partial result length");
+    assert_eq!(out.len(), partial_len(rows, shape.v_dim), "partial result length");
     scratch.check(rows, shape);
     let visible = params.visible(pos);
     let keys = keys.start.max(visible.start)..keys.end.min(visible.end);
     let keys = if keys.is_empty() { 0..0 } else { keys };
-    let scratch = scratch.floats();
-    by_tier!(
+    let (call, scratch) = (&Partial { keys, ..call.clone() }, scratch.floats());
+    by_level!(
         isa,
-        (
-            params: &AttentionParams,
-            cache: &KvCache<'_>,
-            kv_head: usize,
-            q: &[f32],
-            pos: usize,
-            keys: Range<usize>,
-            partial: &mut [f32],
-            scratch: &mut [f32]
-        ) -> (),
+        (call: &Partial<'_>, out: &mut [f32], scratch: &mut [f32]) -> (),
         partial_scalar,
         partial_lanes
     )
@@ -387,7 +407,7 @@ pub fn attend_merge(isa: Isa, v_dim: usize, rows: usize, partials: &[f32], out: 
         "{} elements are no whole number of partial results",
         partials.len()
     );
-    by_tier!(
+    by_level!(
         isa,
         (v_dim: usize, rows: usize, partials: &[f32], out: &mut [f32]) -> (),
         merge_scalar,
@@ -395,28 +415,18 @@ pub fn attend_merge(isa: Isa, v_dim: usize, rows: usize, partials: &[f32], out: 
     )
 }
 
-/// Prefill: attends a tile of tokens to every position that each of them sees.
+/// Prefill: attends a tile of tokens to every position that each of them sees (FlashAttention: Dao et
+/// al. 2022). Rows `(token, head)` of `out` are overwritten.
 ///
-/// - `q`: the batch's queries; token index 0 is at position `first_pos`.
-/// - `heads`: the query heads that share `kv_head`.
-/// - `tokens`: indices into the batch; keys and values of all of them are already stored.
-/// - `out`: rows `(token, head)` of the tile are overwritten.
-///
-/// Panics if a row lies outside `q` or `out`, a position outside the cache, or the scratch is too
-/// small for `tokens × heads` rows.
-#[allow(clippy::too_many_arguments)]
+/// Panics if a row lies outside the queries or `out`, a position outside the cache, or the scratch is
+/// too small for `tokens × heads` rows.
 pub fn attend_tile(
     isa: Isa,
-    params: &AttentionParams,
-    cache: &KvCache<'_>,
-    kv_head: usize,
-    q: Queries<'_>,
-    heads: Range<usize>,
-    tokens: Range<usize>,
-    first_pos: usize,
+    call: &Tile<'_>,
     out: &mut HeadsOut<'_>,
     scratch: &mut AttentionScratch,
 ) {
+    let Tile { cache, kv_head, q, first_pos, ref heads, ref tokens, .. } = *call;
     if heads.is_empty() || tokens.is_empty() {
         return;
     }
@@ -428,19 +438,9 @@ pub fn attend_tile(
     assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
     scratch.check(tokens.len() * heads.len(), shape);
     let scratch = scratch.floats();
-    by_tier!(
+    by_level!(
         isa,
-        (
-            params: &AttentionParams,
-            cache: &KvCache<'_>,
-            kv_head: usize,
-            q: Queries<'_>,
-            heads: Range<usize>,
-            tokens: Range<usize>,
-            first_pos: usize,
-            out: &mut HeadsOut<'_>,
-            scratch: &mut [f32]
-        ) -> (),
+        (call: &Tile<'_>, out: &mut HeadsOut<'_>, scratch: &mut [f32]) -> (),
         tile_scalar,
         tile_lanes
     )

@@ -1,9 +1,9 @@
-//! The portable tier: one row at a time, the same blocks and the same online softmax as the others.
+//! The portable level: one row at a time, the same blocks and the same online softmax as the others.
 
 use std::ops::Range;
 
 use super::{
-    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Queries, padded, partial_len,
+    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Partial, Tile, padded, partial_len,
     partial_row_len,
 };
 use crate::half::f16_to_f32;
@@ -63,19 +63,10 @@ fn attend_row(
     rest[1] = l;
 }
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn attend_partial(
-    params: &AttentionParams,
-    cache: &KvCache<'_>,
-    kv_head: usize,
-    q: &[f32],
-    _pos: usize,
-    keys: Range<usize>,
-    partial: &mut [f32],
-    scratch: &mut [f32],
-) {
+pub(super) fn attend_partial(call: &Partial<'_>, out: &mut [f32], scratch: &mut [f32]) {
+    let Partial { params, cache, kv_head, q, ref keys, .. } = *call;
     let rows = q.chunks_exact(cache.shape.k_dim);
-    for (q, state) in rows.zip(partial.chunks_exact_mut(partial_row_len(cache.shape.v_dim))) {
+    for (q, state) in rows.zip(out.chunks_exact_mut(partial_row_len(cache.shape.v_dim))) {
         attend_row(params, cache, kv_head, q, keys.clone(), state, scratch);
     }
 }
@@ -102,22 +93,12 @@ pub(super) fn attend_merge(v_dim: usize, rows: usize, partials: &[f32], out: &mu
     }
 }
 
-#[allow(clippy::too_many_arguments)]
-pub(super) fn attend_tile(
-    params: &AttentionParams,
-    cache: &KvCache<'_>,
-    kv_head: usize,
-    q: Queries<'_>,
-    heads: Range<usize>,
-    tokens: Range<usize>,
-    first_pos: usize,
-    out: &mut HeadsOut<'_>,
-    scratch: &mut [f32],
-) {
+pub(super) fn attend_tile(call: &Tile<'_>, out: &mut HeadsOut<'_>, scratch: &mut [f32]) {
+    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens } = *call;
     let shape = cache.shape;
     let (scores, rest) = scratch.split_at_mut(BLOCK);
     let state = &mut rest[..partial_row_len(shape.v_dim)];
-    for t in tokens {
+    for t in tokens.clone() {
         for h in heads.clone() {
             let q = &q.data[t * q.stride + h * shape.k_dim..][..shape.k_dim];
             let visible = params.visible(first_pos + t);

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::{COLUMNS, KvShape, LINE};
 use crate::Isa;
 use crate::half::f32_to_f16;
-use crate::lanes::{Lanes, by_tier};
+use crate::lanes::{Lanes, by_level};
 
 /// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`) of one position.
 ///
@@ -92,7 +92,7 @@ fn saturate(x: f32) -> f32 {
 
 /// Rounds to f16, saturating.
 fn narrow(isa: Isa, from: &[f32], to: &mut [u16]) {
-    by_tier!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
+    by_level!(isa, (from: &[f32], to: &mut [u16]) -> (), narrow_scalar, narrow_lanes)
 }
 
 fn narrow_scalar(from: &[f32], to: &mut [u16]) {

@@ -1,14 +1,14 @@
-//! The SIMD tiers: rows in panels of up to 6, keys and values in blocks of 64 positions.
+//! The SIMD levels: rows in panels of up to 6, keys and values in blocks of 64 positions.
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
 //! weighted values added to the panel's sums. With few rows (decode) keys and values are read as
-//! f16 where they lie; with many (prefill) a block is widened into scratch once for all panels.
+//! f16 in place; with many (prefill) a block is widened into scratch once for all panels.
 
 use std::ops::Range;
 
 use super::micro::{F16, F32, Left, Right, Source, Sums, multiply, multiply_lines};
 use super::{
-    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Queries, padded, partial_len,
+    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Partial, Tile, padded, partial_len,
     partial_row_len,
 };
 use crate::lanes::{self, Lanes, Outlined};
@@ -87,17 +87,12 @@ impl Parts<'_> {
 /// # Safety
 /// The CPU has the features of `S`; lengths are as `super::attend_partial` checks them.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn attend_partial<S: Lanes>(
-    params: &AttentionParams,
-    cache: &KvCache<'_>,
-    kv_head: usize,
-    q: &[f32],
-    pos: usize,
-    keys: Range<usize>,
+    call: &Partial<'_>,
     partial: &mut [f32],
     scratch: &mut [f32],
 ) {
+    let Partial { params, cache, kv_head, q, pos, ref keys } = *call;
     let shape = cache.shape;
     let rows = q.len() / shape.k_dim;
     let parts = Parts::new(scratch, rows, shape.k_dim, shape.v_dim);
@@ -114,7 +109,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         widen: false,
         first_pos: pos,
         group: rows,
-        keys,
+        keys: keys.clone(),
         q: q.as_ptr(),
         acc,
         acc_stride: stride,
@@ -132,18 +127,12 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
 /// # Safety
 /// The CPU has the features of `S`; lengths are as `super::attend_tile` checks them.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 pub(super) unsafe fn attend_tile<S: Lanes>(
-    params: &AttentionParams,
-    cache: &KvCache<'_>,
-    kv_head: usize,
-    q: Queries<'_>,
-    heads: Range<usize>,
-    tokens: Range<usize>,
-    first_pos: usize,
+    call: &Tile<'_>,
     out: &mut HeadsOut<'_>,
     scratch: &mut [f32],
 ) {
+    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens } = *call;
     let shape = cache.shape;
     let group = heads.len();
     let rows = tokens.len() * group;
@@ -186,7 +175,7 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     };
     // SAFETY: the caller's features and lengths; the parts are sized for these rows.
     unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
-    for (i, t) in tokens.enumerate() {
+    for (i, t) in tokens.clone().enumerate() {
         for (j, h) in heads.clone().enumerate() {
             let r = i * group + j;
             let out = out.row(t, h, shape.v_dim);

@@ -7,6 +7,7 @@
 //! place twice, the second copy to be shifted. The scales of eight blocks are picked out of up to four
 //! registers by two-register byte permutations.
 
+use super::shared::scales_and_minima_k;
 use super::{BlockFormat, per_16};
 use std::arch::x86_64::*;
 
@@ -185,13 +186,7 @@ pub(super) unsafe fn group_k(at: *const u8) -> Group {
     // SAFETY: 16 bytes of the caller's block; its CPU has the SIMD level.
     unsafe {
         let word = |i: usize| at.add(4 + 4 * i).cast::<u32>().read_unaligned();
-        let (u0, u1, u2) = (word(0), word(1), word(2));
-        // Runs 0..4 have their six bits in place; 4..8 take four from the third word and two
-        // from the top of the first (scale) or second (minimum).
-        let sc = (u0 & 0x3f3f_3f3f) as u64
-            | (((u2 & 0x0f0f_0f0f) | ((u0 >> 2) & 0x3030_3030)) as u64) << 32;
-        let m = (u1 & 0x3f3f_3f3f) as u64
-            | ((((u2 >> 4) & 0x0f0f_0f0f) | ((u1 >> 2) & 0x3030_3030)) as u64) << 32;
+        let (sc, m) = scales_and_minima_k([word(0), word(1), word(2)]);
         let v = _mm512_cvtepu8_epi32(_mm_set_epi64x(m as i64, sc as i64));
         // d in the lower eight lanes, −dmin in the upper ones.
         let dd = _mm_set1_epi32(at.cast::<i32>().read_unaligned() ^ i32::MIN);

@@ -46,3 +46,15 @@ pub(super) fn scale_and_offset_k(b: &[u8], g: usize) -> (f32, f32) {
     let (sc, m) = scale_min_k(&b[4..16], g);
     (f16_at(b, 0) * sc as f32, -(f16_at(b, 2) * m as f32))
 }
+
+/// Scales and minima of all eight groups of a Q4_K or Q5_K block, a byte for each group; `words` are its
+/// 12 bytes. Groups 0 to 3 have their six bits in place; 4 to 7 take four from the third word and two
+/// from the top of the first (scale) or second (minimum).
+#[inline(always)]
+pub(super) fn scales_and_minima_k([u0, u1, u2]: [u32; 3]) -> (u64, u64) {
+    let sc =
+        (u0 & 0x3f3f_3f3f) as u64 | (((u2 & 0x0f0f_0f0f) | ((u0 >> 2) & 0x3030_3030)) as u64) << 32;
+    let m = (u1 & 0x3f3f_3f3f) as u64
+        | ((((u2 >> 4) & 0x0f0f_0f0f) | ((u1 >> 2) & 0x3030_3030)) as u64) << 32;
+    (sc, m)
+}

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{Lanes, Outlined};
 
-/// The AVX2 tier.
+/// The AVX2 level.
 pub(crate) struct Avx2;
 
 /// `#[inline(always)]` methods around expressions of intrinsics.
@@ -12,7 +12,7 @@ macro_rules! ops {
     ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
         #[inline(always)]
         unsafe fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: the caller runs on a CPU with the tier's features and vouches for pointers.
+            // SAFETY: the caller runs on a CPU with the level's features and vouches for pointers.
             unsafe { $body }
         }
     )*};
@@ -30,7 +30,7 @@ impl Lanes for Avx2 {
             // SAFETY: this function has the features.
             unsafe { f.run::<Avx2>() }
         }
-        // SAFETY: the caller runs on a CPU with the tier's features.
+        // SAFETY: the caller runs on a CPU with the level's features.
         unsafe { with_features(f) }
     }
 

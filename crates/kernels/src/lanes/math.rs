@@ -128,7 +128,7 @@ pub(crate) unsafe fn softcap<S: Lanes>(x: S::V, cap: f32) -> S::V {
 #[cfg(test)]
 mod tests {
     use crate::Isa;
-    use crate::lanes::{Lanes, Unary, by_tier, map};
+    use crate::lanes::{Lanes, Unary, by_level, map};
 
     #[derive(Clone, Copy)]
     enum Function {
@@ -166,11 +166,11 @@ mod tests {
     fn run(isa: Isa, input: &[f32], f: Function) -> Vec<f32> {
         let mut output = input.to_vec();
         let x = &mut output[..];
-        by_tier!(isa, (x: &mut [f32], f: Function) -> (), nothing, apply);
+        by_level!(isa, (x: &mut [f32], f: Function) -> (), nothing, apply);
         output
     }
 
-    fn tiers() -> impl Iterator<Item = Isa> {
+    fn levels() -> impl Iterator<Item = Isa> {
         Isa::available().into_iter().filter(|&i| i != Isa::Scalar)
     }
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn check(f: Function, inputs: &[f32], limit: impl Fn(f32) -> f64, exact: impl Fn(f64) -> f64) {
-        for isa in tiers() {
+        for isa in levels() {
             for (&x, &y) in inputs.iter().zip(&run(isa, inputs, f)) {
                 let error = ulps(y, exact(x as f64));
                 assert!(error <= limit(x), "{isa}: f({x:e}) = {y:e}, {error} ulp off");
@@ -206,7 +206,7 @@ mod tests {
         check(Function::Exp, &inputs(), |_| 1.0, f64::exp);
         let negative: Vec<f32> = inputs().into_iter().filter(|x| *x <= 0.0).collect();
         check(Function::ExpNegative, &negative, |_| 1.0, f64::exp);
-        for isa in tiers() {
+        for isa in levels() {
             for f in [Function::Exp, Function::ExpNegative] {
                 let y = run(isa, &[f32::NEG_INFINITY, -1e30, -0.0, 0.0, f32::NAN, -f32::NAN], f);
                 assert_eq!(y[..4], [0.0, 0.0, 1.0, 1.0], "{isa}");
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn tanh_is_within_1_5_ulp_and_right_at_extremes() {
         check(Function::Tanh, &inputs(), |_| 1.5, f64::tanh);
-        for isa in tiers() {
+        for isa in levels() {
             let y = run(isa, &[f32::NEG_INFINITY, f32::INFINITY, -0.0, f32::NAN], Function::Tanh);
             assert_eq!(y[..2], [-1.0, 1.0], "{isa}");
             assert!(y[2] == 0.0 && y[2].is_sign_negative() && y[3].is_nan(), "{isa}");
@@ -239,7 +239,7 @@ mod tests {
         check(Function::Gelu, &inputs(), limit, |x| {
             if twice_u(x) < -700.0 { 0.0 } else { x / (1.0 + (-twice_u(x)).exp()) }
         });
-        for isa in tiers() {
+        for isa in levels() {
             for f in [Function::Silu, Function::Gelu] {
                 let y = run(isa, &[f32::NEG_INFINITY, -1e38, f32::INFINITY, 1e38, f32::NAN], f);
                 assert!(y[0] == 0.0 && y[1] == 0.0, "{isa} {y:?}");

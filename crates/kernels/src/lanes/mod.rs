@@ -1,11 +1,11 @@
 //! Vectors of f32 lanes: one source for the AVX2 and the AVX-512 form of the float kernels.
 //!
-//! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_tier!`] instantiates it
-//! inside functions that enable the tier's features and picks one of them, or the portable
+//! A kernel is an `#[inline(always)] unsafe fn` generic over [`Lanes`]; [`by_level!`] instantiates it
+//! inside functions that enable the level's features and picks one of them, or the portable
 //! function. Invariant: nothing of [`Lanes`] is called except from such a function, so that
 //! everything is inlined into code that has the features.
 //!
-//! The portable tier does not use this: it is written separately, as the kernels' reference.
+//! The portable level does not use this: it is written separately, as the kernels' reference.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -22,7 +22,7 @@ pub(crate) use math::{exp_negative, gelu_tanh, silu, softcap};
 /// Operations on one vector of `N` f32.
 ///
 /// # Safety
-/// All of them need the CPU features of the tier; loads and stores need `N` (with `_n`: `n`)
+/// All of them need the CPU features of the level; loads and stores need `N` (with `_n`: `n`)
 /// elements behind the pointer, no alignment.
 pub(crate) trait Lanes {
     /// Lanes.
@@ -212,14 +212,14 @@ pub(crate) unsafe fn largest<S: Lanes>(x: &[f32]) -> f32 {
     }
 }
 
-/// Calls `$scalar` or `$lanes::<tier>` inside a function with the tier's features.
-macro_rules! by_tier {
+/// Calls `$scalar` or `$lanes::<level>` inside a function with the level's features.
+macro_rules! by_level {
     ($isa:expr, ($($arg:ident: $ty:ty),*) -> $ret:ty, $scalar:path, $lanes:ident) => {{
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma,f16c")]
         #[allow(clippy::too_many_arguments)]
         fn avx2($($arg: $ty),*) -> $ret {
-            // SAFETY: this function has the features of the tier; slices are checked by the caller.
+            // SAFETY: this function has the features of the level; slices are checked by the caller.
             unsafe { $lanes::<$crate::lanes::Avx2>($($arg),*) }
         }
         #[cfg(target_arch = "x86_64")]
@@ -242,4 +242,4 @@ macro_rules! by_tier {
         }
     }};
 }
-pub(crate) use by_tier;
+pub(crate) use by_level;

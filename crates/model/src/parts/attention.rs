@@ -5,9 +5,9 @@
 //! FlashAttention. Neither cut depends on the number of threads.
 
 use alight_kernels::attention::{
-    AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, LINE, PIECES, Queries, SHORTEST_PIECE,
-    attend_merge, attend_partial, attend_tile, chunk_positions, first_position, partial_len,
-    piece_positions, tile_tokens,
+    AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, LINE, PIECES, Partial, Queries,
+    SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile, chunk_positions,
+    first_position, partial_len, piece_positions, tile_tokens,
 };
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
@@ -288,7 +288,8 @@ fn attend(spec: &AttentionSpec, step: &mut Step<'_>) {
         let q = &q[first..first + group * spec.key_dim];
         let keys = from..(from + piece).min(end);
         let scratch = &mut scratch.attention;
-        attend_partial(isa, &params, &cache, head, q, pos + token, keys, out, scratch);
+        let (params, cache, pos) = (&params, &cache, pos + token);
+        attend_partial(isa, &Partial { params, cache, kv_head: head, q, pos, keys }, out, scratch);
     });
     for token in 0..n {
         for head in 0..spec.kv_heads {
@@ -320,6 +321,8 @@ fn attend_tiles(spec: &AttentionSpec, step: &mut Step<'_>) {
         // SAFETY: units have different tokens or different heads.
         let mut out = unsafe { out.duplicate() };
         let scratch = &mut scratch.attention;
-        attend_tile(isa, &params, &cache, head, q, heads, tokens, pos, &mut out, scratch);
+        let (params, cache, first_pos) = (&params, &cache, pos);
+        let call = Tile { params, cache, kv_head: head, q, heads, tokens, first_pos };
+        attend_tile(isa, &call, &mut out, scratch);
     });
 }

@@ -40,10 +40,12 @@ pub(super) unsafe fn panel(
         with_block!(
             w.weight_type(),
             Q => {
-                if w.layout() == Layout::Tiles && avx2_panel::fits(&rows) {
-                    avx2_panel::fill::<Q>(w, rows.clone(), k.clone(), p);
-                } else {
-                    scalar::fill::<Q>(w, rows.clone(), k.clone(), p);
+                match w.layout() {
+                    Layout::Rows => avx2_panel::fill_rows::<Q>(w, rows.clone(), k.clone(), p),
+                    Layout::Tiles if avx2_panel::fits(&rows) => {
+                        avx2_panel::fill_tiles::<Q>(w, rows.clone(), k.clone(), p);
+                    }
+                    Layout::Tiles => scalar::fill::<Q>(w, rows.clone(), k.clone(), p),
                 }
                 tokens::<Q>(rows, k, x, out, p);
             },
