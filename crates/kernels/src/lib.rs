@@ -15,6 +15,7 @@ pub mod isa;
 mod lanes;
 pub mod matmul;
 pub mod norm;
+pub mod parallel;
 pub mod peak;
 pub mod quantize;
 pub mod rope;

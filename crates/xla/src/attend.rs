@@ -13,17 +13,13 @@
 //! not depend on the number of threads.
 
 use alight_kernels::Isa;
-use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, KvWriter, LINE,
-    Partial, Queries, Tile, attend_merge, attend_partial, attend_tile, first_position, partial_len,
-    piece_positions, tile_tokens,
-};
-use alight_kernels::matmul::Output;
+use alight_kernels::attention::{AttentionParams, KvCache, KvShape, KvWriter, LINE};
+use alight_kernels::parallel::{Attend, store};
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{expect, scalar, size, slice, slice_mut};
 use crate::frame::{Array, Frame, Refusal, handle};
-use crate::scratch::{with_attention, with_floats};
+use crate::scratch::with_floats;
 use crate::team::Team;
 use crate::{Stage, Target};
 
@@ -33,15 +29,6 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     stages: &[(Stage::Execute, alight_attend as Handler)],
     state: None,
 }];
-
-/// Bytes of keys and values that a thread attends one token to in a nanosecond, about.
-const BYTES_PER_NS: usize = 6;
-
-/// Products of several tokens' attention that a thread adds in a nanosecond, about.
-const PRODUCTS_PER_NS: usize = 20;
-
-/// Values that a thread stores in a nanosecond, about.
-const VALUES_PER_NS: usize = 1;
 
 /// The stage that calls, on every device.
 ///
@@ -135,14 +122,13 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         window: Some(window).filter(|window| *window != 0),
     };
     let devices = frame.integers("devices")?.len();
-    let team = Team::new(frame, frame.integer("threads")?, devices)?;
-    let call = Call { isa: Isa::best(), params, shape, group: q_heads / kv_heads, pos, tokens };
-    call.store(&team, keys, values, k, v);
+    let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
+    let isa = Isa::best();
+    let writer = KvWriter::new(shape, keys, values);
+    store(&mut team, isa, writer, [pos, tokens], k, v);
     let cache = KvCache::new(shape, keys, values);
-    match tokens <= FEW_TOKENS {
-        true => call.few(&team, &cache, q, out),
-        false => call.many(&team, &cache, q, out),
-    }
+    let attend = Attend { isa, params, cache, group: q_heads / kv_heads, pos, tokens };
+    with_floats(attend.partials(), |partials| attend.run(&mut team, q, out, partials));
     Ok(())
 }
 
@@ -182,102 +168,4 @@ unsafe fn cache<'a>(
     }
     let length = all.len() / layers;
     Ok(&mut all[layer * length..][..length])
-}
-
-/// What is the same for all parts of the work.
-struct Call {
-    isa: Isa,
-    params: AttentionParams,
-    shape: KvShape,
-    /// Query heads on each key/value head.
-    group: usize,
-    pos: usize,
-    tokens: usize,
-}
-
-impl Call {
-    fn store(&self, team: &Team<'_>, keys: &mut [u16], values: &mut [u16], k: &[f32], v: &[f32]) {
-        let (kd, vd) =
-            (self.shape.kv_heads * self.shape.k_dim, self.shape.kv_heads * self.shape.v_dim);
-        let writer = KvWriter::new(self.shape, keys, values);
-        // Positions of one line of the key cache are one unit.
-        let end = self.pos + self.tokens;
-        let (first, last) = (self.pos / LINE, (end - 1) / LINE);
-        let work = self.tokens * (kd + vd) / VALUES_PER_NS;
-        team.run(last - first + 1, work, &|lines| {
-            let from = ((first + lines.start) * LINE).max(self.pos);
-            for at in from..((first + lines.end) * LINE).min(end) {
-                let t = at - self.pos;
-                // SAFETY: each position is one unit's.
-                unsafe { writer.store(self.isa, at, &k[t * kd..][..kd], &v[t * vd..][..vd]) };
-            }
-        });
-    }
-
-    fn limits(&self, tokens: usize) -> AttentionLimits {
-        let (k_dim, v_dim) = (self.shape.k_dim, self.shape.v_dim);
-        AttentionLimits { rows: tokens * self.group, k_dim, v_dim }
-    }
-
-    /// Few tokens are cut along the positions, as the native engine does it.
-    fn few(&self, team: &Team<'_>, cache: &KvCache<'_>, q: &[f32], out: &mut [f32]) {
-        let Call { shape, group, .. } = *self;
-        let (kv, end) = (shape.kv_heads, self.pos + self.tokens);
-        let start = first_position(&self.params, self.pos);
-        let piece = piece_positions(&shape, end - start);
-        let pieces = (end - start).div_ceil(piece);
-        let len = partial_len(group, shape.v_dim);
-        let units = self.tokens * kv * pieces;
-        let bytes = (end - start) * kv * (shape.k_dim + shape.v_dim) * 2 * self.tokens;
-        with_floats(units * len, |partials| {
-            let results = Output::new(partials, len);
-            team.run(units, bytes / BYTES_PER_NS, &|range| {
-                with_attention(self.limits(1), |scratch| {
-                    for unit in range {
-                        let (token, head) = (unit / (kv * pieces), unit / pieces % kv);
-                        let from = start + unit % pieces * piece;
-                        let heads = group * shape.k_dim;
-                        let q = &q[(token * kv + head) * heads..][..heads];
-                        // SAFETY: each unit has a result of its own.
-                        let partial = unsafe { results.row_mut(unit, 0..len) };
-                        let (pos, keys) = (self.pos + token, from..(from + piece).min(end));
-                        let params = &self.params;
-                        let call = Partial { params, cache, kv_head: head, q, pos, keys };
-                        attend_partial(self.isa, &call, partial, scratch);
-                    }
-                });
-            });
-            let results = partials.chunks_exact(pieces * len);
-            for (partials, out) in results.zip(out.chunks_exact_mut(group * shape.v_dim)) {
-                attend_merge(self.isa, shape.v_dim, group, partials, out);
-            }
-        });
-    }
-
-    /// Many tokens are cut into tiles of them.
-    fn many(&self, team: &Team<'_>, cache: &KvCache<'_>, q: &[f32], out: &mut [f32]) {
-        let Call { shape, group, tokens, .. } = *self;
-        let kv = shape.kv_heads;
-        let queries = Queries { data: q, stride: kv * group * shape.k_dim };
-        let out = HeadsOut::new(out, kv * group * shape.v_dim);
-        let tile = tile_tokens(group);
-        let tiles = tokens.div_ceil(tile);
-        let seen = self.params.visible(self.pos + tokens - 1).len();
-        let products = tokens * seen * kv * group * (shape.k_dim + shape.v_dim);
-        team.run(tiles * kv, products / PRODUCTS_PER_NS, &|range| {
-            with_attention(self.limits(tile), |scratch| {
-                for unit in range {
-                    // Later tiles see more positions: the long pieces first, the short ones fill the gaps.
-                    let (index, head) = (tiles - 1 - unit / kv, unit % kv);
-                    let tokens = index * tile..((index + 1) * tile).min(tokens);
-                    let heads = head * group..(head + 1) * group;
-                    // SAFETY: units have different tokens or different heads.
-                    let mut out = unsafe { out.duplicate() };
-                    let (params, q, first_pos) = (&self.params, queries, self.pos);
-                    let call = Tile { params, cache, kv_head: head, q, heads, tokens, first_pos };
-                    attend_tile(self.isa, &call, &mut out, scratch);
-                }
-            });
-        });
-    }
 }

@@ -14,13 +14,14 @@
 
 use std::ops::Range;
 
-use alight_kernels::{ActivationFormats, Activations, Isa, Matrix, Output, matmul};
+use alight_kernels::parallel::{Product, multiply, pack};
+use alight_kernels::{ActivationFormats, Activations, Isa, Matrix};
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{expect, size, slice, slice_mut, two};
 use crate::frame::{Frame, Refusal, handle};
 use crate::places;
-use crate::scratch::{MOST_TOKENS, with_activations, with_matmul};
+use crate::scratch::{MOST_TOKENS, with_activations};
 use crate::team::Team;
 use crate::{Stage, Target};
 
@@ -30,18 +31,6 @@ pub(crate) const TARGETS: &[Target] = &[Target {
     stages: &[(Stage::Execute, alight_matmul as Handler)],
     state: None,
 }];
-
-/// Rows of a unit of work: what the kernels unpack at a time.
-const UNIT_ROWS: usize = 32;
-
-/// Bytes of weights that a thread reads in a nanosecond, about.
-const BYTES_PER_NS: usize = 12;
-
-/// Values that a thread packs in a nanosecond, about.
-const VALUES_PER_NS: usize = 2;
-
-/// Products of a token of several that a thread adds in a nanosecond, about.
-const PRODUCTS_PER_NS: usize = 100;
 
 /// The stage that calls, on every device.
 ///
@@ -59,18 +48,6 @@ struct Job<'a> {
     /// `[T, slots]`
     out: &'a mut [f32],
     slots: usize,
-}
-
-impl Job<'_> {
-    /// Which multiples of [`UNIT_ROWS`] it has rows of.
-    fn units(&self) -> Range<usize> {
-        self.rows.start / UNIT_ROWS..self.rows.end.div_ceil(UNIT_ROWS)
-    }
-
-    /// Bytes of weights.
-    fn bytes(&self) -> usize {
-        self.rows.len() * self.matrix.weight_type().row_bytes(self.matrix.cols()).unwrap_or(0)
-    }
 }
 
 fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
@@ -127,13 +104,15 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     if jobs.is_empty() || tokens == 0 {
         return Ok(());
     }
-    let team = Team::new(frame, cut.threads, cut.devices)?;
+    let mut team = Team::new(frame, cut.threads, cut.devices)?;
     // As equal parts as can be: none has a single token, which would be rounded otherwise, unless there is only one.
     let step = tokens.div_ceil(tokens.div_ceil(MOST_TOKENS));
     for first in (0..tokens).step_by(step) {
         let part = first..tokens.min(first + step);
         let x = Values { values, width, used: cut.columns.len() };
-        with_activations(part.len(), x.used, |packed| multiply(&team, &mut jobs, &x, part, packed));
+        with_activations(part.len(), x.used, |packed| {
+            multiply_part(&mut team, &mut jobs, &x, part, packed);
+        });
     }
     Ok(())
 }
@@ -146,55 +125,24 @@ struct Values<'a> {
 }
 
 /// All products of some tokens.
-fn multiply(
-    team: &Team<'_>,
+fn multiply_part(
+    team: &mut Team<'_>,
     jobs: &mut [Job<'_>],
     x: &Values<'_>,
     tokens: Range<usize>,
     packed: &mut Activations,
 ) {
     let count = tokens.len();
-    packed.begin(
-        Isa::best(),
-        count,
-        x.used,
-        ActivationFormats::of(jobs.iter().map(|job| job.matrix.kind())),
-    );
-    let slots = packed.slots();
-    team.run(count, count * x.used / VALUES_PER_NS, &|range| {
-        for t in range {
-            let row = &x.values[(tokens.start + t) * x.width..][..x.used];
-            // SAFETY: each token is one unit's.
-            unsafe { slots.put(t, row) };
-        }
+    let formats = ActivationFormats::of(jobs.iter().map(|job| job.matrix.kind()));
+    let shape = [count, x.used];
+    pack(team, Isa::best(), shape, [], (packed, formats), &|t, [], _, put| {
+        put(&x.values[(tokens.start + t) * x.width..][..x.used]);
     });
-    let packed = &*packed;
-    let bytes: usize = jobs.iter().map(Job::bytes).sum();
-    let products: usize = jobs.iter().map(|job| job.rows.len() * x.used * count).sum();
-    let work = (bytes / BYTES_PER_NS).max(if count > 1 { products / PRODUCTS_PER_NS } else { 0 });
-    let parts: Vec<_> = jobs
-        .iter_mut()
-        .map(|job| {
-            let (units, rows) = (job.units(), job.rows.clone());
-            let out = &mut job.out[tokens.start * job.slots..][..count * job.slots];
-            (job.matrix, units, rows.clone(), Output::starting_at(rows.start, out, job.slots))
-        })
-        .collect();
-    let units = parts.iter().map(|(_, units, ..)| units.len()).sum();
-    team.run(units, work, &|range| {
-        let mut base = 0;
-        for (matrix, units, rows, out) in &parts {
-            let end = base + units.len();
-            let (from, to) = (range.start.max(base), range.end.min(end));
-            if from < to {
-                let unit = |n: usize| (units.start + n - base) * UNIT_ROWS;
-                let rows = rows.start.max(unit(from))..rows.end.min(unit(to));
-                // SAFETY: the units of a region are disjoint, so are their rows.
-                with_matmul(|scratch| unsafe { matmul(matrix, rows, packed, *out, scratch) });
-            }
-            base = end;
-        }
+    let products = jobs.iter_mut().map(|job| {
+        let out = &mut job.out[tokens.start * job.slots..][..count * job.slots];
+        [Product::of_rows(job.matrix, job.rows.clone(), out, job.slots)]
     });
+    multiply(team, &products.collect::<Vec<_>>(), packed, None);
 }
 
 /// What this rank has of the matrices.

@@ -15,7 +15,12 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use alight_kernels::MatmulScratch;
+use alight_kernels::attention::{AttentionLimits, AttentionScratch};
+use alight_kernels::parallel::{Cost, Scratch, Threads};
+
 use crate::frame::{Frame, Refusal};
+use crate::scratch::{with_attention, with_matmul};
 
 /// A thread is asked to help for each so many nanoseconds of work: waking one takes some 10 µs.
 const SHARE: usize = 15_000;
@@ -88,6 +93,28 @@ impl<'a> Team<'a> {
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
+    }
+}
+
+// SAFETY: units are taken off a counter, each by one thread, and `Team::run` returns when all are done.
+unsafe impl Threads for Team<'_> {
+    type Scratch = OfThread;
+
+    fn run(&mut self, units: usize, cost: Cost, f: &(dyn Fn(Range<usize>, &mut OfThread) + Sync)) {
+        Team::run(self, units, cost.nanoseconds, &|range| f(range, &mut OfThread));
+    }
+}
+
+/// What the calling thread keeps between calls.
+pub(crate) struct OfThread;
+
+impl Scratch for OfThread {
+    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch)) {
+        with_matmul(f);
+    }
+
+    fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
+        with_attention(limits, f);
     }
 }
 

@@ -50,6 +50,11 @@ impl<'a> KvWriter<'a> {
         KvWriter { shape, k: k.as_mut_ptr(), v: v.as_mut_ptr(), lifetime: PhantomData }
     }
 
+    /// Elements of the keys, and of the values, of one position.
+    pub(crate) fn widths(&self) -> [usize; 2] {
+        [self.shape.kv_heads * self.shape.k_dim, self.shape.kv_heads * self.shape.v_dim]
+    }
+
     /// Stores one position, like [`kv_store`], with the same panics.
     ///
     /// # Safety

@@ -3,9 +3,6 @@
 mod buffers;
 mod compute;
 mod net;
-mod rows;
 
 pub(crate) use self::buffers::{Buffers, WorkSize};
-pub(crate) use self::compute::Cut;
 pub(crate) use self::net::{Net, Step, Want};
-pub(crate) use self::rows::Rows;

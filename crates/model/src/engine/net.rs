@@ -16,12 +16,12 @@
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm;
+use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
 
 use super::buffers::Buffers;
-use super::compute::{Compute, Cut};
-use super::rows::Rows;
+use super::compute::Compute;
 use crate::cache::Kv;
 use crate::error::ModelError;
 use crate::load::{Store, arrival};
@@ -170,7 +170,7 @@ impl<'m> Net<'m> {
         if let Some(contribution) = pending {
             let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);
             let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
-            self.compute.each_row(n, Cut::default(), rows, &b.threads, &|_, [x, y], _| {
+            self.compute.each_row(n, rows, &b.threads, &|_, [x, y], _| {
                 contribution.add_to(isa, x, y);
             });
         }
@@ -184,7 +184,7 @@ impl<'m> Net<'m> {
         let embed = self.weights.embed.view(self.store);
         let n = tokens.len();
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
-        self.compute.each_row(n, Cut::default(), rows, &b.threads, &|i, [x], _| {
+        self.compute.each_row(n, rows, &b.threads, &|i, [x], _| {
             embed.dequantize_row(tokens[i] as usize, x);
             if spec.embedding_scale != 1.0 {
                 vec::scale(isa, x, spec.embedding_scale);
@@ -193,7 +193,7 @@ impl<'m> Net<'m> {
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
         let angles = &b.angles;
-        self.compute.each_row(n, Cut::default(), rows, &b.threads, &|i, [row], _| {
+        self.compute.each_row(n, rows, &b.threads, &|i, [row], _| {
             for (table, [cos, sin]) in angles.places(&self.ropes) {
                 let (head, tail) = row.split_at_mut(sin.start);
                 table.fill(position + i, &mut head[cos], &mut tail[..sin.len()]);

@@ -4,23 +4,17 @@
 //! key/value head still occupies all threads; partial results are merged. Many tokens are cut into tiles of tokens, as in
 //! FlashAttention. Neither cut depends on the number of threads.
 
-use alight_kernels::attention::{
-    AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, LINE, PIECES, Partial, Queries,
-    SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile, chunk_positions,
-    first_position, partial_len, piece_positions, tile_tokens,
-};
+use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
+use alight_kernels::parallel::{Attend, Rows, store_rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
-use crate::engine::{Cut, Rows, Step, WorkSize};
+use crate::engine::{Step, WorkSize};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
-
-/// Below so many bytes of keys and values the calling thread computes alone: waking others takes longer.
-const ALONE_BYTES: usize = 24 * 1024;
 
 /// An attention part.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,13 +120,7 @@ impl AttentionSpec {
 
     /// f32 elements that the partial results of `tokens` tokens can take, with a cache of `capacity` positions.
     pub(crate) fn most_partials(&self, capacity: usize, tokens: usize) -> usize {
-        let shape = self.kv_shape(capacity);
-        // A span is at most the capacity, plus what rounding its start down adds. A piece is shorter than the longest
-        // only if there are few, so the count is bounded by either.
-        let span = capacity + SHORTEST_PIECE;
-        let longest = chunk_positions(&shape).next_multiple_of(SHORTEST_PIECE);
-        let pieces = span.div_ceil(longest).max(PIECES.div_ceil(self.kv_heads)) + 1;
-        tokens * self.kv_heads * pieces * partial_len(self.group(), self.value_dim)
+        Attend::most_partials(&self.kv_shape(capacity), self.group(), tokens)
     }
 
     /// The shape of its cache of `capacity` positions.
@@ -234,9 +222,8 @@ impl AttentionWeights {
             Rows::new(&mut b.k, k_width),
             Rows::new(&mut b.v, v_width),
         ];
-        // Positions of one line of the key cache go to one thread.
-        let cut = Cut { rows: LINE, skipped: pos % LINE, take: 4, alone: false };
-        step.compute.each_row(n, cut, rows, &b.threads, &|i, [q, k, v], _| {
+        let threads = &mut step.compute.threads(&b.threads);
+        store_rows(threads, isa, writer, [pos, n], rows, &|i, [q, k, v]| {
             let biases =
                 [(&mut *q, &self.q_bias), (&mut *k, &self.k_bias), (&mut *v, &self.v_bias)];
             for (row, bias) in biases {
@@ -255,8 +242,6 @@ impl AttentionWeights {
                     }
                 }
             }
-            // SAFETY: each position is one row's, and each row is one unit's.
-            unsafe { writer.store(isa, pos + i, k, v) };
         });
     }
 }
@@ -264,65 +249,10 @@ impl AttentionWeights {
 /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
 /// `[rows, heads, value_dim]`.
 fn attend(spec: &AttentionSpec, step: &mut Step<'_>) {
-    if step.rows > FEW_TOKENS {
-        return attend_tiles(spec, step);
-    }
-    let [q_width, _, _, out_width] = spec.widths();
-    let (n, pos, isa, group) = (step.rows, step.position, step.compute.isa, spec.group());
-    let (params, cache) = (spec.params(), step.kv.layer(step.layer));
+    let (isa, params, group) = (step.compute.isa, spec.params(), spec.group());
+    let (cache, pos, tokens) = (step.kv.layer(step.layer), step.position, step.rows);
     let b = &mut *step.buffers;
-    let start = first_position(&params, pos);
-    let end = pos + n;
-    let piece = piece_positions(&cache.shape(), end - start);
-    let pieces = (end - start).div_ceil(piece);
-    let len = partial_len(group, spec.value_dim);
-    let per_token = spec.kv_heads * pieces;
-    let q = &b.q;
-    let bytes = (end - start) * spec.kv_heads * (spec.key_dim + spec.value_dim) * 2 * n;
-    let cut = Cut { take: 4, alone: bytes < ALONE_BYTES, ..Cut::default() };
-    let partials = Rows::new(&mut b.partials, len);
-    step.compute.each_row(n * per_token, cut, [partials], &b.threads, &|unit, [out], scratch| {
-        let (token, head, part) = (unit / per_token, unit / pieces % spec.kv_heads, unit % pieces);
-        let from = start + part * piece;
-        let first = token * q_width + head * group * spec.key_dim;
-        let q = &q[first..first + group * spec.key_dim];
-        let keys = from..(from + piece).min(end);
-        let scratch = &mut scratch.attention;
-        let (params, cache, pos) = (&params, &cache, pos + token);
-        attend_partial(isa, &Partial { params, cache, kv_head: head, q, pos, keys }, out, scratch);
-    });
-    for token in 0..n {
-        for head in 0..spec.kv_heads {
-            let first = (token * spec.kv_heads + head) * pieces * len;
-            let parts = &b.partials[first..first + pieces * len];
-            let first = token * out_width + head * group * spec.value_dim;
-            let out = &mut b.heads_out[first..first + group * spec.value_dim];
-            attend_merge(isa, spec.value_dim, group, parts, out);
-        }
-    }
-}
-
-fn attend_tiles(spec: &AttentionSpec, step: &mut Step<'_>) {
-    let [q_width, _, _, out_width] = spec.widths();
-    let (n, pos, isa, group) = (step.rows, step.position, step.compute.isa, spec.group());
-    let params = spec.params();
-    let cache: KvCache<'_> = step.kv.layer(step.layer);
-    let b = &mut *step.buffers;
-    let q = Queries { data: &b.q[..n * q_width], stride: q_width };
-    let out = HeadsOut::new(&mut b.heads_out[..n * out_width], out_width);
-    let tile = tile_tokens(group);
-    let tiles = n.div_ceil(tile);
-    let cut = Cut { take: 1, ..Cut::default() };
-    step.compute.each_row(tiles * spec.kv_heads, cut, [], &b.threads, &|unit, [], scratch| {
-        // Later tiles see more positions: the long pieces first, the short ones fill the gaps.
-        let (index, head) = (tiles - 1 - unit / spec.kv_heads, unit % spec.kv_heads);
-        let tokens = index * tile..((index + 1) * tile).min(n);
-        let heads = head * group..(head + 1) * group;
-        // SAFETY: units have different tokens or different heads.
-        let mut out = unsafe { out.duplicate() };
-        let scratch = &mut scratch.attention;
-        let (params, cache, first_pos) = (&params, &cache, pos);
-        let call = Tile { params, cache, kv_head: head, q, heads, tokens, first_pos };
-        attend_tile(isa, &call, &mut out, scratch);
-    });
+    let threads = &mut step.compute.threads(&b.threads);
+    let attend = Attend { isa, params, cache, group, pos, tokens };
+    attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
 }

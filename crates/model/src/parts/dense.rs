@@ -1,9 +1,10 @@
 //! The dense gated feed-forward part: `down(activation(gate(x) + bias) ⊙ (up(x) + bias))`.
 
 use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::parallel::Rows;
 use alight_kernels::{gate, vec};
 
-use crate::engine::{Rows, Step, WorkSize};
+use crate::engine::{Step, WorkSize};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};

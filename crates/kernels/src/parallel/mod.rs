@@ -1,0 +1,63 @@
+//! How matrix products, attention and the filling of the cache are cut into units of work, once, for
+//! every set of threads: the native engine's pool and XLA's threads are two [`Threads`].
+//!
+//! The cut follows from shapes and positions and never from the number of threads, so neither do the
+//! results. Rows that units write to are [`Rows`], which are borrowed exclusively: what several
+//! threads may do to them at the same time is proved here, and callers need no `unsafe`.
+
+mod attend;
+mod products;
+mod rows;
+
+pub use attend::{Attend, store, store_rows};
+pub use products::{ColumnsFn, Product, UNIT_ROWS, multiply};
+pub use rows::{Cut, PackFn, RowFn, Rows, each_row, pack};
+
+use crate::attention::{AttentionLimits, AttentionScratch};
+use crate::matmul::MatmulScratch;
+use std::ops::Range;
+
+/// How much work there is, for those who decide how many threads are worth it.
+#[derive(Clone, Copy, Debug)]
+pub struct Cost {
+    /// What all of it takes on one thread, about.
+    pub nanoseconds: usize,
+    /// The most units that a thread should take at once.
+    pub take: usize,
+    /// Whether the caller should do all of it: waking others would take longer.
+    pub alone: bool,
+}
+
+impl Cost {
+    /// Work of so many nanoseconds, in parts as long as the threads like.
+    pub const fn of(nanoseconds: usize) -> Cost {
+        Cost { nanoseconds, take: usize::MAX, alone: false }
+    }
+}
+
+/// Threads that share work.
+///
+/// # Safety
+/// [`run`](Threads::run) hands every unit to exactly one call, and returns when all calls have
+/// returned. Callers write to memory by the numbers of their units.
+pub unsafe trait Threads {
+    /// What one thread may write to.
+    type Scratch: Scratch;
+
+    /// Calls `f(range, scratch)` with disjoint ranges that together are `0..units`, on any threads.
+    fn run(
+        &mut self,
+        units: usize,
+        cost: Cost,
+        f: &(dyn Fn(Range<usize>, &mut Self::Scratch) + Sync),
+    );
+}
+
+/// The memory of one thread, for kernels that need some.
+pub trait Scratch {
+    /// Calls `f` with the panel of matrix products.
+    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch));
+
+    /// Calls `f` with memory for attention within `limits`.
+    fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch));
+}

@@ -1,0 +1,139 @@
+//! Rows of floats, one per token, and what is done row by row.
+
+use std::ops::Range;
+
+use super::{Cost, Threads};
+use crate::Isa;
+use crate::matmul::{ActivationFormats, Activations, Output};
+
+/// Rows that a thread takes at once.
+const ROWS_PER_TAKE: usize = 16;
+
+/// Values that a thread packs, norms or adds in a nanosecond, about.
+const VALUES_PER_NS: usize = 2;
+
+/// Rows of `width` elements in a buffer that is borrowed for writing: row `i` begins at `i · width`.
+pub struct Rows<'a> {
+    buffer: &'a mut [f32],
+    width: usize,
+}
+
+impl<'a> Rows<'a> {
+    /// All whole rows of `buffer`.
+    pub fn new(buffer: &'a mut [f32], width: usize) -> Rows<'a> {
+        Rows { buffer, width }
+    }
+
+    /// The rows from row `first` on.
+    ///
+    /// # Panics
+    /// If the buffer ends before it.
+    pub fn starting_at(buffer: &'a mut [f32], width: usize, first: usize) -> Rows<'a> {
+        Rows { buffer: &mut buffer[first * width..], width }
+    }
+
+    /// Copies row `from` to row `to`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        let width = self.width;
+        self.buffer.copy_within(from * width..(from + 1) * width, to * width);
+    }
+
+    /// Elements of a row.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// What the kernels write through, and the width.
+    pub(super) fn into_output(self) -> (Output<'a>, usize) {
+        (Output::new(self.buffer, self.width), self.width)
+    }
+}
+
+/// How rows are cut into units.
+#[derive(Clone, Copy, Debug)]
+pub struct Cut {
+    /// Rows of a unit.
+    pub rows: usize,
+    /// Rows by which the first unit is shorter.
+    pub skipped: usize,
+    /// Units that a thread takes at once, at most.
+    pub take: usize,
+}
+
+impl Default for Cut {
+    /// Row by row.
+    fn default() -> Cut {
+        Cut { rows: 1, skipped: 0, take: ROWS_PER_TAKE }
+    }
+}
+
+/// What is done to a row: `f(row, [that row of each buffer], the thread's scratch)`.
+pub type RowFn<'a, S, const N: usize> = dyn Fn(usize, [&mut [f32]; N], &mut S) + Sync + 'a;
+
+/// As [`RowFn`]; hands the row that it makes to its last argument, which packs it.
+pub type PackFn<'a, S, const N: usize> =
+    dyn Fn(usize, [&mut [f32]; N], &mut S, &dyn Fn(&[f32])) + Sync + 'a;
+
+/// Calls `f` for each of `n` rows.
+///
+/// # Panics
+/// If a buffer has fewer rows.
+pub fn each_row<T: Threads, const N: usize>(
+    threads: &mut T,
+    n: usize,
+    cut: Cut,
+    buffers: [Rows<'_>; N],
+    f: &RowFn<'_, T::Scratch, N>,
+) {
+    let values = buffers.iter().map(Rows::width).sum::<usize>();
+    cut_rows(threads, n, cut, n * values / VALUES_PER_NS, buffers, f);
+}
+
+/// [`each_row`] of work of so many nanoseconds.
+pub(super) fn cut_rows<T: Threads, const N: usize>(
+    threads: &mut T,
+    n: usize,
+    cut: Cut,
+    nanoseconds: usize,
+    buffers: [Rows<'_>; N],
+    f: &RowFn<'_, T::Scratch, N>,
+) {
+    let buffers = buffers.map(Rows::into_output);
+    let cost = Cost { take: cut.take, ..Cost::of(nanoseconds) };
+    let count = (cut.skipped + n).div_ceil(cut.rows);
+    threads.run(count, cost, &|units: Range<usize>, scratch| {
+        let first = (units.start * cut.rows).saturating_sub(cut.skipped);
+        let last = (units.end * cut.rows - cut.skipped).min(n);
+        for row in first..last {
+            // SAFETY: the buffers are different ones, being borrowed exclusively; a row is one unit's, a unit
+            // runs once, and no two rows of a buffer overlap.
+            let rows = buffers.map(|(buffer, width)| unsafe { buffer.row_mut(row, 0..width) });
+            f(row, rows, scratch);
+        }
+    });
+}
+
+/// Packs `n` rows of `cols` activations for the matrices that will be multiplied with them: `f` makes
+/// each row of its rows in the buffers, and hands it to its last argument.
+///
+/// # Panics
+/// As [`Activations::begin`], and if a buffer has fewer rows.
+pub fn pack<T: Threads, const N: usize>(
+    threads: &mut T,
+    isa: Isa,
+    [n, cols]: [usize; 2],
+    buffers: [Rows<'_>; N],
+    (activations, formats): (&mut Activations, ActivationFormats),
+    f: &PackFn<'_, T::Scratch, N>,
+) {
+    activations.begin(isa, n, cols, formats);
+    let slots = activations.slots();
+    let cost = n * cols / VALUES_PER_NS;
+    cut_rows(threads, n, Cut::default(), cost, buffers, &|row, rows, scratch| {
+        // SAFETY: each row is made once, by one thread.
+        f(row, rows, scratch, &|values| unsafe { slots.put(row, values) });
+    });
+}

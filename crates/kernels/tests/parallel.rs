@@ -1,0 +1,213 @@
+//! Work cut into units: whichever threads take them, in whichever parts and order, the bits are those
+//! of the kernels called for everything at once.
+
+mod common;
+
+use alight_kernels::attention::{
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvWriter,
+    Queries, Tile, attend_tile, kv_store,
+};
+use alight_kernels::parallel::{
+    Attend, Cost, Cut, Product, Rows, Scratch, Threads, each_row, multiply, pack, store, store_rows,
+};
+use alight_kernels::{
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
+    tiles,
+};
+use common::{Rng, random_blocks};
+use std::ops::Range;
+
+/// Real threads, each of which takes every so many parts of `step` units; the last parts first if
+/// `backwards`.
+struct Some {
+    threads: usize,
+    step: usize,
+    backwards: bool,
+}
+
+struct Own;
+
+impl Scratch for Own {
+    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch)) {
+        f(&mut MatmulScratch::new());
+    }
+
+    fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
+        f(&mut AttentionScratch::new(limits));
+    }
+}
+
+// SAFETY: every part is one thread's, and the scope waits for all.
+unsafe impl Threads for Some {
+    type Scratch = Own;
+
+    fn run(&mut self, units: usize, _: Cost, f: &(dyn Fn(Range<usize>, &mut Own) + Sync)) {
+        let step = self.step.min(units);
+        let mut parts: Vec<_> = (0..units).step_by(step).map(|u| u..units.min(u + step)).collect();
+        if self.backwards {
+            parts.reverse();
+        }
+        std::thread::scope(|scope| {
+            for thread in 0..self.threads {
+                let mine = parts.iter().skip(thread).step_by(self.threads).cloned();
+                scope.spawn(move || mine.for_each(|part| f(part, &mut Own)));
+            }
+        });
+    }
+}
+
+const ALL: [Some; 4] = [
+    Some { threads: 1, step: usize::MAX, backwards: false },
+    Some { threads: 1, step: 1, backwards: true },
+    Some { threads: 3, step: 1, backwards: false },
+    Some { threads: 2, step: 5, backwards: true },
+];
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn products_have_the_bits_of_one_call() {
+    let mut rng = Rng(1);
+    let isa = Isa::best();
+    let cols = 512;
+    // Rows that are no whole units, two types, and tiles beside rows.
+    let (a, b) = (random_blocks(&mut rng, WeightType::Q4_K, 100, cols), 48);
+    let canonical = random_blocks(&mut rng, WeightType::Q2_K, b, cols);
+    let mut packed = vec![0; canonical.len()];
+    tiles::pack(WeightType::Q2_K, cols, &canonical, &mut packed);
+    let a = Matrix::new(WeightType::Q4_K, &a, 100, cols).unwrap();
+    let b = Matrix::with_layout(Layout::Tiles, WeightType::Q2_K, &packed, b, cols).unwrap();
+    for n in [1, 7] {
+        let x = rng.normals(n * cols);
+        let formats = ActivationFormats::of([a.kind(), b.kind()]);
+        let mut direct = Activations::new(n, cols);
+        direct.begin(isa, n, cols, formats);
+        x.chunks_exact(cols).enumerate().for_each(|(t, x)| direct.put(t, x));
+        let expected = [&a, &b].map(|w| {
+            let mut out = vec![0f32; n * w.rows()];
+            let y = Output::new(&mut out, w.rows());
+            // SAFETY: one thread.
+            unsafe { matmul(w, 0..w.rows(), &direct, y, &mut MatmulScratch::new()) };
+            out
+        });
+        for mut threads in ALL {
+            let threads = &mut threads;
+            let (mut rows, mut acts) = (x.clone(), Activations::new(n, cols));
+            let (buffers, shape) = ([Rows::new(&mut rows, cols)], [n, cols]);
+            pack(threads, isa, shape, buffers, (&mut acts, formats), &|_, [row], _, put| put(row));
+            let (mut y, mut z) = (vec![0f32; n * a.rows()], vec![0f32; n * b.rows()]);
+            let products = [
+                [Product::new(a, Rows::new(&mut y, a.rows()))],
+                [Product::new(b, Rows::new(&mut z, b.rows()))],
+            ];
+            multiply(threads, &products, &acts, None);
+            assert_eq!([bits(&y), bits(&z)], [bits(&expected[0]), bits(&expected[1])]);
+            // Some rows of one, beside each other with what is done to them.
+            let mut part = vec![0f32; n * 60];
+            multiply(threads, &[[Product::of_rows(a, 37..93, &mut part, 60)]], &acts, None);
+            for (part, all) in part.chunks_exact(60).zip(expected[0].chunks_exact(100)) {
+                assert_eq!(bits(&part[..56]), bits(&all[37..93]));
+                assert!(part[56..].iter().all(|x| *x == 0.0));
+            }
+            let (mut y, mut z) = (vec![0f32; n * a.rows()], vec![0f32; n * a.rows()]);
+            let products = [[
+                Product::new(a, Rows::new(&mut y, a.rows())),
+                Product::new(a, Rows::new(&mut z, a.rows())),
+            ]];
+            multiply(
+                threads,
+                &products,
+                &acts,
+                Option::Some(&|_, rows, [y, z]| {
+                    assert_eq!((y.len(), z.len()), (rows.len(), rows.len()));
+                    z.iter_mut().zip(y).for_each(|(z, y)| *z -= *y);
+                }),
+            );
+            assert_eq!(bits(&y), bits(&expected[0]));
+            assert!(z.iter().all(|z| *z == 0.0));
+        }
+    }
+}
+
+#[test]
+fn every_row_is_visited_once() {
+    for mut threads in ALL {
+        let (mut a, mut b) = (vec![0f32; 37 * 3], vec![0f32; 37 * 5]);
+        for cut in [Cut::default(), Cut { rows: 16, skipped: 5, take: 2 }] {
+            let buffers = [Rows::new(&mut a, 3), Rows::new(&mut b, 5)];
+            each_row(&mut threads, 36, cut, buffers, &|i, [a, b], _| {
+                a.iter_mut().chain(b).for_each(|x| *x += i as f32 + 1.0);
+            });
+        }
+        let of = |width: usize| {
+            move |i: usize| if i < 36 * width { (2 * (i / width) + 2) as f32 } else { 0.0 }
+        };
+        assert!(a.iter().enumerate().all(|(i, x)| *x == of(3)(i)));
+        assert!(b.iter().enumerate().all(|(i, x)| *x == of(5)(i)));
+    }
+}
+
+#[test]
+fn attention_and_the_cache_have_the_bits_of_one_call() {
+    let mut rng = Rng(2);
+    let isa = Isa::best();
+    let shape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 352 };
+    let params = AttentionParams { scale: 0.2, softcap: None, window: Option::Some(200) };
+    let (group, kd, vd) = (3, 2 * 32, 2 * 48);
+    for (pos, tokens) in [(0, 1), (320, 1), (318, 3), (5, 40), (300, 33)] {
+        let filled = pos + tokens;
+        let (k, v) = (rng.normals(filled * kd), rng.normals(filled * vd));
+        let q = rng.normals(tokens * 2 * group * 32);
+        let cache = || (vec![0u16; shape.k_len()], vec![0u16; shape.v_len()]);
+        let (mut keys, mut values) = cache();
+        for p in 0..filled {
+            let (k, v) = (&k[p * kd..][..kd], &v[p * vd..][..vd]);
+            kv_store(isa, &shape, &mut keys, &mut values, p, k, v);
+        }
+        let mut results: Vec<Vec<u32>> = Vec::new();
+        for mut threads in ALL {
+            let threads = &mut threads;
+            let (mut some_keys, mut some_values) = cache();
+            let writer = KvWriter::new(shape, &mut some_keys, &mut some_values);
+            store(threads, isa, writer, [0, filled], &k, &v);
+            assert!(some_keys == keys && some_values == values, "stored by {tokens}");
+            let (mut some_keys, mut some_values) = cache();
+            let writer = KvWriter::new(shape, &mut some_keys, &mut some_values);
+            let (mut q2, mut k2, mut v2) = (vec![0.0; filled], k.clone(), vec![0.0; v.len()]);
+            let rows = [Rows::new(&mut q2, 1), Rows::new(&mut k2, kd), Rows::new(&mut v2, vd)];
+            store_rows(threads, isa, writer, [0, filled], rows, &|i, [_, _, row]| {
+                row.copy_from_slice(&v[i * vd..][..vd]);
+            });
+            assert!(some_keys == keys && some_values == values, "prepared and stored");
+            let cache = KvCache::new(shape, &keys, &values);
+            let attend = Attend { isa, params, cache, group, pos, tokens };
+            let mut out = vec![0f32; tokens * 2 * group * 48];
+            let mut partials = vec![0f32; attend.partials()];
+            assert!(partials.len() <= Attend::most_partials(&shape, group, tokens));
+            attend.run(threads, &q, &mut out, &mut partials);
+            results.push(bits(&out));
+            // Tiles of all tokens give the same but for rounding.
+            let mut tiles = vec![0f32; out.len()];
+            let mut heads_out = HeadsOut::new(&mut tiles, 2 * group * 48);
+            let limits = AttentionLimits { rows: tokens * group, k_dim: 32, v_dim: 48 };
+            for kv_head in 0..2 {
+                let call = Tile {
+                    params: &params,
+                    cache: &cache,
+                    kv_head,
+                    q: Queries { data: &q, stride: 2 * group * 32 },
+                    heads: kv_head * group..(kv_head + 1) * group,
+                    tokens: 0..tokens,
+                    first_pos: pos,
+                };
+                attend_tile(isa, &call, &mut heads_out, &mut AttentionScratch::new(limits));
+            }
+            for (x, y) in out.iter().zip(&tiles) {
+                assert!((x - y).abs() < 1e-5, "{x} {y}");
+            }
+        }
+        assert!(results.iter().all(|result| *result == results[0]), "{pos} {tokens}");
+    }
+}
