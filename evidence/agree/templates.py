@@ -9,7 +9,6 @@ Each case is a template of a line or two. Where jinja2 fails, so must ours. The 
 
 import json
 import sys
-
 from pathlib import Path
 
 from evidence.agree.chat import BOS, EOS, rendered_by_jinja2

@@ -4,7 +4,7 @@
 //! One line for each model, SIMD level and prompt: the hash of the bits of all logits when the prompt is computed
 //! in batches, and when it is computed token by token. Prompts are token ids that follow from a counter, so that no
 //! tokenizer takes part; each runs on one to four threads, which must not change a bit either.
-//! `scripts/same_bits.py` runs this at two commits and compares what they print.
+//! `python -m evidence check same-bits` runs this at two commits and compares what they print.
 
 use std::path::Path;
 
