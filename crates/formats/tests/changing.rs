@@ -19,7 +19,7 @@ use alight_formats::gguf::write::Builder;
 use alight_formats::{Header, Source, ggml, gguf, safetensors, torch};
 
 /// How often each file is parsed while it changes.
-const TIMES: usize = if cfg!(miri) { 12 } else { 3000 };
+const TIMES: usize = if cfg!(miri) { 4 } else { 3000 };
 
 /// A file that can be written to while it is read.
 struct Shared(Vec<AtomicU8>);
