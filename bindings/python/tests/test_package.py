@@ -25,6 +25,8 @@ def test_stubs_say_what_is_there(tmp_path):
         [sys.executable, "-m", "mypy.stubtest", "alight._alight", "--allowlist", hidden, "--ignore-unused-allowlist"],
         capture_output=True,
         text=True,
+        # It keeps something in the current folder, which may be read-only.
+        cwd=tmp_path,
     )
     assert run.returncode == 0, run.stdout + run.stderr
     run = subprocess.run(
