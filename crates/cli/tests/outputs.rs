@@ -160,6 +160,24 @@ fn a_pipe_for_a_reference_is_refused_and_not_waited_for() {
     at_once(&["bench", "load", text(&pipe), "--no-packed"]).fails(1, &["is not a regular file"]);
 }
 
+/// What of it is cached is found out without a look at every page of its holes, which takes minutes.
+#[test]
+fn a_file_of_many_terabytes_of_holes_takes_no_time() {
+    let dir = folder();
+    let from = dir.path().join("large.gguf");
+    let header = alight_formats::gguf::write::Builder::new().header();
+    fs::write(&from, header).unwrap();
+    if File::options().write(true).open(&from).unwrap().set_len(15 << 40).is_err() {
+        return eprintln!("skipped: no such large files here");
+    }
+    let to = dir.path().join("out");
+    let out = at_once(&["convert", text(&from), "-o", text(&to)]);
+    assert!(out.status.is_some(), "{}", out.stderr);
+    let copy = ["cp", "--verify", text(&from), text(&to), "-f"];
+    at_once(&copy).succeeds();
+    assert_eq!(fs::metadata(&to).unwrap().len(), 15 << 40);
+}
+
 /// What a file of log-probabilities, or a picture, may not replace.
 #[test]
 fn neither_devices_nor_what_is_measured_nor_anything_unasked() {

@@ -581,6 +581,31 @@ mod tests {
         assert_eq!((none.pages, none.cached, none.share()), (0, 0, 1.0));
     }
 
+    /// In a large file that is mostly holes, too.
+    #[test]
+    fn what_is_not_cached_is_known_to_the_page() {
+        let file = file();
+        let Some(teller) = teller(&file) else { return eprintln!("skipped: nobody tells") };
+        let len = 5 << 30;
+        if file.set_len(len + 5).is_err() {
+            return eprintln!("skipped: no such large files here");
+        }
+        evict(&file).unwrap();
+        let at = [0, 3 << 30, len];
+        at.iter().for_each(|at| warm(&file, *at..at + 1).unwrap());
+        let parts = not_cached(&file, 0..len + 5, teller).unwrap();
+        let missing: u64 = parts.iter().map(|part| part.end - part.start).sum();
+        let there = residency(&file, 0..u64::MAX).unwrap().cached;
+        assert!(there >= 3 && missing <= len - 2 * PAGE, "{there}, {missing}");
+        assert!(parts.is_sorted_by(|a, b| a.end < b.start), "{parts:?}");
+        for part in &parts {
+            assert_eq!(residency(&file, part.clone()).unwrap().cached, 0, "{part:?}");
+        }
+        for at in at {
+            assert!(!parts.iter().any(|part| part.contains(&at)), "{at} in {parts:?}");
+        }
+    }
+
     #[test]
     fn an_estimate_looks_all_over_the_file() {
         for pages in [1, 7, 8, 9, 100, 2047, 2048, 2049, 1 << 40] {
