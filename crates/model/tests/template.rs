@@ -1,7 +1,6 @@
 //! A file's chat template is compiled when it is used, and not before: what is wrong with it is no
 //! error for those who do without it.
 
-#[allow(dead_code)]
 mod common;
 
 use alight_formats::gguf;
