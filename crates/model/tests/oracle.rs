@@ -10,8 +10,8 @@ mod common;
 use std::collections::HashMap;
 
 use alight_formats::GgmlType;
-use alight_kernels::Isa;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
+use alight_kernels::{Isa, WeightType};
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
 use common::{Scaling, Spec, distance, tokens};
 
@@ -389,6 +389,15 @@ fn the_27b_of_either_gemma_scales_by_its_width() {
         |spec: Spec| Spec { heads: 2, kv_heads: 1, key_dim: 16, value_dim: 16, ff: 64, ..spec };
     check(&Spec { layers: 46, seed: 32, ..wide(Spec::gemma2()) }, 30, TIGHT, TIGHT);
     check(&Spec { layers: 62, seed: 33, ..wide(Spec::gemma3()) }, 30, TIGHT, TIGHT);
+}
+
+/// Whatever the registry of block types has, read only or not.
+#[test]
+fn every_block_type_in_a_whole_model() {
+    let wide = Spec { layers: 2, embd: 256, ff: 256, key_dim: 64, value_dim: 64, ..Spec::llama() };
+    for ty in WeightType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+        check(&Spec { ty: ty.ggml(), seed: 40, ..wide.clone() }, 12, 3e-3, 1e-1);
+    }
 }
 
 #[test]

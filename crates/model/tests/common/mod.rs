@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
-use alight_kernels::{WeightType, dequantize_row};
+use alight_kernels::{ScaleField, WeightType, dequantize_row};
 
 /// The real models, where they have been fetched: `$ALIGHT_MODELS` or `models/` in the workspace.
 pub fn real_model(file: &str) -> Option<PathBuf> {
@@ -360,7 +360,7 @@ impl Spec {
 }
 
 pub fn kernel_type(ty: GgmlType) -> WeightType {
-    WeightType::ALL.into_iter().find(|t| t.to_string() == ty.name()).unwrap()
+    WeightType::of(ty).unwrap()
 }
 
 /// Random weights of a scale that keeps activations near 1.
@@ -400,8 +400,32 @@ fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random
                 })
                 .collect()
         }
-        _ => panic!("no random {ty}"),
+        _ => blocks(kernel_type(ty), scale, n, random),
     }
+}
+
+/// Blocks of any bits but for their scales, by which no weight is larger than `scale`.
+fn blocks(ty: WeightType, scale: f32, n: usize, random: &mut Random) -> Vec<u8> {
+    let (len, bytes) = (ty.block_len(), ty.block_bytes());
+    let set = |block: &mut [u8], d: f32| {
+        for field in ty.scale_fields() {
+            match *field {
+                ScaleField::F16(at) => {
+                    block[at..at + 2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
+                }
+                ScaleField::Exponent(at) => block[at] = (127.0 + d.log2().floor()) as u8,
+            }
+        }
+    };
+    let mut all: Vec<u8> = (0..n / len * bytes).map(|_| random.bits() as u8).collect();
+    let mut values = vec![0.0; len];
+    for block in all.chunks_exact_mut(bytes) {
+        set(block, 1.0);
+        dequantize_row(ty, block, &mut values);
+        let most = values.iter().fold(1e-3f32, |most, w| most.max(w.abs()));
+        set(block, scale / most);
+    }
+    all
 }
 
 /// Tokens to feed.
