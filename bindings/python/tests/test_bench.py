@@ -6,6 +6,10 @@ import subprocess
 import sys
 import xml.dom.minidom
 
+import pytest
+from alight.jax._run._say import Failure
+from alight.jax.bench import _new_file
+
 # The command says how many devices there are.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
 SMALL = ["--rows", "1", "3", "--hidden", "64", "--turns", "3", "--platform", "cpu"]
@@ -40,6 +44,36 @@ def test_the_table_and_several_processes():
     assert "CPU devices of 2 processes" in lines[0] and "no GPU figures" in lines[0]
     assert lines[2].startswith("devices rows hidden") and [line.split()[:3] for line in lines[3:]] == [["2", "1", "64"], ["2", "3", "64"]]
     assert all(line.endswith("Gloo") for line in lines[3:])
+
+
+def test_a_picture_replaces_nothing_unasked(tmp_path):
+    there, pipe, link = tmp_path / "there.svg", tmp_path / "pipe.svg", tmp_path / "link.svg"
+    there.write_text("mine")
+    os.mkfifo(pipe)
+    link.symlink_to(there)
+    for path, words in ((there, "--force"), (pipe, "not a regular file"), (link, "not a regular file")):
+        told = bench("--devices", "2", *SMALL, "--svg", path)
+        assert told.returncode == 1 and words in told.stderr and told.stdout == "", told.stderr
+    assert there.read_text() == "mine"
+    with pytest.raises(Failure, match="appeared"):
+        _new_file_appears(tmp_path / "late.svg")
+    assert (tmp_path / "late.svg").read_text() == "theirs"
+    _new_file.write(there, "new", force=True)
+    assert there.read_text() == "new" and sorted(p.name for p in tmp_path.iterdir()) == ["late.svg", "link.svg", "pipe.svg", "there.svg"]
+
+
+def _new_file_appears(path):
+    """Another file of that name is there when the new one gets its name."""
+    real = os.fsync
+
+    def fsync(handle):
+        real(handle)
+        path.write_text("theirs")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        patch.setattr(_new_file, "check", lambda path, force: None)
+        _new_file.write(path, "ours", force=False)
 
 
 def test_what_cannot_be_measured_is_said():

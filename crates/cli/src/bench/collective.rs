@@ -46,6 +46,10 @@ pub struct CollectiveArgs {
     /// Draw a picture as well
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+
+    /// Replace the file of --svg if it exists
+    #[arg(long, requires = "svg")]
+    force: bool,
 }
 
 /// Becomes Python.
@@ -65,6 +69,9 @@ pub fn main(args: &CollectiveArgs) -> Outcome {
     out.extend(args.platform.iter().map(|name| format!("--platform={name}").into()));
     if args.json {
         out.push("--json".into());
+    }
+    if args.force {
+        out.push("--force".into());
     }
     if let Some(path) = &args.svg {
         // Together, because a name may look like an option.

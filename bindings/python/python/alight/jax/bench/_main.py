@@ -12,7 +12,7 @@ from typing import NoReturn
 from .._run import MISSING, _interrupt, _say
 from .._run._args import MOST_RANKS, Parser, whole
 from .._run._say import FAILED, Failure, leave
-from . import _picture, _table
+from . import _new_file, _picture, _table
 from ._cells import measure
 
 ABOUT = """\
@@ -44,6 +44,7 @@ def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
     add("--platform", choices=["cpu", "gpu"], help="what to measure on [default: GPUs if there are two]")
     add("--json", action="store_true", help="one line of JSON instead of the table")
     add("--svg", metavar="FILE", type=Path, help="a picture as well")
+    add("--force", action="store_true", help="replace the file of --svg if it exists")
     args = parser.parse_args(arguments)
     if any(count % args.processes for count in args.devices or ()):
         of.error(f"--devices must be multiples of the {args.processes} processes")
@@ -56,11 +57,13 @@ def main(arguments: list[str] | None = None, prog: str = "python -m alight.jax.b
     try:
         if importlib.util.find_spec("jax") is None:
             raise Failure(MISSING.format(sys.executable))
+        if args.svg is not None:
+            _new_file.check(args.svg, args.force)
         report = measure(args, say=_say.plain if args.json else _table.start)
         if args.json:
             print(json.dumps(report))
         if args.svg is not None:
-            args.svg.write_text(_picture.draw(report), encoding="utf-8")
+            _new_file.write(args.svg, _picture.draw(report), args.force)
     except Failure as problem:
         _say.error(str(problem))
         leave(problem.status)
