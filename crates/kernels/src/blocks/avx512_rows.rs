@@ -13,24 +13,52 @@ use std::arch::x86_64::*;
 
 /// 256 weights of a row.
 #[derive(Clone, Copy)]
-pub(crate) struct Group {
+pub(crate) struct Group<O> {
     /// Where the group's bytes begin.
     pub at: *const u8,
     /// One scale and at most one offset per 32 weights: eight scales, then eight offsets (what is
     /// added; zero where the type has none). Otherwise ([`per_16`]): a scale for every 16 weights.
     pub scales: __m512,
-    /// With [`per_16`], an offset for every 16 weights; otherwise not looked at.
-    pub offsets: __m512,
+    /// Where offsets have a register of their own ([`per_16`]): one for every 16 weights.
+    pub offsets: O,
+}
+
+/// [`RowsAvx512::Offsets`]: a register, or nothing. (A register that nobody needs would be stored
+/// with each of the sixteen groups of a panel.)
+pub(crate) trait Offsets: Copy {
+    /// The offsets, in lanes of 16 weights; zeros of nothing.
+    ///
+    /// # Safety
+    /// The CPU has the SIMD level.
+    unsafe fn lanes(self) -> __m512;
+}
+
+impl Offsets for __m512 {
+    #[inline(always)]
+    unsafe fn lanes(self) -> __m512 {
+        self
+    }
+}
+
+impl Offsets for () {
+    #[inline(always)]
+    unsafe fn lanes(self) -> __m512 {
+        // SAFETY: by the caller's promise.
+        unsafe { _mm512_setzero_ps() }
+    }
 }
 
 /// A block type's rows.
 pub(crate) trait RowsAvx512: BlockFormat {
+    /// `__m512` for a type with [`per_16`] and offsets; `()` for all others.
+    type Offsets: Offsets;
+
     /// Group `g` of a row, of which `count` ≤ 8 runs of 32 weights exist; nothing past them is
     /// read, their scales and offsets are zero.
     ///
     /// # Safety
     /// The row holds these weights; the CPU has the SIMD level.
-    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group;
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> Group<Self::Offsets>;
 
     /// Weights `64·j .. 64·j + 64` of a group as unsigned codes in their order, or with `HALF`
     /// only the first 32 of them: the row ends there.
@@ -52,15 +80,6 @@ pub(crate) unsafe fn lane_scales<Q: BlockFormat>(scales: __m512, j: usize) -> __
         };
         let at = _mm512_add_epi32(_mm512_set1_epi32(first as i32), lanes);
         _mm512_permutexvar_ps(at, scales)
-    }
-}
-
-impl Group {
-    /// A group whose scales and offsets share a register.
-    #[inline(always)]
-    pub(super) unsafe fn joined(at: *const u8, scales: __m512) -> Group {
-        // SAFETY: the callers' CPU has the SIMD level.
-        Group { at, scales, offsets: unsafe { _mm512_setzero_ps() } }
     }
 }
 
@@ -130,7 +149,7 @@ pub(super) unsafe fn leading_scales<Q: BlockFormat>(
     g: usize,
     count: usize,
     positions: &'static Table,
-) -> Group {
+) -> Group<()> {
     // SAFETY: `count` blocks of the caller; its CPU has the SIMD level.
     unsafe {
         let at = row.add(g * 8 * Q::BYTES);
@@ -144,7 +163,7 @@ pub(super) unsafe fn leading_scales<Q: BlockFormat>(
             let w = _mm512_maskz_permutex2var_epi8(high, part(2), i, part(3));
             words = _mm512_or_si512(words, w);
         }
-        Group::joined(at, _mm512_cvtph_ps(_mm512_castsi512_si256(words)))
+        Group { at, offsets: (), scales: _mm512_cvtph_ps(_mm512_castsi512_si256(words)) }
     }
 }
 
@@ -182,7 +201,7 @@ pub(super) unsafe fn add_fifth<Q: BlockFormat, const HALF: bool>(
 
 /// The group of a Q4_K or Q5_K block: 8 × d·sc, then 8 × −dmin·m.
 #[inline(always)]
-pub(super) unsafe fn group_k(at: *const u8) -> Group {
+pub(super) unsafe fn group_k(at: *const u8) -> Group<()> {
     // SAFETY: 16 bytes of the caller's block; its CPU has the SIMD level.
     unsafe {
         let word = |i: usize| at.add(4 + 4 * i).cast::<u32>().read_unaligned();
@@ -194,7 +213,7 @@ pub(super) unsafe fn group_k(at: *const u8) -> Group {
             _mm256_broadcastsi128_si256(dd),
             _mm256_set_m128i(_mm_set1_epi16(0x0302), _mm_set1_epi16(0x0100)),
         );
-        Group::joined(at, _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_cvtph_ps(dd)))
+        Group { at, offsets: (), scales: _mm512_mul_ps(_mm512_cvtepi32_ps(v), _mm512_cvtph_ps(dd)) }
     }
 }
 

@@ -24,12 +24,14 @@ macro_rules! decoded {
     (@ RowsAvx512 $ty:ident) => {
         #[cfg(target_arch = "x86_64")]
         impl $crate::blocks::avx512_rows::RowsAvx512 for $ty {
+            type Offsets = std::arch::x86_64::__m512;
+
             #[inline(always)]
             unsafe fn begin(
                 row: *const u8,
                 g: usize,
                 count: usize,
-            ) -> $crate::blocks::avx512_rows::Group {
+            ) -> $crate::blocks::avx512_rows::Group<std::arch::x86_64::__m512> {
                 // SAFETY: by the trait's contract.
                 unsafe { $crate::blocks::decoded::avx512_begin::<Self>(row, g, count) }
             }
@@ -191,7 +193,7 @@ mod x86 {
         row: *const u8,
         g: usize,
         count: usize,
-    ) -> avx512_rows::Group {
+    ) -> avx512_rows::Group<__m512> {
         let (mut scales, mut offsets) = ([0f32; 16], [0f32; 16]);
         // SAFETY: by the caller's promise.
         unsafe {
@@ -265,7 +267,7 @@ mod tests {
     use super::*;
     use crate::blocks::avx2_rows::RowsAvx2;
     use crate::blocks::avx2_tiles::TilesAvx2;
-    use crate::blocks::avx512_rows::RowsAvx512;
+    use crate::blocks::avx512_rows::{Offsets, RowsAvx512};
     use crate::blocks::avx512_tiles::TilesAvx512;
     use crate::blocks::{ScaleField, WeightType, with_block};
     use crate::{Isa, tiles};
@@ -354,7 +356,8 @@ mod tests {
                 assert_eq!(hook.at, derived.at, "{what}");
                 assert_eq!(floats512(hook.scales), floats512(derived.scales), "{what}");
                 if per_16::<Q>() {
-                    assert_eq!(floats512(hook.offsets), floats512(derived.offsets), "{what}");
+                    let hook = floats512(hook.offsets.lanes());
+                    assert_eq!(hook, floats512(derived.offsets), "{what}");
                 }
                 for j in 0..count / 2 {
                     let hook = bytes512(Q::quants::<false>(hook.at, j));

@@ -68,8 +68,10 @@ mod x86 {
     }
 
     impl RowsAvx512 for Q2K {
+        type Offsets = __m512;
+
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<__m512> {
             // SAFETY: by the trait's contract.
             unsafe {
                 let at = row.add(g * Self::BYTES);

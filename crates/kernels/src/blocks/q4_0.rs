@@ -60,8 +60,10 @@ mod x86 {
     }
 
     impl RowsAvx512 for Q4_0 {
+        type Offsets = ();
+
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
             static SCALES: Table = scale_table(Q4_0::BYTES);
             // SAFETY: by the trait's contract.
             unsafe { leading_scales::<Self>(row, g, count, &SCALES) }

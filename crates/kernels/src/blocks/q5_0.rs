@@ -63,8 +63,10 @@ mod x86 {
     }
 
     impl RowsAvx512 for Q5_0 {
+        type Offsets = ();
+
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
             static SCALES: Table = scale_table(Q5_0::BYTES);
             // SAFETY: by the trait's contract.
             unsafe { leading_scales::<Self>(row, g, count, &SCALES) }

@@ -75,8 +75,10 @@ mod x86 {
     }
 
     impl RowsAvx512 for Q5K {
+        type Offsets = ();
+
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group {
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<()> {
             // SAFETY: by the trait's contract.
             unsafe { group_k(row.add(g * Self::BYTES)) }
         }

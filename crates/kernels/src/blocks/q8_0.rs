@@ -62,8 +62,10 @@ mod x86 {
     }
 
     impl RowsAvx512 for Q8_0 {
+        type Offsets = ();
+
         #[inline(always)]
-        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group {
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
             // Eight blocks span five registers: joining the words in integer registers, which are
             // idle, is cheaper than picking them out.
             // SAFETY: `count` blocks of the caller; its CPU has the SIMD level.
@@ -77,7 +79,11 @@ mod x86 {
                     }
                 }
                 let words = _mm_set_epi64x(words[1] as i64, words[0] as i64);
-                avx512_rows::Group::joined(at, _mm512_zextps256_ps512(_mm256_cvtph_ps(words)))
+                avx512_rows::Group {
+                    at,
+                    offsets: (),
+                    scales: _mm512_zextps256_ps512(_mm256_cvtph_ps(words)),
+                }
             }
         }
 

@@ -7,7 +7,7 @@
 //! activations.
 
 use super::scalar;
-use crate::blocks::avx512_rows::{Group, RowsAvx512, lane_scales};
+use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512, lane_scales};
 use crate::blocks::{WeightType, per_16, with_block};
 use crate::matmul::prefetch::{self, Lines};
 use crate::matmul::{Activations, Matrix};
@@ -157,7 +157,7 @@ unsafe fn scale<const R: usize>(
 /// What zero points and offsets add for a whole group: scales × sums of activations, in any lanes.
 #[inline(always)]
 unsafe fn offsets<Q: RowsAvx512, const R: usize>(
-    group: &[Group; R],
+    group: &[Group<Q::Offsets>; R],
     g: usize,
     x: &Activations,
 ) -> [__m512; R] {
@@ -170,9 +170,9 @@ unsafe fn offsets<Q: RowsAvx512, const R: usize>(
             for r in 0..R {
                 acc[r] = match (Q::ZERO, Q::OFFSETS) {
                     (_, 0) => _mm512_mul_ps(group[r].scales, zero),
-                    (0, _) => _mm512_mul_ps(group[r].offsets, s16),
+                    (0, _) => _mm512_mul_ps(group[r].offsets.lanes(), s16),
                     _ => {
-                        let offsets = _mm512_mul_ps(group[r].offsets, s16);
+                        let offsets = _mm512_mul_ps(group[r].offsets.lanes(), s16);
                         _mm512_fmadd_ps(group[r].scales, zero, offsets)
                     }
                 };
@@ -207,7 +207,7 @@ unsafe fn begin<Q: RowsAvx512, const R: usize>(
     row: &[*const u8; R],
     g: usize,
     count: usize,
-) -> [Group; R] {
+) -> [Group<Q::Offsets>; R] {
     // SAFETY: as for `dot`.
     unsafe {
         let mut group = [Q::begin(row[0], g, count); R];
@@ -221,7 +221,7 @@ unsafe fn begin<Q: RowsAvx512, const R: usize>(
 /// Adds 64 weights (`HALF`: 32) of each row. `q` is 64 high and 64 low bytes.
 #[inline(always)]
 unsafe fn step<Q: RowsAvx512, const R: usize, const HALF: bool>(
-    group: &[Group; R],
+    group: &[Group<Q::Offsets>; R],
     j: usize,
     q: *const i8,
     acc: &mut [__m512; R],

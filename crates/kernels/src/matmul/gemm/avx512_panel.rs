@@ -1,7 +1,7 @@
 //! Filling a panel with AVX-512: 16 rows × 64 columns at a time, transposed in registers.
 
 use super::Panel;
-use crate::blocks::avx512_rows::{Group, RowsAvx512};
+use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512};
 use crate::blocks::per_16;
 use crate::matmul::Matrix;
 use crate::matmul::prefetch::Lines;
@@ -75,7 +75,12 @@ pub(super) unsafe fn fill<Q: RowsAvx512>(
 /// # Safety
 /// As for `fill`.
 #[inline(always)]
-unsafe fn scales<Q: RowsAvx512>(group: &[Group; TILE], g: usize, tile: usize, p: &mut Panel) {
+unsafe fn scales<Q: RowsAvx512>(
+    group: &[Group<Q::Offsets>; TILE],
+    g: usize,
+    tile: usize,
+    p: &mut Panel,
+) {
     // Lanes of a register for 32 weights.
     let lanes = if per_16::<Q>() { 2 } else { 1 };
     // SAFETY: the lines of group g of the panel, which has room for whole groups.
@@ -94,7 +99,7 @@ unsafe fn scales<Q: RowsAvx512>(group: &[Group; TILE], g: usize, tile: usize, p:
         }
         let first = if per_16::<Q>() {
             for i in 0..TILE {
-                v[i] = _mm512_castps_si512(group[i].offsets);
+                v[i] = _mm512_castps_si512(group[i].offsets.lanes());
             }
             transpose(&mut v);
             0
@@ -115,7 +120,7 @@ unsafe fn scales<Q: RowsAvx512>(group: &[Group; TILE], g: usize, tile: usize, p:
 /// As for `fill`.
 #[inline(always)]
 unsafe fn step<Q: RowsAvx512, const HALF: bool>(
-    group: &[Group; TILE],
+    group: &[Group<Q::Offsets>; TILE],
     j: usize,
     s: usize,
     tile: usize,
