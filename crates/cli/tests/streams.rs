@@ -59,7 +59,7 @@ fn what_cannot_be_written_is_never_success() {
     assert_eq!(with_stdout(">&-", &["cp", from, to.to_str().unwrap()]).status, Some(0));
 }
 
-/// A pipe that holds a page: who writes more waits for a reader.
+/// A pipe that holds a page: a writer of more than that waits for a reader.
 #[cfg(target_os = "linux")]
 fn small_pipe() -> (PipeReader, PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();

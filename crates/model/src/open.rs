@@ -248,11 +248,6 @@ impl Model {
         self.weights.prefill_macs()
     }
 
-    /// Bytes of keys and values that one position takes in a session's cache.
-    pub fn kv_bytes_per_position(&self) -> u64 {
-        self.spec.kv_bytes_per_position()
-    }
-
     /// The SIMD level of kernels in use.
     pub fn isa(&self) -> Isa {
         self.isa

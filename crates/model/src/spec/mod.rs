@@ -83,11 +83,6 @@ impl ModelSpec {
         (architecture.read)(&Keys { gguf, prefix: architecture.name })
     }
 
-    /// Bytes of keys and values that one position takes in the cache, in all layers.
-    pub fn kv_bytes_per_position(&self) -> u64 {
-        self.attention_layers().map(|a| 2 * (a.kv_heads * (a.key_dim + a.value_dim)) as u64).sum()
-    }
-
     /// The attention parts of the layers that have one.
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().map(|layer| match &layer.mixer {
