@@ -50,6 +50,7 @@ COMMANDS = (
     Command("agree tokenizers", BY_HAND, VENV, f"{BUILD}, fetch models tokenizers, sentencepiece, tiktoken", "published tokenizers, converted, beside the libraries they are made for"),
     Command("agree tokens", CI, VENV, f"cargo, {MODELS}", "token ids beside llama.cpp's and Hugging Face's"),
     Command("agree transformers", BY_HAND, OWN, f"{BUILD}, torch, transformers, gguf", "every architecture beside Hugging Face transformers in float64"),
+    Command("bench before-after", BY_HAND, VENV, f"cargo, {MODELS}, 6 GB of disk", "whether a change costs speed: another commit beside the working tree"),
     Command("bench collective", BY_HAND, WHEEL, "make python", "the fused collective beside lax.psum, residual and norm"),
     Command("bench convert", "bench-convert", VENV, f"{BUILD}, 12 GB of disk", "`alight convert` of a 65B-shaped source beside cp"),
     Command("bench cp", "bench-cp", ANY, f"{BUILD}, 8 GB of disk", "`alight cp` beside cp, nocache and dd: time and page cache"),

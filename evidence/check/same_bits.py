@@ -12,36 +12,9 @@ import subprocess
 from pathlib import Path
 
 from evidence.agree import architectures
-from evidence.lib import common, tiny_models
+from evidence.lib import commits, common, tiny_models
 
 EXAMPLE = "crates/model/examples/logit_hashes.rs"
-WORK = common.ROOT / "target" / "same_bits"
-
-
-def git(*command: str) -> str:
-    done = subprocess.run(["git", *command], cwd=common.ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"git {' '.join(command)}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def build(tree: Path, target: Path) -> tuple[Path, Path]:
-    """The command and the example of a tree."""
-    for what in (["-p", "alight"], ["-p", "alight-model", "--example", "logit_hashes"]):
-        subprocess.run(["cargo", "build", "--release", "--locked", "--quiet", "--target-dir", target, *what],
-                       cwd=tree, check=True)
-    return target / "release/alight", target / "release/examples/logit_hashes"
-
-
-def checkout(revision: str, example_from: str | None) -> Path:
-    """A tree of that commit with the example in it."""
-    tree = WORK / "base"
-    if tree.is_dir():
-        git("worktree", "remove", "--force", str(tree))
-    git("worktree", "add", "--detach", "--force", str(tree), revision)
-    source = git("show", f"{example_from}:{EXAMPLE}") if example_from else (common.ROOT / EXAMPLE).read_text()
-    (tree / EXAMPLE).write_text(source)
-    return tree
 
 
 def random_models(folder: Path) -> list[Path]:
@@ -89,17 +62,18 @@ def add_arguments(parser) -> None:
 
 
 def run(args) -> int:
-    common.say(f"building {args.base} and the working tree")
-    alight, base = build(checkout(args.base, args.example_from), WORK / "base-target")
-    _, ours = build(common.ROOT, common.ROOT / "target")
+    example = commits.git("show", f"{args.example_from}:{EXAMPLE}") if args.example_from else (common.ROOT / EXAMPLE).read_text()
+    base, ours = commits.both(args.base, "logit_hashes", replaced={EXAMPLE: example})
+    alight, programs = base / "alight", [folder / "examples/logit_hashes" for folder in (base, ours)]
 
+    folder = common.ROOT / "target" / "same_bits"
     real = [common.model_path(name, args.models) for name in ("smollm2", "gemma3")]
-    small = random_models(WORK / "models") + smaller(alight, WORK / "models")
-    models = real + small + packed(alight, real + small, WORK / "packed")
+    small = random_models(folder / "models") + smaller(alight, folder / "models")
+    models = real + small + packed(alight, real + small, folder / "packed")
     different = lines = 0
     for model in models:
         command = [*(["--quick"] if args.quick else []), model]
-        done = [subprocess.run([program, *command], capture_output=True, text=True) for program in (base, ours)]
+        done = [subprocess.run([program, *command], capture_output=True, text=True) for program in programs]
         if "Architecture {" in done[0].stderr:  # the error as Rust shows it
             common.say(f"{model.name}: the base does not run it")
             continue

@@ -16,11 +16,12 @@
 
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
-use alight_formats::Header;
 use alight_formats::gguf::{self, Gguf, GgufError, Value};
 use alight_formats::split::{self, Catalog, Shard, SplitError};
-use alight_pages::{Map, MapError};
+use alight_formats::{Header, Memory};
+use alight_pages::{Map, MapError, Region};
 use thiserror::Error;
 
 /// Why a model's files cannot be opened or read. Every message names the file.
@@ -125,7 +126,52 @@ pub fn shards(map: &Map, gguf: &Gguf<'_>) -> Result<Option<Vec<PathBuf>>, FilesE
 
 /// What the header of a file is copied into while it is parsed.
 pub fn copy(map: &Map) -> Header<'_> {
-    Header::new(map.len() as u64, map.reader())
+    let read = map.reader();
+    Header::new(map.len() as u64, move |to, at| in_halves(&read, to, at)).with_memory(memory)
+}
+
+/// Reads a large piece, which is a long vocabulary, with two threads: everything else waits for it.
+fn in_halves(read: &(impl Fn(&mut [u8], u64) -> bool + Sync), to: &mut [u8], at: u64) -> bool {
+    /// What takes some times as long as it takes to start a thread.
+    const LARGE: usize = 2 << 20;
+    if to.len() < LARGE {
+        return read(to, at);
+    }
+    let half = to.len() / 2;
+    let (first, second) = to.split_at_mut(half);
+    let first = Mutex::new(first);
+    let first_half = || first.lock().is_ok_and(|mut first| read(&mut first, at));
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("alight-header".into());
+        let other = thread.spawn_scoped(scope, first_half);
+        let second = read(second, at + half as u64);
+        // The system may give no more threads.
+        second & other.map_or_else(|_| first_half(), |other| other.join().unwrap_or(false))
+    })
+}
+
+/// Memory for a piece of a header. A large one, of a long vocabulary, is in huge pages: its first touch would take longer
+/// than copying into it otherwise.
+fn memory(len: usize) -> Option<Box<dyn Memory>> {
+    /// Where more than half of a huge page is used.
+    const LARGE: usize = 1 << 20;
+    struct Huge(Region);
+    impl Memory for Huge {
+        fn bytes(&self) -> &[u8] {
+            self.0.bytes()
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            self.0.bytes_mut()
+        }
+    }
+    let small = || Some(Box::new(vec![0u8; len]) as Box<dyn Memory>);
+    if len < LARGE {
+        return small();
+    }
+    // In whole huge pages, or the system gives small ones. What is not touched costs nothing.
+    let region = Region::new(len.checked_next_multiple_of(Region::HUGE)?);
+    region.map_or_else(|_| None, |region| Some(Box::new(Huge(region)) as _))
 }
 
 /// [`copy`] of each.

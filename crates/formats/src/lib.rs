@@ -25,4 +25,4 @@ pub mod torch;
 
 pub use alight_types::{GgmlType, TypeError};
 pub use recognise::{Format, recognise};
-pub use source::{Header, Source};
+pub use source::{Header, Memory, Source};

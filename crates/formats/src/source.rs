@@ -69,11 +69,34 @@ as_a_slice! { [const N: usize] [u8; N] }
 /// Reads bytes of a file from a place on into a buffer, all of them or not.
 type Read<'f> = dyn Fn(&mut [u8], u64) -> bool + 'f;
 
+/// Memory for the copy of one piece of a file.
+pub trait Memory: Send + Sync {
+    /// All of it.
+    fn bytes(&self) -> &[u8];
+
+    /// All of it, to be filled.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl Memory for Vec<u8> {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Gives memory of a size in bytes, if there is any.
+type Allocate<'f> = dyn Fn(usize) -> Option<Box<dyn Memory>> + 'f;
+
 /// The header of a file: copies of the pieces that a parser has asked for, as they were at that moment.
 /// They stay where they are as long as this does, and so does a catalog that borrows from them.
 pub struct Header<'f> {
     len: u64,
     read: Box<Read<'f>>,
+    allocate: Box<Allocate<'f>>,
     pieces: Shelf,
 }
 
@@ -81,7 +104,16 @@ impl<'f> Header<'f> {
     /// The header of a file of `len` bytes. `read` fills a buffer with the bytes from a place on, and
     /// says whether it could; why it could not is for the caller to remember.
     pub fn new(len: u64, read: impl Fn(&mut [u8], u64) -> bool + 'f) -> Header<'f> {
-        Header { len, read: Box::new(read), pieces: Shelf::default() }
+        let allocate = |len| Some(Box::new(vec![0u8; len]) as _);
+        Header { len, read: Box::new(read), allocate: Box::new(allocate), pieces: Shelf::default() }
+    }
+
+    /// The same with pieces in memory that `allocate` gives, of the size in bytes that it is asked for.
+    pub fn with_memory(
+        self,
+        allocate: impl Fn(usize) -> Option<Box<dyn Memory>> + 'f,
+    ) -> Header<'f> {
+        Header { allocate: Box::new(allocate), ..self }
     }
 
     /// Bytes that have been copied so far.
@@ -100,11 +132,10 @@ impl<'a> Source<'a> for &'a Header<'_> {
         if range.end > self.len {
             return None;
         }
-        let mut piece = vec![0; usize::try_from(len).ok()?];
-        if !(self.read)(&mut piece, range.start) {
-            return None;
-        }
-        Some(self.pieces.put(piece))
+        let len = usize::try_from(len).ok()?;
+        let mut piece = (self.allocate)(len)?;
+        let read = (self.read)(piece.bytes_mut().get_mut(..len)?, range.start);
+        if read { self.pieces.put(piece, len).get(..len) } else { None }
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> bool {
@@ -114,7 +145,7 @@ impl<'a> Source<'a> for &'a Header<'_> {
 }
 
 /// Places for pieces.
-type Row = Box<[OnceCell<Vec<u8>>]>;
+type Row = Box<[OnceCell<Box<dyn Memory>>]>;
 
 /// Pieces that stay where they are put: rows of places, each twice as long as the one before.
 #[derive(Default)]
@@ -129,13 +160,14 @@ impl Shelf {
     /// Places in the first row.
     const FIRST: usize = 16;
 
-    fn put(&self, piece: Vec<u8>) -> &[u8] {
+    /// `len`: how many bytes of it are used.
+    fn put(&self, piece: Box<dyn Memory>, len: usize) -> &[u8] {
         let index = self.count.replace(self.count.get() + 1);
-        self.bytes.set(self.bytes.get() + piece.len() as u64);
+        self.bytes.set(self.bytes.get() + len as u64);
         let row = (index / Self::FIRST + 1).ilog2() as usize;
         let places = self.rows[row]
             .get_or_init(|| (0..Self::FIRST << row).map(|_| OnceCell::new()).collect());
-        places[index - Self::FIRST * ((1 << row) - 1)].get_or_init(|| piece)
+        places[index - Self::FIRST * ((1 << row) - 1)].get_or_init(|| piece).bytes()
     }
 }
 
@@ -236,7 +268,8 @@ mod tests {
     #[test]
     fn pieces_stay_where_they_are() {
         let shelf = Shelf::default();
-        let pieces: Vec<&[u8]> = (0..5000u32).map(|i| shelf.put(i.to_le_bytes().into())).collect();
+        let pieces: Vec<&[u8]> =
+            (0..5000u32).map(|i| shelf.put(Box::new(i.to_le_bytes().to_vec()), 4)).collect();
         assert!(pieces.iter().enumerate().all(|(i, piece)| *piece == (i as u32).to_le_bytes()));
         assert_eq!((shelf.count.get(), shelf.bytes.get()), (5000, 20_000));
     }

@@ -6,9 +6,6 @@ use std::ptr::{self, NonNull};
 
 use thiserror::Error;
 
-/// Where a region begins: the size of a huge page on x86-64 and (with 4 KiB pages) on AArch64.
-const HUGE: usize = 2 << 20;
-
 /// Private anonymous memory of this process.
 ///
 /// It begins at a multiple of 2 MiB and asks for huge pages, because the first touch of a 4 KiB page
@@ -111,6 +108,9 @@ fn lock_limit() -> Option<u64> {
 }
 
 impl Region {
+    /// A region begins at a multiple of this: the size of a huge page on x86-64 and (with 4 KiB pages) on AArch64.
+    pub const HUGE: usize = 2 << 20;
+
     /// Reserves `len` bytes.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ impl Region {
             return Err(too_large());
         }
         let mapped = len.max(1).checked_next_multiple_of(page).ok_or_else(too_large)?;
-        let reserved = mapped.checked_add(HUGE).ok_or_else(too_large)?;
+        let reserved = mapped.checked_add(Region::HUGE).ok_or_else(too_large)?;
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_NORESERVE;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -135,10 +135,10 @@ impl Region {
             return Err(error(io::Error::last_os_error()));
         }
         // More than needed was mapped, to find a multiple of 2 MiB in it; the rest goes back.
-        let before = (base as usize).next_multiple_of(HUGE) - base as usize;
+        let before = (base as usize).next_multiple_of(Region::HUGE) - base as usize;
         let after = reserved - before - mapped;
         // SAFETY: within what was just mapped, which nobody else knows of; whole pages, because
-        // `base`, `HUGE` and `mapped` are multiples of the page size (a page is at most 64 KiB).
+        // `base`, `Region::HUGE` and `mapped` are multiples of the page size (a page is at most 64 KiB).
         let start = unsafe {
             if before > 0 {
                 libc::munmap(base, before);

@@ -122,18 +122,23 @@ impl<'s, 'a> Cursor<'s, 'a> {
             }
             // The array goes on behind what is at hand. All of it has to be one piece, and the bytes
             // that come may be others than those that were walked over: so from its beginning.
-            // Strings go on as they began; but a file that has only begun that way gets no more than
-            // eight times what it has shown.
+            // Strings go on much as they began, and what is too much holds the arrays that follow. But a
+            // file that has only begun that way gets no more than eight times what it has shown, or
+            // than a long vocabulary takes.
             let end = end as u64;
             let guess = u128::from(end) * u128::from(count) / u128::from(done.max(1));
-            let guess = u64::try_from(guess + guess / 16).unwrap_or(u64::MAX);
-            let wanted = guess.clamp(2 * end, 8 * end).max(least).min(self.left());
+            let guess = u64::try_from(guess + guess / 2).unwrap_or(u64::MAX);
+            let wanted =
+                guess.clamp(2 * end, (8 * end).max(VOCABULARY)).max(least).min(self.left());
             if self.window.fill(wanted).is_none() {
                 return Err(short);
             }
         }
     }
 }
+
+/// Bytes that a long vocabulary takes. So much memory any file may have that begins as if it had one.
+const VOCABULARY: u64 = if cfg!(any(fuzzing, miri)) { 64 } else { 8 << 20 };
 
 /// How far a walk over strings came.
 struct Walked {
