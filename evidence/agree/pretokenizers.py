@@ -22,7 +22,7 @@ from evidence.lib import llama
 from evidence.lib.common import ROOT
 
 WORDS = b"[UNK_BYTE_0x".hex()
-OURS = ROOT / "crates/model/src/tokenizer/pre/mod.rs"
+OURS = ROOT / "crates/text/src/tokenizer/pre/mod.rs"
 
 
 class ModelParams(ctypes.Structure):

@@ -3,7 +3,7 @@
 Every text is tokenized twice, as plain text and with the spellings of special tokens recognised,
 and once more with the beginning of sequence that the file asks for. Three tokenizers answer:
 
-- ours, through `crates/model/examples/tokenize.rs`;
+- ours, through `crates/text/examples/tokenize.rs`;
 - llama.cpp, through the package `xllamacpp` (its server's /tokenize);
 - Hugging Face `tokenizers`, built here from the arrays of the same GGUF file.
 

@@ -7,7 +7,7 @@ which models ship them, and the ids that the same libraries give tests/data/toke
     ranks.model, .ids.json            the tokens of bytes.json as a file of ranks, asked by `tiktoken`
 
 `--check` trains nothing and compares the ids only. Needs sentencepiece, tokenizers, tiktoken, protobuf.
-crates/model/tests/tokenizer_originals.rs is what reads them.
+crates/text/tests/tokenizer_originals.rs is what reads them.
 """
 
 import base64

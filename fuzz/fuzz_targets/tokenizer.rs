@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use alight_formats::gguf::{self, write::Builder};
-use alight_model::tokenizer::{EncodeOptions, StreamDecoder, Tokenizer};
+use alight_text::{EncodeOptions, StreamDecoder, Tokenizer};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use alight_model::chat::Message;
-use alight_model::prompt::{Encoder, PromptError, Style};
-use alight_model::tokenizer::{EncodeOptions, StreamDecoder};
-use alight_model::{Vocabulary, describe};
+use alight_model::describe;
+use alight_text::{
+    EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Tokenizer, Vocabulary,
+};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -39,7 +39,7 @@ fn refused(problem: PromptError) -> PyErr {
 }
 
 impl Tokenizer {
-    fn text(&self) -> &alight_model::tokenizer::Tokenizer {
+    fn text(&self) -> &Tokenizer {
         &self.inner.tokenizer
     }
 

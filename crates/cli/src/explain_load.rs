@@ -1,7 +1,7 @@
 //! `--explain-load`: how the weights come, in a few lines on stderr.
 
 use alight_model::Model;
-use alight_model::load::{FileReport, LoadReport};
+use alight_model::{FileReport, LoadReport};
 
 use crate::{say, units};
 

@@ -5,10 +5,10 @@
 use std::borrow::Borrow;
 
 use alight_pages::Map;
+use alight_text::Vocabulary;
 
 use crate::error::ModelError;
 use crate::spec::ModelSpec;
-use crate::vocabulary::Vocabulary;
 use crate::weights::Weights;
 
 /// The hyper-parameters of the model in `files`, all of its GGUF files in the order of the shards, with

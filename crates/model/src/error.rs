@@ -7,11 +7,11 @@ use std::sync::Arc;
 use alight_files::FilesError;
 use alight_kernels::Isa;
 use alight_pages::MapError;
+use alight_text::TokenizerError;
 use thiserror::Error;
 
 use crate::load::LoadError;
 use crate::spec::SpecError;
-use crate::tokenizer::TokenizerError;
 use crate::weights::WeightError;
 
 /// Why a model could not be opened, or a step not be made.

@@ -16,26 +16,19 @@
 mod cache;
 pub mod describe;
 mod engine;
-pub mod error;
-pub mod generate;
-pub mod load;
-pub mod open;
+mod error;
+mod load;
+mod open;
 mod parts;
-pub mod pool;
-pub mod prompt;
-pub mod sampler;
-pub mod session;
 pub mod spec;
-pub mod tokenizer;
-pub mod vocabulary;
 mod weights;
 
-pub use alight_text::template as chat;
+pub use engine::{
+    DEFAULT_CONTEXT, Finish, GenerateOptions, Generated, MAX_BATCH, Pool, Sampler, SamplerOptions, Session,
+    SessionOptions, generate,
+};
 pub use error::ModelError;
-pub use generate::{Finish, GenerateOptions, Generated, generate};
-pub use load::{Load, LoadError, LoadReport, Repack};
+pub use load::{FileReport, Load, LoadError, LoadReport, Repack};
 pub use open::{Model, OpenOptions, OpenTimings};
-pub use pool::Pool;
-pub use session::{Session, SessionOptions};
 pub use spec::ModelSpec;
-pub use vocabulary::{TemplateError, Vocabulary};
+pub use weights::WeightError;

@@ -14,13 +14,12 @@ use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
+use alight_text::{Tokenizer, Vocabulary};
 
+use crate::engine::Pool;
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
-use crate::pool::Pool;
 use crate::spec::ModelSpec;
-use crate::tokenizer::Tokenizer;
-use crate::vocabulary::Vocabulary;
 use crate::weights::Weights;
 
 /// How to open a model.

@@ -4,9 +4,9 @@ mod common;
 
 use std::ops::ControlFlow;
 
-use alight_model::sampler::{Sampler, SamplerOptions};
 use alight_model::{
-    Finish, GenerateOptions, Generated, Model, OpenOptions, Session, SessionOptions, generate,
+    Finish, GenerateOptions, Generated, Model, OpenOptions, Sampler, SamplerOptions, Session,
+    SessionOptions, generate,
 };
 use common::Spec;
 

@@ -9,8 +9,8 @@
 
 mod common;
 
-use alight_model::tokenizer::EncodeOptions;
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
+use alight_text::EncodeOptions;
 
 fn agree(file: &str, record: &str, limit: f64) {
     let Some(path) = common::real_model(file) else { return };

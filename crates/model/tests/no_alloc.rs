@@ -7,9 +7,8 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use alight_model::sampler::{Sampler, SamplerOptions};
-use alight_model::tokenizer::StreamDecoder;
-use alight_model::{Model, OpenOptions, Session, SessionOptions};
+use alight_model::{Model, OpenOptions, Sampler, SamplerOptions, Session, SessionOptions};
+use alight_text::StreamDecoder;
 use common::Spec;
 
 struct Counting;

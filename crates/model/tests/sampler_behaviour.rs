@@ -1,6 +1,6 @@
 //! The sampler from outside: what it draws, how often, and what it does with odd logits.
 
-use alight_model::sampler::{Sampler, SamplerOptions};
+use alight_model::{Sampler, SamplerOptions};
 
 const PLAIN: SamplerOptions = SamplerOptions {
     temperature: 1.0,

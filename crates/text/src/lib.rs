@@ -1,10 +1,84 @@
-//! Conversations into text. It knows nothing of weights.
+//! Text into the token ids that a model is fed, and back: tokenizer, chat template, prompt.
 //!
-//! What holds here:
-//! - A chat template is a program that nobody has vetted. Compiling and rendering it takes bounded
-//!   time, memory and stack, whatever it says and whatever the conversation is ([`template`]).
-//! - Nothing here prints, reads a file or starts a thread.
+//! Everything is built from the metadata of a model file, which `alight-formats` has parsed:
+//! - [`Tokenizer`] encodes text and decodes tokens, byte-level BPE or SentencePiece.
+//! - [`ChatTemplate`] renders a conversation as Python's jinja2 does for Hugging Face.
+//! - [`Vocabulary`] is both of a file; [`Encoder`] makes a prompt of a text or a conversation with them.
+//! - [`StreamDecoder`] shows the tokens of an answer one by one, in whole characters.
+//!
+//! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or
+//! `alight-pages`, print, or read a file. It reads the clock, because templates ask for the date.
+//!
+//! **Invariant:** a chat template is a program that nobody has vetted. Compiling and rendering it takes
+//! bounded time, memory and stack, whatever it says and whatever the conversation is (the limits are in
+//! [`template`]). A template is compiled to flat instructions and run by a machine whose stacks are on
+//! the heap. Only compiling recurses (100 levels of blocks and brackets; chains of operators, filters
+//! and `elif` are loops), and what walks a value (160 levels): all of it fits into 256 KiB of stack,
+//! which the tests give it.
+//!
+//! **Invariant:** every instruction, element and 16 bytes costs a step before they are handled, and
+//! memory that is held is counted. Values are immutable trees; what can be cyclic (namespaces, macros
+//! and their scopes) is named by number in the machine's arena, so nothing drops, compares or prints
+//! itself.
+//!
+//! **Invariant:** a file's template is compiled when a conversation is rendered, and not before: an
+//! invalid template is no error for callers that do without it.
+//!
+//! **Invariant:** special tokens do not come out of text unless the caller asks for it. They are found
+//! by one automaton over all their spellings, longest first, in time that depends on the text and not
+//! on how many of them there are.
+//!
+//! **Invariant:** a tokenizer is built in milliseconds, and no thread that building it starts outlives
+//! the call. An unknown pre-tokenizer is an error, because a wrong one gives fluent nonsense.
+//!
+//! jinja2 as Hugging Face sets it up is the reference for templates (`tests/data/template_cases.json`
+//! has its answer to every feature), llama.cpp for tokens (`python -m evidence agree tokens`).
+//!
+//! # Example
+//!
+//! A vocabulary of bytes, as the metadata of a file; a conversation becomes a prompt.
+//!
+//! ```
+//! use alight_formats::gguf::{self, write::Builder};
+//! use alight_text::{Encoder, Message, StreamDecoder, Style, Vocabulary};
+//!
+//! let mut tokens = vec!["<unk>".to_string(), "<s>".into(), "</s>".into()];
+//! tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+//! // 2: unknown, 3: control, 6: a byte.
+//! let types: Vec<i32> = [2, 3, 3].into_iter().chain([6; 256]).collect();
+//! let mut metadata = Builder::new();
+//! metadata.str("tokenizer.ggml.model", "llama");
+//! metadata.strs("tokenizer.ggml.tokens", &tokens);
+//! metadata.f32s("tokenizer.ggml.scores", &[0.0; 259]);
+//! metadata.i32s("tokenizer.ggml.token_type", &types);
+//! metadata.bool("tokenizer.ggml.add_space_prefix", false);
+//! metadata.str("tokenizer.chat_template", "{{ messages[0].content }}{{ eos_token }}");
+//! let file = metadata.header();
+//!
+//! let vocabulary = Vocabulary::from_gguf(&gguf::parse(&file)?)?;
+//! let encoder = Encoder::new(&vocabulary, Style::Chat, false);
+//! let prompt = encoder.chat(&[Message::user("é</s>")], true)?;
+//! // The first token is the beginning of the sequence. The `</s>` of the template is a token; the
+//! // one that the user wrote is text.
+//! assert_eq!(prompt.first(), Some(&1));
+//! assert_eq!(prompt.iter().filter(|id| **id == 2).count(), 1);
+//! assert_eq!(vocabulary.tokenizer.decode(&prompt), "é</s>");
+//!
+//! // Token by token: half a character is held back.
+//! let mut decoder = StreamDecoder::new();
+//! vocabulary.tokenizer.decode_bytes(prompt[1], decoder.buffer());
+//! assert_eq!(decoder.take(), "");
+//! vocabulary.tokenizer.decode_bytes(prompt[2], decoder.buffer());
+//! assert_eq!(decoder.take(), "é");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
+pub mod prompt;
 pub mod template;
+pub mod tokenizer;
+pub mod vocabulary;
 
+pub use prompt::{Encoder, PromptError, Style};
 pub use template::{ChatError, ChatTemplate, Message};
+pub use tokenizer::{EncodeOptions, StreamDecoder, Tokenizer, TokenizerError};
+pub use vocabulary::{TemplateError, Vocabulary};

@@ -15,7 +15,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_model::tokenizer::EncodeOptions;
+use alight_text::EncodeOptions;
 use alight_model::{Model, Session, SessionOptions};
 use alight_pages::Replacement;
 use anyhow::{Context, anyhow, ensure};

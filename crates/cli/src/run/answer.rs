@@ -4,9 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use alight_model::sampler::Sampler;
-use alight_model::tokenizer::StreamDecoder;
-use alight_model::{Finish, GenerateOptions, Session, generate};
+use alight_model::{Finish, GenerateOptions, Sampler, Session, generate};
+use alight_text::StreamDecoder;
 use anyhow::anyhow;
 use rusage::Phases;
 

@@ -7,10 +7,8 @@
 use std::io::ErrorKind;
 use std::time::Instant;
 
-use alight_model::chat::Message;
-use alight_model::prompt::{Encoder, Style};
-use alight_model::sampler::Sampler;
-use alight_model::{Finish, GenerateOptions, Session};
+use alight_model::{Finish, GenerateOptions, Sampler, Session};
+use alight_text::{Encoder, Message, Style};
 use anyhow::{Context, anyhow};
 use rusage::Phases;
 use rustyline::config::Behavior;

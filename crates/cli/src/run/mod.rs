@@ -11,10 +11,8 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::chat::Message;
-use alight_model::prompt::{Encoder, Style};
-use alight_model::sampler::Sampler;
-use alight_model::{Finish, GenerateOptions, Session, SessionOptions};
+use alight_text::{Encoder, Message, Style};
+use alight_model::{Finish, GenerateOptions, Sampler, Session, SessionOptions};
 use anyhow::anyhow;
 use clap::{ArgMatches, Args};
 use rusage::Phases;

@@ -2,7 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use alight_model::sampler::SamplerOptions;
+use alight_model::SamplerOptions;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, clap::Args)]

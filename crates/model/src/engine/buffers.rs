@@ -9,9 +9,9 @@ use alight_kernels::attention::{AttentionLimits, AttentionScratch, FEW_TOKENS};
 use alight_kernels::matmul::{Activations, MatmulScratch};
 use alight_kernels::rope::RopeTable;
 
+use super::pool::PerThread;
 use crate::cache::Kv;
 use crate::parts;
-use crate::pool::PerThread;
 use crate::spec::ModelSpec;
 
 /// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.

@@ -11,7 +11,7 @@ use alight_kernels::parallel::{
 };
 
 use super::buffers::Scratch;
-use crate::pool::{PerThread, Pool};
+use super::pool::{PerThread, Pool};
 
 /// The kernels' SIMD level, and the threads that they run on.
 #[derive(Clone, Copy)]

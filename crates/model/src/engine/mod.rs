@@ -1,8 +1,18 @@
-//! The forward pass: the layers of a network, one after the other, on the rows of a call.
+//! The forward pass and the loop around it: layers on the rows of a call, over a pool of threads ([`pool`]); a
+//! sequence of tokens ([`session`]), the choice of the next one ([`sampler`]), and both together ([`generate`]).
 
 mod buffers;
 mod compute;
+mod generate;
 mod net;
+mod pool;
+mod sampler;
+mod session;
 
 pub(crate) use self::buffers::{Buffers, WorkSize};
-pub(crate) use self::net::{Net, Step, Want};
+pub use self::generate::{Finish, GenerateOptions, Generated, generate};
+pub(crate) use self::net::Step;
+pub(crate) use self::pool::Parking;
+pub use self::pool::Pool;
+pub use self::sampler::{Sampler, SamplerOptions};
+pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Session, SessionOptions};

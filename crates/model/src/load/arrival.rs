@@ -14,8 +14,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use super::error::LoadError;
+use crate::engine::Parking;
 use crate::error::ModelError;
-use crate::pool::Parking;
 
 /// The section of the embedding.
 pub(crate) const EMBEDDING: usize = 0;

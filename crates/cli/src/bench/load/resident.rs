@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::prompt::{Encoder, Style};
 use alight_model::{Session, SessionOptions};
+use alight_text::{Encoder, Style};
 use anyhow::anyhow;
 use serde_json::json;
 

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::chat::{ChatError, Message};
+use crate::template::{ChatError, Message};
 use crate::tokenizer::{EncodeOptions, TokenizerError};
 use crate::vocabulary::{TemplateError, Vocabulary};
 

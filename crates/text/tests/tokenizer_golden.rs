@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use alight_formats::gguf;
-use alight_model::tokenizer::{EncodeOptions, StreamDecoder, Tokenizer};
+use alight_text::{EncodeOptions, StreamDecoder, Tokenizer};
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{self, GgufError};
-use alight_model::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
+use alight_text::{EncodeOptions, Tokenizer, TokenizerError};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use alight_formats::gguf::{self, write::Builder};
 use alight_formats::tokenizer::{self, TokenType, Vocabulary, alphabet, tiktoken};
-use alight_model::tokenizer::{EncodeOptions, Tokenizer};
+use alight_text::{EncodeOptions, Tokenizer};
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data").join(name)

@@ -2,8 +2,9 @@
 
 use alight_kernels::Isa;
 
+use super::buffers::Buffers;
+use super::net::{Net, Want};
 use crate::cache::Kv;
-use crate::engine::{Buffers, Net, Want};
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::weights::not_finite;

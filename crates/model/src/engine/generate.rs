@@ -3,9 +3,9 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use super::sampler::Sampler;
+use super::session::Session;
 use crate::error::ModelError;
-use crate::sampler::Sampler;
-use crate::session::Session;
 
 /// When to end.
 #[derive(Clone, Copy, Debug)]

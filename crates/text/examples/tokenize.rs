@@ -11,7 +11,7 @@ use std::io::{BufRead, Write};
 use std::time::Instant;
 
 use alight_formats::gguf;
-use alight_model::tokenizer::{EncodeOptions, Tokenizer};
+use alight_text::{EncodeOptions, Tokenizer};
 
 #[derive(serde::Deserialize)]
 struct Line {

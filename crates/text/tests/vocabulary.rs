@@ -1,20 +1,33 @@
 //! A file's chat template is compiled when it is used, and not before: what is wrong with it is no
 //! error for those who do without it.
 
-mod common;
+use alight_formats::gguf::{self, write::Builder};
+use alight_text::{ChatError, Encoder, Message, PromptError, Style, TemplateError, Vocabulary};
 
-use alight_formats::gguf;
-use alight_model::chat::{ChatError, Message};
-use alight_model::prompt::{Encoder, PromptError, Style};
-use alight_model::{TemplateError, Vocabulary};
-
-/// A vocabulary with this chat template, and without a token before every text.
-fn vocabulary(template: &str) -> Vocabulary {
-    let mut header = common::Spec::llama().metadata("");
+/// The metadata of a vocabulary of bytes, without a token before every text.
+fn metadata() -> Builder {
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
+    tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
+    let types: Vec<i32> = (0..tokens.len()).map(|id| [2, 3, 3, 6][id.min(3)]).collect();
+    let mut header = Builder::new();
+    header.str("tokenizer.ggml.model", "llama");
+    header.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
+    header.i32s("tokenizer.ggml.token_type", &types);
+    header.strs("tokenizer.ggml.tokens", &tokens);
     header.bool("tokenizer.ggml.add_bos_token", false);
-    header.str("tokenizer.chat_template", template);
+    header
+}
+
+fn read(header: &Builder) -> Vocabulary {
     let bytes = header.header();
     Vocabulary::from_gguf(&gguf::parse(&bytes).unwrap()).unwrap()
+}
+
+/// A vocabulary with this chat template.
+fn vocabulary(template: &str) -> Vocabulary {
+    let mut header = metadata();
+    header.str("tokenizer.chat_template", template);
+    read(&header)
 }
 
 fn chat(template: &str) -> Result<Vec<u32>, PromptError> {
@@ -48,10 +61,9 @@ fn a_template_that_cannot_be_used_says_so_when_it_is() {
         chat(&"x".repeat(3 << 20)).unwrap_err().to_string(),
         "the chat template has 3145728 bytes, more than the 1048576 that are read"
     );
-    let mut header = common::Spec::llama().metadata("");
+    let mut header = metadata();
     header.u32("tokenizer.chat_template", 5);
-    let bytes = header.header();
-    let vocabulary = Vocabulary::from_gguf(&gguf::parse(&bytes).unwrap()).unwrap();
+    let vocabulary = read(&header);
     assert!(matches!(vocabulary.template(), Some(Err(TemplateError::Metadata(_)))));
 }
 

@@ -4,9 +4,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use alight_formats::gguf::{Gguf, GgufError};
-use alight_text::ChatTemplate;
 
-use crate::chat::{ChatError, MAX_SOURCE};
+use crate::template::{ChatError, ChatTemplate, MAX_SOURCE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
 /// Why a file's chat template cannot be used.
