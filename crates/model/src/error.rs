@@ -10,6 +10,7 @@ use alight_pages::MapError;
 use alight_text::TokenizerError;
 use thiserror::Error;
 
+use crate::cache::CacheError;
 use crate::load::LoadError;
 use crate::spec::SpecError;
 use crate::weights::WeightError;
@@ -84,18 +85,9 @@ pub enum ModelError {
         /// What is possible.
         expected: String,
     },
-    /// The system does not give the memory for a buffer.
-    #[error(
-        "cannot reserve {bytes} bytes for the {what}: {source}; a smaller context (-c) needs less"
-    )]
-    Memory {
-        /// What the buffer is for.
-        what: &'static str,
-        /// Its size.
-        bytes: usize,
-        /// Why.
-        source: std::io::Error,
-    },
+    /// The system does not give the memory for a cache.
+    #[error(transparent)]
+    Memory(#[from] CacheError),
     /// The network's output is not numbers (NaN or +∞), so no token follows from it.
     #[error(
         "{}: the logits after position {position} are not numbers, so no token follows from them{}",
@@ -134,6 +126,12 @@ impl From<FilesError> for ModelError {
 impl From<LoadError> for ModelError {
     fn from(error: LoadError) -> ModelError {
         ModelError::Load(Arc::new(error))
+    }
+}
+
+impl From<Arc<LoadError>> for ModelError {
+    fn from(error: Arc<LoadError>) -> ModelError {
+        ModelError::Load(error)
     }
 }
 

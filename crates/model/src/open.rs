@@ -287,7 +287,8 @@ impl Model {
     /// # Errors
     /// A file has become shorter since it was mapped, or a page of it could not be read.
     pub fn check(&self) -> Result<(), ModelError> {
-        self.store.check()
+        self.store.check_maps()?;
+        Ok(self.store.arrival().check()?)
     }
 
     pub(crate) fn weights(&self) -> &Weights {

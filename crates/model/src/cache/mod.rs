@@ -9,8 +9,17 @@ use std::ops::Range;
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, LINE};
 use memmap2::{MmapMut, MmapOptions};
 
-use crate::error::ModelError;
-use crate::spec::{AttentionSpec, ModelSpec};
+/// The system does not give the memory for a cache.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot reserve {bytes} bytes for the key/value cache: {source}; a smaller context (-c) needs less"
+)]
+pub struct CacheError {
+    /// Bytes that were to be reserved.
+    pub bytes: usize,
+    /// Why.
+    pub source: std::io::Error,
+}
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {
@@ -22,23 +31,25 @@ pub(crate) struct Kv {
 }
 
 impl Kv {
-    /// Room for `context` positions (rounded up to whole lines) in each layer of a network.
+    /// Positions of a cache that is to hold at least `context` of them: whole lines.
+    pub(crate) fn capacity_for(context: usize) -> usize {
+        context.next_multiple_of(LINE)
+    }
+
+    /// Room for `capacity` positions in each layer of these shapes, which have that capacity.
     ///
     /// # Errors
     /// The system does not give the address space.
-    pub(crate) fn new(spec: &ModelSpec, context: usize) -> Result<Kv, ModelError> {
-        let capacity = context.next_multiple_of(LINE);
-        let len = |dim: fn(&AttentionSpec) -> usize| -> usize {
-            spec.attention_layers()
-                .map(|a| capacity.saturating_mul(a.kv_heads).saturating_mul(dim(a)))
-                .fold(0, usize::saturating_add)
+    pub(crate) fn new(capacity: usize, shapes: &[KvShape]) -> Result<Kv, CacheError> {
+        let len = |dim: fn(&KvShape) -> usize| -> usize {
+            let lens = shapes.iter().map(|s| capacity.saturating_mul(s.kv_heads).saturating_mul(dim(s)));
+            lens.fold(0, usize::saturating_add)
         };
-        let (keys, values) = (len(|a| a.key_dim), len(|a| a.value_dim));
-        let memory = Zeroed::new("key/value cache", keys.saturating_add(values))?;
+        let (keys, values) = (len(|shape| shape.k_dim), len(|shape| shape.v_dim));
+        let memory = Zeroed::new(keys.saturating_add(values))?;
         let (mut key, mut value) = (0, keys);
-        let layers = spec.attention_layers().map(|attention| {
-            let shape = attention.kv_shape(capacity);
-            let layer = (shape, key..key + shape.k_len(), value..value + shape.v_len());
+        let layers = shapes.iter().map(|shape| {
+            let layer = (*shape, key..key + shape.k_len(), value..value + shape.v_len());
             (key, value) = (layer.1.end, layer.2.end);
             layer
         });
@@ -71,9 +82,9 @@ impl Kv {
 struct Zeroed(MmapMut);
 
 impl Zeroed {
-    fn new(what: &'static str, len: usize) -> Result<Zeroed, ModelError> {
+    fn new(len: usize) -> Result<Zeroed, CacheError> {
         let bytes = len.saturating_mul(2);
-        let error = |source| ModelError::Memory { what, bytes, source };
+        let error = |source| CacheError { bytes, source };
         if bytes > isize::MAX as usize {
             return Err(error(std::io::ErrorKind::OutOfMemory.into()));
         }
@@ -104,49 +115,16 @@ impl Zeroed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::{Activation, DenseSpec, FeedForward, LayerSpec, Mixer};
     use alight_kernels::Isa;
-    use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
 
-    fn spec(layers: usize, kv_heads: usize, key_dim: usize, value_dim: usize) -> ModelSpec {
-        let attention = AttentionSpec {
-            heads: kv_heads,
-            kv_heads,
-            key_dim,
-            value_dim,
-            scale: 1.0,
-            softcap: None,
-            window: None,
-            rope: Some(0),
-            pairing: RopePairing::Interleaved,
-            head_norms: false,
-        };
-        let layer = LayerSpec {
-            mixer: Mixer::Attention(attention),
-            feed_forward: FeedForward::Dense(DenseSpec {
-                intermediate_size: 1,
-                activation: Activation::Silu,
-            }),
-            post_norms: false,
-            residual_scale: 1.0,
-        };
-        ModelSpec {
-            architecture: "llama",
-            hidden_size: 1,
-            vocab: 1,
-            context: 1,
-            norm_eps: 0.0,
-            embedding_scale: 1.0,
-            layers: vec![layer; layers],
-            ropes: vec![RopeParams { dims: 2, base: 1e4, scaling: RopeScaling::None }],
-            logit_scale: 1.0,
-            logit_softcap: None,
-        }
+    fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2], capacity: usize) -> Vec<KvShape> {
+        vec![KvShape { kv_heads, k_dim, v_dim, capacity }; layers]
     }
 
     #[test]
     fn layers_do_not_overlap_and_start_as_zeros() {
-        let mut kv = Kv::new(&spec(3, 2, 4, 6), 20).unwrap();
+        let capacity = Kv::capacity_for(20);
+        let mut kv = Kv::new(capacity, &shapes(3, 2, [4, 6], capacity)).unwrap();
         assert_eq!(kv.capacity(), 32);
         let one = [1.0; 12];
         // SAFETY: one thread.
@@ -161,9 +139,8 @@ mod tests {
 
     #[test]
     fn an_impossible_size_is_an_error() {
-        assert!(matches!(
-            Kv::new(&spec(4096, 1 << 20, 1 << 20, 1 << 20), 1 << 30),
-            Err(ModelError::Memory { .. })
-        ));
+        let capacity = 1 << 30;
+        let error = Kv::new(capacity, &shapes(4096, 1 << 20, [1 << 20; 2], capacity)).err().unwrap();
+        assert_eq!(error.bytes, usize::MAX);
     }
 }

@@ -5,14 +5,11 @@
 
 use std::ops::Range;
 
-use alight_kernels::attention::{AttentionLimits, AttentionScratch, FEW_TOKENS};
+use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{Activations, MatmulScratch};
-use alight_kernels::rope::RopeTable;
+use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::pool::PerThread;
-use crate::cache::Kv;
-use crate::parts;
-use crate::spec::ModelSpec;
 
 /// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,9 +64,9 @@ pub(crate) struct Angles {
 }
 
 impl Angles {
-    fn new(spec: &ModelSpec, batch: usize) -> Angles {
+    fn new(ropes: &[RopeParams], batch: usize) -> Angles {
         let mut width = 0;
-        let ropes = spec.ropes.iter().map(|rope| {
+        let ropes = ropes.iter().map(|rope| {
             let pairs = rope.dims / 2;
             width += 2 * pairs;
             (pairs, width - 2 * pairs)
@@ -126,14 +123,23 @@ pub(crate) struct Buffers {
     pub(crate) threads: PerThread<Scratch>,
 }
 
+/// What the sizes of buffers follow from.
+pub(crate) struct BufferSizes<'s> {
+    /// Most tokens of a call.
+    pub(crate) batch: usize,
+    pub(crate) threads: usize,
+    pub(crate) hidden_size: usize,
+    /// The model's rotary embeddings.
+    pub(crate) ropes: &'s [RopeParams],
+    /// The most that a layer's parts need.
+    pub(crate) work: WorkSize,
+    /// f32 elements for the partial results of attention.
+    pub(crate) partials: usize,
+}
+
 impl Buffers {
-    /// For batches of up to `batch` tokens on `threads` threads.
-    pub(crate) fn new(spec: &ModelSpec, kv: &Kv, batch: usize, threads: usize) -> Buffers {
-        let layers = spec.layers.iter();
-        let work = layers.map(|layer| parts::work(&layer.mixer, &layer.feed_forward));
-        let work = work.fold(WorkSize::default(), WorkSize::max);
-        let few = batch.min(FEW_TOKENS);
-        let partials = spec.attention_layers().map(|a| a.most_partials(kv.capacity(), few));
+    pub(crate) fn new(sizes: &BufferSizes<'_>) -> Buffers {
+        let BufferSizes { batch, threads, hidden_size, ropes, work, partials } = *sizes;
         let limits = AttentionLimits {
             rows: work.attention_rows,
             k_dim: work.key_dim,
@@ -141,19 +147,19 @@ impl Buffers {
         };
         let rows = |width: usize| vec![0.0; batch * width];
         Buffers {
-            x: rows(spec.hidden_size),
-            y: rows(spec.hidden_size),
+            x: rows(hidden_size),
+            y: rows(hidden_size),
             q: rows(work.q),
             k: rows(work.k),
             v: rows(work.v),
             heads_out: rows(work.heads_out),
             gate: rows(work.gate),
             up: rows(work.gate),
-            acts: Activations::new(batch, work.widest_input.max(spec.hidden_size)),
-            angles: Angles::new(spec, batch),
-            partials: vec![0.0; partials.max().unwrap_or(0)],
+            acts: Activations::new(batch, work.widest_input.max(hidden_size)),
+            angles: Angles::new(ropes, batch),
+            partials: vec![0.0; partials],
             threads: PerThread::new(threads, || Scratch {
-                row: vec![0.0; spec.hidden_size],
+                row: vec![0.0; hidden_size],
                 matmul: MatmulScratch::new(),
                 attention: AttentionScratch::new(limits),
             }),

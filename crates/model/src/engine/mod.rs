@@ -8,11 +8,12 @@ mod net;
 mod pool;
 mod sampler;
 mod session;
+mod step;
 
-pub(crate) use self::buffers::{Buffers, WorkSize};
+pub(crate) use self::buffers::WorkSize;
 pub use self::generate::{Finish, GenerateOptions, Generated, generate};
-pub(crate) use self::net::Step;
 pub(crate) use self::pool::Parking;
 pub use self::pool::Pool;
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Session, SessionOptions};
+pub(crate) use self::step::Step;

@@ -11,32 +11,26 @@
 //! In the last layer only the rows whose logits are asked for go on after the cache is filled. Logits are computed for
 //! those rows alone.
 //!
-//! Invariants: nothing here allocates; how work is cut follows from shapes and positions and never from the number of
+//! Invariants: a run allocates nothing; how work is cut follows from shapes and positions and never from the number of
 //! threads, so neither do the results.
 
+use std::sync::Arc;
+
+use alight_kernels::attention::FEW_TOKENS;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm;
 use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
 
-use super::buffers::Buffers;
+use super::buffers::{BufferSizes, Buffers, WorkSize};
 use super::compute::Compute;
-use crate::cache::Kv;
-use crate::error::ModelError;
-use crate::load::{Store, arrival};
-use crate::open::Model;
-use crate::parts::Contribution;
+use super::step::{Step, Want};
+use crate::cache::{CacheError, Kv};
+use crate::load::{LoadError, Store, arrival};
+use crate::parts::{self, Contribution};
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
-
-/// The rows of a call whose logits will be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    Nothing,
-    Last,
-    All,
-}
 
 /// A network ready to run: what it is, where its weights are, tables, and the threads.
 pub(crate) struct Net<'m> {
@@ -48,73 +42,43 @@ pub(crate) struct Net<'m> {
     ropes: Vec<RopeTable>,
 }
 
-/// The rows that are computed now, and everything that a part reads and writes but its own weights.
-pub(crate) struct Step<'s> {
-    pub(crate) compute: Compute<'s>,
-    pub(crate) store: &'s Store,
-    pub(crate) hidden: usize,
-    pub(crate) norm_eps: f32,
-    /// Which layer it is.
-    pub(crate) layer: usize,
-    /// How many rows there are.
-    pub(crate) rows: usize,
-    /// The position of the first row; the others follow.
-    pub(crate) position: usize,
-    /// In the last layer: which rows are still needed when the cache is filled.
-    wanted: Option<Want>,
-    pub(crate) buffers: &'s mut Buffers,
-    pub(crate) kv: &'s mut Kv,
-}
-
-impl Step<'_> {
-    /// Called by a mixer when it needs the rows that nobody asked for no more: in the last layer, keeps only the wanted
-    /// ones of `x` and of the queries, which are `q_width` wide. Returns whether there are any.
-    pub(crate) fn keep_wanted_rows(&mut self, q_width: usize) -> bool {
-        match self.wanted {
-            Some(Want::Nothing) => false,
-            Some(Want::Last) if self.rows > 1 => {
-                let last = self.rows - 1;
-                Rows::new(&mut self.buffers.x, self.hidden).copy(last, 0);
-                Rows::new(&mut self.buffers.q, q_width).copy(last, 0);
-                self.position += last;
-                self.rows = 1;
-                true
-            }
-            _ => true,
-        }
-    }
-
-    /// Carries out a pending contribution, norms the residual stream, and packs it.
-    fn pack_normed(
-        &mut self,
-        pending: Option<Contribution<'_>>,
-        norm: &[f32],
-        formats: ActivationFormats,
-    ) {
-        let (isa, hidden, eps) = (self.compute.isa, self.hidden, self.norm_eps);
-        let b = &mut *self.buffers;
-        let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
-        let (n, acts, threads) = (self.rows, &mut b.acts, &b.threads);
-        self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
-            if let Some(contribution) = &pending {
-                contribution.add_to(isa, x, y);
-            }
-            rms_norm(isa, x, norm, eps, &mut scratch.row);
-            put(&scratch.row);
-        });
-    }
-}
-
 impl<'m> Net<'m> {
-    pub(crate) fn new(model: &'m Model) -> Net<'m> {
-        let spec = model.spec();
-        Net {
-            spec,
-            weights: model.weights(),
-            store: model.store(),
-            compute: Compute { pool: model.pool(), isa: model.isa() },
-            ropes: spec.ropes.iter().map(RopeTable::new).collect(),
-        }
+    pub(crate) fn new(
+        spec: &'m ModelSpec,
+        weights: &'m Weights,
+        store: &'m Store,
+        compute: Compute<'m>,
+    ) -> Net<'m> {
+        let ropes = spec.ropes.iter().map(RopeTable::new).collect();
+        Net { spec, weights, store, compute, ropes }
+    }
+
+    /// An empty cache of at least `context` positions.
+    ///
+    /// # Errors
+    /// The system does not give the address space.
+    pub(crate) fn cache(&self, context: usize) -> Result<Kv, CacheError> {
+        let capacity = Kv::capacity_for(context);
+        let shapes: Vec<_> =
+            self.spec.attention_layers().map(|attention| attention.kv_shape(capacity)).collect();
+        Kv::new(capacity, &shapes)
+    }
+
+    /// Buffers for calls of up to `batch` tokens with this cache.
+    pub(crate) fn buffers(&self, kv: &Kv, batch: usize) -> Buffers {
+        let layers = self.spec.layers.iter();
+        let work = layers.map(|layer| parts::work(&layer.mixer, &layer.feed_forward));
+        let few = batch.min(FEW_TOKENS);
+        let partials =
+            self.spec.attention_layers().map(|part| part.most_partials(kv.capacity(), few));
+        Buffers::new(&BufferSizes {
+            batch,
+            threads: self.compute.pool.threads(),
+            hidden_size: self.spec.hidden_size,
+            ropes: &self.spec.ropes,
+            work: work.fold(WorkSize::default(), WorkSize::max),
+            partials: partials.max().unwrap_or(0),
+        })
     }
 
     /// Runs `tokens`, which follow the `position` positions in the cache. Afterwards the cache holds them, and row `i` of
@@ -132,7 +96,7 @@ impl<'m> Net<'m> {
         tokens: &[u32],
         position: usize,
         want: Want,
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), Arc<LoadError>> {
         self.embed(b, tokens, position)?;
         let mut step = Step {
             compute: self.compute,
@@ -151,7 +115,7 @@ impl<'m> Net<'m> {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
             step.wanted = (index + 1 == self.spec.layers.len()).then_some(want);
-            step.pack_normed(pending, &w.mixer_norm, w.mixer.input_formats());
+            pack_normed(&mut step, pending, &w.mixer_norm, w.mixer.input_formats());
             w.mixer.forward(&spec.mixer, &mut step);
             if step.wanted == Some(Want::Nothing) {
                 return Ok(());
@@ -163,7 +127,7 @@ impl<'m> Net<'m> {
                 norm_eps: self.spec.norm_eps,
             };
             pending = Some(contribution(w.mixer.output_bias(), &w.mixer_post_norm));
-            step.pack_normed(pending, &w.feed_forward_norm, w.feed_forward.input_formats());
+            pack_normed(&mut step, pending, &w.feed_forward_norm, w.feed_forward.input_formats());
             w.feed_forward.forward(&spec.feed_forward, &mut step);
             pending = Some(contribution(w.feed_forward.output_bias(), &w.feed_forward_post_norm));
         }
@@ -178,7 +142,7 @@ impl<'m> Net<'m> {
     }
 
     /// Fills the residual stream with the rows of the tokens, and the angles with those of their positions.
-    fn embed(&self, b: &mut Buffers, tokens: &[u32], position: usize) -> Result<(), ModelError> {
+    fn embed(&self, b: &mut Buffers, tokens: &[u32], position: usize) -> Result<(), Arc<LoadError>> {
         let (isa, spec) = (self.compute.isa, self.spec);
         self.store.arrival().wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);
@@ -213,7 +177,7 @@ impl<'m> Net<'m> {
         first: usize,
         n: usize,
         logits: &mut [f32],
-    ) -> Result<(), ModelError> {
+    ) -> Result<(), Arc<LoadError>> {
         let (isa, spec, w) = (self.compute.isa, self.spec, self.weights);
         let hidden = spec.hidden_size;
         let formats = ActivationFormats::of([w.output.kind()]);
@@ -240,4 +204,24 @@ impl<'m> Net<'m> {
         self.compute.multiply([[&output]], [[rows]], acts, threads, Some(&finish));
         Ok(())
     }
+}
+
+/// Carries out a pending contribution, norms the residual stream, and packs it for the step's next matrices.
+fn pack_normed(
+    step: &mut Step<'_>,
+    pending: Option<Contribution<'_>>,
+    norm: &[f32],
+    formats: ActivationFormats,
+) {
+    let (compute, isa, hidden, eps) = (step.compute, step.compute.isa, step.hidden, step.norm_eps);
+    let b = &mut *step.buffers;
+    let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
+    let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
+    compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
+        if let Some(contribution) = &pending {
+            contribution.add_to(isa, x, y);
+        }
+        rms_norm(isa, x, norm, eps, &mut scratch.row);
+        put(&scratch.row);
+    });
 }

@@ -3,7 +3,9 @@
 use alight_kernels::Isa;
 
 use super::buffers::Buffers;
-use super::net::{Net, Want};
+use super::compute::Compute;
+use super::net::Net;
+use super::step::Want;
 use crate::cache::Kv;
 use crate::error::ModelError;
 use crate::open::Model;
@@ -72,11 +74,13 @@ impl<'m> Session<'m> {
             }
         }
         let batch = options.batch.min(context);
-        let kv = Kv::new(c, context)?;
-        let buffers = Buffers::new(c, &kv, batch, model.threads());
+        let compute = Compute { pool: model.pool(), isa: model.isa() };
+        let net = Net::new(c, model.weights(), model.store(), compute);
+        let kv = net.cache(context)?;
+        let buffers = net.buffers(&kv, batch);
         Ok(Session {
             model,
-            net: Net::new(model),
+            net,
             kv,
             buffers,
             logits: vec![0.0; c.vocab],

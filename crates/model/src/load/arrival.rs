@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use super::error::LoadError;
 use crate::engine::Parking;
-use crate::error::ModelError;
 
 /// The section of the embedding.
 pub(crate) const EMBEDDING: usize = 0;
@@ -66,7 +65,7 @@ impl Arrival {
     /// # Errors
     /// The load has failed.
     #[inline]
-    pub(crate) fn wait(&self, section: usize) -> Result<(), ModelError> {
+    pub(crate) fn wait(&self, section: usize) -> Result<(), Arc<LoadError>> {
         if self.complete.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -77,12 +76,12 @@ impl Arrival {
     ///
     /// # Errors
     /// It has failed.
-    pub(super) fn wait_over(&self) -> Result<(), ModelError> {
+    pub(super) fn wait_over(&self) -> Result<(), Arc<LoadError>> {
         self.wait_while(|| !self.over.load(Ordering::Acquire))
     }
 
     #[cold]
-    fn wait_while(&self, missing: impl Fn() -> bool) -> Result<(), ModelError> {
+    fn wait_while(&self, missing: impl Fn() -> bool) -> Result<(), Arc<LoadError>> {
         let mut began = None;
         let result = loop {
             // Read before the state: a change after that changes the bell, so the wait returns.
@@ -106,9 +105,9 @@ impl Arrival {
     ///
     /// # Errors
     /// It has.
-    pub(crate) fn check(&self) -> Result<(), ModelError> {
+    pub(crate) fn check(&self) -> Result<(), Arc<LoadError>> {
         match self.failure.get() {
-            Some(error) => Err(ModelError::Load(Arc::clone(error))),
+            Some(error) => Err(Arc::clone(error)),
             None => Ok(()),
         }
     }
@@ -182,7 +181,7 @@ mod tests {
             thread::sleep(Duration::from_millis(2));
             arrival.fail(LoadError::Stopped);
             for waiting in waiting {
-                assert!(matches!(waiting.join().unwrap(), Err(ModelError::Load(_))));
+                assert!(matches!(waiting.join().unwrap(), Err(error) if matches!(*error, LoadError::Stopped)));
             }
             assert!(over.join().unwrap().is_err());
         });

@@ -37,7 +37,6 @@ use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
 pub(crate) use store::{Place, Store};
 
-use crate::error::ModelError;
 use crate::weights::{MatrixRef, Weights};
 
 /// Whether matrices are packed on their way into memory: another order of the same bits, which the
@@ -144,7 +143,7 @@ impl Loader {
         }
         has_room(&report, weights, wanted.lock)?;
         let arrival = Arrival::new(&plan.missing);
-        let store = Arc::new(Store::new(maps, &plan, arrival)?);
+        let store = Arc::new(Store::new(maps, plan.store_sizes(), arrival, plan.output_section)?);
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
             stop: AtomicBool::new(false),
@@ -167,7 +166,7 @@ impl Loader {
     }
 
     /// Returns when everything is where it is going to stay.
-    pub(crate) fn wait(&self) -> Result<(), ModelError> {
+    pub(crate) fn wait(&self) -> Result<(), Arc<LoadError>> {
         self.shared.store.arrival().wait_over()
     }
 

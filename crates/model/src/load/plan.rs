@@ -8,7 +8,7 @@ use alight_kernels::{Layout, WeightType};
 use alight_pages::{How, Prefetch};
 
 use super::arrival;
-use super::store::Place;
+use super::store::{Place, StoreSizes};
 use crate::weights::{MatrixRef, Weights};
 
 /// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
@@ -115,6 +115,12 @@ impl Plan {
             plan.section(&[&weights.embed], ways, None);
         }
         plan
+    }
+
+    /// The memory that it needs.
+    pub(super) fn store_sizes(&self) -> StoreSizes {
+        let in_use = self.kept.iter().map(|kept| !kept.is_empty()).collect();
+        StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use }
     }
 
     /// All memory will be locked at the end. The last layer opens after that, so that no step can miss

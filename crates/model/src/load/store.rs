@@ -3,12 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use alight_pages::{Map, Region};
+use alight_pages::{Map, MapError, Region};
 
 use super::arrival::Arrival;
 use super::error::LoadError;
-use super::plan::Plan;
-use crate::error::ModelError;
 
 /// Where the bytes of one matrix are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +17,17 @@ pub(crate) enum Place {
     Image,
     /// At this offset in the region of packed matrices.
     Tiles(usize),
+}
+
+/// The memory that a store needs.
+#[derive(Debug, Default)]
+pub(crate) struct StoreSizes {
+    /// By file: whether it needs an image.
+    pub(super) images: Vec<bool>,
+    /// Bytes of the region of packed matrices.
+    pub(super) tiles: usize,
+    /// By file: whether weights stay in its map.
+    pub(super) in_use: Vec<bool>,
 }
 
 /// All memory that holds weights, and what of it is there already.
@@ -36,22 +45,21 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Reserves what `plan` needs.
+    /// Reserves the memory.
     pub(super) fn new(
         maps: Vec<Arc<Map>>,
-        plan: &Plan,
+        sizes: StoreSizes,
         arrival: Arrival,
+        output_section: usize,
     ) -> Result<Store, LoadError> {
         let region = |map: &Map, len| {
             Region::new(len).map_err(|source| LoadError::Memory { path: map.path().into(), source })
         };
-        let images = maps.iter().zip(&plan.images);
+        let images = maps.iter().zip(&sizes.images);
         let images = images.map(|(map, wanted)| wanted.then(|| region(map, map.len())).transpose());
         let images = images.collect::<Result<Vec<_>, _>>()?;
-        let tiles = (plan.tiles > 0).then(|| region(&maps[0], plan.tiles)).transpose()?;
-        let in_use = plan.kept.iter().map(|kept| !kept.is_empty()).collect();
-        let output_section = plan.output_section;
-        Ok(Store { maps, images, tiles, in_use, arrival, output_section })
+        let tiles = (sizes.tiles > 0).then(|| region(&maps[0], sizes.tiles)).transpose()?;
+        Ok(Store { maps, images, tiles, in_use: sizes.in_use, arrival, output_section })
     }
 
     /// The files, in the order of the shards.
@@ -94,16 +102,12 @@ impl Store {
         }
     }
 
-    /// Whether what was read so far can be relied on. A file that was copied may change.
+    /// Whether the maps that weights stay in are whole. A file that was copied may change.
     ///
     /// # Errors
-    /// The load has failed, or a file in use has become shorter or could not be read.
-    pub(crate) fn check(&self) -> Result<(), ModelError> {
-        for (map, in_use) in self.maps.iter().zip(&self.in_use) {
-            if *in_use {
-                map.check()?;
-            }
-        }
-        self.arrival.check()
+    /// A file in use has become shorter or could not be read.
+    pub(crate) fn check_maps(&self) -> Result<(), MapError> {
+        let mut used = self.maps.iter().zip(&self.in_use).filter(|(_, in_use)| **in_use);
+        used.try_for_each(|(map, _)| map.check())
     }
 }

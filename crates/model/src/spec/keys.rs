@@ -1,53 +1,13 @@
 //! The metadata under an architecture's prefix, with the checks that all of them need.
 
-use alight_formats::gguf::{Array, FromValue, Gguf, GgufError, Value};
+use alight_formats::gguf::{FromValue, Gguf, GgufError, Value};
 
-use super::{AttentionSpec, DenseSpec, FeedForward, LayerSpec, Mixer, ModelSpec, SpecError};
+use super::SpecError;
 
 /// Limits far above any model, which keep products of two dimensions far below overflow.
 pub(crate) const MAX_LAYERS: usize = 4096;
 pub(crate) const MAX_WIDTH: usize = 1 << 20;
 pub(crate) const MAX_CONTEXT: usize = 1 << 30;
-
-/// The sizes that every architecture has.
-pub(crate) struct Sizes {
-    pub(crate) layers: usize,
-    pub(crate) hidden_size: usize,
-    pub(crate) vocab: usize,
-    pub(crate) context: usize,
-    pub(crate) norm_eps: f32,
-}
-
-impl Sizes {
-    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same dense
-    /// feed-forward part. What an architecture does differently it changes afterwards.
-    pub(crate) fn uniform(
-        self,
-        keys: &Keys<'_, '_>,
-        attention: AttentionSpec,
-        dense: DenseSpec,
-        rope: alight_kernels::rope::RopeParams,
-    ) -> ModelSpec {
-        let layer = LayerSpec {
-            mixer: Mixer::Attention(attention),
-            feed_forward: FeedForward::Dense(dense),
-            post_norms: false,
-            residual_scale: 1.0,
-        };
-        ModelSpec {
-            architecture: keys.prefix,
-            hidden_size: self.hidden_size,
-            vocab: self.vocab,
-            context: self.context,
-            norm_eps: self.norm_eps,
-            embedding_scale: 1.0,
-            layers: vec![layer; self.layers],
-            ropes: vec![rope],
-            logit_scale: 1.0,
-            logit_softcap: None,
-        }
-    }
-}
 
 /// The metadata under an architecture's prefix.
 pub(crate) struct Keys<'g, 'a> {
@@ -56,29 +16,6 @@ pub(crate) struct Keys<'g, 'a> {
 }
 
 impl<'a> Keys<'_, 'a> {
-    /// The sizes that every architecture has.
-    pub(crate) fn sizes(&self) -> Result<Sizes, SpecError> {
-        let tokens = "tokenizer.ggml.tokens";
-        let vocab = self.gguf.require::<Array<'_>>(tokens)?.len();
-        if vocab == 0 || vocab > i32::MAX as usize {
-            return Err(SpecError::Value {
-                key: tokens.into(),
-                found: format!("an array of {vocab}"),
-                expected: "1 to 2147483647 tokens".into(),
-            });
-        }
-        let eps = "attention.layer_norm_rms_epsilon";
-        Ok(Sizes {
-            layers: self.dimension("block_count", MAX_LAYERS)?,
-            hidden_size: self.dimension("embedding_length", MAX_WIDTH)?,
-            vocab,
-            context: self.dimension("context_length", MAX_CONTEXT)?,
-            norm_eps: self
-                .float(eps, 0.0..1.0, "from 0 to below 1")?
-                .ok_or_else(|| self.missing(eps))?,
-        })
-    }
-
     /// A factor that is 1 where the file does not say otherwise; some files say 0 for that.
     pub(crate) fn factor(&self, key: &str) -> Result<f32, SpecError> {
         let found = self.float(key, 0.0..1e9, "a number that is not negative")?;

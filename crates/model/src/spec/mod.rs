@@ -9,6 +9,7 @@ pub(crate) mod arch;
 mod error;
 pub(crate) mod keys;
 pub(crate) mod rope;
+pub(crate) mod sizes;
 
 use alight_formats::gguf::Gguf;
 use alight_kernels::rope::RopeParams;

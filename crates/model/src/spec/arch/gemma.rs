@@ -7,6 +7,7 @@ use alight_kernels::rope::{RopePairing, RopeParams};
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::{Activation, DenseSpec};
 use crate::spec::keys::Keys;
+use crate::spec::sizes::Sizes;
 use crate::spec::{Mixer, ModelSpec, SpecError};
 
 /// What one Gemma has that another has not.
@@ -30,7 +31,7 @@ pub(super) struct Gemma {
 impl Gemma {
     /// The network that the keys describe.
     pub(super) fn read(&self, keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
-        let sizes = keys.sizes()?;
+        let sizes = Sizes::read(keys)?;
         let found = AttentionSpec::read(keys)?;
         let scale = if sizes.layers == self.layers_of_27b {
             1.0 / ((sizes.hidden_size / found.heads) as f32).sqrt()

@@ -6,12 +6,13 @@ use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
 use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granite", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
-    let sizes = keys.sizes()?;
+    let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec::read(keys)?;
     let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
     // Files of models that have no positions at all say that their rotary embedding was not trained.

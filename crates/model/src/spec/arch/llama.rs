@@ -7,12 +7,13 @@ use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
 use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
-    let sizes = keys.sizes()?;
+    let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec::read(keys)?;
     // Files of models with a sliding window (early Mistral) leave the key out or are run without it by everyone; a
     // scale other than 1/sqrt(head) belongs to files of Granite that were converted as Llama.

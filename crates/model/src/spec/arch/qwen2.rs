@@ -8,12 +8,13 @@ use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
 use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
-    let sizes = keys.sizes()?;
+    let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec { pairing: RopePairing::Halves, ..AttentionSpec::read(keys)? };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
