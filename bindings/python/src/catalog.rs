@@ -6,7 +6,7 @@ use std::sync::Arc;
 use alight_files::file_name;
 use alight_formats::Format;
 use alight_formats::safetensors::{self, SafeTensors};
-use alight_pages::{Facts, Load, Map, Prefetch, Wish, choose, residency, warm};
+use alight_pages::{Facts, Load, LoadRequest, Map, Prefetch, choose, residency, warm};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -59,7 +59,7 @@ impl Residency {
     pub fn of(map: &Map, start: u64, nbytes: u64) -> PyResult<Residency> {
         let found = residency(map.file(), start..start + nbytes);
         let found = found.map_err(|e| error::system(map.path(), &e))?;
-        Ok(Residency { nbytes, cached: found.cached_bytes(nbytes), source: found.source.name() })
+        Ok(Residency { nbytes, cached: found.cached_bytes(nbytes), source: found.probe.name() })
     }
 }
 
@@ -221,7 +221,7 @@ impl Catalog {
         let map = self.file(file)?;
         py.detach(|| {
             let facts = Facts::of(map.file()).map_err(|e| error::system(map.path(), &e))?;
-            let choice = choose(&facts, &Wish { load: Load::Mmap, copied: false, weights });
+            let choice = choose(&facts, &LoadRequest { load: Load::Mmap, copied: false, weights });
             let threads = match choice.prefetch {
                 Prefetch::ReadThreads(threads) => threads,
                 Prefetch::Populate | Prefetch::None => 0,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
 use alight_pages::transfer::{Method, Options, Piece, transfer};
-use alight_pages::{Facts, How, Load, Region, Wish, choose, page_size};
+use alight_pages::{Facts, Load, LoadRequest, ReadMethod, Region, choose, page_size};
 use pyo3::exceptions::{PyBufferError, PyMemoryError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -185,11 +185,11 @@ pub fn how_to_copy(
     let map = catalog.file(file)?;
     py.detach(|| {
         let facts = Facts::of(map.file()).map_err(|problem| error::system(map.path(), &problem))?;
-        let choice = choose(&facts, &Wish { load: Load::Auto, copied: true, weights });
+        let choice = choose(&facts, &LoadRequest { load: Load::Auto, copied: true, weights });
         let how = match choice.method {
-            How::Mmap => "mmap",
-            How::Direct => "direct",
-            How::Read => "read",
+            ReadMethod::Mmap => "mmap",
+            ReadMethod::Direct => "direct",
+            ReadMethod::Read => "read",
         };
         Ok((how, choice.reason))
     })

@@ -26,7 +26,7 @@ pub fn outcome(model: &Model) {
 
 fn facts(file: &FileReport) -> String {
     let facts = &file.facts;
-    let source = facts.cached_source.map_or("not known", |source| source.name());
+    let source = facts.cached_probe.map_or("not known", |probe| probe.name());
     let align = match facts.direct {
         Some(align) => format!("direct reads aligned to {}", align.offset),
         None if facts.direct_refused => "no direct reads".to_owned(),

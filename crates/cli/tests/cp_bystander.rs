@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use alight_pages::{Source, evict, residency};
+use alight_pages::{CacheProbe, evict, residency};
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -87,7 +87,7 @@ fn what_a_bystander_has_cached_stays() {
     let at = |name: &str| dir.path().join(name);
     let (source, bystander) = (make(&at("from"), FILE), make(&at("bystander"), BYSTANDER));
     match evict(&source) {
-        Ok(left) if left.cached == 0 && left.source == Source::Cachestat => {}
+        Ok(left) if left.cached == 0 && left.probe == CacheProbe::Cachestat => {}
         other => return eprintln!("skipped: what is cached here cannot be told: {other:?}"),
     }
     let (from, to) = (at("from"), at("to"));

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use alight_pages::{Identity, Place};
+use alight_pages::{Destination, Identity};
 use rustix::fs::FileType;
 
 use crate::CopyError;
@@ -32,16 +32,16 @@ pub(crate) fn name_in_folder(source: &Path) -> Option<&std::ffi::OsStr> {
     if matches!(last, b"." | b".." | b"") { None } else { source.file_name() }
 }
 
-/// Refuses, with a clear reason, a place where the file or link `source` cannot be made. Links are
-/// followed by nobody here: one that was `named` as the destination has been resolved already.
+/// Refuses, with a clear reason, a destination where the file or link `source` cannot be made. Links are
+/// not followed here: one that was `named` as the destination has been resolved already.
 pub(crate) fn check(
-    place: &Place,
+    dest: &Destination,
     (from, source): (&Path, &Metadata),
     named: bool,
 ) -> Result<(), CopyError> {
-    let to = place.path();
+    let to = dest.path();
     let problem = |problem| Err(CopyError::Destination { path: to.into(), problem });
-    let Some(found) = place.look()? else { return Ok(()) };
+    let Some(found) = dest.look()? else { return Ok(()) };
     let same_file = || Err(CopyError::SameFile { from: from.into(), to: to.into() });
     if Identity::from(&found) == Identity::from(source) {
         return same_file();

@@ -40,7 +40,7 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
-    /// The destination lies in the folder that is copied.
+    /// The destination is in the folder that is copied.
     #[error(
         "{}: lies in {}, which cannot be copied into itself; give a folder outside of it",
         to.display(), from.display()
@@ -51,7 +51,7 @@ pub enum CopyError {
         /// The destination.
         to: PathBuf,
     },
-    /// Another source has been copied to the same place a moment ago.
+    /// This run has copied another source to the same name.
     #[error(
         "{}: not copied, as {} was made of another source just now; copy it under another name",
         from.display(), to.display()
@@ -81,7 +81,7 @@ pub enum CopyError {
     /// The bytes cannot be copied.
     #[error(transparent)]
     Bytes(copy::CopyError),
-    /// The new file cannot be made or put into its place.
+    /// The new file cannot be made or given its name.
     #[error(transparent)]
     Replace(#[from] ReplaceError),
     /// The source is not what it was when the copy began.

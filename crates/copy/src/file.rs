@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Instant;
 
-use alight_pages::{FileKind, Input, Place, Replacement, Stamp, copy};
+use alight_pages::{Destination, FileKind, Input, Replacement, Stamp, copy};
 use rustix::fs::{Mode, OFlags};
 
 use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
@@ -91,21 +91,21 @@ fn open(from: &Entry<'_>, looked_at: &Metadata) -> Result<(File, Metadata), Copy
     }
 }
 
-/// Copies the file `entry`, which was looked at, to a place that was checked.
+/// Copies the file `entry`, which was looked at, to a destination that was checked.
 pub(crate) fn copy(
     (entry, looked_at): (&Entry<'_>, &Metadata),
-    place: &Place,
+    dest: &Destination,
     options: &Options,
     before: Before,
     on_event: &mut OnEvent<'_>,
 ) -> Result<Copied, CopyError> {
     let began = Instant::now();
     let (source, was) = open(entry, looked_at)?;
-    let (from, to) = (entry.path, place.path());
+    let (from, to) = (entry.path, dest.path());
     let cannot = |source| CopyError::Open { path: from.into(), source };
     let input = Input::of(&source).map_err(cannot)?;
     let stamp = Stamp::before_reading(&source).map_err(cannot)?;
-    let new = Replacement::create_private(place.clone(), !options.no_clobber, input)?;
+    let new = Replacement::create_private(dest.clone(), !options.no_clobber, input)?;
     let mut how = copy::Options::default();
     (how.reflink, how.method) = (options.reflink, options.method);
     let report = copy::copy((&source, from), (new.file(), to), &how, &mut |progress| {

@@ -2,7 +2,7 @@
 //!
 //! In this order, because a change of owner takes away the bits that run a program as its owner, and
 //! because attributes cannot be written any more once the permissions forbid it. At no moment does the
-//! copy let in anybody whom its source does not: what a folder hands down to what is made in it (a
+//! copy let in a user whom its source does not: what a folder hands down to what is made in it (a
 //! default ACL) is taken away first.
 
 use std::ffi::{CStr, CString, OsStr};
@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
-use alight_pages::Place;
+use alight_pages::Destination;
 use rustix::fs::{AtFlags, Gid, Uid};
 
 /// Something that the copy does not have.
@@ -54,7 +54,7 @@ pub enum NotKept {
 }
 
 impl NotKept {
-    /// Nobody but root can keep these: nothing to tell of, if this user is not.
+    /// Only root can keep these: not reported if this user is not root.
     pub fn is_expected(&self) -> bool {
         match self {
             NotKept::Owner { errno } | NotKept::Group { errno } => {
@@ -114,7 +114,7 @@ pub(crate) fn keep(source: &File, was: &Metadata, dest: &File) -> Vec<NotKept> {
         }
     }
     attributes(source, dest, &mut lost);
-    // Without its ACL, the bits of the group are those of everybody whom the ACL names.
+    // Without its ACL, the bits of the group are the most that the ACL gives to any user it names.
     let acl = |lost: &NotKept| matches!(lost, NotKept::Attribute { name, .. } if *name == *ACCESS.to_string_lossy());
     if lost.iter().any(acl) {
         mode &= !0o070;
@@ -176,7 +176,7 @@ fn without_acl(dest: &File, acl: &CStr) -> io::Result<()> {
         return Ok(());
     }
     if acl == ACCESS {
-        // With it go the limits of the group: nobody but the owner until the permissions are set.
+        // With it go the limits of the group: only the owner until the permissions are set.
         dest.set_permissions(Permissions::from_mode(dest.metadata()?.mode() & 0o7700))?;
     }
     Ok(rustix::fs::fremovexattr(dest, acl)?)
@@ -227,18 +227,18 @@ fn filled(
     }
 }
 
-/// Gives the symbolic link at a place the owner and times of another. It is held open, so that nothing
+/// Gives the symbolic link at a destination the owner and times of another. It is held open, so that nothing
 /// else gets them that takes its name.
-pub(crate) fn keep_of_link(was: &Metadata, place: &Place) -> Vec<NotKept> {
+pub(crate) fn keep_of_link(was: &Metadata, dest: &Destination) -> Vec<NotKept> {
     let mut lost = Vec::new();
-    let link = match open_link(place) {
+    let link = match open_link(dest) {
         Ok(link) => link,
         Err(error) => return vec![NotKept::Owner { errno: error.raw_os_error() }],
     };
     let (uid, gid) = (Uid::from_raw(was.uid()), Gid::from_raw(was.gid()));
     let (at, name, flags) = match &link {
         Some(link) => (link.as_fd(), OsStr::new(""), AtFlags::EMPTY_PATH),
-        None => (place.folder().as_fd(), place.name(), AtFlags::SYMLINK_NOFOLLOW),
+        None => (dest.folder().as_fd(), dest.name(), AtFlags::SYMLINK_NOFOLLOW),
     };
     if let Err(error) = rustix::fs::chownat(at, name, Some(uid), Some(gid), flags) {
         lost.push(NotKept::Owner { errno: error.raw_os_error() });
@@ -251,7 +251,7 @@ pub(crate) fn keep_of_link(was: &Metadata, place: &Place) -> Vec<NotKept> {
     // (Before Linux 5.8, only by name.)
     let by_name = || {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
-        rustix::fs::utimensat(place.folder(), place.name(), &times, flags)
+        rustix::fs::utimensat(dest.folder(), dest.name(), &times, flags)
     };
     let set = rustix::fs::utimensat(at, name, &times, flags);
     if let Err(error) = set.or_else(|_| by_name()) {
@@ -260,12 +260,12 @@ pub(crate) fn keep_of_link(was: &Metadata, place: &Place) -> Vec<NotKept> {
     lost
 }
 
-/// The link at a place, where links can be opened.
+/// The link at a destination, where links can be opened.
 #[cfg(target_os = "linux")]
-fn open_link(place: &Place) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
+fn open_link(dest: &Destination) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
     use rustix::fs::{FileType, Mode, OFlags};
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let link = rustix::fs::openat(place.folder(), place.name(), flags, Mode::empty())?;
+    let link = rustix::fs::openat(dest.folder(), dest.name(), flags, Mode::empty())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&link)?.st_mode) {
         FileType::Symlink => Ok(Some(link)),
         _ => Err(rustix::io::Errno::STALE),
@@ -273,6 +273,6 @@ fn open_link(place: &Place) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> 
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_link(_: &Place) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
+fn open_link(_: &Destination) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
     Ok(None)
 }

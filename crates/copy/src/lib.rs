@@ -1,16 +1,51 @@
 //! Files and folders copied so that each file is there as a whole or not at all, and the page cache is
-//! as it was.
+//! as it was: bytes, holes, permissions, times, owner, attributes. The bytes themselves are copied by
+//! [`alight_pages::copy`].
 //!
-//! What holds for every file:
-//! - It appears under its name when its bytes, and what belongs to it, are on the disk; a file that was
-//!   there before stays until then. A failure, Ctrl-C or a full disk leaves nothing of it.
-//! - Holes, permissions, times, extended attributes and ACLs are kept, and the owner where this user may
-//!   do that; what could not be kept is told.
-//! - Nothing is copied onto or into itself, and nothing but files, folders and symbolic links at all:
-//!   pipes, sockets and devices are errors, and never opened.
-//! - A source that changes while it is copied is an error.
+//! It must never print, leave half a file, open a pipe or a device, follow a link inside a folder, or
+//! copy a thing onto or into itself. An observer is told what happens, and can stop the work.
 //!
-//! Nothing is printed: an observer is told, and can also stop the work.
+//! **Invariant:** a file appears under its name when its bytes, and what belongs to it, are on the disk.
+//! A file that was there before stays until then. A failure, Ctrl-C or a full disk leaves nothing of the
+//! new one.
+//!
+//! **Invariant:** both sides of a tree are walked by open folders (`walk.rs`), never by path: no link
+//! below the destination that the caller named is followed, whichever process made it, and a folder that
+//! is swapped for a link while it is copied leads nowhere else. A link at the path of a new file is an
+//! error there; a link that is itself the named destination is followed, and its file replaced.
+//!
+//! **Invariant:** a run replaces nothing that it has made itself, and does not descend into it.
+//!
+//! **Invariant:** a copy has the permissions and ACLs of its source and at no moment more. It begins
+//! readable by its owner alone, and what its folder hands down (a default ACL) is taken away before the
+//! first byte. Where an ACL cannot be kept, the group gets no rights. A program that changes its owner
+//! loses the bits that run it as its owner (setuid, setgid).
+//!
+//! **Invariant:** what cannot be kept is reported ([`NotKept`]). What fails is reported and does not stop
+//! the rest of a folder. A source that was written to while it was copied is an error.
+//!
+//! **Invariant:** at most the first and the last four levels of a tree are open; one further up is opened
+//! again as the folder above and must be the same folder. Memory holds the names of one folder for each
+//! level on the way down.
+//!
+//! # Example
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+//! std::fs::write(&from, "text")?;
+//! let mut copied = 0;
+//! let options = alight_copy::Options { verify: true, ..Default::default() };
+//! let summary = alight_copy::copy(&[from], &to, &options, &mut |event| {
+//!     copied += usize::from(matches!(event, alight_copy::Event::Copied(_)));
+//!     ControlFlow::Continue(())
+//! })?;
+//! assert_eq!((summary.files, copied), (1, 1));
+//! assert_eq!(std::fs::read(&to)?, b"text");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -5,7 +5,7 @@ use std::fs::Metadata;
 use std::io;
 use std::path::PathBuf;
 
-use alight_pages::{Identity, Place};
+use alight_pages::{Destination, Identity};
 use rustix::fs::{AtFlags, CWD};
 
 use crate::file::Entry;
@@ -15,14 +15,14 @@ use crate::{CopyError, NotKept, keep};
 pub(crate) fn symbolic(
     entry: &Entry<'_>,
     found: &Metadata,
-    place: &Place,
+    dest: &Destination,
     replace: bool,
 ) -> Result<Vec<NotKept>, CopyError> {
     let target = entry.target()?;
-    place.put(replace, &[], |folder, name| {
+    dest.put(replace, &[], |folder, name| {
         Ok(rustix::fs::symlinkat(target.as_c_str(), folder, name)?)
     })?;
-    Ok(keep::keep_of_link(found, place))
+    Ok(keep::keep_of_link(found, dest))
 }
 
 /// Files with several names: where the first of them went, and which file that is.
@@ -31,18 +31,18 @@ pub(crate) struct Linked(HashMap<Identity, (PathBuf, Identity)>);
 
 impl Linked {
     /// Remembers where a file with several names went.
-    pub fn add(&mut self, source: &Metadata, place: &Place) {
-        if let Ok(Some(made)) = place.look() {
-            self.0.insert(source.into(), (place.path().into(), Identity::from(&made)));
+    pub fn add(&mut self, source: &Metadata, dest: &Destination) {
+        if let Ok(Some(made)) = dest.look() {
+            self.0.insert(source.into(), (dest.path().into(), Identity::from(&made)));
         }
     }
 
     /// Makes another name of the copy of `source`, if there is one, and if that can be.
-    pub fn link(&self, source: &Metadata, place: &Place, replace: bool) -> bool {
+    pub fn link(&self, source: &Metadata, dest: &Destination, replace: bool) -> bool {
         let Some((path, identity)) = self.0.get(&Identity::from(source)) else { return false };
         let made = || -> io::Result<()> {
             let first = first(path, *identity)?;
-            let put = place.put(replace, &[], |folder, name| {
+            let put = dest.put(replace, &[], |folder, name| {
                 let (at, follow) = (first.as_str(), AtFlags::SYMLINK_FOLLOW);
                 Ok(rustix::fs::linkat(CWD, at, folder, name, follow)?)
             });

@@ -1,7 +1,7 @@
 //! Several sources, and folders with everything in them.
 //!
 //! Below the destination that was named no link is followed, and nothing that this run has made is
-//! replaced or gone through, on whichever side and whoever puts it there: see [`walk`](crate::walk).
+//! replaced or gone through, on whichever side and whichever process puts it there: see [`walk`](crate::walk).
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use alight_pages::{Folder, Identity, Place, ReplaceError, remove_acls};
+use alight_pages::{Destination, Folder, Identity, ReplaceError, remove_acls};
 use rustix::fs::{CWD, Mode};
 use rustix::io::Errno;
 
@@ -99,22 +99,22 @@ fn count(path: &Path, recursive: bool) -> u64 {
 
 impl Tree<'_, '_> {
     /// What was asked for by name: without -r a link is followed.
-    fn source(&mut self, from: &Path, to: &Path, place: &To<'_>) -> Result<(), CopyError> {
+    fn source(&mut self, from: &Path, to: &Path, dest: &To<'_>) -> Result<(), CopyError> {
         let follow = !self.options.recursive || from.as_os_str().as_bytes().ends_with(b"/");
         let entry = Entry { folder: CWD, name: from.as_os_str(), path: from, follow };
         let found = entry.look()?;
         self.before.in_folder = false;
         if !found.is_dir() {
-            let place = match place {
-                To::In(folder, name) => (Place::in_folder(folder, name, to), false),
-                To::Named if found.is_symlink() => (Place::unfollowed(to)?, true),
-                To::Named => (Place::of(to)?, true),
+            let dest = match dest {
+                To::In(folder, name) => (Destination::in_folder(folder, name, to), false),
+                To::Named if found.is_symlink() => (Destination::unfollowed(to)?, true),
+                To::Named => (Destination::of(to)?, true),
             };
-            self.any(&entry, &found, &place.0, place.1)?;
+            self.any(&entry, &found, &dest.0, dest.1)?;
             // (A file has seen to that itself.)
             return match found.is_file() {
                 true => Ok(()),
-                false => place.0.folder().sync().map_err(|source| write(to, source)),
+                false => dest.0.folder().sync().map_err(|source| write(to, source)),
             };
         }
         if !self.options.recursive {
@@ -122,7 +122,7 @@ impl Tree<'_, '_> {
         }
         dest::not_into_itself(from, &found, to)?;
         let source = Folder::open(from).map_err(|source| open(from, source))?;
-        let top = self.enter((source, from), &found, |tree| match place {
+        let top = self.enter((source, from), &found, |tree| match dest {
             To::In(folder, name) => tree.folder_in(folder, name, to),
             To::Named => tree.folder_named(to),
         })?;
@@ -192,31 +192,31 @@ impl Tree<'_, '_> {
             level.name = name.into();
             return Ok(Some(level));
         }
-        self.any(&entry, &found, &Place::in_folder(&pair.dest, name, to), false)?;
+        self.any(&entry, &found, &Destination::in_folder(&pair.dest, name, to), false)?;
         Ok(None)
     }
 
-    /// Anything but a folder. `named` says that the place is what a person gave.
+    /// Anything but a folder. `named` says that the destination is what the caller gave.
     fn any(
         &mut self,
         entry: &Entry<'_>,
         found: &Metadata,
-        place: &Place,
+        dest: &Destination,
         named: bool,
     ) -> Result<(), CopyError> {
-        let (from, to) = (entry.path, place.path());
+        let (from, to) = (entry.path, dest.path());
         if let Some(kind) = special(found) {
             return Err(CopyError::Special { path: from.into(), kind });
         }
-        let there = place.look()?;
+        let there = dest.look()?;
         if self.options.no_clobber && there.is_some() {
             return self.skip(to);
         }
         if there.is_some_and(|there| self.made.contains(&Identity::from(&there))) {
             return Err(CopyError::Twice { from: from.into(), to: to.into() });
         }
-        dest::check(place, (from, found), named)?;
-        let copied = match self.file_or_link(entry, found, place) {
+        dest::check(dest, (from, found), named)?;
+        let copied = match self.file_or_link(entry, found, dest) {
             Err(CopyError::Replace(
                 ReplaceError::Appeared { .. }
                 | ReplaceError::Exists { .. }
@@ -224,7 +224,7 @@ impl Tree<'_, '_> {
             )) => return self.skip(to),
             copied => copied?,
         };
-        if let Ok(Some(there)) = place.look() {
+        if let Ok(Some(there)) = dest.look() {
             self.made.insert(Identity::from(&there));
         }
         self.summary.files += 1;
@@ -244,29 +244,29 @@ impl Tree<'_, '_> {
         &mut self,
         entry: &Entry<'_>,
         found: &Metadata,
-        place: &Place,
+        dest: &Destination,
     ) -> Result<Copied, CopyError> {
         let began = Instant::now();
         let replace = !self.options.no_clobber;
         let link = |not_kept| Copied {
             from: entry.path.into(),
-            to: place.path().into(),
+            to: dest.path().into(),
             report: None,
             verified: None,
             not_kept,
             took: began.elapsed(),
         };
         if found.is_symlink() {
-            return Ok(link(links::symbolic(entry, found, place, replace)?));
+            return Ok(link(links::symbolic(entry, found, dest, replace)?));
         }
         let several = self.options.recursive && found.nlink() > 1;
         // A filesystem without such names gets a file of its own.
-        if several && self.linked.link(found, place, replace) {
+        if several && self.linked.link(found, dest, replace) {
             return Ok(link(Vec::new()));
         }
-        let copied = file::copy((entry, found), place, self.options, self.before, self.on_event)?;
+        let copied = file::copy((entry, found), dest, self.options, self.before, self.on_event)?;
         if several {
-            self.linked.add(found, place);
+            self.linked.add(found, dest);
         }
         Ok(copied)
     }
@@ -294,7 +294,7 @@ impl Tree<'_, '_> {
     /// The folder `name` in a folder of the destination, new or as it is; never through a link.
     fn folder_in(&mut self, above: &Folder, name: &OsStr, to: &Path) -> Result<Folder, CopyError> {
         let cannot = |source| write(to, source);
-        // Nobody else's business until it is complete.
+        // Only its owner may open it until it is complete.
         match rustix::fs::mkdirat(above, name, Mode::RWXU) {
             Ok(()) => {
                 let folder = above.open_in(name).map_err(cannot)?;
@@ -327,8 +327,8 @@ impl Tree<'_, '_> {
             Ok(folder) => Ok(folder),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 // Without a '/' at its end.
-                let place = Place::unfollowed(to.components().as_path())?;
-                self.folder_in(place.folder(), place.name(), to)
+                let dest = Destination::unfollowed(to.components().as_path())?;
+                self.folder_in(dest.folder(), dest.name(), to)
             }
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
                 Err(no_folder(to, "is not a folder, and cannot be replaced by one"))

@@ -1,5 +1,5 @@
 //! The folders on the way from the source down to where the work is, on both sides, held open: what is
-//! read is read from them, and what is made is made in them, whatever is put in the place of their names.
+//! read is read from them, and what is made is made in them, whatever takes their names meanwhile.
 //! Of a deep tree only the last few are open; one further up is opened again as the folder above, and
 //! must be the one that it was.
 
@@ -20,7 +20,7 @@ pub(crate) struct Level {
     pub name: OsString,
     /// What it was when its names were read.
     pub was: Metadata,
-    /// Those that are still to come.
+    /// The names that are still to come.
     pub names: IntoIter<OsString>,
     pair: Option<Pair>,
     source: Identity,

@@ -124,7 +124,7 @@ fn no_clobber_leaves_alone_what_is_there() {
     assert_eq!(fs::read(at("c")).unwrap(), b"new");
 }
 
-/// Nobody waits for a pipe that has no writer: it is not opened.
+/// A copy does not wait for a pipe that has no writer: it is not opened.
 #[test]
 fn pipes_sockets_and_devices_are_named_and_not_opened() {
     let folder = folder();
@@ -298,7 +298,7 @@ fn a_full_disk_leaves_nothing() {
     assert!(mount(&["umount"]));
     assert!(done.error().contains("make room"), "{done:?}");
     assert_eq!((old, left), (b"old".to_vec(), vec!["many".to_owned(), "old".into()]));
-    // Of several files those that fit are there, as a whole.
+    // Of several files the ones that fit are there, as a whole.
     assert_eq!((whole, tree.summary.failed), (vec![400 << 10; 2], 2));
 }
 

@@ -133,7 +133,7 @@ fn a_program_of_somebody_else_does_not_run_as_the_one_who_copied_it() {
     assert_eq!((made.uid(), made.gid(), mode(&to)), (65534, 65534, 0o755));
     let lost = &done.copied[0].not_kept;
     assert!(matches!(lost[..], [NotKept::Group { .. }, NotKept::Owner { .. }]), "{lost:?}");
-    // As with cp -p, that is what everybody expects.
+    // As with cp -p.
     assert!(lost.iter().all(NotKept::is_expected));
     // One of the two is enough.
     for (owner, group) in [(0, 65534), (65534, 0)] {
@@ -172,7 +172,7 @@ fn what_a_filesystem_cannot_keep_is_told() {
     assert!(!lost[0].is_expected());
 }
 
-/// Until it is complete, what is copied is nobody else's business, whatever the umask says.
+/// Until a copy is complete, only its owner may open it, whatever the umask says.
 #[test]
 fn nobody_else_may_look_before_it_is_complete() {
     let folder = folder();

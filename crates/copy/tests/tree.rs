@@ -52,7 +52,7 @@ fn everything_is_as_it_was() {
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     tree(&from);
     fs::set_permissions(from.join("empty"), Permissions::from_mode(0o711)).unwrap();
-    // A folder that nobody may write to is filled all the same.
+    // A folder without the right to write is filled all the same.
     fs::set_permissions(from.join("deep/deeper"), Permissions::from_mode(0o555)).unwrap();
     let done = recursively(&from, &to).succeeds();
     assert_eq!(described(&from), described(&to));
@@ -68,7 +68,7 @@ fn everything_is_as_it_was() {
         recursively(&from, &into).succeeds();
         assert_eq!(described(&from), described(&into.join("from")));
         assert_eq!(names(&into), ["from"]);
-        // (But not where nobody may write.)
+        // (But not without the right to write.)
         let closed = into.join("from/deep/deeper");
         fs::set_permissions(closed, Permissions::from_mode(0o755)).unwrap();
     }
@@ -211,7 +211,7 @@ fn a_link_that_was_just_made_is_never_gone_through() {
     assert_eq!(fs::read(at("outside/file")).unwrap(), b"precious");
 }
 
-/// Whoever made it, and also without -r.
+/// Whichever process made it, and also without -r.
 #[test]
 fn a_link_in_a_folder_that_is_copied_to_is_not_followed() {
     let folder = folder();

@@ -1,17 +1,36 @@
-//! The GGUF files of a model: which ones they are, mapped; their headers, copied and parsed; and all tensors in one
-//! catalog. Everything that opens a model goes through here: the engine, the converters, `inspect` and the Python package.
+//! The GGUF files of a model: which files they are, mapped; their headers, copied and parsed; and all
+//! tensors in one catalog. Everything that opens a model goes through here: the engine, the converters,
+//! `inspect` and the Python package.
 //!
-//! A header is parsed from a copy and never from the map, which other processes can write to
-//! ([`Header`](alight_formats::Header)). The copies are the caller's, because a catalog borrows from them:
+//! It must never interpret a tensor or a key beyond the ones that tie shards together, and must never
+//! print.
 //!
-//! ```no_run
-//! # fn main() -> Result<(), alight_files::FilesError> {
-//! let maps = alight_files::open("model.gguf".as_ref())?;
+//! **Invariant:** a header is parsed from a copy and never from the map, which other processes can
+//! write to ([`Header`]). The copies belong to the caller, because a catalog borrows from them.
+//!
+//! **Invariant:** every error names a file. A file that was cut short while it was read is reported as
+//! that, and not as whatever was missing in it.
+//!
+//! # Example
+//!
+//! ```
+//! use alight_formats::GgmlType;
+//! use alight_formats::gguf::write::Builder;
+//!
+//! let folder = tempfile::tempdir()?;
+//! let path = folder.path().join("model.gguf");
+//! let mut file = Builder::new();
+//! file.str("general.architecture", "llama");
+//! file.tensor("output_norm.weight", GgmlType::F32, &[4])?;
+//! std::fs::write(&path, file.file(|_, bytes| bytes.fill(0)))?;
+//!
+//! let maps = alight_files::open(&path)?; // one map for each shard
 //! let copies = alight_files::copies(&maps);
 //! let headers = alight_files::headers(&maps, &copies)?;
-//! println!("{} tensors in {} files", headers.catalog.tensors.len(), maps.len());
-//! # Ok(())
-//! # }
+//! let tensor = headers.catalog.get("output_norm.weight").expect("a tensor of the file");
+//! assert_eq!(tensor.info.shape(), [4]);
+//! assert_eq!(&maps[tensor.shard].bytes()[tensor.info.range()], [0; 16]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 use std::borrow::Borrow;
@@ -96,7 +115,7 @@ pub fn open(path: &Path) -> Result<Vec<Map>, FilesError> {
 /// As [`open`]; `map` maps each file.
 ///
 /// # Errors
-/// As [`open`], and those of `map`.
+/// As [`open`], and the errors of `map`.
 pub fn open_with<E: From<FilesError>>(
     path: &Path,
     map: impl Fn(&Path) -> Result<Map, E>,
@@ -124,7 +143,7 @@ pub fn shards(map: &Map, gguf: &Gguf<'_>) -> Result<Option<Vec<PathBuf>>, FilesE
     Ok((names.len() > 1).then(paths))
 }
 
-/// What the header of a file is copied into while it is parsed.
+/// A copy of the header of a file, which fills up while the header is parsed.
 pub fn copy(map: &Map) -> Header<'_> {
     let read = map.reader();
     Header::new(map.len() as u64, move |to, at| in_halves(&read, to, at)).with_memory(memory)

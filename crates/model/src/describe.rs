@@ -1,5 +1,5 @@
-//! What a model's files say of it, checked as [`Model::open`](crate::Model::open) checks it, for who
-//! computes with the weights elsewhere: no pool, no load, and nothing read but the header and the
+//! What a model's files say of it, checked as [`Model::open`](crate::Model::open) checks it, for callers
+//! that compute with the weights themselves: no pool, no load, and nothing read but the header and the
 //! small vectors.
 
 use std::borrow::Borrow;

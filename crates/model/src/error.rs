@@ -49,7 +49,7 @@ pub enum ModelError {
         /// What is wrong in it.
         source: TokenizerError,
     },
-    /// Weights did not come. Names the file, or the limit that was met.
+    /// The weights could not be loaded. Names the file, or the limit that was met.
     #[error(transparent)]
     Load(Arc<LoadError>),
     /// The kernels that were asked for do not run here.
@@ -57,7 +57,7 @@ pub enum ModelError {
     Isa {
         /// The SIMD level that was asked for.
         isa: Isa,
-        /// Those that can run.
+        /// The levels that can run.
         available: Vec<Isa>,
     },
     /// The tokens do not fit the context that is left. Nothing was fed.
@@ -135,7 +135,7 @@ impl From<Arc<LoadError>> for ModelError {
     }
 }
 
-/// Whose fault it is that logits are not numbers, and what to do.
+/// Which weight is the reason that logits are not numbers, and what to do.
 fn blame(weight: Option<&str>) -> String {
     match weight {
         Some(weight) => format!(

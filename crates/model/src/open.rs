@@ -1,8 +1,8 @@
-//! Opening a model: map, parse, check, and build the tokenizer, with as little waiting as can be.
+//! Opening a model: map, parse, check, and build the tokenizer, with as little waiting as possible.
 //!
-//! The tokenizer is built on a thread of its own while this one checks the tensors; others bring the
-//! weights in the order in which the forward pass will read them (see [`crate::load`]), and go on
-//! doing so after [`Model::open`] has returned. Nothing here waits for them.
+//! The tokenizer is built on a thread of its own while this one checks the tensors. More threads load
+//! the weights in the order in which the forward pass will read them (see `load`), and go on after
+//! [`Model::open`] has returned. Nothing here waits for them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub struct OpenOptions {
     pub threads: Option<usize>,
     /// The SIMD level of kernels; `None`: the best that this CPU has.
     pub isa: Option<Isa>,
-    /// How the weights come from the files.
+    /// How the weights are read from the files.
     pub load: Load,
-    /// Whether they are packed on the way.
+    /// Whether they are packed while they are loaded.
     pub repack: Repack,
     /// Whether pages of a map are given back when their contents have been packed.
     pub reclaim: bool,
@@ -65,7 +65,7 @@ pub struct OpenTimings {
     pub weights: Duration,
     /// Building the tokenizer.
     pub tokenizer: Duration,
-    /// Bringing the weights to where they are read, in the background; `None` while that goes on.
+    /// Loading the weights, in the background; `None` while that goes on.
     pub load: Option<Duration>,
     /// The whole call.
     pub total: Duration,
@@ -76,7 +76,7 @@ pub struct OpenTimings {
 /// Any number of sessions can share it. Its pool runs one region at a time: sessions that are fed
 /// from several threads at once are correct, but share the threads unevenly.
 pub struct Model {
-    // First, because dropping it ends the threads that bring the weights.
+    // First, because dropping it ends the threads that load the weights.
     loader: Loader,
     store: Arc<Store>,
     spec: ModelSpec,
@@ -141,7 +141,7 @@ impl Model {
         Model::assemble(opening, maps, all_facts, headers)
     }
 
-    /// Puts the pieces together.
+    /// Makes the model of its mapped files and their headers.
     fn assemble(
         opening: Opening<'_>,
         maps: Vec<Arc<Map>>,
@@ -163,8 +163,8 @@ impl Model {
             };
             (built, checked)
         });
-        // What the header is wrong about, and then what the vocabulary is: but a file that was cut
-        // short since it was mapped is the reason for both.
+        // An error in the header comes first, then one in the vocabulary. But a file that was cut short
+        // since it was mapped is the reason for both.
         maps.iter().try_for_each(|map| map.check())?;
         let checked = checked?;
         let vocabulary =
@@ -231,8 +231,8 @@ impl Model {
         self.parameters
     }
 
-    /// Bytes of the matrices that one decoded token reads: those of all layers and the output's,
-    /// not the embedding's (of which it reads one row).
+    /// Bytes of the matrices that one decoded token reads: all layers and the output,
+    /// not the embedding (of which it reads one row).
     pub fn decode_bytes(&self) -> u64 {
         self.weights.decode_bytes()
     }
@@ -267,16 +267,16 @@ impl Model {
         OpenTimings { load: self.loader.report().took, ..self.timings }
     }
 
-    /// How the weights come: the facts, the choice and its reason, and what has happened so far.
+    /// How the weights are loaded: the facts, the choice and its reason, and what has happened so far.
     pub fn load_report(&self) -> LoadReport {
         self.loader.report()
     }
 
-    /// Returns when the weights are where they are going to stay: nothing that a step reads has to
-    /// be brought any more. Feeding does not need it; it waits by itself for what it reads.
+    /// Returns when all weights that a step reads have been loaded. You need not call it before feeding
+    /// a session, which waits by itself for what it reads.
     ///
     /// # Errors
-    /// They cannot be brought there.
+    /// They cannot be loaded.
     pub fn wait_loaded(&self) -> Result<(), ModelError> {
         self.loader.wait()?;
         self.check()
@@ -300,7 +300,7 @@ impl Model {
     }
 }
 
-/// What is known when the files have been mapped.
+/// What is known when the files have been mapped, but for what is in them.
 struct Opening<'o> {
     path: &'o Path,
     options: &'o OpenOptions,

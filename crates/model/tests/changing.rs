@@ -2,7 +2,7 @@
 //! answer, whatever the neighbour does and whenever, but never a signal and never a panic.
 //!
 //! The victim is a process of its own (this test again), so that its end can be looked at; this process
-//! is the neighbour. Opened is what everybody opens: nothing in it is made for the test but its file.
+//! is the neighbour. The test opens a model as every caller does: only the file is made for the test.
 
 mod common;
 
@@ -118,7 +118,7 @@ fn text_that_stops_being_text() {
     let folder = tempfile::tempdir().unwrap();
     let (path, text, _) = model(folder.path());
     let good = std::fs::read(&path).unwrap()[text.clone()].to_vec();
-    // The first byte of a character of four, as often as there is room.
+    // The first byte of a character of four, as often as it fits.
     let mut bad = good.clone();
     bad[2..].fill(0xf4);
     beside(&path, |file, count| {

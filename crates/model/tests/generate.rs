@@ -57,7 +57,7 @@ fn it_ends_for_each_reason() {
     let mut s = session(Some(10));
     let (full, out) = greedy(&mut s, &PROMPT, ALL, true, ALL);
     assert_eq!(full.finish, Finish::ContextFull);
-    // Seven fit; the eighth was sampled from the last position and has no room itself.
+    // Seven fit; the eighth was sampled from the last position and does not fit itself.
     assert_eq!(out, answer[..8]);
     assert_eq!(s.position(), 10);
 

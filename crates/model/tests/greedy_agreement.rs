@@ -3,9 +3,9 @@
 //!
 //! Two programs that round differently part where the two best tokens are close, and after that
 //! the texts differ, so what follows is not compared. This shows that nothing is wired wrongly, not
-//! who is nearer to the truth: where the gaps are largest it is llama.cpp, with its 8-bit
+//! which of the two is nearer to the truth: where the gaps are largest it is llama.cpp, with its 8-bit
 //! activations, that is off. ("The capital of France is", step 5, on SmolLM2: exact arithmetic has
-//! our choice ahead by 0.22, llama.cpp has it behind by 0.36.) `python -m evidence agree accuracy` measures that.
+//! our choice ahead by 0.22, in llama.cpp it is less likely by 0.36.) `python -m evidence agree accuracy` measures that.
 
 mod common;
 

@@ -238,7 +238,7 @@ fn a_truncated_file_is_refused_in_every_way() {
 }
 
 /// The file is cut right after it was opened, at some moment of the load: either everything was
-/// there by then, and the result is right, or the error names the file. Nobody hangs.
+/// there by then, and the result is right, or the error names the file. No call hangs.
 #[test]
 fn a_file_that_shrinks_while_loading() {
     let folder = tempfile::tempdir().unwrap();

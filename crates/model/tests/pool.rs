@@ -108,7 +108,7 @@ fn parked_workers_wake_up_and_the_caller_wakes_up_for_a_late_unit() {
         let helped = AtomicUsize::new(0);
         let began = Instant::now();
         pool.run_each(2, &|_, thread| {
-            // Whoever comes first holds its unit until the other one has come, or for long.
+            // The thread that comes first holds its unit until the other one has come, or for long.
             helped.fetch_add(1, Ordering::SeqCst);
             while helped.load(Ordering::SeqCst) < 2 && began.elapsed() < Duration::from_secs(5) {
                 std::thread::yield_now();

@@ -1,6 +1,6 @@
 //! How fast a file is copied to the disk, by each way: `copy_speed SOURCE DEST [ROUNDS]`.
 //!
-//! Every round begins with a proven cold source and ends with fsync; medians belong to whoever reads it.
+//! Every round begins with a proven cold source and ends with fsync; the reader of its output computes medians.
 
 use std::fs::File;
 use std::ops::ControlFlow;

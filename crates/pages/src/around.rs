@@ -17,7 +17,7 @@ pub(crate) struct Around {
 }
 
 /// Whether what goes around the page cache is best there: filesystems that copy on write or check sums
-/// go through it even then, some write zeros where a file is made longer, and those on a network may
+/// go through it even then, some write zeros where a file is made longer, and network filesystems may
 /// copy without us.
 pub(crate) fn is_plain_disk(file: &File) -> bool {
     matches!(filesystem::of(file).name.as_str(), "ext2/3/4" | "xfs")

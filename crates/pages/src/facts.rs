@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::filesystem::{self, Filesystem};
 use crate::limits::{self, LimitSource};
-use crate::residency::{self, Source};
+use crate::residency::{self, CacheProbe};
 
 /// Facts about a file, at one moment.
 #[derive(Clone, Debug)]
@@ -17,8 +17,8 @@ pub struct Facts {
     /// an estimate.
     pub cached: u64,
     /// How that is known; `None`: the system did not say, and 0 is assumed.
-    pub cached_source: Option<Source>,
-    /// Where the file lies.
+    pub cached_probe: Option<CacheProbe>,
+    /// The file system that the file is on.
     pub filesystem: Filesystem,
     /// What direct reads (O_DIRECT) of this file have to be aligned to. `None`: the file system does
     /// not say, or see `direct_refused`.
@@ -58,7 +58,7 @@ impl Facts {
         Ok(Facts {
             len,
             cached: residency.map_or(0, |residency| residency.cached_bytes(len)),
-            cached_source: residency.map(|r| r.source),
+            cached_probe: residency.map(|r| r.probe),
             filesystem,
             direct,
             direct_refused,

@@ -1,9 +1,9 @@
 //! SIGBUS: what the kernel sends when a mapped page has no file behind it any more.
 //!
-//! A handler is installed once, when the first map is opened. When a fault lies inside a registered
-//! map, the handler marks that map as poisoned, puts zero pages in place of the map from the faulting
-//! page to its end, and returns: the interrupted code goes on, reading zeros, until somebody asks
-//! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks everything behind the
+//! A handler is installed once, when the first map is opened. When a fault is inside a registered
+//! map, the handler marks that map as poisoned, replaces the map with zero pages from the faulting
+//! page to its end, and returns: the interrupted code goes on, reading zeros, until a caller asks
+//! [`Map::check`](crate::Map::check). (To the end, because when a file shrinks everything after the
 //! first missing page is missing too; and page by page a large file would use up the mappings that
 //! a process may have.) Any other SIGBUS goes to the handler that was there before, or has the
 //! effect it would have had without us. A library that installs its own handler after ours and does
@@ -14,7 +14,7 @@
 //!
 //! The registry is a list of slots that only grows. Slots are reused and never freed, so a handler
 //! may walk it at any time. Each slot carries a sequence number, odd while it is being changed; the
-//! handler skips slots that change under its eyes, which loses nothing: whoever faults inside a map
+//! handler skips slots that change under its eyes, which loses nothing: a thread that faults inside a map
 //! holds a reference to it, so that map's slot stands still meanwhile.
 
 use std::io;
@@ -23,7 +23,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 
-/// The place of one map in the registry.
+/// The entry of one map in the registry.
 pub(crate) struct Slot {
     /// The next slot of the list, or null. Fixed before the slot is published.
     next: AtomicPtr<Slot>,
@@ -53,8 +53,8 @@ impl Slot {
         slot
     }
 
-    /// Takes the map out of the registry. The memory must still be mapped, or nobody could say
-    /// whose fault an address is.
+    /// Takes the map out of the registry. The memory must still be mapped: after that
+    /// the address may belong to something else.
     pub(crate) fn unregister(&'static self) {
         self.set(0, 0);
         self.taken.store(false, SeqCst);
@@ -164,7 +164,7 @@ fn sigaction_now(new: Option<&libc::sigaction>) -> Result<libc::sigaction, i32> 
     // SAFETY: an all-zero sigaction is a valid value of this plain C struct.
     let mut old: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     // SAFETY: `new` is null or a valid action whose handler has the signature its flags promise;
-    // `old` is a valid place to write to.
+    // `old` is valid to write to.
     if unsafe { libc::sigaction(libc::SIGBUS, new, &mut old) } != 0 {
         return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
     }
@@ -198,7 +198,7 @@ fn replace(address: usize) -> bool {
         if address.wrapping_sub(start) >= len {
             continue;
         }
-        // First the mark, then the zeros: whoever sees zeros also sees the mark.
+        // First the mark, then the zeros: a thread that sees zeros also sees the mark.
         slot.poison(address);
         let page = address - (address - start) % page_size();
         // SAFETY: replaces pages of a map that we own and that is readable only, from `page` to its
@@ -244,12 +244,12 @@ fn chain(
             }
         }
         (handler, Some(previous)) if previous.sa_flags & libc::SA_SIGINFO != 0 => {
-            // SAFETY: whoever installed this handler promised this signature by SA_SIGINFO.
+            // SAFETY: the code that installed this handler promised this signature by SA_SIGINFO.
             let handler = unsafe { std::mem::transmute::<usize, Handler>(handler) };
             handler(signal, info, context);
         }
         (handler, Some(_)) => {
-            // SAFETY: whoever installed this handler promised this signature by leaving SA_SIGINFO
+            // SAFETY: the code that installed this handler promised this signature by leaving SA_SIGINFO
             // out.
             let handler = unsafe { std::mem::transmute::<usize, PlainHandler>(handler) };
             handler(signal);
@@ -286,7 +286,7 @@ fn errno() -> libc::c_int {
 }
 
 fn set_errno(value: libc::c_int) {
-    // SAFETY: null or the address of a thread-local variable, to which nobody holds a reference.
+    // SAFETY: null or the address of a thread-local variable, to which there is no reference.
     if let Some(place) = unsafe { errno_place().as_mut() } {
         *place = value;
     }

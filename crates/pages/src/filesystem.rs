@@ -1,4 +1,4 @@
-//! Which file system a file lies on, and what that means for reading it.
+//! Which file system a file is on, and what that means for reading it.
 
 use std::fs::File;
 

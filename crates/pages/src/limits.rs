@@ -287,7 +287,7 @@ mod tests {
             let all = ["outer/inner", "outer", ""].map(|p| (root.join(p), Version::Two));
             smallest(all.to_vec(), (system, LimitSource::System))
         };
-        // 8 − 7 + 2 GiB of file pages; those of tmpfs stay.
+        // 8 − 7 + 2 GiB of file pages; the pages of tmpfs stay.
         assert_eq!(ours(16 * G), (3 * G, LimitSource::Cgroup(root.join("outer"))));
         assert_eq!(ours(2 * G), (2 * G, LimitSource::System));
         fs::write(root.join("outer/inner/memory.high"), format!("{}", 2 * G)).unwrap();

@@ -23,9 +23,9 @@ use crate::stamp::Stamp;
 /// missing parts read as zeros and [`Map::check`] fails from then on. Code that computes from a map
 /// asks `check` before it lets a result out.
 ///
-/// Somebody who writes into the file changes what the map shows; the system has no means against
+/// A process that writes into the file changes what the map shows; the system has no means against
 /// that. Code that reads a map has to stay memory-safe whatever the bytes are, at any time: it computes
-/// with them, and takes no length, index or text from them ([`Map::read`] is for those).
+/// with them, and takes no length, index or text from them ([`Map::read`] is for these).
 #[derive(Debug)]
 pub struct Map {
     start: NonNull<u8>,
@@ -68,7 +68,7 @@ pub enum Advice {
     /// Not for a while: this process's pages may go (the page cache keeps the file's).
     DontNeed,
     /// What is read from the disk may come in huge pages, where the filesystem's cache has such: two
-    /// megabytes at a time, which are also mapped at once, by everybody, as long as they stay cached.
+    /// megabytes at a time, which are also mapped at once, by every process, as long as they stay cached.
     HugePages,
 }
 
@@ -90,7 +90,7 @@ impl Map {
 
         let map_error = |source| MapError::Map { path: path.into(), len: metadata.len(), source };
         fault::install().map_err(map_error)?;
-        // SAFETY: a new map at a place that the system chooses.
+        // SAFETY: a new map at an address that the system chooses.
         let start = unsafe {
             libc::mmap(ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -108,7 +108,7 @@ impl Map {
     /// from [`Map::read`].
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `start` is a readable map of `len` bytes that lives as long as `self`; a fault in
-        // it is answered with zero pages at the same place. That another process may write into the
+        // it is answered with zero pages at the same address. That another process may write into the
         // file is the caveat of every shared map; see the type's documentation.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
@@ -223,11 +223,11 @@ impl Map {
     /// map stays valid: a page that is touched again comes back from the page cache, or from the file.
     /// For what has been copied elsewhere.
     ///
-    /// Pages that are partly outside of `range` stay, and so do those that are
+    /// Pages that are partly outside of `range` stay, and so do pages that are
     /// [locked](Map::lock), here or by `mlockall`.
     pub fn give_back(&self, range: Range<usize>) -> usize {
         let page = fault::page_size();
-        // Nothing lies behind the end of the file: its last page is whole.
+        // There is nothing after the end of the file: its last page is whole.
         let end = if range.end >= self.len { self.pages_len() } else { range.end / page * page };
         let Some(start) = range.start.checked_next_multiple_of(page) else { return 0 };
         if start >= end {
@@ -235,7 +235,7 @@ impl Map {
         }
         let locked = self.locked();
         let spare = locked.spare(start..end, |held| self.outward(held));
-        // While the lock is held: nobody locks a page that is on its way out.
+        // While the lock is held: no thread locks a page that is being given back.
         let given =
             |part: &Range<usize>| self.madvise(part.start, part.len(), libc::MADV_DONTNEED).is_ok();
         spare.into_iter().filter(given).map(|part| part.len()).sum()
@@ -279,7 +279,7 @@ impl Map {
         self.unlock_pages(self.outward(&range), &locked);
     }
 
-    /// Unlocks those of `pages` of which nothing is `locked`.
+    /// Unlocks the `pages` of which nothing is `locked`.
     fn unlock_pages(&self, pages: Range<usize>, locked: &Ranges) {
         for part in locked.spare(pages, |held| self.outward(held)) {
             // SAFETY: pages of the map; unlocking changes no contents.
@@ -330,7 +330,7 @@ impl Map {
     }
 
     /// As [`check`](Map::check), and whether the file is what it was when it was opened, where a
-    /// result must be of one state of it. Whoever asks has [settled](Stamp::settle) its stamp before
+    /// result must be of one state of it. The caller has [settled](Stamp::settle) its stamp before
     /// anything was read.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Opening a file that somebody named, and telling files apart.
+//! Opening a file by a name that came from outside, and telling files apart.
 
 use std::fs::{File, FileType, Metadata, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -27,7 +27,7 @@ impl From<&rustix::fs::Stat> for Identity {
 }
 
 /// Opens the regular file at `path` for reading; links are followed. It never waits, not even for a
-/// pipe that nobody writes to.
+/// pipe that has no writer.
 ///
 /// # Errors
 /// The file cannot be opened, or is not a regular file.

@@ -1,4 +1,4 @@
-//! How the weights of a file had better be read, from facts. A pure function with a reason.
+//! How the weights of a file are best read, as a pure function of facts, with a reason.
 //!
 //! What it never does: ask for MADV_RANDOM (dense weights are read from front to back: 0.06 GB/s
 //! with it, measured, against 1.8), leave a network to page faults, or copy what does not fit.
@@ -11,7 +11,7 @@ use crate::filesystem::Kind;
 
 /// From this part of the file in the page cache on, it is taken as cached. Touching a cached map
 /// costs 26–30 ms per GiB and reading a cold one 500, so the tenth that is missing costs more than
-/// all the rest; but who reads directly reads all of it again. (shared/facts/loading.md: "≥ ~90 %".)
+/// all the rest; but direct reads read all of it again.
 pub const WARM_SHARE: f64 = 0.9;
 /// Threads that read ahead of a map on a local disk: one reads while the other waits. (Measured cold
 /// on 1.9 GB, 8 MiB at a time in huge pages: 2 threads 0.92 and 1.25 s, 4 threads 1.72 and 1.43 s.)
@@ -19,11 +19,11 @@ pub const LOCAL_THREADS: usize = 2;
 /// Threads that read over a network or from a program. ServerlessLLM reports 4–8 as enough for its
 /// fastest storage; each request waits longer than on a disk, so the upper end.
 pub const REMOTE_THREADS: usize = 8;
-/// The part of the available memory that weights may take: the cache of the context, the buffers and
-/// everybody else need some as well. Inferred, not measured.
+/// The part of the available memory that weights may take: the KV cache, the buffers and
+/// other programs need some as well. Inferred, not measured.
 pub const FITS_SHARE: f64 = 0.9;
 
-/// What the user asks for.
+/// How the user asks for weights to be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Load {
     /// Whatever is best by the facts.
@@ -69,9 +69,9 @@ impl FromStr for Load {
     }
 }
 
-/// What is to be read, and for what.
+/// What is to be read, and what happens to it then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct LoadRequest {
     /// What the user asks for.
     pub load: Load,
     /// The weights will be copied into another layout anyway (repacked).
@@ -80,9 +80,9 @@ pub struct Wish {
     pub weights: u64,
 }
 
-/// How it is read.
+/// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum How {
+pub enum ReadMethod {
     /// Through a map: in place, or copied from there.
     Mmap,
     /// Past the page cache into memory of our own (with fallbacks, see the transfer).
@@ -91,13 +91,13 @@ pub enum How {
     Read,
 }
 
-impl How {
+impl ReadMethod {
     /// As on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            How::Mmap => "mmap",
-            How::Direct => "direct",
-            How::Read => "read",
+            ReadMethod::Mmap => "mmap",
+            ReadMethod::Direct => "direct",
+            ReadMethod::Read => "read",
         }
     }
 }
@@ -118,49 +118,49 @@ pub enum Prefetch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// How the bytes come.
-    pub method: How,
+    pub method: ReadMethod,
     /// What is done to the map; `None` where there is no map.
     pub prefetch: Prefetch,
     /// Why, in one sentence with the numbers that decided.
     pub reason: String,
 }
 
-/// Decides. The same facts and the same wish give the same choice.
-pub fn choose(facts: &Facts, wish: &Wish) -> Choice {
-    let forced = match wish.load {
-        Load::Auto => return by_facts(facts, wish),
-        Load::Mmap => How::Mmap,
-        Load::Direct => How::Direct,
-        Load::Read => How::Read,
+/// Decides how to read a file. Pure function.
+pub fn choose(facts: &Facts, request: &LoadRequest) -> Choice {
+    let forced = match request.load {
+        Load::Auto => return by_facts(facts, request),
+        Load::Mmap => ReadMethod::Mmap,
+        Load::Direct => ReadMethod::Direct,
+        Load::Read => ReadMethod::Read,
     };
-    let prefetch = if forced == How::Mmap { prefetch(facts, wish) } else { Prefetch::None };
-    Choice { method: forced, prefetch, reason: format!("--load {} was given.", wish.load) }
+    let prefetch =
+        if forced == ReadMethod::Mmap { prefetch(facts, request) } else { Prefetch::None };
+    Choice { method: forced, prefetch, reason: format!("--load {} was given.", request.load) }
 }
 
-fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
+fn by_facts(facts: &Facts, request: &LoadRequest) -> Choice {
     let name = &facts.filesystem.name;
-    let weights = gigabytes(wish.weights);
+    let weights = gigabytes(request.weights);
     let cached = percent(facts.cached_share());
-    let map = |reason| Choice { method: How::Mmap, prefetch: prefetch(facts, wish), reason };
-    let copy = |method, reason| Choice { method, prefetch: Prefetch::None, reason };
+    let map = |reason| by_map(facts, request, reason);
 
     if facts.filesystem.kind == Kind::Memory {
-        return if wish.copied {
+        return if request.copied {
             copy(
-                How::Read,
-                format!("The file lies in memory ({name}) and is copied anyway, so it is read."),
+                ReadMethod::Read,
+                format!("The file is in memory ({name}) and is copied anyway, so it is read."),
             )
         } else {
-            map(format!("The file lies in memory ({name}), so it is used in place."))
+            map(format!("The file is in memory ({name}), so it is used in place."))
         };
     }
     // The pages are there: whatever else is true, reading them from the disk again is worse.
     if is_warm(facts) {
-        return if wish.copied {
-            // Not from a map: filling page tables and emptying them again behind the copying threads
+        return if request.copied {
+            // Not from a map: filling page tables and emptying them again after the copying threads
             // interrupts every core (3B, packed, warm: 0.75 s from a map, 0.46 s read).
             copy(
-                How::Read,
+                ReadMethod::Read,
                 format!(
                     "{cached} of the file is in the page cache and the {weights} are copied anyway, so \
                      they are read from there."
@@ -171,7 +171,7 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
         };
     }
     // A copy that does not fit would be killed or swapped out; a map gives its pages back by itself.
-    if !fits(facts, wish) && !wish.copied {
+    if !fits(facts, request) && !request.copied {
         return map(format!(
             "The {weights} of weights do not fit into the {} that are available ({}), so they stay \
              in the file: the kernel drops mapped pages when it must, a copy it could only swap out \
@@ -180,22 +180,31 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
             facts.limit_source
         ));
     }
-    match (facts.filesystem.kind, wish.copied) {
+    by_file_system(facts, request)
+}
+
+/// Decides for a file that is not cached, and whose copy fits or is wanted anyway.
+fn by_file_system(facts: &Facts, request: &LoadRequest) -> Choice {
+    let name = &facts.filesystem.name;
+    let weights = gigabytes(request.weights);
+    let cached = percent(facts.cached_share());
+    let map = |reason| by_map(facts, request, reason);
+    match (facts.filesystem.kind, request.copied) {
         (Kind::Network | Kind::Fuse, _) => copy(
-            How::Read,
+            ReadMethod::Read,
             format!(
                 "Only {cached} of the file is in the page cache and {name} answers each request \
                  slowly, so it is read in large pieces at once, never fault by fault."
             ),
         ),
         (_, false) => map(format!(
-            "Only {cached} of the file is in the page cache, it lies on a local disk ({name}) and \
+            "Only {cached} of the file is in the page cache, it is on a local disk ({name}) and \
              the {weights} fit into the {} available: {LOCAL_THREADS} threads read it in the order \
              of use, and it is used in place.",
             gigabytes(facts.available)
         )),
         (Kind::CopyOnWrite, true) => copy(
-            How::Read,
+            ReadMethod::Read,
             format!(
                 "Only {cached} of the file is in the page cache and it is copied anyway, but {name} \
                  checks or unpacks what it reads, where direct reads lose: it is read through the \
@@ -203,7 +212,7 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
             ),
         ),
         (Kind::Local, true) if !facts.direct_refused => copy(
-            How::Direct,
+            ReadMethod::Direct,
             format!(
                 "Only {cached} of the file is in the page cache and the {weights} are copied anyway, \
                  so they are read past it ({name}{}).",
@@ -213,14 +222,14 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
             ),
         ),
         (Kind::Local, true) => copy(
-            How::Read,
+            ReadMethod::Read,
             format!(
                 "Only {cached} of the file is in the page cache and it is copied anyway, but {name} \
                  refuses direct reads of it: it is read through the page cache."
             ),
         ),
         (_, true) => copy(
-            How::Read,
+            ReadMethod::Read,
             format!(
                 "Only {cached} of the file is in the page cache, it is copied anyway, and nothing is \
                  known of direct reads on {name}: it is read through the page cache."
@@ -229,14 +238,22 @@ fn by_facts(facts: &Facts, wish: &Wish) -> Choice {
     }
 }
 
-/// What a map needs, whoever decided for it.
-fn prefetch(facts: &Facts, wish: &Wish) -> Prefetch {
+fn by_map(facts: &Facts, request: &LoadRequest, reason: String) -> Choice {
+    Choice { method: ReadMethod::Mmap, prefetch: prefetch(facts, request), reason }
+}
+
+fn copy(method: ReadMethod, reason: String) -> Choice {
+    Choice { method, prefetch: Prefetch::None, reason }
+}
+
+/// What a map needs, whether it was chosen here or by the user.
+fn prefetch(facts: &Facts, request: &LoadRequest) -> Prefetch {
     if is_warm(facts) || facts.filesystem.kind == Kind::Memory {
-        // Threads that copy touch the pages themselves and give them back behind them; filled in
+        // Threads that copy touch the pages themselves and give them back afterwards; filled in
         // advance, they would all count as ours at once.
-        return if wish.copied { Prefetch::None } else { Prefetch::Populate };
+        return if request.copied { Prefetch::None } else { Prefetch::Populate };
     }
-    if !fits(facts, wish) {
+    if !fits(facts, request) {
         // What is read first would be pushed out by what is read last, before it is used.
         return Prefetch::None;
     }
@@ -250,8 +267,8 @@ fn is_warm(facts: &Facts) -> bool {
     facts.cached_share() >= WARM_SHARE
 }
 
-fn fits(facts: &Facts, wish: &Wish) -> bool {
-    wish.weights as f64 <= FITS_SHARE * facts.available as f64
+fn fits(facts: &Facts, request: &LoadRequest) -> bool {
+    request.weights as f64 <= FITS_SHARE * facts.available as f64
 }
 
 fn percent(share: f64) -> String {
@@ -273,7 +290,7 @@ mod tests {
     use crate::facts::DirectAlign;
     use crate::filesystem::Filesystem;
     use crate::limits::LimitSource;
-    use crate::residency::Source;
+    use crate::residency::CacheProbe;
     use std::time::Duration;
 
     const MB: u64 = 1_000_000;
@@ -286,7 +303,7 @@ mod tests {
         Facts {
             len: 1000 * MB,
             cached: cached * MB,
-            cached_source: Some(Source::Cachestat),
+            cached_probe: Some(CacheProbe::Cachestat),
             filesystem,
             direct,
             direct_refused: false,
@@ -296,20 +313,20 @@ mod tests {
         }
     }
 
-    fn wish(load: Load, copied: bool) -> Wish {
-        Wish { load, copied, weights: 990 * MB }
+    fn request(load: Load, copied: bool) -> LoadRequest {
+        LoadRequest { load, copied, weights: 990 * MB }
     }
 
     #[test]
     fn the_rules() {
-        use How::{Direct, Mmap, Read};
         use Prefetch::{None, Populate, ReadThreads};
+        use ReadMethod::{Direct, Mmap, Read};
         const LOCAL: Prefetch = ReadThreads(LOCAL_THREADS);
         const LITTLE: u64 = 1000; // 990 MB of weights do not fit with some to spare
         const MUCH: u64 = 10_000;
         // file system, MB cached of 1000, MB available; used in place: how, and a part of the reason;
         // copied: the same.
-        type Expected = (How, Prefetch, &'static str);
+        type Expected = (ReadMethod, Prefetch, &'static str);
         #[rustfmt::skip]
         let table: &[(&str, u64, u64, Expected, Expected)] = &[
             // 1. cached
@@ -332,19 +349,19 @@ mod tests {
             ("9p", 0, MUCH, (Read, None, "9p"), (Read, None, "9p")),
             ("fuse", 0, MUCH, (Read, None, "never fault by fault"), (Read, None, "fuse")),
             // memory
-            ("tmpfs", 1000, MUCH, (Mmap, Populate, "lies in memory (tmpfs)"), (Read, None, "copied anyway")),
+            ("tmpfs", 1000, MUCH, (Mmap, Populate, "is in memory (tmpfs)"), (Read, None, "copied anyway")),
             ("tmpfs", 0, LITTLE, (Mmap, Populate, "tmpfs"), (Read, None, "tmpfs")),
             // copy on write, compressed
             ("btrfs", 0, MUCH, (Mmap, LOCAL, "btrfs"), (Read, None, "direct reads lose")),
             ("zfs", 0, MUCH, (Mmap, LOCAL, "zfs"), (Read, None, "zfs")),
             ("squashfs", 0, MUCH, (Mmap, LOCAL, "squashfs"), (Read, None, "squashfs")),
-            // nobody knows
+            // unknown
             ("0xabcd", 0, MUCH, (Mmap, LOCAL, "0xabcd"), (Read, None, "nothing is known")),
         ];
         for &(name, cached, available, in_place, copied) in table {
             let facts = facts(name, cached, available);
             for (is_copied, (method, prefetch, part)) in [(false, in_place), (true, copied)] {
-                let got = choose(&facts, &wish(Load::Auto, is_copied));
+                let got = choose(&facts, &request(Load::Auto, is_copied));
                 let case =
                     format!("{name}, {cached} cached, {available}, copied {is_copied}: {got:?}");
                 assert_eq!((got.method, got.prefetch), (method, prefetch), "{case}");
@@ -359,12 +376,12 @@ mod tests {
     fn direct_reads_that_the_file_system_refuses_are_not_tried() {
         let mut facts = facts("ext2/3/4", 0, 10_000);
         (facts.direct, facts.direct_refused) = (None, true);
-        let got = choose(&facts, &wish(Load::Auto, true));
-        assert_eq!(got.method, How::Read);
+        let got = choose(&facts, &request(Load::Auto, true));
+        assert_eq!(got.method, ReadMethod::Read);
         assert!(got.reason.contains("refuses"), "{got:?}");
         // A kernel that does not say: tried, the transfer falls back.
         facts.direct_refused = false;
-        assert_eq!(choose(&facts, &wish(Load::Auto, true)).method, How::Direct);
+        assert_eq!(choose(&facts, &request(Load::Auto, true)).method, ReadMethod::Direct);
     }
 
     #[test]
@@ -372,20 +389,22 @@ mod tests {
         for name in ["ext2/3/4", "nfs", "tmpfs", "btrfs"] {
             for cached in [0, 1000] {
                 let facts = facts(name, cached, 10_000);
-                for (load, how) in
-                    [(Load::Mmap, How::Mmap), (Load::Direct, How::Direct), (Load::Read, How::Read)]
-                {
-                    let got = choose(&facts, &wish(load, false));
+                for (load, how) in [
+                    (Load::Mmap, ReadMethod::Mmap),
+                    (Load::Direct, ReadMethod::Direct),
+                    (Load::Read, ReadMethod::Read),
+                ] {
+                    let got = choose(&facts, &request(load, false));
                     assert_eq!(got.method, how);
                     assert_eq!(got.reason, format!("--load {load} was given."));
                     assert_eq!(load.to_string().parse(), Ok(load));
-                    if how != How::Mmap {
+                    if how != ReadMethod::Mmap {
                         assert_eq!(got.prefetch, Prefetch::None);
                     }
                 }
             }
         }
-        let cold = |name| choose(&facts(name, 0, 10_000), &wish(Load::Mmap, false)).prefetch;
+        let cold = |name| choose(&facts(name, 0, 10_000), &request(Load::Mmap, false)).prefetch;
         // Even then: never fault by fault over a network.
         assert_eq!(cold("nfs"), Prefetch::ReadThreads(REMOTE_THREADS));
         assert_eq!(cold("ext2/3/4"), Prefetch::ReadThreads(LOCAL_THREADS));
@@ -396,8 +415,8 @@ mod tests {
     fn memory_that_nobody_knows_is_enough() {
         let mut facts = facts("apfs", 0, 0);
         (facts.available, facts.limit_source) = (u64::MAX, LimitSource::Unknown);
-        let got = choose(&facts, &wish(Load::Auto, false));
-        assert_eq!(got.method, How::Mmap);
+        let got = choose(&facts, &request(Load::Auto, false));
+        assert_eq!(got.method, ReadMethod::Mmap);
         assert!(got.reason.contains("unknown amount"), "{got:?}");
     }
 }

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Private anonymous memory of this process.
 ///
 /// It begins at a multiple of 2 MiB and asks for huge pages, because the first touch of a 4 KiB page
-/// costs more than copying into it. It reads as zeros until written, and pages that nobody touches
+/// costs more than copying into it. It reads as zeros until written, and pages that are never touched
 /// cost nothing but address space.
 ///
 /// Several threads fill a region at the same time, each its own part, through
@@ -23,7 +23,7 @@ pub struct Region {
 }
 
 // SAFETY: the memory belongs to this value alone and is unmapped once, by its owner. Shared access
-// reads; who writes through `as_mut_ptr` promises that nobody else uses that part meanwhile.
+// reads; a caller that writes through `as_mut_ptr` promises that nothing else uses that part meanwhile.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -129,7 +129,7 @@ impl Region {
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         let flags = libc::MAP_PRIVATE | libc::MAP_ANON;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: new memory at a place that the system chooses.
+        // SAFETY: new memory at an address that the system chooses.
         let base = unsafe { libc::mmap(ptr::null_mut(), reserved, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(error(io::Error::last_os_error()));
@@ -137,7 +137,7 @@ impl Region {
         // More than needed was mapped, to find a multiple of 2 MiB in it; the rest goes back.
         let before = (base as usize).next_multiple_of(Region::HUGE) - base as usize;
         let after = reserved - before - mapped;
-        // SAFETY: within what was just mapped, which nobody else knows of; whole pages, because
+        // SAFETY: within what was just mapped, to which nothing else has a pointer; whole pages, because
         // `base`, `Region::HUGE` and `mapped` are multiples of the page size (a page is at most 64 KiB).
         let start = unsafe {
             if before > 0 {
@@ -171,13 +171,13 @@ impl Region {
     /// All of it. What a thread is still writing to must not be looked at before it is done.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes that live as long as `self`. Writers promise to write only
-        // where nobody reads.
+        // where nothing reads.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
     /// The memory, for writing.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: memory of ours, of this length and initialised; nobody else has a reference to it.
+        // SAFETY: memory of ours, of this length and initialised; there is no other reference to it.
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }
 

@@ -3,9 +3,9 @@
 //! Asked of the kernel by cachestat(2) (Linux 6.5; from 33 µs per GiB to 16 ms, see `COUNTED`), else
 //! by mincore(2) over a map that is never touched (12 ms per GiB). Three things make the plain
 //! question go wrong:
-//! - Both calls answer only those who own the file or may write it. To others cachestat says EPERM,
+//! - Both calls answer only users who own the file or may write it. To others cachestat says EPERM,
 //!   and mincore says that *every* page is there. Then pages are sampled by reads that refuse to
-//!   wait (RWF_NOWAIT), which anybody who may read the file may do.
+//!   wait (RWF_NOWAIT), which every user who may read the file may do.
 //! - On overlayfs (what containers have) cachestat looks at a file that has no pages of its own and
 //!   says 0. A map is one of the file beneath, so there mincore is asked.
 //! - A container's filter may forbid cachestat with EPERM instead of ENOSYS; it then is as if it did
@@ -27,7 +27,7 @@ pub struct Residency {
     /// How many of them are in the page cache.
     pub cached: u64,
     /// How that is known.
-    pub source: Source,
+    pub probe: CacheProbe,
 }
 
 impl Residency {
@@ -43,14 +43,14 @@ impl Residency {
 
     /// No page is cached, and that was counted, not sampled.
     pub fn is_proven_cold(&self) -> bool {
-        self.cached == 0 && self.source != Source::Sampled
+        self.cached == 0 && self.probe != CacheProbe::Sampled
     }
 }
 
 /// How a residency is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Source {
+pub enum CacheProbe {
     /// Counted by cachestat(2).
     Cachestat,
     /// Counted by mincore(2).
@@ -59,13 +59,13 @@ pub enum Source {
     Sampled,
 }
 
-impl Source {
+impl CacheProbe {
     /// In one word.
     pub fn name(self) -> &'static str {
         match self {
-            Source::Cachestat => "cachestat",
-            Source::Mincore => "mincore",
-            Source::Sampled => "sampled",
+            CacheProbe::Cachestat => "cachestat",
+            CacheProbe::Mincore => "mincore",
+            CacheProbe::Sampled => "sampled",
         }
     }
 }
@@ -84,7 +84,7 @@ const COUNTED: u64 = 4096;
 const VECTOR: usize = 16 << 10;
 
 /// How much of `range` (bytes of `file`; cut at its end) is in the page cache: counted, if the system
-/// tells this user; else estimated (see [`Source`]).
+/// tells this user; else estimated (see [`CacheProbe`]).
 ///
 /// # Errors
 /// The system refuses every way of asking.
@@ -121,7 +121,7 @@ pub fn evict(file: &File) -> io::Result<Residency> {
     left.ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))
 }
 
-/// Gives up the file's pages in the page cache: those that are written and that nobody has mapped.
+/// Gives up the file's pages in the page cache: pages that are written and not mapped.
 ///
 /// # Errors
 /// The system cannot do it (it is not Linux, Android or FreeBSD).
@@ -134,7 +134,7 @@ pub fn give_up(file: &File) -> io::Result<()> {
     }
 }
 
-/// Gives up the file's pages in the page cache: those that are written and that nobody has mapped.
+/// Gives up the file's pages in the page cache: pages that are written and not mapped.
 ///
 /// # Errors
 /// The system cannot do it (it is not Linux, Android or FreeBSD).
@@ -150,12 +150,12 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     let metadata = file.metadata()?;
     let range = range.start..range.end.min(metadata.len());
     if range.start >= range.end {
-        return Ok(Residency { pages: 0, cached: 0, source: Source::Cachestat });
+        return Ok(Residency { pages: 0, cached: 0, probe: CacheProbe::Cachestat });
     }
     let page = crate::fault::page_size() as u64;
     let first = range.start / page;
     let count = (range.end - 1) / page + 1 - first;
-    let answer = |cached, source| Ok(Residency { pages: count, cached, source });
+    let answer = |cached, probe| Ok(Residency { pages: count, cached, probe });
     // Pages of `range`, by number.
     let by_cachestat = |pages: Range<u64>| {
         let bytes = (first + pages.start) * page..(first + pages.end) * page;
@@ -165,17 +165,18 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     if !is_overlay(file) && by_cachestat(0..1).is_some() {
         let ask = |pages| by_cachestat(pages).ok_or_else(|| io::ErrorKind::Unsupported.into());
         return match whole {
-            true => answer(ask(0..count)?, Source::Cachestat),
-            false => answer(sample(count, SAMPLES, SAMPLE_PAGES, ask)?, Source::Sampled),
+            true => answer(ask(0..count)?, CacheProbe::Cachestat),
+            false => answer(sample(count, SAMPLES, SAMPLE_PAGES, ask)?, CacheProbe::Sampled),
         };
     }
     if may_be_told(file, &metadata) {
         let window = Window::map(file, first..first + count)?;
         return match whole {
-            true => answer(window.cached()?, Source::Mincore),
-            false => {
-                answer(sample(count, SAMPLES, SAMPLE_PAGES, |p| window.look(p))?, Source::Sampled)
-            }
+            true => answer(window.cached()?, CacheProbe::Mincore),
+            false => answer(
+                sample(count, SAMPLES, SAMPLE_PAGES, |p| window.look(p))?,
+                CacheProbe::Sampled,
+            ),
         };
     }
     let apart = without_readahead(file);
@@ -183,24 +184,24 @@ fn ask(file: &File, range: Range<u64>, counted: u64) -> io::Result<Residency> {
     let read = |pages: Range<u64>| {
         is_there_without_waiting(file, (first + pages.start) * page).map(u64::from)
     };
-    answer(sample(count, READ_SAMPLES, 1, read)?, Source::Sampled)
+    answer(sample(count, READ_SAMPLES, 1, read)?, CacheProbe::Sampled)
 }
 
-/// Who says exactly what of a file is cached.
+/// A system call that tells exactly which pages of a file are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Teller {
+pub(crate) enum ExactProbe {
     Cachestat,
     Mincore,
 }
 
-/// Who tells this user about this file; nobody about somebody else's.
-pub(crate) fn teller(file: &File) -> Option<Teller> {
+/// The exact probe that answers this user about this file; `None` for a file of another user.
+pub(crate) fn exact_probe(file: &File) -> Option<ExactProbe> {
     let metadata = file.metadata().ok()?;
     let page = crate::fault::page_size() as u64;
     if !is_overlay(file) && cachestat(file, 0..page).is_some() {
-        return Some(Teller::Cachestat);
+        return Some(ExactProbe::Cachestat);
     }
-    may_be_told(file, &metadata).then_some(Teller::Mincore)
+    may_be_told(file, &metadata).then_some(ExactProbe::Mincore)
 }
 
 /// The parts of `range` (bytes; it begins on a page, and ends on one or with the file) that are not in
@@ -208,14 +209,14 @@ pub(crate) fn teller(file: &File) -> Option<Teller> {
 pub(crate) fn not_cached(
     file: &File,
     range: Range<u64>,
-    teller: Teller,
+    exact_probe: ExactProbe,
 ) -> io::Result<Vec<Range<u64>>> {
     let mut parts: Vec<Range<u64>> = Vec::new();
     let mut left = vec![range];
     while let Some(range) = left.pop() {
         // Of what is partly cached each half is asked about, so that what looks at each page looks at
         // few of the holes of a large file.
-        if teller == Teller::Cachestat && range.end - range.start > LOOKED_AT {
+        if exact_probe == ExactProbe::Cachestat && range.end - range.start > LOOKED_AT {
             match cachestat_says(file, &range)? {
                 Some(missing) => add(&mut parts, missing),
                 None => {
@@ -226,12 +227,12 @@ pub(crate) fn not_cached(
             }
             continue;
         }
-        look_for_missing(file, range, teller, &mut parts)?;
+        look_for_missing(file, range, exact_probe, &mut parts)?;
     }
     Ok(parts)
 }
 
-/// Bytes whose pages are looked at one by one, at most, where cachestat tells more quickly.
+/// Most bytes of a range whose pages are looked at one by one, where cachestat tells more quickly.
 const LOOKED_AT: u64 = 1 << 30;
 
 /// The missing part of a range that is cached as a whole or not at all.
@@ -259,13 +260,13 @@ fn add(parts: &mut Vec<Range<u64>>, part: Range<u64>) {
 fn look_for_missing(
     file: &File,
     range: Range<u64>,
-    teller: Teller,
+    exact_probe: ExactProbe,
     parts: &mut Vec<Range<u64>>,
 ) -> io::Result<()> {
     let page = crate::fault::page_size() as u64;
     let pages = range.start / page..range.end.div_ceil(page);
     // Nearly always it is nothing or all, which it says without looking at each page.
-    if teller == Teller::Cachestat
+    if exact_probe == ExactProbe::Cachestat
         && let Some(missing) = cachestat_says(file, &range)?
     {
         add(parts, missing);
@@ -371,8 +372,8 @@ fn cachestat(_: &File, _: Range<u64>) -> Option<u64> {
     None
 }
 
-/// Whether mincore tells this user the truth: Linux does so since 5.2 only to the owner, to those
-/// with the owner's rights, and to those who may write the file.
+/// Whether mincore tells this user the truth: Linux does so since 5.2 only to the owner, to users
+/// with the owner's rights, and to users who may write the file.
 fn may_be_told(file: &File, metadata: &std::fs::Metadata) -> bool {
     use std::os::unix::fs::MetadataExt;
     if !cfg!(any(target_os = "linux", target_os = "android")) {
@@ -441,7 +442,7 @@ impl Window {
         let too_large = |_| io::Error::from(io::ErrorKind::FileTooLarge);
         let len = usize::try_from((pages.end - pages.start) * page).map_err(too_large)?;
         let at = libc::off_t::try_from(pages.start * page).map_err(too_large)?;
-        // SAFETY: a new map at a place that the system chooses.
+        // SAFETY: a new map at an address that the system chooses.
         let start = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -475,7 +476,7 @@ impl Window {
         Ok(vector.iter().filter(|&&b| b & 1 == 1).count() as u64)
     }
 
-    /// Asks about as many pages as `vector` has room for, from `first` on, all of them the window's.
+    /// Asks about as many pages as `vector` holds, from `first` on, all of them the window's.
     fn fill(&self, first: u64, vector: &mut [u8]) -> io::Result<()> {
         let page = crate::fault::page_size();
         assert!(first + vector.len() as u64 <= self.pages);
@@ -536,7 +537,7 @@ mod tests {
     const PAGE: u64 = 4096;
     const LEN: u64 = 300 * PAGE + 5;
 
-    /// A file of 301 pages on the disk where the test itself lies (/tmp may be memory).
+    /// A file of 301 pages on the disk beside the test itself (/tmp may be memory).
     fn file() -> File {
         let exe = std::env::current_exe().unwrap();
         let mut file = tempfile::tempfile_in(exe.parent().unwrap()).unwrap();
@@ -585,7 +586,9 @@ mod tests {
     #[test]
     fn what_is_not_cached_is_known_to_the_page() {
         let file = file();
-        let Some(teller) = teller(&file) else { return eprintln!("skipped: nobody tells") };
+        let Some(exact_probe) = exact_probe(&file) else {
+            return eprintln!("skipped: nobody tells");
+        };
         let len = 5 << 30;
         if file.set_len(len + 5).is_err() {
             return eprintln!("skipped: no such large files here");
@@ -593,7 +596,7 @@ mod tests {
         evict(&file).unwrap();
         let at = [0, 3 << 30, len];
         at.iter().for_each(|at| warm(&file, *at..at + 1).unwrap());
-        let parts = not_cached(&file, 0..len + 5, teller).unwrap();
+        let parts = not_cached(&file, 0..len + 5, exact_probe).unwrap();
         let missing: u64 = parts.iter().map(|part| part.end - part.start).sum();
         let there = residency(&file, 0..u64::MAX).unwrap().cached;
         assert!(there >= 3 && missing <= len - 2 * PAGE, "{there}, {missing}");
@@ -646,7 +649,7 @@ mod tests {
                 assert_eq!(status, 0);
                 let cold = residency(&readable, 0..LEN).unwrap();
                 // An older kernel still counts.
-                if cold.source == Source::Sampled {
+                if cold.probe == CacheProbe::Sampled {
                     assert_eq!(
                         by_mincore(&readable),
                         301,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::Identity;
 
 /// What a file says of its last change: its length, and the times of its bytes (mtime) and of anything
-/// about it (ctime). Anybody may set mtime back; ctime is the system's own.
+/// about it (ctime). Any owner may set mtime back; only the system sets ctime.
 ///
 /// A change through a map (`mmap`) sets the times only when it is the first to a page since that was
 /// brought to the disk. So a stamp that is [taken for reading](Stamp::before_reading) has everything
@@ -46,7 +46,7 @@ impl Stamp {
         settle(file, self);
     }
 
-    /// Whether nobody has changed the file since.
+    /// Whether the file is unchanged since.
     ///
     /// # Errors
     /// The system does not tell.
@@ -68,7 +68,7 @@ fn settle(file: &File, stamp: &Stamp) {
     if crate::copy::sys::sync_all_pages(file).is_err() {
         let _ = file.sync_data();
     }
-    // Times are those of a clock that ticks some hundred times per second. What is written within the
+    // Times are taken from a clock that ticks some hundred times per second. What is written within the
     // tick of the last change has the time of that.
     for _ in 0..20 {
         match coarse_now() {

@@ -1,4 +1,4 @@
-//! Files made out of ranges of others: every byte in its place, errors told, the page cache as it was.
+//! Files made out of ranges of others: every byte as it should be, errors reported, the page cache as it was.
 
 use std::fs::{self, File};
 use std::io;

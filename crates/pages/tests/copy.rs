@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use alight_pages::copy::{CopyError, Fallback, Method, Options, Verified, verify};
-use alight_pages::{Source, evict, residency};
+use alight_pages::{CacheProbe, evict, residency};
 use common::copying::{
     METHODS, allocated, assert_same, by, cached_pages, copy, copy_and, half_warm, segments,
     stays_half_warm,
@@ -22,7 +22,7 @@ use proptest::prelude::*;
 /// without such calls, a test of what is cached says nothing.
 fn cache_can_be_told(path: &Path) -> bool {
     let file = File::open(path).unwrap();
-    let told = evict(&file).is_ok_and(|left| left.cached == 0 && left.source != Source::Sampled);
+    let told = evict(&file).is_ok_and(|left| left.cached == 0 && left.probe != CacheProbe::Sampled);
     if !told {
         eprintln!("skipped: what is cached of files here cannot be told");
     }

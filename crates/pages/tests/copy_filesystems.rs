@@ -222,7 +222,7 @@ fn no_room_is_said_before_anything_is_written() {
         }
         assert_eq!(allocated(&to), 0);
     }
-    // What a filesystem keeps for root is there for root (who this test is, if it can mount).
+    // What a filesystem keeps for root is there for root (as which this test runs, if it can mount).
     let free = |path: &Path| {
         let found = rustix::fs::statvfs(path).unwrap();
         (found.f_bavail * found.f_frsize, found.f_bfree * found.f_frsize)
@@ -232,7 +232,7 @@ fn no_room_is_said_before_anything_is_written() {
     write(&from, &contents(between as usize));
     copy(&from, &to, &Options::default()).unwrap();
     fs::remove_file(&to).unwrap();
-    // A hole takes no room.
+    // A hole takes no space.
     File::create(&from).unwrap().set_len(1 << 30).unwrap();
     copy(&from, &to, &Options::default()).unwrap();
     assert_eq!((fs::metadata(&to).unwrap().len(), allocated(&to)), (1 << 30, 0));

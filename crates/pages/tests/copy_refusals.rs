@@ -16,7 +16,7 @@ use common::refuse::{forbid, run};
 
 const LEN: usize = (20 << 20) + 777;
 
-/// The environment has three parts: calls that are forbidden with these errors from the beginning; those
+/// The environment has three parts: calls that are forbidden with these errors from the beginning; calls
 /// that are half way through; the first way to try. This forbids what one part names.
 fn forbid_all(part: usize) {
     let argument = std::env::var("REFUSED").unwrap();
@@ -258,7 +258,7 @@ fn without_io_uring_it_is_copied_around_the_page_cache_all_the_same() {
     assert!(said.contains("method Direct"), "{said}");
 }
 
-/// The kernel tells nobody what is cached of a stranger's file: only ways without traces are used.
+/// The kernel does not tell what is cached of another user's file: only methods without traces are used.
 #[test]
 fn somebody_elses_file_leaves_no_traces_either() {
     // SAFETY: always succeeds.
@@ -281,7 +281,7 @@ fn somebody_elses_file_leaves_no_traces_either() {
     for method in [Some(Method::CopyFileRange), Some(Method::Direct), None] {
         let mut options = Options::default();
         options.method = method;
-        // Whoever looks is the owner, and not the one who copies.
+        // The process that looks is the owner, and not the one that copies.
         let copied = || {
             made.set_len(0).unwrap();
             std::thread::scope(|scope| {

@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use alight_pages::{Facts, How, Kind, Load, Wish, choose, evict, residency, warm};
+use alight_pages::{Facts, Kind, Load, LoadRequest, ReadMethod, choose, evict, residency, warm};
 
 /// A folder on the disk where the tests are built (/tmp may be memory).
 fn folder() -> tempfile::TempDir {
@@ -70,8 +70,8 @@ fn cold_to_warm(path: &Path) -> Facts {
     facts
 }
 
-fn when_copied(facts: &Facts) -> How {
-    choose(facts, &Wish { load: Load::Auto, copied: true, weights: LEN }).method
+fn when_copied(facts: &Facts) -> ReadMethod {
+    choose(facts, &LoadRequest { load: Load::Auto, copied: true, weights: LEN }).method
 }
 
 /// A fresh file system of `size` MiB made by `mkfs`, mounted with `noise` in it.
@@ -120,7 +120,7 @@ fn ext4_is_local() {
             (facts.filesystem.name.as_str(), facts.filesystem.kind),
             ("ext2/3/4", Kind::Local)
         );
-        assert_eq!(when_copied(&facts), How::Direct);
+        assert_eq!(when_copied(&facts), ReadMethod::Direct);
     });
 }
 
@@ -131,7 +131,7 @@ fn xfs_is_local_and_says_its_alignment() {
         assert_eq!((facts.filesystem.name.as_str(), facts.filesystem.kind), ("xfs", Kind::Local));
         let align = facts.direct.unwrap();
         assert!(align.offset.is_power_of_two() && align.memory <= 4096, "{align:?}");
-        assert_eq!(when_copied(&facts), How::Direct);
+        assert_eq!(when_copied(&facts), ReadMethod::Direct);
     });
 }
 
@@ -143,7 +143,7 @@ fn btrfs_is_read_through_the_page_cache() {
             (facts.filesystem.name.as_str(), facts.filesystem.kind),
             ("btrfs", Kind::CopyOnWrite)
         );
-        assert_eq!(when_copied(&facts), How::Read);
+        assert_eq!(when_copied(&facts), ReadMethod::Read);
     });
 }
 
@@ -160,5 +160,5 @@ fn squashfs_is_read_through_the_page_cache() {
     let Some(mounted) = Mounted::new(&args, &dir.path().join("at")) else { return };
     let facts = cold_to_warm(&mounted.0.join("f"));
     assert_eq!(facts.filesystem.kind, Kind::CopyOnWrite);
-    assert_eq!(when_copied(&facts), How::Read);
+    assert_eq!(when_copied(&facts), ReadMethod::Read);
 }

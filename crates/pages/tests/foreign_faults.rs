@@ -53,7 +53,7 @@ fn no_core_dump() {
 fn foreign_map() -> *const u8 {
     let file = tempfile::tempfile().unwrap();
     file.set_len(LEN as u64).unwrap();
-    // SAFETY: a new map at a place that the system chooses.
+    // SAFETY: a new map at an address that the system chooses.
     let start = unsafe {
         libc::mmap(ptr::null_mut(), LEN, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0)
     };
@@ -62,7 +62,7 @@ fn foreign_map() -> *const u8 {
     start.cast()
 }
 
-/// A map of ours that works, so that the handler is in place; and one that was closed.
+/// A map of ours that works, so that the handler is installed; and one that was closed.
 fn our_map() -> (tempfile::NamedTempFile, Map) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&vec![1; LEN]).unwrap();

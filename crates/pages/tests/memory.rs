@@ -63,7 +63,7 @@ fn threads_fill_a_region_part_by_part_and_it_goes_when_dropped() {
         for i in 0..4 {
             let region = &region;
             scope.spawn(move || {
-                // SAFETY: each thread writes to a part of its own, which nobody reads yet.
+                // SAFETY: each thread writes to a part of its own, which nothing reads yet.
                 unsafe {
                     std::ptr::write_bytes(region.as_mut_ptr().add(i * PART), i as u8 + 1, PART);
                 }

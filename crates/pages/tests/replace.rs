@@ -1,4 +1,4 @@
-//! A replacement is there as a whole or not at all, and leaves nothing behind.
+//! A replacement is there as a whole or not at all, and leaves no leftover.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -252,7 +252,7 @@ fn without_leave_nothing_is_replaced_not_even_a_link_that_leads_nowhere() {
     assert_eq!(names(folder.path()), ["dangling", "file"]);
 }
 
-/// A link in the place of the folder, made while the file is, leads nowhere else.
+/// A link that takes the folder's name while the file is made leads nowhere else.
 #[test]
 fn the_folder_is_the_one_that_was_found_at_first() {
     let folder = folder();
@@ -293,13 +293,13 @@ fn nobody_may_read_it_who_may_not_read_what_it_is_made_of() {
     assert_eq!(made("d", &["public", "group"]), any & 0o660);
     assert_eq!(made("e", &["private", "group"]), 0o600);
     assert_eq!(made("old", &["public"]), 0o600, "the one that it replaces counts too");
-    // Somebody else's group is not the one that the new file would have.
+    // The group of another user is not the one that the new file would have.
     if std::os::unix::fs::chown(at("group"), None, Some(4321)).is_ok() {
         assert_eq!(made("f", &["group"]), 0o600);
     }
 }
 
-/// What a folder hands down to new files lets nobody in either.
+/// What a folder hands down to new files lets no other user in either.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_private_file_has_no_acl_of_its_folder() {

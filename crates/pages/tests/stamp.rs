@@ -61,7 +61,7 @@ fn a_change_through_a_map_that_was_written_to_before_is_seen() {
     if !times_tell(&file) {
         return eprintln!("skipped: the times of this filesystem do not tell of maps");
     }
-    // SAFETY: a new map at a place that the system chooses, which stays until the process ends.
+    // SAFETY: a new map at an address that the system chooses, which stays until the process ends.
     let start = unsafe {
         let (read_write, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
         libc::mmap(std::ptr::null_mut(), 10_000, read_write, shared, file.as_raw_fd(), 0)

@@ -31,10 +31,10 @@ proptest! {
             let (folder, path) = on_disk(&expected);
             (folder, path, expected)
         });
-        // Targets: each in a room of its own, congruent to the file or a byte off, with guards.
+        // Targets: each in a range of its own, congruent to the file or a byte off, with guards.
         const ROOM: usize = 320 * 4096;
         let region = Region::new(ranges.len() * ROOM).unwrap();
-        // SAFETY: nobody else uses the region yet.
+        // SAFETY: nothing else uses the region yet.
         unsafe { std::ptr::write_bytes(region.as_mut_ptr(), 0xA5, region.len()) };
         let mut places = Vec::new();
         let pieces: Vec<Piece> = ranges.iter().enumerate().map(|(i, (start, len, place))| {
@@ -46,7 +46,7 @@ proptest! {
                 return Piece::slot(range);
             }
             places.push(Some(at..at + end - start));
-            // SAFETY: a part of the region that no other piece uses, with room for 300,000 bytes.
+            // SAFETY: a part of the region that no other piece uses, of 300,000 bytes.
             unsafe { Piece::at(range, region.as_mut_ptr().add(at)) }
         }).collect();
         let (method, ring) = match engine {
@@ -100,7 +100,7 @@ fn a_file_that_is_too_short_is_refused_before_anything_is_handed_over() {
         };
         let text = error.to_string();
         assert!(text.starts_with(path.to_str().unwrap()) && text.contains("100001"), "{text}");
-        // No bytes are wanted behind the end.
+        // No bytes are wanted after the end.
         let nothing = [Piece::slot(200_000..200_000)];
         let report = transfer(
             &file,
@@ -219,7 +219,7 @@ fn memory_and_consumers_are_as_few_as_promised() {
 #[cfg(target_os = "linux")]
 #[test]
 fn direct_reads_leave_the_page_cache_as_it_was() {
-    use alight_pages::{Source, evict, residency};
+    use alight_pages::{CacheProbe, evict, residency};
     use std::os::unix::fs::FileExt;
     let len = (4 << 20) + 1234;
     let expected = contents(len);
@@ -229,7 +229,7 @@ fn direct_reads_leave_the_page_cache_as_it_was() {
     let pieces = uneven_pieces(len);
     for ring in [true, false] {
         let cold = evict(&file).unwrap();
-        if cold.source != Source::Cachestat || cold.cached != 0 {
+        if cold.probe != CacheProbe::Cachestat || cold.cached != 0 {
             eprintln!("skipped: no way to tell what is cached ({cold:?})");
             return;
         }

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use alight_pages::transfer::{Engine, Fallback, Method, Piece, Report};
-use alight_pages::{Region, Source, evict, residency};
+use alight_pages::{CacheProbe, Region, evict, residency};
 use common::mounts::{Mounted, in_a_file};
 use common::{compare, contents, options, uneven_pieces};
 
@@ -26,12 +26,12 @@ fn read_in_each_way(path: &Path, expected: &[u8], keeps_cache: bool) -> [Report;
         let mut options = options(ring);
         let report = compare(path, expected, &pieces, Method::Direct, &options).unwrap();
         let image = Region::new(expected.len()).unwrap();
-        // SAFETY: a region of as many bytes, which nobody else uses.
+        // SAFETY: a region of as many bytes, which nothing else uses.
         let whole = [unsafe { Piece::at(0..expected.len() as u64, image.as_mut_ptr()) }];
         options.register = false;
         compare(path, expected, &whole, Method::Direct, &options).unwrap();
         let after = residency(&file, 0..expected.len() as u64).unwrap();
-        if keeps_cache && cold.source == Source::Cachestat && cold.cached == 0 {
+        if keeps_cache && cold.probe == CacheProbe::Cachestat && cold.cached == 0 {
             assert_eq!(after.cached, 0, "{report:?}");
         } else if keeps_cache {
             eprintln!(
@@ -107,7 +107,7 @@ fn btrfs_plain_and_inline() {
     let (path, expected) = (mounted.folder.path().join("weights"), contents(LEN));
     common::write(&path, &expected);
     expect_direct(&read_in_each_way(&path, &expected, true));
-    // Small files lie within the metadata: the filesystem reads them in its own way.
+    // Small files are stored within the metadata: the filesystem reads them in its own way.
     let (path, expected) = (mounted.folder.path().join("small"), contents(1500));
     common::write(&path, &expected);
     read_in_each_way(&path, &expected, false);

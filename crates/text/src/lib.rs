@@ -9,7 +9,7 @@
 //! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or
 //! `alight-pages`, print, or read a file. It reads the clock, because templates ask for the date.
 //!
-//! **Invariant:** a chat template is a program that nobody has vetted. Compiling and rendering it takes
+//! **Invariant:** a chat template is a program from a file that is not trusted. Compiling and rendering it takes
 //! bounded time, memory and stack, whatever it says and whatever the conversation is (the limits are in
 //! [`template`]). A template is compiled to flat instructions and run by a machine whose stacks are on
 //! the heap. Only compiling recurses (100 levels of blocks and brackets; chains of operators, filters

@@ -1,9 +1,9 @@
-//! Texts and conversations into the token ids that a model is fed.
+//! The prompt: a text or a conversation into the token ids that a model computes.
 //!
-//! The chat template's own text may name special tokens; what people wrote may not, unless they
-//! asked for it. As the template glues both into one text, every special token's name inside a
+//! The chat template's own text may name special tokens; the text of messages may not, unless the caller
+//! asks for it. As the template joins both into one text, every special token's name inside a
 //! message is swapped for a private-use character before rendering; where that character comes
-//! out, the name is put back and its place noted, and the tokenizer takes it as plain text there.
+//! out, the name is put back and its range noted, and the tokenizer takes it as plain text there.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub enum PromptError {
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
     /// The conversation spells more different special tokens, and has more different characters of the
-    /// last plane of Unicode, than can be told apart from those of the template.
+    /// last plane of Unicode, than can be told apart from the names in the template.
     #[error(
         "the conversation has more than {limit} different names of special tokens and characters for \
          private use: leave some out"
@@ -65,7 +65,7 @@ pub struct Encoder<'m> {
 }
 
 impl<'m> Encoder<'m> {
-    /// An encoder for a model. With `parse_special`, special tokens written by people count.
+    /// An encoder for a model. With `parse_special`, names of special tokens in texts and messages count.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
         Encoder { vocabulary, style, parse_special }
     }
@@ -142,8 +142,8 @@ const LAST: char = '\u{10FFFD}';
 #[derive(Debug, Default)]
 struct Hidden {
     texts: Vec<String>,
-    /// Their places in `texts`.
-    places: HashMap<String, u32>,
+    /// Their indices in `texts`.
+    indices: HashMap<String, u32>,
 }
 
 impl Hidden {
@@ -179,7 +179,7 @@ impl Hidden {
     }
 
     fn stand_in(&mut self, text: &str) -> Result<char, PromptError> {
-        let at = match self.places.get(text) {
+        let at = match self.indices.get(text) {
             Some(&at) => at,
             None => {
                 let at = self.texts.len() as u32;
@@ -187,7 +187,7 @@ impl Hidden {
                     return Err(PromptError::TooManyNames { limit: at });
                 }
                 self.texts.push(text.to_owned());
-                self.places.insert(text.to_owned(), at);
+                self.indices.insert(text.to_owned(), at);
                 at
             }
         };
@@ -195,7 +195,7 @@ impl Hidden {
         Ok(char::from_u32(FIRST as u32 + at).unwrap_or(FIRST))
     }
 
-    /// Puts the names back into a rendered text; their places in it, ascending.
+    /// Puts the names back into a rendered text; their ranges in it, ascending.
     fn restore(&self, rendered: &str) -> (String, Vec<Range<usize>>) {
         let mut text = String::with_capacity(rendered.len() + 64);
         let mut plain = Vec::new();
@@ -217,7 +217,7 @@ impl Hidden {
 mod tests {
     use super::*;
 
-    /// Where these names stand, as the tokenizer tells it.
+    /// The ranges of these names, as the tokenizer gives them.
     fn names(text: &str) -> impl Iterator<Item = Range<usize>> {
         let mut found: Vec<Range<usize>> = ["<|end|>", "<s>"]
             .iter()
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_messages_are_plain_and_those_of_the_template_are_not() {
+    fn names_in_messages_are_plain_and_names_in_the_template_are_not() {
         let mut hidden = Hidden::default();
         let a = hide(&mut hidden, "x<|end|><s>y<|end|>");
         let b = hide(&mut hidden, "<s>");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_uses_up_the_stand_ins_gets_nothing_past_them() {
+    fn a_conversation_that_uses_up_the_stand_ins_is_an_error() {
         let all: String = (FIRST..=LAST).collect();
         let mut hidden = Hidden::default();
         let text = hide(&mut hidden, &all);

@@ -1,4 +1,4 @@
-//! What of a model is about text: its tokenizer, and the template of its conversations.
+//! The text part of a model file: its tokenizer, and its chat template.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -32,8 +32,8 @@ pub struct Vocabulary {
 }
 
 impl Vocabulary {
-    /// Builds the tokenizer. The chat template is copied, and compiled when it is asked for: what
-    /// is wrong with it is no error for those who do without it.
+    /// Builds the tokenizer. The chat template is copied, and compiled when it is asked for: an
+    /// invalid template is no error for callers that do without it.
     ///
     /// # Errors
     /// See [`Tokenizer::from_gguf`].

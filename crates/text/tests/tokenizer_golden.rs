@@ -94,6 +94,6 @@ fn gemma3_agrees_with_llama_cpp() {
     assert_eq!(tokenizer.encode("Hi", EncodeOptions::default()).unwrap()[0], 2);
     agrees(&tokenizer, "gemma3");
     // U+2581 stands for a space, so it comes back as one, except where the text spells a
-    // user-defined token with it; those texts are left out.
+    // user-defined token with it; such texts are left out.
     round_trips(&tokenizer, |text| (!text.contains('▁')).then(|| text.to_owned()));
 }

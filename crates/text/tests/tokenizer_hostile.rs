@@ -1,4 +1,4 @@
-//! Vocabularies that lie, and texts meant to be slow. Every case is a small GGUF header built
+//! Invalid vocabularies, and texts meant to be slow. Every case is a small GGUF header built
 //! here: the tokenizer answers with a typed error or with what llama.cpp would make of it.
 
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! A file's chat template is compiled when it is used, and not before: what is wrong with it is no
-//! error for those who do without it.
+//! A file's chat template is compiled when it is used, and not before: an invalid template is no
+//! error for callers that do without it.
 
 use alight_formats::gguf::{self, write::Builder};
 use alight_text::{ChatError, Encoder, Message, PromptError, Style, TemplateError, Vocabulary};

@@ -1,5 +1,9 @@
 //! The tensor types of GGUF: every id, its name, and the geometry of its blocks; and the ids of
-//! their packed forms ([`packed`]). Everything else in the workspace takes these facts from here.
+//! their packed forms ([`packed`]).
+//!
+//! **Invariant:** every fact about a type that a file depends on is written here and nowhere else;
+//! formats, kernels, convert and Python take it from here. This crate has no dependencies and no
+//! `unsafe`, and must never import anything.
 //!
 //! Ids that once meant something, and ids that only a fork writes, are refused by name: their bytes
 //! would otherwise be read as something they are not.
@@ -109,7 +113,7 @@ impl GgmlType {
     /// The type that a file's number stands for.
     ///
     /// # Errors
-    /// Removed ids, ids private to a fork, and ids that nobody has given a meaning.
+    /// Removed ids, ids private to a fork, and ids without a meaning.
     pub const fn from_id(id: u32) -> Result<GgmlType, TypeError> {
         if let Some(ty) = Self::known(id) {
             return Ok(ty);

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use alight_pages::{Map, Source, residency};
+use alight_pages::{CacheProbe, Map, residency};
 
 /// Parts of a file that are shown apart at most.
 const PARTS: u64 = 64;
@@ -42,7 +42,7 @@ impl Cached {
         let files: Vec<_> = maps.iter().map(|map| file(map)).collect();
         let tensor = |(file, range): (usize, Range<u64>)| {
             // Samples of each tensor would be many reads.
-            if files[file].as_ref()?.source == Source::Sampled.name() {
+            if files[file].as_ref()?.source == CacheProbe::Sampled.name() {
                 return None;
             }
             bytes(maps[file], range)
@@ -60,13 +60,13 @@ fn file(map: &Map) -> Option<FileCached> {
         let range = len * i / count..len * (i + 1) / count;
         residency(map.file(), range).map_or(0.0, |r| r.share())
     };
-    let parts = if whole.source == Source::Sampled {
+    let parts = if whole.probe == CacheProbe::Sampled {
         vec![whole.share(); count as usize]
     } else {
         (0..count).map(part).collect()
     };
     let bytes = page_bytes(whole.cached, whole.pages, len);
-    Some(FileCached { bytes, source: whole.source.name(), parts })
+    Some(FileCached { bytes, source: whole.probe.name(), parts })
 }
 
 fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {

@@ -15,9 +15,9 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_text::EncodeOptions;
 use alight_model::{Model, Session, SessionOptions};
 use alight_pages::Replacement;
+use alight_text::EncodeOptions;
 use anyhow::{Context, anyhow, ensure};
 
 use crate::open::{self, EngineArgs};
@@ -277,12 +277,12 @@ impl Saved {
             base::push_row(p.logits, &mut row);
             row
         });
-        let named = || format!("'{}'", self.new.place().path().display());
+        let named = || format!("'{}'", self.new.destination().path().display());
         rows.iter().try_for_each(|row| self.out.write_all(row)).with_context(named)
     }
 
     fn finish(self) -> anyhow::Result<()> {
-        let named = || format!("'{}'", self.new.place().path().display());
+        let named = || format!("'{}'", self.new.destination().path().display());
         self.out.into_inner().map_err(|e| e.into_error()).with_context(named)?;
         self.new.commit().map_err(|e| anyhow!(e))
     }

@@ -42,7 +42,8 @@ impl Kv {
     /// The system does not give the address space.
     pub(crate) fn new(capacity: usize, shapes: &[KvShape]) -> Result<Kv, CacheError> {
         let len = |dim: fn(&KvShape) -> usize| -> usize {
-            let lens = shapes.iter().map(|s| capacity.saturating_mul(s.kv_heads).saturating_mul(dim(s)));
+            let lens =
+                shapes.iter().map(|s| capacity.saturating_mul(s.kv_heads).saturating_mul(dim(s)));
             lens.fold(0, usize::saturating_add)
         };
         let (keys, values) = (len(|shape| shape.k_dim), len(|shape| shape.v_dim));
@@ -72,7 +73,7 @@ impl Kv {
     /// A layer's cache to write to.
     pub(crate) fn writer(&mut self, layer: usize) -> KvWriter<'_> {
         let (shape, keys, values) = self.layers[layer].clone();
-        // All values are behind all keys.
+        // All values follow all keys.
         let (low, high) = self.memory.get_mut().split_at_mut(values.start);
         KvWriter::new(shape, &mut low[keys], &mut high[..values.len()])
     }
@@ -117,7 +118,12 @@ mod tests {
     use super::*;
     use alight_kernels::Isa;
 
-    fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2], capacity: usize) -> Vec<KvShape> {
+    fn shapes(
+        layers: usize,
+        kv_heads: usize,
+        [k_dim, v_dim]: [usize; 2],
+        capacity: usize,
+    ) -> Vec<KvShape> {
         vec![KvShape { kv_heads, k_dim, v_dim, capacity }; layers]
     }
 
@@ -140,7 +146,8 @@ mod tests {
     #[test]
     fn an_impossible_size_is_an_error() {
         let capacity = 1 << 30;
-        let error = Kv::new(capacity, &shapes(4096, 1 << 20, [1 << 20; 2], capacity)).err().unwrap();
+        let error =
+            Kv::new(capacity, &shapes(4096, 1 << 20, [1 << 20; 2], capacity)).err().unwrap();
         assert_eq!(error.bytes, usize::MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! The token loop: feed, sample, hand out, until something ends it.
+//! The token loop: compute, sample, hand out, until something ends it.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -26,11 +26,11 @@ impl Default for GenerateOptions {
 /// Why generating ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model said so: it produced an end-of-generation token, which was not handed out.
+    /// The model produced an end-of-generation token, which was not handed out.
     Stop,
     /// As many tokens as were asked for.
     Length,
-    /// The context has no room for another token.
+    /// The context is full.
     ContextFull,
     /// The receiver broke off.
     Interrupted,
@@ -52,7 +52,7 @@ pub struct Generated {
 /// Feeds `prompt`, then samples tokens, hands each to `on_token` and feeds it.
 ///
 /// Afterwards the sequence holds the prompt and every token handed out, unless it ended with
-/// [`Finish::ContextFull`], which means that the last one had no room. An end token is neither
+/// [`Finish::ContextFull`], which means that the last one did not fit. An end token is neither
 /// handed out nor fed.
 ///
 /// # Errors

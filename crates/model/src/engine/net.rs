@@ -9,7 +9,7 @@
 //! [feed forward] for a dense one: [gate·up], pack, [down]
 //! ```
 //! In the last layer only the rows whose logits are asked for go on after the cache is filled. Logits are computed for
-//! those rows alone.
+//! those rows.
 //!
 //! Invariants: a run allocates nothing; how work is cut follows from shapes and positions and never from the number of
 //! threads, so neither do the results.
@@ -141,8 +141,13 @@ impl<'m> Net<'m> {
         Ok(())
     }
 
-    /// Fills the residual stream with the rows of the tokens, and the angles with those of their positions.
-    fn embed(&self, b: &mut Buffers, tokens: &[u32], position: usize) -> Result<(), Arc<LoadError>> {
+    /// Fills the residual stream with the rows of the tokens, and the angles of their positions.
+    fn embed(
+        &self,
+        b: &mut Buffers,
+        tokens: &[u32],
+        position: usize,
+    ) -> Result<(), Arc<LoadError>> {
         let (isa, spec) = (self.compute.isa, self.spec);
         self.store.arrival().wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);

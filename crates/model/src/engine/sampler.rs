@@ -1,6 +1,6 @@
 //! Logits into a token: penalties, top-k, top-p, min-p, temperature, then a draw.
 //!
-//! The stages, their order and their meaning are those of llama.cpp's default chain:
+//! The stages, their order and their meaning are the same as in llama.cpp's default chain:
 //! 1. repeat penalty on the tokens accepted lately (a positive logit is divided by it, a negative
 //!    one multiplied);
 //! 2. top-k: the k greatest logits; 3. top-p: the fewest of them whose probabilities reach p;
@@ -28,7 +28,7 @@ pub struct SamplerOptions {
     pub repeat_penalty: f32,
     /// How many tokens count as lately; 0 none.
     pub repeat_last_n: usize,
-    /// Of the draws.
+    /// Seed of the random draws.
     pub seed: u64,
 }
 
@@ -66,7 +66,7 @@ fn descending(a: &Candidate, b: &Candidate) -> Ordering {
     b.logit.partial_cmp(&a.logit).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
 }
 
-/// Chooses tokens and remembers those accepted.
+/// Chooses tokens and remembers the accepted ones.
 #[derive(Debug)]
 pub struct Sampler {
     options: SamplerOptions,
@@ -322,7 +322,7 @@ impl Sampler {
 }
 
 /// The probability up to a common factor: exp((logit − greatest)·scale). If the greatest is
-/// infinite, those equal to it weigh 1 and all others nothing.
+/// infinite, logits equal to it weigh 1 and all others 0.
 fn weight(logit: f32, greatest: f32, scale: f64) -> f64 {
     if greatest.is_infinite() {
         f64::from(u8::from(logit == greatest && greatest > 0.0))

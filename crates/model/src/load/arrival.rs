@@ -1,12 +1,13 @@
-//! What is there already: the gate between a load that goes on and the forward pass behind it.
+//! Readiness: which weights a load in the background has brought, and waiting for the others.
 //!
-//! The weights are cut into sections (the embedding, each layer, the output). A section is open
-//! when none of its pieces is missing; the forward pass waits, parked, before a section that is
-//! not, and pays one atomic load per section once everything is there.
+//! The weights are cut into sections (the embedding, each layer, the output). A section is ready
+//! when none of its pieces is missing; the forward pass waits, parked, for a section that is not
+//! ready, and pays one atomic load per section once everything is loaded.
 //!
 //! Invariants:
-//! - Whoever passes the gate sees every byte that was written before its pieces were counted.
-//! - A failure wakes everybody and stays: no one waits for what will not come.
+//! - A thread that has waited for a section sees every byte of it: pieces are counted after they are
+//!   written.
+//! - A failure wakes all waiting threads and stays: no thread waits for what will not come.
 //! - Neither waiting nor counting allocates.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -29,17 +30,17 @@ pub(crate) fn output(layers: usize) -> usize {
     1 + layers
 }
 
-/// Pieces that are missing, by section.
+/// Counts the pieces that are missing, by section.
 pub(crate) struct Arrival {
-    /// Nothing is missing any more.
+    /// Set when no piece is missing any more.
     complete: AtomicBool,
     missing: Box<[AtomicU32]>,
     missing_in_all: AtomicU32,
-    /// Why the rest will not come.
+    /// Why the missing pieces will not come.
     failure: OnceLock<Arc<LoadError>>,
-    /// Set when the load has ended, with or without what is missing.
+    /// Set when the load has ended, complete or not.
     over: AtomicBool,
-    /// Changes when a section opens, and when the load ends.
+    /// Changes when a section becomes ready, and when the load ends.
     bell: Parking,
     /// Nanoseconds that callers of [`Arrival::wait`] were parked.
     waited: AtomicU64,
@@ -60,7 +61,7 @@ impl Arrival {
         }
     }
 
-    /// Returns when `section` is there; at once if everything is.
+    /// Returns when `section` is ready; at once if everything is.
     ///
     /// # Errors
     /// The load has failed.
@@ -114,7 +115,7 @@ impl Arrival {
 
     /// Counts a piece of `section`, which has been written.
     pub(super) fn arrived(&self, section: usize) {
-        // AcqRel: who counts the last piece passes on what the others wrote before theirs.
+        // AcqRel: the thread that counts the last piece publishes what the others wrote before theirs.
         let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
         if self.missing_in_all.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.complete.store(true, Ordering::Release);
@@ -124,7 +125,7 @@ impl Arrival {
         }
     }
 
-    /// The load ends here; what is missing will not come. The first reason counts.
+    /// The load ends here, and the missing pieces will not come. The first reason counts.
     pub(super) fn fail(&self, error: LoadError) {
         let _ = self.failure.set(Arc::new(error));
         self.ring();
@@ -153,7 +154,7 @@ mod tests {
     use std::thread;
 
     #[test]
-    fn the_gate_opens_section_by_section() {
+    fn sections_become_ready_one_by_one() {
         let arrival = Arrival::new(&[0, 2, 1]);
         arrival.wait(0).unwrap();
         thread::scope(|scope| {
@@ -181,7 +182,9 @@ mod tests {
             thread::sleep(Duration::from_millis(2));
             arrival.fail(LoadError::Stopped);
             for waiting in waiting {
-                assert!(matches!(waiting.join().unwrap(), Err(error) if matches!(*error, LoadError::Stopped)));
+                assert!(
+                    matches!(waiting.join().unwrap(), Err(error) if matches!(*error, LoadError::Stopped))
+                );
             }
             assert!(over.join().unwrap().is_err());
         });

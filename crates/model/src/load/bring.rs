@@ -7,22 +7,22 @@ use std::thread;
 
 use alight_kernels::{WeightType, tiles};
 use alight_pages::transfer::{self, Method, Options, Piece, transfer};
-use alight_pages::{Advice, How, Prefetch, Region};
+use alight_pages::{Advice, Prefetch, ReadMethod, Region};
 
 use super::Shared;
 use super::error::LoadError;
-use super::plan::{Job, Plan, Way, Work};
+use super::plan::{Job, LoadMethod, Plan, Work};
 
 impl Shared {
     /// Does all of `plan`, in order; returns when it is done, has failed, or was stopped.
-    pub(super) fn carry_out(&self, plan: &Plan, ways: &[Way]) -> Result<(), LoadError> {
-        let lane = |job: &Job| (job.shard, ways[job.shard].how);
+    pub(super) fn carry_out(&self, plan: &Plan, methods: &[LoadMethod]) -> Result<(), LoadError> {
+        let lane = |job: &Job| (job.shard, methods[job.shard].read);
         for jobs in plan.jobs.chunk_by(|a, b| lane(a) == lane(b)) {
             let Some(first) = jobs.first() else { continue };
-            match ways[first.shard].how {
-                How::Mmap => self.by_map(jobs, ways[first.shard].prefetch)?,
-                How::Direct => self.by_transfer(jobs, Method::Direct)?,
-                How::Read => self.by_transfer(jobs, Method::Read)?,
+            match methods[first.shard].read {
+                ReadMethod::Mmap => self.by_map(jobs, methods[first.shard].prefetch)?,
+                ReadMethod::Direct => self.by_transfer(jobs, Method::Direct)?,
+                ReadMethod::Read => self.by_transfer(jobs, Method::Read)?,
             }
         }
         for (reclaim, map) in self.reclaim.iter().zip(self.store.maps()) {
@@ -55,16 +55,16 @@ impl Shared {
             let map = &self.store.maps()[job.shard];
             match job.work {
                 Work::Pack { ty, cols, to } => {
-                    // All at once, which is cheaper than by faults, and no page beyond it.
+                    // Populating all of it at once is cheaper than faults, and touches no page beyond it.
                     map.populate(job.source.clone())?;
                     self.pack(ty, cols, &map.bytes()[job.source.clone()], to);
-                    // Zeros in place of what the file has lost are not let through.
+                    // If the file has been cut short, these are zeros: an error.
                     map.check()?;
                     if let Some(reclaim) = &self.reclaim[job.shard] {
                         reclaim.done(map, job.source.clone());
                     }
                 }
-                // What nobody waits for may fail: who touches it will see.
+                // No section waits for it, so it may fail: reading the page later shows the error.
                 Work::Touch if job.section.is_none() => drop(map.populate(job.source.clone())),
                 Work::Touch => map.populate(job.source.clone())?,
                 Work::Copy => unreachable!("a plan copies from files that are read"),
@@ -87,7 +87,7 @@ impl Shared {
                 (Work::Copy, Some(image)) => {
                     assert!(job.source.end <= image.len());
                     // SAFETY: within the image, which lives as long as the store. Pieces of a plan are
-                    // disjoint, and nobody looks at one before it is counted as arrived.
+                    // disjoint, and nothing reads one before it is counted as arrived.
                     unsafe {
                         let address = image.as_mut_ptr().add(job.source.start);
                         Piece::at(range(&job.source), address)
@@ -116,15 +116,15 @@ impl Shared {
         let region = self.store.tiles().map(Region::as_mut_ptr).zip(self.store.tiles());
         let Some((start, region)) = region else { return };
         assert!(to + source.len() <= region.len());
-        // SAFETY: within the region. Pieces of a plan go to disjoint places, and nobody looks at one
-        // before it is counted as arrived.
+        // SAFETY: within the region. Pieces of a plan are packed to disjoint ranges, and nothing reads
+        // one before it is counted as arrived.
         let target = unsafe { std::slice::from_raw_parts_mut(start.add(to), source.len()) };
         tiles::pack(ty, cols, source, target);
         self.repacked.fetch_add(source.len() as u64, Ordering::Relaxed);
     }
 
-    /// Runs `f(i)` for every `i` below `count`, about in order, on `threads` threads, of which this is
-    /// one. The first error ends it.
+    /// Runs `f(i)` for every `i` below `count`, about in order, on `threads` threads, this one
+    /// included. The first error ends it.
     fn crew(
         &self,
         threads: usize,

@@ -1,15 +1,16 @@
-//! Bringing the weights to where the kernels read them, while the forward pass follows.
+//! Loads weights in the background, while the forward pass follows.
 //!
 //! For each file the policy of `pages` decides from the facts how it is read. A [`Plan`] says where
-//! each matrix will be and which pieces of the files are brought in which order; a thread of its own
-//! (and its helpers) carries it out; [`Arrival`] is the gate at which the forward pass waits for what
-//! is not there yet. Weights that lie in a warm map are not waited for: they come by the page tables
-//! being filled ahead, or by faults.
+//! each matrix will be and which pieces of the files are loaded in which order; a thread of its own
+//! (and its helpers) carries it out; [`Arrival`] tells the forward pass which sections are ready, and
+//! lets it wait for the others. The forward pass does not wait for weights in a warm map: they come by
+//! the page tables being filled ahead, or by faults.
 //!
 //! Invariants:
-//! - A weight is in one place: in the map, or in an image of the file, or packed. While weights are
+//! - A weight is in memory once: in the map, in an image of the file, or packed. While weights are
 //!   packed from a map, its pages are given back piece by piece.
-//! - A piece is written by one thread, once, before it is counted; it is read only behind the gate.
+//! - A piece is written by one thread, once, before it is counted; it is read only when its section is
+//!   ready.
 //! - A load that fails is an error of the next step, and of every one after that. Dropping a
 //!   [`Loader`] ends the load within a few pieces.
 
@@ -28,14 +29,14 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use alight_pages::Load;
-use alight_pages::{Facts, How, Map, Wish, check_lock, choose, swap_free};
+use alight_pages::{Facts, LoadRequest, Map, ReadMethod, check_lock, choose, swap_free};
 
 pub(crate) use arrival::Arrival;
 pub use error::LoadError;
-use plan::{Plan, Way};
+use plan::{LoadMethod, Plan};
 use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
-pub(crate) use store::{Place, Store};
+pub(crate) use store::{Storage, Store};
 
 use crate::weights::{MatrixRef, Weights};
 
@@ -77,18 +78,18 @@ impl FromStr for Repack {
     }
 }
 
-/// How the weights are to come.
+/// What the caller asks of a load.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub(crate) load: Load,
     pub(crate) repack: Repack,
-    /// Give back what was packed.
+    /// Give the pages of a map back once their contents have been packed.
     pub(crate) reclaim: bool,
     /// Lock what a step reads.
     pub(crate) lock: bool,
 }
 
-/// A load that goes on in the background, and ends with this.
+/// A load in the background. Dropping it ends the load.
 pub(crate) struct Loader {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -97,18 +98,18 @@ pub(crate) struct Loader {
 struct Shared {
     store: Arc<Store>,
     stop: AtomicBool,
-    /// By file, where pages are given back.
+    /// By file, if pages of its map are given back.
     reclaim: Vec<Option<Reclaim>>,
     repacked: AtomicU64,
-    /// By file, where the first weights begin.
+    /// By file: the offset of its first weights.
     headers: Vec<usize>,
-    /// What to lock when all is there.
+    /// What to lock when everything is loaded.
     lock: Vec<MatrixRef>,
     report: Mutex<LoadReport>,
 }
 
 impl Loader {
-    /// Decides where the weights go, says so in `weights`, and starts to bring them.
+    /// Decides where the weights go, records that in `weights`, and starts to load them.
     ///
     /// # Errors
     /// A file cannot be looked at, or there is no memory for a copy.
@@ -119,17 +120,20 @@ impl Loader {
         wanted: Wanted,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
         let report = decide(&maps, facts, weights, wanted);
-        let way =
-            |file: &FileReport| Way { how: file.choice.method, prefetch: file.choice.prefetch };
-        let ways: Vec<Way> = report.files.iter().map(way).collect();
-        let mut plan = Plan::new(weights, &ways, report.repack);
+        let method = |file: &FileReport| LoadMethod {
+            read: file.choice.method,
+            prefetch: file.choice.prefetch,
+        };
+        let methods: Vec<LoadMethod> = report.files.iter().map(method).collect();
+        let mut plan = Plan::new(weights, &methods, report.repack);
         if wanted.lock {
             plan.seal();
         }
         let pieces = |shard| plan.jobs.iter().filter(move |job| job.shard == shard);
         let packs = |job: &&plan::Job| matches!(job.work, plan::Work::Pack { .. });
         let reclaim = maps.iter().enumerate().map(|(shard, map)| {
-            let from_map = ways[shard].how == How::Mmap && pieces(shard).any(|job| packs(&job));
+            let from_map =
+                methods[shard].read == ReadMethod::Mmap && pieces(shard).any(|job| packs(&job));
             (wanted.reclaim && from_map).then(|| {
                 let pending = pieces(shard).filter(packs).map(|job| job.source.clone());
                 Reclaim::new(pending, &plan.kept[shard], map.len())
@@ -138,10 +142,10 @@ impl Loader {
         let reclaim = reclaim.collect();
         let mut headers: Vec<usize> = maps.iter().map(|map| map.len()).collect();
         for matrix in weights.matrices() {
-            let (shard, bytes) = matrix.source();
+            let (shard, bytes) = matrix.file_range();
             headers[shard] = headers[shard].min(bytes.start);
         }
-        has_room(&report, weights, wanted.lock)?;
+        check_memory(&report, weights, wanted.lock)?;
         let arrival = Arrival::new(&plan.missing);
         let store = Arc::new(Store::new(maps, plan.store_sizes(), arrival, plan.output_section)?);
         let shared = Arc::new(Shared {
@@ -155,17 +159,17 @@ impl Loader {
         });
         let theirs = Arc::clone(&shared);
         let plan = Arc::new(plan);
-        let (its_plan, its_ways) = (Arc::clone(&plan), ways.clone());
+        let (its_plan, its_methods) = (Arc::clone(&plan), methods.clone());
         let thread = std::thread::Builder::new().name("alight-load".into());
-        let thread = thread.spawn(move || theirs.bring(&its_plan, &its_ways));
+        let thread = thread.spawn(move || theirs.bring(&its_plan, &its_methods));
         if thread.is_err() {
-            // The system gives no more threads: then here and now.
-            shared.bring(&plan, &ways);
+            // The system gives no more threads, so the load runs here, before this call returns.
+            shared.bring(&plan, &methods);
         }
         Ok((store, Loader { shared, thread: thread.ok() }))
     }
 
-    /// Returns when everything is where it is going to stay.
+    /// Returns when everything has been loaded.
     pub(crate) fn wait(&self) -> Result<(), Arc<LoadError>> {
         self.shared.store.arrival().wait_over()
     }
@@ -182,8 +186,8 @@ impl Loader {
         }
     }
 
-    /// Gives back the pages of headers, which nobody reads any more, of files whose weights were
-    /// copied.
+    /// Gives back the pages of the headers of files whose weights were copied: nothing reads them any
+    /// more.
     pub(crate) fn give_back_headers(&self) {
         for (shard, map) in self.shared.store.maps().iter().enumerate() {
             if !self.shared.store.in_use(shard) {
@@ -192,12 +196,12 @@ impl Loader {
         }
     }
 
-    /// Takes out of the page cache what headers and vectors brought into it (and the read-ahead behind
-    /// them) of files that are read past it, where nothing of them was there before.
+    /// For files that are read around the page cache and of which nothing was cached before: takes out
+    /// of the page cache what reading headers and vectors brought into it, read-ahead included.
     pub(crate) fn leave_as_found(&self) {
         let report = self.shared.report();
         for (map, file) in self.shared.store.maps().iter().zip(&report.files) {
-            if file.choice.method == How::Direct && file.facts.cached == 0 {
+            if file.choice.method == ReadMethod::Direct && file.facts.cached == 0 {
                 map.give_back(0..map.len());
                 // Where the system has no such call the pages stay, which is all that happens.
                 let _ = alight_pages::give_up(map.file());
@@ -206,21 +210,21 @@ impl Loader {
     }
 }
 
-/// What is known of a file. To be asked before anything of it is read, which would change it.
+/// What is known of a file. Call it before anything of the file is read, because reading changes it.
 pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
     let of = |source| LoadError::Facts { path: map.path().into(), source };
     Facts::of(map.file()).map_err(of)
 }
 
-/// Whether the copies of weights, and what is to be locked, fit into the memory that can be had. Nothing
-/// has been read yet: who goes on without room is killed by the system in the middle.
-fn has_room(report: &LoadReport, weights: &Weights, lock: bool) -> Result<(), LoadError> {
+/// Checks that the copies of weights, and what is to be locked, fit into the available memory. Nothing
+/// has been read yet; a load that went on without enough memory would be killed half way.
+fn check_memory(report: &LoadReport, weights: &Weights, lock: bool) -> Result<(), LoadError> {
     let Some(first) = report.files.first() else { return Ok(()) };
     let (mut copied, mut mapped) = (0, 0);
     for matrix in weights.matrices() {
-        match matrix.place() {
-            Place::Map => mapped += matrix.len(),
-            Place::Image | Place::Tiles(_) => copied += matrix.len(),
+        match matrix.storage() {
+            Storage::Map => mapped += matrix.len(),
+            Storage::Image | Storage::Tiles(_) => copied += matrix.len(),
         }
     }
     let lock_error = |source| LoadError::Lock { path: first.path.clone(), source };
@@ -235,7 +239,7 @@ fn has_room(report: &LoadReport, weights: &Weights, lock: bool) -> Result<(), Lo
     else {
         return Ok(());
     };
-    // What is locked is not swapped out.
+    // Locked pages are not swapped out.
     let available = facts.available.saturating_add(if lock { 0 } else { swap_free() });
     if needed <= available {
         return Ok(());
@@ -244,21 +248,21 @@ fn has_room(report: &LoadReport, weights: &Weights, lock: bool) -> Result<(), Lo
     Err(LoadError::NoRoom { path, needed, available, limit })
 }
 
-/// What follows from what is known of the files.
+/// Decides from the facts how each file is read, and whether matrices are packed.
 fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wanted) -> LoadReport {
     let (mut bytes, mut packable) = (vec![0u64; maps.len()], false);
     for matrix in weights.matrices() {
-        bytes[matrix.source().0] += matrix.len();
+        bytes[matrix.file_range().0] += matrix.len();
         packable |= Plan::packable(matrix);
     }
-    // All of them share the memory.
+    // All files share the memory.
     let all = bytes.iter().sum();
     let choices = |copied| {
-        let wish = Wish { load: wanted.load, copied, weights: all };
-        facts.iter().map(|facts| choose(facts, &wish)).collect::<Vec<_>>()
+        let request = LoadRequest { load: wanted.load, copied, weights: all };
+        facts.iter().map(|facts| choose(facts, &request)).collect::<Vec<_>>()
     };
     let mut choice = choices(wanted.repack == Repack::On && packable);
-    let copied = choice.iter().any(|choice| choice.method != How::Mmap);
+    let copied = choice.iter().any(|choice| choice.method != ReadMethod::Mmap);
     let (repack, reason) = match wanted.repack {
         _ if !packable => (false, "No matrix has a packed form that it is not in already."),
         Repack::On => (true, "--repack on was given."),
@@ -293,10 +297,10 @@ fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wante
     }
 }
 
-/// Says that a load is over, whatever ended it.
-struct Over<'a>(&'a Arrival);
+/// Marks a load as finished when it is dropped, whatever ended the load.
+struct FinishOnDrop<'a>(&'a Arrival);
 
-impl Drop for Over<'_> {
+impl Drop for FinishOnDrop<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.fail(LoadError::Stopped);
@@ -306,33 +310,33 @@ impl Drop for Over<'_> {
 }
 
 impl Shared {
-    /// The thread's life.
-    fn bring(&self, plan: &Plan, ways: &[Way]) {
+    /// What the thread does: carries out the plan, locks, and records how it went.
+    fn bring(&self, plan: &Plan, methods: &[LoadMethod]) {
         let began = Instant::now();
         let arrival = self.store.arrival();
-        let over = Over(arrival);
-        let result = self.carry_out(plan, ways).and_then(|()| self.lock_all());
+        let finish = FinishOnDrop(arrival);
+        let result = self.carry_out(plan, methods).and_then(|()| self.lock_all());
         match result {
             Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section)),
             Err(error) => arrival.fail(error),
         }
         self.report().took = Some(began.elapsed());
-        drop(over);
+        drop(finish);
     }
 
-    /// Locks what a step reads, if that is wanted.
+    /// Locks what a step reads, if the caller asked for that.
     fn lock_all(&self) -> Result<(), LoadError> {
         let mut bytes = 0;
         for matrix in &self.lock {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Stopped);
             }
-            let (shard, range) = matrix.source();
+            let (shard, range) = matrix.file_range();
             let map = &self.store.maps()[shard];
             bytes += range.len() as u64;
-            let locked = match (matrix.place(), self.store.image(shard), self.store.tiles()) {
-                (Place::Tiles(at), _, Some(tiles)) => tiles.lock_range(at..at + range.len()),
-                (Place::Image, Some(image), _) => image.lock_range(range),
+            let locked = match (matrix.storage(), self.store.image(shard), self.store.tiles()) {
+                (Storage::Tiles(at), _, Some(tiles)) => tiles.lock_range(at..at + range.len()),
+                (Storage::Image, Some(image), _) => image.lock_range(range),
                 _ => map.lock(range),
             };
             let named = |source| LoadError::Lock { path: map.path().into(), source };

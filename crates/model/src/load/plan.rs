@@ -1,14 +1,14 @@
 //! What a load has to do: pieces of the files, in the order in which the forward pass reads them,
-//! and where each matrix will be.
+//! and which memory will hold each matrix.
 
 use std::ops::Range;
 
 use alight_kernels::tiles::{self, TILE_ROWS};
 use alight_kernels::{Layout, WeightType};
-use alight_pages::{How, Prefetch};
+use alight_pages::{Prefetch, ReadMethod};
 
 use super::arrival;
-use super::store::{Place, StoreSizes};
+use super::store::{Storage, StoreSizes};
 use crate::weights::{MatrixRef, Weights};
 
 /// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
@@ -20,14 +20,14 @@ const COLD_STEP: usize = 8 << 20;
 const COPY_STEP: usize = 2 << 20;
 /// Bytes that are packed at a time, about: whole tiles.
 const PACK_STEP: usize = 1 << 20;
-/// Where packed matrices begin in their region: at whole cache lines, two by two.
+/// Alignment of packed matrices in their region: pairs of cache lines.
 const ALIGN: usize = 128;
 
 /// How one file is read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
-    pub(super) how: How,
-    /// What is done to the map where weights stay in it.
+pub(super) struct LoadMethod {
+    pub(super) read: ReadMethod,
+    /// What is done to the map, if weights stay in it.
     pub(super) prefetch: Prefetch,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Job {
     pub(super) shard: usize,
     /// Which bytes of it.
     pub(super) source: Range<usize>,
-    /// Who waits for it; `None`: nobody.
+    /// Section blocked by this job; `None`: no section waits for it.
     pub(super) section: Option<usize>,
     pub(super) work: Work,
 }
@@ -69,50 +69,51 @@ pub(super) struct Plan {
     pub(super) kept: Vec<Vec<Range<usize>>>,
     /// Which files need an image.
     pub(super) images: Vec<bool>,
-    /// Behind which gate the output matrix is.
+    /// Section holding the output matrix.
     pub(super) output_section: usize,
-    /// One piece of this section is not a job: that all memory is locked.
+    /// This section has one piece that is not a job: locking all memory.
     pub(super) sealed: Option<usize>,
 }
 
 impl Plan {
-    /// Decides where every matrix goes, and says so in `weights`. `ways` are those of the files.
-    pub(super) fn new(weights: &mut Weights, ways: &[Way], repack: bool) -> Plan {
+    /// Decides which memory will hold every matrix, and records that in `weights`. `methods`: one for each file.
+    pub(super) fn new(weights: &mut Weights, methods: &[LoadMethod], repack: bool) -> Plan {
         let layers = weights.layers.len();
         let mut plan = Plan {
             missing: vec![0; arrival::output(layers) + 1],
-            kept: vec![Vec::new(); ways.len()],
-            images: vec![false; ways.len()],
+            kept: vec![Vec::new(); methods.len()],
+            images: vec![false; methods.len()],
             output_section: arrival::output(layers),
             ..Plan::default()
         };
-        // The embedding is copied first, because the first token needs a row of it. Where it stays in
-        // the map it comes last: nobody waits for the few rows that are needed. An embedding that is
-        // not the output too is not packed: rows of tiles are slower to read, and nothing else reads it.
+        // The embedding is copied first, because the first token needs a row of it. An embedding that
+        // stays in the map comes last: no section waits for the few rows that are needed. An embedding
+        // that is not the output too is not packed: rows of tiles are slower to read, and nothing else
+        // reads it.
         let tied = weights.tied;
-        plan.settle(&mut weights.embed, ways, repack && tied);
-        let embedding_in_map = weights.embed.place() == Place::Map;
+        plan.settle(&mut weights.embed, methods, repack && tied);
+        let embedding_in_map = weights.embed.storage() == Storage::Map;
         if !embedding_in_map {
-            plan.section(&[&weights.embed], ways, Some(arrival::EMBEDDING));
+            plan.section(&[&weights.embed], methods, Some(arrival::EMBEDDING));
         }
         for (i, layer) in weights.layers.iter_mut().enumerate() {
             for matrix in layer.matrices_mut() {
-                plan.settle(matrix, ways, repack);
+                plan.settle(matrix, methods, repack);
             }
-            plan.section(&layer.matrices(), ways, Some(arrival::layer(i)));
+            plan.section(&layer.matrices(), methods, Some(arrival::layer(i)));
         }
         if !tied {
-            plan.settle(&mut weights.output, ways, repack);
-            plan.section(&[&weights.output], ways, Some(arrival::output(layers)));
+            plan.settle(&mut weights.output, methods, repack);
+            plan.section(&[&weights.output], methods, Some(arrival::output(layers)));
         } else {
             weights.output = weights.embed.clone();
             match embedding_in_map {
-                true => plan.section(&[&weights.output], ways, Some(arrival::output(layers))),
+                true => plan.section(&[&weights.output], methods, Some(arrival::output(layers))),
                 false => plan.output_section = arrival::EMBEDDING,
             }
         }
         if embedding_in_map && !tied {
-            plan.section(&[&weights.embed], ways, None);
+            plan.section(&[&weights.embed], methods, None);
         }
         plan
     }
@@ -123,8 +124,8 @@ impl Plan {
         StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use }
     }
 
-    /// All memory will be locked at the end. The last layer opens after that, so that no step can miss
-    /// that it fails.
+    /// All memory will be locked at the end. The last layer becomes ready after that, so that every
+    /// step sees it if locking fails.
     pub(super) fn seal(&mut self) {
         let last = self.missing.len() - 2;
         self.missing[last] += 1;
@@ -137,43 +138,43 @@ impl Plan {
         layout == Layout::Rows && tiles::packable(ty, matrix.rows(), matrix.cols())
     }
 
-    /// Decides where one matrix goes.
-    fn settle(&mut self, matrix: &mut MatrixRef, ways: &[Way], repack: bool) {
-        let (shard, bytes) = matrix.source();
+    /// Decides which memory will hold one matrix.
+    fn settle(&mut self, matrix: &mut MatrixRef, methods: &[LoadMethod], repack: bool) {
+        let (shard, bytes) = matrix.file_range();
         if repack && Plan::packable(matrix) {
             let at = self.tiles.next_multiple_of(ALIGN);
             self.tiles = at + bytes.len();
             self.packed += 1;
-            matrix.moved(Place::Tiles(at));
-        } else if ways[shard].how == How::Mmap {
+            matrix.set_storage(Storage::Tiles(at));
+        } else if methods[shard].read == ReadMethod::Mmap {
             self.kept[shard].push(bytes);
-            matrix.moved(Place::Map);
+            matrix.set_storage(Storage::Map);
         } else {
             self.images[shard] = true;
-            matrix.moved(Place::Image);
+            matrix.set_storage(Storage::Image);
         }
     }
 
-    /// Adds the pieces of matrices that are waited for together.
-    fn section(&mut self, matrices: &[&MatrixRef], ways: &[Way], section: Option<usize>) {
+    /// Adds the pieces of the matrices of one section.
+    fn section(&mut self, matrices: &[&MatrixRef], methods: &[LoadMethod], section: Option<usize>) {
         let before = self.jobs.len();
-        let at = |place: Place| matrices.iter().filter(move |m| m.place() == place);
-        // Padding and norms between matrices are brought along.
-        for (shard, run) in runs(at(Place::Map).map(|m| m.source()), 64 << 10) {
-            let (step, section) = match ways[shard].prefetch {
+        let at = |storage: Storage| matrices.iter().filter(move |m| m.storage() == storage);
+        // Padding and norms between matrices are loaded with them.
+        for (shard, run) in runs(at(Storage::Map).map(|m| m.file_range()), 64 << 10) {
+            let (step, section) = match methods[shard].prefetch {
                 Prefetch::None => continue,
                 Prefetch::Populate => (WARM_STEP, None),
                 Prefetch::ReadThreads(_) => (COLD_STEP, section),
             };
             self.cut(shard, run, step, section, Work::Touch);
         }
-        // Not here: they might be part of another piece, and nothing may be written twice.
-        for (shard, run) in runs(at(Place::Image).map(|m| m.source()), 0) {
+        // Here the gaps are left out: they might be part of another piece, and nothing may be written twice.
+        for (shard, run) in runs(at(Storage::Image).map(|m| m.file_range()), 0) {
             self.cut(shard, run, COPY_STEP, section, Work::Copy);
         }
         for matrix in matrices {
-            let Place::Tiles(to) = matrix.place() else { continue };
-            let ((ty, _), (shard, bytes)) = (matrix.kind(), matrix.source());
+            let Storage::Tiles(to) = matrix.storage() else { continue };
+            let ((ty, _), (shard, bytes)) = (matrix.kind(), matrix.file_range());
             let cols = matrix.cols();
             let tile = bytes.len() / matrix.rows() * TILE_ROWS;
             let step = (PACK_STEP / tile).max(1) * tile;
@@ -210,13 +211,13 @@ impl Plan {
     }
 }
 
-/// Joins what lies side by side, with less than `near` bytes between.
+/// Joins ranges of one file that have less than `near` bytes between them.
 fn runs(
-    places: impl Iterator<Item = (usize, Range<usize>)>,
+    ranges: impl Iterator<Item = (usize, Range<usize>)>,
     near: usize,
 ) -> Vec<(usize, Range<usize>)> {
     let mut runs: Vec<(usize, Range<usize>)> = Vec::new();
-    for (shard, bytes) in places {
+    for (shard, bytes) in ranges {
         match runs.last_mut() {
             Some((s, run))
                 if *s == shard
@@ -238,16 +239,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_are_joined() {
+    fn ranges_with_small_gaps_are_joined() {
         let far = 10 << 20;
         let near = 64 << 10;
-        let places = [(0, 100..200), (0, 232..300), (0, far..far + 5), (1, 0..50)];
-        assert_eq!(runs(places.into_iter(), near), [(0, 100..300), (0, far..far + 5), (1, 0..50)]);
+        let ranges = [(0, 100..200), (0, 232..300), (0, far..far + 5), (1, 0..50)];
+        assert_eq!(runs(ranges.into_iter(), near), [(0, 100..300), (0, far..far + 5), (1, 0..50)]);
         // Files that list a layer's tensors in another order than they are used.
-        let places = [(0, 500..600), (0, 400..500), (0, 300..400)];
-        assert_eq!(runs(places.into_iter(), near), [(0, 300..600)]);
-        let places = [(0, 100..200), (0, 200..300), (0, 304..400), (0, 50..100)];
-        assert_eq!(runs(places.into_iter(), 0), [(0, 100..300), (0, 304..400), (0, 50..100)]);
+        let ranges = [(0, 500..600), (0, 400..500), (0, 300..400)];
+        assert_eq!(runs(ranges.into_iter(), near), [(0, 300..600)]);
+        let ranges = [(0, 100..200), (0, 200..300), (0, 304..400), (0, 50..100)];
+        assert_eq!(runs(ranges.into_iter(), 0), [(0, 100..300), (0, 304..400), (0, 50..100)]);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Giving the pages of a map back behind the threads that copy from it.
+//! Giving back the pages of a map after threads have copied from them.
 //!
-//! Only whole pages can be given back, and pieces end anywhere: so what lies side by side is joined
-//! first, and a page that two pieces share goes when the second of them is done. What nobody reads
-//! through the map (padding, vectors, other tensors) counts as done from the start.
+//! Only whole pages can be given back, and pieces end anywhere: so contiguous pieces are joined
+//! first, and a page that two pieces share is given back when the second of them is done. What is
+//! not read through the map (padding, vectors, other tensors) counts as done from the start.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use alight_pages::Map;
 use alight_pages::fault::page_size;
 
-/// What of one map is not needed any more.
+/// The ranges of one map that are not needed any more.
 pub(super) struct Reclaim {
     /// Starts and ends of disjoint ranges that do not touch.
     done: Mutex<BTreeMap<usize, usize>>,
@@ -47,7 +47,7 @@ impl Reclaim {
     /// `range` has been copied: gives back the pages that are not needed any more because of that.
     pub(super) fn done(&self, map: &Map, range: Range<usize>) {
         let joined = self.join(range.clone());
-        // The neighbours' part of it was given back before, except for the pages at the borders.
+        // The ranges that it was joined with were given back before, except for the pages at the borders.
         let page = page_size();
         let start = joined.start.max(range.start / page * page);
         let end = joined.end.min(range.end.next_multiple_of(page));
@@ -101,7 +101,7 @@ mod tests {
         let len = 64 * page + 100;
         std::fs::write(&path, vec![7u8; len]).unwrap();
         let map = Map::open(&path).unwrap();
-        // A header, a tensor, a gap that nobody reads, tensors side by side, one that stays.
+        // A header, a tensor, a gap that is not read, contiguous tensors, one that stays.
         let mut pieces = vec![5 * page + 17..9 * page + 3, 12 * page..13 * page + 1];
         pieces.extend((0..97).map(|i| 14 * page + i * 1000..14 * page + (i + 1) * 1000));
         let kept = 50 * page + 5..60 * page;

@@ -1,10 +1,10 @@
-//! How the weights were brought, and why in that way.
+//! How the weights were loaded, and why in that way.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use alight_pages::transfer::{Engine, Fallback, Report};
-use alight_pages::{Choice, Facts, How};
+use alight_pages::{Choice, Facts, ReadMethod};
 
 /// How one file is read.
 #[derive(Clone, Debug)]
@@ -55,8 +55,8 @@ pub struct LoadReport {
 impl LoadReport {
     /// How the first file is read. The others are read in the same way unless the facts about them
     /// differ.
-    pub fn method(&self) -> How {
-        self.files.first().map_or(How::Mmap, |file| file.choice.method)
+    pub fn method(&self) -> ReadMethod {
+        self.files.first().map_or(ReadMethod::Mmap, |file| file.choice.method)
     }
 
     /// Why, in one sentence.

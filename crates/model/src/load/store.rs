@@ -1,4 +1,4 @@
-//! Where the bytes of the weights are.
+//! The memory that holds weights.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use alight_pages::{Map, MapError, Region};
 use super::arrival::Arrival;
 use super::error::LoadError;
 
-/// Where the bytes of one matrix are.
+/// Which memory holds one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Storage {
     /// In the map of its file.
     Map,
     /// In the image of its file, at the same offset.
@@ -30,11 +30,11 @@ pub(crate) struct StoreSizes {
     pub(super) in_use: Vec<bool>,
 }
 
-/// All memory that holds weights, and what of it is there already.
+/// All memory that holds weights, and which of them have been loaded.
 pub(crate) struct Store {
     maps: Vec<Arc<Map>>,
-    /// By file: memory that mirrors it, where weights were copied as they are. What nobody asked for
-    /// is not there and costs nothing.
+    /// By file: memory that mirrors it, where weights were copied as they are. The parts that no weight
+    /// needs are never touched and take no memory.
     images: Vec<Option<Region>>,
     /// Packed matrices, in order of use.
     tiles: Option<Region>,
@@ -80,23 +80,23 @@ impl Store {
         self.in_use[shard]
     }
 
-    /// The gate before what is not there yet.
+    /// Readiness of each section.
     pub(crate) fn arrival(&self) -> &Arrival {
         &self.arrival
     }
 
-    /// Behind which gate the output matrix is.
+    /// Section holding the output matrix.
     pub(crate) fn output_section(&self) -> usize {
         self.output_section
     }
 
-    /// The bytes `range` of file `shard`, which are at `place`.
-    pub(crate) fn bytes(&self, shard: usize, range: Range<usize>, place: Place) -> &[u8] {
+    /// The bytes `range` of file `shard`, in the memory that holds them.
+    pub(crate) fn bytes(&self, shard: usize, range: Range<usize>, storage: Storage) -> &[u8] {
         // A region that a matrix is in exists: the plan that put the matrix there made it.
-        match place {
-            Place::Map => &self.maps[shard].bytes()[range],
-            Place::Image => &self.images[shard].as_ref().expect("an image").bytes()[range],
-            Place::Tiles(at) => {
+        match storage {
+            Storage::Map => &self.maps[shard].bytes()[range],
+            Storage::Image => &self.images[shard].as_ref().expect("an image").bytes()[range],
+            Storage::Tiles(at) => {
                 &self.tiles.as_ref().expect("a region of tiles").bytes()[at..at + range.len()]
             }
         }

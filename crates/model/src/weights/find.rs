@@ -1,4 +1,4 @@
-//! Finding tensors in a catalog: each is checked for its shape and type, and a tensor that nobody asked for is an error.
+//! Finding tensors in a catalog: each is checked for its shape and type, and a tensor of the file that nothing asks for is an error.
 //!
 //! Shapes are innermost first, as GGUF writes them: a matrix of `[rows, cols]` is `[cols, rows]`.
 
@@ -13,7 +13,7 @@ use alight_kernels::{Layout, WeightType};
 use alight_pages::Map;
 
 use super::{MatrixRef, WeightError};
-use crate::load::Place;
+use crate::load::Storage;
 
 /// Tensors that are of no use for text: heads that classify it or make vectors of it.
 const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
@@ -62,7 +62,7 @@ impl Finder<'_, '_> {
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
-        Ok(MatrixRef { shard, bytes: info.range(), place: Place::Map, layout, ty, rows, cols })
+        Ok(MatrixRef { shard, bytes: info.range(), storage: Storage::Map, layout, ty, rows, cols })
     }
 
     /// As [`Finder::matrix`], with a row per token.

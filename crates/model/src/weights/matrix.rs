@@ -1,19 +1,19 @@
-//! A reference to a matrix: its bytes in the files, and where they are in memory.
+//! A reference to a matrix: its bytes in the files, and the memory that holds them.
 
 use std::ops::Range;
 
 use alight_kernels::matmul::Matrix;
 use alight_kernels::{Layout, WeightType};
 
-use crate::load::{Place, Store};
+use crate::load::{Storage, Store};
 
-/// A matrix: which bytes of which file, and where they are now.
+/// A matrix: which bytes of which file, and which memory holds them.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixRef {
     pub(super) shard: usize,
     pub(super) bytes: Range<usize>,
-    pub(super) place: Place,
-    /// How the weights are arranged where they are now.
+    pub(super) storage: Storage,
+    /// How the weights are arranged in that memory.
     pub(super) layout: Layout,
     pub(super) ty: WeightType,
     pub(super) rows: usize,
@@ -23,7 +23,7 @@ pub(crate) struct MatrixRef {
 impl MatrixRef {
     /// Borrowed view. The caller must have waited for the section of this matrix.
     pub(crate) fn view<'m>(&self, store: &'m Store) -> Matrix<'m> {
-        let data = store.bytes(self.shard, self.bytes.clone(), self.place);
+        let data = store.bytes(self.shard, self.bytes.clone(), self.storage);
         // The parser has checked that rows are whole blocks, and the length follows from the
         // shape; a mistake here would be ours, not the file's.
         Matrix::with_layout(self.layout, self.ty, data, self.rows, self.cols)
@@ -55,21 +55,21 @@ impl MatrixRef {
         self.cols
     }
 
-    /// Where its bytes are, or will be.
-    pub(crate) fn place(&self) -> Place {
-        self.place
+    /// The memory that holds its bytes, or will.
+    pub(crate) fn storage(&self) -> Storage {
+        self.storage
     }
 
-    /// Records where its bytes will be.
-    pub(crate) fn moved(&mut self, place: Place) {
-        self.place = place;
-        if let Place::Tiles(_) = place {
+    /// Records which memory will hold its bytes.
+    pub(crate) fn set_storage(&mut self, storage: Storage) {
+        self.storage = storage;
+        if let Storage::Tiles(_) = storage {
             self.layout = Layout::Tiles;
         }
     }
 
     /// Its bytes in the files: shard and range.
-    pub(crate) fn source(&self) -> (usize, Range<usize>) {
+    pub(crate) fn file_range(&self) -> (usize, Range<usize>) {
         (self.shard, self.bytes.clone())
     }
 }

@@ -91,7 +91,7 @@ impl Weights {
         [&self.embed].into_iter().chain(layers).chain(output)
     }
 
-    /// Bytes of the matrices that one decoded token reads: those of all layers and the output's, not the embedding's
+    /// Bytes of the matrices that one decoded token reads: all layers and the output, not the embedding
     /// (of which it reads one row).
     pub(crate) fn decode_bytes(&self) -> u64 {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());

@@ -1,4 +1,4 @@
-//! The search for the weight that spoils everything computed after it.
+//! Finds the first weight that is not a number, after logits have turned out not to be numbers.
 
 use alight_formats::gguf::TensorInfo;
 use alight_kernels::tiles::{self, TILE_ROWS};
@@ -20,7 +20,7 @@ pub(crate) fn not_finite<'m>(mut files: impl Iterator<Item = &'m Map>) -> Option
 fn is_finite(map: &Map, tensor: &TensorInfo<'_>) -> bool {
     let Some(ty) = WeightType::from_gguf(tensor.ty.id()) else { return true };
     let (cols, row) = (tensor.ne[0] as usize, tensor.row_bytes() as usize);
-    // Rows are read as many at a time as a tile has, which lie in it side by side.
+    // As many rows are read at a time as a tile interleaves.
     let mut stored = vec![0; row * TILE_ROWS];
     let mut rows = vec![0; row * TILE_ROWS];
     let mut weights = vec![0.0; cols];

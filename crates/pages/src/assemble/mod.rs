@@ -107,7 +107,7 @@ pub fn assemble<M: Maker>(
         };
         // With the threads that there are to be had.
         let running: Vec<_> = (0..threads).map_while(start).collect();
-        // Who wants none of it is heard, however soon it is done.
+        // The observer is asked before the work, so that it can refuse however short that is.
         let mut stopped = on_progress(0).is_break();
         job.stop.fetch_or(stopped, Relaxed);
         if running.is_empty() {

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::around::is_plain_disk;
 use crate::copy::sys;
-use crate::residency::{self, Teller};
+use crate::residency::{self, ExactProbe};
 use crate::transfer::direct::{self, Direct};
 use crate::{Region, page_size};
 
 /// A file of which ranges are read, by any number of threads.
 ///
 /// What of it is cached is read from there; the rest goes around the page cache, or through it and out
-/// again. The kernel may read ahead there, which whoever found the file cold can
+/// again. The kernel may read ahead there, which a caller that found the file cold can
 /// [give up](crate::give_up) in the end.
 pub struct Reader<'f> {
     file: &'f File,
@@ -23,7 +23,7 @@ pub struct Reader<'f> {
     direct: Option<Direct>,
     /// The filesystem has refused a direct read after all.
     refused: AtomicBool,
-    teller: Option<Teller>,
+    exact_probe: Option<ExactProbe>,
 }
 
 /// Memory that ranges are read into, as large as the largest so far.
@@ -41,7 +41,7 @@ impl<'f> Reader<'f> {
         let len = file.metadata()?.len();
         let direct = if is_plain_disk(file) { direct::open(file, path).ok() } else { None };
         let refused = AtomicBool::new(false);
-        Ok(Reader { file, len, direct, refused, teller: residency::teller(file) })
+        Ok(Reader { file, len, direct, refused, exact_probe: residency::exact_probe(file) })
     }
 
     /// The bytes of `range`.
@@ -57,9 +57,9 @@ impl<'f> Reader<'f> {
         }
         let page = page_size() as u64;
         let pages = range.start / page * page..range.end.next_multiple_of(page).min(self.len);
-        let ours = self
-            .teller
-            .and_then(|teller| residency::not_cached(self.file, pages.clone(), teller).ok());
+        let ours = self.exact_probe.and_then(|exact_probe| {
+            residency::not_cached(self.file, pages.clone(), exact_probe).ok()
+        });
         let cached = ours.as_ref().is_some_and(Vec::is_empty);
         if let Some(direct) = self.direct.as_ref().filter(|_| !cached)
             && !self.refused.load(Relaxed)

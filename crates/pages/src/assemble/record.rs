@@ -21,15 +21,15 @@ impl Record {
     /// gigabyte that is cached in part. Where the kernel does not tell, nothing is recorded.
     pub fn of(file: &File) -> Record {
         let look = || {
-            let (teller, len) = (residency::teller(file)?, file.metadata().ok()?.len());
-            residency::not_cached(file, 0..len, teller).ok()
+            let (exact_probe, len) = (residency::exact_probe(file)?, file.metadata().ok()?.len());
+            residency::not_cached(file, 0..len, exact_probe).ok()
         };
         let mut missing = look().unwrap_or_default();
         missing.truncate(PARTS);
         Record { missing }
     }
 
-    /// Takes out of the page cache what was not in it, whoever brought it in. Pages that are mapped
+    /// Takes out of the page cache what was not in it, whichever process loaded it. Pages that are mapped
     /// stay.
     pub fn restore(&self, file: &File) {
         for part in &self.missing {

@@ -81,7 +81,7 @@ pub enum CopyError {
         /// What the system says.
         source: io::Error,
     },
-    /// The disk has not as much room.
+    /// The disk has not as much space.
     #[error("{}: {}", path.display(), no_space(*.needed, *.free))]
     NoSpace {
         /// The destination.

@@ -1,9 +1,9 @@
 //! The bytes of one open file into another, leaving the page cache as it was.
 //!
-//! The ways, in this order: sharing them (reflink); around the page cache (large files on plain disks);
-//! copy_file_range; reading and writing. A way is given up only if the system refuses it and it has
+//! The methods, in this order: sharing them (reflink); around the page cache (large files on plain disks);
+//! copy_file_range; reading and writing. A method is given up only if the system refuses it and it has
 //! copied nothing yet, and the [`Report`] says why. All of them keep holes, and what cannot go around
-//! the page cache goes in windows: what this copy brings into it is at most a few of them at any
+//! the page cache goes in windows: what this copy loads into it is at most a few of them at any
 //! moment, and nothing at the end. What of the source was cached before stays so.
 //!
 //! Measured (`examples/copy_speed.rs`, 1.9 GB, ext4 on a virtio disk, 2 cores, fsync included, seconds;
@@ -20,12 +20,12 @@
 //!
 //! Progress is what is on the disk, not what is on the way there.
 
+mod cache_record;
 pub(crate) mod dest;
 mod direct;
 mod error;
 mod report;
 mod segments;
-mod source;
 mod steps;
 pub(crate) mod sys;
 mod verify;
@@ -40,8 +40,8 @@ pub use error::CopyError;
 pub use report::{Fallback, Method, Report};
 pub use verify::{Verified, verify};
 
+use cache_record::CacheRecord;
 use dest::Dest;
-use source::Source;
 use steps::{Ended, Files, Step};
 
 /// Bytes from which on a file is copied around the page cache: for less it is not worth the set-up.
@@ -72,7 +72,7 @@ pub struct Options {
     pub reflink: Reflink,
     /// The first way to try after sharing; `None` finds out by itself.
     pub method: Option<Method>,
-    /// Bytes of a window, a multiple of 2 MiB (so that the large pages of the page cache lie within one).
+    /// Bytes of a window, a multiple of 2 MiB (so that the large pages of the page cache are within one).
     pub window: u64,
 }
 
@@ -129,7 +129,7 @@ pub fn copy(
         return Ok(report);
     }
     files.reserve(&segments, report.bytes)?;
-    // Files of no length can have contents all the same (/proc), and those that take no room on the
+    // Files of no length can have contents all the same (/proc), and files that take no space on the
     // disk can have less than they say (/sys).
     let pseudo = len == 0 || metadata.blocks() == 0 && !segments.is_empty();
     #[allow(clippy::single_range_in_vec_init)] // one part, not many numbers
@@ -157,7 +157,7 @@ impl Job<'_> {
         on_progress: &mut OnProgress<'_>,
     ) -> Result<(), CopyError> {
         let files = self.files;
-        let mut source = Source::new(files.source, self.len, self.window);
+        let mut source = CacheRecord::new(files.source, self.len, self.window);
         let mut dest = Dest::new(files.dest);
         let total = report.bytes;
         if self.direct(&mut source, options, report, on_progress)? {
@@ -208,7 +208,7 @@ impl Job<'_> {
     /// Copies everything around the page cache, if that is best.
     fn direct(
         &self,
-        source: &mut Source<'_>,
+        source: &mut CacheRecord<'_>,
         options: &Options,
         report: &mut Report,
         on_progress: &mut OnProgress<'_>,

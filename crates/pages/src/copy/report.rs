@@ -48,7 +48,7 @@ pub enum Fallback {
     },
     /// copy_file_range says that there is nothing, which files of /proc make it say.
     NothingCopied,
-    /// The kernel does not tell this user what of the source is cached (it belongs to somebody else),
+    /// The kernel does not tell this user what of the source is cached (it belongs to another user),
     /// so that only a method may be used that leaves no traces by itself.
     CacheUnknown,
     /// Reads cannot be asked to leave nothing in the page cache (RWF_DONTCACHE).

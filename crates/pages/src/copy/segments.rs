@@ -15,7 +15,7 @@ pub(super) fn of(file: &File, len: u64) -> io::Result<(Vec<Range<u64>>, Option<F
     while at < len {
         let start = match sys::next_data(file, at) {
             Ok(Some(start)) if start < len => start,
-            // Nothing but a hole up to the end (or the file has just become shorter, which whoever
+            // Nothing but a hole up to the end (or the file has just become shorter, which the code that
             // reads it will see by itself).
             Ok(_) => break,
             Err(error) => match error.raw_os_error() {

@@ -33,7 +33,7 @@ impl Files<'_> {
         CopyError::Differs { path: self.to.into(), from: self.from.into(), at, times_tell }
     }
 
-    /// Sets room aside for what will be written, or at least makes sure that there is enough now.
+    /// Reserves space for what will be written, or at least makes sure that there is enough now.
     pub fn reserve(&self, segments: &[Range<u64>], needed: u64) -> Result<(), CopyError> {
         let free = crate::replace::free_bytes(self.dest);
         let no_space = |free| CopyError::NoSpace { path: self.to.into(), needed, free };

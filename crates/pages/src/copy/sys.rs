@@ -1,6 +1,6 @@
 //! The system calls of copying, each as thin as it can be; a signal never breaks one off.
 //!
-//! Elsewhere than on Linux those that do not exist answer `Unsupported`, as an old kernel would.
+//! Elsewhere than on Linux calls that do not exist answer `Unsupported`, as an old kernel would.
 
 #[cfg(not(target_os = "linux"))]
 pub(crate) use elsewhere::*;
@@ -26,7 +26,7 @@ mod linux {
         Ok(retry_on_intr(|| rustix::fs::ioctl_ficlone(dest, source))?)
     }
 
-    /// Copies within the kernel, to the same place; how much, it decides.
+    /// Copies within the kernel, to the same offset; the kernel decides how much.
     pub fn copy_range(source: &File, dest: &File, at: u64, len: usize) -> io::Result<usize> {
         Ok(retry_on_intr(|| {
             let (mut from, mut to) = (at, at);
@@ -84,7 +84,7 @@ mod linux {
         sync_range(file, range, before | write | after)
     }
 
-    /// Gives up pages of the page cache that are written and that nobody has mapped.
+    /// Gives up pages of the page cache that are written and not mapped.
     pub fn give_up(file: &File, range: &Range<u64>) -> io::Result<()> {
         let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) else {
             return Ok(());
@@ -92,7 +92,7 @@ mod linux {
         Ok(rustix::fs::fadvise(file, range.start, Some(len), Advice::DontNeed)?)
     }
 
-    /// Where the next bytes at or behind `at` are that are not in a hole.
+    /// The offset of the next bytes from `at` on that are not in a hole.
     pub fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
         match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(at) => Ok(Some(at)),
@@ -101,12 +101,12 @@ mod linux {
         }
     }
 
-    /// Where the next hole at or behind `at` begins; the file's end, if there is none.
+    /// The offset of the next hole from `at` on; the file's end, if there is none.
     pub fn next_hole(file: &File, at: u64) -> io::Result<u64> {
         Ok(rustix::fs::seek(file, SeekFrom::Hole(at))?)
     }
 
-    /// Sets room aside on the disk without changing the file's length.
+    /// Reserves space on the disk without changing the file's length.
     pub fn reserve(file: &File, range: &Range<u64>) -> io::Result<()> {
         let len = range.end - range.start;
         Ok(retry_on_intr(|| {

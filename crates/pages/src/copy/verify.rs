@@ -4,7 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-use super::source::Source;
+use super::cache_record::CacheRecord;
 use super::steps::{Files, refusal};
 use super::{CopyError, OnProgress, Options, Progress, segments, sys};
 use crate::filesystem::{self, Kind};
@@ -20,7 +20,7 @@ pub enum Verified {
     Direct,
     /// Through the page cache, of which it was proven that nothing of the copy was in it.
     Evicted,
-    /// The filesystem lies in memory: there is no disk.
+    /// The filesystem is in memory: there is no disk.
     InMemory,
     /// It could not be proven that the bytes came from the disk.
     Unproven,
@@ -70,8 +70,8 @@ pub fn verify(
     let mut compare = Compare {
         files: &files,
         direct: direct.as_ref().map(|direct| &direct.file),
-        source: Source::new(source.0, from_len, options.window),
-        dest: Source::new(dest.0, to_len, options.window),
+        source: CacheRecord::new(source.0, from_len, options.window),
+        dest: CacheRecord::new(dest.0, to_len, options.window),
         buffers: [&mut one, &mut two],
     };
     // Files of no length that have contents (/proc) are another file at every reading.
@@ -121,8 +121,8 @@ const BLOCK: u64 = 64 << 10;
 struct Compare<'a> {
     files: &'a Files<'a>,
     direct: Option<&'a File>,
-    source: Source<'a>,
-    dest: Source<'a>,
+    source: CacheRecord<'a>,
+    dest: CacheRecord<'a>,
     buffers: [&'a mut Region; 2],
 }
 

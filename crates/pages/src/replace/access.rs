@@ -1,4 +1,4 @@
-//! Who may read a new file: nobody who may not read all that it is made of.
+//! Which users may read a new file: only users who may read all that it is made of.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -13,7 +13,7 @@ use crate::Identity;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Input {
     pub(super) identity: Identity,
-    /// Whether everybody may read it.
+    /// Whether every user may read it.
     everybody: bool,
     /// The group whose members may, if there is one.
     group: Option<u32>,
@@ -26,7 +26,7 @@ impl Input {
     /// The system does not tell what it is.
     pub fn of(file: &File) -> io::Result<Input> {
         let metadata = file.metadata()?;
-        // With an ACL the bits of the group are those that it lets through to anybody it names.
+        // With an ACL the bits of the group are the most that the ACL gives to any user or group it names.
         let bits = if has_acl(file) { metadata.mode() & !0o070 } else { metadata.mode() };
         Ok(Input::new((&metadata).into(), bits, metadata.gid()))
     }
@@ -43,7 +43,7 @@ impl Input {
     }
 }
 
-/// The permissions of a file that is made of `inputs`, before the umask; `None` if they are those of any
+/// The permissions of a file that is made of `inputs`, before the umask; `None` if they are as of any
 /// new file. `gid` is its group.
 fn mode(inputs: &[Input], gid: u32) -> Option<u32> {
     if inputs.iter().all(|input| input.everybody) {
@@ -53,7 +53,7 @@ fn mode(inputs: &[Input], gid: u32) -> Option<u32> {
     Some(if group { 0o660 } else { 0o600 })
 }
 
-/// Whether a file made of `inputs` begins as nobody else's business.
+/// Whether a file made of `inputs` begins readable by its owner alone.
 pub(super) fn is_private(inputs: &[Input]) -> bool {
     mode(inputs, 0).is_some()
 }

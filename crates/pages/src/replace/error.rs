@@ -68,7 +68,7 @@ pub enum ReplaceError {
         /// The path, as given.
         path: PathBuf,
     },
-    /// The disk has not as much room.
+    /// The disk has not as much space.
     #[error("{}: {}", path.display(), no_space(*.needed, *.free))]
     NoSpace {
         /// The file that was to be written.
@@ -97,7 +97,7 @@ pub enum ReplaceError {
     },
 }
 
-/// That there is no room, with the figures that are true.
+/// The error of a full disk, with the numbers of the moment.
 pub(crate) fn no_space(needed: u64, free: Option<u64>) -> String {
     match free {
         Some(free) if free < needed => format!(

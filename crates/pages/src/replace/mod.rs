@@ -1,8 +1,8 @@
 //! Writing a file so that it is there as a whole or not at all, and replaces nothing that it should not.
 
 mod access;
+mod destination;
 mod error;
-mod place;
 
 use std::fs::File;
 use std::io;
@@ -10,28 +10,28 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 pub use access::{Input, remove_acls};
+pub use destination::Destination;
 pub use error::ReplaceError;
 pub(crate) use error::no_space;
-pub use place::Place;
 
-use place::{Hidden, WAYS};
+use destination::{Hidden, WAYS};
 
 /// A new file that takes the place of another, or of none, when it is complete.
 ///
 /// Until [`commit`](Replacement::commit) it has no name, where the filesystem can do that (on Linux:
-/// ext4, xfs, btrfs, tmpfs and others): whatever happens, even `kill -9`, nothing is left behind.
+/// ext4, xfs, btrfs, tmpfs and others): whatever happens, even `kill -9`, no leftover stays.
 /// Elsewhere it has a hidden name in the same folder, `.NAME.PID-N.tmp`, which is removed on drop but
-/// not when the process is killed. Either way the old file stays as it is, and whoever has it open
-/// or mapped keeps it.
+/// not when the process is killed. Either way the old file stays as it is, and processes that have it
+/// open or mapped keep it.
 ///
 /// Without [`New::replace`] nothing is replaced, not even what appears at the last moment: the name is
-/// given by a call that fails if there is one (linkat, or renameat2 with RENAME_NOREPLACE; what holds on
-/// filesystems that have neither is said in `place.rs`). With it a regular file or a link is replaced, and
-/// never a device, a pipe or one of [`New::inputs`], by whatever name.
+/// given by a call that fails if there is one (linkat, or renameat2 with RENAME_NOREPLACE;
+/// `destination.rs` says what holds on filesystems that have neither). With it a regular file or a link
+/// is replaced, and never a device, a pipe or one of [`New::inputs`], by whatever name.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
-    place: Place,
+    dest: Destination,
     /// The hidden name, if it has one.
     temporary: Option<Hidden>,
     expected: u64,
@@ -42,22 +42,22 @@ pub struct Replacement {
 /// What is to be made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct New<'a> {
-    /// Bytes that it will have, as far as known; room is set aside for them at once.
+    /// Bytes that it will have, as far as known; space is reserved for them at once.
     pub len: u64,
     /// Whether a file of that name may be replaced.
     pub replace: bool,
-    /// What it is made of. None of these is replaced, and nobody may read the new file who may not read
-    /// all of them, and the one that it replaces. If everybody may, it has the permissions of any new
+    /// What it is made of. None of these is replaced. Only users who may read all of them, and the file
+    /// that it replaces, may read the new file. If every user may, it has the permissions of any new
     /// file.
     pub inputs: &'a [Input],
 }
 
-/// Permissions before the umask: of any new file, and of one that is nobody else's business yet.
+/// Permissions before the umask: of any new file, and of one that only its owner may open yet.
 const ANYBODY: u32 = 0o666;
 const OWNER: u32 = 0o600;
 
 /// Makes a file without a name in a folder, if that is possible.
-type Unnamed = fn(&Place, u32) -> Option<File>;
+type Unnamed = fn(&Destination, u32) -> Option<File>;
 
 impl Replacement {
     /// Begins a file that will be at `dest`. A link there that leads to a file stays, and that file is
@@ -65,75 +65,75 @@ impl Replacement {
     ///
     /// # Errors
     /// Something is there that may not be replaced, the folder cannot be written to, or there is no
-    /// room.
+    /// space.
     pub fn create(dest: &Path, new: New<'_>) -> Result<Replacement, ReplaceError> {
-        Replacement::create_with(Place::of(dest)?, new, unnamed)
+        Replacement::create_with(Destination::of(dest)?, new, unnamed)
     }
 
-    /// Whether [`create`](Replacement::create) would begin, but for the room.
+    /// Whether [`create`](Replacement::create) would begin, but for the space.
     ///
     /// # Errors
     /// As of [`create`](Replacement::create).
     pub fn check(dest: &Path, new: New<'_>) -> Result<(), ReplaceError> {
-        Place::of(dest)?.check(new.replace, new.inputs).map(drop)
+        Destination::of(dest)?.check(new.replace, new.inputs).map(drop)
     }
 
-    /// Begins a file at a place. Nobody else may open it, whatever its folder hands down to new files,
-    /// until the caller sets its permissions; and no room is set aside. For a copy of `input`.
+    /// Begins a file that will be at `dest`, for a copy of `input`. Only its owner may open it, whatever
+    /// its folder hands down to new files, until the caller sets its permissions. No space is reserved.
     ///
     /// # Errors
     /// As of [`create`](Replacement::create).
     pub fn create_private(
-        place: Place,
+        dest: Destination,
         replace: bool,
         input: Input,
     ) -> Result<Replacement, ReplaceError> {
-        place.check(replace, &[input])?;
-        let new = Replacement::begin(place, OWNER, (replace, &[input]), unnamed)?;
+        dest.check(replace, &[input])?;
+        let new = Replacement::begin(dest, OWNER, (replace, &[input]), unnamed)?;
         remove_acls(&new.file, false).map_err(|source| new.cannot_create(source))?;
         Ok(new)
     }
 
     fn create_with(
-        place: Place,
+        dest: Destination,
         new: New<'_>,
         unnamed: Unnamed,
     ) -> Result<Replacement, ReplaceError> {
-        let there = place.check(new.replace, new.inputs)?;
+        let there = dest.check(new.replace, new.inputs)?;
         let mut inputs = new.inputs.to_vec();
         let replaced = there.as_ref().map(Input::replaced);
         inputs.extend(replaced);
         let private = access::is_private(&inputs);
         let mode = if private { OWNER } else { ANYBODY };
-        let mut made = Replacement::begin(place, mode, (new.replace, new.inputs), unnamed)?;
+        let mut made = Replacement::begin(dest, mode, (new.replace, new.inputs), unnamed)?;
         if private {
             access::grant(&made.file, &inputs).map_err(|source| made.cannot_create(source))?;
         }
         made.expected = new.len;
-        made.set_room_aside()?;
+        made.reserve_space()?;
         Ok(made)
     }
 
     fn begin(
-        place: Place,
+        dest: Destination,
         mode: u32,
         (replace, inputs): (bool, &[Input]),
         unnamed: Unnamed,
     ) -> Result<Replacement, ReplaceError> {
-        let create = |source| ReplaceError::Create { path: place.path().into(), source };
-        let (file, temporary) = match unnamed(&place, mode) {
+        let create = |source| ReplaceError::Create { path: dest.path().into(), source };
+        let (file, temporary) = match unnamed(&dest, mode) {
             Some(file) => (file, None),
             None => {
-                let (file, hidden) = place.hidden_file(mode).map_err(create)?;
+                let (file, hidden) = dest.hidden_file(mode).map_err(create)?;
                 (file, Some(hidden))
             }
         };
         let inputs = inputs.to_vec();
-        Ok(Replacement { file, place, temporary, expected: 0, replace, inputs })
+        Ok(Replacement { file, dest, temporary, expected: 0, replace, inputs })
     }
 
     fn cannot_create(&self, source: io::Error) -> ReplaceError {
-        ReplaceError::Create { path: self.place.path().into(), source }
+        ReplaceError::Create { path: self.dest.path().into(), source }
     }
 
     /// The new file, empty at first, open for reading and writing. `&File` implements `Write`.
@@ -141,12 +141,12 @@ impl Replacement {
         &self.file
     }
 
-    /// Where it will be.
-    pub fn place(&self) -> &Place {
-        &self.place
+    /// The name that it will have.
+    pub fn destination(&self) -> &Destination {
+        &self.dest
     }
 
-    /// Whether nothing is left behind even if the process is killed.
+    /// Whether no leftover stays even if the process is killed.
     pub fn is_unnamed(&self) -> bool {
         self.temporary.is_none()
     }
@@ -157,30 +157,30 @@ impl Replacement {
     /// The disk fails or is full, the folder does not allow it, or there is something by now that may
     /// not be replaced.
     pub fn commit(self) -> Result<(), ReplaceError> {
-        let place = self.place.clone();
+        let dest = self.dest.clone();
         self.put_in_place()?;
-        let path = place.path().into();
-        place.folder().sync().map_err(|source| ReplaceError::FolderNotSynced { path, source })
+        let path = dest.path().into();
+        dest.folder().sync().map_err(|source| ReplaceError::FolderNotSynced { path, source })
     }
 
-    /// The same, but to [bring the folder to the disk](crate::Folder::sync) is left to the caller, who
+    /// The same, but to [bring the folder to the disk](crate::Folder::sync) is left to the caller, which
     /// has more files for it: until then, a loss of power may bring the old file back, as a whole.
     ///
     /// # Errors
     /// As of [`commit`](Replacement::commit).
     pub fn put_in_place(mut self) -> Result<(), ReplaceError> {
-        let commit = |source| ReplaceError::Commit { path: self.place.path().into(), source };
+        let commit = |source| ReplaceError::Commit { path: self.dest.path().into(), source };
         let len = self.file.metadata().map_err(commit)?.len();
         if len < self.expected {
-            // Lets go of room that was set aside and not used.
+            // Releases space that was reserved and not used.
             self.file.set_len(len).map_err(commit)?;
         }
         self.file.sync_all().map_err(commit)?;
         match self.temporary.take() {
-            Some(hidden) => self.place.rename(&hidden, self.replace, &self.inputs, &WAYS),
+            Some(hidden) => self.dest.rename(&hidden, self.replace, &self.inputs, &WAYS),
             None => {
                 let link = own_link(&self.file);
-                self.place.put(self.replace, &self.inputs, |folder, name| {
+                self.dest.put(self.replace, &self.inputs, |folder, name| {
                     let follow = rustix::fs::AtFlags::SYMLINK_FOLLOW;
                     Ok(rustix::fs::linkat(rustix::fs::CWD, link.as_str(), folder, name, follow)?)
                 })
@@ -188,7 +188,7 @@ impl Replacement {
         }
     }
 
-    /// The file, on the disk, which never gets its name: it is gone when nobody has it open any more.
+    /// The file, on the disk, which never gets its name: it is gone when no process has it open any more.
     ///
     /// # Errors
     /// The disk fails or is full.
@@ -198,8 +198,8 @@ impl Replacement {
         Ok(self.file)
     }
 
-    /// Sets room aside for the expected length, or at least makes sure that there is enough now.
-    fn set_room_aside(&self) -> Result<(), ReplaceError> {
+    /// Reserves space for the expected length, or at least makes sure that there is enough now.
+    fn reserve_space(&self) -> Result<(), ReplaceError> {
         let needed = self.expected;
         if needed == 0 {
             return Ok(());
@@ -207,7 +207,7 @@ impl Replacement {
         // Before anything is set aside: what fails half way may keep what it has taken.
         let free = free_bytes(&self.file);
         let no_space = || {
-            let path = self.place.path().into();
+            let path = self.dest.path().into();
             Err(ReplaceError::NoSpace { path, needed, free })
         };
         if free.is_some_and(|free| free < needed) {
@@ -255,20 +255,20 @@ pub(crate) fn free_bytes(file: &File) -> Option<u64> {
     Some((blocks as u64).saturating_mul(found.f_frsize as u64))
 }
 
-/// A file without a name in the place's folder, if the filesystem has such and it can be given one
+/// A file without a name in the destination's folder, if the filesystem has such and it can be given one
 /// later.
 #[cfg(target_os = "linux")]
-fn unnamed(place: &Place, mode: u32) -> Option<File> {
+fn unnamed(dest: &Destination, mode: u32) -> Option<File> {
     use rustix::fs::{Mode, OFlags};
     let flags = OFlags::RDWR | OFlags::TMPFILE | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(place.folder(), ".", flags, Mode::from_raw_mode(mode)).ok()?;
+    let file = rustix::fs::openat(dest.folder(), ".", flags, Mode::from_raw_mode(mode)).ok()?;
     let file = File::from(file);
     // Its name will be given through /proc, which may not be there.
     std::fs::metadata(own_link(&file)).is_ok().then_some(file)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn unnamed(_place: &Place, _mode: u32) -> Option<File> {
+fn unnamed(_place: &Destination, _mode: u32) -> Option<File> {
     None
 }
 
@@ -295,7 +295,7 @@ mod tests {
 
     fn create(dest: &Path, replace: bool, unnamed: Unnamed) -> Replacement {
         let new = New { len: 3, replace, inputs: &[] };
-        Replacement::create_with(Place::of(dest).unwrap(), new, unnamed).unwrap()
+        Replacement::create_with(Destination::of(dest).unwrap(), new, unnamed).unwrap()
     }
 
     #[test]

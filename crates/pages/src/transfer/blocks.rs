@@ -1,6 +1,6 @@
 //! Pieces cut into blocks: single reads, aligned as the file asks for.
 
-use super::{Piece, Place, Target};
+use super::{Piece, PieceBuffer, Target};
 
 /// What reads must be multiples of, in bytes; powers of two.
 #[derive(Clone, Copy, Debug)]
@@ -72,11 +72,11 @@ impl Block {
         self.done & !(align.offset.max(align.memory) - 1)
     }
 
-    /// Copies what was read aside to its place. The block must be complete.
+    /// Copies what was read into a slot to the piece's buffer. The block must be complete.
     pub fn deliver(&self) {
         if let Some(copy) = &self.copy {
             // SAFETY: `skip + len` bytes of the block have been read (it is complete, and they are
-            // part of what it needs) into a slot; `to` has room for `len` bytes, by the promise of
+            // part of what it needs) into a slot; `to` holds `len` bytes, by the promise of
             // `Target::new`, and is not in a slot.
             unsafe { std::ptr::copy_nonoverlapping(self.to.add(copy.skip), copy.to, copy.len) };
         }
@@ -99,9 +99,9 @@ fn straight(piece: &Piece, target: Target, align: Align) -> bool {
 
 /// Bytes of a slot that this piece needs.
 pub(crate) fn slot_bytes(piece: &Piece, align: Align) -> usize {
-    match piece.place {
+    match piece.buffer {
         _ if piece.len() == 0 => 0,
-        Place::At(target) if straight(piece, target, align) => match align.offset {
+        PieceBuffer::Caller(target) if straight(piece, target, align) => match align.offset {
             1 => 0,
             offset => 2 * offset,
         },
@@ -139,13 +139,13 @@ pub(crate) fn plan(piece: &Piece, slot: *mut u8, align: Align, block: usize) -> 
             offset = next;
         }
     };
-    let target = match piece.place {
-        Place::Slot => {
+    let target = match piece.buffer {
+        PieceBuffer::Slot => {
             cut(start, end, slot, true);
             let bytes = slot.wrapping_add((start - align.down(start)) as usize);
             return Plan { blocks, bytes, len };
         }
-        Place::At(target) => target,
+        PieceBuffer::Caller(target) => target,
     };
     if straight(piece, target, align) {
         let (inner, outer) = (align.up(start), align.down(end));

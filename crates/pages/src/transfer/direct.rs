@@ -143,8 +143,8 @@ mod linux {
         let mut map: Fiemap = unsafe { MaybeUninit::zeroed().assume_init() };
         map.length = u64::MAX;
         map.count = EXTENTS as u32;
-        // SAFETY: the request fills at most `count` extents behind the header, for which there is
-        // room. The request's number is an int or an unsigned long, depending on the C library.
+        // SAFETY: the request fills at most `count` extents after the header, and the buffer has as
+        // many. The request's number is an int or an unsigned long, depending on the C library.
         let status = unsafe { libc::ioctl(file.as_raw_fd(), FIEMAP as _, &mut map) };
         // Extents of one file are written alike: the first ones tell.
         let extents = map.extents.iter().take(map.mapped as usize);

@@ -19,7 +19,7 @@ pub enum TransferError {
     EndOfFile {
         /// The file.
         path: PathBuf,
-        /// Offset behind the last byte that is wanted.
+        /// Offset after the last byte that is wanted.
         wanted: u64,
         /// Where the file ends.
         found: u64,

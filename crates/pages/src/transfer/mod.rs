@@ -1,9 +1,9 @@
 //! Reading ranges of a file completely, fast, and around the page cache where that helps.
 //!
 //! [`Method::Direct`] reads with O_DIRECT through io_uring, a ring for each thread. A ring a thread,
-//! and not one thread that reads for all: whoever consumes a piece has its next pieces in flight
-//! meanwhile, nothing is handed from thread to thread, no core is spent on a thread that only
-//! waits, and a slow consumer holds back nobody else, since pieces are taken one by one.
+//! and not one thread that reads for all: a thread that consumes a piece has its next pieces in
+//! flight meanwhile, nothing is handed from thread to thread, no core is spent on a thread that only
+//! waits, and a slow consumer holds back no other, since pieces are taken one by one.
 //!
 //! Where something of this is not to be had, the next best is used and the [`Report`] says why:
 //! io_uring refused (a seccomp filter, an old kernel) → plain reads by more threads than there are
@@ -11,8 +11,8 @@
 //! reads through the page cache. [`Method::Read`] is the last of these from the start.
 //!
 //! Blocks are aligned as `statx` (STATX_DIOALIGN) asks for. A piece that begins or ends within a
-//! block is read outward into a slot, or, when it goes straight to its place, in three parts, of
-//! which the outer ones go through a small buffer: nothing is ever written outside a piece's place.
+//! block is read outward into a slot, or, when it goes straight to its buffer, in three parts, of
+//! which the outer ones go through a small buffer: nothing is ever written outside a piece's buffer.
 
 mod blocks;
 pub(crate) mod direct;
@@ -45,22 +45,22 @@ pub enum Method {
     Read,
 }
 
-/// A part of the file that is wanted, and where.
+/// A part of the file that is wanted, and where its bytes go.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// Bytes of the file. An empty range is handed over without reading.
     pub range: Range<u64>,
     /// Where they go.
-    pub place: Place,
+    pub buffer: PieceBuffer,
 }
 
 /// Where the bytes of a piece go.
 #[derive(Clone, Debug)]
-pub enum Place {
-    /// Into a slot that is used again for another piece as soon as the consumer returns.
+pub enum PieceBuffer {
+    /// Into a slot of the transfer, which is used again for another piece as soon as the consumer returns.
     Slot,
-    /// To memory of the caller's.
-    At(Target),
+    /// Into memory of the caller.
+    Caller(Target),
 }
 
 /// Memory of the caller's that receives a piece.
@@ -80,8 +80,8 @@ unsafe impl Sync for Target {}
 impl Target {
     /// # Safety
     /// When passed to [`transfer()`], `address` must be valid for writing as many bytes as the
-    /// piece has, and until the transfer is over nobody else reads or writes them, except the
-    /// consumer, after the piece was handed to it (and then nobody writes while it is read).
+    /// piece has, and until the transfer is over nothing else reads or writes them, except the
+    /// consumer, after the piece was handed to it (and then nothing writes while it is read).
     pub unsafe fn new(address: *mut u8) -> Target {
         Target(address)
     }
@@ -90,7 +90,7 @@ impl Target {
 impl Piece {
     /// A piece that is handed to the consumer in a slot.
     pub fn slot(range: Range<u64>) -> Piece {
-        Piece { range, place: Place::Slot }
+        Piece { range, buffer: PieceBuffer::Slot }
     }
 
     /// A piece that goes to `address`.
@@ -98,7 +98,7 @@ impl Piece {
     /// # Safety
     /// As [`Target::new`].
     pub unsafe fn at(range: Range<u64>, address: *mut u8) -> Piece {
-        Piece { range, place: Place::At(Target(address)) }
+        Piece { range, buffer: PieceBuffer::Caller(Target(address)) }
     }
 
     fn len(&self) -> u64 {
@@ -120,8 +120,8 @@ impl Piece {
 /// | page cache by 1, 4, 8, 16 readers | | | 1.3, 2.1, 1.0, 1.0 | | 2.2, 1.8, 2.1, 1.9 |
 ///
 /// That is: this disk is busy with 4 MiB in flight, and how they are cut matters little. 16 reads of
-/// 1 MiB leave room for disks with more to do and for consumers that take their time, and take few
-/// slots. Readers that wait have one read in flight each: those are larger.
+/// 1 MiB suit disks with more to do and consumers that take their time, and take few
+/// slots. Readers that wait have one read in flight each, which is larger.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Options {

@@ -17,7 +17,7 @@ use crate::region::Region;
 /// How often a read is put back into the ring without progress before a thread waits for it.
 const TRIES: u32 = 4;
 
-/// Reads what nobody has taken yet. If the system refuses io_uring, the report says so and pieces
+/// Reads the pieces that no thread has taken yet. If the system refuses io_uring, the report says so and pieces
 /// remain.
 pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(), TransferError> {
     let count = work.options.threads.clamp(1, work.remaining().max(1));
@@ -123,7 +123,7 @@ struct Worker<'a> {
     numbers: Vec<usize>,
     /// Numbers that are in the ring but not submitted yet, oldest first.
     unsubmitted: VecDeque<usize>,
-    /// Blocks that have no place in the ring yet, and their slots.
+    /// Blocks that are not in the ring yet, and their slots.
     waiting: VecDeque<(usize, Block)>,
     /// Slots whose piece is complete.
     ready: VecDeque<usize>,
@@ -197,7 +197,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Takes pieces while the ring has room and slots are free.
+    /// Takes pieces while the ring has free entries and slots are free.
     fn fill(&mut self) {
         if self.work.over() {
             self.waiting.clear();

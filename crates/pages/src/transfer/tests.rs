@@ -28,7 +28,7 @@ fn read(interpose: &super::work::Interpose) -> Report {
         pieces.push(Piece::slot(range.clone()));
         // SAFETY: parts of a region that are not used otherwise.
         let target = unsafe { Target::new(image.as_mut_ptr().add(start)) };
-        pieces.push(Piece { range, place: super::Place::At(target) });
+        pieces.push(Piece { range, buffer: super::PieceBuffer::Caller(target) });
     }
     let mut options = Options::default();
     (options.threads, options.block, options.depth) = (2, 8192, 6);

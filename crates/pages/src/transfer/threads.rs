@@ -12,7 +12,7 @@ use super::work::Work;
 use super::{Engine, Report, TransferError};
 use crate::region::Region;
 
-/// Reads what nobody has taken yet, around the page cache if told how, else through it.
+/// Reads the pieces that no thread has taken yet, around the page cache if told how, else through it.
 pub(crate) fn run(
     work: &Work,
     direct: Option<&Direct>,
@@ -111,7 +111,7 @@ fn read_pieces(
             block.deliver();
         }
         // SAFETY: all blocks of the piece are complete: as many bytes have been written there, and
-        // nobody writes until the consumer returns.
+        // nothing writes until the consumer returns.
         let bytes = unsafe { std::slice::from_raw_parts(plan.bytes, plan.len) };
         turnstile.pass(|| work.hand_over(piece, bytes));
     }
@@ -120,7 +120,7 @@ fn read_pieces(
 /// Completes one block, whatever has come of it already, waiting as long as it takes.
 ///
 /// A direct read that brings nothing new is followed by one through the page cache, which says
-/// whether the file ends there or the filesystem only stopped at an odd place.
+/// whether the file ends there or the filesystem only stopped at an odd offset.
 pub(crate) fn read_block(
     work: &Work,
     direct: Option<&Direct>,

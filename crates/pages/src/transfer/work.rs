@@ -72,7 +72,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// The next piece that nobody has taken.
+    /// The next piece that no thread has taken.
     pub fn take(&self) -> Option<usize> {
         if self.over() {
             return None;
@@ -87,7 +87,7 @@ impl<'a> Work<'a> {
         !self.over() && self.next.load(Relaxed) < self.pieces.len()
     }
 
-    /// Pieces that nobody has taken.
+    /// Pieces that no thread has taken.
     pub fn remaining(&self) -> usize {
         self.pieces.len().saturating_sub(self.next.load(Relaxed))
     }
@@ -106,7 +106,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Stops everybody because of `error`; the first one counts.
+    /// Stops all threads because of `error`; the first error counts.
     pub fn fail(&self, error: TransferError) {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.halted.store(true, Relaxed);

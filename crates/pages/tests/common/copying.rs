@@ -21,7 +21,7 @@ pub fn copy(from: &Path, to: &Path, options: &Options) -> Result<Report, CopyErr
     copy_and(from, to, options, &mut |_| ControlFlow::Continue(()))
 }
 
-/// The same, with somebody who is told about progress.
+/// The same, with an observer of progress.
 pub fn copy_and(
     from: &Path,
     to: &Path,

@@ -52,7 +52,7 @@ impl Fuse {
 
 impl Drop for Fuse {
     fn drop(&mut self) {
-        // Unmounting ends the conversation, once nobody has the file open.
+        // Unmounting ends the conversation, once no process has the file open.
         self.mounted.take();
         if !std::thread::panicking() {
             self.server.take().unwrap().join().unwrap();
@@ -149,7 +149,7 @@ fn serve(mut device: File, behaviour: &Behaviour) {
         halves(&[16 + out.len() as u32, (-error) as u32], &mut reply);
         words(&[unique], &mut reply);
         reply.extend_from_slice(&out);
-        // Nobody may be waiting for it any more.
+        // Perhaps nothing waits for it any more.
         let _ = device.write(&reply);
     }
 }

@@ -17,7 +17,7 @@ pub fn run(child: &str, argument: &str) -> String {
     said.into_owned()
 }
 
-/// From now on the system call fails with this error, on this thread and those that it starts.
+/// From now on the system call fails with this error, on this thread and on threads that it starts.
 pub fn forbid(call: i64, errno: i32) -> std::io::Result<()> {
     let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut steps = [

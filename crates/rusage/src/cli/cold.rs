@@ -78,7 +78,7 @@ pub fn evict(files: &[PathBuf]) -> Result<Vec<Evicted>, String> {
                 file: path.to_string_lossy().into_owned(),
                 cached_before_bytes: before.cached_bytes(len),
                 cached_after_bytes: after.cached_bytes(len),
-                how: after.source.name(),
+                how: after.probe.name(),
             })
         })
         .collect()

@@ -70,7 +70,7 @@ fn transferred(runs: &[Run]) -> Option<String> {
 
 /// The tree's peak and the processor's counters, where they were asked for and are known.
 fn beyond(runs: &[Run]) -> Vec<String> {
-    use rusage::tree::How;
+    use rusage::tree::PeakMethod;
 
     let mut lines = Vec::new();
     let peaks: Vec<_> = runs.iter().filter_map(|run| run.ended.tree_peak).collect();
@@ -78,8 +78,10 @@ fn beyond(runs: &[Run]) -> Vec<String> {
     if let (Some(summary), Some(peak)) = (Summary::of(&bytes), peaks.first()) {
         let samples: u64 = peaks.iter().map(|peak| peak.samples).sum();
         let how = match peak.how {
-            How::Cgroup => "its control group's peak, page cache included".to_owned(),
-            How::Pss => format!("largest sum of proportional sizes, looked at {samples} times"),
+            PeakMethod::Cgroup => "its control group's peak, page cache included".to_owned(),
+            PeakMethod::Pss => {
+                format!("largest sum of proportional sizes, looked at {samples} times")
+            }
         };
         let kb = thousands((summary.median / 1024.0).round() as u64);
         lines.push(format!("whole tree peaked at {kb}kb ({how})"));

@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::{How, TreePeak};
+use super::{PeakMethod, TreePeak};
 
 /// A group that is removed on drop; processes that are still in it go back to ours.
 pub(crate) struct Cgroup {
@@ -62,7 +62,7 @@ impl Cgroup {
         let read = |name: &str| fs::read_to_string(self.folder.join(name)).ok();
         let bytes = read("memory.peak")?.trim().parse().ok()?;
         let left = read("cgroup.procs").unwrap_or_default().lines().count() as u64;
-        Some(TreePeak { bytes, how: How::Cgroup, samples: 0, left })
+        Some(TreePeak { bytes, how: PeakMethod::Cgroup, samples: 0, left })
     }
 }
 

@@ -26,7 +26,7 @@ pub struct TreePeak {
     /// Bytes.
     pub bytes: u64,
     /// How that is known.
-    pub how: How,
+    pub how: PeakMethod,
     /// Times that it was looked at; 0 for a control group, where the kernel does.
     pub samples: u64,
     /// Processes that the program has left running at its end: daemons, and what it put into the
@@ -37,7 +37,7 @@ pub struct TreePeak {
 /// How the peak of a tree is known; see the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum How {
+pub enum PeakMethod {
     /// `memory.peak` of a control group, page cache included.
     Cgroup,
     /// The largest sum of PSS that was seen.

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use libc::pid_t;
 
-use super::{How, TreePeak};
+use super::{PeakMethod, TreePeak};
 use crate::account::kilobytes;
 
 /// Between two looks, at least.
@@ -45,7 +45,7 @@ impl Sampler {
             }
             OwnedFd::from_raw_fd(fd as libc::c_int)
         };
-        let mut peak = TreePeak { bytes: 0, how: How::Pss, samples: 0, left: 0 };
+        let mut peak = TreePeak { bytes: 0, how: PeakMethod::Pss, samples: 0, left: 0 };
         loop {
             let began = processor_time();
             if let Some(bytes) = self.look(pid) {

@@ -37,7 +37,7 @@ pub(super) enum Compare {
 /// One instruction. "Pops" and "pushes" are about the stack of values.
 #[derive(Clone, Copy)]
 pub(super) enum Op {
-    /// Nothing: the place of a jump to the condition of `a if c else b`.
+    /// Nothing: replaced by a jump to the condition of `a if c else b`.
     Nop,
     /// The template is over.
     End,
@@ -122,7 +122,7 @@ pub(super) enum Op {
     Return,
 }
 
-/// How a call's arguments lie on the stack: positional ones, named ones, then what these ask for.
+/// The order of a call's arguments on the stack: positional ones, named ones, then what these ask for.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Shape {
     pub(super) positional: u32,

@@ -189,36 +189,13 @@ impl Machine<'_> {
                 }
                 Value::text(stripped, &budget)?.marked_like(&text, &budget)
             }
-            Filter::Replace => {
-                let [old, new, count] = args.require("replace", ["old", "new", "count"], 2)?;
-                let old = self.text_of(&old.unwrap_or(Value::None))?;
-                let new = self.text_of(&new.unwrap_or(Value::None))?;
-                let count = match count {
-                    None | Some(Value::None) => None,
-                    count => usize::try_from(the_int(count, "the count")?).ok(),
-                };
-                text::replace(&text, &old, &new, count, &budget)
-            }
+            Filter::Replace => self.replaced(&text, args),
             Filter::Center => {
                 let [width] = args.bind("center", ["width"])?;
                 let width = width.map_or(Ok(80), |width| the_int(Some(width), "the width"))?;
                 text::justify(&text, width, ' ', Side::Center, &budget)?.marked_like(&text, &budget)
             }
-            Filter::Format => {
-                if !args.named.is_empty() && !args.positional.is_empty() {
-                    return fail("format takes arguments by position or by name, not both");
-                }
-                let arg = if args.named.is_empty() {
-                    Value::Tuple(Seq::new(args.positional, &budget)?)
-                } else {
-                    let mut map = super::value::MapBuilder::new(&budget)?;
-                    for (name, value) in args.named {
-                        map.push(Value::Text(name), value)?;
-                    }
-                    map.value()?
-                };
-                self.format_percent(&text, &arg)
-            }
+            Filter::Format => self.formatted(&text, args),
             Filter::Escape | Filter::ForceEscape => {
                 args.bind("escape", [])?;
                 if text.is_safe() && filter == Filter::Escape {
@@ -251,6 +228,37 @@ impl Machine<'_> {
             }
             _ => fail("there is no such filter"),
         }
+    }
+
+    /// `replace`.
+    fn replaced(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = Rc::clone(&self.budget);
+        let [old, new, count] = args.require("replace", ["old", "new", "count"], 2)?;
+        let old = self.text_of(&old.unwrap_or(Value::None))?;
+        let new = self.text_of(&new.unwrap_or(Value::None))?;
+        let count = match count {
+            None | Some(Value::None) => None,
+            count => usize::try_from(the_int(count, "the count")?).ok(),
+        };
+        text::replace(text, &old, &new, count, &budget)
+    }
+
+    /// `format`.
+    fn formatted(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = Rc::clone(&self.budget);
+        if !args.named.is_empty() && !args.positional.is_empty() {
+            return fail("format takes arguments by position or by name, not both");
+        }
+        let arg = if args.named.is_empty() {
+            Value::Tuple(Seq::new(args.positional, &budget)?)
+        } else {
+            let mut map = super::value::MapBuilder::new(&budget)?;
+            for (name, value) in args.named {
+                map.push(Value::Text(name), value)?;
+            }
+            map.value()?
+        };
+        self.format_percent(text, &arg)
     }
 
     fn indented(&mut self, text: &Text, args: Args) -> Result<Value> {

@@ -83,7 +83,7 @@ pub(super) struct Lexer<'s> {
     state: State,
     /// Closing brackets that are waited for.
     brackets: Vec<&'static str>,
-    /// Nothing but a line's beginning is before this place.
+    /// Nothing but a line's beginning is before this offset.
     line_starting: bool,
 }
 

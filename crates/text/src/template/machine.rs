@@ -263,101 +263,24 @@ impl<'t> Machine<'t> {
                     self.store(name, value)?;
                 }
                 Op::StoreAttr(namespace, attribute) => self.store_attr(namespace, attribute)?,
-                Op::Attr(name) => {
-                    let object = self.pop();
-                    let value = self.attr(&object, name)?;
-                    self.push(value);
-                }
-                Op::Item => {
-                    let [object, key] = [self.pop(), self.pop()];
-                    let [object, key] = [key, object];
-                    let value = self.item(&object, &key)?;
-                    self.push(value);
-                }
-                Op::Slice => {
-                    let [step, stop, start] = [self.pop(), self.pop(), self.pop()];
-                    let object = self.pop();
-                    let value = self.slice(&object, [&start, &stop, &step])?;
-                    self.push(value);
-                }
-                Op::Not => {
-                    let value = self.pop();
-                    self.push(Value::Bool(!value.truth()));
-                }
-                Op::Neg => {
-                    let value = self.pop();
-                    let value = self.negated(&value)?;
-                    self.push(value);
-                }
-                Op::Pos => {
-                    let value = self.pop();
-                    let value = self.positive(&value)?;
-                    self.push(value);
-                }
-                Op::Binary(op) => {
-                    let [b, a] = [self.pop(), self.pop()];
-                    let value = self.binary(op, &a, &b)?;
-                    self.push(value);
-                }
-                Op::Compare(op) => {
-                    let [b, a] = [self.pop(), self.pop()];
-                    let value = self.compare(op, &a, &b)?;
-                    self.push(Value::Bool(value));
-                }
-                Op::Chain(op, end) => {
-                    let [b, a] = [self.pop(), self.pop()];
-                    if self.compare(op, &a, &b)? {
-                        self.push(b);
-                    } else {
-                        self.push(Value::Bool(false));
-                        self.jump(end);
-                    }
-                }
-                Op::Concat(n) => self.concat(n as usize)?,
-                Op::List(n) => {
-                    let items = self.take(n as usize)?;
-                    self.push(Value::List(items));
-                }
-                Op::Tuple(n) => {
-                    let items = self.take(n as usize)?;
-                    self.push(Value::Tuple(items));
-                }
-                Op::Dict(n) => self.dict(n as usize)?,
-                Op::Unpack(n) => self.unpack(n as usize)?,
+                Op::Attr(_) | Op::Item | Op::Slice => self.access(op)?,
+                Op::Not
+                | Op::Neg
+                | Op::Pos
+                | Op::Binary(_)
+                | Op::Compare(_)
+                | Op::Chain(..)
+                | Op::Concat(_)
+                | Op::And(_)
+                | Op::Or(_) => self.operator(op)?,
+                Op::List(_) | Op::Tuple(_) | Op::Dict(_) | Op::Unpack(_) => self.collect(op)?,
                 Op::Jump(target) => self.jump(target),
                 Op::JumpIfFalse(target) => {
                     if !self.pop().truth() {
                         self.jump(target);
                     }
                 }
-                Op::And(target) | Op::Or(target) => {
-                    let value = self.pop();
-                    if value.truth() == matches!(op, Op::Or(_)) {
-                        self.push(value);
-                        self.jump(target);
-                    }
-                }
-                Op::Filter(filter, shape) => {
-                    let args = self.args(shape)?;
-                    let value = self.pop();
-                    let value = self.filter(filter, value, args)?;
-                    self.push(value);
-                }
-                Op::Test(test, shape) => {
-                    let args = self.args(shape)?;
-                    let value = self.pop();
-                    let result = self.test(test, &value, args)?;
-                    self.push(Value::Bool(result));
-                }
-                Op::Unknown(what, name) => {
-                    let name = super::clip(self.name(name));
-                    return fail(format!("there is no {what} '{name}'"));
-                }
-                Op::Call(shape) => {
-                    let args = self.args(shape)?;
-                    let callee = self.pop();
-                    self.call(&callee, args)?;
-                }
+                Op::Filter(..) | Op::Test(..) | Op::Unknown(..) | Op::Call(_) => self.apply(op)?,
                 Op::ForStart(..)
                 | Op::ForNext(_)
                 | Op::ForPicked(_)
@@ -365,37 +288,180 @@ impl<'t> Machine<'t> {
                 | Op::ForBody
                 | Op::ForDone
                 | Op::ForEnd(_) => self.loop_op(op)?,
-                Op::PushScope => self.enter_scope(self.scope)?,
-                Op::PopScope => self.leave_scope(),
-                Op::Unwind(scopes, captures) => {
-                    for _ in 0..scopes {
-                        self.leave_scope();
-                    }
-                    self.outs.truncate(self.outs.len() - usize::from(captures));
+                Op::PushScope | Op::PopScope | Op::Unwind(..) | Op::Capture | Op::EndCapture => {
+                    self.scope_op(op)?
                 }
-                Op::Capture => self.outs.push(Buffer::new(&self.budget)?),
-                Op::EndCapture => {
-                    let text = self.end_capture()?;
-                    self.push(text);
+                Op::Macro(_) | Op::IfGiven(..) | Op::NotGiven(_) | Op::Return => {
+                    self.macro_op(op)?
                 }
-                Op::Macro(code) => {
-                    let value = self.new_macro(code)?;
-                    self.push(value);
-                }
-                Op::IfGiven(name, target) => {
-                    let vars = &self.scopes[self.scope as usize].vars;
-                    self.budget.steps(vars.len() / 8)?;
-                    if vars.iter().any(|(n, _)| *n == name) {
-                        self.jump(target);
-                    }
-                }
-                Op::NotGiven(name) => {
-                    let missing = Missing::Other("a parameter of the macro was not given");
-                    self.store(name, Value::Undefined(missing))?;
-                }
-                Op::Return => self.return_from_macro()?,
             }
         }
+    }
+
+    /// An attribute, an item or a slice of the value below its keys.
+    fn access(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::Attr(name) => {
+                let object = self.pop();
+                let value = self.attr(&object, name)?;
+                self.push(value);
+            }
+            Op::Item => {
+                let [object, key] = [self.pop(), self.pop()];
+                let [object, key] = [key, object];
+                let value = self.item(&object, &key)?;
+                self.push(value);
+            }
+            Op::Slice => {
+                let [step, stop, start] = [self.pop(), self.pop(), self.pop()];
+                let object = self.pop();
+                let value = self.slice(&object, [&start, &stop, &step])?;
+                self.push(value);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Unary and binary operators, comparisons, `and` and `or`, on the top of the stack.
+    fn operator(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::Not => {
+                let value = self.pop();
+                self.push(Value::Bool(!value.truth()));
+            }
+            Op::Neg => {
+                let value = self.pop();
+                let value = self.negated(&value)?;
+                self.push(value);
+            }
+            Op::Pos => {
+                let value = self.pop();
+                let value = self.positive(&value)?;
+                self.push(value);
+            }
+            Op::Binary(op) => {
+                let [b, a] = [self.pop(), self.pop()];
+                let value = self.binary(op, &a, &b)?;
+                self.push(value);
+            }
+            Op::Compare(op) => {
+                let [b, a] = [self.pop(), self.pop()];
+                let value = self.compare(op, &a, &b)?;
+                self.push(Value::Bool(value));
+            }
+            Op::Chain(op, end) => {
+                let [b, a] = [self.pop(), self.pop()];
+                if self.compare(op, &a, &b)? {
+                    self.push(b);
+                } else {
+                    self.push(Value::Bool(false));
+                    self.jump(end);
+                }
+            }
+            Op::Concat(n) => self.concat(n as usize)?,
+            Op::And(target) | Op::Or(target) => {
+                let value = self.pop();
+                if value.truth() == matches!(op, Op::Or(_)) {
+                    self.push(value);
+                    self.jump(target);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes a list, a tuple or a dictionary of the top of the stack, or takes one apart.
+    fn collect(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::List(n) => {
+                let items = self.take(n as usize)?;
+                self.push(Value::List(items));
+            }
+            Op::Tuple(n) => {
+                let items = self.take(n as usize)?;
+                self.push(Value::Tuple(items));
+            }
+            Op::Dict(n) => self.dict(n as usize)?,
+            Op::Unpack(n) => self.unpack(n as usize)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A filter, a test or a call, with its arguments on the stack.
+    fn apply(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::Filter(filter, shape) => {
+                let args = self.args(shape)?;
+                let value = self.pop();
+                let value = self.filter(filter, value, args)?;
+                self.push(value);
+            }
+            Op::Test(test, shape) => {
+                let args = self.args(shape)?;
+                let value = self.pop();
+                let result = self.test(test, &value, args)?;
+                self.push(Value::Bool(result));
+            }
+            Op::Unknown(what, name) => {
+                let name = super::clip(self.name(name));
+                return fail(format!("there is no {what} '{name}'"));
+            }
+            Op::Call(shape) => {
+                let args = self.args(shape)?;
+                let callee = self.pop();
+                self.call(&callee, args)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Beginnings and ends of scopes and of captured text.
+    fn scope_op(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::PushScope => self.enter_scope(self.scope)?,
+            Op::PopScope => self.leave_scope(),
+            Op::Unwind(scopes, captures) => {
+                for _ in 0..scopes {
+                    self.leave_scope();
+                }
+                self.outs.truncate(self.outs.len() - usize::from(captures));
+            }
+            Op::Capture => self.outs.push(Buffer::new(&self.budget)?),
+            Op::EndCapture => {
+                let text = self.end_capture()?;
+                self.push(text);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Macros: made, their parameters, and the return from one.
+    fn macro_op(&mut self, op: Op) -> Result<()> {
+        match op {
+            Op::Macro(code) => {
+                let value = self.new_macro(code)?;
+                self.push(value);
+            }
+            Op::IfGiven(name, target) => {
+                let vars = &self.scopes[self.scope as usize].vars;
+                self.budget.steps(vars.len() / 8)?;
+                if vars.iter().any(|(n, _)| *n == name) {
+                    self.jump(target);
+                }
+            }
+            Op::NotGiven(name) => {
+                let missing = Missing::Other("a parameter of the macro was not given");
+                self.store(name, Value::Undefined(missing))?;
+            }
+            Op::Return => self.return_from_macro()?,
+            _ => {}
+        }
+        Ok(())
     }
 
     /// What is written to: there always is one text.
@@ -564,7 +630,7 @@ impl<'t> Machine<'t> {
         }
     }
 
-    /// A macro that sees the scope, which therefore stays, and so do those around it.
+    /// A macro that sees the scope, which therefore stays, and so do the scopes around it.
     fn new_macro(&mut self, code: u32) -> Result<Value> {
         let mut at = self.scope;
         while !self.scopes[at as usize].captured {
@@ -578,24 +644,7 @@ impl<'t> Machine<'t> {
 
     fn loop_op(&mut self, op: Op) -> Result<()> {
         if let Op::ForStart(pick) = op {
-            let value = self.pop();
-            let items = self.items(&value)?;
-            let picking =
-                if pick { Picking::Yes(Vec::new(), self.budget.lease(0)?) } else { Picking::No };
-            self.loops_begun = self.loops_begun.wrapping_add(1);
-            self.loops.push(LoopState {
-                number: self.loops_begun,
-                items,
-                at: 0,
-                index0: 0,
-                previous: None,
-                current: None,
-                changed: None,
-                picking,
-                rounds: 0,
-                done: false,
-            });
-            return Ok(());
+            return self.begin_loop(pick);
         }
         // The compiler puts these between the beginning and the end of a loop.
         let place = self.loops.len() - 1;
@@ -656,6 +705,28 @@ impl<'t> Machine<'t> {
             }
             _ => {}
         }
+        Ok(())
+    }
+
+    /// Begins a loop over the value on the stack; with `pick`, its items are tested before it runs.
+    fn begin_loop(&mut self, pick: bool) -> Result<()> {
+        let value = self.pop();
+        let items = self.items(&value)?;
+        let picking =
+            if pick { Picking::Yes(Vec::new(), self.budget.lease(0)?) } else { Picking::No };
+        self.loops_begun = self.loops_begun.wrapping_add(1);
+        self.loops.push(LoopState {
+            number: self.loops_begun,
+            items,
+            at: 0,
+            index0: 0,
+            previous: None,
+            current: None,
+            changed: None,
+            picking,
+            rounds: 0,
+            done: false,
+        });
         Ok(())
     }
 

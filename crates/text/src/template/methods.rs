@@ -123,7 +123,7 @@ impl Machine<'_> {
         Ok(found.unwrap_or(Value::Undefined(Missing::Attribute(object.type_name(), name))))
     }
 
-    /// An attribute in Python's sense: not an element. Those that begin with `_` are out of reach.
+    /// An attribute in Python's sense: not an element. Attributes that begin with `_` are out of reach.
     pub(super) fn plain_attr(&mut self, object: &Value, name: &str) -> Result<Option<Value>> {
         if let Value::Object(at) = object {
             return self.object_attr(*at, name);
@@ -282,30 +282,14 @@ impl Machine<'_> {
                 args.bind("a question to a string", [])?;
                 text::is(text, question, &budget).map(Value::Bool)
             }
-            Method::Strip(ends) => {
-                let [chars] = args.bind("strip", ["chars"])?;
-                let chars = optional_text(chars, "strip")?;
-                let stripped = text::strip(text, chars.as_ref(), ends, &budget)?;
-                if stripped.len() == text.len() {
-                    return Ok(Value::Text(text.clone()));
-                }
-                Value::text(stripped, &budget)?.marked_like(text, &budget)
-            }
+            Method::Strip(ends) => self.stripped(text, ends, args),
             Method::Split(from_right) => {
                 let [separator, most] = args.bind("split", ["sep", "maxsplit"])?;
                 let separator = optional_text(separator, "split")?;
                 let most = at_most(most, "split")?;
                 text::split(text, separator.as_deref(), most, from_right, &budget)
             }
-            Method::SplitLines => {
-                let [ends] = args.bind("splitlines", ["keepends"])?;
-                budget.bytes(text.len())?;
-                let mut list = ListBuilder::new(&budget)?;
-                for line in text::lines(text, ends.is_some_and(|ends| ends.truth())) {
-                    list.text(line)?;
-                }
-                list.list()
-            }
+            Method::SplitLines => self.split_lines(text, args),
             Method::Replace => {
                 let [old, new, count] = args.require("replace", ["old", "new", "count"], 2)?;
                 let (old, new) = (the_text(old, "replace")?, the_text(new, "replace")?);
@@ -320,51 +304,10 @@ impl Machine<'_> {
                     (None, _) => fail("index finds no such text"),
                 }
             }
-            Method::Count => {
-                let [part, start, stop] = args.require("count", ["sub", "start", "stop"], 1)?;
-                let part = the_text(part, "count")?;
-                let Some((within, _)) = self.bounded(text, start, stop)? else {
-                    return Ok(Value::Int(0));
-                };
-                budget.bytes(within.len() * 4 + part.len())?;
-                Ok(Value::Int(within.matches(&*part).count() as i128))
-            }
-            Method::Join => {
-                let [items] = args.require("join", ["items"], 1)?;
-                let items = self.items(&items.unwrap_or(Value::None))?;
-                let mut out = Buffer::new(&budget)?;
-                for (i, item) in items.iter().enumerate() {
-                    let Value::Text(item) = item else {
-                        let of = item.type_name();
-                        return fail(format!("join takes strings, but item {i} is {of}"));
-                    };
-                    out.push_str(if i > 0 { text } else { "" })?;
-                    out.push_str(item)?;
-                }
-                out.into_value()
-            }
-            Method::Justify(side) => {
-                let [width, fill] = args.require("the method", ["width", "fillchar"], 1)?;
-                let width = the_int(width, "the width")?;
-                let fill = optional_text(fill, "the method")?;
-                let fill = match fill.as_deref().map(|fill| (fill.chars().next(), fill)) {
-                    None => ' ',
-                    Some((Some(c), fill)) if c.len_utf8() == fill.len() => c,
-                    Some(_) => return fail("what fills must be one character"),
-                };
-                text::justify(text, width, fill, side, &budget)
-            }
-            Method::Zfill => {
-                let [width] = args.require("zfill", ["width"], 1)?;
-                let width = the_int(width, "the width")?;
-                let missing = width.saturating_sub(text.chars_len() as i128).max(0);
-                let signed = usize::from(text.starts_with(['+', '-']));
-                let mut out = Buffer::new(&budget)?;
-                out.push_str(&text[..signed])?;
-                out.repeat("0", usize::try_from(missing).unwrap_or(usize::MAX))?;
-                out.push_str(&text[signed..])?;
-                out.into_value()
-            }
+            Method::Count => self.occurrences(text, args),
+            Method::Join => self.joined(text, args),
+            Method::Justify(side) => self.justified(text, side, args),
+            Method::Zfill => self.zero_filled(text, args),
             Method::ExpandTabs => {
                 let [width] = args.bind("expandtabs", ["tabsize"])?;
                 let width = width.map_or(Ok(8), |width| the_int(Some(width), "the width"))?;
@@ -385,22 +328,107 @@ impl Machine<'_> {
                 Value::text(rest.unwrap_or(text), &budget)
             }
             Method::Format => self.format_braces(text, args),
-            Method::FormatMap => {
-                let [map] = args.require("format_map", ["mapping"], 1)?;
-                let Some(Value::Dict(map)) = map else {
-                    return fail("format_map takes a dictionary");
-                };
-                let mut args = Args::none();
-                for (key, value) in map.entries() {
-                    budget.steps(8)?;
-                    if let Value::Text(key) = key {
-                        args.named.push((key.clone(), value.clone()));
-                    }
-                }
-                self.format_braces(text, args)
-            }
+            Method::FormatMap => self.format_map(text, args),
             _ => fail("a string has no such method"),
         }
+    }
+
+    /// `strip`, `lstrip`, `rstrip`.
+    fn stripped(&mut self, text: &Text, ends: Ends, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [chars] = args.bind("strip", ["chars"])?;
+        let chars = optional_text(chars, "strip")?;
+        let stripped = text::strip(text, chars.as_ref(), ends, &budget)?;
+        if stripped.len() == text.len() {
+            return Ok(Value::Text(text.clone()));
+        }
+        Value::text(stripped, &budget)?.marked_like(text, &budget)
+    }
+
+    /// `join`.
+    fn joined(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [items] = args.require("join", ["items"], 1)?;
+        let items = self.items(&items.unwrap_or(Value::None))?;
+        let mut out = Buffer::new(&budget)?;
+        for (i, item) in items.iter().enumerate() {
+            let Value::Text(item) = item else {
+                let of = item.type_name();
+                return fail(format!("join takes strings, but item {i} is {of}"));
+            };
+            out.push_str(if i > 0 { text } else { "" })?;
+            out.push_str(item)?;
+        }
+        out.into_value()
+    }
+
+    /// `center`, `ljust`, `rjust`.
+    fn justified(&mut self, text: &Text, side: Side, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [width, fill] = args.require("the method", ["width", "fillchar"], 1)?;
+        let width = the_int(width, "the width")?;
+        let fill = optional_text(fill, "the method")?;
+        let fill = match fill.as_deref().map(|fill| (fill.chars().next(), fill)) {
+            None => ' ',
+            Some((Some(c), fill)) if c.len_utf8() == fill.len() => c,
+            Some(_) => return fail("what fills must be one character"),
+        };
+        text::justify(text, width, fill, side, &budget)
+    }
+
+    /// `zfill`.
+    fn zero_filled(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [width] = args.require("zfill", ["width"], 1)?;
+        let width = the_int(width, "the width")?;
+        let missing = width.saturating_sub(text.chars_len() as i128).max(0);
+        let signed = usize::from(text.starts_with(['+', '-']));
+        let mut out = Buffer::new(&budget)?;
+        out.push_str(&text[..signed])?;
+        out.repeat("0", usize::try_from(missing).unwrap_or(usize::MAX))?;
+        out.push_str(&text[signed..])?;
+        out.into_value()
+    }
+
+    /// `format_map`.
+    fn format_map(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [map] = args.require("format_map", ["mapping"], 1)?;
+        let Some(Value::Dict(map)) = map else {
+            return fail("format_map takes a dictionary");
+        };
+        let mut args = Args::none();
+        for (key, value) in map.entries() {
+            budget.steps(8)?;
+            if let Value::Text(key) = key {
+                args.named.push((key.clone(), value.clone()));
+            }
+        }
+        self.format_braces(text, args)
+    }
+
+    /// `count`.
+    fn occurrences(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [part, start, stop] = args.require("count", ["sub", "start", "stop"], 1)?;
+        let part = the_text(part, "count")?;
+        let Some((within, _)) = self.bounded(text, start, stop)? else {
+            return Ok(Value::Int(0));
+        };
+        budget.bytes(within.len() * 4 + part.len())?;
+        Ok(Value::Int(within.matches(&*part).count() as i128))
+    }
+
+    /// `splitlines`.
+    fn split_lines(&mut self, text: &Text, args: Args) -> Result<Value> {
+        let budget = std::rc::Rc::clone(&self.budget);
+        let [ends] = args.bind("splitlines", ["keepends"])?;
+        budget.bytes(text.len())?;
+        let mut list = ListBuilder::new(&budget)?;
+        for line in text::lines(text, ends.is_some_and(|ends| ends.truth())) {
+            list.text(line)?;
+        }
+        list.list()
     }
 
     fn begins_or_ends(&mut self, text: &Text, method: Method, args: Args) -> Result<Value> {

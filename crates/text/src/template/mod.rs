@@ -5,7 +5,7 @@
 //! `raise_exception`, `strftime_now`, loop controls, and `{% generation %}` without effect.
 //! `evidence/agree/chat.py` compares.
 //!
-//! A template is a program from a file that nobody has vetted, so it is evaluated here within
+//! A template is a program from a file that is not trusted, so it is evaluated here within
 //! bounds, and every bound is an error of its own:
 //! - stack: compiling nests at most [`compile::MAX_NESTING`] levels, values at most
 //!   [`value::MAX_DEPTH`]; the machine that runs the program does not recurse, and counts the
@@ -17,9 +17,9 @@
 //! - source: [`MAX_SOURCE`] bytes.
 //!
 //! The same template and conversation make the same text everywhere; only `strftime_now` asks for
-//! the time. Not there are recursive loops, HTML's escaping where
-//! strings marked by `safe` or `escape` are formatted, joined or replaced in, other templates (`include`, `extends`), and what depends on chance or on a terminal
-//! (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`, `striptags`).
+//! the time. Left out are recursive loops, HTML's escaping where strings marked by `safe` or `escape`
+//! are formatted, joined or replaced in, other templates (`include`, `extends`), and what depends on
+//! chance or on a terminal (`random`, `pprint`, `wordwrap`, `urlize`, `xmlattr`, `striptags`).
 
 mod budget;
 mod clock;
@@ -51,7 +51,7 @@ use value::{ListBuilder, MAX_DEPTH, MapBuilder, Value};
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant` in most templates.
+    /// The speaker: `system`, `user` or `assistant` in most templates.
     pub role: String,
     /// What is said.
     pub content: String,
@@ -63,7 +63,7 @@ impl Message {
         Message { role: role.into(), content: content.into() }
     }
 
-    /// Who the model should be.
+    /// A system prompt.
     pub fn system(content: &str) -> Message {
         Message::new("system", content)
     }
@@ -138,7 +138,7 @@ pub const MAX_SOURCE: usize = 1 << 20;
 /// once for each message.
 const STEPS: u64 = 20_000_000;
 const STEPS_PER_MESSAGE: u64 = 50_000;
-/// Most bytes held at once, beyond those for each byte of the conversation and the template.
+/// Most bytes held at once, beyond [`HELD_PER_BYTE`] for each byte of the conversation and the template.
 const HELD: usize = 64 << 20;
 const HELD_PER_BYTE: usize = 16;
 /// What a value of the conversation counts for, beside its text.

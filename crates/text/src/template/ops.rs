@@ -480,7 +480,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A text of one character; those of ASCII are made once.
+    /// A text of one character; ASCII ones are made once.
     pub(super) fn char(&self, c: char) -> Result<Value> {
         let new = || Value::text(c.encode_utf8(&mut [0; 4]), &self.budget);
         let mut chars = self.chars.borrow_mut();

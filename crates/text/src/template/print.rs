@@ -31,7 +31,7 @@ pub(super) fn exponent(text: &str) -> String {
 }
 
 /// Whether `repr` shows a character as it is. Plane 16 counts as printable, unlike in Python:
-/// there, whoever fills in messages keeps what stands for other text.
+/// there, what callers put into messages to stand for other text is kept.
 pub(super) fn printable(c: char) -> bool {
     match get_general_category(c) {
         Category::Control

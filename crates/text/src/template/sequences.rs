@@ -19,7 +19,6 @@ impl Machine<'_> {
         value: &Value,
         args: Args,
     ) -> Result<Value> {
-        let nothing = |what| Ok(Value::Undefined(Missing::Other(what)));
         match filter {
             Filter::Length => {
                 args.bind("length", [])?;
@@ -29,102 +28,12 @@ impl Machine<'_> {
                 args.bind("list", [])?;
                 self.items(value).map(Value::List)
             }
-            Filter::First => {
-                args.bind("first", [])?;
-                if let Value::Iter(once) = value {
-                    // It takes one and leaves the others.
-                    let at = once.at.get();
-                    once.at.set((at + 1).min(once.items.len()));
-                    return match once.items.get(at) {
-                        Some(item) => Ok(item.clone()),
-                        None => nothing("there is no first item"),
-                    };
-                }
-                if let Value::Text(text) = value {
-                    return match text.chars().next() {
-                        Some(c) => self.char(c),
-                        None => nothing("there is no first item"),
-                    };
-                }
-                match self.items(value)?.first() {
-                    Some(item) => Ok(item.clone()),
-                    None => nothing("there is no first item"),
-                }
-            }
-            Filter::Last => {
-                args.bind("last", [])?;
-                self.reversible(value)?;
-                if let Value::Text(text) = value {
-                    return match text.chars().next_back() {
-                        Some(c) => self.char(c),
-                        None => nothing("there is no last item"),
-                    };
-                }
-                match self.items(value)?.last() {
-                    Some(item) => Ok(item.clone()),
-                    None => nothing("there is no last item"),
-                }
-            }
-            Filter::Reverse => {
-                args.bind("reverse", [])?;
-                if let Value::Text(_) = value {
-                    return self.slice(value, [&Value::None, &Value::None, &Value::Int(-1)]);
-                }
-                let items = self.items(value)?;
-                let mut turned = ListBuilder::new(&self.budget)?;
-                for item in items.iter().rev() {
-                    turned.push(item.clone())?;
-                }
-                // What cannot be gone through backwards becomes a list.
-                match value {
-                    Value::Iter(_) | Value::Undefined(_) => turned.list(),
-                    _ => turned.iter("reversed"),
-                }
-            }
-            Filter::Items => {
-                args.bind("items", [])?;
-                let items = match value {
-                    Value::Undefined(_) => Seq::new([], &self.budget)?,
-                    Value::Dict(map) => self.items(&Value::View(ViewKind::Items, map.clone()))?,
-                    _ => return fail("items takes a dictionary"),
-                };
-                let mut list = ListBuilder::new(&self.budget)?;
-                for item in &*items {
-                    list.push(item.clone())?;
-                }
-                list.iter("generator")
-            }
-            Filter::Join => {
-                let [separator, attribute] = args.bind("join", ["d", "attribute"])?;
-                let separator = match &separator {
-                    Some(separator) => Some(self.text_of(separator)?),
-                    None => None,
-                };
-                let attribute = attribute.unwrap_or(Value::None);
-                let items = self.items(value)?;
-                let mut out = Buffer::new(&self.budget)?;
-                for (i, item) in items.iter().enumerate() {
-                    if let (Some(separator), true) = (&separator, i > 0) {
-                        out.push_str(separator)?;
-                    }
-                    let item = self.path(item, &attribute, None)?;
-                    self.write(&item, &mut out)?;
-                }
-                out.into_value()
-            }
-            Filter::Sum => {
-                let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
-                let attribute = attribute.unwrap_or(Value::None);
-                let mut sum = start.unwrap_or(Value::Int(0));
-                if matches!(sum, Value::Text(_)) {
-                    return fail("sum is not for strings: use join");
-                }
-                for item in &*self.items(value)? {
-                    let item = self.path(item, &attribute, None)?;
-                    sum = self.binary(super::code::Binary::Add, &sum, &item)?;
-                }
-                Ok(sum)
-            }
+            Filter::First => self.first(value, args),
+            Filter::Last => self.last(value, args),
+            Filter::Reverse => self.turned_around(value, args),
+            Filter::Items => self.dict_items(value, args),
+            Filter::Join => self.joined_items(value, args),
+            Filter::Sum => self.sum(value, args),
             Filter::Min | Filter::Max => self.extreme(filter, value, args),
             Filter::Sort | Filter::DictSort => self.sorted(filter, value, args),
             Filter::Unique => {
@@ -136,6 +45,116 @@ impl Machine<'_> {
             Filter::Batch | Filter::Slice => self.cut_up(filter, value, args),
             _ => fail("there is no such filter"),
         }
+    }
+
+    /// `first`.
+    fn first(&mut self, value: &Value, args: Args) -> Result<Value> {
+        let nothing = |what| Ok(Value::Undefined(Missing::Other(what)));
+        args.bind("first", [])?;
+        if let Value::Iter(once) = value {
+            // It takes one and leaves the others.
+            let at = once.at.get();
+            once.at.set((at + 1).min(once.items.len()));
+            return match once.items.get(at) {
+                Some(item) => Ok(item.clone()),
+                None => nothing("there is no first item"),
+            };
+        }
+        if let Value::Text(text) = value {
+            return match text.chars().next() {
+                Some(c) => self.char(c),
+                None => nothing("there is no first item"),
+            };
+        }
+        match self.items(value)?.first() {
+            Some(item) => Ok(item.clone()),
+            None => nothing("there is no first item"),
+        }
+    }
+
+    /// `last`.
+    fn last(&mut self, value: &Value, args: Args) -> Result<Value> {
+        let nothing = |what| Ok(Value::Undefined(Missing::Other(what)));
+        args.bind("last", [])?;
+        self.reversible(value)?;
+        if let Value::Text(text) = value {
+            return match text.chars().next_back() {
+                Some(c) => self.char(c),
+                None => nothing("there is no last item"),
+            };
+        }
+        match self.items(value)?.last() {
+            Some(item) => Ok(item.clone()),
+            None => nothing("there is no last item"),
+        }
+    }
+
+    /// `reverse`.
+    fn turned_around(&mut self, value: &Value, args: Args) -> Result<Value> {
+        args.bind("reverse", [])?;
+        if let Value::Text(_) = value {
+            return self.slice(value, [&Value::None, &Value::None, &Value::Int(-1)]);
+        }
+        let items = self.items(value)?;
+        let mut turned = ListBuilder::new(&self.budget)?;
+        for item in items.iter().rev() {
+            turned.push(item.clone())?;
+        }
+        // What cannot be gone through backwards becomes a list.
+        match value {
+            Value::Iter(_) | Value::Undefined(_) => turned.list(),
+            _ => turned.iter("reversed"),
+        }
+    }
+
+    /// `items`.
+    fn dict_items(&mut self, value: &Value, args: Args) -> Result<Value> {
+        args.bind("items", [])?;
+        let items = match value {
+            Value::Undefined(_) => Seq::new([], &self.budget)?,
+            Value::Dict(map) => self.items(&Value::View(ViewKind::Items, map.clone()))?,
+            _ => return fail("items takes a dictionary"),
+        };
+        let mut list = ListBuilder::new(&self.budget)?;
+        for item in &*items {
+            list.push(item.clone())?;
+        }
+        list.iter("generator")
+    }
+
+    /// `join`.
+    fn joined_items(&mut self, value: &Value, args: Args) -> Result<Value> {
+        let [separator, attribute] = args.bind("join", ["d", "attribute"])?;
+        let separator = match &separator {
+            Some(separator) => Some(self.text_of(separator)?),
+            None => None,
+        };
+        let attribute = attribute.unwrap_or(Value::None);
+        let items = self.items(value)?;
+        let mut out = Buffer::new(&self.budget)?;
+        for (i, item) in items.iter().enumerate() {
+            if let (Some(separator), true) = (&separator, i > 0) {
+                out.push_str(separator)?;
+            }
+            let item = self.path(item, &attribute, None)?;
+            self.write(&item, &mut out)?;
+        }
+        out.into_value()
+    }
+
+    /// `sum`.
+    fn sum(&mut self, value: &Value, args: Args) -> Result<Value> {
+        let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
+        let attribute = attribute.unwrap_or(Value::None);
+        let mut sum = start.unwrap_or(Value::Int(0));
+        if matches!(sum, Value::Text(_)) {
+            return fail("sum is not for strings: use join");
+        }
+        for item in &*self.items(value)? {
+            let item = self.path(item, &attribute, None)?;
+            sum = self.binary(super::code::Binary::Add, &sum, &item)?;
+        }
+        Ok(sum)
     }
 
     fn len(&self, value: &Value) -> Result<Value> {

@@ -71,25 +71,30 @@ pub(super) fn named(name: &str) -> Option<Test> {
 }
 
 impl Machine<'_> {
+    /// The tests that compare a value with another one.
+    fn test_beside(&mut self, test: Test, value: &Value, args: Args) -> Result<bool> {
+        let [other] = args.require("the test", ["other"], 1)?;
+        let other = other.unwrap_or(Value::None);
+        match test {
+            Test::Compare(op) => self.compare(op, value, &other),
+            Test::DivisibleBy => {
+                self.defined(value)?;
+                match (value.number(), other.number()) {
+                    (Some(Number::Int(_)), Some(Number::Int(0))) => fail("a division by zero"),
+                    (Some(Number::Int(a)), Some(Number::Int(b))) => {
+                        Ok(a.checked_rem(b).unwrap_or(0) == 0)
+                    }
+                    (Some(a), Some(b)) => Ok(a.float() % b.float() == 0.0),
+                    _ => fail("divisibleby is for numbers"),
+                }
+            }
+            _ => Ok(same(value, &other)),
+        }
+    }
+
     pub(super) fn test(&mut self, test: Test, value: &Value, args: Args) -> Result<bool> {
         if let Test::Compare(_) | Test::DivisibleBy | Test::SameAs = test {
-            let [other] = args.require("the test", ["other"], 1)?;
-            let other = other.unwrap_or(Value::None);
-            return match test {
-                Test::Compare(op) => self.compare(op, value, &other),
-                Test::DivisibleBy => {
-                    self.defined(value)?;
-                    match (value.number(), other.number()) {
-                        (Some(Number::Int(_)), Some(Number::Int(0))) => fail("a division by zero"),
-                        (Some(Number::Int(a)), Some(Number::Int(b))) => {
-                            Ok(a.checked_rem(b).unwrap_or(0) == 0)
-                        }
-                        (Some(a), Some(b)) => Ok(a.float() % b.float() == 0.0),
-                        _ => fail("divisibleby is for numbers"),
-                    }
-                }
-                _ => Ok(same(value, &other)),
-            };
+            return self.test_beside(test, value, args);
         }
         args.bind("the test", [])?;
         Ok(match test {

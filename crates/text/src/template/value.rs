@@ -84,7 +84,7 @@ pub(super) enum Value {
     Iter(Rc<Once>),
     /// A namespace, cycler, joiner or macro of the machine.
     Object(u32),
-    /// The loop at this place of the stack of loops, with its number.
+    /// The loop at this index of the stack of loops, with its number.
     Loop(u32, u32),
     Builtin(Builtin),
     Method(Rc<Bound>),
@@ -182,7 +182,7 @@ impl Buffer {
         Ok(Buffer { text: String::new(), lease, budget: Rc::clone(budget) })
     }
 
-    /// Makes room for `more` bytes, and charges their handling.
+    /// Reserves `more` bytes, and charges their handling.
     fn reserve(&mut self, more: usize) -> Result<()> {
         self.budget.bytes(more)?;
         let needed = self.text.len().saturating_add(more);
@@ -388,7 +388,7 @@ impl Map {
     }
 }
 
-/// A dictionary that grows; of entries with one key the last counts, in the place of the first.
+/// A dictionary that grows; of entries with one key the last counts, at the position of the first.
 pub(super) struct MapBuilder {
     entries: Vec<(Value, Value)>,
     depth: u32,
@@ -453,7 +453,7 @@ impl MapBuilder {
     /// `doubled`: neighbours in the order of keys with one key, by their places.
     fn without_doubled(mut self, order: &[u32], doubled: &[(usize, usize)]) -> Result<Map> {
         self.budget.steps(self.entries.len() * 2)?;
-        // Later values go to the first place, which is the one that no pair leads to.
+        // Later values go to the first position, which is the one that no pair leads to.
         let mut first: Vec<usize> = (0..order.len()).collect();
         let mut gone = vec![false; order.len()];
         for (a, b) in doubled {

@@ -5,7 +5,7 @@ use thiserror::Error;
 
 /// Why a tokenizer could not be built, or a text could not be encoded.
 ///
-/// The errors do not know the file; whoever opened it adds its name.
+/// The errors do not know the file; the code that opened it adds its name.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum TokenizerError {

@@ -4,11 +4,11 @@
 //! leftmost first. (llama.cpp goes through the tokens one by one, in the same order of lengths.)
 //!
 //! One pass over the text from its end, by the automaton of Aho and Corasick over the spellings read
-//! backwards, tells the longest spelling that begins at each place; shorter ones there are its prefixes,
+//! backwards, tells the longest spelling that begins at each offset; shorter ones there are its prefixes,
 //! in a chain. Then the places are taken by length. One that no longer fits, because something longer has
-//! taken a part of it, is looked at again with the longest of its prefixes that does fit. The room before
-//! what has blocked it halves at least each time: what blocks it is longer than it, and stands in the room
-//! that was left by what blocked it before. So a place is looked at no more often than the logarithm of
+//! taken a part of it, is looked at again with the longest of its prefixes that does fit. The length before
+//! what has blocked it halves at least each time: what blocks it is longer than it, and stands in the range
+//! that was left by what blocked it before. So an offset is looked at no more often than the logarithm of
 //! the text's length, and the whole takes O(n log² n) for a text of n bytes, whatever the vocabulary is.
 //! Memory is proportional to the spellings, which are bounded ([`MAX_SPELLINGS`]), and to the text.
 
@@ -36,9 +36,9 @@ pub(crate) enum Fragment {
 /// Which spellings count, and where.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Search<'p> {
-    /// Those of user-defined tokens.
+    /// The spellings of user-defined tokens.
     User,
-    /// Those of control and unknown tokens, without the white space that some of them take.
+    /// The spellings of control and unknown tokens, without the white space that some of them take.
     Control,
     /// Both; but one of a control or unknown token that reaches into one of these ranges (ascending,
     /// disjoint) does not count.
@@ -190,7 +190,7 @@ impl Finder {
         found
     }
 
-    /// How a place stands in the queue: the longest first, and of those the leftmost.
+    /// The order of the queue: the longest first, and of equally long ones the leftmost.
     fn entry(&self, spelling: u32, at: u32) -> (u32, Reverse<u32>, u32) {
         (self.spellings[spelling as usize].len, Reverse(at), spelling)
     }
@@ -283,7 +283,7 @@ impl Chain {
 struct Automaton {
     /// What leads to a node from its parent.
     bytes: Vec<u8>,
-    /// Where the children of a node begin; those of the next follow. One more than nodes.
+    /// Where the children of a node begin; the children of the next node follow. One more than nodes.
     children: Vec<u32>,
     /// The node for the longest beginning of a spelling that ends here and is shorter.
     fails: Vec<u32>,
@@ -385,7 +385,7 @@ impl Automaton {
         self.first[usize::from(byte)]
     }
 
-    /// Calls `found` with each place of `text` where a spelling begins and the longest such, from the end.
+    /// Calls `found` with each offset of `text` where a spelling begins and the longest such, from the end.
     fn longest(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
         let mut node = 0;
         for (at, &byte) in text.iter().enumerate().rev() {
@@ -530,7 +530,7 @@ mod tests {
         let text = "a".repeat(1_000_000);
         let found = finder.partition(&text, Search::Around(&[]));
         assert_eq!(found.len(), 250);
-        // The same with room for ever shorter ones only, and nothing that fits at last.
+        // The same where only ever shorter ones fit, and nothing fits at last.
         let plain: Vec<Range<usize>> = (0..1000).map(|i| i * 1000 + 990..i * 1000 + 1000).collect();
         let found = finder.partition(&text, Search::Around(&plain));
         assert_eq!(found.iter().filter(|f| matches!(f, Fragment::Token(989))).count(), 1000);

@@ -160,7 +160,7 @@ impl Tokenizer {
     /// disjoint): a rendered chat template with what the user wrote in it. As
     /// [`encode`](Self::encode) with `parse_special`, except that a spelling which reaches into
     /// one of these ranges stays text. The text is still encoded as a whole, so merges across the
-    /// ends of the ranges are those that the model was trained on.
+    /// ends of the ranges are the ones that the model was trained on.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).

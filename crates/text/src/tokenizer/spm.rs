@@ -1,4 +1,4 @@
-//! SentencePiece-style merging: the neighbours whose joint text is the token of highest score are
+//! SentencePiece-style merging: the adjacent symbols whose joint text is the token of highest score are
 //! merged first, until no neighbours make a token.
 //!
 //! The same shape as BPE (heap, linked list, stale candidates skipped), but the score of the

@@ -1,7 +1,7 @@
-//! Bytes of tokens into text that can be shown at once: only whole UTF-8 characters leave.
+//! Bytes of tokens into text that can be shown at once: only whole UTF-8 characters are given out.
 //!
-//! A character may be spread over several tokens, so its first bytes wait here (at most three)
-//! until the rest has come. What can no longer become a character leaves as U+FFFD.
+//! A character may be spread over several tokens, so its first bytes are kept here (at most three)
+//! until the rest has come. What can no longer become a character is given out as U+FFFD.
 
 /// Holds back the incomplete end of a stream of bytes.
 #[derive(Debug, Default, Clone)]
@@ -13,7 +13,7 @@ pub struct StreamDecoder {
 }
 
 impl StreamDecoder {
-    /// A decoder with room for pieces of usual size, so that it does not allocate per token.
+    /// A decoder with buffers for pieces of usual size, so that it does not allocate per token.
     pub fn new() -> StreamDecoder {
         StreamDecoder {
             bytes: Vec::with_capacity(1024),

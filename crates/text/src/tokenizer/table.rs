@@ -86,7 +86,7 @@ struct Index {
 }
 
 impl Index {
-    /// An index with room for `entries` strings: three slots or more for every two of them.
+    /// An index for `entries` strings: three slots or more for every two of them.
     fn with_room(entries: usize) -> Index {
         let slots = (entries.max(4) + entries / 2).next_power_of_two();
         let numbers = u32::try_from(entries).unwrap_or(u32::MAX);

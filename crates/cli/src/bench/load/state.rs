@@ -45,7 +45,7 @@ fn prove(
         let found = act(file, len).with_context(named)?;
         proof.pages += found.pages;
         proof.cached += found.cached;
-        proof.counted &= found.source != alight_pages::Source::Sampled;
+        proof.counted &= found.probe != alight_pages::CacheProbe::Sampled;
     }
     Ok(proof)
 }

@@ -7,10 +7,10 @@
 //! - A region is a number of *units* and a function of a range of units. Units are handed out by
 //!   compare-and-swap on one word, in parts that shrink with what is left (guided
 //!   self-scheduling): the first parts are long enough to stream through memory, the last ones
-//!   short enough that nobody waits long for anybody. The caller works too.
+//!   short enough that no thread waits long for another. The caller works too.
 //! - A thread that is slow or descheduled costs what it holds and no more.
-//! - Who waits, workers for the next region and the caller for the last units, spins for a few
-//!   microseconds and then parks on a futex. Parking is what makes a busy neighbour bearable: it
+//! - A thread that waits (a worker for the next region, the caller for the last units) spins for a
+//!   few microseconds and then parks on a futex. Parking is what makes a busy neighbour bearable: it
 //!   gives the core away, to which the kernel then moves the descheduled thread.
 //!
 //! Invariants:
@@ -191,8 +191,8 @@ impl Pool {
 /// Takes the lifetime off a job's reference.
 fn erase<'a>(f: &'a (dyn Fn(Range<usize>, usize) + Sync + 'a)) -> *const Job {
     let pointer: *const (dyn Fn(Range<usize>, usize) + Sync + 'a) = f;
-    // SAFETY: only the lifetime bound of the trait object changes, not the pointer's layout; who
-    // dereferences it answers for the lifetime.
+    // SAFETY: only the lifetime bound of the trait object changes, not the pointer's layout; code
+    // that dereferences it answers for the lifetime.
     unsafe {
         std::mem::transmute::<*const (dyn Fn(Range<usize>, usize) + Sync + 'a), *const Job>(pointer)
     }
@@ -286,7 +286,7 @@ impl Shared {
         self.caller_parked.store(false, Ordering::Relaxed);
     }
 
-    /// A worker's life.
+    /// What a worker does until the pool ends.
     fn serve(&self, thread: usize) {
         let mut patience = SPIN_MAX;
         loop {

@@ -1,5 +1,5 @@
 //! What the Gemmas have in common: norms on both sides of attention and feed-forward, a scaled embedding, GELU, NeoX
-//! rotary pairs, soft caps, and layers with a sliding window between those without one.
+//! rotary pairs, soft caps, and layers with a sliding window between layers without one.
 
 use alight_formats::gguf::Value;
 use alight_kernels::rope::{RopePairing, RopeParams};

@@ -181,7 +181,7 @@ impl<'s> Compiler<'s> {
         self.program.code.len() as Target
     }
 
-    /// Adds an instruction; its place.
+    /// Adds an instruction; returns its index.
     fn emit(&mut self, op: Op) -> Target {
         let at = self.here();
         self.program.code.push(op);

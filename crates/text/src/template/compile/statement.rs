@@ -335,7 +335,7 @@ impl<'s> Compiler<'s> {
         Ok(())
     }
 
-    /// Filters in a place of their own: where they begin, and the jump after them.
+    /// Filters in a block of instructions of their own: where they begin, and the jump after them.
     fn filters_apart(&mut self, inline: bool) -> Result<(Target, Target)> {
         let begin = self.here();
         if inline {

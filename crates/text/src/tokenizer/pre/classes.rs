@@ -96,7 +96,7 @@ impl Characters {
     }
 }
 
-/// A part of a text; positions count from its own beginning and may lie past its end.
+/// A part of a text; positions count from its own beginning and may be past its end.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece<'a> {
     chars: &'a [char],

@@ -3,7 +3,7 @@
 //!
 //! Every splitter gives the ends of its parts in order; the last end is the end of the piece, the
 //! parts are not empty and together are the piece. The comment on each gives the expression, read
-//! with leftmost, first-alternative matching; what lies between two matches is a part of its own.
+//! with leftmost, first-alternative matching; what is between two matches is a part of its own.
 //! All run in one pass; the only look back is over a run already passed once.
 
 use super::classes::{END, LETTER, MARK, NEWLINE, NUMBER, PUNCTUATION, Piece, SPACE, SYMBOL};
@@ -363,7 +363,7 @@ pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut Ends<'_>) {
             } else if class & SPACE != 0 {
                 to_last_newline(piece, at).unwrap_or_else(|| white_space(piece, at))
             } else {
-                // Nothing matches here: it becomes part of what lies between two matches.
+                // Nothing matches here: it becomes part of what is between two matches.
                 at += 1;
                 continue;
             };

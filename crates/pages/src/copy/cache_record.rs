@@ -1,28 +1,28 @@
-//! What of the source was in the page cache before, so that it is as it was afterwards.
+//! Which pages of a file were cached before a copy, so that the page cache can be left as it was.
 //!
-//! The file is looked at in windows, each before anything of it can have come by our doing: the
-//! kernel reads ahead, so the record runs ahead by as much. What was not cached then and is now came
-//! through this copy, and goes; what was cached stays, to the page. (Pages that another program
-//! reads for the first time during the copy cannot be told from ours.)
+//! The file is looked at in windows, each before the copy can have loaded anything of it: the kernel
+//! reads ahead, so the record runs ahead by as much. Pages that were not cached then and are now were
+//! loaded by this copy, and are dropped; cached pages stay. (Pages that another program reads for the
+//! first time during the copy cannot be told from ours.)
 
 use std::collections::VecDeque;
 use std::fs::File;
 use std::ops::Range;
 
 use super::sys;
-use crate::residency::{self, Teller};
+use crate::residency::{self, ExactProbe};
 
-/// The source's part of the page cache.
-pub(super) struct Source<'a> {
+/// Which pages of one file were cached before they were read.
+pub(super) struct CacheRecord<'a> {
     file: &'a File,
     len: u64,
     window: u64,
-    /// How much further than a read the kernel may read.
+    /// Bytes that the kernel may read ahead of a read.
     ahead: u64,
-    teller: Option<Teller>,
-    /// Windows that may have pages of ours, in order.
+    exact_probe: Option<ExactProbe>,
+    /// Windows that may have pages that this copy loaded, in order.
     open: VecDeque<Recorded>,
-    /// Up to where has been recorded.
+    /// The offset up to which pages have been recorded.
     recorded: u64,
     pub dropped: u64,
     pub was_cached: u64,
@@ -30,34 +30,45 @@ pub(super) struct Source<'a> {
 
 struct Recorded {
     range: Range<u64>,
-    /// What of it was not cached.
+    /// The parts of it that were not cached.
     ours: Vec<Range<u64>>,
 }
 
-impl<'a> Source<'a> {
-    pub fn new(file: &'a File, len: u64, window: u64) -> Source<'a> {
+impl<'a> CacheRecord<'a> {
+    pub fn new(file: &'a File, len: u64, window: u64) -> CacheRecord<'a> {
         // Where a reader reaches what was read ahead, the kernel starts on as much again.
         let ahead = residency::readahead(file).unwrap_or(0).saturating_mul(2).max(window);
-        let teller = residency::teller(file);
+        let exact_probe = residency::exact_probe(file);
         let open = VecDeque::new();
-        Source { file, len, window, ahead, teller, open, recorded: 0, dropped: 0, was_cached: 0 }
+        CacheRecord {
+            file,
+            len,
+            window,
+            ahead,
+            exact_probe,
+            open,
+            recorded: 0,
+            dropped: 0,
+            was_cached: 0,
+        }
     }
 
     /// Whether the kernel tells what is cached. If not, nothing is dropped.
     pub fn is_told(&self) -> bool {
-        self.teller.is_some()
+        self.exact_probe.is_some()
     }
 
     /// To be called before anything of `range` is read; ranges come in order.
     pub fn before(&mut self, range: &Range<u64>) {
-        let Some(teller) = self.teller else { return };
+        let Some(exact_probe) = self.exact_probe else { return };
         let end = range.end.saturating_add(self.ahead).min(self.len);
         let mut at = self.recorded.max(range.start / self.window * self.window);
         while at < end {
             let next = ((at / self.window + 1) * self.window).min(self.len);
             let range = at..next;
             // What the kernel does not tell any more is not ours to drop.
-            let ours = residency::not_cached(self.file, range.clone(), teller).unwrap_or_default();
+            let ours =
+                residency::not_cached(self.file, range.clone(), exact_probe).unwrap_or_default();
             let missing: u64 = ours.iter().map(|part| part.end - part.start).sum();
             self.was_cached += (next - at).saturating_sub(missing);
             self.open.push_back(Recorded { range, ours });
@@ -91,7 +102,7 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Drop for Source<'_> {
+impl Drop for CacheRecord<'_> {
     /// However the copy ends, the page cache is as it was.
     fn drop(&mut self) {
         while !self.open.is_empty() {

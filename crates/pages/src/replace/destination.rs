@@ -18,40 +18,40 @@ use crate::{Folder, Identity};
 /// A name in an open folder. What is made there is made in this very folder, and no link is followed
 /// on the way, whatever others do to the folders that led to it.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Destination {
     pub(super) folder: Folder,
     pub(super) name: OsString,
-    /// What it was called, for messages.
+    /// What the caller called it, for messages.
     path: PathBuf,
 }
 
-impl Place {
-    /// Where the file at `path` is, or would be: if there is a link to a file, where that file is.
+impl Destination {
+    /// The name of the file at `path`, which need not exist; if there is a link to a file, the name of that file.
     ///
     /// # Errors
     /// There is no such folder, or it cannot be gone into.
-    pub fn of(path: &Path) -> Result<Place, ReplaceError> {
+    pub fn of(path: &Path) -> Result<Destination, ReplaceError> {
         let create = |source| ReplaceError::Create { path: path.into(), source };
         if !fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
-            return Place::unfollowed(path);
+            return Destination::unfollowed(path);
         }
         let target = match fs::canonicalize(path) {
             Ok(target) => target,
             // The link itself.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Place::unfollowed(path);
+                return Destination::unfollowed(path);
             }
             Err(error) => return Err(create(error)),
         };
-        let place = Place::unfollowed(&target)?;
-        Ok(Place { path: path.into(), ..place })
+        let dest = Destination::unfollowed(&target)?;
+        Ok(Destination { path: path.into(), ..dest })
     }
 
     /// The name `path` itself, even if it is a link.
     ///
     /// # Errors
-    /// As of [`of`](Place::of).
-    pub fn unfollowed(path: &Path) -> Result<Place, ReplaceError> {
+    /// As of [`of`](Destination::of).
+    pub fn unfollowed(path: &Path) -> Result<Destination, ReplaceError> {
         let problem = |problem| Err(ReplaceError::Name { path: path.into(), problem });
         let Some(name) = path.file_name().filter(|_| !ends_in_dots(path)) else {
             return problem(match path.is_dir() {
@@ -70,7 +70,7 @@ impl Place {
             _ => Path::new("."),
         };
         match Folder::open(folder) {
-            Ok(folder) => Ok(Place { folder, name: name.into(), path: path.into() }),
+            Ok(folder) => Ok(Destination { folder, name: name.into(), path: path.into() }),
             Err(error) => match error.kind() {
                 io::ErrorKind::NotFound => {
                     problem("cannot be made: its folder does not exist; make it first")
@@ -84,8 +84,8 @@ impl Place {
     }
 
     /// The name `name` in `folder`, which messages call `path`.
-    pub fn in_folder(folder: &Folder, name: &OsStr, path: &Path) -> Place {
-        Place { folder: folder.clone(), name: name.into(), path: path.into() }
+    pub fn in_folder(folder: &Folder, name: &OsStr, path: &Path) -> Destination {
+        Destination { folder: folder.clone(), name: name.into(), path: path.into() }
     }
 
     /// What it is called in messages.
@@ -103,7 +103,7 @@ impl Place {
         &self.name
     }
 
-    /// What is there now, if anything; a link itself.
+    /// What exists under this name now, if anything; of a link, the link itself.
     ///
     /// # Errors
     /// The system does not tell.
@@ -164,7 +164,7 @@ impl Place {
             .map_err(|error| commit(error.into()))
     }
 
-    /// Gives the file that has a hidden name the place's own.
+    /// Gives the file that has a hidden name the name of the destination.
     pub(super) fn rename(
         &self,
         hidden: &Hidden,
@@ -254,8 +254,8 @@ pub(super) type Way = fn(BorrowedFd<'_>, &OsStr, &OsStr) -> Result<(), Errno>;
 
 /// What is tried in turn. The first two are atomic: of a file that appears at any moment nothing is
 /// lost. Filesystems that have neither (some on a network or answered for by a program) get the name
-/// taken first, by an empty file that nobody else can have made: what appears before that is left
-/// alone as well; but a kill between the two steps leaves the empty file, and what somebody writes into
+/// taken first, by an empty file that only this call can have made: what appears before that is left
+/// alone as well; but a kill between the two steps leaves the empty file, and what another process writes into
 /// it in between is lost.
 pub(super) const WAYS: [Way; 3] = [without_replacing, by_link, by_taking];
 
@@ -280,7 +280,7 @@ fn by_taking(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Err
     rustix::fs::renameat(folder, from, folder, to)
 }
 
-/// Another name at every call, in this process and among those that run.
+/// Another name at every call, in this process and among all that run.
 fn hidden_name(name: &OsStr) -> OsString {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = name.as_bytes();
@@ -309,24 +309,24 @@ mod tests {
         ];
         for ways in all {
             let dir = tempfile::tempdir().unwrap();
-            let place = Place::of(&dir.path().join("new")).unwrap();
+            let dest = Destination::of(&dir.path().join("new")).unwrap();
             let make = |bytes: &[u8]| {
-                let (file, hidden) = place.hidden_file(0o600).unwrap();
+                let (file, hidden) = dest.hidden_file(0o600).unwrap();
                 io::Write::write_all(&mut &file, bytes).unwrap();
                 hidden
             };
-            place.rename(&make(b"one"), false, &[], ways).unwrap();
-            let error = place.rename(&make(b"two"), false, &[], ways).unwrap_err();
+            dest.rename(&make(b"one"), false, &[], ways).unwrap();
+            let error = dest.rename(&make(b"two"), false, &[], ways).unwrap_err();
             assert!(matches!(error, ReplaceError::Appeared { .. }), "{error}");
             assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"one");
-            place.rename(&make(b"three"), true, &[], ways).unwrap();
+            dest.rename(&make(b"three"), true, &[], ways).unwrap();
             assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"three");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         }
         let dir = tempfile::tempdir().unwrap();
-        let place = Place::of(&dir.path().join("new")).unwrap();
-        let (_file, hidden) = place.hidden_file(0o600).unwrap();
-        let error = place.rename(&hidden, false, &[], &[refused]).unwrap_err();
+        let dest = Destination::of(&dir.path().join("new")).unwrap();
+        let (_file, hidden) = dest.hidden_file(0o600).unwrap();
+        let error = dest.rename(&hidden, false, &[], &[refused]).unwrap_err();
         assert!(matches!(error, ReplaceError::Commit { .. }), "{error}");
     }
 
@@ -337,13 +337,13 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         fs::write(at("file"), b"file").unwrap();
         fs::write(at("other"), b"other").unwrap();
-        let place = Place::of(&at("other")).unwrap();
+        let dest = Destination::of(&at("other")).unwrap();
         let link = |folder: BorrowedFd<'_>, name: &OsStr| {
             Ok(rustix::fs::linkat(folder, "file", folder, name, AtFlags::empty())?)
         };
-        assert!(matches!(place.put(false, &[], link), Err(ReplaceError::Appeared { .. })));
+        assert!(matches!(dest.put(false, &[], link), Err(ReplaceError::Appeared { .. })));
         for _ in 0..2 {
-            place.put(true, &[], link).unwrap();
+            dest.put(true, &[], link).unwrap();
             assert_eq!(fs::read(at("other")).unwrap(), b"file");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
         }
