@@ -3,8 +3,7 @@
 //! There is no tree: compiling recurses only as deep as [`MAX_NESTING`](super::compile::MAX_NESTING) allows,
 //! running and dropping do not recurse at all.
 
-use super::filters::Filter;
-use super::tests::Test;
+use super::names::{Compare, Filter, Test};
 
 /// Index of a name in [`Program::names`].
 pub(super) type Name = u32;
@@ -20,18 +19,6 @@ pub(super) enum Binary {
     FloorDiv,
     Rem,
     Pow,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Compare {
-    Eq,
-    Ne,
-    Lt,
-    Le,
-    Gt,
-    Ge,
-    In,
-    NotIn,
 }
 
 /// One instruction. "Pops" and "pushes" are about the stack of values.

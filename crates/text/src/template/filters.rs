@@ -3,87 +3,12 @@
 use std::rc::Rc;
 
 use super::budget::{Result, Stop, fail};
-use super::code::Compare;
 use super::machine::{Args, Machine};
 use super::methods::{optional_text, the_int, the_text};
-use super::text::{self, Case, Ends, Side};
-use super::value::{Buffer, ListBuilder, Missing, Number, Seq, Text, Value, ViewKind};
-
-macro_rules! filters {
-    ($($name:literal => $filter:ident,)*) => {
-        /// A filter.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(super) enum Filter { $($filter),* }
-
-        impl Filter {
-            /// The filter of a name.
-            pub(super) fn named(name: &str) -> Option<Filter> {
-                let name = match name {
-                    "count" => "length",
-                    "d" => "default",
-                    "e" => "escape",
-                    name => name,
-                };
-                match name {
-                    $($name => Some(Filter::$filter),)*
-                    _ => None,
-                }
-            }
-
-            fn name(self) -> &'static str {
-                match self { $(Filter::$filter => $name),* }
-            }
-        }
-    };
-}
-
-filters! {
-    "abs" => Abs,
-    "attr" => Attr,
-    "batch" => Batch,
-    "capitalize" => Capitalize,
-    "center" => Center,
-    "default" => Default,
-    "dictsort" => DictSort,
-    "escape" => Escape,
-    "filesizeformat" => FileSize,
-    "first" => First,
-    "float" => Float,
-    "forceescape" => ForceEscape,
-    "format" => Format,
-    "groupby" => GroupBy,
-    "indent" => Indent,
-    "int" => Int,
-    "items" => Items,
-    "join" => Join,
-    "last" => Last,
-    "length" => Length,
-    "list" => List,
-    "lower" => Lower,
-    "map" => Map,
-    "max" => Max,
-    "min" => Min,
-    "reject" => Reject,
-    "rejectattr" => RejectAttr,
-    "replace" => Replace,
-    "reverse" => Reverse,
-    "round" => Round,
-    "safe" => Safe,
-    "select" => Select,
-    "selectattr" => SelectAttr,
-    "slice" => Slice,
-    "sort" => Sort,
-    "string" => String,
-    "sum" => Sum,
-    "title" => Title,
-    "tojson" => ToJson,
-    "trim" => Trim,
-    "truncate" => Truncate,
-    "unique" => Unique,
-    "upper" => Upper,
-    "urlencode" => UrlEncode,
-    "wordcount" => WordCount,
-}
+use super::names::{Case, Compare, Ends, Filter, Side, Test, ViewKind};
+use super::shown::clip;
+use super::text;
+use super::value::{Buffer, ListBuilder, Missing, Number, Seq, Text, Value};
 
 /// Deepest `map('map', 'map', …)`.
 const MAX_MAPS: u32 = 8;
@@ -466,7 +391,7 @@ impl Machine<'_> {
             if filter == Filter::Map {
                 let name = the_text(name.clone(), "map")?;
                 let Some(inner) = Filter::named(&name) else {
-                    return fail(format!("there is no filter '{}'", super::clip(&name)));
+                    return fail(format!("there is no filter '{}'", clip(&name)));
                 };
                 list.push(self.filter_at(inner, tried, own, depth + 1)?)?;
                 continue;
@@ -475,8 +400,8 @@ impl Machine<'_> {
                 None => tried.truth(),
                 Some(name) => {
                     let name = the_text(Some(name.clone()), "the filter")?;
-                    let Some(test) = super::tests::named(&name) else {
-                        return fail(format!("there is no test '{}'", super::clip(&name)));
+                    let Some(test) = Test::named(&name) else {
+                        return fail(format!("there is no test '{}'", clip(&name)));
                     };
                     self.test(test, &tried, own)?
                 }

@@ -2,6 +2,7 @@
 
 use super::budget::{Result, fail};
 use super::machine::{Args, Machine};
+use super::shown::clip;
 use super::value::{Buffer, Map, Number, Text, Value};
 
 /// Most digits after the point.
@@ -224,7 +225,7 @@ impl Machine<'_> {
             self.budget.bytes(name.len())?;
             match map.get_str(name, &self.budget)? {
                 Some(value) => named = Some(value.clone()),
-                None => return fail(format!("there is no '{}' to format", super::clip(name))),
+                None => return fail(format!("there is no '{}' to format", clip(name))),
             }
             *rest = after;
         }
@@ -444,7 +445,7 @@ impl Machine<'_> {
             }
         };
         let Some(mut value) = found.cloned() else {
-            return fail(format!("there is no '{}' to format", super::clip(first)));
+            return fail(format!("there is no '{}' to format", clip(first)));
         };
         while !path.is_empty() {
             let (key, index) = if let Some(inner) = path.strip_prefix('[') {

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 
+use super::shown::clip;
 use super::text::is_space;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -52,7 +53,7 @@ impl Kind<'_> {
             Kind::BlockEnd => "'%}'".into(),
             Kind::PrintBegin => "'{{'".into(),
             Kind::PrintEnd => "'}}'".into(),
-            Kind::Name(name) => format!("'{}'", super::clip(name)),
+            Kind::Name(name) => format!("'{}'", clip(name)),
             Kind::Text(_) => "a string".into(),
             Kind::Int(_) | Kind::Float(_) => "a number".into(),
             Kind::Op(op) => format!("'{op}'"),

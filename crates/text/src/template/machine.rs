@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use super::budget::{Budget, Lease, Result, Stop, fail};
 use super::code::{Const, Name, Op, Program};
+use super::shown::clip;
 use super::value::{Buffer, Builtin, MapBuilder, Missing, Seq, Text, Value};
 
 /// Deepest nesting of calls of macros. (Python ends at some 250.)
@@ -106,9 +107,9 @@ impl Args {
         for (name, value) in self.named {
             let at = parameters.iter().position(|parameter| **parameter == *name);
             match at.map(|at| &mut bound[at]) {
-                None => return fail(format!("{what} takes no argument '{}'", super::clip(&name))),
+                None => return fail(format!("{what} takes no argument '{}'", clip(&name))),
                 Some(Some(_)) => {
-                    return fail(format!("{what} got its argument '{}' twice", super::clip(&name)));
+                    return fail(format!("{what} got its argument '{}' twice", clip(&name)));
                 }
                 Some(slot) => *slot = Some(value),
             }
@@ -406,7 +407,7 @@ impl<'t> Machine<'t> {
                 self.push(Value::Bool(result));
             }
             Op::Unknown(what, name) => {
-                let name = super::clip(self.name(name));
+                let name = clip(self.name(name));
                 return fail(format!("there is no {what} '{name}'"));
             }
             Op::Call(shape) => {
@@ -574,7 +575,7 @@ impl<'t> Machine<'t> {
             }
             return Ok(());
         }
-        let name = super::clip(self.name(namespace));
+        let name = clip(self.name(namespace));
         fail(format!("'{name}' is no namespace: only attributes of namespaces can be set"))
     }
 
@@ -871,14 +872,14 @@ impl<'t> Machine<'t> {
             let map = map.value()?;
             self.store(self.program.kwargs, map)?;
         } else if let Some((extra, _)) = named.first() {
-            let (name, extra) = (super::clip(name), super::clip(extra));
+            let (name, extra) = (clip(name), clip(extra));
             return fail(format!("the macro '{name}' takes no argument '{extra}'"));
         }
         if code.varargs {
             let rest = Seq::new(positional, &self.budget)?;
             self.store(self.program.varargs, Value::Tuple(rest))?;
         } else if positional.next().is_some() {
-            let (name, most) = (super::clip(name), code.parameters.len());
+            let (name, most) = (clip(name), code.parameters.len());
             return fail(format!("the macro '{name}' takes at most {most} arguments"));
         }
         Ok(())

@@ -4,94 +4,10 @@
 use super::budget::{Result, Stop, fail};
 use super::code::Name;
 use super::machine::{Args, Machine, Object};
-use super::text::{self, Case, Ends, Is, Side};
-use super::value::{
-    Buffer, Builtin, ListBuilder, MapBuilder, Missing, Range, Text, Value, ViewKind,
-};
-
-/// A method of some type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
-    Case(Case),
-    Casefold,
-    Count,
-    EndsWith,
-    ExpandTabs,
-    Find(bool),
-    Format,
-    FormatMap,
-    Index(bool),
-    Is(Is),
-    Join,
-    Justify(Side),
-    Partition(bool),
-    RemovePrefix,
-    RemoveSuffix,
-    Replace,
-    Split(bool),
-    SplitLines,
-    StartsWith,
-    Strip(Ends),
-    Zfill,
-    Copy,
-    Get,
-    View(ViewKind),
-    CyclerNext,
-    CyclerReset,
-    LoopCycle,
-    LoopChanged,
-    IsInteger,
-}
-
-fn text_method(name: &str) -> Option<Method> {
-    Some(match name {
-        "upper" => Method::Case(Case::Upper),
-        "lower" => Method::Case(Case::Lower),
-        "capitalize" => Method::Case(Case::Capitalize),
-        "title" => Method::Case(Case::Title),
-        "swapcase" => Method::Case(Case::Swap),
-        "casefold" => Method::Casefold,
-        "count" => Method::Count,
-        "endswith" => Method::EndsWith,
-        "expandtabs" => Method::ExpandTabs,
-        "find" => Method::Find(false),
-        "rfind" => Method::Find(true),
-        "format" => Method::Format,
-        "format_map" => Method::FormatMap,
-        "index" => Method::Index(false),
-        "rindex" => Method::Index(true),
-        "isalpha" => Method::Is(Is::Alpha),
-        "isdigit" => Method::Is(Is::Digit),
-        "isdecimal" => Method::Is(Is::Decimal),
-        "isnumeric" => Method::Is(Is::Numeric),
-        "isalnum" => Method::Is(Is::Alnum),
-        "isspace" => Method::Is(Is::Space),
-        "isupper" => Method::Is(Is::Upper),
-        "islower" => Method::Is(Is::Lower),
-        "istitle" => Method::Is(Is::Title),
-        "isascii" => Method::Is(Is::Ascii),
-        "isprintable" => Method::Is(Is::Printable),
-        "isidentifier" => Method::Is(Is::Identifier),
-        "join" => Method::Join,
-        "ljust" => Method::Justify(Side::Left),
-        "rjust" => Method::Justify(Side::Right),
-        "center" => Method::Justify(Side::Center),
-        "partition" => Method::Partition(false),
-        "rpartition" => Method::Partition(true),
-        "removeprefix" => Method::RemovePrefix,
-        "removesuffix" => Method::RemoveSuffix,
-        "replace" => Method::Replace,
-        "split" => Method::Split(false),
-        "rsplit" => Method::Split(true),
-        "splitlines" => Method::SplitLines,
-        "startswith" => Method::StartsWith,
-        "strip" => Method::Strip(Ends::Both),
-        "lstrip" => Method::Strip(Ends::Left),
-        "rstrip" => Method::Strip(Ends::Right),
-        "zfill" => Method::Zfill,
-        _ => return None,
-    })
-}
+use super::names::{Case, Ends, Is, Method, Side, ViewKind, text_method};
+use super::shown::readable;
+use super::text;
+use super::value::{Buffer, Builtin, ListBuilder, MapBuilder, Missing, Range, Text, Value};
 
 /// Methods that would change a list or a dictionary.
 fn changes(object: &Value, name: &str) -> bool {
@@ -537,7 +453,7 @@ impl Machine<'_> {
             Builtin::RaiseException => {
                 let [message] = args.require("raise_exception", ["message"], 1)?;
                 let message = self.text_of(&message.unwrap_or(Value::None))?;
-                Err(Stop::Refused(super::readable(&message)))
+                Err(Stop::Refused(readable(&message)))
             }
             Builtin::StrftimeNow => {
                 let [format] = args.require("strftime_now", ["format"], 1)?;

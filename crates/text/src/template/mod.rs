@@ -31,14 +31,15 @@ mod json;
 mod lexer;
 mod machine;
 mod methods;
+mod names;
 mod ops;
 mod print;
 mod sequences;
+mod shown;
 mod tests;
 mod text;
 mod value;
 
-use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -316,26 +317,4 @@ fn from_json(value: &serde_json::Value, budget: &Rc<Budget>) -> budget::Result<V
             map.value()?
         }
     })
-}
-
-/// A name from a template for a message: not long, and on one line.
-fn clip(name: &str) -> Cow<'_, str> {
-    const MOST: usize = 60;
-    if name.len() <= MOST && !name.chars().any(char::is_control) {
-        return name.into();
-    }
-    let short: String = name.chars().take(MOST).flat_map(without_control).collect();
-    Cow::Owned(if name.chars().nth(MOST).is_some() { short + "…" } else { short })
-}
-
-/// The words of a template for a person: not endless, and without control characters.
-fn readable(message: &str) -> String {
-    const MOST: usize = 2000;
-    message.chars().take(MOST).flat_map(without_control).collect()
-}
-
-fn without_control(c: char) -> impl Iterator<Item = char> {
-    let escape = if c.is_control() { Some(c.escape_default()) } else { None };
-    let plain = if escape.is_some() { None } else { Some(c) };
-    escape.into_iter().flatten().chain(plain)
 }

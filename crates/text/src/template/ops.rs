@@ -3,10 +3,12 @@
 use std::cmp::Ordering;
 
 use super::budget::{Result, Stop, fail};
-use super::code::{Binary, Compare};
+use super::code::Binary;
 use super::machine::Machine;
+use super::names::{Compare, ViewKind};
+use super::shown::clip;
 use super::text;
-use super::value::{Buffer, ListBuilder, Missing, Number, Range, Seq, Text, Value, ViewKind};
+use super::value::{Buffer, ListBuilder, Missing, Number, Range, Seq, Text, Value};
 
 /// The result of an arithmetic operation that may not fit.
 fn fits(result: Option<i128>) -> Result<Value> {
@@ -46,7 +48,7 @@ impl Machine<'_> {
 
     /// "'x' is undefined".
     pub(super) fn describe_missing(&self, missing: Missing) -> String {
-        let name = |name| super::clip(self.name(name));
+        let name = |name| clip(self.name(name));
         match missing {
             Missing::Variable(at) => format!("'{}' is undefined", name(at)),
             Missing::Attribute(of, at) => format!("{of} has no attribute or key '{}'", name(at)),

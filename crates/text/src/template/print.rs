@@ -6,7 +6,8 @@ use unicode_general_category::{GeneralCategory as Category, get_general_category
 
 use super::budget::{Result, Stop};
 use super::machine::{Machine, Object};
-use super::value::{Buffer, MAX_DEPTH, Seq, Value, ViewKind};
+use super::names::ViewKind;
+use super::value::{Buffer, MAX_DEPTH, Seq, Value};
 
 /// A float as Python writes it: always with a point or an exponent.
 pub(super) fn float(x: f64) -> String {

@@ -3,10 +3,10 @@
 use std::cmp::Ordering;
 
 use super::budget::{Result, fail};
-use super::filters::Filter;
 use super::machine::{Args, Machine};
 use super::methods::the_int;
-use super::value::{Buffer, ListBuilder, Missing, Seq, Value, ViewKind, hashable, sort};
+use super::names::{Filter, ViewKind};
+use super::value::{Buffer, ListBuilder, Missing, Seq, Value, hashable, sort};
 
 fn truth(value: Option<Value>) -> bool {
     value.is_some_and(|value| value.truth())

@@ -1,74 +1,11 @@
 //! jinja2's tests: `x is defined`, and what `select` and its like take by name.
 
 use super::budget::{Result, fail};
-use super::code::Compare;
-use super::filters::Filter;
 use super::machine::{Args, Machine};
 use super::methods::the_int;
-use super::text::{self, Is};
+use super::names::{Compare, Filter, Is, Test};
+use super::text;
 use super::value::{Number, Value};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Test {
-    Boolean,
-    Callable,
-    Compare(Compare),
-    Defined(bool),
-    DivisibleBy,
-    Escaped,
-    Even(bool),
-    Exact(bool),
-    NameOfFilter,
-    Float,
-    Integer,
-    Iterable,
-    Lower,
-    Mapping,
-    None,
-    Number,
-    SameAs,
-    Sequence,
-    String,
-    NameOfOne,
-    Upper,
-}
-
-/// The test of a name.
-pub(super) fn named(name: &str) -> Option<Test> {
-    Some(match name {
-        "boolean" => Test::Boolean,
-        "callable" => Test::Callable,
-        "==" | "eq" | "equalto" => Test::Compare(Compare::Eq),
-        "!=" | "ne" => Test::Compare(Compare::Ne),
-        "<" | "lt" | "lessthan" => Test::Compare(Compare::Lt),
-        "<=" | "le" => Test::Compare(Compare::Le),
-        ">" | "gt" | "greaterthan" => Test::Compare(Compare::Gt),
-        ">=" | "ge" => Test::Compare(Compare::Ge),
-        "in" => Test::Compare(Compare::In),
-        "defined" => Test::Defined(true),
-        "undefined" => Test::Defined(false),
-        "divisibleby" => Test::DivisibleBy,
-        "escaped" => Test::Escaped,
-        "even" => Test::Even(true),
-        "odd" => Test::Even(false),
-        "true" => Test::Exact(true),
-        "false" => Test::Exact(false),
-        "filter" => Test::NameOfFilter,
-        "float" => Test::Float,
-        "integer" => Test::Integer,
-        "iterable" => Test::Iterable,
-        "lower" => Test::Lower,
-        "mapping" => Test::Mapping,
-        "none" => Test::None,
-        "number" => Test::Number,
-        "sameas" => Test::SameAs,
-        "sequence" => Test::Sequence,
-        "string" => Test::String,
-        "test" => Test::NameOfOne,
-        "upper" => Test::Upper,
-        _ => return None,
-    })
-}
 
 impl Machine<'_> {
     /// The tests that compare a value with another one.

@@ -1,6 +1,7 @@
 //! Python's methods on strings, as functions.
 
 use super::budget::{Budget, Result, fail};
+use super::names::{Case, Ends, Is, Side};
 use super::print::printable;
 use super::value::{Buffer, ListBuilder, Text, Value};
 
@@ -40,14 +41,6 @@ pub(super) fn lines(text: &str, ends: bool) -> impl Iterator<Item = &str> {
         rest = &rest[end..];
         Some(line)
     })
-}
-
-/// Which ends of a text to strip.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ends {
-    Both,
-    Left,
-    Right,
 }
 
 /// `str.strip`; `chars` are what is taken away.
@@ -185,18 +178,6 @@ pub(super) fn partition(
     tuple.tuple()
 }
 
-/// How a text changes case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Case {
-    Upper,
-    Lower,
-    /// The first character upper, the others lower.
-    Capitalize,
-    /// The first letter of every word upper.
-    Title,
-    Swap,
-}
-
 /// The text in another case.
 pub(super) fn case(text: &str, case: Case, budget: &Rc<Budget>) -> Result<Value> {
     budget.bytes(4 * text.len())?;
@@ -255,14 +236,6 @@ pub(super) fn filter_title(text: &str, budget: &Rc<Budget>) -> Result<Value> {
     out.into_value()
 }
 
-/// Where a text goes in a field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Left,
-    Right,
-    Center,
-}
-
 /// `str.ljust`, `str.rjust`, `str.center`.
 pub(super) fn justify(
     text: &Text,
@@ -307,23 +280,6 @@ pub(super) fn expand_tabs(text: &str, width: usize, budget: &Rc<Budget>) -> Resu
         }
     }
     out.into_value()
-}
-
-/// What the methods `is…` of strings ask.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Is {
-    Alpha,
-    Digit,
-    Decimal,
-    Numeric,
-    Alnum,
-    Space,
-    Upper,
-    Lower,
-    Title,
-    Ascii,
-    Printable,
-    Identifier,
 }
 
 fn is_alpha(c: char) -> bool {

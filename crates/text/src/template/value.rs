@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use super::budget::{Budget, Lease, Result, Stop, fail};
 use super::code::Name;
-use super::methods::Method;
+use super::names::{Method, ViewKind};
 
 /// Deepest nesting of a value. (JSON of a request is read to a depth of 128.)
 pub(super) const MAX_DEPTH: u32 = 160;
@@ -42,13 +42,6 @@ pub(super) enum Builtin {
     Joiner,
     RaiseException,
     StrftimeNow,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ViewKind {
-    Keys,
-    Values,
-    Items,
 }
 
 /// Python's `range`.

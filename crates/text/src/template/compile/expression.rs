@@ -1,9 +1,9 @@
 //! Expressions.
 
-use super::super::code::{Binary, Compare, Const, Name, Op, Shape};
-use super::super::filters::Filter;
+use super::super::code::{Binary, Const, Name, Op, Shape};
 use super::super::lexer::Kind;
-use super::super::tests::{self, Test};
+use super::super::names::{Compare, Filter, Test};
+use super::super::shown::clip;
 use super::{Compiler, Result};
 
 /// What an expression is, as far as it matters to what is around it.
@@ -507,7 +507,7 @@ impl<'s> Compiler<'s> {
     /// In a branch that may not be taken, this is an error only if it runs.
     fn unknown(&mut self, what: &'static str, name: &str) -> Result<()> {
         if self.function().conditional == 0 {
-            let name = super::super::clip(name);
+            let name = clip(name);
             return super::error(self.line, format!("there is no {what} '{name}'"));
         }
         let at = self.program.names.len() as Name;
@@ -532,7 +532,7 @@ impl<'s> Compiler<'s> {
             }
             _ => {}
         }
-        let test: Option<Test> = tests::named(&name);
+        let test: Option<Test> = Test::named(&name);
         match test {
             Some(test) => {
                 let shape = self.shape(shape);

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use super::super::code::{Name, Op, Target};
 use super::super::lexer::Kind;
+use super::super::shown::clip;
 use super::expression::Form;
 use super::{Compiler, LoopCode, Result};
 
@@ -76,7 +77,7 @@ impl<'s> Compiler<'s> {
                 ));
             }
             _ => {
-                let name = super::super::clip(name);
+                let name = clip(name);
                 return self.fail(format!("there is no tag '{name}', or not in this place"));
             }
         }

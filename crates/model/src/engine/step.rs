@@ -1,0 +1,53 @@
+//! What a part of a layer reads and writes while it computes, except for its own weights.
+
+use alight_kernels::parallel::Rows;
+
+use super::buffers::Buffers;
+use super::compute::Compute;
+use crate::cache::Kv;
+use crate::load::Store;
+
+/// The rows of a call whose logits will be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    Nothing,
+    Last,
+    All,
+}
+
+/// The rows that are computed now, and everything that a part reads and writes but its own weights.
+pub(crate) struct Step<'s> {
+    pub(crate) compute: Compute<'s>,
+    pub(crate) store: &'s Store,
+    pub(crate) hidden: usize,
+    pub(crate) norm_eps: f32,
+    /// Which layer it is.
+    pub(crate) layer: usize,
+    /// How many rows there are.
+    pub(crate) rows: usize,
+    /// The position of the first row; the others follow.
+    pub(crate) position: usize,
+    /// In the last layer: which rows are still needed when the cache is filled.
+    pub(super) wanted: Option<Want>,
+    pub(crate) buffers: &'s mut Buffers,
+    pub(crate) kv: &'s mut Kv,
+}
+
+impl Step<'_> {
+    /// In the last layer, keeps only the wanted rows of `x` and of the queries, which are `q_width` wide. A mixer calls
+    /// it when the cache is filled. Returns whether there are any such rows.
+    pub(crate) fn keep_wanted_rows(&mut self, q_width: usize) -> bool {
+        match self.wanted {
+            Some(Want::Nothing) => false,
+            Some(Want::Last) if self.rows > 1 => {
+                let last = self.rows - 1;
+                Rows::new(&mut self.buffers.x, self.hidden).copy(last, 0);
+                Rows::new(&mut self.buffers.q, q_width).copy(last, 0);
+                self.position += last;
+                self.rows = 1;
+                true
+            }
+            _ => true,
+        }
+    }
+}

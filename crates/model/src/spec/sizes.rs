@@ -1,0 +1,73 @@
+//! What every architecture has: sizes, and layers that are all alike until an architecture changes them.
+
+use alight_formats::gguf::Array;
+use alight_kernels::rope::RopeParams;
+
+use super::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
+use super::{AttentionSpec, DenseSpec, FeedForward, LayerSpec, Mixer, ModelSpec, SpecError};
+
+/// The sizes that every architecture has.
+pub(crate) struct Sizes {
+    pub(crate) layers: usize,
+    pub(crate) hidden_size: usize,
+    pub(crate) vocab: usize,
+    pub(crate) context: usize,
+    pub(crate) norm_eps: f32,
+}
+
+impl Sizes {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// A size that is missing, or that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Sizes, SpecError> {
+        let tokens = "tokenizer.ggml.tokens";
+        let vocab = keys.gguf.require::<Array<'_>>(tokens)?.len();
+        if vocab == 0 || vocab > i32::MAX as usize {
+            return Err(SpecError::Value {
+                key: tokens.into(),
+                found: format!("an array of {vocab}"),
+                expected: "1 to 2147483647 tokens".into(),
+            });
+        }
+        let eps = "attention.layer_norm_rms_epsilon";
+        Ok(Sizes {
+            layers: keys.dimension("block_count", MAX_LAYERS)?,
+            hidden_size: keys.dimension("embedding_length", MAX_WIDTH)?,
+            vocab,
+            context: keys.dimension("context_length", MAX_CONTEXT)?,
+            norm_eps: keys
+                .float(eps, 0.0..1.0, "from 0 to below 1")?
+                .ok_or_else(|| keys.missing(eps))?,
+        })
+    }
+
+    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same dense
+    /// feed-forward part. What an architecture does differently it changes afterwards.
+    pub(crate) fn uniform(
+        self,
+        keys: &Keys<'_, '_>,
+        attention: AttentionSpec,
+        dense: DenseSpec,
+        rope: RopeParams,
+    ) -> ModelSpec {
+        let layer = LayerSpec {
+            mixer: Mixer::Attention(attention),
+            feed_forward: FeedForward::Dense(dense),
+            post_norms: false,
+            residual_scale: 1.0,
+        };
+        ModelSpec {
+            architecture: keys.prefix,
+            hidden_size: self.hidden_size,
+            vocab: self.vocab,
+            context: self.context,
+            norm_eps: self.norm_eps,
+            embedding_scale: 1.0,
+            layers: vec![layer; self.layers],
+            ropes: vec![rope],
+            logit_scale: 1.0,
+            logit_softcap: None,
+        }
+    }
+}

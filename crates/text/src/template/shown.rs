@@ -1,0 +1,25 @@
+//! Names and words of a template, as messages show them.
+
+use std::borrow::Cow;
+
+/// A name from a template for a message: not long, and on one line.
+pub(super) fn clip(name: &str) -> Cow<'_, str> {
+    const MOST: usize = 60;
+    if name.len() <= MOST && !name.chars().any(char::is_control) {
+        return name.into();
+    }
+    let short: String = name.chars().take(MOST).flat_map(without_control).collect();
+    Cow::Owned(if name.chars().nth(MOST).is_some() { short + "…" } else { short })
+}
+
+/// The words of a template for a person: not endless, and without control characters.
+pub(super) fn readable(message: &str) -> String {
+    const MOST: usize = 2000;
+    message.chars().take(MOST).flat_map(without_control).collect()
+}
+
+fn without_control(c: char) -> impl Iterator<Item = char> {
+    let escape = if c.is_control() { Some(c.escape_default()) } else { None };
+    let plain = if escape.is_some() { None } else { Some(c) };
+    escape.into_iter().flatten().chain(plain)
+}
