@@ -24,6 +24,7 @@ mod cache_record;
 pub(crate) mod dest;
 mod direct;
 mod error;
+mod options;
 mod report;
 mod segments;
 mod steps;
@@ -31,12 +32,13 @@ pub(crate) mod sys;
 mod verify;
 
 use std::fs::File;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
 pub use error::CopyError;
+pub use options::{OnProgress, Options, Progress, Reflink};
 pub use report::{Fallback, Method, Report};
 pub use verify::{Verified, verify};
 
@@ -46,53 +48,6 @@ use steps::{Ended, Files, Step};
 
 /// Bytes from which on a file is copied around the page cache: for less it is not worth the set-up.
 const DIRECT_FROM: u64 = 16 << 20;
-
-/// Bytes of a window. With one of the source (and what the kernel reads ahead of it: twice 8 MiB where
-/// that is set generously), one of the destination that is filled and one on its way to the disk it
-/// stays below 64 MiB.
-const WINDOW: u64 = 8 << 20;
-
-/// Whether the bytes may be shared.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reflink {
-    /// If the filesystem can.
-    #[default]
-    Auto,
-    /// Or else the copy fails.
-    Always,
-    /// The copy has its own bytes (copy_file_range may share them too, and is not used).
-    Never,
-}
-
-/// How to copy.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Options {
-    /// Whether the bytes may be shared.
-    pub reflink: Reflink,
-    /// The first way to try after sharing; `None` finds out by itself.
-    pub method: Option<Method>,
-    /// Bytes of a window, a multiple of 2 MiB (so that the large pages of the page cache are within one).
-    pub window: u64,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options { reflink: Reflink::Auto, method: None, window: WINDOW }
-    }
-}
-
-/// How far a copy is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
-    /// Bytes that are on the disk.
-    pub durable: u64,
-    /// Bytes to be copied, holes left out.
-    pub total: u64,
-}
-
-/// Told about progress after every window; `Break` ends the copy with [`CopyError::Stopped`].
-pub type OnProgress<'f> = dyn FnMut(Progress) -> ControlFlow<()> + 'f;
 
 /// Copies all bytes of `source` to `dest`, a new file that is empty and open for writing (each with its
 /// path, for messages). `dest` then has the same length and holes; its bytes are on the disk, but to

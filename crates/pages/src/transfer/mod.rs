@@ -17,6 +17,7 @@
 mod blocks;
 pub(crate) mod direct;
 mod error;
+mod piece;
 mod report;
 #[cfg(target_os = "linux")]
 mod ring;
@@ -26,136 +27,15 @@ mod threads;
 mod work;
 
 use std::fs::File;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub use error::TransferError;
+pub use piece::{Method, Options, Piece, PieceBuffer, Target};
 pub use report::{Engine, Fallback, Report};
 
 use work::Work;
-
-/// How a file is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Around the page cache, which stays as it is.
-    Direct,
-    /// Through the page cache, which keeps what was read.
-    Read,
-}
-
-/// A part of the file that is wanted, and where its bytes go.
-#[derive(Clone, Debug)]
-pub struct Piece {
-    /// Bytes of the file. An empty range is handed over without reading.
-    pub range: Range<u64>,
-    /// Where they go.
-    pub buffer: PieceBuffer,
-}
-
-/// Where the bytes of a piece go.
-#[derive(Clone, Debug)]
-pub enum PieceBuffer {
-    /// Into a slot of the transfer, which is used again for another piece as soon as the consumer returns.
-    Slot,
-    /// Into memory of the caller.
-    Caller(Target),
-}
-
-/// Memory of the caller's that receives a piece.
-///
-/// A target whose address is the piece's offset in the file modulo 4096 (more if the filesystem asks
-/// for more) is read into directly; any other is correct too but costs a copy. Nothing outside of it
-/// is written. Cut neighbouring pieces at multiples of 4096 bytes of the file: each that is not
-/// costs two more reads of 4 KiB.
-#[derive(Clone, Copy, Debug)]
-pub struct Target(*mut u8);
-
-// SAFETY: `Target::new` promises that the transfer, on whichever thread, alone uses the memory.
-unsafe impl Send for Target {}
-// SAFETY: as above.
-unsafe impl Sync for Target {}
-
-impl Target {
-    /// # Safety
-    /// When passed to [`transfer()`], `address` must be valid for writing as many bytes as the
-    /// piece has, and until the transfer is over nothing else reads or writes them, except the
-    /// consumer, after the piece was handed to it (and then nothing writes while it is read).
-    pub unsafe fn new(address: *mut u8) -> Target {
-        Target(address)
-    }
-}
-
-impl Piece {
-    /// A piece that is handed to the consumer in a slot.
-    pub fn slot(range: Range<u64>) -> Piece {
-        Piece { range, buffer: PieceBuffer::Slot }
-    }
-
-    /// A piece that goes to `address`.
-    ///
-    /// # Safety
-    /// As [`Target::new`].
-    pub unsafe fn at(range: Range<u64>, address: *mut u8) -> Piece {
-        Piece { range, buffer: PieceBuffer::Caller(Target(address)) }
-    }
-
-    fn len(&self) -> u64 {
-        self.range.end.saturating_sub(self.range.start)
-    }
-}
-
-/// How much is read at a time, and by whom.
-///
-/// The defaults are measured: `examples/read_speed.rs`, best GB/s of 5 rounds of 256 MiB, cold by
-/// cachestat, 2 cores, ext4 on a virtio disk that gives 2.5 GB/s, Linux 6.18, 2026-11-22, beside other
-/// work on the machine (which moves any of these by 0.1, and medians by more):
-///
-/// | | 256 KiB | 512 KiB | 1 MiB | 2 MiB | 4 MiB |
-/// |---|---|---|---|---|---|
-/// | ring, 2 threads | 2.4 at depth 16, 2.5 at 64 | 2.4, 2.4 | 2.3 at 8, 2.4 at 32 | 2.4 at 8, 2.3 at 16 | 2.1 at 4, 2.4 at 8 |
-/// | ring, 2 threads, not registered | | | 2.6 at 32 | | |
-/// | direct by 1, 4, 8, 16 readers | | | 2.5, 2.5, 2.4, 2.4 | | 2.3, 2.7, 2.5, 2.5 |
-/// | page cache by 1, 4, 8, 16 readers | | | 1.3, 2.1, 1.0, 1.0 | | 2.2, 1.8, 2.1, 1.9 |
-///
-/// That is: this disk is busy with 4 MiB in flight, and how they are cut matters little. 16 reads of
-/// 1 MiB suit disks with more to do and consumers that take their time, and take few
-/// slots. Readers that wait have one read in flight each, which is larger.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Options {
-    /// Threads on which consumers run at the same time, at least 1.
-    pub threads: usize,
-    /// Bytes of one read through a ring; rounded up to what the file's alignment asks for.
-    pub block: usize,
-    /// Reads in flight through rings, of all threads together.
-    pub depth: usize,
-    /// Threads that read where there is no ring: they mostly wait, so there are more of them than of
-    /// cores.
-    pub readers: usize,
-    /// Bytes of one read of these.
-    pub reader_block: usize,
-    /// Whether to use io_uring if it is to be had.
-    pub ring: bool,
-    /// Whether to register slots with the kernel if it allows it.
-    pub register: bool,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-        Options {
-            threads: cores,
-            block: 1 << 20,
-            depth: 16,
-            readers: (2 * cores).clamp(4, 16),
-            reader_block: 4 << 20,
-            ring: true,
-            register: true,
-        }
-    }
-}
 
 /// Reads every piece completely and calls `each` with its index and bytes as soon as it is there,
 /// about in order, on one of `options.threads` threads of its own (at most as many at a time).
