@@ -1,11 +1,9 @@
-//! Text into tokens and back, and conversations into prompts: `alight_model`'s, as Python sees them.
+//! Text into tokens and back, and conversations into prompts: as `alight_text` makes them, for Python.
 
 use std::sync::Arc;
 
 use alight_model::describe;
-use alight_text::{
-    EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Tokenizer, Vocabulary,
-};
+use alight_text::{EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Vocabulary};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -39,7 +37,7 @@ fn refused(problem: PromptError) -> PyErr {
 }
 
 impl Tokenizer {
-    fn text(&self) -> &Tokenizer {
+    fn text(&self) -> &alight_text::Tokenizer {
         &self.inner.tokenizer
     }
 

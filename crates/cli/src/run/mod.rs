@@ -11,8 +11,8 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_text::{Encoder, Message, Style};
 use alight_model::{Finish, GenerateOptions, Sampler, Session, SessionOptions};
+use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
 use clap::{ArgMatches, Args};
 use rusage::Phases;

@@ -4,7 +4,7 @@
 use super::budget::{Result, Stop, fail};
 use super::code::Name;
 use super::machine::{Args, Machine, Object};
-use super::names::{Case, Ends, Is, Method, Side, ViewKind, text_method};
+use super::names::{Case, Ends, Method, Side, ViewKind, text_method};
 use super::shown::readable;
 use super::text;
 use super::value::{Buffer, Builtin, ListBuilder, MapBuilder, Missing, Range, Text, Value};

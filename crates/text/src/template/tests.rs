@@ -3,7 +3,7 @@
 use super::budget::{Result, fail};
 use super::machine::{Args, Machine};
 use super::methods::the_int;
-use super::names::{Compare, Filter, Is, Test};
+use super::names::{Filter, Is, Test};
 use super::text;
 use super::value::{Number, Value};
 
@@ -99,7 +99,7 @@ impl Machine<'_> {
                 )
             }
             Test::String => matches!(value, Value::Text(_)),
-            Test::NameOfOne => matches!(value, Value::Text(name) if named(name).is_some()),
+            Test::NameOfOne => matches!(value, Value::Text(name) if Test::named(name).is_some()),
             Test::Escaped => matches!(value, Value::Text(text) if text.is_safe()),
             Test::Compare(_) | Test::DivisibleBy | Test::SameAs => false,
         })
