@@ -65,7 +65,7 @@ pub use alight_pages::copy::{Fallback, Method, Reflink, Report};
 pub use error::CopyError;
 pub use keep::NotKept;
 
-/// What to copy how.
+/// How to copy.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Folders too, with everything in them; symbolic links are then copied as links.
@@ -84,21 +84,21 @@ pub struct Options {
     pub count: bool,
 }
 
-/// What the observer is told.
+/// What an observer is told.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// How far it is, some times per second or more often.
+    /// The progress, several times per second.
     Progress(Progress),
     /// A file is in place.
     Copied(&'a Copied),
     /// A file was left alone because there was one already.
     Skipped(&'a Path),
-    /// One thing could not be copied; the others are.
+    /// One file or folder could not be copied; the others are.
     Failed(&'a CopyError),
 }
 
-/// How far the work is.
+/// The progress of the work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that are on the disk.
@@ -139,7 +139,7 @@ pub struct Summary {
     pub bytes: u64,
     /// Files that were left alone.
     pub skipped: u64,
-    /// Things that could not be copied.
+    /// Files and folders that could not be copied.
     pub failed: u64,
 }
 

@@ -15,7 +15,7 @@ use crate::load::LoadError;
 use crate::spec::SpecError;
 use crate::weights::WeightError;
 
-/// Why a model could not be opened, or a step not be made.
+/// Why a model could not be opened, or a step could not be computed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ModelError {

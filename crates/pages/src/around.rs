@@ -8,7 +8,7 @@ use crate::copy::sys;
 use crate::filesystem;
 use crate::transfer::direct::Direct;
 
-/// What writes have to be multiples of is never more than this, or they are not tried.
+/// The largest alignment of writes that is supported; where more is needed, they are not tried.
 pub(crate) const BLOCK: u64 = 4096;
 
 /// A file that is open for writes around the page cache.
@@ -16,7 +16,7 @@ pub(crate) struct Around {
     file: File,
 }
 
-/// Whether what goes around the page cache is best there: filesystems that copy on write or check sums
+/// Whether writes around the page cache are best here: filesystems that copy on write or check sums
 /// go through it even then, some write zeros where a file is made longer, and network filesystems may
 /// copy without us.
 pub(crate) fn is_plain_disk(file: &File) -> bool {

@@ -1,4 +1,4 @@
-//! What decides how a file is best read, gathered when it is opened, in less than a millisecond.
+//! The facts that decide how a file is best read, gathered when it is opened, in less than a millisecond.
 
 use std::fs::File;
 use std::io;
@@ -37,14 +37,14 @@ pub struct Facts {
 /// Alignments of direct reads, in bytes, powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAlign {
-    /// Of addresses in memory.
+    /// Alignment of addresses in memory.
     pub memory: u32,
-    /// Of offsets in the file and of lengths.
+    /// Alignment of offsets in the file and of lengths.
     pub offset: u32,
 }
 
 impl Facts {
-    /// Gathers them.
+    /// Gathers the facts about a file.
     ///
     /// # Errors
     /// The file cannot be looked at. What the system does not say is no error.

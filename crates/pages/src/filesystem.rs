@@ -5,7 +5,7 @@ use std::fs::File;
 /// The file system of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filesystem {
-    /// As people call it: `ext4`, `nfs`; the magic number in hexadecimal if it has no name here.
+    /// Its usual name: `ext4`, `nfs`; the magic number in hexadecimal if it has no name here.
     pub name: String,
     /// What that means for reading.
     pub kind: Kind,
@@ -17,16 +17,16 @@ pub struct Filesystem {
 pub enum Kind {
     /// Blocks of a disk, read as they are.
     Local,
-    /// Comes over a network, or from the host of a virtual machine: every request has a price.
+    /// Data comes over a network, or from the host of a virtual machine: every request is slow.
     Network,
-    /// Is memory: there is no disk to read.
+    /// Files are in memory: there is no disk to read.
     Memory,
-    /// Copies on write, checks sums or compresses: what passes by the page cache (O_DIRECT) loses
-    /// against what goes through it.
+    /// The file system copies on write, checks sums or compresses: reads around the page cache
+    /// (O_DIRECT) are slower than reads through it.
     CopyOnWrite,
-    /// A program answers: every request has a price.
+    /// A program answers: every request is slow.
     Fuse,
-    /// Not known here.
+    /// A file system that is not known here.
     Unknown,
 }
 
@@ -41,8 +41,8 @@ fn kind(name: &str) -> Kind {
     match name {
         "ext2/3/4" | "xfs" | "f2fs" | "jfs" | "reiserfs" | "ntfs3" | "exfat" | "vfat" | "iso9660"
         | "udf" | "minix" | "ufs" | "hfs" | "apfs" | "erofs"
-        // Passes everything on to a layer beneath; where that is, it does not say. Containers have
-        // it on a local disk.
+        // overlayfs passes everything on to a layer beneath, and does not say where that is. Containers
+        // have it on a local disk.
         | "overlay" => Kind::Local,
         "btrfs" | "zfs" | "bcachefs" | "nilfs2" | "squashfs" => Kind::CopyOnWrite,
         "tmpfs" | "ramfs" | "hugetlbfs" => Kind::Memory,

@@ -1,4 +1,4 @@
-//! An open folder. What is done in it is done there, whatever becomes of the names that led to it.
+//! An open folder. Work through it stays in this folder, whatever becomes of the path that led to it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -37,7 +37,7 @@ impl Folder {
         let flags = flags | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let open = |flags| rustix::fs::openat(above, name, flags, Mode::empty());
         let fd = match open(flags | OFlags::RDONLY | OFlags::NONBLOCK) {
-            // One may be allowed to make files in a folder, and not to list it.
+            // A user may be allowed to make files in a folder, and not to list it.
             #[cfg(target_os = "linux")]
             Err(rustix::io::Errno::ACCESS) => open(flags | OFlags::PATH),
             result => result,
@@ -45,7 +45,7 @@ impl Folder {
         Ok(Folder { fd: Arc::new(fd) })
     }
 
-    /// What is called `name` in it, if anything; a link itself and not what it leads to.
+    /// The metadata of `name` in this folder, if it exists; of a link itself and not of its target.
     ///
     /// # Errors
     /// The system does not tell.
@@ -57,7 +57,7 @@ impl Folder {
         }
     }
 
-    /// What the folder itself is.
+    /// The metadata of the folder itself.
     ///
     /// # Errors
     /// The system does not tell.
@@ -65,7 +65,7 @@ impl Folder {
         Ok(rustix::fs::fstat(self.as_fd())?)
     }
 
-    /// Which folder it is.
+    /// The identity of the folder.
     ///
     /// # Errors
     /// The system does not tell.
@@ -73,14 +73,14 @@ impl Folder {
         Ok(Identity::from(&self.stat()?))
     }
 
-    /// Brings the names in it to the disk, as far as that is possible.
+    /// Syncs the names in it to the disk, as far as that is possible.
     ///
     /// # Errors
     /// The disk fails.
     pub fn sync(&self) -> io::Result<()> {
         use rustix::io::Errno;
         match rustix::fs::fsync(self.as_fd()) {
-            // Folders that cannot be listed or synced: there is no more that one can do.
+            // The folder cannot be listed or synced: nothing more can be done.
             Err(Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP | Errno::BADF) => Ok(()),
             result => Ok(result?),
         }

@@ -32,14 +32,14 @@ pub struct Map {
     len: usize,
     path: PathBuf,
     file: File,
-    /// Of the moment when it was opened.
+    /// The stamp of the moment when it was opened.
     stamp: Stamp,
     slot: SlotHandle,
     /// Bytes that are locked.
     locked: Mutex<Ranges>,
 }
 
-/// The registry's entry; a type of its own to have `Debug`.
+/// The registry's entry; a type of its own for `Debug`.
 struct SlotHandle(&'static Slot);
 
 impl std::fmt::Debug for SlotHandle {
@@ -57,11 +57,11 @@ unsafe impl Sync for Map {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {
-    /// Nothing in particular.
+    /// In no particular order.
     Normal,
     /// From front to back: read ahead eagerly.
     Sequential,
-    /// Here and there: do not read ahead.
+    /// At scattered offsets: do not read ahead.
     Random,
     /// Soon: start reading now.
     WillNeed,
@@ -103,8 +103,8 @@ impl Map {
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }
 
-    /// The bytes of the file, at this moment: others may be there at the next. For computing with
-    /// tensors, and nothing else: what is checked and then relied on (a header, text, an offset) comes
+    /// The bytes of the file at this moment; they may change at the next. Use them to compute with
+    /// tensors, and for nothing else: take what is checked and then relied on (a header, text, an offset)
     /// from [`Map::read`].
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `start` is a readable map of `len` bytes that lives as long as `self`; a fault in
@@ -113,8 +113,8 @@ impl Map {
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 
-    /// Fills `to` with the bytes from `at` on, by reading and not by way of the map: they are the
-    /// caller's, and change no more. For what is looked at twice, such as a header.
+    /// Fills `to` with the bytes from `at` on, by reading and not through the map: the copy belongs to
+    /// the caller and does not change. Use it for what is looked at twice, such as a header.
     ///
     /// # Errors
     /// As [`Map::check`], which fails from then on: the file ends before, or cannot be read there.
@@ -139,17 +139,17 @@ impl Map {
         }
     }
 
-    /// [`Map::read`], for a parser that wants no more than whether it could be done.
+    /// [`Map::read`] as a function that says whether it succeeded, for parsers.
     pub fn reader(&self) -> impl Fn(&mut [u8], u64) -> bool + '_ {
         |to, at| self.read(to, at).is_ok()
     }
 
-    /// The file, as it was named when opened.
+    /// The path by which the file was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open file, for what can be asked of it (residency, for instance).
+    /// The open file, for questions to the system (its residency, for instance).
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -164,10 +164,10 @@ impl Map {
         self.len == 0
     }
 
-    /// Brings `range` into memory and into this process's page table, reading what is not cached.
-    /// Returns when it is there. A range that reaches past the end is cut.
+    /// Loads `range` into memory and into this process's page table, reading what is not cached.
+    /// Returns when that is done. A range that reaches past the end is cut.
     ///
-    /// This is a matter of speed only: where the system cannot do it, pages come when touched.
+    /// This is a matter of speed only: where the system cannot do it, pages are loaded when touched.
     ///
     /// # Errors
     /// As [`Map::check`].
@@ -268,7 +268,7 @@ impl Map {
         }
     }
 
-    /// Lets go of `range`. Pages stay locked that hold something else which is.
+    /// Unlocks `range`, except for pages that hold something else that is locked.
     pub fn unlock(&self, range: Range<usize>) {
         let range = range.start..range.end.min(self.len);
         if range.is_empty() {
@@ -302,7 +302,7 @@ impl Map {
         self.len.next_multiple_of(fault::page_size())
     }
 
-    /// Can what was read from the map be relied on? Costs one `fstat`: a file that was cut short
+    /// Checks that what was read from the map can be relied on. Costs one `fstat`: a file that was cut short
     /// within its last page raises no fault, its lost bytes just read as zeros.
     ///
     /// # Errors
@@ -324,13 +324,13 @@ impl Map {
         }
     }
 
-    /// What the file said of its last change when it was opened.
+    /// The stamp of the file when it was opened.
     pub fn stamp(&self) -> &Stamp {
         &self.stamp
     }
 
-    /// As [`check`](Map::check), and whether the file is what it was when it was opened, where a
-    /// result must be of one state of it. The caller has [settled](Stamp::settle) its stamp before
+    /// As [`check`](Map::check), and checks that the file is unchanged since it was opened, for results
+    /// that must be of one state of it. The caller has [settled](Stamp::settle) its stamp before
     /// anything was read.
     ///
     /// # Errors

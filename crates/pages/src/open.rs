@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::error::{FileKind, MapError};
 
-/// Which file it is, by whatever name or link it is reached.
+/// The identity of a file, the same by whatever name or link it is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
     dev: u64,
@@ -39,8 +39,8 @@ pub fn open_file(path: &Path) -> Result<(File, Metadata), MapError> {
         }
         Err(MapError::NotAFile { path: path.into(), kind: file_kind(kind) })
     };
-    // Looked at before it is opened, because opening some devices does something; and again
-    // after, because it may have been replaced. Without O_NONBLOCK a pipe would keep us waiting.
+    // The file is checked before it is opened, because opening some devices has effects; and again
+    // after, because it may have been replaced. Without O_NONBLOCK opening a pipe would wait.
     regular(std::fs::metadata(path).map_err(open_error)?.file_type())?;
     let file = OpenOptions::new()
         .read(true)

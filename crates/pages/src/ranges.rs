@@ -1,4 +1,4 @@
-//! Sets of ranges: what of a map is locked.
+//! Sets of ranges, for the parts of a map that are locked.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ impl Ranges {
         self.0 = self.0.drain(..).flat_map(|held| without(held, range)).collect();
     }
 
-    /// What of `range` is left when all of them, made larger by `outward`, are taken out.
+    /// The parts of `range` that are left when all of them, made larger by `outward`, are taken out.
     pub fn spare(
         &self,
         range: Range<usize>,

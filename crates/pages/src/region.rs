@@ -18,7 +18,7 @@ use thiserror::Error;
 pub struct Region {
     start: NonNull<u8>,
     len: usize,
-    /// What is mapped from `start` on: `len` in whole pages, and at least one.
+    /// Bytes that are mapped from `start` on: `len` in whole pages, and at least one.
     mapped: usize,
 }
 
@@ -88,8 +88,8 @@ pub fn check_lock(bytes: u64) -> Result<(), LockError> {
     }
 }
 
-/// Whether the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. Where that cannot be
-/// told, locking will tell.
+/// Whether the process has CAP_IPC_LOCK, to which RLIMIT_MEMLOCK does not apply. If the system does not
+/// say, yes: locking itself shows it.
 fn may_lock_anything() -> bool {
     const CAP_IPC_LOCK: u32 = 14;
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -168,7 +168,7 @@ impl Region {
         self.len == 0
     }
 
-    /// All of it. What a thread is still writing to must not be looked at before it is done.
+    /// All of it. A part that a thread is still writing to must not be read before that is done.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `len` readable bytes that live as long as `self`. Writers promise to write only
         // where nothing reads.
@@ -181,7 +181,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), self.len()) }
     }
 
-    /// Where it begins, for writing: a multiple of 2 MiB. Writing through this pointer is sound only
+    /// The address of its first byte, for writing: a multiple of 2 MiB. Writing through this pointer is sound only
     /// where no other thread reads or writes at the same time, and while the region lives.
     pub fn as_mut_ptr(&self) -> *mut u8 {
         self.start.as_ptr()

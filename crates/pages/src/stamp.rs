@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::Identity;
 
-/// What a file says of its last change: its length, and the times of its bytes (mtime) and of anything
+/// The state of a file after its last change: its length, and the times of its bytes (mtime) and of anything
 /// about it (ctime). Any owner may set mtime back; only the system sets ctime.
 ///
 /// A change through a map (`mmap`) sets the times only when it is the first to a page since that was
@@ -41,7 +41,7 @@ impl Stamp {
         Ok(stamp)
     }
 
-    /// To be called before the first byte is read, where the stamp is of an earlier moment.
+    /// Call it before the first byte is read, if the stamp is of an earlier moment.
     pub fn settle(&self, file: &File) {
         settle(file, self);
     }

@@ -36,7 +36,7 @@ impl Kv {
         context.next_multiple_of(LINE)
     }
 
-    /// Room for `capacity` positions in each layer of these shapes, which have that capacity.
+    /// A cache of `capacity` positions in each layer of these shapes, which have that capacity.
     ///
     /// # Errors
     /// The system does not give the address space.
@@ -58,7 +58,7 @@ impl Kv {
         Ok(Kv { layers, memory, capacity })
     }
 
-    /// Positions that each layer has room for.
+    /// Positions that each layer can hold.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }

@@ -32,7 +32,7 @@ pub enum Finish {
     Length,
     /// The context is full.
     ContextFull,
-    /// The receiver broke off.
+    /// The callback asked for it.
     Interrupted,
 }
 
@@ -56,7 +56,7 @@ pub struct Generated {
 /// handed out nor fed.
 ///
 /// # Errors
-/// As [`Session::feed`] of the prompt; a file that shrinks on the way.
+/// As [`Session::feed`] of the prompt; a file that shrinks meanwhile.
 pub fn generate(
     session: &mut Session<'_>,
     sampler: &mut Sampler,

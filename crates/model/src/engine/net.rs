@@ -85,10 +85,10 @@ impl<'m> Net<'m> {
     /// `b.x` is the residual stream after the last layer of the `i`-th token that was wanted.
     ///
     /// The caller has checked that ids are in the vocabulary, that there are tokens, no more than the buffers' batch, and
-    /// that the cache has room.
+    /// that the cache can hold them.
     ///
     /// # Errors
-    /// The weights do not come. What the cache holds from `position` on is worthless then.
+    /// The weights cannot be loaded. What the cache holds from `position` on is of no use then.
     pub(crate) fn run(
         &self,
         b: &mut Buffers,
@@ -175,7 +175,7 @@ impl<'m> Net<'m> {
     /// Computes the logits of the rows `first..first + n` of the residual stream into `logits` `[n, vocab]`.
     ///
     /// # Errors
-    /// The output matrix does not come.
+    /// The output matrix cannot be loaded.
     pub(crate) fn logits(
         &self,
         b: &mut Buffers,

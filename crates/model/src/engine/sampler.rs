@@ -4,7 +4,7 @@
 //! 1. repeat penalty on the tokens accepted lately (a positive logit is divided by it, a negative
 //!    one multiplied);
 //! 2. top-k: the k greatest logits; 3. top-p: the fewest of them whose probabilities reach p;
-//! 4. min-p: those at least p times as likely as the likeliest; 5. division by the temperature;
+//! 4. min-p: the tokens at least p times as likely as the likeliest; 5. division by the temperature;
 //! 6. a draw from the softmax of what is left. Temperature 0 takes the greatest logit after 1.
 //!
 //! Invariants: after [`Sampler::new`] nothing is allocated; the same seed and the same calls give
@@ -79,9 +79,9 @@ pub struct Sampler {
     oldest: usize,
     /// Penalised tokens with their new logits, ids ascending.
     penalised: Vec<Candidate>,
-    /// Tokens still in question, at most `room` at a time.
+    /// Tokens still in question, at most `capacity` at a time.
     candidates: Vec<Candidate>,
-    room: usize,
+    capacity: usize,
 }
 
 /// Beyond k, so that the k best are not picked out anew for every candidate.
@@ -96,7 +96,7 @@ impl Sampler {
             1.0 => 0,
             _ => options.repeat_last_n.min(MOST_REMEMBERED),
         };
-        let room = if options.temperature <= 0.0 {
+        let capacity = if options.temperature <= 0.0 {
             0
         } else if options.top_k == 0 {
             vocab_size
@@ -111,8 +111,8 @@ impl Sampler {
             remembered,
             oldest: 0,
             penalised: Vec::with_capacity(remembered),
-            candidates: Vec::with_capacity(room),
-            room,
+            candidates: Vec::with_capacity(capacity),
+            capacity,
         }
     }
 
@@ -226,7 +226,7 @@ impl Sampler {
                 if floor.is_some_and(|floor| logit <= floor) {
                     continue;
                 }
-                if self.candidates.len() == self.room {
+                if self.candidates.len() == self.capacity {
                     self.keep_best(k);
                     *floor = self.candidates.iter().map(|c| c.logit).reduce(f32::min);
                     if floor.is_some_and(|floor| logit <= floor) {
@@ -496,16 +496,16 @@ mod tests {
                 let options = SamplerOptions { top_k, temperature, repeat_penalty: 1.3, ..ALL };
                 let options = SamplerOptions { repeat_last_n: 16, top_p: 0.9, ..options };
                 let mut sampler = Sampler::new(options, logits.len());
-                let room = |s: &Sampler| {
+                let capacity = |s: &Sampler| {
                     (s.last.capacity(), s.penalised.capacity(), s.candidates.capacity())
                 };
-                let before = room(&sampler);
+                let before = capacity(&sampler);
                 for i in 0..50 {
                     let id = sampler.sample(&logits);
                     sampler.accept(id);
                     sampler.accept(i);
                 }
-                assert_eq!(room(&sampler), before);
+                assert_eq!(capacity(&sampler), before);
             }
         }
     }

@@ -96,7 +96,7 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// No tokens, a token outside the vocabulary, a context that is too small ([`ModelError`]
-    /// says how to raise it), weights that do not come, a file that has shrunk, or logits that are
+    /// says how to raise it), weights that cannot be loaded, a file that has shrunk, or logits that are
     /// not numbers.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
         self.append(tokens, Want::Last)?;
@@ -253,10 +253,10 @@ impl<'m> Session<'m> {
 /// Whether `logits` of what follows `position` are numbers, or −∞.
 ///
 /// # Errors
-/// [`ModelError::NotNumbers`], which names the first weight that is none, if it is a weight's fault. All
-/// weights are looked at for that, so it takes as long as a step.
+/// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. All
+/// weights are read for that, so it takes as long as a step.
 fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
-    // A NaN is less than nothing.
+    // A NaN compares as not less than anything.
     if logits.iter().all(|logit| *logit < f32::INFINITY) {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! Why weights did not come. Every message names the file or the limit that it is about.
+//! Why weights could not be loaded. Every message names the file or the limit that it is about.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,8 +7,7 @@ use alight_pages::transfer::TransferError;
 use alight_pages::{LimitSource, LockError, MapError, RegionError};
 use thiserror::Error;
 
-/// Why a load failed. It comes out of the first step that needs what is missing, and of every step
-/// after that.
+/// Why a load failed. The first step that needs a missing weight returns it, and every step after that.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LoadError {
@@ -18,7 +17,7 @@ pub enum LoadError {
     /// A file cannot be read, or ends too early.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// A file cannot be looked at.
+    /// The system does not give the facts about a file.
     #[error("{}: cannot look at it: {source}", path.display())]
     Facts {
         /// The file.
@@ -31,23 +30,23 @@ pub enum LoadError {
     Memory {
         /// The file.
         path: PathBuf,
-        /// How much was wanted.
+        /// Bytes that were to be reserved.
         source: RegionError,
     },
-    /// Copies of the weights, or locked weights, do not fit into the memory that can be had.
+    /// Copies of the weights, or locked weights, do not fit into the available memory.
     #[error(
         "{}: {needed} bytes of memory are needed for its weights, and {available} can be had ({limit}): \
          --load mmap --repack off without --lock needs none of its own",
         path.display()
     )]
-    NoRoom {
+    NotEnoughMemory {
         /// The file.
         path: PathBuf,
         /// Bytes that copies and locked pages would take.
         needed: u64,
-        /// Bytes that there are, with what could be swapped out.
+        /// Bytes that are available, with what could be swapped out.
         available: u64,
-        /// What says so.
+        /// What limits it.
         limit: LimitSource,
     },
     /// The weights cannot be kept in memory.
@@ -58,7 +57,7 @@ pub enum LoadError {
         /// How much was to be locked, the limit, and what to do.
         source: LockError,
     },
-    /// The load has ended without bringing everything: the model is being dropped, or a bug of ours.
+    /// The load has ended without loading everything: the model is being dropped, or a bug of ours.
     #[error("the load was stopped")]
     Stopped,
 }

@@ -245,7 +245,7 @@ fn check_memory(report: &LoadReport, weights: &Weights, lock: bool) -> Result<()
         return Ok(());
     }
     let (path, limit) = (first.path.clone(), facts.limit_source.clone());
-    Err(LoadError::NoRoom { path, needed, available, limit })
+    Err(LoadError::NotEnoughMemory { path, needed, available, limit })
 }
 
 /// Decides from the facts how each file is read, and whether matrices are packed.

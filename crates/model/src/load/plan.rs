@@ -13,7 +13,7 @@ use crate::weights::{MatrixRef, Weights};
 
 /// Bytes of cached pages that are asked for at a time; between two of them a load can be stopped.
 const WARM_STEP: usize = 16 << 20;
-/// Bytes that one of the threads ahead of a cold map brings at a time: as much as the read-ahead of
+/// Bytes that one of the threads ahead of a cold map reads at a time: as much as the read-ahead of
 /// the disk that this was measured on (3B, cold, 4 threads: 1.16 s, and 1.54 s with 2 MiB).
 const COLD_STEP: usize = 8 << 20;
 /// Bytes that are read at a time into an image of the file.
@@ -46,7 +46,7 @@ pub(super) struct Job {
 /// What becomes of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// It stays in the map; its pages are brought in.
+    /// It stays in the map; its pages are loaded.
     Touch,
     /// It goes to the same offset in the image of its file.
     Copy,
@@ -65,7 +65,7 @@ pub(super) struct Plan {
     pub(super) tiles: usize,
     /// Matrices that are packed.
     pub(super) packed: usize,
-    /// The files' bytes that stay where the map shows them, by file.
+    /// By file: the ranges that stay in its map.
     pub(super) kept: Vec<Vec<Range<usize>>>,
     /// Which files need an image.
     pub(super) images: Vec<bool>,

@@ -20,17 +20,17 @@ pub struct FileReport {
     pub choice: Choice,
 }
 
-/// How the weights come: what was decided, and what has happened so far.
+/// How the weights are loaded: what was decided, and what has happened so far.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LoadReport {
     /// By file, in the order of the shards.
     pub files: Vec<FileReport>,
-    /// Whether matrices are packed on the way.
+    /// Whether matrices are packed while they are loaded.
     pub repack: bool,
     /// Why, or why not, in one sentence.
     pub repack_reason: String,
-    /// Matrices that are packed on the way.
+    /// Matrices that are packed while they are loaded.
     pub packed: usize,
     /// Bytes packed so far.
     pub bytes_repacked: u64,
@@ -42,9 +42,9 @@ pub struct LoadReport {
     pub bytes_locked: u64,
     /// What issued the reads; `None`: nothing is read, or not yet.
     pub engine: Option<Engine>,
-    /// Whether all of them went past the page cache.
+    /// Whether all reads went around the page cache.
     pub direct: bool,
-    /// What could not be had.
+    /// Methods that were not available, and why.
     pub fallbacks: Vec<Fallback>,
     /// From the start of the load to its end; `None` while it goes on.
     pub took: Option<Duration>,

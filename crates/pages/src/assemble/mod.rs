@@ -2,7 +2,7 @@
 //!
 //! The new file is filled in pieces, in their order, by several threads, each of which makes a piece
 //! in memory and writes it: around the page cache where that is possible, else through it, in windows
-//! that are brought to the disk and dropped. What pieces are made of comes through a [`Reader`].
+//! that are synced to the disk and dropped. A [`Reader`] reads the sources of pieces.
 //! Memory is one piece for each thread, and what its maker holds. Small files go through the page cache
 //! and stay there: they are likely to be used next.
 
@@ -28,18 +28,18 @@ use crate::around::{self, Around};
 use crate::copy::dest::Dest;
 use crate::transfer::direct;
 
-/// Most bytes of a piece: as large as writes get faster with.
+/// Most bytes of a piece: larger writes are no faster.
 const PIECE: u64 = 4 << 20;
-/// Fewest, where many threads have one each.
+/// Fewest bytes of a piece, where many threads have one each.
 const LEAST: u64 = 1 << 20;
 /// Bytes of the pieces of all threads together, if that leaves each enough.
 const PIECES: u64 = 48 << 20;
 /// Files from this size on leave the page cache alone.
 const LARGE: u64 = 16 << 20;
-/// Between two looks at how far it is.
+/// Time between two reports of progress.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a file was not made. What is in it then is of no use.
+/// Why a file was not made. Its contents are of no use then.
 #[derive(Debug, Error)]
 pub enum AssembleError<E> {
     /// A piece could not be made.
@@ -60,11 +60,11 @@ pub enum AssembleError<E> {
 
 /// Makes pieces of the file, on one thread.
 pub trait Maker {
-    /// Why it could not.
+    /// Why a piece could not be made.
     type Error: Send;
 
-    /// Writes the bytes of `range` of the new file into `out`, all of them: what is in it before is
-    /// stale.
+    /// Writes the bytes of `range` of the new file into `out`, all of them: `out` holds
+    /// stale bytes before.
     ///
     /// # Errors
     /// What ends the whole work.
@@ -74,7 +74,7 @@ pub trait Maker {
 /// Fills `dest`, which is new and open for writing, with `len` bytes that `threads` makers make, one
 /// made by `maker` on each thread. `on_progress` is told how many bytes have been written.
 ///
-/// The bytes are in the file, and for large files on their way to the disk; to sync is the caller's.
+/// The bytes are in the file, and for large files on their way to the disk; to sync it is left to the caller.
 ///
 /// # Errors
 /// See [`AssembleError`].
@@ -105,13 +105,13 @@ pub fn assemble<M: Maker>(
             let thread = thread::Builder::new().name("alight-make".into());
             thread.spawn_scoped(scope, || job.work(&mut maker())).ok()
         };
-        // With the threads that there are to be had.
+        // On as many threads as the system gives.
         let running: Vec<_> = (0..threads).map_while(start).collect();
         // The observer is asked before the work, so that it can refuse however short that is.
         let mut stopped = on_progress(0).is_break();
         job.stop.fetch_or(stopped, Relaxed);
         if running.is_empty() {
-            // None: here, and what was done is told at the end.
+            // No thread: the work is done here, and progress is reported at the end.
             job.work(&mut maker());
             stopped |= on_progress(job.done.load(Relaxed)).is_break();
         }
@@ -184,7 +184,7 @@ impl<E: Send> Job<'_, E> {
     }
 }
 
-/// The way to the new file.
+/// How bytes are written to the new file.
 struct Writer<'f> {
     file: &'f File,
     way: Way<'f>,
@@ -232,9 +232,9 @@ impl<'f> Writer<'f> {
     }
 }
 
-/// The way around the page cache, if there is one that makes sense.
+/// Writing around the page cache, if that is possible and sensible here.
 fn around(file: &File) -> Option<Around> {
-    // The path only matters where there is no /proc, and then this way is not had either.
+    // The path only matters where there is no /proc, and then this is not possible either.
     let open = direct::open(file, std::path::Path::new("")).ok()?;
     (around::is_plain_disk(file) && around::blocks_fit(&open)).then(|| Around::open(file).ok())?
 }

@@ -14,7 +14,7 @@ use crate::{Region, page_size};
 
 /// A file of which ranges are read, by any number of threads.
 ///
-/// What of it is cached is read from there; the rest goes around the page cache, or through it and out
+/// Cached parts are read from the page cache; the rest is read around it, or through it and dropped
 /// again. The kernel may read ahead there, which a caller that found the file cold can
 /// [give up](crate::give_up) in the end.
 pub struct Reader<'f> {
@@ -26,7 +26,7 @@ pub struct Reader<'f> {
     exact_probe: Option<ExactProbe>,
 }
 
-/// Memory that ranges are read into, as large as the largest so far.
+/// Memory that ranges are read into, as large as the largest range so far.
 #[derive(Default)]
 pub struct Buffer {
     region: Option<Region>,
@@ -76,7 +76,7 @@ impl<'f> Reader<'f> {
         let out = &mut buffer.room(len)?[..len];
         let got = fill(self.file, range.start, out, len)?;
         for part in ours.into_iter().flatten() {
-            // That it cannot be done costs memory, not the bytes.
+            // If it cannot be done, that costs memory, and the bytes are right.
             let _ = sys::give_up(self.file, &part);
         }
         if got < len { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(buffer.bytes(0..len)) }

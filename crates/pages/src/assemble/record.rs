@@ -1,4 +1,4 @@
-//! What of a file was cached before, so that it is as it was afterwards.
+//! Which parts of a file were cached before it was read, so that the page cache can be left as it was.
 
 use std::fs::File;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use crate::copy::sys;
 use crate::residency;
 
-/// Most parts that are remembered; what comes after them is left as it is then.
+/// Most parts that are remembered; pages after them are left as they are then.
 const PARTS: usize = 1 << 16;
 
 /// The parts of a file that were not in the page cache when they were looked at: all of it, mostly, or
@@ -33,7 +33,7 @@ impl Record {
     /// stay.
     pub fn restore(&self, file: &File) {
         for part in &self.missing {
-            // That it cannot be done costs memory that the system takes when it needs it.
+            // If it cannot be done, that costs memory, which the system takes when it needs it.
             let _ = sys::give_up(file, part);
         }
     }

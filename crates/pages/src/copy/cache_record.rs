@@ -58,7 +58,7 @@ impl<'a> CacheRecord<'a> {
         self.exact_probe.is_some()
     }
 
-    /// To be called before anything of `range` is read; ranges come in order.
+    /// Call it before anything of `range` is read; ranges come in order.
     pub fn before(&mut self, range: &Range<u64>) {
         let Some(exact_probe) = self.exact_probe else { return };
         let end = range.end.saturating_add(self.ahead).min(self.len);
@@ -66,7 +66,7 @@ impl<'a> CacheRecord<'a> {
         while at < end {
             let next = ((at / self.window + 1) * self.window).min(self.len);
             let range = at..next;
-            // What the kernel does not tell any more is not ours to drop.
+            // If the kernel does not tell any more, nothing is dropped.
             let ours =
                 residency::not_cached(self.file, range.clone(), exact_probe).unwrap_or_default();
             let missing: u64 = ours.iter().map(|part| part.end - part.start).sum();
@@ -85,7 +85,7 @@ impl<'a> CacheRecord<'a> {
         self.recorded >= range.end && windows.all(|window| window.ours.iter().all(apart))
     }
 
-    /// To be called when everything before `done` has been read: what came through that, goes.
+    /// Call it when everything before `done` has been read: drops the pages that reading has loaded.
     pub fn after(&mut self, done: u64) {
         while self.open.front().is_some_and(|window| window.range.end <= done) {
             self.drop_first();

@@ -1,7 +1,8 @@
-//! The destination's way to the disk: window by window, and out of the page cache at once.
+//! Brings the destination to the disk window by window, and drops it from the page cache at once.
 //!
-//! While a window is filled the one before is being written, and none waits longer: what is dirty or
-//! cached because of this copy stays within a few windows, and what counts as done is on the disk.
+//! While a window is filled the one before is being written, and none waits longer: pages that are
+//! dirty or cached because of this copy are at most a few windows, and what counts as done is on the
+//! disk.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,7 +15,7 @@ use super::sys;
 /// Windows on their way to the disk while the next one is filled.
 const IN_FLIGHT: usize = 1;
 
-/// The destination's part of the page cache.
+/// The pages of the destination in the page cache.
 pub(crate) struct Dest<'a> {
     file: &'a File,
     in_flight: VecDeque<Range<u64>>,

@@ -180,9 +180,9 @@ impl Buffer {
         self.budget.bytes(more)?;
         let needed = self.text.len().saturating_add(more);
         if needed > self.text.capacity() {
-            let room = needed.max(self.text.len().saturating_mul(2)).max(32);
-            self.lease.resize(room.saturating_add(OVERHEAD))?;
-            self.text.reserve_exact(room - self.text.len());
+            let capacity = needed.max(self.text.len().saturating_mul(2)).max(32);
+            self.lease.resize(capacity.saturating_add(OVERHEAD))?;
+            self.text.reserve_exact(capacity - self.text.len());
         }
         Ok(())
     }
@@ -278,9 +278,9 @@ impl ListBuilder {
     pub(super) fn push(&mut self, item: Value) -> Result<()> {
         self.budget.steps(1)?;
         if self.items.len() == self.items.capacity() {
-            let room = (self.items.len() * 2).max(4);
-            self.lease.resize(room * size_of::<Value>() + OVERHEAD)?;
-            self.items.reserve_exact(room - self.items.len());
+            let capacity = (self.items.len() * 2).max(4);
+            self.lease.resize(capacity * size_of::<Value>() + OVERHEAD)?;
+            self.items.reserve_exact(capacity - self.items.len());
         }
         self.depth = self.depth.max(item.depth());
         self.items.push(item);
@@ -395,17 +395,17 @@ impl MapBuilder {
         Ok(MapBuilder { entries: Vec::new(), depth: 0, lease, budget: Rc::clone(budget) })
     }
 
-    fn resize_lease(&mut self, room: usize) -> Result<()> {
-        self.lease.resize(room * (size_of::<(Value, Value)>() + 8) + OVERHEAD)
+    fn resize_lease(&mut self, capacity: usize) -> Result<()> {
+        self.lease.resize(capacity * (size_of::<(Value, Value)>() + 8) + OVERHEAD)
     }
 
     pub(super) fn push(&mut self, key: Value, value: Value) -> Result<()> {
         hashable(&key, &self.budget)?;
         self.budget.steps(2)?;
         if self.entries.len() == self.entries.capacity() {
-            let room = (self.entries.len() * 2).max(2);
-            self.resize_lease(room)?;
-            self.entries.reserve_exact(room - self.entries.len());
+            let capacity = (self.entries.len() * 2).max(2);
+            self.resize_lease(capacity)?;
+            self.entries.reserve_exact(capacity - self.entries.len());
         }
         self.depth = self.depth.max(key.depth()).max(value.depth());
         self.entries.push((key, value));

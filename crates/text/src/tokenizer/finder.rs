@@ -111,18 +111,18 @@ impl Finder {
         Ok(Finder { user: chain(true), control: chain(false), spellings, automaton })
     }
 
-    /// The longest spelling of at most `room` bytes that `longest` is or begins with, and that counts at
+    /// The longest spelling of at most `limit` bytes that `longest` is or begins with, and that counts at
     /// `at`.
-    fn that_fits(&self, longest: u32, at: usize, room: usize, search: Search<'_>) -> Option<u32> {
+    fn that_fits(&self, longest: u32, at: usize, limit: usize, search: Search<'_>) -> Option<u32> {
         let (control, user) = match search {
-            Search::User => (0, room),
-            Search::Control => (room, 0),
-            Search::Around(plain) => (room.min(up_to(plain, at)), room),
+            Search::User => (0, limit),
+            Search::Control => (limit, 0),
+            Search::Around(plain) => (limit.min(up_to(plain, at)), limit),
         };
         let len = |spelling: u32| self.spellings[spelling as usize].len as usize;
-        let of = |chain: &Chain, user: bool, room: usize| {
+        let of = |chain: &Chain, user: bool, limit: usize| {
             let first = chain.first(longest, |s| self.spellings[s as usize].user == user);
-            chain.at_most(first, room, len)
+            chain.at_most(first, limit, len)
         };
         let best = [of(&self.control, false, control), of(&self.user, true, user)];
         best.into_iter().flatten().max_by_key(|&found| len(found))

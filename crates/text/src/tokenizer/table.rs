@@ -87,7 +87,7 @@ struct Index {
 
 impl Index {
     /// An index for `entries` strings: three slots or more for every two of them.
-    fn with_room(entries: usize) -> Index {
+    fn with_capacity_for(entries: usize) -> Index {
         let slots = (entries.max(4) + entries / 2).next_power_of_two();
         let numbers = u32::try_from(entries).unwrap_or(u32::MAX);
         let mut zeros = vec![0; slots];
@@ -187,7 +187,7 @@ impl Strings {
             // Tokens and merges have some eight bytes; where they have more, the buffer grows.
             bytes: Vec::with_capacity(count * 8),
             starts: Vec::with_capacity(count + 1),
-            index: Index::with_room(count),
+            index: Index::with_capacity_for(count),
             key: HashKey::random(),
         };
         all.starts.push(0);
