@@ -76,7 +76,7 @@ pub struct Options {
     pub verify: bool,
     /// Whether bytes may be shared.
     pub reflink: Reflink,
-    /// The first way to try after sharing; by itself it finds the best.
+    /// The first method to try after sharing; `None` chooses the best.
     pub method: Option<Method>,
     /// The destination is never a folder to copy into.
     pub no_target_directory: bool,

@@ -1,4 +1,4 @@
-//! SIGBUS: what the kernel sends when a mapped page has no file behind it any more.
+//! SIGBUS: the signal that the kernel sends when a mapped page is not in its file any more.
 //!
 //! A handler is installed once, when the first map is opened. When a fault is inside a registered
 //! map, the handler marks that map as poisoned, replaces the map with zero pages from the faulting

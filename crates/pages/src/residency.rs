@@ -1,15 +1,15 @@
-//! How much of a file is in the page cache now, and getting it out of there.
+//! How much of a file is in the page cache now, and dropping it from there.
 //!
-//! Asked of the kernel by cachestat(2) (Linux 6.5; from 33 µs per GiB to 16 ms, see `COUNTED`), else
+//! The kernel tells it by cachestat(2) (Linux 6.5; from 33 µs per GiB to 16 ms, see `COUNTED`), else
 //! by mincore(2) over a map that is never touched (12 ms per GiB). Three things make the plain
-//! question go wrong:
+//! calls wrong:
 //! - Both calls answer only users who own the file or may write it. To others cachestat says EPERM,
 //!   and mincore says that *every* page is there. Then pages are sampled by reads that refuse to
 //!   wait (RWF_NOWAIT), which every user who may read the file may do.
 //! - On overlayfs (what containers have) cachestat looks at a file that has no pages of its own and
 //!   says 0. A map is one of the file beneath, so there mincore is asked.
-//! - A container's filter may forbid cachestat with EPERM instead of ENOSYS; it then is as if it did
-//!   not exist.
+//! - A container's filter may forbid cachestat with EPERM instead of ENOSYS; then it counts as
+//!   missing.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::time::Duration;
 
-/// How many pages of a range are in the page cache. They may leave it, or come, at any time.
+/// How many pages of a range are in the page cache. That may change at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Residency {
     /// Pages that the range touches (of the system's page size), the ends included.
@@ -60,7 +60,7 @@ pub enum CacheProbe {
 }
 
 impl CacheProbe {
-    /// In one word.
+    /// Its name in one word.
     pub fn name(self) -> &'static str {
         match self {
             CacheProbe::Cachestat => "cachestat",
@@ -70,7 +70,7 @@ impl CacheProbe {
     }
 }
 
-/// Places of a file that are looked at for an estimate, and pages at each: the standard error is at
+/// Samples of a file for an estimate, and pages of each: the standard error is at
 /// most 1/√n/2 of the file, here 3 %. (An estimate decides between "nearly all" and "not".)
 const SAMPLES: u64 = 256;
 const SAMPLE_PAGES: u64 = 8;
@@ -87,7 +87,7 @@ const VECTOR: usize = 16 << 10;
 /// tells this user; else estimated (see [`CacheProbe`]).
 ///
 /// # Errors
-/// The system refuses every way of asking.
+/// The system refuses every probe.
 pub fn residency(file: &File, range: Range<u64>) -> io::Result<Residency> {
     ask(file, range, u64::MAX)
 }
@@ -97,7 +97,7 @@ pub(crate) fn estimate(file: &File, range: Range<u64>) -> io::Result<Residency> 
     ask(file, range, COUNTED)
 }
 
-/// Takes the file out of the page cache, as far as that goes without privilege: its changes are
+/// Drops the file from the page cache, as far as that is possible without privilege: its changes are
 /// written (fsync), then its pages are given up (fadvise). Returns what is left: nothing of it, if
 /// [`Residency::is_proven_cold`]. Pages stay that some process has mapped and touched, or is reading.
 ///
@@ -502,7 +502,7 @@ use libc::mincore;
 /// OpenBSD has had none since 6.5: it tells no process what the page cache holds.
 ///
 /// # Safety
-/// There is nothing to heed.
+/// None.
 #[cfg(target_os = "openbsd")]
 unsafe fn mincore(_: *mut libc::c_void, _: usize, _: *mut libc::c_char) -> libc::c_int {
     // SAFETY: the address of a thread-local variable.
@@ -542,7 +542,7 @@ mod tests {
         let exe = std::env::current_exe().unwrap();
         let mut file = tempfile::tempfile_in(exe.parent().unwrap()).unwrap();
         file.write_all(&vec![7; LEN as usize]).unwrap();
-        // Readahead would bring more than what a test reads.
+        // Readahead would load more than what a test reads.
         // SAFETY: takes numbers only.
         unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         file
@@ -624,7 +624,7 @@ mod tests {
         assert!((95_000..105_000).contains(&got), "{got}");
     }
 
-    /// The kernel tells strangers nothing (cachestat: EPERM) or untruths (mincore: everything).
+    /// To other users the kernel tells nothing (cachestat: EPERM) or untruths (mincore: everything).
     #[test]
     fn somebody_elses_file_is_sampled() {
         // SAFETY: always succeeds.

@@ -64,7 +64,7 @@ pub struct CpArgs {
 
     /// The way to try first, to compare them; by itself it finds the best
     #[arg(long, value_name = "WAY", hide_short_help = true)]
-    method: Option<Way>,
+    method: Option<MethodArg>,
 
     /// Name every file as it is done, how it was copied, and why so
     #[arg(short, long)]
@@ -94,7 +94,7 @@ enum When {
 
 /// `--method`
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Way {
+enum MethodArg {
     /// Around the page cache
     Direct,
     /// The kernel copies, in windows
@@ -116,10 +116,10 @@ pub fn main(args: &CpArgs) -> Outcome {
             When::Always => Reflink::Always,
             When::Never => Reflink::Never,
         },
-        method: args.method.map(|way| match way {
-            Way::Direct => Method::Direct,
-            Way::CopyFileRange => Method::CopyFileRange,
-            Way::ReadWrite => Method::ReadWrite,
+        method: args.method.map(|method| match method {
+            MethodArg::Direct => Method::Direct,
+            MethodArg::CopyFileRange => Method::CopyFileRange,
+            MethodArg::ReadWrite => Method::ReadWrite,
         }),
         // Only who looks at a bar needs to know how much there is.
         count: say::is_terminal(),

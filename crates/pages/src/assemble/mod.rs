@@ -25,7 +25,7 @@ pub use record::Record;
 
 use crate::Region;
 use crate::around::{self, Around};
-use crate::copy::dest::Dest;
+use crate::copy::write_behind::WriteBehind;
 use crate::transfer::direct;
 
 /// Most bytes of a piece: larger writes are no faster.
@@ -86,7 +86,7 @@ pub fn assemble<M: Maker>(
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
 ) -> Result<(), AssembleError<M::Error>> {
     let failed = |source| AssembleError::Write { at: 0, source };
-    // Writes within the file's length go on beside each other.
+    // Writes within the file's length run in parallel.
     dest.set_len(len).map_err(failed)?;
     let share = PIECES / threads.get() as u64;
     let piece = share.clamp(LEAST, PIECE).next_power_of_two().min(PIECE);
@@ -187,33 +187,33 @@ impl<E: Send> Job<'_, E> {
 /// How bytes are written to the new file.
 struct Writer<'f> {
     file: &'f File,
-    way: Way<'f>,
+    method: WriteMethod<'f>,
 }
 
-enum Way<'f> {
+enum WriteMethod<'f> {
     Around(Around),
-    Windows(Mutex<Dest<'f>>),
+    Windows(Mutex<WriteBehind<'f>>),
     Plain,
 }
 
 impl<'f> Writer<'f> {
     fn new(file: &'f File, len: u64) -> Writer<'f> {
-        let way = if len < LARGE {
-            Way::Plain
+        let method = if len < LARGE {
+            WriteMethod::Plain
         } else {
             match around(file) {
-                Some(around) => Way::Around(around),
-                None => Way::Windows(Mutex::new(Dest::new(file))),
+                Some(around) => WriteMethod::Around(around),
+                None => WriteMethod::Windows(Mutex::new(WriteBehind::new(file))),
             }
         };
-        Writer { file, way }
+        Writer { file, method }
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        match &self.way {
-            Way::Around(around) => around.write(self.file, at, bytes),
-            Way::Plain => around::write_all(self.file, at, bytes),
-            Way::Windows(dest) => {
+        match &self.method {
+            WriteMethod::Around(around) => around.write(self.file, at, bytes),
+            WriteMethod::Plain => around::write_all(self.file, at, bytes),
+            WriteMethod::Windows(dest) => {
                 around::write_all(self.file, at, bytes)?;
                 match dest.lock() {
                     Ok(mut dest) => dest.wrote(at..at + bytes.len() as u64),
@@ -225,9 +225,11 @@ impl<'f> Writer<'f> {
     }
 
     fn finish(self) -> io::Result<()> {
-        match self.way {
-            Way::Windows(dest) => dest.into_inner().map_or(Ok(()), |mut dest| dest.finish()),
-            Way::Around(_) | Way::Plain => Ok(()),
+        match self.method {
+            WriteMethod::Windows(dest) => {
+                dest.into_inner().map_or(Ok(()), |mut dest| dest.finish())
+            }
+            WriteMethod::Around(_) | WriteMethod::Plain => Ok(()),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Around the page cache: large blocks are read through io_uring and written as they come. Nothing of
-//! them is ever cached, and no byte is copied in memory. Only what of the source is cached already
-//! is read from there.
+//! Copying around the page cache: large blocks are read through io_uring and written as they come. None
+//! of them is ever cached, and no byte is copied in memory. Parts of the source that are cached already
+//! are read from the page cache.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -17,11 +17,11 @@ use crate::transfer::{self, Piece, TransferError, direct, transfer};
 
 /// Bytes that are written at once.
 const PIECE: u64 = 4 << 20;
-/// Threads that write; what they mostly do is wait. Each has some pieces of memory.
+/// Threads that write; they mostly wait. Each has some pieces of memory.
 const THREADS: usize = 4;
 /// Bytes of one read from the page cache.
 const WARM_BLOCK: usize = 4 << 20;
-/// Between two looks at how far it is.
+/// Time between two reports of progress.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A destination that can be written around the page cache.
@@ -29,7 +29,7 @@ pub(super) struct Direct {
     dest: Around,
 }
 
-/// Opens `dest` so, if that is possible on both sides and makes sense for these parts of the source.
+/// Opens `dest` around the page cache, if that is possible on both sides and makes sense for these parts of the source.
 pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct, Fallback> {
     let no = |why| Err(Fallback::NotDirect { why });
     if !is_plain_disk(files.source) || !is_plain_disk(files.dest) {
@@ -52,7 +52,7 @@ pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct,
 }
 
 impl Direct {
-    /// Copies all of `segments`, what is `cached` from the page cache; or says why not, if nothing was
+    /// Copies all of `segments`, cached ranges from the page cache; or says why not, if nothing was
     /// copied.
     pub fn copy(
         &self,
@@ -62,7 +62,7 @@ impl Direct {
         (len, total): (u64, u64),
         on_progress: &mut OnProgress<'_>,
     ) -> Result<Result<(), Fallback>, CopyError> {
-        // Writes within the file's length go on beside each other.
+        // Writes within the file's length run in parallel.
         files.dest.set_len(len).map_err(|error| files.write(len, error))?;
         let (warm, cold): (Vec<_>, Vec<_>) =
             segments.iter().flat_map(pieces).partition(|range| cached(range));
@@ -99,7 +99,7 @@ impl Direct {
             let mut stopped = false;
             let reader = thread::Builder::new().name("alight-copy".into());
             let Ok(reader) = reader.spawn_scoped(scope, read) else {
-                // The system gives no more threads: here, and what was done is told at the end.
+                // The system gives no more threads: the work is done here, and progress is reported at the end.
                 let read = read();
                 let now = Progress { durable: done.load(Relaxed), total };
                 let stopped = on_progress(now) == ControlFlow::Break(());

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::replace::no_space;
 
-/// What may be to blame for a difference.
+/// Possible causes of a difference.
 fn blame(times_tell: bool) -> &'static str {
     match times_tell {
         true => "the disk or the memory of this machine is not to be trusted",
@@ -18,7 +18,7 @@ fn blame(times_tell: bool) -> &'static str {
     }
 }
 
-/// Why bytes were not copied. What is in the destination then is of no use.
+/// Why bytes were not copied. The contents of the destination are of no use then.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CopyError {
@@ -27,7 +27,7 @@ pub enum CopyError {
     Read {
         /// The source.
         path: PathBuf,
-        /// Where.
+        /// Offset in the file.
         at: u64,
         /// What the system says.
         source: io::Error,
@@ -37,7 +37,7 @@ pub enum CopyError {
     Write {
         /// The destination.
         path: PathBuf,
-        /// Where.
+        /// Offset in the file.
         at: u64,
         /// What the system says.
         source: io::Error,
@@ -49,7 +49,7 @@ pub enum CopyError {
         path: PathBuf,
         /// The destination.
         dest: PathBuf,
-        /// Where.
+        /// Offset in the file.
         at: u64,
         /// What the system says.
         source: io::Error,
@@ -68,7 +68,7 @@ pub enum CopyError {
         /// Bytes it had.
         expected: u64,
     },
-    /// Sharing the bytes was demanded, and cannot be had.
+    /// The caller demanded shared bytes, which is not possible.
     #[error(
         "{}: cannot share its bytes with {}: {source}; --reflink=auto copies them",
         path.display(), dest.display()
@@ -88,10 +88,10 @@ pub enum CopyError {
         path: PathBuf,
         /// Bytes of it, holes left out.
         needed: u64,
-        /// Bytes that this user could write there before anything was set aside, if the system says.
+        /// Bytes that this user could write there before anything was reserved, if the system says.
         free: Option<u64>,
     },
-    /// The copy, read again from the disk, is not what the source has.
+    /// The copy, read again from the disk, differs from the source.
     #[error(
         "{}: differs from {} at byte {at}, read again from the disk: {}",
         path.display(), from.display(), blame(*.times_tell)

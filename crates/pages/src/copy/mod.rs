@@ -3,8 +3,8 @@
 //! The methods, in this order: sharing them (reflink); around the page cache (large files on plain disks);
 //! copy_file_range; reading and writing. A method is given up only if the system refuses it and it has
 //! copied nothing yet, and the [`Report`] says why. All of them keep holes, and what cannot go around
-//! the page cache goes in windows: what this copy loads into it is at most a few of them at any
-//! moment, and nothing at the end. What of the source was cached before stays so.
+//! the page cache is copied in windows: what this copy loads into it is at most a few of them at any
+//! moment, and nothing at the end. Cached pages of the source stay cached.
 //!
 //! Measured (`examples/copy_speed.rs`, 1.9 GB, ext4 on a virtio disk, 2 cores, fsync included, seconds;
 //! 2026-11-22 beside other work on the machine, the best of 4; CPU is what the process computed):
@@ -18,10 +18,9 @@
 //!
 //! Beside programs that want the cores, the last three take ten times as long, the first does not.
 //!
-//! Progress is what is on the disk, not what is on the way there.
+//! Progress counts bytes that are on the disk, not bytes on their way there.
 
 mod cache_record;
-pub(crate) mod dest;
 mod direct;
 mod error;
 mod options;
@@ -30,6 +29,7 @@ mod segments;
 mod steps;
 pub(crate) mod sys;
 mod verify;
+pub(crate) mod write_behind;
 
 use std::fs::File;
 use std::ops::Range;
@@ -43,8 +43,8 @@ pub use report::{Fallback, Method, Report};
 pub use verify::{Verified, verify};
 
 use cache_record::CacheRecord;
-use dest::Dest;
 use steps::{Ended, Files, Step};
+use write_behind::WriteBehind;
 
 /// Bytes from which on a file is copied around the page cache: for less it is not worth the set-up.
 const DIRECT_FROM: u64 = 16 << 20;
@@ -113,7 +113,7 @@ impl Job<'_> {
     ) -> Result<(), CopyError> {
         let files = self.files;
         let mut source = CacheRecord::new(files.source, self.len, self.window);
-        let mut dest = Dest::new(files.dest);
+        let mut dest = WriteBehind::new(files.dest);
         let total = report.bytes;
         if self.direct(&mut source, options, report, on_progress)? {
             return Ok(());
@@ -149,7 +149,7 @@ impl Job<'_> {
         if self.pseudo {
             (report.bytes, report.holes) = (copied, 0);
         }
-        // What ends in a hole has its length from this.
+        // A file that ends in a hole gets its length from this.
         let len = if self.pseudo { copied } else { self.len };
         files.dest.set_len(len).map_err(|error| files.write(len, error))?;
         let _ = on_progress(Progress { durable: dest.durable, total });
@@ -175,8 +175,8 @@ impl Job<'_> {
         if !wanted || self.pseudo {
             return Ok(false);
         }
-        let way = match direct::open(self.files, self.segments) {
-            Ok(way) => way,
+        let direct = match direct::open(self.files, self.segments) {
+            Ok(direct) => direct,
             Err(fallback) => {
                 report.fallbacks.push(fallback);
                 return Ok(false);
@@ -190,7 +190,7 @@ impl Job<'_> {
         report.method = Method::Direct;
         let sizes = (self.len, report.bytes);
         let cached = |range: &Range<u64>| source.is_cached(range);
-        match way.copy(self.files, self.segments, cached, sizes, on_progress)? {
+        match direct.copy(self.files, self.segments, cached, sizes, on_progress)? {
             Ok(()) => {}
             Err(fallback) => {
                 report.fallbacks.push(fallback);

@@ -12,10 +12,10 @@ const WINDOW: u64 = 8 << 20;
 /// Whether the bytes may be shared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflink {
-    /// If the filesystem can.
+    /// Shares them if the filesystem can.
     #[default]
     Auto,
-    /// Or else the copy fails.
+    /// Shares them, or fails.
     Always,
     /// The copy has its own bytes (copy_file_range may share them too, and is not used).
     Never,
@@ -27,7 +27,7 @@ pub enum Reflink {
 pub struct Options {
     /// Whether the bytes may be shared.
     pub reflink: Reflink,
-    /// The first way to try after sharing; `None` finds out by itself.
+    /// The first method to try after sharing; `None` chooses the best.
     pub method: Option<Method>,
     /// Bytes of a window, a multiple of 2 MiB (so that the large pages of the page cache are within one).
     pub window: u64,
@@ -39,7 +39,7 @@ impl Default for Options {
     }
 }
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Bytes that are on the disk.
@@ -48,5 +48,5 @@ pub struct Progress {
     pub total: u64,
 }
 
-/// Told about progress after every window; `Break` ends the copy with [`CopyError::Stopped`](super::CopyError::Stopped).
+/// Called with the progress after every window; `Break` ends the copy with [`CopyError::Stopped`](super::CopyError::Stopped).
 pub type OnProgress<'f> = dyn FnMut(Progress) -> ControlFlow<()> + 'f;

@@ -1,25 +1,25 @@
-//! How a copy was made, and why so.
+//! How a copy was made, and why in that way.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A way to copy bytes, the cheapest first.
+/// A method to copy bytes, the cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
     /// Both files share the bytes on the disk until one of them is changed (FICLONE): nothing is copied.
     Reflink,
-    /// Large blocks around the page cache (O_DIRECT), of the source what is not cached already: nothing is
+    /// Large blocks around the page cache (O_DIRECT), except for cached parts of the source: nothing is
     /// cached by it at any moment.
     Direct,
     /// The kernel copies (copy_file_range), on some network filesystems without a byte on the net.
     CopyFileRange,
-    /// Read and written by ourselves.
+    /// read(2) and write(2).
     ReadWrite,
 }
 
 impl Method {
-    /// As it is called in messages and in JSON.
+    /// Its name in messages and in JSON.
     pub fn name(self) -> &'static str {
         match self {
             Method::Reflink => "reflink",
@@ -30,7 +30,7 @@ impl Method {
     }
 }
 
-/// Why something was not done in the best way.
+/// Why a better method was not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
@@ -41,14 +41,14 @@ pub enum Fallback {
         /// The system's error.
         errno: i32,
     },
-    /// The files are not such that the page cache can be gone around.
+    /// These files cannot be copied around the page cache.
     NotDirect {
         /// Why.
         why: &'static str,
     },
     /// copy_file_range says that there is nothing, which files of /proc make it say.
     NothingCopied,
-    /// The kernel does not tell this user what of the source is cached (it belongs to another user),
+    /// The kernel does not tell this user which pages of the source are cached (it belongs to another user),
     /// so that only a method may be used that leaves no traces by itself.
     CacheUnknown,
     /// Reads cannot be asked to leave nothing in the page cache (RWF_DONTCACHE).
@@ -56,7 +56,7 @@ pub enum Fallback {
         /// The system's error.
         errno: i32,
     },
-    /// The same of writes.
+    /// Writes cannot be asked that either.
     WritesAreCached {
         /// The system's error.
         errno: i32,
@@ -101,18 +101,18 @@ impl fmt::Display for Fallback {
     }
 }
 
-/// What a copy was.
+/// How a copy was made.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// How the bytes were copied.
     pub method: Method,
-    /// What was tried before, and what was not to be had.
+    /// Methods that were not available, and why.
     pub fallbacks: Vec<Fallback>,
     /// Bytes that were copied (or, by a reflink, are shared); holes are not among them.
     pub bytes: u64,
     /// Bytes of holes.
     pub holes: u64,
-    /// Bytes of the source that this copy brought into the page cache and took out again.
+    /// Bytes of the source that this copy loaded into the page cache and dropped again.
     pub source_dropped: u64,
     /// Bytes of the source that were cached before, and stay.
     pub source_was_cached: u64,

@@ -1,4 +1,4 @@
-//! Where a file has bytes, and where it has holes.
+//! The segments of a file that have bytes, between its holes.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! The ways to copy a part of a file, and when one of them is given up for the next.
+//! The methods to copy a part of a file, and when one of them is given up for the next.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use super::{CopyError, Options, Reflink, sys};
 /// Bytes of one read and write of our own: they stay in the cache of a core between the two.
 const BUFFER: usize = 256 << 10;
 
-/// The two files and what they are called.
+/// The two files and their names.
 pub(super) struct Files<'a> {
     pub source: &'a File,
     pub from: &'a Path,
@@ -45,7 +45,7 @@ impl Files<'_> {
                 Ok(()) => {}
                 Err(error) => match error.raw_os_error() {
                     Some(libc::ENOSPC | libc::EDQUOT) => return Err(no_space(free)),
-                    // It cannot be done here; what is missing will be seen when it is written.
+                    // It cannot be done here; if space is missing, writing will show it.
                     _ => return Ok(()),
                 },
             }
@@ -54,7 +54,7 @@ impl Files<'_> {
     }
 }
 
-/// How far a step came.
+/// The result of a step.
 pub(super) enum Ended {
     Whole,
     /// The source ends there.
@@ -90,14 +90,14 @@ pub(super) fn reflink(
     }
 }
 
-/// The error, if it means "not in this way" (and not that something is broken or full).
+/// The error, if it means that this method is refused (and not that something is broken or full).
 pub(super) fn refusal(error: &io::Error) -> Option<i32> {
     error.raw_os_error().filter(|errno| {
         matches!(*errno, libc::EXDEV | libc::EOPNOTSUPP | libc::EINVAL | libc::EPERM | libc::ENOSYS)
     })
 }
 
-/// What filesystems without ioctls of their own, and swap files, say.
+/// The errors of filesystems without ioctls of their own, and of swap files.
 fn not_an_ioctl(error: &io::Error) -> Option<i32> {
     error.raw_os_error().filter(|errno| matches!(*errno, libc::ENOTTY | libc::ETXTBSY))
 }
@@ -142,7 +142,7 @@ impl Step {
         Step::ReadWrite(Buffered { buffer: vec![0; BUFFER], reads, writes })
     }
 
-    /// Copies `range`; `begun` if bytes have been copied before, after which there is no way back.
+    /// Copies `range`. `begun`: bytes have been copied before, so that no other method can be tried.
     pub fn copy(
         &mut self,
         files: &Files<'_>,
@@ -245,8 +245,8 @@ impl Buffered {
 }
 
 impl Dontcache {
-    /// Calls with the wish, and once more without it if the system does not know it; with the error
-    /// that said so.
+    /// Calls with the flag, and once more without it if the system does not know it; returns the error
+    /// that said so as well.
     fn attempt(
         &mut self,
         mut call: impl FnMut(bool) -> io::Result<usize>,

@@ -1,4 +1,4 @@
-//! The system calls of copying, each as thin as it can be; a signal never breaks one off.
+//! The system calls of copying, as thin wrappers; a signal never ends one early.
 //!
 //! Elsewhere than on Linux calls that do not exist answer `Unsupported`, as an old kernel would.
 
@@ -18,7 +18,7 @@ mod linux {
     use rustix::fs::{Advice, FallocateFlags, SeekFrom};
     use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
-    /// Since Linux 6.14: what a call brings into the page cache leaves it again by itself.
+    /// Since Linux 6.14: pages that a call loads into the page cache are dropped by itself.
     const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
     /// Makes `dest` share all bytes of `source`.
@@ -64,12 +64,12 @@ mod linux {
         }
     }
 
-    /// Has everything written that is not on the disk yet, and waits for it.
+    /// Starts writing everything that is not on the disk yet, and waits for it.
     pub fn sync_all_pages(file: &File) -> io::Result<()> {
         wait_written(file, &(0..0))
     }
 
-    /// Has the bytes written, without waiting for it.
+    /// Starts writing the bytes, without waiting for it.
     pub fn start_writing(file: &File, range: &Range<u64>) -> io::Result<()> {
         sync_range(file, range, libc::SYNC_FILE_RANGE_WRITE)
     }

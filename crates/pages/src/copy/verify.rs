@@ -1,4 +1,4 @@
-//! Whether what was copied is on the disk: it is read from there and compared.
+//! Reads a copy from the disk and compares it with its source.
 
 use std::fs::File;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::transfer::direct;
 pub enum Verified {
     /// Around the page cache (O_DIRECT).
     Direct,
-    /// Through the page cache, of which it was proven that nothing of the copy was in it.
+    /// Through the page cache, after it was proven that nothing of the copy was in it.
     Evicted,
     /// The filesystem is in memory: there is no disk.
     InMemory,
@@ -27,7 +27,7 @@ pub enum Verified {
 }
 
 impl Verified {
-    /// In a few words.
+    /// A description in a few words.
     pub fn name(self) -> &'static str {
         match self {
             Verified::Direct => "read from the disk around the page cache",
@@ -97,7 +97,7 @@ pub fn verify(
     Ok(if compare.direct.is_some() { Verified::Direct } else { evicted })
 }
 
-/// Whatever is not a hole in both of them. The last block is always among them, whole.
+/// The ranges that are not a hole in both files. The whole last block is always among them.
 fn parts(files: &Files<'_>, len: u64) -> Result<Vec<Range<u64>>, CopyError> {
     let cannot = |error| files.read(0, error);
     let mut all = segments::of(files.source, len).map_err(cannot)?.0;
@@ -145,7 +145,7 @@ impl Compare<'_> {
                 None => fill(files.dest, &mut two[..want], at),
             };
             if self.direct.is_some() && read.as_ref().is_err_and(|e| refusal(e).is_some()) {
-                // What could be opened for it cannot be read so.
+                // The file could be opened for direct reads, but not read.
                 self.direct = None;
                 read = fill(files.dest, &mut two[..want], at);
             }
@@ -173,7 +173,7 @@ fn fill(file: &File, into: &mut [u8], at: u64) -> std::io::Result<usize> {
     while filled < into.len() {
         match sys::read(file, &mut into[filled..], at + filled as u64, false)? {
             0 => break,
-            // Behind the end of a file that ends within a block direct reads are refused.
+            // After the end of a file that ends within a block, direct reads are refused.
             n if n % 512 != 0 => return Ok(filled + n),
             n => filled += n,
         }

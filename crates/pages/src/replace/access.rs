@@ -63,7 +63,7 @@ pub(super) fn is_private(inputs: &[Input]) -> bool {
 /// # Errors
 /// The system refuses.
 pub(super) fn grant(file: &File, inputs: &[Input]) -> io::Result<()> {
-    // What the folder hands down to new files would let more people in.
+    // The default ACL of the folder would let more users in.
     remove_acls(file, false)?;
     if let Some(mode) = mode(inputs, file.metadata()?.gid())
         && mode != 0o600
@@ -77,7 +77,7 @@ pub(super) fn grant(file: &File, inputs: &[Input]) -> io::Result<()> {
 fn umask() -> u32 {
     let told = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let umask = told.lines().find_map(|line| line.strip_prefix("Umask:"));
-    // Where it is not told, the strictest.
+    // If the system does not tell it, the strictest.
     umask.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok()).unwrap_or(0o077)
 }
 

@@ -15,8 +15,8 @@ use super::{Input, ReplaceError};
 use crate::error::FileKind;
 use crate::{Folder, Identity};
 
-/// A name in an open folder. What is made there is made in this very folder, and no link is followed
-/// on the way, whatever others do to the folders that led to it.
+/// A name in an open folder. A file with this name is made in this very folder, and no link is followed
+/// on the way, whatever other processes do to the path that led to it.
 #[derive(Clone, Debug)]
 pub struct Destination {
     pub(super) folder: Folder,
@@ -29,7 +29,7 @@ impl Destination {
     /// The name of the file at `path`, which need not exist; if there is a link to a file, the name of that file.
     ///
     /// # Errors
-    /// There is no such folder, or it cannot be gone into.
+    /// There is no such folder, or this user may not enter it.
     pub fn of(path: &Path) -> Result<Destination, ReplaceError> {
         let create = |source| ReplaceError::Create { path: path.into(), source };
         if !fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
@@ -88,7 +88,7 @@ impl Destination {
         Destination { folder: folder.clone(), name: name.into(), path: path.into() }
     }
 
-    /// What it is called in messages.
+    /// The path that messages show.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -112,11 +112,12 @@ impl Destination {
         self.folder.look(&self.name).map_err(create)
     }
 
-    /// Whether a file that is made of `inputs` may be put there; what is there now, if anything. Without
-    /// `replace` nothing may be.
+    /// Checks that a file that is made of `inputs` may get this name; returns what has the name now, if
+    /// anything. Without `replace`, nothing may have it.
     ///
     /// # Errors
-    /// Something is there that is not a file, or that is one of the inputs, or that may not be replaced.
+    /// The name belongs to something that is not a file, that is one of the inputs, or that may not be
+    /// replaced.
     pub fn check(&self, replace: bool, inputs: &[Input]) -> Result<Option<Stat>, ReplaceError> {
         let Some(found) = self.look()? else { return Ok(None) };
         let path = self.path.clone();
@@ -170,7 +171,7 @@ impl Destination {
         hidden: &Hidden,
         replace: bool,
         inputs: &[Input],
-        ways: &[Way],
+        renames: &[Rename],
     ) -> Result<(), ReplaceError> {
         let commit =
             |error: Errno| ReplaceError::Commit { path: self.path.clone(), source: error.into() };
@@ -179,10 +180,10 @@ impl Destination {
                 .map_err(commit);
         }
         let mut refused = Errno::OPNOTSUPP;
-        for way in ways {
-            match way(self.folder.as_fd(), &hidden.name, &self.name) {
+        for rename in renames {
+            match rename(self.folder.as_fd(), &hidden.name, &self.name) {
                 Ok(()) => return Ok(()),
-                Err(Errno::EXIST) if replace => return self.rename(hidden, true, inputs, ways),
+                Err(Errno::EXIST) if replace => return self.rename(hidden, true, inputs, renames),
                 Err(Errno::EXIST) => {
                     return Err(ReplaceError::Appeared { path: self.path.clone() });
                 }
@@ -244,20 +245,20 @@ pub(super) struct Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // Gone already, or beyond our means.
+        // It is gone already, or cannot be removed.
         let _ = rustix::fs::unlinkat(&self.folder, &self.name, AtFlags::empty());
     }
 }
 
-/// A way to give a file another name in its folder if nothing has that name.
-pub(super) type Way = fn(BorrowedFd<'_>, &OsStr, &OsStr) -> Result<(), Errno>;
+/// A method to give a file another name in its folder if nothing has that name.
+pub(super) type Rename = fn(BorrowedFd<'_>, &OsStr, &OsStr) -> Result<(), Errno>;
 
-/// What is tried in turn. The first two are atomic: of a file that appears at any moment nothing is
+/// The methods that are tried in turn. The first two are atomic: of a file that appears at any moment nothing is
 /// lost. Filesystems that have neither (some on a network or answered for by a program) get the name
 /// taken first, by an empty file that only this call can have made: what appears before that is left
 /// alone as well; but a kill between the two steps leaves the empty file, and what another process writes into
 /// it in between is lost.
-pub(super) const WAYS: [Way; 3] = [without_replacing, by_link, by_taking];
+pub(super) const RENAMES: [Rename; 3] = [without_replacing, by_link, by_taking];
 
 fn without_replacing(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
     #[cfg(target_os = "linux")]
@@ -296,18 +297,18 @@ fn hidden_name(name: &OsStr) -> OsString {
 mod tests {
     use super::*;
 
-    /// Each way by itself, and all of them in their order where the first are refused.
+    /// Each method by itself, and all of them in their order where the first are refused.
     #[test]
     fn no_way_of_renaming_replaces_anything() {
-        let refused: Way = |_, _, _| Err(Errno::INVAL);
-        let all: [&[Way]; 5] = [
-            &WAYS,
+        let refused: Rename = |_, _, _| Err(Errno::INVAL);
+        let all: [&[Rename]; 5] = [
+            &RENAMES,
             &[without_replacing],
             &[refused, by_link],
             &[refused, refused, by_taking],
             &[by_taking],
         ];
-        for ways in all {
+        for renames in all {
             let dir = tempfile::tempdir().unwrap();
             let dest = Destination::of(&dir.path().join("new")).unwrap();
             let make = |bytes: &[u8]| {
@@ -315,11 +316,11 @@ mod tests {
                 io::Write::write_all(&mut &file, bytes).unwrap();
                 hidden
             };
-            dest.rename(&make(b"one"), false, &[], ways).unwrap();
-            let error = dest.rename(&make(b"two"), false, &[], ways).unwrap_err();
+            dest.rename(&make(b"one"), false, &[], renames).unwrap();
+            let error = dest.rename(&make(b"two"), false, &[], renames).unwrap_err();
             assert!(matches!(error, ReplaceError::Appeared { .. }), "{error}");
             assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"one");
-            dest.rename(&make(b"three"), true, &[], ways).unwrap();
+            dest.rename(&make(b"three"), true, &[], renames).unwrap();
             assert_eq!(fs::read(dir.path().join("new")).unwrap(), b"three");
             assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         }

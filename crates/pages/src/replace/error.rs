@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::error::FileKind;
 
-/// Why a file was not made. In all cases but the last what was there before is as it was.
+/// Why a file was not made. In all cases but the last, the old file is as it was.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
@@ -38,19 +38,19 @@ pub enum ReplaceError {
         /// What is there.
         kind: FileKind,
     },
-    /// There is a file of that name, and it was not said that it may be replaced.
+    /// There is a file of that name, and the caller did not allow to replace it.
     #[error("{}: exists already; --force replaces it", path.display())]
     Exists {
         /// The path, as given.
         path: PathBuf,
     },
-    /// There is a link of that name, and it was not said that it may be replaced.
+    /// There is a link of that name, and the caller did not allow to replace it.
     #[error("{}: is a link that leads nowhere; --force replaces it by a file", path.display())]
     DanglingLink {
         /// The path, as given.
         path: PathBuf,
     },
-    /// A file has got that name since the work began, and it was not said that it may be replaced.
+    /// A file has got that name since the work began, and the caller did not allow to replace it.
     #[error(
         "{}: appeared while the new file was being made, and is left as it is; --force replaces it",
         path.display()
@@ -75,10 +75,10 @@ pub enum ReplaceError {
         path: PathBuf,
         /// Bytes of the new file.
         needed: u64,
-        /// Bytes that this user could write there before anything was set aside, if the system says.
+        /// Bytes that this user could write there before anything was reserved, if the system says.
         free: Option<u64>,
     },
-    /// What was written cannot be brought to the disk, or be given its name.
+    /// The new file cannot be synced to the disk, or be given its name.
     #[error("{}: cannot put the new file in place: {source}", path.display())]
     Commit {
         /// The file that was to be written.
@@ -86,7 +86,7 @@ pub enum ReplaceError {
         /// What the system says.
         source: io::Error,
     },
-    /// The new file is in place, but its folder could not be brought to the disk: should the machine
+    /// The new file is in place, but its folder could not be synced to the disk: should the machine
     /// lose power now, the old file may come back.
     #[error("{}: is in place, but a loss of power may undo it: {source}", path.display())]
     FolderNotSynced {

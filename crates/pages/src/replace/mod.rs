@@ -14,7 +14,7 @@ pub use destination::Destination;
 pub use error::ReplaceError;
 pub(crate) use error::no_space;
 
-use destination::{Hidden, WAYS};
+use destination::{Hidden, RENAMES};
 
 /// A new file that takes the place of another, or of none, when it is complete.
 ///
@@ -39,7 +39,7 @@ pub struct Replacement {
     inputs: Vec<Input>,
 }
 
-/// What is to be made.
+/// The file that is to be made.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct New<'a> {
     /// Bytes that it will have, as far as known; space is reserved for them at once.
@@ -177,7 +177,7 @@ impl Replacement {
         }
         self.file.sync_all().map_err(commit)?;
         match self.temporary.take() {
-            Some(hidden) => self.dest.rename(&hidden, self.replace, &self.inputs, &WAYS),
+            Some(hidden) => self.dest.rename(&hidden, self.replace, &self.inputs, &RENAMES),
             None => {
                 let link = own_link(&self.file);
                 self.dest.put(self.replace, &self.inputs, |folder, name| {

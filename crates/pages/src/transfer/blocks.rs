@@ -2,17 +2,17 @@
 
 use super::{Piece, PieceBuffer, Target};
 
-/// What reads must be multiples of, in bytes; powers of two.
+/// The alignment of reads, in bytes; powers of two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Align {
-    /// Offsets in the file, and lengths.
+    /// Alignment of offsets in the file, and of lengths.
     pub offset: usize,
-    /// Addresses.
+    /// Alignment of addresses.
     pub memory: usize,
 }
 
 impl Align {
-    /// Reads through the page cache go anywhere.
+    /// Reads through the page cache need none.
     pub const NONE: Align = Align { offset: 1, memory: 1 };
 
     fn down(self, at: u64) -> u64 {
@@ -27,11 +27,11 @@ impl Align {
 /// One read.
 #[derive(Debug)]
 pub(crate) struct Block {
-    /// Where in the file.
+    /// Offset in the file.
     pub offset: u64,
     /// Bytes to read, up to the next multiple of the alignment.
     pub len: usize,
-    /// Where to. `len` bytes from here on are the transfer's.
+    /// Address in memory. `len` bytes from here on belong to the transfer.
     pub to: *mut u8,
     /// Whether `to` is in a slot (or in the caller's memory).
     pub in_slot: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Block {
     copy: Option<Copy>,
 }
 
-/// What of a block goes elsewhere when it is complete.
+/// The part of a block that is copied elsewhere when it is complete.
 #[derive(Debug)]
 struct Copy {
     skip: usize,
@@ -54,7 +54,7 @@ struct Copy {
 }
 
 impl Block {
-    /// Takes note that `count` bytes came, counted from `from` (at most `done`) on. Whether that is
+    /// Records that `count` bytes came, counted from `from` (at most `done`) on. Returns whether that is
     /// progress.
     pub fn advance(&mut self, from: usize, count: usize) -> bool {
         let done = from + count.min(self.len - from);
@@ -67,7 +67,7 @@ impl Block {
         self.done >= self.need
     }
 
-    /// From where, within the block, an aligned read goes on.
+    /// The offset within the block from which an aligned read goes on.
     pub fn resume(&self, align: Align) -> usize {
         self.done & !(align.offset.max(align.memory) - 1)
     }
@@ -83,7 +83,7 @@ impl Block {
     }
 }
 
-/// The reads that bring a piece, and where it will be.
+/// The reads of a piece, and the address of its bytes.
 pub(crate) struct Plan {
     pub blocks: Vec<Block>,
     pub bytes: *const u8,

@@ -9,7 +9,7 @@ use super::blocks::Align;
 pub(crate) struct Direct {
     pub file: File,
     pub align: Align,
-    /// Whether a program answers for the file.
+    /// Whether a program answers for the file (FUSE).
     #[cfg(target_os = "linux")]
     pub fuse: bool,
     /// Whether memory must have been touched before it is read into: btrfs goes through the page

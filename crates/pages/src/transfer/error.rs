@@ -1,4 +1,4 @@
-//! Why a transfer did not bring everything.
+//! Why a transfer did not read everything.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::region::RegionError;
 
-/// Why a transfer did not bring everything.
+/// Why a transfer did not read everything.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -41,7 +41,7 @@ pub enum TransferError {
     Memory {
         /// The file.
         path: PathBuf,
-        /// How much was wanted.
+        /// Bytes that were to be reserved.
         source: RegionError,
     },
     /// The caller's `stop` was set.

@@ -5,7 +5,7 @@
 //! flight meanwhile, nothing is handed from thread to thread, no core is spent on a thread that only
 //! waits, and a slow consumer holds back no other, since pieces are taken one by one.
 //!
-//! Where something of this is not to be had, the next best is used and the [`Report`] says why:
+//! Where one of these is not available, the next best is used and the [`Report`] says why:
 //! io_uring refused (a seccomp filter, an old kernel) → plain reads by more threads than there are
 //! cores; locked memory refused → buffers that are not registered; O_DIRECT refused or pointless →
 //! reads through the page cache. [`Method::Read`] is the last of these from the start.
@@ -41,7 +41,7 @@ use work::Work;
 /// about in order, on one of `options.threads` threads of its own (at most as many at a time).
 /// Returns when the last call has returned.
 ///
-/// Slots take memory, which [`Report::buffers`] tells: for each of `threads` as many times the largest
+/// Slots take memory, see [`Report::buffers`]: for each of `threads` as many times the largest
 /// piece as bring its share of `depth` blocks, and one more (with the defaults, two threads and pieces
 /// of 4 MiB: 2 × 3 × 4 MiB); or, without a ring, one for each of `readers`. Cut large tensors into
 /// pieces of a few MiB, smaller ones where there are many threads.

@@ -33,7 +33,7 @@ pub enum PieceBuffer {
 ///
 /// A target whose address is the piece's offset in the file modulo 4096 (more if the filesystem asks
 /// for more) is read into directly; any other is correct too but costs a copy. Nothing outside of it
-/// is written. Cut neighbouring pieces at multiples of 4096 bytes of the file: each that is not
+/// is written. Cut contiguous pieces at multiples of 4096 bytes of the file: each that is not
 /// costs two more reads of 4 KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Target(pub(super) *mut u8);
@@ -100,9 +100,9 @@ pub struct Options {
     /// Threads that read where there is no ring: they mostly wait, so there are more of them than of
     /// cores.
     pub readers: usize,
-    /// Bytes of one read of these.
+    /// Bytes of one read of such a thread.
     pub reader_block: usize,
-    /// Whether to use io_uring if it is to be had.
+    /// Whether to use io_uring if it is available.
     pub ring: bool,
     /// Whether to register slots with the kernel if it allows it.
     pub register: bool,

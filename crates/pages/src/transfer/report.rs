@@ -8,7 +8,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
-    /// What issued the reads (the last of them, if that changed on the way).
+    /// What issued the reads (the last of them, if that changed meanwhile).
     pub engine: Engine,
     /// Whether the page cache was bypassed for all of it.
     pub direct: bool,
@@ -18,7 +18,7 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of memory for slots.
     pub buffers: u64,
-    /// What could not be had, in the order in which it was noticed.
+    /// What was not available, in the order in which it was noticed.
     pub fallbacks: Vec<Fallback>,
     /// How long it took, with the consumers' work.
     pub took: Duration,
@@ -57,7 +57,7 @@ impl fmt::Display for Engine {
     }
 }
 
-/// Something that could not be had, and was done without.
+/// Something that was not available, and was replaced by the next best.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fallback {
@@ -67,8 +67,8 @@ pub enum Fallback {
         errno: i32,
     },
     /// io_uring is not used for files on FUSE: threads read instead. When a program that answers for
-    /// such a file answers short, io_uring goes on at the wrong offset (seen on Linux 6.18 with
-    /// O_DIRECT and FOPEN_DIRECT_IO), and there is nothing to win: it would have threads wait too.
+    /// such a file gives a short answer, io_uring goes on at the wrong offset (seen on Linux 6.18 with
+    /// O_DIRECT and FOPEN_DIRECT_IO), and it would not be faster: it would have threads wait too.
     NoRingOnFuse,
     /// Slots cannot be registered: they are used without.
     NotRegistered {
@@ -87,7 +87,7 @@ pub enum Fallback {
     },
     /// The filesystem says that this file has no direct reads.
     DirectUnsupported,
-    /// The file lives in memory: a direct read would be a copy like any other.
+    /// The file is in memory: a direct read would be a copy like any other.
     InMemory,
     /// The file is compressed: it can only be read through the page cache.
     Compressed,

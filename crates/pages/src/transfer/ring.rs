@@ -56,7 +56,7 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
     }
     let broken = thread::scope(|scope| {
         let own = workers.pop();
-        // With the threads that there are to be had, and this one in any case.
+        // On as many threads as the system gives, and on this one in any case.
         let handles = workers.into_iter().map_while(|mut worker| {
             let read = move || {
                 worker.read_pieces();
@@ -185,7 +185,7 @@ impl<'a> Worker<'a> {
         loop {
             self.fill();
             self.submit(0);
-            // The disk has work now: time for the consumer, a piece at a time.
+            // The disk has work now, so the consumer gets its time, a piece at a time.
             if let Some(slot) = self.ready.pop_front() {
                 self.consume(slot);
             } else if self.in_flight() > 0 {
@@ -317,7 +317,7 @@ impl<'a> Worker<'a> {
                     }
                 }
                 result if result == -libc::EINTR || result == -libc::EAGAIN => block.tries += 1,
-                // The end, or a refusal, or a failure: a plain read tells for sure.
+                // The end, or a refusal, or a failure: a plain read shows which.
                 _ => block.tries = TRIES,
             }
             if block.complete() {
@@ -366,7 +366,7 @@ impl Drop for Worker<'_> {
         self.waiting.clear();
         while self.in_flight() > 0 {
             self.submit(1);
-            // What comes is of no use any more.
+            // The result is of no use any more.
             let numbers: Vec<_> =
                 self.ring.completion().map(|entry| entry.user_data() as usize).collect();
             for number in numbers {

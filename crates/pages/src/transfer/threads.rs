@@ -12,7 +12,7 @@ use super::work::Work;
 use super::{Engine, Report, TransferError};
 use crate::region::Region;
 
-/// Reads the pieces that no thread has taken yet, around the page cache if told how, else through it.
+/// Reads the pieces that no thread has taken yet, around the page cache if `direct` is given, else through it.
 pub(crate) fn run(
     work: &Work,
     direct: Option<&Direct>,
@@ -39,7 +39,7 @@ pub(crate) fn run(
             let read = move || read_pieces(work, direct, align, slot, turnstile);
             thread::Builder::new().name("alight-read".into()).spawn_scoped(scope, read)
         };
-        // With the threads that there are to be had, and this one in any case.
+        // On as many threads as the system gives, and on this one in any case.
         let handles: Vec<_> = (1..readers).map_while(|reader| start(reader).ok()).collect();
         read_pieces(work, direct, align, slot(0), turnstile);
         for handle in handles {
@@ -117,9 +117,9 @@ fn read_pieces(
     }
 }
 
-/// Completes one block, whatever has come of it already, waiting as long as it takes.
+/// Completes one block, however much of it has been read already, waiting as long as it takes.
 ///
-/// A direct read that brings nothing new is followed by one through the page cache, which says
+/// A direct read without progress is followed by one through the page cache, which shows
 /// whether the file ends there or the filesystem only stopped at an odd offset.
 pub(crate) fn read_block(
     work: &Work,

@@ -26,7 +26,7 @@ pub(crate) struct Work<'a> {
     pub interpose: Option<&'a Interpose<'a>>,
 }
 
-/// Told the result of a read, and where to; returns another result.
+/// Called with the result of a read, and its address; returns another result.
 #[cfg(test)]
 pub(crate) type Interpose<'a> = dyn Fn(i32, *mut u8) -> i32 + Sync + 'a;
 
@@ -112,7 +112,7 @@ impl<'a> Work<'a> {
         self.halted.store(true, Relaxed);
     }
 
-    /// Takes note that direct reads are refused.
+    /// Records that direct reads are refused.
     pub fn refuse_direct(&self, errno: i32) {
         let _ = self.refused.compare_exchange(0, errno, Relaxed, Relaxed);
     }
@@ -145,7 +145,7 @@ impl<'a> Work<'a> {
         wanted.clamp(4096, 1 << 30).next_multiple_of(align.offset.max(4096))
     }
 
-    /// How it ended.
+    /// The result of the transfer.
     pub fn finish(&self) -> Result<(), TransferError> {
         match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(error) => Err(error),

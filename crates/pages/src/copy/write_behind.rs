@@ -16,7 +16,7 @@ use super::sys;
 const IN_FLIGHT: usize = 1;
 
 /// The pages of the destination in the page cache.
-pub(crate) struct Dest<'a> {
+pub(crate) struct WriteBehind<'a> {
     file: &'a File,
     in_flight: VecDeque<Range<u64>>,
     /// Why parts cannot be synced by themselves, if that is so.
@@ -25,9 +25,9 @@ pub(crate) struct Dest<'a> {
     pub durable: u64,
 }
 
-impl<'a> Dest<'a> {
-    pub fn new(file: &'a File) -> Dest<'a> {
-        Dest { file, in_flight: VecDeque::new(), whole: None, durable: 0 }
+impl<'a> WriteBehind<'a> {
+    pub fn new(file: &'a File) -> WriteBehind<'a> {
+        WriteBehind { file, in_flight: VecDeque::new(), whole: None, durable: 0 }
     }
 
     /// To be called when `range` has been written.
