@@ -54,7 +54,7 @@ use value::{ListBuilder, MAX_DEPTH, MapBuilder, Value};
 pub struct Message {
     /// The speaker: `system`, `user` or `assistant` in most templates.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
@@ -69,12 +69,12 @@ impl Message {
         Message::new("system", content)
     }
 
-    /// What the user says.
+    /// A message of the user.
     pub fn user(content: &str) -> Message {
         Message::new("user", content)
     }
 
-    /// What the model said.
+    /// An answer of the model.
     pub fn assistant(content: &str) -> Message {
         Message::new("assistant", content)
     }

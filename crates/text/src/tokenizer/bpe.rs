@@ -141,7 +141,7 @@ impl Bpe {
 }
 
 /// A symbol that is no token: its characters one by one, or its bytes where the vocabulary spells
-/// those. What has no token is left out, as llama.cpp and Hugging Face do: the unknown token of
+/// bytes. What has no token is left out, as llama.cpp and Hugging Face do: the unknown token of
 /// such vocabularies is often the end of the text. (SmolLM2 lacks some control characters.)
 fn fall_apart(text: &[u8], vocab: &Vocab, manner: Manner, out: &mut Vec<u32>) {
     if manner.raw_bytes {

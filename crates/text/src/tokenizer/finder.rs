@@ -1,11 +1,11 @@
 //! The search for spellings of special tokens in a text.
 //!
-//! Longer spellings are found before shorter ones, wherever they stand; among those of one length the
+//! Longer spellings are found before shorter ones, wherever they are; among spellings of one length the
 //! leftmost first. (llama.cpp goes through the tokens one by one, in the same order of lengths.)
 //!
 //! One pass over the text from its end, by the automaton of Aho and Corasick over the spellings read
 //! backwards, tells the longest spelling that begins at each offset; shorter ones there are its prefixes,
-//! in a chain. Then the places are taken by length. One that no longer fits, because something longer has
+//! in a chain. Then the spellings are taken by length. One that no longer fits, because something longer has
 //! taken a part of it, is looked at again with the longest of its prefixes that does fit. The length before
 //! what has blocked it halves at least each time: what blocks it is longer than it, and stands in the range
 //! that was left by what blocked it before. So an offset is looked at no more often than the logarithm of
@@ -146,7 +146,7 @@ impl Finder {
         fragments
     }
 
-    /// Where the spellings of control and unknown tokens stand in `text`, in order. Nothing between them
+    /// The ranges of `text` that spell control and unknown tokens, in order. Nothing between them
     /// spells another.
     pub(crate) fn control(&self, text: &str) -> impl Iterator<Item = Range<usize>> + use<> {
         let found = self.find(text.as_bytes(), Search::Control).into_iter();
@@ -278,7 +278,7 @@ impl Chain {
 }
 
 /// The automaton of Aho and Corasick over spellings read backwards. Nodes are numbered by depth, so the
-/// children of one stand side by side, in the order of their bytes, and what a node falls back to is
+/// children of one are contiguous, in the order of their bytes, and what a node falls back to is
 /// before it. Node 0 is the root.
 struct Automaton {
     /// What leads to a node from its parent.

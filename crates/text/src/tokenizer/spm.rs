@@ -1,5 +1,5 @@
 //! SentencePiece-style merging: the adjacent symbols whose joint text is the token of highest score are
-//! merged first, until no neighbours make a token.
+//! merged first, until no two adjacent symbols make a token.
 //!
 //! The same shape as BPE (heap, linked list, stale candidates skipped), but the score of the
 //! merged token takes the place of a rank, and the whole text is one part. Of equal scores the
@@ -93,7 +93,7 @@ impl Spm {
         }
         let (l, r) = (self.symbols[left as usize], self.symbols[right as usize]);
         let len = l.len + r.len;
-        // Neighbours in the list are neighbours in the text.
+        // Symbols that are adjacent in the list are adjacent in the text.
         let joint = &text[l.start as usize..][..len as usize];
         if let Some(id) = vocab.plain_id(joint) {
             self.heap.push(Candidate { score: vocab.score(id), left, right, len });

@@ -109,7 +109,7 @@ impl Index {
     }
 
     /// Reads the slots where these hashes begin to look, so that they are in the cache when they
-    /// are needed one after the other: the misses overlap instead of adding up.
+    /// are needed in turn: the misses overlap instead of adding up.
     fn touch(&self, hashes: &[u64]) {
         let mut all = 0;
         for &hash in hashes {
@@ -157,7 +157,7 @@ impl Index {
     }
 }
 
-/// Byte strings one after the other, found again by number or by content.
+/// Contiguous byte strings, found by number or by content.
 pub(crate) struct Strings {
     bytes: Vec<u8>,
     /// Where string `i` begins; one more entry than strings.
