@@ -21,6 +21,11 @@ pub(crate) mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_tiles;
 mod decoded;
+mod nibbles_256;
+#[cfg(target_arch = "x86_64")]
+mod nibbles_32;
+#[cfg(target_arch = "x86_64")]
+mod plain_tiles;
 mod shared;
 
 use crate::tiles::fields::Field;

@@ -49,9 +49,10 @@ mod x86 {
     use super::{CODES, Mxfp4, scale};
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2};
-    use crate::blocks::avx2_tiles::{self, TilesAvx2};
+    use crate::blocks::avx2_tiles;
     use crate::blocks::avx512_rows::{self, RowsAvx512, Table, load, nibble_table, nibbles};
-    use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::blocks::avx512_tiles;
+    use crate::blocks::plain_tiles::PlainTiles;
     use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
@@ -153,14 +154,9 @@ mod x86 {
     /// Where a unit has its lines.
     const LINES: usize = offset(Mxfp4::FIELDS, 1);
 
-    impl TilesAvx2 for Mxfp4 {
-        type Group = ();
-
+    impl PlainTiles for Mxfp4 {
         #[inline(always)]
-        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
-
-        #[inline(always)]
-        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> avx2_tiles::Scales {
+        unsafe fn scales256(unit: *const u8, half: usize) -> avx2_tiles::Scales {
             // SAFETY: by the trait's contract.
             unsafe {
                 let e = _mm_loadl_epi64(unit.add(8 * half).cast());
@@ -170,21 +166,13 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn line(unit: *const u8, _: &(), _: usize, j: usize, half: usize) -> __m256i {
+        unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
             // SAFETY: by the trait's contract.
             unsafe { codes256(avx2_tiles::nibbles(unit.add(LINES), j % 4, half, j / 4 * 4)) }
         }
-    }
-
-    impl TilesAvx512 for Mxfp4 {
-        const PHASES: usize = 1;
-        type Head = ();
 
         #[inline(always)]
-        unsafe fn head(_: *const u8) {}
-
-        #[inline(always)]
-        unsafe fn scales(unit: *const u8, _: &(), _: usize) -> avx512_tiles::Scales {
+        unsafe fn scales512(unit: *const u8) -> avx512_tiles::Scales {
             // SAFETY: by the trait's contract.
             unsafe {
                 let d = scales512(_mm512_cvtepu8_epi32(_mm_loadu_si128(unit.cast())));
@@ -193,7 +181,7 @@ mod x86 {
         }
 
         #[inline(always)]
-        unsafe fn line<const P: usize>(unit: *const u8, _: &(), _: usize, j: usize) -> __m512i {
+        unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
             // SAFETY: by the trait's contract.
             unsafe { codes512(avx512_tiles::nibbles(unit.add(LINES), j)) }
         }

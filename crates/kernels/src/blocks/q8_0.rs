@@ -42,9 +42,9 @@ mod x86 {
     use super::Q8_0;
     use crate::blocks::BlockFormat;
     use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
-    use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
-    use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::blocks::avx512_tiles;
+    use crate::blocks::plain_tiles::PlainTiles;
     use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
 
@@ -105,40 +105,15 @@ mod x86 {
     /// Where a unit has its lines.
     const LINES: usize = offset(Q8_0::FIELDS, 1);
 
-    impl TilesAvx2 for Q8_0 {
-        type Group = ();
-
+    impl PlainTiles for Q8_0 {
         #[inline(always)]
-        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
-
-        #[inline(always)]
-        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> avx2_tiles::Scales {
-            // SAFETY: by the trait's contract.
-            unsafe { avx2_tiles::one_scale::<Self>(unit, half) }
-        }
-
-        #[inline(always)]
-        unsafe fn line(unit: *const u8, _: &(), _: usize, j: usize, half: usize) -> __m256i {
+        unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
             // SAFETY: by the trait's contract.
             unsafe { _mm256_loadu_si256(unit.add(LINES + 64 * j + 32 * half).cast()) }
         }
-    }
-
-    impl TilesAvx512 for Q8_0 {
-        const PHASES: usize = 1;
-        type Head = ();
 
         #[inline(always)]
-        unsafe fn head(_: *const u8) {}
-
-        #[inline(always)]
-        unsafe fn scales(unit: *const u8, _: &(), _: usize) -> avx512_tiles::Scales {
-            // SAFETY: by the trait's contract.
-            unsafe { avx512_tiles::one_scale::<Self>(unit) }
-        }
-
-        #[inline(always)]
-        unsafe fn line<const P: usize>(unit: *const u8, _: &(), _: usize, j: usize) -> __m512i {
+        unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
             // SAFETY: by the trait's contract.
             unsafe { avx512_tiles::load(unit.add(LINES + 64 * j)) }
         }

@@ -2,21 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{Lanes, Outlined};
+use super::{Lanes, Outlined, ops};
 
 /// The AVX2 level.
 pub(crate) struct Avx2;
-
-/// `#[inline(always)]` methods around expressions of intrinsics.
-macro_rules! ops {
-    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
-        #[inline(always)]
-        unsafe fn $name($($arg: $ty),*) -> $ret {
-            // SAFETY: the caller runs on a CPU with the level's features and vouches for pointers.
-            unsafe { $body }
-        }
-    )*};
-}
 
 impl Lanes for Avx2 {
     const N: usize = 8;

@@ -19,6 +19,20 @@ pub(crate) use avx2::Avx2;
 pub(crate) use avx512::Avx512;
 pub(crate) use math::{exp_negative, gelu_tanh, silu, softcap};
 
+#[cfg(target_arch = "x86_64")]
+/// `#[inline(always)]` methods around expressions of intrinsics.
+macro_rules! ops {
+    ($(fn $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        unsafe fn $name($($arg: $ty),*) -> $ret {
+            // SAFETY: the caller runs on a CPU with the level's features and vouches for pointers.
+            unsafe { $body }
+        }
+    )*};
+}
+#[cfg(target_arch = "x86_64")]
+use ops;
+
 /// Operations on one vector of `N` f32.
 ///
 /// # Safety
@@ -233,7 +247,7 @@ macro_rules! by_level {
         debug_assert!(isa.is_available());
         match isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: whoever made the Isa value checked that the CPU has it (crate::isa).
+            // SAFETY: the code that made the Isa value checked that the CPU has it (crate::isa).
             $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.

@@ -31,6 +31,38 @@ pub(crate) const fn lines(at: usize, count: usize) -> Field {
     Elements { at, size: 4, count }
 }
 
+/// Where a type that ends with nibbles has them, and its fifth bits if it has any.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct NibblePlaces {
+    /// Byte of the block where its nibbles begin.
+    pub nibbles: usize,
+    /// Byte of the unit where its lines of nibbles begin.
+    pub lines: usize,
+    /// Byte of the block where its fifth bits begin.
+    pub fifth: Option<usize>,
+    /// Byte of the unit where its masks of fifth bits begin.
+    pub masks: Option<usize>,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl NibblePlaces {
+    pub(crate) const fn of(fields: &[Field]) -> NibblePlaces {
+        let last = fields.len() - 1;
+        let (nibbles, lines) = (fields[last].at(), offset(fields, last));
+        let mut places = NibblePlaces { nibbles, lines, fifth: None, masks: None };
+        let mut i = 0;
+        while i < last {
+            if let Bits32 { at } | Bits256 { at } = fields[i] {
+                places.fifth = Some(at);
+                places.masks = Some(offset(fields, i));
+            }
+            i += 1;
+        }
+        places
+    }
+}
+
 /// Where field `n` begins in a unit.
 pub(crate) const fn offset(fields: &[Field], n: usize) -> usize {
     let (mut at, mut i) = (0, 0);
@@ -234,6 +266,14 @@ fn square(from: &[u8], fs: usize, to: &mut [u8], ts: usize) {
 
 impl Field {
     /// Bytes of the field in a unit.
+    /// Byte of the block where it begins.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) const fn at(&self) -> usize {
+        match *self {
+            Elements { at, .. } | Signed { at, .. } | Bits32 { at } | Bits256 { at } => at,
+        }
+    }
+
     const fn unit_bytes(&self) -> usize {
         TILE_ROWS
             * match *self {

@@ -1,0 +1,140 @@
+//! Q4_K and Q5_K: blocks of 256 weights with scales and minima of 6 bits, and 128 bytes of nibbles, perhaps
+//! after 256 fifth bits; and how AVX2 and AVX-512 read them. Where the parts are, the type's fields say.
+
+/// Such a block type: its codes have `BITS` bits, 4 or 5.
+pub(crate) struct Nibbles256<const BITS: u32>;
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Nibbles256;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::avx2_rows::{self, RowsAvx2, scale_and_offset_k, shr};
+    use crate::blocks::avx2_tiles::{self, TilesAvx2, scales_k};
+    use crate::blocks::avx512_rows::{self, RowsAvx512, group_k, low_high};
+    use crate::blocks::avx512_tiles::{self, HeadK, TilesAvx512, nibbles_k};
+    use crate::tiles::fields::{NibblePlaces, mask256};
+    use std::arch::x86_64::*;
+
+    impl<const BITS: u32> Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        /// Where its nibbles and its fifth bits are.
+        const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
+    }
+
+    impl<const BITS: u32> RowsAvx2 for Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        #[inline(always)]
+        unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let (p, g) = (row.add(b / 8 * Self::BYTES), b % 8);
+                let (d, m) = scale_and_offset_k(p, g);
+                let v = _mm256_loadu_si256(p.add(Self::AT.nibbles + 32 * (g / 2)).cast());
+                let mut q = _mm256_and_si256(shr(v, 4 * (g & 1)), _mm256_set1_epi8(15));
+                if let Some(at) = Self::AT.fifth {
+                    let h = shr(_mm256_loadu_si256(p.add(at).cast()), g);
+                    let h = _mm256_and_si256(h, _mm256_set1_epi8(1));
+                    q = _mm256_or_si256(q, _mm256_slli_epi16::<4>(h));
+                }
+                avx2_rows::Group { q, d: [d; 2], m: [m; 2] }
+            }
+        }
+    }
+
+    impl<const BITS: u32> RowsAvx512 for Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        type Offsets = ();
+
+        #[inline(always)]
+        unsafe fn begin(row: *const u8, g: usize, _: usize) -> avx512_rows::Group<()> {
+            // SAFETY: by the trait's contract.
+            unsafe { group_k(row.add(g * Self::BYTES)) }
+        }
+
+        #[inline(always)]
+        unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q = low_high(at.add(Self::AT.nibbles + 32 * j));
+                let Some(fifth) = Self::AT.fifth else { return q };
+                let h = _mm512_broadcast_i64x4(_mm256_loadu_si256(at.add(fifth).cast()));
+                // Bit 2j of the bytes for the low nibbles, bit 2j + 1 for the high ones.
+                let (low, high) = (0x0101_0101_0101_0101, 0x0202_0202_0202_0202);
+                let bit = _mm512_set_epi64(high, high, high, high, low, low, low, low);
+                let bit = _mm512_sll_epi64(bit, _mm_cvtsi32_si128(2 * j as i32));
+                let set = _mm512_test_epi8_mask(h, bit);
+                _mm512_mask_add_epi8(q, set, q, _mm512_set1_epi8(16))
+            }
+        }
+    }
+
+    impl<const BITS: u32> TilesAvx2 for Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), g: usize, half: usize) -> avx2_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { scales_k(unit, g, half) }
+        }
+
+        #[inline(always)]
+        unsafe fn line(unit: *const u8, _: &(), g: usize, j: usize, half: usize) -> __m256i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q =
+                    avx2_tiles::nibbles(unit.add(Self::AT.lines), 8 * (g / 2) + j, half, g % 2 * 4);
+                match Self::AT.masks {
+                    Some(masks) => avx2_tiles::with_fifth(q, unit.add(masks), mask256(g, j), half),
+                    None => q,
+                }
+            }
+        }
+    }
+
+    impl<const BITS: u32> TilesAvx512 for Nibbles256<BITS>
+    where
+        Self: BlockFormat,
+    {
+        /// Pairs of groups share lines of nibbles.
+        const PHASES: usize = 2;
+        type Head = HeadK;
+
+        #[inline(always)]
+        unsafe fn head(unit: *const u8) -> HeadK {
+            // SAFETY: by the trait's contract.
+            unsafe { HeadK::of(unit) }
+        }
+
+        #[inline(always)]
+        unsafe fn scales(_: *const u8, head: &HeadK, g: usize) -> avx512_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { head.scales(g) }
+        }
+
+        #[inline(always)]
+        unsafe fn line<const P: usize>(unit: *const u8, _: &HeadK, g: usize, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let q = nibbles_k::<P>(unit.add(Self::AT.lines), g, j);
+                match Self::AT.masks {
+                    Some(masks) => {
+                        avx512_tiles::with_fifth(q, unit.add(masks), 16 * (g / 2) + 2 * j + P)
+                    }
+                    None => q,
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! How AVX2 and AVX-512 read Q4_0, Q4_1, Q5_0 and Q5_1: blocks of 32 weights that begin with an f16 scale,
+//! perhaps an f16 offset, and end with 16 bytes of nibbles, perhaps after 32 fifth bits. Where these are, the
+//! type's fields say.
+
+use super::BlockFormat;
+use super::avx2_rows::{self, RowsAvx2, f16_at, fifth_bits};
+use super::avx2_tiles;
+use super::avx512_rows::{
+    self, RowsAvx512, Table, add_fifth, leading_scales, nibble_table, nibbles, scale_table,
+};
+use super::avx512_tiles;
+use super::plain_tiles::PlainTiles;
+use crate::tiles::fields::NibblePlaces;
+use std::arch::x86_64::*;
+
+/// A block type that is so.
+pub(super) trait Nibbles32: BlockFormat {
+    /// Where its nibbles and its fifth bits are.
+    const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
+    /// Positions of the scales of eight blocks, and of the nibbles of two.
+    const SCALE_TABLE: &'static Table = &scale_table(Self::BYTES);
+    const NIBBLE_TABLE: &'static Table = &nibble_table(Self::BYTES, Self::AT.nibbles);
+}
+
+impl<Q: Nibbles32> RowsAvx2 for Q {
+    #[inline(always)]
+    unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let p = row.add(b * Q::BYTES);
+            let mut q = avx2_rows::nibbles(p.add(Q::AT.nibbles));
+            if let Some(at) = Q::AT.fifth {
+                q = _mm256_or_si256(q, fifth_bits(p.add(at)));
+            }
+            let m = if Q::OFFSETS == 0 { 0.0 } else { f16_at(p.add(2)) };
+            avx2_rows::Group { q, d: [f16_at(p); 2], m: [m; 2] }
+        }
+    }
+}
+
+impl<Q: Nibbles32> RowsAvx512 for Q {
+    type Offsets = ();
+
+    #[inline(always)]
+    unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+        // SAFETY: by the trait's contract.
+        unsafe { leading_scales::<Q>(row, g, count, Q::SCALE_TABLE) }
+    }
+
+    #[inline(always)]
+    unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let p = at.add(j * 2 * Q::BYTES);
+            let q = nibbles::<Q, HALF>(p, Q::NIBBLE_TABLE);
+            match Q::AT.fifth {
+                Some(at) => add_fifth::<Q, HALF>(q, p, at),
+                None => q,
+            }
+        }
+    }
+}
+
+/// The mask that has the fifth bits of line `j`.
+const fn mask(j: usize) -> usize {
+    2 * (j % 4) + j / 4
+}
+
+impl<Q: Nibbles32> PlainTiles for Q {
+    #[inline(always)]
+    unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let q = avx2_tiles::nibbles(unit.add(Q::AT.lines), j % 4, half, j / 4 * 4);
+            match Q::AT.masks {
+                Some(masks) => avx2_tiles::with_fifth(q, unit.add(masks), mask(j), half),
+                None => q,
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
+        // SAFETY: by the trait's contract.
+        unsafe {
+            let q = avx512_tiles::nibbles(unit.add(Q::AT.lines), j);
+            match Q::AT.masks {
+                Some(masks) => avx512_tiles::with_fifth(q, unit.add(masks), mask(j)),
+                None => q,
+            }
+        }
+    }
+}
