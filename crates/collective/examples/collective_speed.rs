@@ -4,38 +4,41 @@
 //!
 //! A line for each shape: microseconds per call, the median of 31 turns of CALLS calls (default 200) with its quartiles.
 
-use std::time::Instant;
+#[path = "../../kernels/examples/support/sample.rs"]
+mod sample;
 
 use alight_collective::{Algorithm, Args, Element, Options, Spec, ThreadGroup};
 use alight_kernels::Isa;
+use sample::{Sample, time};
 
 const TURNS: usize = 31;
 
 /// Microseconds per call of `calls` calls.
 fn turn(group: &ThreadGroup, spec: &Spec, calls: i64) -> f64 {
     let bytes = spec.bytes().expect("a shape that fits");
-    let start = Instant::now();
-    std::thread::scope(|scope| {
-        for rank in 0..group.ranks() {
-            scope.spawn(move || {
-                // 1 in bf16 everywhere.
-                let ones: Vec<u8> = 0x3f80_u16.to_ne_bytes().repeat(bytes / 2);
-                let (mut normed, mut new_residual) = (vec![0; bytes], vec![0; bytes]);
-                for run in 0..calls {
-                    let args = Args {
-                        partial: Some(&ones),
-                        residual: Some(&ones),
-                        weight: &ones[..spec.hidden * 2],
-                        post_weight: None,
-                        normed: &mut normed,
-                        new_residual: &mut new_residual,
-                    };
-                    group.allreduce_norm(rank, run, spec, args).expect("a call");
-                }
-            });
-        }
+    let seconds = time(|| {
+        std::thread::scope(|scope| {
+            for rank in 0..group.ranks() {
+                scope.spawn(move || {
+                    // 1 in bf16 everywhere.
+                    let ones: Vec<u8> = 0x3f80_u16.to_ne_bytes().repeat(bytes / 2);
+                    let (mut normed, mut new_residual) = (vec![0; bytes], vec![0; bytes]);
+                    for run in 0..calls {
+                        let args = Args {
+                            partial: Some(&ones),
+                            residual: Some(&ones),
+                            weight: &ones[..spec.hidden * 2],
+                            post_weight: None,
+                            normed: &mut normed,
+                            new_residual: &mut new_residual,
+                        };
+                        group.allreduce_norm(rank, run, spec, args).expect("a call");
+                    }
+                });
+            }
+        })
     });
-    start.elapsed().as_secs_f64() * 1e6 / calls as f64
+    seconds * 1e6 / calls as f64
 }
 
 fn main() {
@@ -72,9 +75,9 @@ fn main() {
                 }
             }
             print!("{ranks:5} {rows:4}");
-            for (_, times) in &mut columns {
-                times.sort_by(f64::total_cmp);
-                let [low, middle, high] = [TURNS / 4, TURNS / 2, TURNS * 3 / 4].map(|i| times[i]);
+            for (_, times) in columns {
+                let times = Sample::of(times);
+                let [low, middle, high] = [0.25, 0.5, 0.75].map(|share| times.quantile(share));
                 print!("   {middle:9.1} ({low:.1}–{high:.1})");
             }
             println!();

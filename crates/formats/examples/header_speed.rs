@@ -6,15 +6,17 @@
 //! Prints medians over many runs: of the parse, of the parse and a walk over all strings, and of the parse of a
 //! copy that is read from a file piece by piece, as models are opened.
 
+#[path = "../../kernels/examples/support/sample.rs"]
+mod sample;
+
 use std::error::Error;
 use std::fs::File;
-use std::hint::black_box;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
 
 use alight_formats::gguf::write::Builder;
 use alight_formats::gguf::{Gguf, Value, parse};
 use alight_formats::{GgmlType, Header};
+use sample::Sample;
 
 const RUNS: usize = 201;
 
@@ -60,21 +62,13 @@ fn walk(file: &Gguf<'_>) -> usize {
     arrays.flatten().map(<[u8]>::len).sum()
 }
 
-fn report<T>(what: &str, mut run: impl FnMut() -> T) {
-    let mut times: Vec<Duration> = (0..RUNS)
-        .map(|_| {
-            let start = Instant::now();
-            black_box(run());
-            start.elapsed()
-        })
-        .collect();
-    times.sort();
-    let ms = |index: usize| times[index].as_secs_f64() * 1e3;
+fn report<T>(what: &str, run: impl FnMut() -> T) {
+    let times = Sample::of_runs(RUNS, run);
     println!(
         "{what}: median {:.3} ms, fastest {:.3}, 90 % below {:.3} ({RUNS} runs)",
-        ms(RUNS / 2),
-        ms(0),
-        ms(RUNS * 9 / 10)
+        times.median() * 1e3,
+        times.least() * 1e3,
+        times.quantile(0.9) * 1e3
     );
 }
 

@@ -6,6 +6,9 @@
 //! the caches hold, and adds up the least time of every piece; `prefill` repeats the last tile of a
 //! 512-token prompt.
 
+#[path = "support/sample.rs"]
+mod sample;
+
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -16,6 +19,7 @@ use alight_kernels::attention::{
     tile_tokens,
 };
 use alight_kernels::half::f32_to_f16;
+use sample::{Sample, time};
 
 struct Model {
     name: &'static str,
@@ -80,15 +84,8 @@ fn params(m: &Model) -> AttentionParams {
 }
 
 /// The least seconds of one call, over half a second of calls.
-fn least(mut call: impl FnMut()) -> f64 {
-    let begin = Instant::now();
-    let mut least = f64::INFINITY;
-    while begin.elapsed().as_secs_f64() < 0.5 {
-        let start = Instant::now();
-        call();
-        least = least.min(start.elapsed().as_secs_f64());
-    }
-    least
+fn least(call: impl FnMut()) -> f64 {
+    Sample::for_seconds(0.5, call).least()
 }
 
 fn scratch(m: &Model) -> AttentionScratch {
@@ -148,12 +145,11 @@ fn stream(m: &Model, isa: Isa) {
                 for start in visible.clone().step_by(chunk) {
                     let keys = start..(start + chunk).min(pos + 1);
                     let partial = &mut partials[used..used + one];
-                    let start = Instant::now();
                     let (params, cache) = (&params, &cache);
                     let call = Partial { params, cache, kv_head, q, pos, keys };
-                    attend_partial(isa, &call, partial, &mut scratch);
+                    let seconds = time(|| attend_partial(isa, &call, partial, &mut scratch));
                     let piece = piece.next().expect("a time per piece");
-                    *piece = piece.min(start.elapsed().as_secs_f64());
+                    *piece = piece.min(seconds);
                     used += one;
                 }
                 let n = m.group * m.shape.v_dim;

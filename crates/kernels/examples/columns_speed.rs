@@ -1,11 +1,14 @@
 //! Speed of products with some columns of a matrix beside those of a matrix that has no others, on one thread, from memory:
 //! `cargo run --release -p alight-kernels --example columns_speed [TYPE]`. Minima of many; bytes are those that are used.
 
+#[path = "support/sample.rs"]
+mod sample;
+
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
     piece_rows,
 };
-use std::time::Instant;
+use sample::Sample;
 
 /// GB/s of the fastest of some runs over all the matrices.
 fn run(matrices: &[Matrix<'_>], tokens: usize) -> f64 {
@@ -17,9 +20,7 @@ fn run(matrices: &[Matrix<'_>], tokens: usize) -> f64 {
     (0..tokens).for_each(|t| act.put(t, &x));
     let mut out = vec![0f32; rows * tokens];
     let mut scratch = MatmulScratch::new();
-    let (begin, mut best) = (Instant::now(), f64::MAX);
-    while begin.elapsed().as_secs_f64() < 0.4 {
-        let t = Instant::now();
+    let times = Sample::for_seconds(0.4, || {
         for w in matrices {
             let y = Output::new(&mut out, rows);
             let step = piece_rows(w, tokens);
@@ -28,10 +29,9 @@ fn run(matrices: &[Matrix<'_>], tokens: usize) -> f64 {
                 unsafe { matmul(w, r..rows.min(r + step), &act, y, &mut scratch) };
             }
         }
-        best = best.min(t.elapsed().as_secs_f64());
-    }
+    });
     let bytes = matrices.len() * rows * w.weight_type().row_bytes(cols).unwrap();
-    bytes as f64 / best / 1e9
+    bytes as f64 / times.least() / 1e9
 }
 
 fn main() {
@@ -57,13 +57,10 @@ fn main() {
                 print!("{ty} {layout:?} {rows} × {part} of {cols}:");
                 for tokens in [1, 2, 16] {
                     // In turns.
-                    let pairs = [0; 2].map(|_| (run(&alone, tokens), run(&views, tokens)));
-                    let best = |f: fn(&(f64, f64)) -> f64| pairs.iter().map(f).fold(0.0, f64::max);
-                    print!(
-                        "  {tokens}: alone {:.1}, part {:.1} GB/s",
-                        best(|p| p.0),
-                        best(|p| p.1)
-                    );
+                    let pairs = [0; 2].map(|_| [run(&alone, tokens), run(&views, tokens)]);
+                    let [alone, part] =
+                        [0, 1].map(|i| Sample::of(pairs.map(|p| p[i]).to_vec()).most());
+                    print!("  {tokens}: alone {alone:.1}, part {part:.1} GB/s");
                 }
                 println!();
             }

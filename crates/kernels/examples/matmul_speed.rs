@@ -1,25 +1,19 @@
 //! Speed of the matrix products on one thread: `cargo run --release -p alight-kernels --example
 //! matmul_speed [ISA [TYPE]]`, for both layouts. Minima of many repetitions; bytes are those of the weights.
 
+#[path = "support/sample.rs"]
+mod sample;
+
 use alight_kernels::{
     ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, ScaleField,
     WeightType, matmul, peak, piece_rows,
 };
+use sample::Sample;
 use std::hint::black_box;
-use std::time::Instant;
 
 /// Seconds of the fastest of some runs.
-fn best(mut f: impl FnMut()) -> f64 {
-    let begin = Instant::now();
-    let mut best = f64::MAX;
-    let mut runs = 0;
-    while runs < 5 || begin.elapsed().as_secs_f64() < 0.2 {
-        let t = Instant::now();
-        f();
-        best = best.min(t.elapsed().as_secs_f64());
-        runs += 1;
-    }
-    best
+fn best<T>(f: impl FnMut() -> T) -> f64 {
+    Sample::for_seconds(0.2, f).least()
 }
 
 fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
@@ -67,16 +61,9 @@ fn main() {
     let name = std::env::args().nth(2);
     for isa in Isa::available().into_iter().filter(|i| only.is_none_or(|o| o == *i)) {
         let macs = peak::int8_macs(isa, 100_000) as f64;
-        let top =
-            macs / best(|| {
-                black_box(peak::int8_products(isa, 100_000));
-            }) / 1e9;
+        let top = macs / best(|| peak::int8_products(isa, 100_000)) / 1e9;
         let memory = vec![1u8; 512 << 20];
-        let bw = memory.len() as f64
-            / best(|| {
-                black_box(peak::read(isa, &memory));
-            })
-            / 1e9;
+        let bw = memory.len() as f64 / best(|| peak::read(isa, black_box(&memory))) / 1e9;
         drop(memory);
         println!("{isa}: int8 peak {top:.0} GMAC/s, memory {bw:.1} GB/s");
         for ty in WeightType::ALL {

@@ -8,6 +8,10 @@
 //! says that it did not work). Measurements go round and round, so that a busy moment does not hit
 //! one setting alone. On a machine that does nothing else the median counts, on a busy one the best.
 
+#[cfg(target_os = "linux")]
+#[path = "../../kernels/examples/support/sample.rs"]
+mod sample;
+
 #[cfg(not(target_os = "linux"))]
 fn main() {
     eprintln!("Linux only: elsewhere there are no direct reads yet");
@@ -28,6 +32,8 @@ mod linux {
 
     use alight_pages::transfer::{Engine, Method, Options, Piece, transfer};
     use alight_pages::{evict, residency};
+
+    use crate::sample::Sample;
 
     /// As large as the loader cuts them.
     const PIECE: u64 = 4 << 20;
@@ -100,9 +106,8 @@ mod linux {
             "way", "threads", "block KiB", "depth", "median GB/s", "best"
         );
         for setting in &mut settings {
-            setting.speeds.sort_by(f64::total_cmp);
-            let median = setting.speeds[setting.speeds.len() / 2];
-            let best = setting.speeds[setting.speeds.len() - 1];
+            let speeds = Sample::of(std::mem::take(&mut setting.speeds));
+            let (median, best) = (speeds.median(), speeds.most());
             let options = &setting.options;
             let way = match (setting.method, options.ring, options.register) {
                 (Method::Direct, true, true) => "direct, ring, registered",
