@@ -3,11 +3,19 @@
 //! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
 //! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
 //! which bytes belong to a part of a tensor; [`config`] and [`tokenizer`] show what `alight_model` has read of
-//! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs. Nothing here knows of JAX or NumPy: that
-//! is Python's side.
+//! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs;
+//! [`new_file`] writes what a command of the package was asked to write.
 //!
-//! Invariants: a map lives as long as anything that shows its bytes; what is shown is read-only; the
-//! interpreter is let go while bytes are read, copied or converted; no panic on anything in a file.
+//! **Invariant:** what shows bytes of a file keeps the object that they came from, and that the map: a map
+//! lives as long as anything that shows its bytes. What is shown is read-only.
+//!
+//! **Invariant:** a part of a tensor is contiguous in the file, and begins at a multiple of 64 bytes, or it is
+//! copied: once.
+//!
+//! **Invariant:** the interpreter is let go while bytes are read, copied or converted. Nothing in a file
+//! makes this code panic.
+//!
+//! **Invariant:** nothing here knows of JAX or NumPy, which is Python's side; and Python parses no format.
 
 mod block;
 mod catalog;
@@ -19,6 +27,7 @@ mod ffi;
 mod geometry;
 mod memory;
 mod metadata;
+mod new_file;
 mod source;
 mod staging;
 mod tensor;
@@ -56,6 +65,8 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ffi::ffi_targets, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::share_memory, module)?)?;
     module.add_function(wrap_pyfunction!(ffi::unlink_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(new_file::check_new_file, module)?)?;
+    module.add_function(wrap_pyfunction!(new_file::write_new_file, module)?)?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<tokenizer::Decoder>()?;
     module.add_function(wrap_pyfunction!(config::config, module)?)?;

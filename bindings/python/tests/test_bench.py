@@ -7,8 +7,7 @@ import sys
 import xml.dom.minidom
 
 import pytest
-from alight.jax._run._say import Failure
-from alight.jax.bench import _new_file
+from alight._alight import check_new_file, write_new_file
 
 # The command says how many devices there are.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
@@ -51,29 +50,19 @@ def test_a_picture_replaces_nothing_unasked(tmp_path):
     there.write_text("mine")
     os.mkfifo(pipe)
     link.symlink_to(there)
-    for path, words in ((there, "--force"), (pipe, "not a regular file"), (link, "not a regular file")):
+    for path, words in ((there, "--force"), (pipe, "expected a regular file"), (link, "--force")):
         told = bench("--devices", "2", *SMALL, "--svg", path)
         assert told.returncode == 1 and words in told.stderr and told.stdout == "", told.stderr
     assert there.read_text() == "mine"
-    with pytest.raises(Failure, match="appeared"):
-        _new_file_appears(tmp_path / "late.svg")
-    assert (tmp_path / "late.svg").read_text() == "theirs"
-    _new_file.write(there, "new", force=True)
-    assert there.read_text() == "new" and sorted(p.name for p in tmp_path.iterdir()) == ["late.svg", "link.svg", "pipe.svg", "there.svg"]
-
-
-def _new_file_appears(path):
-    """Another file of that name is there when the new one gets its name."""
-    real = os.fsync
-
-    def fsync(handle):
-        real(handle)
-        path.write_text("theirs")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", fsync)
-        patch.setattr(_new_file, "check", lambda path, force: None)
-        _new_file.write(path, "ours", force=False)
+    # What appears while it is measured is not replaced either.
+    late = tmp_path / "late.svg"
+    check_new_file(late, force=False)
+    late.write_text("theirs")
+    with pytest.raises(OSError, match="late.svg: exists already; --force"):
+        write_new_file(late, b"ours", force=False)
+    assert late.read_text() == "theirs"
+    write_new_file(there, b"new", force=True)
+    assert there.read_text() == "new" and there.stat().st_mode & 0o7111 == 0 and sorted(p.name for p in tmp_path.iterdir()) == ["late.svg", "link.svg", "pipe.svg", "there.svg"]
 
 
 def test_what_cannot_be_measured_is_said():

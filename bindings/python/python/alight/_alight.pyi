@@ -19,6 +19,7 @@ __all__ = [
     "Tokenizer",
     "WEIGHT_TYPES",
     "__version__",
+    "check_new_file",
     "config",
     "cuda_accounts",
     "cuda_errors",
@@ -29,6 +30,7 @@ __all__ = [
     "open",
     "share_memory",
     "unlink_memory",
+    "write_new_file",
 ]
 
 __version__: str
@@ -45,6 +47,13 @@ class FormatError(ValueError):
 class FileChangedError(OSError):
     """A file was cut short, or could not be read, after it had been opened: what was read from it is
     worthless."""
+
+def check_new_file(path: str | os.PathLike[str], *, force: bool) -> None:
+    """Refuses a file that may not be written, before anything is computed for it."""
+
+def write_new_file(path: str | os.PathLike[str], bytes: bytes, *, force: bool) -> None:
+    """Writes a file. It has its name when it is complete and on the disk; a file that was there before stays until then,
+    and with `force` is replaced."""
 
 def open(path: str | os.PathLike[str]) -> Catalog:
     """Opens the model that `path` is, holds or belongs to."""
@@ -140,7 +149,7 @@ class Config(Rope):
     """Positions that the model was trained for."""
     rms_eps: float
     """Added to the mean square in every RMSNorm."""
-    rope_pairing: Literal["interleaved", "halves"]
+    rope_pairing: Literal["interleaved", "neox"]
     """Which elements of a head rotate together: (2i, 2i + 1), or (i, i + rope_dims / 2)."""
     local: Local | None
     """Layers with a sliding window, if there are any."""
@@ -170,7 +179,7 @@ def share_memory(name: str, process: int, create: bool) -> None:
     guess: makes it, or opens what another process has made."""
 
 def unlink_memory(name: str) -> None:
-    """Takes the name of shared memory away, if there is one; who has opened it keeps the memory."""
+    """Takes the name of shared memory away, if there is one; a process that has opened it keeps the memory."""
 
 @final
 class Catalog:
@@ -209,7 +218,7 @@ class Catalog:
 
 @final
 class Tensor:
-    """A tensor: what it is, where it lies, and its bytes, in place and read-only by the buffer
+    """A tensor: what it is, where it is in its file, and its bytes, in place and read-only by the buffer
     protocol."""
 
     @property
@@ -260,7 +269,7 @@ class Tensor:
         align: int = 1,
     ) -> Block:
         """Its bytes, or those of a part: `ranges` has a (start, stop) for each dimension of
-        `stored_shape`. They are shown where they lie in the file if they lie side by side there, from a
+        `stored_shape`. They are shown in place if they are contiguous in the file, from a
         multiple of `align` on; else they are copied to such an address.
 
         With `dtype` ("bfloat16", "float16", "float32") the elements are converted, and `ranges` are of
@@ -273,7 +282,7 @@ class Tensor:
 
 @final
 class Block:
-    """Bytes of a tensor, or of a part of it: read-only, one behind the other in the order of the elements.
+    """Bytes of a tensor, or of a part of it: read-only, contiguous, in the order of the elements.
 
     They are shown by the buffer protocol as plain bytes. What shows them keeps this object alive, and
     this object keeps the map of the file.
@@ -284,7 +293,7 @@ class Block:
         """Length of each dimension of what was asked for, outermost first."""
     @property
     def mapped(self) -> bool:
-        """Whether these are the bytes of the file where they lie in the map, rather than a copy."""
+        """Whether these are the bytes of the map in place, rather than a copy."""
     @property
     def address(self) -> int:
         """Where the bytes are in memory."""

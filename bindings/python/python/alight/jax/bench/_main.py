@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from ..._alight import check_new_file, write_new_file
 from .._run import MISSING, _interrupt, _say
 from .._run._args import MOST_RANKS, Parser, whole
 from .._run._say import FAILED, Failure, leave
-from . import _new_file, _picture, _table
+from . import _picture, _table
 from ._cells import measure
 
 ABOUT = """\
@@ -58,12 +59,12 @@ def main(arguments: list[str] | None = None, prog: str = "python -m alight.jax.b
         if importlib.util.find_spec("jax") is None:
             raise Failure(MISSING.format(sys.executable))
         if args.svg is not None:
-            _new_file.check(args.svg, args.force)
+            check_new_file(args.svg, force=args.force)
         report = measure(args, say=_say.plain if args.json else _table.start)
         if args.json:
             print(json.dumps(report))
         if args.svg is not None:
-            _new_file.write(args.svg, _picture.draw(report), args.force)
+            write_new_file(args.svg, _picture.draw(report).encode(), force=args.force)
     except Failure as problem:
         _say.error(str(problem))
         leave(problem.status)
