@@ -2,15 +2,16 @@
 //! memory than the file has bytes, what another file has cached stays, and plain `cp` destroys it.
 #![cfg(target_os = "linux")]
 
-mod support;
+#[path = "support/group.rs"]
+mod group;
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use alight_pages::{CacheProbe, evict, residency};
+use group::Group;
 use tempfile::TempDir;
 
 const MIB: u64 = 1 << 20;
@@ -18,49 +19,6 @@ const MIB: u64 = 1 << 20;
 const LIMIT: u64 = 160 * MIB;
 const FILE: u64 = 320 * MIB;
 const BYSTANDER: u64 = 48 * MIB;
-
-/// A control group for memory, gone with its last process.
-struct Group(PathBuf);
-
-impl Group {
-    fn make() -> Result<Group, String> {
-        let name = format!("alight-cp-{}", std::process::id());
-        let mut reasons = Vec::new();
-        // Version 1, where it is mounted; version 2.
-        for (root, limit) in [
-            ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", "memory.max"),
-            ("/sys/fs/cgroup/unified", "memory.max"),
-        ] {
-            let group = Group(Path::new(root).join(&name));
-            let made = fs::create_dir(&group.0)
-                .and_then(|()| fs::write(group.0.join(limit), LIMIT.to_string()));
-            match made {
-                Ok(()) => return Ok(group),
-                Err(error) => reasons.push(format!("{root}: {error}")),
-            }
-        }
-        Err(reasons.join("; "))
-    }
-
-    /// Runs a command in the group.
-    fn run(&self, args: &[&str]) {
-        let procs = self.0.join("cgroup.procs");
-        let status = Command::new("sh")
-            .args(["-c", "echo $$ > \"$0\" && exec \"$@\"", procs.to_str().unwrap()])
-            .args(args)
-            .status()
-            .unwrap();
-        assert!(status.success(), "{args:?}");
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        // What it has cached belongs to its parent from now on.
-        let _ = fs::remove_dir(&self.0);
-    }
-}
 
 fn make(path: &Path, len: u64) -> File {
     let piece: Vec<u8> =
@@ -79,7 +37,7 @@ fn cached(file: &File) -> u64 {
 
 #[test]
 fn what_a_bystander_has_cached_stays() {
-    let group = match Group::make() {
+    let group = match Group::make(LIMIT) {
         Ok(group) => group,
         Err(reason) => return eprintln!("skipped: no control group for memory: {reason}"),
     };
@@ -90,6 +48,7 @@ fn what_a_bystander_has_cached_stays() {
         Ok(left) if left.cached == 0 && left.probe == CacheProbe::Cachestat => {}
         other => return eprintln!("skipped: what is cached here cannot be told: {other:?}"),
     }
+    let run = |args: &[&str]| assert!(group.command(args).status().unwrap().success(), "{args:?}");
     let (from, to) = (at("from"), at("to"));
     let (from, to) = (from.to_str().unwrap(), to.to_str().unwrap());
     let alight = env!("CARGO_BIN_EXE_alight");
@@ -107,7 +66,7 @@ fn what_a_bystander_has_cached_stays() {
             evict(&source).unwrap();
             evict(&bystander).unwrap();
             // Read within the group, so that it counts as the group's.
-            group.run(&["sh", "-c", "cat \"$0\" > /dev/null", at("bystander").to_str().unwrap()]);
+            run(&["sh", "-c", "cat \"$0\" > /dev/null", at("bystander").to_str().unwrap()]);
             let before = cached(&bystander);
             assert_eq!(before, BYSTANDER + 4096);
             let way = format!("--method={method}");
@@ -125,7 +84,7 @@ fn what_a_bystander_has_cached_stays() {
                         std::thread::sleep(std::time::Duration::from_micros(500));
                     }
                 });
-                group.run(&args);
+                run(&args);
                 over.store(true, Relaxed);
             });
             let made = File::open(to).unwrap();

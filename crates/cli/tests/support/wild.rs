@@ -1,4 +1,5 @@
 //! A small model whose tokens would drive a terminal.
+#![allow(dead_code)] // each test file uses its own part of this
 
 use std::path::Path;
 
@@ -6,7 +7,8 @@ use std::path::Path;
 mod common;
 
 use alight_formats::GgmlType;
-use common::Spec;
+use alight_formats::gguf::write::Builder;
+pub use common::Spec;
 
 /// What its tokens are, but for the letter `a`.
 pub const WILD: [&str; 9] = [
@@ -24,11 +26,22 @@ pub const WILD: [&str; 9] = [
 /// Writes the model and returns its path. It has no chat template; with a high temperature each of its
 /// tokens is as likely as the others.
 pub fn model(folder: &Path) -> String {
+    let mut random = common::Random(7);
+    let file = builder(Spec::llama()).file(|_, out| {
+        for weight in out.chunks_exact_mut(4) {
+            weight.copy_from_slice(&(0.2 * random.signed()).to_le_bytes());
+        }
+    });
+    super::support::write(folder, "wild.gguf", file)
+}
+
+/// Such a model of other extents.
+pub fn builder(spec: Spec) -> Builder {
     let mut tokens = vec!["<unk>", "<s>", "</s>", "a", "\u{2581}"];
     let mut types = vec![2, 3, 3, 1, 1];
     tokens.extend(WILD);
     types.extend(WILD.map(|_| 1));
-    let spec = Spec { vocab: tokens.len(), ..Spec::llama() };
+    let spec = Spec { vocab: tokens.len(), ..spec };
     let mut builder = spec.metadata("tokenizer");
     builder.str("tokenizer.ggml.model", "llama");
     builder.strs("tokenizer.ggml.tokens", &tokens);
@@ -38,15 +51,10 @@ pub fn model(folder: &Path) -> String {
         builder.u32(&format!("tokenizer.ggml.{key}_token_id"), id);
     }
     builder.bool("tokenizer.ggml.add_space_prefix", false);
-    let mut random = common::Random(7);
     for (name, shape) in spec.tensors() {
         let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
-        builder.tensor(&name, GgmlType::F32, &shape).unwrap();
+        let ty = if shape.len() > 1 { spec.ty } else { GgmlType::F32 };
+        builder.tensor(&name, ty, &shape).unwrap();
     }
-    let file = builder.file(|_, out| {
-        for weight in out.chunks_exact_mut(4) {
-            weight.copy_from_slice(&(0.2 * random.signed()).to_le_bytes());
-        }
-    });
-    super::support::write(folder, "wild.gguf", file)
+    builder
 }
