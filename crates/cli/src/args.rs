@@ -16,7 +16,7 @@ use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
-use crate::terminal_text::printable;
+use crate::terminal_text::one_line;
 use crate::{output, say};
 
 const STYLES: Styles = Styles::styled()
@@ -108,7 +108,7 @@ pub fn instead(said: clap::Error) -> Outcome {
     }
     // The message repeats arguments, which may be names of files that a shell put there. So it is the
     // message about arguments in which nothing drives a terminal.
-    let shown = env::args_os().map(|argument| printable(&argument.to_string_lossy()).into_owned());
+    let shown = env::args_os().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
     let said = Cli::command().try_get_matches_from(shown).err().unwrap_or(said);
     let text = said.render();
     say::styled(&if say::colour() { text.ansi().to_string() } else { text.to_string() });

@@ -9,14 +9,14 @@ use crate::{say, units};
 pub fn decision(model: &Model) {
     let report = model.load_report();
     for file in &report.files {
-        say::plain(&facts(file));
-        say::plain(&format!("load    {}: {}", file.choice.method.name(), file.choice.reason));
+        say::line(&facts(file));
+        say::line(&format!("load    {}: {}", file.choice.method.name(), file.choice.reason));
     }
     let repack = match report.repack {
         true => format!("{} matrices", report.packed),
         false => "none".to_owned(),
     };
-    say::plain(&format!("repack  {repack}: {}", report.repack_reason));
+    say::line(&format!("repack  {repack}: {}", report.repack_reason));
 }
 
 /// What came of it, at the end.

@@ -18,14 +18,16 @@ use crate::outcome::{Outcome, Stop};
 /// and the name of the program, before the arguments.
 ///
 /// `sys` is part of the interpreter. All other imports come after the current folder, which is the first entry
-/// of the path where [`SAFE_PATH`] is unknown or the environment is ignored, has been removed. An older Python has to be able to read this text as well, up to Python 2: no f-strings.
+/// of the path where [`SAFE_PATH`] is unknown or the environment is ignored, has been removed. An older Python
+/// has to be able to read this text as well, up to Python 2: no f-strings. Names of files are shown in one line,
+/// as [`terminal_text`](crate::terminal_text) does.
 const BOOT: &str = r#"
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]
 who, module, prog, advice = sys.argv[1:5]
 def fail(problem):
-    sys.stderr.write("alight: error: %s: '%s' %s\n%s\n" % (who, sys.executable, problem, advice))
+    sys.stderr.write("alight: error: %s: %r %s\n%s\n" % (who, sys.executable, problem, advice))
     sys.exit(1)
 if sys.version_info < (3, 11):
     fail("is Python %s, and 3.11 is the oldest that will do" % sys.version.split()[0])
@@ -33,7 +35,8 @@ import importlib
 try:
     main = importlib.import_module(module).main
 except ImportError as error:
-    fail("cannot import %s: %s" % (module, error))
+    shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
+    fail("cannot import %s: %s" % (module, shown))
 main(sys.argv[5:], prog=prog)
 "#;
 

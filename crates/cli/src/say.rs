@@ -1,24 +1,31 @@
 //! What is said to the user, on stderr. Nothing here can fail or panic: a closed stderr is silence.
 //!
-//! Text that came from a file (names, keys, paths) can hold control characters; none of them reaches
-//! the terminal ([`terminal_text`](crate::terminal_text)).
+//! Text that came from a file (names, keys, paths) can hold control characters and newlines; none of them
+//! reaches the terminal ([`terminal_text`](crate::terminal_text)). So an error and a note are one line each,
+//! whatever they name; only [`plain`] takes a text of several lines, in which names have been made
+//! [`one_line`] before.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::panic;
 
-use crate::terminal_text::printable;
+use crate::terminal_text::{one_line, printable};
 
 /// An error: `alight: error: …`.
 pub fn error(text: &str) {
-    line("error", "\x1b[1;31m", text);
+    labelled("error", "\x1b[1;31m", text);
 }
 
 /// Something the user should know that is not an error: `alight: note: …`.
 pub fn note(text: &str) {
-    line("note", "\x1b[1;36m", text);
+    labelled("note", "\x1b[1;36m", text);
 }
 
-/// A plain line, for statistics and greetings.
+/// A line without a label: what was done, and to which file.
+pub fn line(text: &str) {
+    let _ = writeln!(stderr().lock(), "{}", one_line(text));
+}
+
+/// Plain lines, for statistics and greetings.
 pub fn plain(text: &str) {
     let _ = writeln!(stderr().lock(), "{}", printable(text));
 }
@@ -32,7 +39,7 @@ pub fn styled(text: &str) {
 pub fn progress(text: &str) {
     let mut err = stderr().lock();
     if err.is_terminal() {
-        let _ = write!(err, "\r\x1b[K{}", printable(text));
+        let _ = write!(err, "\r\x1b[K{}", one_line(text));
         let _ = err.flush();
     }
 }
@@ -53,8 +60,8 @@ pub fn colours_allowed() -> bool {
         && std::env::var_os("TERM").is_none_or(|v| v != "dumb")
 }
 
-fn line(label: &str, style: &str, text: &str) {
-    let text = printable(text);
+fn labelled(label: &str, style: &str, text: &str) {
+    let text = one_line(text);
     let _ = if colour() {
         writeln!(stderr().lock(), "alight: {style}{label}:\x1b[0m {text}")
     } else {
@@ -73,9 +80,9 @@ pub fn install_panic_hook() {
             .unwrap_or_else(|| "unknown".to_owned());
         crate::terminal::restore();
         let place = info.location().map(|l| format!(" ({l})")).unwrap_or_default();
-        error(&format!(
-            "internal error: {what}{place}\n\
-             This is a bug in alight {}. Please report it with the command line and the model's \
+        error(&format!("internal error: {what}{place}"));
+        plain(&format!(
+            "This is a bug in alight {}. Please report it with the command line and the model's \
              `alight inspect` output.",
             env!("CARGO_PKG_VERSION")
         ));

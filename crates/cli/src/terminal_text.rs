@@ -3,13 +3,14 @@
 //!
 //! A terminal obeys control characters (C0, DEL and C1, in UTF-8 as well), and it shows text in another
 //! order than it was written in where characters for bidirectional text say so. Those are shown as
-//! escapes, `\u{1b}`. Newlines and tabs stay. Everything that is written for people passes through
-//! here: [`printable`] on its way to stderr and in reports, [`Filter`] for an answer that comes in
-//! pieces. JSON has escapes of its own for them, [`escape_json`]. A pipe or a file that an answer goes
-//! to gets its bytes unchanged.
+//! escapes, `\u{1b}`. Everything that is written for people passes through here: [`one_line`] for
+//! messages, names and paths, which never break a line either; [`printable`] for texts of several lines;
+//! [`Filter`] for an answer that comes in pieces. JSON has escapes of its own for them, [`escape_json`].
+//! A pipe or a file that an answer goes to gets its bytes unchanged.
 
 use std::borrow::Cow;
 use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, Serializer};
@@ -26,7 +27,7 @@ fn drives(c: char) -> bool {
     }
 }
 
-/// The text with everything in it that could drive a terminal shown as an escape.
+/// The text with everything in it that could drive a terminal shown as an escape. Newlines and tabs stay.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(drives) {
         return Cow::Borrowed(text);
@@ -36,6 +37,28 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     filter.push(text, &mut out);
     filter.finish(&mut out);
     Cow::Owned(out)
+}
+
+/// [`printable`] in one line: newlines and tabs are shown as escapes too. For what a name may be in, so that
+/// no name begins a line of its own.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    let breaks = |c| matches!(c, '\n' | '\t' | '\r');
+    if !text.contains(breaks) {
+        return printable(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            c if breaks(c) || drives(c) => out.extend(c.escape_default()),
+            c => out.push(c),
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// A path for people, in one line; what is not UTF-8 in it is U+FFFD.
+pub fn path(path: &Path) -> String {
+    one_line(&path.to_string_lossy()).into_owned()
 }
 
 /// [`printable`] for a text that comes in pieces. The result does not depend on where it is cut.
@@ -122,6 +145,18 @@ mod tests {
         for c in (0..=0x10ffff).filter_map(char::from_u32) {
             let shown = printable(c.encode_utf8(&mut [0; 4])).into_owned();
             assert!(!shown.chars().any(|c| c.is_control() && c != '\n' && c != '\t'), "{c:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_stays_in_its_line() {
+        assert_eq!(one_line("plain, é, 日本"), "plain, é, 日本");
+        assert_eq!(one_line("a\u{1b}[2J\u{202e}"), "a\\u{1b}[2J\\u{202e}");
+        assert_eq!(one_line("a\r\nb\tc\u{9b}\n"), "a\\r\\nb\\tc\\u{9b}\\n");
+        assert_eq!(path(Path::new("a\nb\r")), "a\\nb\\r");
+        for c in (0..=0x10ffff).filter_map(char::from_u32) {
+            let shown = one_line(c.encode_utf8(&mut [0; 4])).into_owned();
+            assert!(!shown.contains(char::is_control), "{c:?}");
         }
     }
 

@@ -109,6 +109,83 @@ fn names_and_arguments_drive_nothing() {
     }
 }
 
+/// A name that would begin a line of its own, and colour it.
+const BROKEN: &str = "a\nb\u{1b}[31m\tc\r";
+/// How it is shown.
+const SHOWN: &str = "a\\nb\\u{1b}[31m\\tc\\r";
+
+#[test]
+fn a_name_with_a_newline_makes_no_second_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let missing = format!("{}/missing {BROKEN}", folder.path().display());
+    let no_model = write(folder.path(), BROKEN, "Dear diary");
+    let text = write(folder.path(), "text", "a".repeat(64));
+    let out = format!("{}/out", folder.path().display());
+    for path in [&missing, &no_model] {
+        let mut errors = vec![
+            vec!["run", path, "x"],
+            vec!["inspect", path],
+            vec!["convert", path, "-o", &out],
+            vec!["pack", path, "-o", &out],
+            vec!["unpack", path, "-o", &out],
+            vec!["quantize", path, "-o", &out, "--type", "q8_0"],
+            vec!["perplexity", path, &text],
+            vec!["bench", "decode", path],
+            vec!["bench", "load", path],
+        ];
+        if path == &missing {
+            errors.push(vec!["cp", path, &out]);
+            errors.push(vec!["run", &model, "--raw", "-f", path]);
+            errors.push(vec!["perplexity", &model, path]);
+        } else {
+            // It is there already.
+            errors.push(vec!["pack", &model, "-o", path]);
+            errors.push(vec!["quantize", &model, "-o", path, "--type", "q8_0"]);
+            errors.push(vec!["bench", "load", &model, "--svg", path]);
+        }
+        for args in errors {
+            let done = alight(&args);
+            assert_eq!(done.status, Some(1), "{args:?}: {}", done.stderr);
+            assert!(done.stderr.contains(SHOWN), "{args:?}: {:?}", done.stderr);
+            let line = done.stderr.strip_suffix('\n').unwrap();
+            assert!(line.starts_with("alight: error: "), "{args:?}: {line:?}");
+            assert!(!line.contains(char::is_control), "{args:?}: {line:?}");
+            assert_eq!(done.stdout, "", "{args:?}");
+        }
+        // Whatever is wrong with the command line.
+        let done = alight(&["run", &model, "x", "--load", path]);
+        assert!(done.status == Some(2) && done.stderr.contains(SHOWN), "{}", done.stderr);
+        is_harmless(&done.stderr);
+    }
+}
+
+#[test]
+fn what_is_said_of_a_file_whose_name_has_a_newline_keeps_to_its_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let at = |name: &str| format!("{}/{name}{BROKEN}", folder.path().display());
+    let (named, packed) = (at("1"), at("2"));
+    for args in [
+        &["cp", "-v", &model, &named][..],
+        &["cp", "-nv", &model, &named],
+        &["pack", &named, "-o", &packed],
+        &["unpack", &packed, "-o", &at("3")],
+        &["quantize", &named, "-o", &at("4"), "--type", "f16"],
+        &["convert", &named, "-o", &at("5")],
+        &["run", &named, "--raw", "a", "-n", "1", "--explain-load", "--stats"],
+        &["inspect", &named],
+    ] {
+        let done = alight(args).succeeds();
+        // (An answer gets to a pipe as it is.)
+        let report = if args[0] == "run" { "" } else { &done.stdout };
+        let said = format!("{}{report}", done.stderr);
+        assert!(said.contains(SHOWN), "{args:?}: {said:?}");
+        assert!(!said.lines().any(|line| line.starts_with("b\\u{1b}")), "{args:?}: {said:?}");
+        is_harmless(&said);
+    }
+}
+
 /// The text without the sequences that set colours, and without what clears a line of progress.
 fn without_colours(text: &str) -> String {
     let mut out = String::new();

@@ -98,7 +98,7 @@ impl Report {
             "{}\n\
              {:<9} {} tokens at depth {}, {} threads, {} kernels\n\
              speed     {} tokens/s, median of {} ({} to {}, middle half {} to {})\n",
-            crate::terminal_text::printable(&self.about),
+            crate::terminal_text::one_line(&self.about),
             self.what,
             self.tokens,
             self.depth,

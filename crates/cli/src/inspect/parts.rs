@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::cached::{Canvas, FileCached, bar, picture};
 use super::summary::Summary;
-use crate::terminal_text::printable;
+use crate::terminal_text::one_line;
 use crate::units::{self, percent};
 
 /// Characters of a value that are shown.
@@ -170,10 +170,9 @@ pub fn tensors(
 /// A name or a key from the file, for a line and a column: what drives a terminal is shown, and so is what
 /// breaks lines and columns. The middle of a long one is left out.
 pub fn name(text: &str) -> String {
-    let one_line = |text: &str| printable(text).replace('\n', "\\n").replace('\t', "\\t");
     // No more of it is looked at than is shown, whatever its length.
     let end = |count: usize| text.char_indices().nth(count).map_or(text.len(), |(at, _)| at);
-    let head = one_line(&text[..end(NAME)]);
+    let head = one_line(&text[..end(NAME)]).into_owned();
     if end(NAME) == text.len() && head.chars().count() <= NAME {
         return head;
     }

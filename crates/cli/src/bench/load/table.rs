@@ -2,7 +2,7 @@
 
 use super::cells::State;
 use super::report::{CellReport, Report, heading};
-use crate::terminal_text::printable;
+use crate::terminal_text;
 use crate::units;
 use rusage::Summary;
 
@@ -10,7 +10,7 @@ use rusage::Summary;
 pub fn write(report: &Report) -> String {
     let mut text = format!(
         "{}, {}, a prompt of {} tokens; medians of {}\n",
-        printable(&report.model.display().to_string()),
+        terminal_text::path(&report.model),
         units::bytes(report.bytes),
         report.prompt_tokens.map_or("?".to_owned(), |n| n.to_string()),
         report.repetitions,

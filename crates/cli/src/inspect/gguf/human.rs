@@ -8,7 +8,7 @@ use alight_formats::packed::LAYOUT;
 use super::Opened;
 use crate::inspect::cached::Canvas;
 use crate::inspect::parts::{Row, SHOWN, cached_line, name, quoted, tensors, totals, types};
-use crate::terminal_text::printable;
+use crate::terminal_text;
 use crate::units;
 
 /// Writes the whole text.
@@ -57,7 +57,7 @@ fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
             out,
             "file          {}\n              {} ({} bytes), GGUF version {}, alignment {}, \
              {} of header, data from {:#x} to {:#x}",
-            printable(&file.path.to_string_lossy()),
+            terminal_text::path(file.path),
             units::bytes(file.bytes),
             file.bytes,
             file.gguf.version,

@@ -7,27 +7,27 @@ use serde_json::Value;
 use super::Listing;
 use crate::inspect::cached::Canvas;
 use crate::inspect::parts::{Row, cached_line, name, quoted, tensors, totals, types};
-use crate::terminal_text::printable;
+use crate::terminal_text::{self, one_line};
 use crate::units;
 
 /// Writes the whole text.
 pub fn write(listing: &Listing, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
     let cached = listing.cached();
     let summary = listing.summary();
-    writeln!(out, "format        {}", printable(&listing.described))?;
+    writeln!(out, "format        {}", one_line(&listing.described))?;
     totals(&summary, listing.tensors.len(), out)?;
     for note in &listing.notes {
-        writeln!(out, "note          {}", printable(note))?;
+        writeln!(out, "note          {}", one_line(note))?;
     }
     for (file, cached) in listing.files.iter().zip(&cached.files) {
         let bytes = file.map.len() as u64;
         writeln!(
             out,
             "file          {}\n              {} ({bytes} bytes){}{}, {} of header, data from {:#x} to {:#x}",
-            printable(&file.map.path().to_string_lossy()),
+            terminal_text::path(file.map.path()),
             units::bytes(bytes),
             if file.about.is_empty() { "" } else { ", " },
-            printable(&file.about),
+            one_line(&file.about),
             units::bytes(file.header_bytes),
             file.data.start,
             file.data.end,
