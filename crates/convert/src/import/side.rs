@@ -60,6 +60,11 @@ impl Folder {
         read(&self.path(name), limit)
     }
 
+    /// As [`read`](Folder::read), for a file that can be done without: that it is longer is no error.
+    pub(crate) fn find(&self, name: &str, limit: u64) -> Result<Found, ConvertError> {
+        find(&self.path(name), limit)
+    }
+
     /// The object in the file `name` of JSON; `None` if there is none.
     ///
     /// # Errors
@@ -75,14 +80,37 @@ impl Folder {
     }
 }
 
+/// What was found where a small file may be.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Nothing.
+    Nothing,
+    /// A file of more bytes than were wanted: of so many at least.
+    TooLong(u64),
+    /// All bytes of it.
+    Bytes(Vec<u8>),
+}
+
 /// The bytes of a file, at most `limit`; `None` if there is none.
 pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertError> {
+    match find(path, limit)? {
+        Found::Nothing => Ok(None),
+        Found::Bytes(bytes) => Ok(Some(bytes)),
+        Found::TooLong(len) => {
+            let problem =
+                format!("has {len} bytes, more than the {limit} that such a file may have");
+            Err(ConvertError::Side { path: path.into(), problem })
+        }
+    }
+}
+
+fn find(path: &Path, limit: u64) -> Result<Found, ConvertError> {
     let failed = |source: io::Error| ConvertError::Read { path: path.into(), at: 0, source };
     let wrong = |problem: String| ConvertError::Side { path: path.into(), problem };
     let file = match open_file(path) {
         Ok((file, _)) => file,
         Err(MapError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            return Ok(None);
+            return Ok(Found::Nothing);
         }
         Err(MapError::NotAFile { kind, .. }) => {
             return Err(wrong(format!("is a {kind}, not a regular file")));
@@ -90,20 +118,18 @@ pub(crate) fn read(path: &Path, limit: u64) -> Result<Option<Vec<u8>>, ConvertEr
         Err(error) => return Err(error.into()),
     };
     let stamp = Stamp::before_reading(&file).map_err(failed)?;
-    let too_long =
-        |len| wrong(format!("has {len} bytes, more than the {limit} that such a file may have"));
     let len = file.metadata().map_err(failed)?.len();
     if len > limit {
-        return Err(too_long(len));
+        return Ok(Found::TooLong(len));
     }
     let mut bytes = Vec::new();
     // It may grow meanwhile.
     (&file).take(limit + 1).read_to_end(&mut bytes).map_err(failed)?;
     if bytes.len() as u64 > limit {
-        return Err(too_long(bytes.len() as u64));
+        return Ok(Found::TooLong(bytes.len() as u64));
     }
     match stamp.still_holds(&file).map_err(failed)? {
-        true => Ok(Some(bytes)),
+        true => Ok(Found::Bytes(bytes)),
         false => Err(MapError::Changed { path: path.into() }.into()),
     }
 }
@@ -122,6 +148,7 @@ mod tests {
         assert_eq!(side.read("a", 10).unwrap().unwrap(), b"0123456789");
         let error = side.read("a", 9).unwrap_err().to_string();
         assert!(error.contains("10 bytes") && error.contains('9'), "{error}");
+        assert_eq!(side.find("a", 9).unwrap(), Found::TooLong(10));
         let error = side.json("a").unwrap_err().to_string();
         assert!(error.contains("line 1"), "{error}");
         fs::write(folder.path().join("b"), "[1]").unwrap();

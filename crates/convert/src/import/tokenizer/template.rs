@@ -1,12 +1,14 @@
-//! Chat templates: in `tokenizer_config.json` (one, or several by name), or in files of their own.
+//! Chat templates: in `tokenizer_config.json` (one, or several by name), or in files of their own. One that is
+//! longer than any that is rendered is left out, which a note says: the model is of use without it.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
+use alight_text::template::MAX_SOURCE;
 use serde_json::Value;
 
-use super::super::side::SideFiles;
+use super::super::side::{Found, SideFiles};
 use super::super::tensor::Entry;
 use super::config::{CONFIG, Config};
 use crate::ConvertError;
@@ -14,8 +16,6 @@ use crate::ConvertError;
 const JINJA: &str = "chat_template.jinja";
 const JSON: &str = "chat_template.json";
 const MORE: &str = "additional_chat_templates";
-/// Longest template, in bytes.
-const MAX: u64 = 4 << 20;
 
 /// Their keys.
 pub(super) fn read(
@@ -31,20 +31,53 @@ pub(super) fn read(
             ));
             return Ok(Vec::new());
         };
-        return Ok(keys(templates));
+        return Ok(keys(short(CONFIG, templates, notes)));
     }
-    if let Some(bytes) = side.tokenizer.read(JINJA, MAX)? {
-        let mut templates = BTreeMap::from([("default".into(), text(side, JINJA, bytes)?)]);
+    let default = side.tokenizer.find(JINJA, MAX_SOURCE as u64)?;
+    if default != Found::Nothing {
+        let mut templates = BTreeMap::new();
+        let mut add = |name: String, file: &str, found| {
+            match found {
+                Found::Nothing => {}
+                Found::TooLong(len) => notes.push(too_long(file, &name, len)),
+                Found::Bytes(bytes) => drop(templates.insert(name, text(side, file, bytes)?)),
+            }
+            Ok::<_, ConvertError>(())
+        };
+        add("default".into(), JINJA, default)?;
         for name in more(side)? {
             let file = format!("{MORE}/{name}.jinja");
-            if let Some(bytes) = side.tokenizer.read(&file, MAX)? {
-                templates.insert(name, text(side, &file, bytes)?);
-            }
+            let found = side.tokenizer.find(&file, MAX_SOURCE as u64)?;
+            add(name, &file, found)?;
         }
         return Ok(keys(templates));
     }
     let file = side.tokenizer.json(JSON)?.unwrap_or_default();
-    Ok(file.get("chat_template").and_then(of).map(keys).unwrap_or_default())
+    let templates = file.get("chat_template").and_then(of).unwrap_or_default();
+    Ok(keys(short(JSON, templates, notes)))
+}
+
+/// The templates of `file` without those that are too long.
+fn short(
+    file: &str,
+    mut templates: BTreeMap<String, String>,
+    notes: &mut Vec<String>,
+) -> BTreeMap<String, String> {
+    templates.retain(|name, text| {
+        let fits = text.len() <= MAX_SOURCE;
+        if !fits {
+            notes.push(too_long(file, name, text.len() as u64));
+        }
+        fits
+    });
+    templates
+}
+
+fn too_long(file: &str, name: &str, len: u64) -> String {
+    format!(
+        "{file}: the chat template \"{name}\" has {len} bytes, more than the {MAX_SOURCE} that one may have; it \
+         is left out"
+    )
 }
 
 fn text(side: &SideFiles, name: &str, bytes: Vec<u8>) -> Result<String, ConvertError> {

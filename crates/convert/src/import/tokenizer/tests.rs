@@ -3,12 +3,14 @@
 use std::fs;
 use std::path::Path;
 
+use alight_text::template::MAX_SOURCE;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::super::side::SideFiles;
 use super::super::tensor::Entry;
-use super::{Tokens, read};
+use super::config::Config;
+use super::{Tokens, read, template};
 
 #[path = "../../../../formats/tests/support/sentencepiece.rs"]
 mod model;
@@ -326,6 +328,47 @@ fn unigram_has_keys_of_its_own() {
     assert_eq!(flag(&tokens, "add_space_prefix"), Some(true));
     assert_eq!(get(&tokens, "ggml.precompiled_charsmap"), Some(&Entry::U8s(b"xyz".to_vec())));
     assert!(tokens.notes.iter().any(|note| note.contains("unigram")), "{:?}", tokens.notes);
+}
+
+/// What is never rendered is not kept, and that is said; what is as long as may be, is.
+#[test]
+fn a_template_longer_than_any_that_is_rendered_is_left_out() {
+    let (longest, longer) = ("t".repeat(MAX_SOURCE), "t".repeat(MAX_SOURCE + 1));
+    let list =
+        json!([{"name": "default", "template": longer}, {"name": "rag", "template": longest}]);
+    let named = [
+        ("chat_template.jinja", longer.clone().into_bytes()),
+        ("additional_chat_templates/rag.jinja", longest.clone().into_bytes()),
+    ];
+    let configured = |name, template: &Value| (name, text(json!({ "chat_template": template })));
+    for (files, kept) in [
+        (vec![configured("tokenizer_config.json", &json!(longer))], None),
+        (vec![configured("tokenizer_config.json", &list)], Some("chat_template.rag")),
+        (vec![configured("chat_template.json", &json!(longer))], None),
+        (named.to_vec(), Some("chat_template.rag")),
+        (vec![("chat_template.jinja", longest.clone().into_bytes())], Some("chat_template")),
+    ] {
+        let whole = files.len() == 1 && files[0].1.len() == MAX_SOURCE;
+        let folder = folder(&files);
+        let side = SideFiles::new(folder.path(), None);
+        let mut notes = Vec::new();
+        let found = template::read(&side, &Config::read(&side).unwrap(), &mut notes).unwrap();
+        let names: Vec<&str> = found.iter().map(|(name, _)| &name["tokenizer.".len()..]).collect();
+        let expected: Vec<&str> = match kept {
+            Some("chat_template.rag") => vec!["chat_template.rag", "chat_templates"],
+            other => other.into_iter().collect(),
+        };
+        assert_eq!(names, expected, "{}", files[0].0);
+        match whole {
+            true => assert!(notes.is_empty(), "{notes:?}"),
+            false => {
+                assert_eq!(notes.len(), 1, "{notes:?}");
+                for part in [files[0].0, "\"default\"", "1048577 bytes", "1048576", "left out"] {
+                    assert!(notes[0].contains(part), "{part}: {notes:?}");
+                }
+            }
+        }
+    }
 }
 
 #[test]
