@@ -2,17 +2,16 @@
 //! `alight quantize`, which does the same from GGUF to GGUF.
 
 use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::path::PathBuf;
-use std::thread::available_parallelism;
 
-use alight_convert::{About, Conversion, ConvertError, Converted, Options, Recipe, Request};
+use alight_convert::{
+    About, Conversion, ConvertError, Converted, Options, QuantizationMix, Request,
+};
 use anyhow::anyhow;
 
-use crate::open;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{speed, with_progress};
-use crate::{say, units};
+use crate::{say, threads, units};
 
 /// Names of tensors that are left out which are shown.
 const SHOWN: usize = 3;
@@ -44,7 +43,7 @@ pub struct ConvertArgs {
 
     /// What its matrices become [default: what they are]
     #[arg(long = "type", value_name = "TYPE")]
-    recipe: Option<Recipe>,
+    mix: Option<QuantizationMix>,
 
     /// A tokenizer (tokenizer.model or tokenizer.json, or the folder of one) instead of the source's own
     #[arg(long, value_name = "PATH")]
@@ -63,7 +62,7 @@ pub struct ConvertArgs {
     era: Option<String>,
 
     /// Threads [default: one for each processor]
-    #[arg(short = 't', long, value_name = "N", value_parser = open::threads)]
+    #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     threads: Option<usize>,
 
     /// Replace OUT if it exists
@@ -91,7 +90,7 @@ pub fn main(args: &ConvertArgs) -> Outcome {
     }
     let options = Options { force: args.force };
     let request = Request {
-        recipe: args.recipe,
+        mix: args.mix,
         tokenizer: args.tokenizer.as_deref(),
         first_days: args.era.is_some(),
         eps: args.eps,
@@ -100,11 +99,11 @@ pub fn main(args: &ConvertArgs) -> Outcome {
     let failed = |error: ConvertError| Stop::Failed(anyhow!(error));
     let conversion = Conversion::plan(&args.source, request).map_err(failed)?;
     let about = conversion.about();
-    say::plain(&format!("{}: {}; {}", args.source.display(), about.recognised, about.architecture));
+    say::line(&format!("{}: {}; {}", args.source.display(), about.recognised, about.architecture));
     if let Some(output) = &args.output {
         conversion.check_dest(output, options).map_err(failed)?;
     }
-    say::plain(&format!(
+    say::line(&format!(
         "{} tensors, {} to read, {} to write",
         about.tensors,
         units::bytes(about.reads),
@@ -116,16 +115,12 @@ pub fn main(args: &ConvertArgs) -> Outcome {
         _ => return Ok(()),
     };
     let done = with_progress("converting", |on_progress| {
-        conversion.write(output, threads(args.threads), options, on_progress)
+        conversion.write(output, threads::or_all(args.threads), options, on_progress)
     })?;
-    say::plain(&format!("{}: {}", output.display(), speed(&done.volume)));
+    say::line(&format!("{}: {}", output.display(), speed(&done.volume)));
+    threads::note(done.volume.threads);
     losses(&done);
     Ok(())
-}
-
-/// One for each processor, if it is not said.
-pub fn threads(given: Option<usize>) -> usize {
-    given.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get))
 }
 
 /// What becomes of the tensors.
@@ -138,7 +133,7 @@ pub fn plan(about: &About) {
         }
     };
     let changes: Vec<String> = about.changes.iter().map(change).collect();
-    say::plain(&format!("tensors: {}", changes.join("; ")));
+    say::line(&format!("tensors: {}", changes.join("; ")));
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, reason) in &about.skipped {
         reasons.entry(reason).or_default().push(name);
@@ -146,7 +141,7 @@ pub fn plan(about: &About) {
     for (reason, names) in reasons {
         let more = if names.len() > SHOWN { ", …" } else { "" };
         let shown = names[..names.len().min(SHOWN)].join(", ");
-        say::plain(&format!("left out: {} ({shown}{more}): {reason}", names.len()));
+        say::line(&format!("left out: {} ({shown}{more}): {reason}", names.len()));
     }
     for note in &about.notes {
         say::note(note);

@@ -1,9 +1,21 @@
 //! `alight`: language models straight from a mapped file. (see docs/architecture.md)
 //!
-//! Arguments into calls, results into text. One file (or folder) per subcommand. Invariants of the
-//! whole program: results go to stdout and nothing else does; everything said to the user goes to
-//! stderr through [`say`]; the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130
-//! (interrupted); a reader that closes the pipe ends the program quietly.
+//! Arguments into calls, results into text. One file (or folder) per subcommand.
+//!
+//! **Invariant:** results go to stdout ([`output`]) and nothing else does; everything said to the user goes
+//! to stderr through [`say`]. What cannot be written to stdout is status 1.
+//!
+//! **Invariant:** the exit status is 0 (done), 1 (failed), 2 (wrong usage) or 130 (interrupted). A reader that
+//! closes the pipe ends the program quietly.
+//!
+//! **Invariant:** nothing that a model, a file, a file's name or an argument made up drives a terminal or
+//! begins a line of its own ([`terminal_text`]). A pipe or a file gets the bytes of an answer.
+//!
+//! **Invariant:** a text that is read whole has a limit, and a report is never much larger than the header it
+//! is about.
+//!
+//! **Invariant:** a signal that was ignored when the program was started stays ignored; whatever ends a chat,
+//! the terminal is left as it was.
 
 mod args;
 mod bar;
@@ -29,6 +41,7 @@ mod source;
 mod terminal;
 mod terminal_text;
 mod text_input;
+mod threads;
 mod units;
 
 use std::process::ExitCode;

@@ -8,19 +8,20 @@ use std::str::FromStr;
 use alight_formats::Format;
 use alight_kernels::Isa;
 use alight_model::{Load, Model, OpenOptions, Repack};
+use alight_pages::Threads;
 use anyhow::anyhow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::explain_load;
 use crate::outcome::{Outcome, Stop};
-use crate::say;
 use crate::source;
+use crate::threads;
 
 /// Arguments of every command that computes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct EngineArgs {
     /// Threads to compute with [default: one per core]
-    #[arg(short = 't', long, value_name = "N", value_parser = threads)]
+    #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     pub threads: Option<usize>,
 
     /// Kernels to use instead of the best that this CPU has: scalar, avx2, avx512
@@ -85,14 +86,6 @@ impl EngineArgs {
     }
 }
 
-/// A number of threads.
-pub fn threads(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(n @ 1..=1024) => Ok(n),
-        _ => Err("expected a number from 1 to 1024".to_owned()),
-    }
-}
-
 /// Opens the model at `path`.
 pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     if let Some(isa) = args.isa.filter(|isa| !isa.is_available()) {
@@ -101,13 +94,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     check_path(path)?;
     let model = Model::open(path, &args.options());
     let model = model.map_err(|error| explain(path, anyhow!(error)))?;
-    let (wanted, threads) = (model.pool().wanted(), model.threads());
-    if threads < wanted {
-        say::note(&format!(
-            "the system gave {threads} of {wanted} threads: a limit on processes (ulimit -u, or of the \
-             control group) is reached; the answer is the same, and takes longer"
-        ));
-    }
+    threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
     if args.explain_load {
         explain_load::decision(&model);
     }

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use alight_convert::Recipe;
+use alight_convert::QuantizationMix;
 
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{OutputArgs, speed, with_progress};
-use crate::{convert, open, say};
+use crate::{convert, open, say, threads};
 
 /// Arguments of `alight quantize`.
 #[derive(Debug, clap::Args)]
@@ -27,10 +27,10 @@ pub struct QuantizeArgs {
 
     /// What its matrices become
     #[arg(long = "type", value_name = "TYPE")]
-    recipe: Recipe,
+    mix: QuantizationMix,
 
     /// Threads [default: one for each processor]
-    #[arg(short = 't', long, value_name = "N", value_parser = open::threads)]
+    #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     threads: Option<usize>,
 
     #[command(flatten)]
@@ -40,12 +40,12 @@ pub struct QuantizeArgs {
 /// Runs the command.
 pub fn main(args: &QuantizeArgs) -> Outcome {
     open::check_path(&args.model)?;
-    let threads = convert::threads(args.threads);
+    let threads = threads::or_all(args.threads);
     let (about, done) = with_progress("quantizing", |on_progress| {
         alight_convert::quantize(
             &args.model,
             &args.output.output,
-            args.recipe,
+            args.mix,
             threads,
             args.output.options(),
             on_progress,
@@ -55,7 +55,8 @@ pub fn main(args: &QuantizeArgs) -> Outcome {
         Stop::Failed(error) => Stop::Failed(open::explain(&args.model, error)),
         other => other,
     })?;
-    say::plain(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));
+    say::line(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));
+    threads::note(done.volume.threads);
     convert::plan(&about);
     Ok(())
 }

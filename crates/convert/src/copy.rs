@@ -1,11 +1,11 @@
-//! The job itself: pieces of a source, one behind the other, hashed, transformed, and written where
+//! The job itself: contiguous pieces of a source, hashed, transformed, and written where
 //! they belong.
 
 use std::fs::File;
 use std::path::Path;
 
 use alight_kernels::{WeightType, tiles};
-use alight_pages::Map;
+use alight_pages::{Map, Threads};
 use sha2::{Digest, Sha256};
 
 use crate::pipe::pipe;
@@ -19,35 +19,38 @@ pub(crate) const MAX_TILE: u64 = 8 << 20;
 
 /// Some bytes and what becomes of them.
 pub(crate) struct Step<'a> {
-    pub(crate) from: From<'a>,
+    pub(crate) from: StepInput<'a>,
     pub(crate) len: u64,
     /// Where in the new file they go; `None` for what only counts for the hash.
     pub(crate) to: Option<u64>,
-    pub(crate) how: How,
+    pub(crate) tiling: Tiling,
 }
 
 /// Where bytes come from.
 #[derive(Clone, Copy)]
-pub(crate) enum From<'a> {
+pub(crate) enum StepInput<'a> {
     Memory(&'a [u8]),
     File { map: &'a Map, at: u64 },
     Zeros,
 }
 
-/// What is done to them.
+/// What is done to the layout of weights.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum How {
-    Copy,
+pub(crate) enum Tiling {
+    /// They stay as they are.
+    Keep,
+    /// Rows are packed into tiles.
     Pack { ty: WeightType, cols: usize },
+    /// Tiles are taken apart into rows.
     Unpack { ty: WeightType, cols: usize },
 }
 
-impl How {
+impl Tiling {
     /// Bytes that have to stay together. At most [`MAX_TILE`].
     fn unit(self) -> u64 {
         match self {
-            How::Copy => 1,
-            How::Pack { ty, cols } | How::Unpack { ty, cols } => {
+            Tiling::Keep => 1,
+            Tiling::Pack { ty, cols } | Tiling::Unpack { ty, cols } => {
                 (tiles::TILE_ROWS * ty.row_bytes(cols).unwrap_or(1)) as u64
             }
         }
@@ -63,13 +66,14 @@ pub(crate) enum Hashed {
     Result,
 }
 
-/// Does all of `steps`, in order. Returns the SHA-256 of the bytes that are hashed, in hexadecimal.
+/// Does all of `steps`, in order. Returns the SHA-256 of the bytes that are hashed, in hexadecimal, and the
+/// threads that there were to be had.
 pub(crate) fn run(
     steps: &[Step<'_>],
     (file, path): (&File, &Path),
     hashed: Hashed,
     on_progress: &mut OnProgress<'_>,
-) -> Result<String, ConvertError> {
+) -> Result<(String, Threads), ConvertError> {
     let total = steps.iter().map(|step| step.len).sum();
     let mut done = 0;
     let mut pieces = steps.iter().flat_map(Step::pieces);
@@ -77,7 +81,7 @@ pub(crate) fn run(
     let mut packed = Vec::new();
     let mut sink = Sink::new(file);
     let write = |source| ConvertError::Write { path: path.into(), source };
-    pipe(
+    let threads = pipe(
         |buffer| {
             for piece in pieces.by_ref() {
                 if on_progress(Progress { done, total }).is_break() {
@@ -88,22 +92,22 @@ pub(crate) fn run(
                 if hashed == Hashed::Source {
                     source_hash.update(&buffer);
                 }
-                if let How::Unpack { ty, cols } = piece.how {
+                if let Tiling::Unpack { ty, cols } = piece.tiling {
                     std::mem::swap(buffer, &mut packed);
                     buffer.resize(packed.len(), 0);
                     tiles::unpack(ty, cols, &packed, buffer);
                 }
                 if let Some(to) = piece.to {
-                    return Ok(Some((to, piece.how)));
+                    return Ok(Some((to, piece.tiling)));
                 }
             }
             Ok(None)
         },
-        |(to, how), bytes| {
+        |(to, tiling), bytes| {
             sink.seek(to).map_err(write)?;
-            let put = sink.put(bytes.len(), |out| match how {
-                How::Pack { ty, cols } => tiles::pack(ty, cols, bytes, out),
-                How::Copy | How::Unpack { .. } => out.copy_from_slice(bytes),
+            let put = sink.put(bytes.len(), |out| match tiling {
+                Tiling::Pack { ty, cols } => tiles::pack(ty, cols, bytes, out),
+                Tiling::Keep | Tiling::Unpack { .. } => out.copy_from_slice(bytes),
             });
             put.map_err(write)?;
             if hashed == Hashed::Result {
@@ -115,40 +119,42 @@ pub(crate) fn run(
     sink.flush().map_err(write)?;
     let _ = on_progress(Progress { done, total });
     let hash = if hashed == Hashed::Source { source_hash } else { result_hash };
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok((hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect(), threads))
 }
 
 impl<'a> Step<'a> {
     /// The step in pieces that fit a buffer.
     fn pieces(&self) -> impl Iterator<Item = Step<'a>> + use<'a> {
-        let unit = self.how.unit();
+        let unit = self.tiling.unit();
         let most = (PIECE / unit).max(1) * unit;
-        let (from, len, to, how) = (self.from, self.len, self.to, self.how);
+        let (from, len, to, tiling) = (self.from, self.len, self.to, self.tiling);
         (0..len.div_ceil(most)).map(move |i| {
             let start = i * most;
             let n = most.min(len - start);
             let from = match from {
                 // As long as the step, so both fit.
-                From::Memory(bytes) => From::Memory(&bytes[start as usize..(start + n) as usize]),
-                From::File { map, at } => From::File { map, at: at + start },
-                From::Zeros => From::Zeros,
+                StepInput::Memory(bytes) => {
+                    StepInput::Memory(&bytes[start as usize..(start + n) as usize])
+                }
+                StepInput::File { map, at } => StepInput::File { map, at: at + start },
+                StepInput::Zeros => StepInput::Zeros,
             };
-            Step { from, len: n, to: to.map(|to| to + start), how }
+            Step { from, len: n, to: to.map(|to| to + start), tiling }
         })
     }
 
     /// Makes `buffer` the bytes of this piece.
     fn load(&self, buffer: &mut Vec<u8>) -> Result<(), ConvertError> {
         match self.from {
-            From::Memory(bytes) => {
+            StepInput::Memory(bytes) => {
                 buffer.clear();
                 buffer.extend_from_slice(bytes);
             }
-            From::File { map, at } => {
+            StepInput::File { map, at } => {
                 buffer.resize(self.len as usize, 0);
                 read::exact(map, at, buffer)?;
             }
-            From::Zeros => {
+            StepInput::Zeros => {
                 buffer.clear();
                 buffer.resize(self.len as usize, 0);
             }

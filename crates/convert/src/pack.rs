@@ -13,10 +13,10 @@ use alight_formats::{GgmlType, Header, Source as _};
 use alight_kernels::{WeightType, tiles};
 use alight_pages::{Map, Replacement};
 
-use crate::copy::{self, From, Hashed, How, MAX_TILE, Step};
+use crate::copy::{self, Hashed, MAX_TILE, Step, StepInput, Tiling};
 use crate::dest::Target;
 use crate::order::execution_order;
-use crate::restore::{self, Source};
+use crate::restore::{self, Original};
 use alight_files::Headers;
 
 use crate::source::{self, tiled_type};
@@ -32,11 +32,11 @@ pub struct Packed {
     pub volume: Volume,
     /// Tensors of the model.
     pub tensors: usize,
-    /// Those that are in tiles now.
+    /// Tensors that are in tiles now.
     pub packed: usize,
-    /// Bytes of those.
+    /// Bytes of the tensors that are in tiles now.
     pub packed_bytes: u64,
-    /// Those that are as they were.
+    /// Tensors that stay as they were.
     pub kept: Vec<Kept>,
     /// The checksum of the source, in hexadecimal.
     pub sha256: String,
@@ -163,16 +163,21 @@ fn packed(
     let replacement = target.create(written)?;
     let steps = steps(&canonical, &items, &places, &maps[0]);
     let to = (replacement.file(), dest);
-    source.sha256 = copy::run(&steps, to, Hashed::Source, on_progress)?;
+    let (sha256, threads) = copy::run(&steps, to, Hashed::Source, on_progress)?;
+    source.sha256 = sha256;
     maps.iter().try_for_each(Map::check_unchanged)?;
     // Only now the checksum is known. It is as long as the one that stood in for it.
     let header = header(&metadata, &source, &items, &order).map_err(invalid)?.header();
-    let step =
-        Step { from: From::Memory(&header), len: header.len() as u64, to: Some(0), how: How::Copy };
+    let step = Step {
+        from: StepInput::Memory(&header),
+        len: header.len() as u64,
+        to: Some(0),
+        tiling: Tiling::Keep,
+    };
     copy::run(&[step], to, Hashed::Result, &mut |_| std::ops::ControlFlow::Continue(()))?;
     replacement.file().set_len(written).map_err(|source| write_error(dest, source))?;
 
-    let volume = Volume { read: canonical.len(), written, took: started.elapsed() };
+    let volume = Volume { read: canonical.len(), written, took: started.elapsed(), threads };
     let tiled = || items.iter().filter(|item| item.tiles.is_ok());
     let kept = order.iter().filter_map(|index| {
         let Item { info, tiles, .. } = &items[*index];
@@ -227,7 +232,7 @@ fn packable(info: &TensorInfo<'_>, tied: bool) -> Result<WeightType, KeptReason>
 /// The header of the packed file.
 fn header(
     metadata: &[(&str, Value<'_>)],
-    source: &Source<'_>,
+    source: &Original<'_>,
     items: &[Item<'_>],
     order: &[usize],
 ) -> Result<Builder, GgufError> {
@@ -318,12 +323,12 @@ impl<'m> Canonical<'m> {
         headers: &Headers<'m>,
         maps: &[Map],
         order: &[usize],
-    ) -> Result<Source<'m>, ConvertError> {
+    ) -> Result<Original<'m>, ConvertError> {
         let mut position = vec![0; order.len()];
         for (packed, index) in order.iter().enumerate() {
             position[*index] = packed as u32;
         }
-        Ok(Source {
+        Ok(Original {
             version: self.version,
             alignment: self.alignment,
             order: position,
@@ -380,20 +385,21 @@ fn steps<'a>(
 ) -> Vec<Step<'a>> {
     let header = &canonical.header[..];
     let mut at = header.len() as u64;
-    let step = |from, len, to, how| Step { from, len, to, how };
-    let mut out = vec![step(From::Memory(header), at, None, How::Copy)];
+    let step = |from, len, to, tiling| Step { from, len, to, tiling };
+    let mut out = vec![step(StepInput::Memory(header), at, None, Tiling::Keep)];
     let gap = |at, len| {
-        let from = if canonical.merged { From::Zeros } else { From::File { map: first, at } };
-        step(from, len, None, How::Copy)
+        let from =
+            if canonical.merged { StepInput::Zeros } else { StepInput::File { map: first, at } };
+        step(from, len, None, Tiling::Keep)
     };
     for ((item, place), before) in items.iter().zip(places).zip(&canonical.gaps) {
         out.push(gap(at, *before));
-        let how = match item.tiles {
-            Ok(ty) => How::Pack { ty, cols: item.info.ne[0] as usize },
-            Err(_) => How::Copy,
+        let tiling = match item.tiles {
+            Ok(ty) => Tiling::Pack { ty, cols: item.info.ne[0] as usize },
+            Err(_) => Tiling::Keep,
         };
-        let from = From::File { map: item.map, at: item.info.offset };
-        out.push(step(from, item.info.nbytes, Some(*place), how));
+        let from = StepInput::File { map: item.map, at: item.info.offset };
+        out.push(step(from, item.info.nbytes, Some(*place), tiling));
         at += before + item.info.nbytes;
     }
     out.push(gap(at, canonical.gaps.last().copied().unwrap_or(0)));

@@ -4,11 +4,13 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use alight_pages::Threads;
+
 /// Buffers in use.
 const BUFFERS: usize = 4;
 
 /// Calls `produce` on this thread until it has nothing more, and `consume` on another with what it
-/// left in its buffer and said about it, in the same order.
+/// left in its buffer and said about it, in the same order. Returns how many threads there were to be had.
 ///
 /// A buffer keeps its capacity from one use to the next; its contents are stale.
 ///
@@ -17,7 +19,7 @@ const BUFFERS: usize = 4;
 pub(crate) fn pipe<T: Send, E: Send>(
     mut produce: impl FnMut(&mut Vec<u8>) -> Result<Option<T>, E>,
     mut consume: impl FnMut(T, &[u8]) -> Result<(), E> + Send,
-) -> Result<(), E> {
+) -> Result<Threads, E> {
     let (full, to_consume) = channel::<(T, Vec<u8>)>();
     let (empty, to_fill): (_, Receiver<Vec<u8>>) = channel();
     // Held by whichever thread consumes, from its beginning to its end.
@@ -44,7 +46,7 @@ pub(crate) fn pipe<T: Send, E: Send>(
             while let Some(tag) = produce(&mut buffer)? {
                 consume(tag, &buffer)?;
             }
-            return Ok(());
+            return Ok(Threads { wanted: 2, had: 1 });
         };
         let mut produced = Ok(());
         // Ends when the consumer has gone, which it only does with an error.
@@ -67,7 +69,7 @@ pub(crate) fn pipe<T: Send, E: Send>(
             Ok(consumed) => consumed,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        consumed.and(produced)
+        consumed.and(produced).map(|()| Threads { wanted: 2, had: 2 })
     })
 }
 
@@ -92,7 +94,7 @@ mod tests {
                 Ok(())
             },
         );
-        assert_eq!(made, Ok(()));
+        assert!(made.is_ok());
         assert_eq!(seen, (1..=100).collect::<Vec<_>>());
     }
 

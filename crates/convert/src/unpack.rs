@@ -4,7 +4,10 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::copy::{self, From, Hashed, How, Step};
+use alight_formats::gguf::TensorInfo;
+use alight_pages::Map;
+
+use crate::copy::{self, Hashed, Step, StepInput, Tiling};
 use crate::dest::Target;
 use crate::restore;
 use crate::source::{self, tiled_type};
@@ -17,7 +20,7 @@ pub struct Unpacked {
     pub volume: Volume,
     /// Tensors of the model.
     pub tensors: usize,
-    /// Those that had been in tiles.
+    /// Tensors that had been in tiles.
     pub packed: usize,
     /// The checksum of the new file, in hexadecimal; it is the one of the file that was packed.
     pub sha256: String,
@@ -66,45 +69,10 @@ pub fn unpack(
         problem: format!("is {}, which does not go with its tensors", told.bytes),
     })?;
 
-    let mut steps = Vec::new();
-    let mut at = 0;
-    let mut put = |from, len, how| {
-        steps.push(Step { from, len, to: Some(at), how });
-        at += len;
-    };
-    put(From::Memory(&header), header.len() as u64, How::Copy);
-    let mut filler = &told.filler[..];
-    for (index, gap) in gaps.iter().enumerate() {
-        let (known, rest) =
-            filler.split_at(filler.len().min(usize::try_from(*gap).unwrap_or(usize::MAX)));
-        filler = rest;
-        put(From::Memory(known), known.len() as u64, How::Copy);
-        put(From::Zeros, gap - known.len() as u64, How::Copy);
-        let Some(info) = tensors.get(index) else { continue };
-        let how = match tiled_type(info.ty) {
-            _ if !info.packed => How::Copy,
-            Some(ty) => How::Unpack { ty, cols: info.ne[0] as usize },
-            None => {
-                return Err(ConvertError::Restore {
-                    path: map.path().into(),
-                    key: alight_formats::packed::LAYOUT_KEY,
-                    problem: format!("does not say what a tile of {} is", info.ty),
-                });
-            }
-        };
-        if info.packed && info.row_bytes() > copy::MAX_TILE / alight_formats::packed::TILE_ROWS {
-            return Err(ConvertError::Restore {
-                path: map.path().into(),
-                key: alight_formats::packed::LAYOUT_KEY,
-                problem: format!("does not go with rows of {} bytes", info.row_bytes()),
-            });
-        }
-        put(From::File { map, at: info.offset }, info.nbytes, how);
-    }
-
+    let steps = steps(map, &header, &told.filler, &gaps, &tensors)?;
     let replacement = target.create(told.bytes)?;
     let to = (replacement.file(), dest);
-    let found = copy::run(&steps, to, Hashed::Result, on_progress)?;
+    let (found, threads) = copy::run(&steps, to, Hashed::Result, on_progress)?;
     map.check_unchanged()?;
     if found != told.sha256 {
         let (path, expected) = (map.path().into(), told.sha256);
@@ -114,9 +82,61 @@ pub fn unpack(
     set.map_err(|source| ConvertError::Write { path: dest.into(), source })?;
     replacement.commit()?;
     Ok(Unpacked {
-        volume: Volume { read: map.len() as u64, written: told.bytes, took: started.elapsed() },
+        volume: Volume {
+            read: map.len() as u64,
+            written: told.bytes,
+            took: started.elapsed(),
+            threads,
+        },
         tensors: tensors.len(),
         packed: tensors.iter().filter(|info| info.packed).count(),
         sha256: found,
     })
+}
+
+/// The new file from its beginning to its end: its header, then the gap before each tensor and the tensor,
+/// and the gap at the end. Of the gaps, the first bytes are `filler`, all others zero.
+fn steps<'a>(
+    map: &'a Map,
+    header: &'a [u8],
+    mut filler: &'a [u8],
+    gaps: &[u64],
+    tensors: &[&TensorInfo<'_>],
+) -> Result<Vec<Step<'a>>, ConvertError> {
+    let mut steps = Vec::new();
+    let mut at = 0;
+    let mut put = |from, len, tiling| {
+        steps.push(Step { from, len, to: Some(at), tiling });
+        at += len;
+    };
+    put(StepInput::Memory(header), header.len() as u64, Tiling::Keep);
+    for (index, gap) in gaps.iter().enumerate() {
+        let (known, rest) =
+            filler.split_at(filler.len().min(usize::try_from(*gap).unwrap_or(usize::MAX)));
+        filler = rest;
+        put(StepInput::Memory(known), known.len() as u64, Tiling::Keep);
+        put(StepInput::Zeros, gap - known.len() as u64, Tiling::Keep);
+        let Some(info) = tensors.get(index) else { continue };
+        put(StepInput::File { map, at: info.offset }, info.nbytes, tiling(map, info)?);
+    }
+    Ok(steps)
+}
+
+/// What is done to the bytes of a tensor.
+fn tiling(map: &Map, info: &TensorInfo<'_>) -> Result<Tiling, ConvertError> {
+    let wrong = |problem| ConvertError::Restore {
+        path: map.path().into(),
+        key: alight_formats::packed::LAYOUT_KEY,
+        problem,
+    };
+    if !info.packed {
+        return Ok(Tiling::Keep);
+    }
+    let Some(ty) = tiled_type(info.ty) else {
+        return Err(wrong(format!("does not say what a tile of {} is", info.ty)));
+    };
+    if info.row_bytes() > copy::MAX_TILE / alight_formats::packed::TILE_ROWS {
+        return Err(wrong(format!("does not go with rows of {} bytes", info.row_bytes())));
+    }
+    Ok(Tiling::Unpack { ty, cols: info.ne[0] as usize })
 }

@@ -71,6 +71,7 @@ mod region;
 mod replace;
 mod residency;
 mod stamp;
+mod threads;
 pub mod transfer;
 
 pub use error::{FileKind, MapError};
@@ -86,3 +87,4 @@ pub use region::{LockError, Region, RegionError, check_lock};
 pub use replace::{Destination, Input, New, ReplaceError, Replacement, remove_acls};
 pub use residency::{CacheProbe, Residency, evict, give_up, residency, warm};
 pub use stamp::{Stamp, times_tell};
+pub use threads::Threads;

@@ -64,7 +64,7 @@ fn reverse(
         len,
         fail_at,
     };
-    assemble(dest, len, NonZero::new(threads).unwrap(), maker, on_progress)
+    assemble(dest, len, NonZero::new(threads).unwrap(), maker, on_progress).map(drop)
 }
 
 #[test]

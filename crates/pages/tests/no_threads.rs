@@ -8,6 +8,7 @@ use std::fs::File;
 use std::num::NonZero;
 use std::ops::{ControlFlow, Range};
 
+use alight_pages::Threads;
 use alight_pages::assemble::{Maker, assemble};
 use alight_pages::copy;
 use alight_pages::transfer::{Method, Piece};
@@ -43,7 +44,8 @@ fn child_without_threads() {
     let pieces: Vec<Piece> =
         pieces.map(|start| Piece::slot(start..(start + 500_000).min(LEN as u64))).collect();
     for method in [Method::Direct, Method::Read] {
-        compare(&path, &expected, &pieces, method, &options(true)).unwrap();
+        let report = compare(&path, &expected, &pieces, method, &options(true)).unwrap();
+        assert!(report.threads.is_short() && report.threads.had == 1, "{report:?}");
     }
 
     let to = folder.path().join("copy");
@@ -53,7 +55,10 @@ fn child_without_threads() {
         last = Some(progress);
         ControlFlow::Continue(())
     };
-    copy::copy((&source, &path), (&dest, &to), &copy::Options::default(), &mut go_on).unwrap();
+    let report =
+        copy::copy((&source, &path), (&dest, &to), &copy::Options::default(), &mut go_on).unwrap();
+    // Only around the page cache a copy has threads.
+    assert_eq!(report.threads.is_short(), report.method == copy::Method::Direct, "{report:?}");
     assert!(last.is_some() && std::fs::read(&to).unwrap() == expected);
 
     let to = folder.path().join("made");
@@ -64,7 +69,8 @@ fn child_without_threads() {
         ControlFlow::Continue(())
     };
     let threads = NonZero::new(4).unwrap();
-    assemble(&dest, LEN as u64, threads, || Same(&expected), &mut go_on).unwrap();
+    let had = assemble(&dest, LEN as u64, threads, || Same(&expected), &mut go_on).unwrap();
+    assert_eq!(had, Threads { wanted: 4, had: 1 });
     assert!(told == LEN as u64 && std::fs::read(&to).unwrap() == expected);
 }
 

@@ -24,7 +24,7 @@ Examples:
   alight cp -v model.gguf copy.gguf            says how it was copied, and why so
 
 What was cached in memory stays cached, and the copy does not take its place: at most 64 MiB are
-cached on its behalf at any moment, and nothing at the end. When it is done, the copy is on the disk.
+cached on its behalf at any moment, and nothing at the end. ReflinkArg it is done, the copy is on the disk.
 
 Holes, permissions, times, extended attributes and ACLs are kept; the owner too, if you may give
 files away. An existing file is replaced, as with cp; but the new one appears as a whole, when it
@@ -60,7 +60,7 @@ pub struct CpArgs {
     /// Whether the copy may share its bytes with the source until one of them is changed
     #[arg(long, value_name = "WHEN", default_value = "auto", default_missing_value = "always",
           num_args = 0..=1, require_equals = true)]
-    reflink: When,
+    reflink: ReflinkArg,
 
     /// The way to try first, to compare them; by itself it finds the best
     #[arg(long, value_name = "WAY", hide_short_help = true)]
@@ -83,7 +83,7 @@ pub struct CpArgs {
 
 /// `--reflink`
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum When {
+enum ReflinkArg {
     /// If the filesystem can
     Auto,
     /// Or else it is an error
@@ -112,16 +112,16 @@ pub fn main(args: &CpArgs) -> Outcome {
         no_target_directory: args.no_target_directory,
         verify: args.verify,
         reflink: match args.reflink {
-            When::Auto => Reflink::Auto,
-            When::Always => Reflink::Always,
-            When::Never => Reflink::Never,
+            ReflinkArg::Auto => Reflink::Auto,
+            ReflinkArg::Always => Reflink::Always,
+            ReflinkArg::Never => Reflink::Never,
         },
         method: args.method.map(|method| match method {
             MethodArg::Direct => Method::Direct,
             MethodArg::CopyFileRange => Method::CopyFileRange,
             MethodArg::ReadWrite => Method::ReadWrite,
         }),
-        // Only who looks at a bar needs to know how much there is.
+        // Only for a bar it matters how much there is.
         count: say::is_terminal(),
     };
     let (mut bar, mut verifying) = (Bar::new("copying"), Bar::new("verifying"));
@@ -152,7 +152,7 @@ pub fn main(args: &CpArgs) -> Outcome {
         Ok(summary) if summary.failed > 0 => Err(Stop::AlreadyReported),
         Ok(summary) => {
             if say::is_terminal() && !args.verbose && summary.files > 1 {
-                say::plain(&format!("{} files, {}", summary.files, units::bytes(summary.bytes)));
+                say::line(&format!("{} files, {}", summary.files, units::bytes(summary.bytes)));
             }
             Ok(())
         }

@@ -4,7 +4,7 @@ use alight_copy::{Copied, Event};
 use serde_json::json;
 
 use crate::outcome::Outcome;
-use crate::{output, say, units};
+use crate::{output, say, threads, units};
 
 /// Tells of one thing that has happened.
 pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
@@ -15,15 +15,18 @@ pub fn event(event: &Event<'_>, verbose: bool, as_json: bool) -> Outcome {
                     say::note(&format!("{}: {lost}", copied.to.display()));
                 }
             }
+            if let Some(report) = &copied.report {
+                threads::note(report.threads);
+            }
             if verbose {
-                say::plain(&line(copied));
+                say::line(&line(copied));
             }
             if as_json {
                 output::json(&json(copied))?;
             }
         }
         Event::Skipped(path) if verbose => {
-            say::plain(&format!("{}: is there already, left alone", path.display()));
+            say::line(&format!("{}: is there already, left alone", path.display()));
         }
         Event::Failed(error) => say::error(&error.to_string()),
         _ => {}

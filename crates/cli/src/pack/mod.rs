@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
-use crate::{open, say, units};
+use crate::{open, say, threads, units};
 
 /// Arguments of `alight pack`.
 #[derive(Debug, clap::Args)]
@@ -73,12 +73,13 @@ pub fn pack(args: &PackArgs) -> Outcome {
             Stop::Failed(error) => Stop::Failed(open::explain(&args.model, error)),
             other => other,
         })?;
-    say::plain(&format!(
+    say::line(&format!(
         "{}: {}; {packed} of {tensors} tensors packed ({})",
         args.output.output.display(),
         speed(&volume),
         units::bytes(packed_bytes),
     ));
+    threads::note(volume.threads);
     let mut reasons: BTreeMap<KeptReason, (usize, u64)> = BTreeMap::new();
     for tensor in kept {
         let (count, bytes) = reasons.entry(tensor.reason).or_default();
@@ -90,7 +91,7 @@ pub fn pack(args: &PackArgs) -> Outcome {
             format!("{count} ({}): {reason}", units::bytes(bytes))
         };
         let text: Vec<String> = reasons.into_iter().map(text).collect();
-        say::plain(&format!("as they were: {}", text.join("; ")));
+        say::line(&format!("as they were: {}", text.join("; ")));
     }
     Ok(())
 }
@@ -106,11 +107,12 @@ pub fn unpack(args: &UnpackArgs) -> Outcome {
             on_progress,
         )
     })?;
-    say::plain(&format!(
+    say::line(&format!(
         "{}: {}; {packed} of {tensors} tensors unpacked; the original bit for bit, SHA-256 {sha256}",
         args.output.output.display(),
         speed(&volume),
     ));
+    threads::note(volume.threads);
     Ok(())
 }
 

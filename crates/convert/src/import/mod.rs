@@ -30,7 +30,7 @@ use alight_formats::{Format, GgmlType};
 use crate::dest::Target;
 use crate::files::Files;
 use crate::order::execution_order;
-use crate::quantize::Recipe;
+use crate::quantize::QuantizationMix;
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
@@ -44,7 +44,7 @@ use tokenizer::Tokens;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Request<'p> {
     /// What the matrices become; `None` for what they are.
-    pub recipe: Option<Recipe>,
+    pub mix: Option<QuantizationMix>,
     /// A tokenizer's file or folder, which goes before those of the source.
     pub tokenizer: Option<&'p Path>,
     /// An old file is of the first days of March 2023, which nothing in it tells.
@@ -131,7 +131,7 @@ impl Conversion {
                 let problem = "has a tokenizer: leave --tokenizer out".into();
                 return Err(ConvertError::Source { path: source.into(), problem });
             }
-            return Conversion::of_gguf(&found.weights[0], request.recipe);
+            return Conversion::of_gguf(&found.weights[0], request.mix);
         }
         // Before every tensor (ggml), or every record (torch), is a header.
         let files = Files::open(&found.weights, !found.headers_first())?;
@@ -141,7 +141,7 @@ impl Conversion {
             Kind::Meta => meta::read(&found, &files, &side, request)?,
             Kind::Legacy | Kind::Gguf => legacy::read(&found, &files, &side, request)?,
         };
-        let mut conversion = Conversion::of(source, files, draft, request.recipe)?;
+        let mut conversion = Conversion::of(source, files, draft, request.mix)?;
         conversion.folders.push(found.folder);
         conversion.folders.extend(request.tokenizer.and_then(|path| match path.is_dir() {
             true => Some(path.to_owned()),
@@ -151,11 +151,11 @@ impl Conversion {
     }
 
     /// Plans what becomes of a GGUF file: all shards of its model in one, tensors on pages and in the
-    /// order of use, and of other types if there is a `recipe`.
+    /// order of use, and of other types if there is a `mix`.
     ///
     /// # Errors
     /// It is no GGUF file, or a packed one, or not in order.
-    pub fn of_gguf(path: &Path, recipe: Option<Recipe>) -> Result<Conversion, ConvertError> {
+    pub fn of_gguf(path: &Path, mix: Option<QuantizationMix>) -> Result<Conversion, ConvertError> {
         let mut files = Files::open(&[path.to_owned()], false)?;
         let others = {
             let first = &files.maps()[0];
@@ -167,7 +167,7 @@ impl Conversion {
             drop(files);
             files = Files::open(&paths, false)?;
         }
-        gguf::plan(path, files, recipe)
+        gguf::plan(path, files, mix)
     }
 
     /// Settles types and places.
@@ -175,9 +175,9 @@ impl Conversion {
         source: &Path,
         files: Files,
         mut draft: Draft,
-        recipe: Option<Recipe>,
+        mix: Option<QuantizationMix>,
     ) -> Result<Conversion, ConvertError> {
-        types::choose(&mut draft.items, recipe);
+        types::choose(&mut draft.items, mix);
         let names: Vec<&str> = draft.items.iter().map(|item| item.name.as_str()).collect();
         let order = execution_order(&names);
         let items: Vec<Item> = order.into_iter().map(|i| draft.items[i].clone()).collect();
@@ -191,7 +191,7 @@ impl Conversion {
             value.write(key, &mut out);
         }
         out.alignment(PACKED_ALIGNMENT as u32);
-        out.u32("general.file_type", types::file_type(&items, recipe));
+        out.u32("general.file_type", types::file_type(&items, mix));
         if items.iter().any(|item| item.to.is_quantised()) {
             out.u32("general.quantization_version", 2);
         }
@@ -248,9 +248,10 @@ impl Conversion {
     ) -> Result<Converted, ConvertError> {
         let started = Instant::now();
         let target = self.dest(dest, options)?;
-        let losses = self.plan.write(&self.files, &target, threads, on_progress)?;
+        let (losses, threads) = self.plan.write(&self.files, &target, threads, on_progress)?;
         let (read, written) = (self.about.reads, self.about.writes);
-        Ok(Converted { volume: Volume { read, written, took: started.elapsed() }, losses })
+        let took = started.elapsed();
+        Ok(Converted { volume: Volume { read, written, took, threads }, losses })
     }
 }
 

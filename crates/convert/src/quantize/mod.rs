@@ -1,11 +1,11 @@
 //! A model into one with weights of other types.
 
-mod recipe;
+mod mix;
 
 use std::path::Path;
 
-pub(crate) use recipe::Shape;
-pub use recipe::{Recipe, UnknownRecipe};
+pub(crate) use mix::Shape;
+pub use mix::{QuantizationMix, UnknownMix};
 
 use crate::import::{About, Conversion, Converted};
 use crate::{ConvertError, OnProgress, Options};
@@ -22,12 +22,12 @@ use crate::{ConvertError, OnProgress, Options};
 pub fn quantize(
     source: &Path,
     dest: &Path,
-    recipe: Recipe,
+    mix: QuantizationMix,
     threads: usize,
     options: Options,
     on_progress: &mut OnProgress<'_>,
 ) -> Result<(About, Converted), ConvertError> {
-    let conversion = Conversion::of_gguf(source, Some(recipe))?;
+    let conversion = Conversion::of_gguf(source, Some(mix))?;
     let done = conversion.write(dest, threads, options, on_progress)?;
     Ok((conversion.about().clone(), done))
 }

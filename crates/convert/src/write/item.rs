@@ -3,7 +3,7 @@
 use std::fmt;
 
 use alight_formats::GgmlType;
-use alight_formats::ggml::blocks::Way;
+use alight_formats::ggml::blocks::BlockUpgrade;
 use alight_formats::ggml::{Era, LegacyType};
 use alight_kernels::WeightType;
 
@@ -19,7 +19,7 @@ pub(crate) struct Item {
     /// What they become.
     pub(crate) to: GgmlType,
     /// Where they are.
-    pub(crate) source: Source,
+    pub(crate) data: ItemData,
     /// For the rows of this many heads: the two halves of each head's rows are to alternate. (Row
     /// `k · d/2 + j` of a head of `d` rows becomes row `2j + k`.)
     pub(crate) heads: Option<u64>,
@@ -27,25 +27,25 @@ pub(crate) struct Item {
     pub(crate) add: f32,
 }
 
-/// Where elements are.
+/// Where the elements of a tensor are.
 #[derive(Clone, Debug)]
-pub(crate) enum Source {
+pub(crate) enum ItemData {
     /// In files. Together the pieces are the whole tensor, once.
     Pieces(Vec<Piece>),
     /// Here: one row.
     Values(Vec<f32>),
 }
 
-impl Source {
+impl ItemData {
     /// All of a tensor of these extents (innermost first), in one piece from byte `offset` of a file on.
-    pub(crate) fn whole(file: usize, offset: u64, ne: &[u64]) -> Source {
+    pub(crate) fn whole(file: usize, offset: u64, ne: &[u64]) -> ItemData {
         let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.iter().skip(1).product());
         let (first_row, first_column) = (0, 0);
-        Source::Pieces(vec![Piece { file, offset, rows, columns, first_row, first_column }])
+        ItemData::Pieces(vec![Piece { file, offset, rows, columns, first_row, first_column }])
     }
 }
 
-/// What one file contributes to a tensor: `rows` rows, one behind the other.
+/// What one file contributes to a tensor: `rows` contiguous rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Number of the file.
@@ -71,15 +71,15 @@ pub(crate) enum Elements {
     Legacy(Era, LegacyType),
 }
 
-/// What is done to elements.
+/// How elements become those of the new tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
-    /// Nothing.
+pub(crate) enum Transform {
+    /// Their bytes stay as they are.
     Copy,
-    /// Old blocks become those of today.
-    Blocks(Era, LegacyType),
-    /// They are floats in between.
-    Floats(WeightType),
+    /// Blocks from before GGUF become GGUF's.
+    UpgradeLegacy(Era, LegacyType),
+    /// They are decoded to f32, and made into blocks of this type.
+    ViaF32(WeightType),
 }
 
 impl Item {
@@ -101,9 +101,9 @@ impl Item {
 
     /// Bytes that are read for it.
     pub(crate) fn source_bytes(&self) -> u64 {
-        match &self.source {
-            Source::Values(_) => 0,
-            Source::Pieces(pieces) => {
+        match &self.data {
+            ItemData::Values(_) => 0,
+            ItemData::Pieces(pieces) => {
                 let bytes =
                     |piece: &Piece| self.from.bytes(piece.columns).unwrap_or(0) * piece.rows;
                 pieces.iter().map(bytes).sum()
@@ -116,20 +116,22 @@ impl Item {
         self.from == Elements::Gguf(GgmlType::F64) && self.to != GgmlType::F64
     }
 
-    /// What is done to its elements; `None` if nothing can be.
-    pub(crate) fn how(&self) -> Option<How> {
-        if matches!(self.source, Source::Values(_)) {
-            return (self.to == GgmlType::F32).then_some(How::Copy);
+    /// How its elements become those of the new tensor; `None` if they cannot.
+    pub(crate) fn transform(&self) -> Option<Transform> {
+        if matches!(self.data, ItemData::Values(_)) {
+            return (self.to == GgmlType::F32).then_some(Transform::Copy);
         }
-        let floats = WeightType::of(self.to).filter(|ty| ty.quantizes()).map(How::Floats);
+        let floats = WeightType::of(self.to).filter(|ty| ty.quantizes()).map(Transform::ViaF32);
         match self.from {
-            Elements::Gguf(ty) if ty == self.to && self.add == 0.0 => Some(How::Copy),
+            Elements::Gguf(ty) if ty == self.to && self.add == 0.0 => Some(Transform::Copy),
             Elements::Gguf(GgmlType::F64) => floats,
             Elements::Gguf(ty) => WeightType::of(ty).and(floats),
             Elements::Legacy(era, ty) if ty.current() == self.to && self.add == 0.0 => {
-                match era.way(ty)? {
-                    Way::Copy => Some(How::Copy),
-                    Way::Move | Way::Rescale | Way::Decode => Some(How::Blocks(era, ty)),
+                match era.upgrade(ty)? {
+                    BlockUpgrade::Copy => Some(Transform::Copy),
+                    BlockUpgrade::Move | BlockUpgrade::Rescale | BlockUpgrade::Decode => {
+                        Some(Transform::UpgradeLegacy(era, ty))
+                    }
                 }
             }
             Elements::Legacy(_, ty) => WeightType::of(ty.current()).and(floats),
@@ -172,7 +174,7 @@ impl fmt::Display for Elements {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Elements::Gguf(ty) => ty.fmt(f),
-            Elements::Legacy(era, ty) if era.way(*ty) == Some(Way::Copy) => ty.fmt(f),
+            Elements::Legacy(era, ty) if era.upgrade(*ty) == Some(BlockUpgrade::Copy) => ty.fmt(f),
             Elements::Legacy(_, ty) => f.pad(&format!("old {ty}")),
         }
     }

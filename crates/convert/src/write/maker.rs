@@ -9,7 +9,7 @@ use alight_kernels::{Isa, WeightType, dequantize_row};
 use alight_pages::Map;
 use alight_pages::assemble::{Buffer, Maker, Reader};
 
-use super::item::{Elements, How, Item, Source};
+use super::item::{Elements, Item, ItemData, Transform};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -34,7 +34,7 @@ pub(super) struct Work<'a> {
 /// A tensor and where it goes.
 pub(super) struct Placed<'a> {
     pub(super) item: &'a Item,
-    pub(super) how: How,
+    pub(super) transform: Transform,
     pub(super) units: Units,
     /// Where it begins in the new file, in bytes.
     pub(super) start: u64,
@@ -109,7 +109,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     /// Makes a part of a tensor.
     fn tensor(&mut self, placed: &Placed<'_>, mut out: Out<'_>) -> Result<(), ConvertError> {
         let units = &placed.units;
-        if let Source::Values(values) = &placed.item.source {
+        if let ItemData::Values(values) = &placed.item.data {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             out.put(0, &bytes);
             return Ok(());
@@ -118,18 +118,18 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         let (mut from, to) = (start / units.bytes, end.div_ceil(units.bytes));
         let read = placed.item.from.bytes(units.elements).unwrap_or(1).max(1);
         let mut batch = (READ / read).max(1);
-        if matches!(placed.how, How::Floats(_)) {
+        if matches!(placed.transform, Transform::ViaF32(_)) {
             batch = batch.min((FLOATS / units.elements).max(1));
         }
         while from < to {
             let next = (from + batch).min(to);
-            match placed.how {
-                How::Copy | How::Blocks(..) => {
+            match placed.transform {
+                Transform::Copy | Transform::UpgradeLegacy(..) => {
                     for run in units.runs(from, next) {
                         self.bytes(placed, run, &mut out)?;
                     }
                 }
-                How::Floats(ty) => self.floats(placed, ty, from..next, &mut out)?,
+                Transform::ViaF32(ty) => self.floats(placed, ty, from..next, &mut out)?,
             }
             from = next;
         }
@@ -144,9 +144,9 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         out: &mut Out<'_>,
     ) -> Result<(), ConvertError> {
         let (item, units) = (placed.item, &placed.units);
-        let blocks = match placed.how {
-            How::Blocks(era, ty) => Some((era, ty)),
-            How::Copy | How::Floats(_) => None,
+        let blocks = match placed.transform {
+            Transform::UpgradeLegacy(era, ty) => Some((era, ty)),
+            Transform::Copy | Transform::ViaF32(_) => None,
         };
         let mut scratch = std::mem::take(&mut self.scratch);
         let (bytes, unit) = read_units(self.work, item, &run, &mut self.buffer)?;
@@ -226,15 +226,15 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
 
     /// A file that a tensor comes from.
     fn source(&self, item: &Item) -> std::path::PathBuf {
-        let file = match &item.source {
-            Source::Pieces(pieces) => pieces.first().map_or(0, |piece| piece.file),
-            Source::Values(_) => 0,
+        let file = match &item.data {
+            ItemData::Pieces(pieces) => pieces.first().map_or(0, |piece| piece.file),
+            ItemData::Values(_) => 0,
         };
         self.work.maps.get(file).map(|map| map.path().to_owned()).unwrap_or_default()
     }
 }
 
-/// Reads the units of a run, one behind the other. Returns them and the bytes of one.
+/// Reads the contiguous units of a run. Returns them and the bytes of one.
 fn read_units<'b>(
     work: &Work<'_>,
     item: &Item,

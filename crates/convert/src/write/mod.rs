@@ -18,9 +18,10 @@ use alight_formats::ggml::blocks::Losses;
 use alight_formats::gguf::MAX_HEADER;
 use alight_formats::gguf::write::Builder;
 use alight_kernels::Isa;
+use alight_pages::Threads;
 use alight_pages::assemble::{AssembleError, Reader, assemble};
 
-pub(crate) use item::{Elements, How, Item, Piece, Source};
+pub(crate) use item::{Elements, Item, ItemData, Piece, Transform};
 
 use crate::dest::Target;
 use crate::files::Files;
@@ -63,7 +64,7 @@ impl Plan {
                 return Err(ConvertError::Pieces { path, tensor });
             }
             let ty = item.from.current();
-            if item.how().is_none() {
+            if item.transform().is_none() {
                 return Err(ConvertError::Unreadable { path, tensor, ty });
             }
             let unit = Units::of(item);
@@ -89,8 +90,8 @@ impl Plan {
         &self.items
     }
 
-    /// Writes the file to `target`, and says what was lost. Progress is in bytes
-    /// of the new file.
+    /// Writes the file to `target`; returns what was lost, and the threads that there were to be had.
+    /// Progress is in bytes of the new file.
     ///
     /// # Errors
     /// See [`ConvertError`]. There is no file then, or the one that was there before.
@@ -100,7 +101,7 @@ impl Plan {
         target: &Target<'_>,
         threads: usize,
         on_progress: &mut OnProgress<'_>,
-    ) -> Result<Losses, ConvertError> {
+    ) -> Result<(Losses, Threads), ConvertError> {
         let maps = files.maps();
         let mut readers = Vec::new();
         for map in maps {
@@ -110,11 +111,11 @@ impl Plan {
         let place = |(item, start): (_, &u64)| {
             let item: &Item = item;
             // Checked when this was made.
-            let how = item.how().unwrap_or(How::Copy);
-            Placed { item, how, units: Units::of(item), start: *start, nbytes: item.nbytes() }
+            let transform = item.transform().unwrap_or(Transform::Copy);
+            Placed { item, transform, units: Units::of(item), start: *start, nbytes: item.nbytes() }
         };
         let places: Vec<_> = self.items.iter().zip(&self.starts).map(place).collect();
-        let computes = places.iter().any(|placed| matches!(placed.how, How::Floats(_)));
+        let computes = places.iter().any(|placed| matches!(placed.transform, Transform::ViaF32(_)));
         let threads = if computes { threads } else { threads.max(COPIERS) };
         let work = Work { header: &self.header, places, maps, readers, isa: Isa::best() };
         let losses = Mutex::new(Losses::default());
@@ -137,7 +138,7 @@ impl Plan {
         if !matches!(made, Err(AssembleError::Stopped | AssembleError::Write { .. })) {
             files.check()?;
         }
-        made.map_err(|error| match error {
+        let threads = made.map_err(|error| match error {
             AssembleError::Piece(error) => error,
             AssembleError::Write { source, .. } => {
                 ConvertError::Write { path: target.path.into(), source }
@@ -146,6 +147,6 @@ impl Plan {
         })?;
         let _ = on_progress(Progress { done: total, total });
         replacement.commit()?;
-        Ok(losses.into_inner().unwrap_or_default())
+        Ok((losses.into_inner().unwrap_or_default(), threads))
     }
 }

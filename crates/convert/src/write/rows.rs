@@ -1,11 +1,11 @@
 //! Which rows of a source make which rows of the new tensor.
 
-use super::item::{Elements, Item, Piece, Source};
+use super::item::{Elements, Item, ItemData, Piece};
 
 /// Most elements of a unit, if its rows can be divided.
 const UNIT: u64 = 8192;
 
-/// A tensor as units that become units of the new one, each by itself and one behind the other: rows, or
+/// A tensor as units that become units of the new one, each by itself and contiguous: rows, or
 /// parts of rows where all rows are whole in the source and stay in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Units {
@@ -26,22 +26,22 @@ pub(crate) struct Run {
     pub(crate) piece: Piece,
     /// Units of the piece that are before it.
     pub(crate) skip: u64,
-    /// How many.
+    /// Transform many.
     pub(crate) count: u64,
     /// The unit of the tensor that the first one is.
     pub(crate) first: u64,
-    /// How far apart the next ones are.
+    /// Transform far apart the next ones are.
     pub(crate) step: u64,
 }
 
 impl Units {
-    /// How `item` is taken apart. Its pieces have been checked: they are the whole of it, in rows of
+    /// Transform `item` is taken apart. Its pieces have been checked: they are the whole of it, in rows of
     /// whole blocks.
     pub(crate) fn of(item: &Item) -> Units {
         let (columns, rows) = shape(item);
-        let pieces: Vec<Piece> = match &item.source {
-            Source::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
-            Source::Values(_) => Vec::new(),
+        let pieces: Vec<Piece> = match &item.data {
+            ItemData::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
+            ItemData::Values(_) => Vec::new(),
         };
         let whole = pieces.iter().all(|piece| piece.columns == columns);
         let mut elements = columns;
@@ -138,9 +138,9 @@ fn divided(piece: &Piece, n: u64) -> Piece {
 /// Whether the pieces are the whole tensor, each element once, in whole blocks; and heads are whole.
 pub(crate) fn fit(item: &Item) -> bool {
     let (columns, rows) = shape(item);
-    let pieces: Vec<Piece> = match &item.source {
-        Source::Values(values) => return rows == 1 && values.len() as u64 == columns,
-        Source::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
+    let pieces: Vec<Piece> = match &item.data {
+        ItemData::Values(values) => return rows == 1 && values.len() as u64 == columns,
+        ItemData::Pieces(pieces) => pieces.iter().map(|piece| turned(item, piece)).collect(),
     };
     let heads = item.heads.is_none_or(|heads| {
         heads > 0 && rows.is_multiple_of(heads) && (rows / heads).is_multiple_of(2)

@@ -11,7 +11,7 @@ use alight_kernels::quantize::quantize_row;
 use alight_kernels::{Isa, WeightType, dequantize_row};
 use proptest::prelude::*;
 
-use super::item::{Elements, Item, Piece, Source};
+use super::item::{Elements, Item, ItemData, Piece};
 use super::{Files, Plan, Target};
 use crate::Options;
 
@@ -28,7 +28,7 @@ struct Case {
     /// In blocks of 256.
     column_blocks: u64,
     rows: u64,
-    /// How many pieces there are of columns and of rows.
+    /// Transform many pieces there are of columns and of rows.
     cuts: (u64, u64),
     heads: Option<u64>,
     add: f32,
@@ -134,7 +134,7 @@ impl Case {
         out
     }
 
-    /// Cuts the rows into pieces, one behind the other in the bytes of two files.
+    /// Cuts the rows into pieces, contiguous in the bytes of two files.
     fn pieces(&self, source: &[Vec<u8>], files: &mut [Vec<u8>; 2]) -> Vec<Piece> {
         let (columns, mut pieces) = (self.column_blocks * 256, Vec::new());
         for across in 0..self.cuts.0 {
@@ -215,7 +215,7 @@ proptest! {
                 ne: vec![case.columns(), case.height()],
                 from: case.from,
                 to: case.to,
-                source: Source::Pieces(case.pieces(&source, &mut contents)),
+                data: ItemData::Pieces(case.pieces(&source, &mut contents)),
                 heads: case.heads,
                 add: case.add,
             });
@@ -261,7 +261,7 @@ fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
         ne: vec![12],
         from,
         to: GgmlType::F32,
-        source: Source::Pieces(pieces),
+        data: ItemData::Pieces(pieces),
         heads,
         add: 0.0,
     };
@@ -316,7 +316,7 @@ fn a_weight_that_is_none_or_too_large_is_named() {
             ne: vec![32, 2],
             from: Elements::Gguf(GgmlType::F32),
             to,
-            source: Source::Pieces(vec![Piece {
+            data: ItemData::Pieces(vec![Piece {
                 file: 0,
                 offset: 0,
                 rows: 2,

@@ -23,10 +23,10 @@ use thiserror::Error;
 pub use reader::{Buffer, Reader};
 pub use record::Record;
 
-use crate::Region;
 use crate::around::{self, Around};
 use crate::copy::write_behind::WriteBehind;
 use crate::transfer::direct;
+use crate::{Region, Threads};
 
 /// Most bytes of a piece: larger writes are no faster.
 const PIECE: u64 = 4 << 20;
@@ -72,7 +72,8 @@ pub trait Maker {
 }
 
 /// Fills `dest`, which is new and open for writing, with `len` bytes that `threads` makers make, one
-/// made by `maker` on each thread. `on_progress` is told how many bytes have been written.
+/// made by `maker` on each thread. `on_progress` is told how many bytes have been written. Returns how many
+/// threads there were to be had.
 ///
 /// The bytes are in the file, and for large files on their way to the disk; to sync it is left to the caller.
 ///
@@ -84,7 +85,7 @@ pub fn assemble<M: Maker>(
     threads: NonZero<usize>,
     maker: impl Fn() -> M + Sync,
     on_progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<(), AssembleError<M::Error>> {
+) -> Result<Threads, AssembleError<M::Error>> {
     let failed = |source| AssembleError::Write { at: 0, source };
     // Writes within the file's length run in parallel.
     dest.set_len(len).map_err(failed)?;
@@ -99,14 +100,16 @@ pub fn assemble<M: Maker>(
         stop: AtomicBool::new(false),
         failed: Mutex::new(None),
     };
-    let threads = (threads.get() as u64).min(len.div_ceil(piece));
-    let stopped = thread::scope(|scope| {
+    // At least one, and no more than there are pieces.
+    let wanted = (threads.get() as u64).min(len.div_ceil(piece)).max(1) as usize;
+    let (stopped, had) = thread::scope(|scope| {
         let start = |_| {
             let thread = thread::Builder::new().name("alight-make".into());
             thread.spawn_scoped(scope, || job.work(&mut maker())).ok()
         };
         // On as many threads as the system gives.
-        let running: Vec<_> = (0..threads).map_while(start).collect();
+        let running: Vec<_> = (0..wanted).map_while(start).collect();
+        let had = running.len().max(1);
         // The observer is asked before the work, so that it can refuse however short that is.
         let mut stopped = on_progress(0).is_break();
         job.stop.fetch_or(stopped, Relaxed);
@@ -125,7 +128,7 @@ pub fn assemble<M: Maker>(
         for thread in running {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        stopped
+        (stopped, had)
     });
     if let Ok(Some(error)) = job.failed.into_inner() {
         return Err(error);
@@ -133,7 +136,8 @@ pub fn assemble<M: Maker>(
     if stopped {
         return Err(AssembleError::Stopped);
     }
-    job.writer.finish().map_err(failed)
+    job.writer.finish().map_err(failed)?;
+    Ok(Threads { wanted, had })
 }
 
 /// What the threads share.

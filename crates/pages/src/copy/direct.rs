@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::report::{Fallback, Method};
 use super::steps::{Files, refusal};
 use super::{CopyError, OnProgress, Progress};
+use crate::Threads;
 use crate::around::{Around, BLOCK, blocks_fit, is_plain_disk};
 use crate::transfer::{self, Piece, TransferError, direct, transfer};
 
@@ -52,8 +53,8 @@ pub(super) fn open(files: &Files<'_>, segments: &[Range<u64>]) -> Result<Direct,
 }
 
 impl Direct {
-    /// Copies all of `segments`, cached ranges from the page cache; or says why not, if nothing was
-    /// copied.
+    /// Copies all of `segments`, what is `cached` from the page cache, and returns with how many threads; or
+    /// says why not, if nothing was copied.
     pub fn copy(
         &self,
         files: &Files<'_>,
@@ -61,7 +62,7 @@ impl Direct {
         cached: impl Fn(&Range<u64>) -> bool,
         (len, total): (u64, u64),
         on_progress: &mut OnProgress<'_>,
-    ) -> Result<Result<(), Fallback>, CopyError> {
+    ) -> Result<Result<Threads, Fallback>, CopyError> {
         // Writes within the file's length run in parallel.
         files.dest.set_len(len).map_err(|error| files.write(len, error))?;
         let (warm, cold): (Vec<_>, Vec<_>) =
@@ -87,14 +88,17 @@ impl Direct {
         };
         let read = thread::scope(|scope| {
             let read = || {
+                let mut threads = Threads::ONE;
                 for (ranges, method) in
                     [(&cold, transfer::Method::Direct), (&warm, transfer::Method::Read)]
                 {
                     let jobs: Vec<Piece> = ranges.iter().cloned().map(Piece::slot).collect();
                     let put = |piece: usize, bytes: &[u8]| put(ranges[piece].start, bytes);
-                    transfer(files.source, files.from, &jobs, method, &options, &stop, &put)?;
+                    let read =
+                        transfer(files.source, files.from, &jobs, method, &options, &stop, &put);
+                    threads = threads.or(read?.threads);
                 }
-                Ok(())
+                Ok(threads)
             };
             let mut stopped = false;
             let reader = thread::Builder::new().name("alight-copy".into());
@@ -103,6 +107,8 @@ impl Direct {
                 let read = read();
                 let now = Progress { durable: done.load(Relaxed), total };
                 let stopped = on_progress(now) == ControlFlow::Break(());
+                // The thread that was refused would have been one more.
+                let read = read.map(|t| Threads { wanted: t.wanted + 1, had: t.had });
                 return if stopped { Err(None) } else { read.map_err(Some) };
             };
             while !reader.is_finished() {
@@ -124,15 +130,19 @@ impl Direct {
                 _ => Err(files.write(at, error)),
             };
         }
-        match read {
-            Ok(()) => Ok(Ok(())),
-            Err(None | Some(TransferError::Stopped { .. })) => Err(CopyError::Stopped),
-            Err(Some(TransferError::EndOfFile { found, .. })) => {
-                Err(CopyError::CutShort { path: files.from.into(), at: found, expected: len })
-            }
-            Err(Some(TransferError::Read { at, source, .. })) => Err(files.read(at, source)),
-            Err(Some(other)) => Err(files.read(0, io::Error::other(other))),
+        read.map(Ok).map_err(|error| failed_read(files, error, len))
+    }
+}
+
+/// Why a source of `len` bytes was not read to its end; `None` if the caller did not want it.
+fn failed_read(files: &Files<'_>, error: Option<TransferError>, len: u64) -> CopyError {
+    match error {
+        None | Some(TransferError::Stopped { .. }) => CopyError::Stopped,
+        Some(TransferError::EndOfFile { found, .. }) => {
+            CopyError::CutShort { path: files.from.into(), at: found, expected: len }
         }
+        Some(TransferError::Read { at, source, .. }) => files.read(at, source),
+        Some(other) => files.read(0, io::Error::other(other)),
     }
 }
 

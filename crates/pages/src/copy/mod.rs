@@ -42,6 +42,7 @@ pub use options::{OnProgress, Options, Progress, Reflink};
 pub use report::{Fallback, Method, Report};
 pub use verify::{Verified, verify};
 
+use crate::Threads;
 use cache_record::CacheRecord;
 use steps::{Ended, Files, Step};
 use write_behind::WriteBehind;
@@ -72,6 +73,7 @@ pub fn copy(
         holes: 0,
         source_dropped: 0,
         source_was_cached: 0,
+        threads: Threads::ONE,
         took: began.elapsed(),
     };
     let (segments, holes_unknown) =
@@ -191,7 +193,7 @@ impl Job<'_> {
         let sizes = (self.len, report.bytes);
         let cached = |range: &Range<u64>| source.is_cached(range);
         match direct.copy(self.files, self.segments, cached, sizes, on_progress)? {
-            Ok(()) => {}
+            Ok(threads) => report.threads = threads,
             Err(fallback) => {
                 report.fallbacks.push(fallback);
                 return Ok(false);

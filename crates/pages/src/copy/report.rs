@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::Threads;
+
 /// A method to copy bytes, the cheapest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -116,6 +118,8 @@ pub struct Report {
     pub source_dropped: u64,
     /// Bytes of the source that were cached before, and stay.
     pub source_was_cached: u64,
+    /// The threads that copied.
+    pub threads: Threads,
     /// From the beginning to the last byte on the disk (the file itself is not synced yet).
     pub took: Duration,
 }

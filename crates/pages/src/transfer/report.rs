@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use crate::Threads;
+
 /// How a transfer went.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -18,6 +20,8 @@ pub struct Report {
     pub bytes: u64,
     /// Bytes of memory for slots.
     pub buffers: u64,
+    /// The threads that read.
+    pub threads: Threads,
     /// What was not available, in the order in which it was noticed.
     pub fallbacks: Vec<Fallback>,
     /// How long it took, with the consumers' work.
@@ -32,6 +36,7 @@ impl Report {
             registered: false,
             bytes,
             buffers: 0,
+            threads: Threads::ONE,
             fallbacks: Vec::new(),
             took: Duration::ZERO,
         }

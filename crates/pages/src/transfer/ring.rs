@@ -12,6 +12,7 @@ use super::blocks::{self, Block};
 use super::direct::Direct;
 use super::work::Work;
 use super::{Engine, Fallback, Report, TransferError, threads};
+use crate::Threads;
 use crate::region::Region;
 
 /// How often a read is put back into the ring without progress before a thread waits for it.
@@ -54,7 +55,8 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
         }
         workers.push(worker);
     }
-    let broken = thread::scope(|scope| {
+    let wanted = workers.len();
+    let (broken, had) = thread::scope(|scope| {
         let own = workers.pop();
         // On as many threads as the system gives, and on this one in any case.
         let handles = workers.into_iter().map_while(|mut worker| {
@@ -65,6 +67,7 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
             thread::Builder::new().name("alight-read".into()).spawn_scoped(scope, read).ok()
         });
         let handles: Vec<_> = handles.collect();
+        let had = handles.len() + 1;
         let own = own.and_then(|mut worker| {
             worker.read_pieces();
             worker.broken
@@ -73,8 +76,9 @@ pub(crate) fn run(work: &Work, direct: &Direct, report: &mut Report) -> Result<(
             Ok(broken) => broken,
             Err(panic) => std::panic::resume_unwind(panic),
         };
-        handles.into_iter().map(join).fold(own, Option::or)
+        (handles.into_iter().map(join).fold(own, Option::or), had)
     });
+    report.threads = report.threads.or(Threads { wanted, had });
     if let Some(errno) = broken {
         report.fallbacks.push(Fallback::NoRing { errno });
         (report.engine, report.registered) = (Engine::Threads, false);

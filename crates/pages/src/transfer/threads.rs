@@ -10,6 +10,7 @@ use super::blocks::{self, Align, Block};
 use super::direct::Direct;
 use super::work::Work;
 use super::{Engine, Report, TransferError};
+use crate::Threads;
 use crate::region::Region;
 
 /// Reads the pieces that no thread has taken yet, around the page cache if `direct` is given, else through it.
@@ -41,6 +42,7 @@ pub(crate) fn run(
         };
         // On as many threads as the system gives, and on this one in any case.
         let handles: Vec<_> = (1..readers).map_while(|reader| start(reader).ok()).collect();
+        report.threads = report.threads.or(Threads { wanted: readers, had: handles.len() + 1 });
         read_pieces(work, direct, align, slot(0), turnstile);
         for handle in handles {
             if let Err(panic) = handle.join() {

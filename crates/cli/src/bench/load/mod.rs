@@ -69,7 +69,7 @@ pub struct LoadArgs {
     prompt: String,
 
     /// Threads to compute with [default: one per core]
-    #[arg(short = 't', long, value_name = "N", value_parser = crate::open::threads)]
+    #[arg(short = 't', long, value_name = "N", value_parser = crate::threads::number)]
     threads: Option<usize>,
 
     /// One line of JSON

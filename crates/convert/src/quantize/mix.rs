@@ -29,7 +29,7 @@ impl Shape {
 /// What a model's matrices become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types, missing_docs)] // the names that people know
-pub enum Recipe {
+pub enum QuantizationMix {
     F16,
     BF16,
     Q8_0,
@@ -44,59 +44,59 @@ pub enum Recipe {
     Q4_0,
 }
 
-impl Recipe {
+impl QuantizationMix {
     /// All, from the largest file to the smallest.
-    pub const ALL: [Recipe; 12] = [
-        Recipe::F16,
-        Recipe::BF16,
-        Recipe::Q8_0,
-        Recipe::Q6_K,
-        Recipe::Q5_K_M,
-        Recipe::Q5_K_S,
-        Recipe::Q5_1,
-        Recipe::Q5_0,
-        Recipe::Q4_K_M,
-        Recipe::Q4_K_S,
-        Recipe::Q4_1,
-        Recipe::Q4_0,
+    pub const ALL: [QuantizationMix; 12] = [
+        QuantizationMix::F16,
+        QuantizationMix::BF16,
+        QuantizationMix::Q8_0,
+        QuantizationMix::Q6_K,
+        QuantizationMix::Q5_K_M,
+        QuantizationMix::Q5_K_S,
+        QuantizationMix::Q5_1,
+        QuantizationMix::Q5_0,
+        QuantizationMix::Q4_K_M,
+        QuantizationMix::Q4_K_S,
+        QuantizationMix::Q4_1,
+        QuantizationMix::Q4_0,
     ];
 
     /// The number in `general.file_type`.
     pub(crate) fn file_type(self) -> u32 {
         match self {
-            Recipe::F16 => 1,
-            Recipe::Q4_0 => 2,
-            Recipe::Q4_1 => 3,
-            Recipe::Q8_0 => 7,
-            Recipe::Q5_0 => 8,
-            Recipe::Q5_1 => 9,
-            Recipe::Q4_K_S => 14,
-            Recipe::Q4_K_M => 15,
-            Recipe::Q5_K_S => 16,
-            Recipe::Q5_K_M => 17,
-            Recipe::Q6_K => 18,
-            Recipe::BF16 => 32,
+            QuantizationMix::F16 => 1,
+            QuantizationMix::Q4_0 => 2,
+            QuantizationMix::Q4_1 => 3,
+            QuantizationMix::Q8_0 => 7,
+            QuantizationMix::Q5_0 => 8,
+            QuantizationMix::Q5_1 => 9,
+            QuantizationMix::Q4_K_S => 14,
+            QuantizationMix::Q4_K_M => 15,
+            QuantizationMix::Q5_K_S => 16,
+            QuantizationMix::Q5_K_M => 17,
+            QuantizationMix::Q6_K => 18,
+            QuantizationMix::BF16 => 32,
         }
     }
 
     /// The first whose matrices are mostly `ty`.
-    pub(crate) fn of_type(ty: GgmlType) -> Option<Recipe> {
-        Recipe::ALL.into_iter().find(|recipe| recipe.base() == ty)
+    pub(crate) fn of_type(ty: GgmlType) -> Option<QuantizationMix> {
+        QuantizationMix::ALL.into_iter().find(|mix| mix.base() == ty)
     }
 
     /// The type of most matrices.
     fn base(self) -> GgmlType {
         match self {
-            Recipe::F16 => GgmlType::F16,
-            Recipe::BF16 => GgmlType::BF16,
-            Recipe::Q8_0 => GgmlType::Q8_0,
-            Recipe::Q6_K => GgmlType::Q6_K,
-            Recipe::Q5_K_M | Recipe::Q5_K_S => GgmlType::Q5_K,
-            Recipe::Q5_1 => GgmlType::Q5_1,
-            Recipe::Q5_0 => GgmlType::Q5_0,
-            Recipe::Q4_K_M | Recipe::Q4_K_S => GgmlType::Q4_K,
-            Recipe::Q4_1 => GgmlType::Q4_1,
-            Recipe::Q4_0 => GgmlType::Q4_0,
+            QuantizationMix::F16 => GgmlType::F16,
+            QuantizationMix::BF16 => GgmlType::BF16,
+            QuantizationMix::Q8_0 => GgmlType::Q8_0,
+            QuantizationMix::Q6_K => GgmlType::Q6_K,
+            QuantizationMix::Q5_K_M | QuantizationMix::Q5_K_S => GgmlType::Q5_K,
+            QuantizationMix::Q5_1 => GgmlType::Q5_1,
+            QuantizationMix::Q5_0 => GgmlType::Q5_0,
+            QuantizationMix::Q4_K_M | QuantizationMix::Q4_K_S => GgmlType::Q4_K,
+            QuantizationMix::Q4_1 => GgmlType::Q4_1,
+            QuantizationMix::Q4_0 => GgmlType::Q4_0,
         }
     }
 
@@ -123,13 +123,16 @@ impl Recipe {
             || layer >= 7 * layers / 8
             || layer.checked_sub(layers / 8).is_some_and(|rest| rest % 3 == 2);
         match (self, part) {
-            (Recipe::Q4_K_M | Recipe::Q5_K_M, "attn_v.weight" | "ffn_down.weight") => {
-                more.then_some(GgmlType::Q6_K)
+            (
+                QuantizationMix::Q4_K_M | QuantizationMix::Q5_K_M,
+                "attn_v.weight" | "ffn_down.weight",
+            ) => more.then_some(GgmlType::Q6_K),
+            (QuantizationMix::Q4_K_M, "attn_qkv.weight") => Some(GgmlType::Q5_K),
+            (QuantizationMix::Q5_K_M, "attn_qkv.weight") => Some(GgmlType::Q6_K),
+            (QuantizationMix::Q4_K_S, "attn_v.weight") => (layer < 4).then_some(GgmlType::Q5_K),
+            (QuantizationMix::Q4_K_S, "ffn_down.weight") => {
+                (layer < layers / 8).then_some(GgmlType::Q5_K)
             }
-            (Recipe::Q4_K_M, "attn_qkv.weight") => Some(GgmlType::Q5_K),
-            (Recipe::Q5_K_M, "attn_qkv.weight") => Some(GgmlType::Q6_K),
-            (Recipe::Q4_K_S, "attn_v.weight") => (layer < 4).then_some(GgmlType::Q5_K),
-            (Recipe::Q4_K_S, "ffn_down.weight") => (layer < layers / 8).then_some(GgmlType::Q5_K),
             _ => None,
         }
     }
@@ -156,33 +159,33 @@ fn fitting(ty: GgmlType, columns: u64) -> GgmlType {
     }
 }
 
-impl fmt::Display for Recipe {
+impl fmt::Display for QuantizationMix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
 }
 
-/// A name that is not one of [`Recipe::ALL`].
+/// A name that is not one of [`QuantizationMix::ALL`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown; known are {}", known())]
-pub struct UnknownRecipe;
+pub struct UnknownMix;
 
 fn known() -> String {
-    Recipe::ALL.map(|recipe| recipe.to_string().to_lowercase()).join(", ")
+    QuantizationMix::ALL.map(|mix| mix.to_string().to_lowercase()).join(", ")
 }
 
-impl FromStr for Recipe {
-    type Err = UnknownRecipe;
+impl FromStr for QuantizationMix {
+    type Err = UnknownMix;
 
     /// In any case; `q4_k` and `q5_k` are their `_m`.
-    fn from_str(name: &str) -> Result<Recipe, UnknownRecipe> {
+    fn from_str(name: &str) -> Result<QuantizationMix, UnknownMix> {
         let name = name.to_uppercase();
         let name = match name.as_str() {
             "Q4_K" => "Q4_K_M",
             "Q5_K" => "Q5_K_M",
             name => name,
         };
-        Recipe::ALL.into_iter().find(|recipe| recipe.to_string() == name).ok_or(UnknownRecipe)
+        QuantizationMix::ALL.into_iter().find(|mix| mix.to_string() == name).ok_or(UnknownMix)
     }
 }
 
@@ -192,11 +195,11 @@ mod tests {
 
     #[test]
     fn names_are_those_that_people_know() {
-        for recipe in Recipe::ALL {
-            assert_eq!(recipe.to_string().to_lowercase().parse(), Ok(recipe));
+        for mix in QuantizationMix::ALL {
+            assert_eq!(mix.to_string().to_lowercase().parse(), Ok(mix));
         }
-        assert_eq!("q4_k".parse(), Ok(Recipe::Q4_K_M));
-        let error = "q3_k".parse::<Recipe>().unwrap_err().to_string();
+        assert_eq!("q4_k".parse(), Ok(QuantizationMix::Q4_K_M));
+        let error = "q3_k".parse::<QuantizationMix>().unwrap_err().to_string();
         assert!(error.contains("q4_k_m") && error.contains("bf16"), "{error}");
     }
 
@@ -213,11 +216,16 @@ mod tests {
 
     #[test]
     fn layers_that_matter_get_more_bits() {
-        let of = |layer: u64| Recipe::Q4_K_M.of_layer(&format!("blk.{layer}.attn_v.weight"), 32);
+        let of = |layer: u64| {
+            QuantizationMix::Q4_K_M.of_layer(&format!("blk.{layer}.attn_v.weight"), 32)
+        };
         let more: Vec<u64> = (0..32).filter(|layer| of(*layer).is_some()).collect();
         assert_eq!(more, [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]);
-        assert_eq!(Recipe::Q4_K_M.of_layer("blk.0.attn_k.weight", 32), None);
-        assert_eq!(Recipe::Q4_K_S.of_layer("blk.3.ffn_down.weight", 32), Some(GgmlType::Q5_K));
-        assert_eq!(Recipe::Q4_0.of_layer("blk.0.attn_v.weight", 32), None);
+        assert_eq!(QuantizationMix::Q4_K_M.of_layer("blk.0.attn_k.weight", 32), None);
+        assert_eq!(
+            QuantizationMix::Q4_K_S.of_layer("blk.3.ffn_down.weight", 32),
+            Some(GgmlType::Q5_K)
+        );
+        assert_eq!(QuantizationMix::Q4_0.of_layer("blk.0.attn_v.weight", 32), None);
     }
 }

@@ -1,0 +1,36 @@
+//! Threads: how many there are to be, and what is said where the system refuses some.
+
+use std::num::NonZero;
+use std::sync::Once;
+use std::thread::available_parallelism;
+
+use alight_pages::Threads;
+
+use crate::say;
+
+/// Parses a number of threads.
+pub fn number(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=1024) => Ok(n),
+        _ => Err("expected a number from 1 to 1024".to_owned()),
+    }
+}
+
+/// One for each processor, if it is not said.
+pub fn or_all(given: Option<usize>) -> usize {
+    given.unwrap_or_else(|| available_parallelism().map_or(1, NonZero::get))
+}
+
+/// Says, once for the whole command, that the system gave fewer threads than there was work for.
+pub fn note(threads: Threads) {
+    static SAID: Once = Once::new();
+    if threads.is_short() {
+        SAID.call_once(|| {
+            say::note(&format!(
+                "the system gave {} of {} threads: a limit on processes (ulimit -u, or of the control \
+                 group) is reached; the result is the same, and takes longer",
+                threads.had, threads.wanted
+            ));
+        });
+    }
+}
