@@ -1,4 +1,4 @@
-# Alight: the commands of the house. `make help` lists them.
+# Alight: the commands of this repository. `make help` lists them.
 #
 # Needed: a Rust toolchain and Python >= 3.11 with pip; scripts/need.sh says what is missing and how to get it.
 # What a target makes is kept and not made again: models/ (the real models), .venv/ (the reference

@@ -66,15 +66,15 @@ ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 ODD = other(QWEN3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397)
 # A model, and what may not pass for it.
 CASES = [
-    (LLAMA, {"halves rotate": dict(arch="qwen2")}),
+    (LLAMA, {"NeoX rotary": dict(arch="qwen2")}),
     (other(LLAMA, "rope_freqs", factors=True), {"no factors": dict(factors=False)}),
     (other(LLAMA, "biases", biases=ALL), {f"none of {b}": dict(biases=tuple(a for a in ALL if a != b)) for b in ALL}),
     (other(LLAMA, "linear", scaling=LINEAR, base=1e4), {"not scaled": dict(scaling=None)}),
     (other(LLAMA, "yarn", scaling=YARN, base=1e4), {"linear": dict(scaling=LINEAR)}),
-    (QWEN2, {"neighbours rotate": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
+    (QWEN2, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (other(QWEN2, "yarn", scaling=YARN, base=1e4), {"not scaled": dict(scaling=None)}),
     (QWEN3, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
-    (ODD, {"neighbours rotate, not normed": dict(arch="llama", qk_norm=False)}),
+    (ODD, {"interleaved rotary, not normed": dict(arch="llama", qk_norm=False)}),
     (GEMMA2, {"window of 13": dict(window=13), "window of 11": dict(window=11), "all layers local": dict(pattern=0),
               "the second layer local": dict(pattern=[False, True, False, True, False]),
               "scores not capped": dict(attn_cap=0.0), "scores capped at 9": dict(attn_cap=9.0),

@@ -6,12 +6,12 @@ and 2 are still run.
 1. Both real models, the prompts and rules of `agree greedy`: greedy tokens are identical to llama.cpp's (recorded), or
    part where the choice is close for it, or where exact arithmetic on the same weights puts ours first or nearly so. With
    float32 weights the continuation has to be the exact one, or part from it where that has both tokens within 0.02, and
-   has to be the same for every number of ranks. With weights where they lie (prompts with 8-bit activations, as the native
+   has to be the same for every number of ranks. With weights in place (prompts with 8-bit activations, as the native
    engine) limits are those of `agree greedy`, but for 0.25 instead of 0.2 beside exact arithmetic; how many are the native
    engine's, and how many the same for every number of ranks, is said. With 16-bit activations (`chunks=(1,)`) short prompts
    have the limits of float32, and the same tokens for every number of ranks.
 2. Log-probabilities of what llama.cpp lists at each step of its continuation: float32 within 0.05 of exact arithmetic
-   (float16 keys and values here, float32 there); where they lie, a token at a time (16-bit activations), within 0.1 of it.
+   (float16 keys and values here, float32 there); in place, a token at a time (16-bit activations), within 0.1 of it.
 3. Small models with random weights of every architecture (`gguf` package), Gemma 2 among them: as `agree architectures`,
    within 0.02 of llama.cpp at every position, for both ways to compute and 1, 2, 4 and 8 ranks.
 4. What may not pass: windows of one more or less, other caps, another pairing, no norm... leave that tolerance fivefold.
@@ -37,7 +37,7 @@ alight = lazily("alight")
 models = lazily("alight.jax.models")
 np = lazily("numpy")
 
-# Of a choice with weights where they lie, beside exact arithmetic.
+# Of a choice with weights in place, beside exact arithmetic.
 EXACT_LIMIT = 0.25
 # Of two continuations by float32 weights, and of log-probabilities beside exact ones.
 SAME, F32_TOLERANCE, NATIVE_TOLERANCE = 0.02, 0.05, 0.1

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::memory::Memory;
 
-/// Bytes of a tensor, or of a part of it: read-only, one behind the other in the order of the elements.
+/// Bytes of a tensor, or of a part of it: read-only, contiguous, in the order of the elements.
 ///
 /// They are shown by the buffer protocol as plain bytes. What shows them keeps this object alive, and
 /// this object keeps the map of the file.
@@ -30,7 +30,7 @@ enum Held {
 }
 
 impl Block {
-    /// `len` bytes from `start` on of a file, where they lie. `None` if the file is not as long.
+    /// `len` bytes from `start` on of a file, in place. `None` if the file is not as long.
     pub fn mapped(
         files: Arc<[Map]>,
         file: usize,
@@ -67,7 +67,7 @@ impl Block {
 
 #[pymethods]
 impl Block {
-    /// Whether these are the bytes of the file where they lie in the map, rather than a copy.
+    /// Whether these are the bytes of the map in place, rather than a copy.
     #[getter]
     #[pyo3(name = "mapped")]
     fn is_mapped(&self) -> bool {

@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyIterator, PyMappingProxy};
 
 use crate::block::Block;
-use crate::source::{self, Source};
+use crate::source::{self, ModelFiles};
 use crate::tensor::{Info, Tensor};
 use crate::{error, metadata};
 
@@ -94,7 +94,7 @@ fn of_gguf(files: &[Map]) -> PyResult<Vec<Info>> {
     Ok(merged.tensors.iter().map(|placed| Info::of_gguf(placed.shard, &placed.info)).collect())
 }
 
-fn of_safetensors(source: &Source) -> PyResult<Vec<Info>> {
+fn of_safetensors(source: &ModelFiles) -> PyResult<Vec<Info>> {
     let files = &source.files;
     let copies = alight_files::copies(files);
     let headers = files.iter().zip(&copies);
@@ -232,7 +232,7 @@ impl Catalog {
 
     /// Brings bytes `start` to `stop` of a file into memory and into the page table, reading them
     /// first if `read` says that they are on the disk.
-    /// All bytes of a file, where they lie.
+    /// All bytes of a file, in place.
     fn _whole(&self, file: usize) -> PyResult<Block> {
         let map = self.file(file)?;
         let length = map.len();

@@ -41,7 +41,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     rope(&dict, &spec.ropes[0])?;
     let pairing = match attention.pairing {
         RopePairing::Interleaved => "interleaved",
-        RopePairing::Halves => "halves",
+        RopePairing::NeoX => "neox",
     };
     dict.set_item("rope_pairing", pairing)?;
     dict.set_item("rotates", attention.rope.is_some())?;

@@ -34,7 +34,7 @@ impl Float {
     }
 }
 
-/// Copies `runs` of elements of `unit` bytes each out of `from`, one behind the other.
+/// Copies `runs` of elements of `unit` bytes each out of `from`, contiguous.
 pub fn copy(from: &[u8], runs: &Runs, unit: usize, to: &mut [u8]) {
     let run = runs.run * unit;
     // A run may be everything: threads share bytes, not runs.

@@ -35,7 +35,7 @@ pub fn share_memory(py: Python<'_>, name: &str, process: i64, create: bool) -> P
     Ok(py.detach(|| alight_xla::shared::connect(name, process, create))?)
 }
 
-/// Takes the name of shared memory away, if there is one; who has opened it keeps the memory.
+/// Takes the name of shared memory away, if there is one; a process that has opened it keeps the memory.
 #[pyfunction]
 pub fn unlink_memory(name: &str) -> PyResult<()> {
     Ok(alight_xla::shared::unlink(name)?)

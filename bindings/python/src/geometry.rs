@@ -1,4 +1,4 @@
-//! Which elements of a tensor belong to a part of it, and where they lie.
+//! Which elements of a tensor belong to a part of it, and where they are.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Memory for bytes that cannot be shown where they lie in the file.
+//! Memory for bytes that cannot be shown in place.
 
 use alight_pages::{Region, RegionError};
 

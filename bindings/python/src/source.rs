@@ -17,7 +17,7 @@ const FILES: usize = 4096;
 
 /// A model's files, mapped.
 #[derive(Debug)]
-pub struct Source {
+pub struct ModelFiles {
     pub format: Format,
     pub files: Vec<Map>,
     /// The index that names them, for safetensors that have one.
@@ -56,7 +56,7 @@ impl Given<'_> {
 }
 
 /// Finds and maps the model that `path` is, holds or belongs to.
-pub fn open(path: &Path) -> PyResult<Source> {
+pub fn open(path: &Path) -> PyResult<ModelFiles> {
     if path.is_dir() {
         return folder(path);
     }
@@ -64,7 +64,7 @@ pub fn open(path: &Path) -> PyResult<Source> {
     match format_of(&map) {
         Some(Format::SafeTensorsIndex) => by_index(map),
         Some(Format::SafeTensors) => {
-            Ok(Source { format: Format::SafeTensors, files: vec![map], index: None })
+            Ok(ModelFiles { format: Format::SafeTensors, files: vec![map], index: None })
         }
         Some(Format::Gguf) => shards(map),
         Some(other) => Err(other_format(path, other)),
@@ -83,7 +83,7 @@ pub fn other_format(path: &Path, format: Format) -> PyErr {
 }
 
 /// The one model in a folder.
-fn folder(folder: &Path) -> PyResult<Source> {
+fn folder(folder: &Path) -> PyResult<ModelFiles> {
     let entries = folder.read_dir().map_err(|e| error::system(folder, &e))?;
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).take(FILES).collect();
     paths.sort();
@@ -114,7 +114,7 @@ fn folder(folder: &Path) -> PyResult<Source> {
             let names: Vec<String> = files.iter().map(|map| file_name(map.path())).collect();
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             safetensors::whole(&names).map_err(|e| error::format(folder, e))?;
-            Ok(Source { format, files, index: None })
+            Ok(ModelFiles { format, files, index: None })
         }
         _ if files.len() == 1 && format == Format::SafeTensorsIndex => by_index(files.remove(0)),
         Format::SafeTensorsIndex => Err(several(&files)),
@@ -129,7 +129,7 @@ fn folder(folder: &Path) -> PyResult<Source> {
 }
 
 /// The safetensors files that an index names.
-fn by_index(map: Map) -> PyResult<Source> {
+fn by_index(map: Map) -> PyResult<ModelFiles> {
     let path = map.path().to_owned();
     let files = {
         let copy = alight_files::copy(&map);
@@ -139,20 +139,20 @@ fn by_index(map: Map) -> PyResult<Source> {
         let open = |name: &str| Map::open(&path.with_file_name(name)).map_err(error::map);
         index.files.iter().map(|name| open(name.as_ref())).collect::<PyResult<Vec<Map>>>()?
     };
-    Ok(Source { format: Format::SafeTensors, files, index: Some(map) })
+    Ok(ModelFiles { format: Format::SafeTensors, files, index: Some(map) })
 }
 
 /// All shards of the model that a GGUF file is or belongs to.
-fn shards(map: Map) -> PyResult<Source> {
+fn shards(map: Map) -> PyResult<ModelFiles> {
     let others = {
         let copy = alight_files::copy(&map);
         let gguf = alight_files::parse(&map, &copy);
         gguf.and_then(|gguf| alight_files::shards(&map, &gguf)).map_err(error::files)?
     };
     let Some(paths) = others else {
-        return Ok(Source { format: Format::Gguf, files: vec![map], index: None });
+        return Ok(ModelFiles { format: Format::Gguf, files: vec![map], index: None });
     };
     let open = |path: PathBuf| Map::open(&path).map_err(error::map);
     let files = paths.into_iter().map(open).collect::<PyResult<Vec<Map>>>()?;
-    Ok(Source { format: Format::Gguf, files, index: None })
+    Ok(ModelFiles { format: Format::Gguf, files, index: None })
 }

@@ -28,7 +28,7 @@ pub struct Info {
     shape: Vec<u64>,
     /// The format's name of the type.
     ty: &'static str,
-    /// NumPy's name of the element type, where elements lie one behind the other.
+    /// NumPy's name of the element type, where elements are contiguous.
     dtype: Option<&'static str>,
     /// The type that there are kernels for.
     weights: Option<(WeightType, Layout)>,
@@ -151,7 +151,7 @@ fn safetensors_dtype(dtype: Dtype) -> Option<&'static str> {
     })
 }
 
-/// A tensor: what it is, where it lies, and its bytes, in place and read-only by the buffer protocol.
+/// A tensor: what it is, where it is in its file, and its bytes, in place and read-only by the buffer protocol.
 #[pyclass(frozen, module = "alight")]
 #[derive(Debug)]
 pub struct Tensor {
@@ -175,7 +175,7 @@ impl Tensor {
         Memory::new(len).map_err(|e| PyMemoryError::new_err(format!("'{}': {e}", self.info.name)))
     }
 
-    /// A part of the stored array: where it lies if that can be, else copied.
+    /// A part of the stored array: in place if that can be, else copied.
     fn stored_part(&self, ranges: Option<&[(u64, u64)]>, align: usize) -> PyResult<Block> {
         let info = &self.info;
         let runs = info.runs(&info.stored, ranges)?;
@@ -326,7 +326,7 @@ impl Tensor {
     }
 
     /// Its bytes, or those of a part: `ranges` has a (start, stop) for each dimension of
-    /// `stored_shape`. They are shown where they lie in the file if they lie side by side there, from a
+    /// `stored_shape`. They are shown in place if they are contiguous in the file, from a
     /// multiple of `align` on; else they are copied to such an address.
     ///
     /// With `dtype` ("bfloat16", "float16", "float32") the elements are converted, and `ranges` are of

@@ -82,7 +82,7 @@ def test_hyper_parameters_of_real_models(real):
         base = 100_000.0
     else:
         expected = {"architecture": "gemma3", "layers": 18, "embedding": 640, "feed_forward": 2048, "heads": 4}
-        expected |= {"kv_heads": 1, "key_dim": 256, "value_dim": 256, "vocab": 262144, "rope_pairing": "halves"}
+        expected |= {"kv_heads": 1, "key_dim": 256, "value_dim": 256, "vocab": 262144, "rope_pairing": "neox"}
         expected |= {"attention_scale": 1 / 16, "gate": "gelu_tanh", "qk_norm": True, "post_norms": True}
         expected |= {"embedding_scale": float(np.float32(math.sqrt(640)))}
         base = 1_000_000.0

@@ -125,7 +125,7 @@ def test_columns_of_every_rank(model, ranks):
         weights = numbers(tensor)
         for tokens in (1, 7):
             x = activations((tokens, tensor.shape[1]), tokens)
-            # What is in the slots of x that stand for nothing must not matter.
+            # What is in the padding of x must not matter.
             parts = np.full((tokens, ranks, slots), np.nan, np.float32)
             for rank, (start, count) in enumerate(columns):
                 parts[:, rank, :count] = x[:, start : start + count]

@@ -15,7 +15,7 @@ const FILES: usize = 4096;
 
 /// What was found at a path.
 #[derive(Debug)]
-pub struct Source {
+pub struct Recognised {
     /// The format that its reader is chosen by.
     pub format: Format,
     /// The file that was given; of a folder, all its files of this format, sorted. At least one.
@@ -37,16 +37,16 @@ const ORDER: [Format; 8] = [
 
 /// Finds out what is at `path`. A file that is not recognised is left to the reader of GGUF, which
 /// says what it found instead.
-pub fn find(path: &Path) -> anyhow::Result<Source> {
+pub fn find(path: &Path) -> anyhow::Result<Recognised> {
     if path.is_dir() {
         return in_folder(path);
     }
     open::check_path(path)?;
     let format = format_of(path).unwrap_or(Format::Gguf);
-    Ok(Source { format, paths: vec![path.to_owned()] })
+    Ok(Recognised { format, paths: vec![path.to_owned()] })
 }
 
-fn in_folder(folder: &Path) -> anyhow::Result<Source> {
+fn in_folder(folder: &Path) -> anyhow::Result<Recognised> {
     let files = recognised(folder)?;
     let Some(format) = in_order(&files) else {
         return Err(anyhow!("'{}' is a folder without a model in it", folder.display()));
@@ -61,7 +61,7 @@ fn in_folder(folder: &Path) -> anyhow::Result<Source> {
             paths[0].display()
         ));
     }
-    Ok(Source { format, paths })
+    Ok(Recognised { format, paths })
 }
 
 /// What a folder with these files is about.

@@ -42,7 +42,7 @@ pub(crate) fn is_reserved(key: &str) -> bool {
 }
 
 /// The source of a packed file.
-pub(crate) struct Source<'a> {
+pub(crate) struct Original<'a> {
     /// Of the format.
     pub(crate) version: u32,
     /// If it said so.
@@ -59,7 +59,7 @@ pub(crate) struct Source<'a> {
     pub(crate) sha256: String,
 }
 
-impl Source<'_> {
+impl Original<'_> {
     /// The alignment of its tensors.
     pub(crate) fn alignment(&self) -> u64 {
         self.alignment.map_or(DEFAULT_ALIGNMENT, u64::from)
@@ -84,7 +84,7 @@ impl Source<'_> {
 }
 
 /// Reads the keys of a packed file and checks that they can be true.
-pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Source<'a>, ConvertError> {
+pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Original<'a>, ConvertError> {
     let wrong =
         |key, problem: String| ConvertError::Restore { path: map.path().into(), key, problem };
     let invalid = |source| ConvertError::Header { path: map.path().into(), source };
@@ -123,7 +123,7 @@ pub(crate) fn read<'a>(map: &Map, gguf: &Gguf<'a>) -> Result<Source<'a>, Convert
     if sha256.len() != 64 || !sha256.bytes().all(|b| b.is_ascii_hexdigit()) {
         return Err(wrong(SHA256, "is not 64 hexadecimal digits".into()));
     }
-    Ok(Source {
+    Ok(Original {
         version,
         alignment,
         order,

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use alight_convert::{ConvertError, Options, Recipe, pack, quantize};
+use alight_convert::{ConvertError, Options, QuantizationMix, pack, quantize};
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, write::Builder};
 use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
@@ -54,9 +54,14 @@ fn write_model(path: &Path, float: GgmlType, spoil: bool) {
     fs::write(path, bytes).unwrap();
 }
 
-fn make(source: &Path, dest: &Path, recipe: Recipe, threads: usize) -> Result<(), ConvertError> {
+fn make(
+    source: &Path,
+    dest: &Path,
+    mix: QuantizationMix,
+    threads: usize,
+) -> Result<(), ConvertError> {
     let options = Options { force: true };
-    quantize(source, dest, recipe, threads, options, &mut |_| ControlFlow::Continue(())).map(drop)
+    quantize(source, dest, mix, threads, options, &mut |_| ControlFlow::Continue(())).map(drop)
 }
 
 fn folder() -> (tempfile::TempDir, PathBuf, PathBuf) {
@@ -71,17 +76,19 @@ fn bytes_of<'a>(file: &'a [u8], gguf: &Gguf<'_>, name: &str) -> &'a [u8] {
 }
 
 #[test]
-fn every_recipe_gives_the_bits_of_the_kernels() {
+fn every_mix_gives_the_bits_of_the_kernels() {
     let (_folder, source, dest) = folder();
     for float in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
         write_model(&source, float, false);
         let original = fs::read(&source).unwrap();
         let before = gguf::parse(&original).unwrap();
-        for recipe in Recipe::ALL {
-            if float != GgmlType::F16 && !matches!(recipe, Recipe::Q8_0 | Recipe::Q4_K_M) {
+        for mix in QuantizationMix::ALL {
+            if float != GgmlType::F16
+                && !matches!(mix, QuantizationMix::Q8_0 | QuantizationMix::Q4_K_M)
+            {
                 continue;
             }
-            make(&source, &dest, recipe, 2).unwrap();
+            make(&source, &dest, mix, 2).unwrap();
             let made = fs::read(&dest).unwrap();
             let after = gguf::parse(&made).unwrap();
             assert_eq!(after.tensors.len(), before.tensors.len());
@@ -94,27 +101,30 @@ fn every_recipe_gives_the_bits_of_the_kernels() {
                 let (from, to) =
                     (bytes_of(&original, &before, info.name), bytes_of(&made, &after, info.name));
                 if was.ty == info.ty {
-                    assert!(from == to, "{recipe}: {}", info.name);
+                    assert!(from == to, "{mix}: {}", info.name);
                     continue;
                 }
                 let mut x = vec![0.0; info.elements() as usize];
                 dequantize_row(WeightType::of(was.ty).unwrap(), from, &mut x);
                 let mut expected = vec![0; to.len()];
                 quantize_row(Isa::Scalar, WeightType::of(info.ty).unwrap(), &x, &mut expected);
-                assert!(to == expected, "{recipe}: {}", info.name);
+                assert!(to == expected, "{mix}: {}", info.name);
             }
         }
     }
 }
 
 #[test]
-fn types_and_metadata_are_those_of_the_recipe() {
+fn types_and_metadata_are_those_of_the_mix() {
     let (_folder, source, dest) = folder();
     write_model(&source, GgmlType::F16, false);
-    for (recipe, id) in
-        [(Recipe::Q4_K_M, 15), (Recipe::Q8_0, 7), (Recipe::F16, 1), (Recipe::Q4_0, 2)]
-    {
-        make(&source, &dest, recipe, 1).unwrap();
+    for (mix, id) in [
+        (QuantizationMix::Q4_K_M, 15),
+        (QuantizationMix::Q8_0, 7),
+        (QuantizationMix::F16, 1),
+        (QuantizationMix::Q4_0, 2),
+    ] {
+        make(&source, &dest, mix, 1).unwrap();
         let made = fs::read(&dest).unwrap();
         let gguf = gguf::parse(&made).unwrap();
         let number = |key: &str| gguf.get(key).map(|v| format!("{v:?}"));
@@ -125,8 +135,8 @@ fn types_and_metadata_are_those_of_the_recipe() {
         let ty = |name: &str| gguf.tensors.iter().find(|t| t.name == name).unwrap().ty;
         assert_eq!(ty("output_norm.weight"), GgmlType::F32);
         assert_eq!(ty("blk.0.attn_q.bias"), GgmlType::F32);
-        match recipe {
-            Recipe::Q4_K_M => {
+        match mix {
+            QuantizationMix::Q4_K_M => {
                 assert_eq!(ty("output.weight"), GgmlType::Q6_K);
                 assert_eq!(ty("token_embd.weight"), GgmlType::Q4_K);
                 assert_eq!(ty("blk.1.attn_q.weight"), GgmlType::Q4_K);
@@ -135,8 +145,8 @@ fn types_and_metadata_are_those_of_the_recipe() {
                 assert_eq!(ty("blk.0.ffn_down.weight"), GgmlType::Q6_K);
                 assert_eq!(ty("blk.0.attn_k.weight"), GgmlType::Q5_0, "rows of 96");
             }
-            Recipe::Q8_0 => assert_eq!(ty("output.weight"), GgmlType::Q8_0),
-            Recipe::Q4_0 => assert_eq!(ty("output.weight"), GgmlType::Q6_K),
+            QuantizationMix::Q8_0 => assert_eq!(ty("output.weight"), GgmlType::Q8_0),
+            QuantizationMix::Q4_0 => assert_eq!(ty("output.weight"), GgmlType::Q6_K),
             _ => assert_eq!(ty("output.weight"), GgmlType::F16),
         }
     }
@@ -146,10 +156,10 @@ fn types_and_metadata_are_those_of_the_recipe() {
 fn the_number_of_threads_changes_nothing() {
     let (folder, source, dest) = folder();
     write_model(&source, GgmlType::F32, false);
-    make(&source, &dest, Recipe::Q5_K_M, 1).unwrap();
+    make(&source, &dest, QuantizationMix::Q5_K_M, 1).unwrap();
     for threads in [2, 3, 7] {
         let other = folder.path().join("other.gguf");
-        make(&source, &other, Recipe::Q5_K_M, threads).unwrap();
+        make(&source, &other, QuantizationMix::Q5_K_M, threads).unwrap();
         assert!(fs::read(&dest).unwrap() == fs::read(&other).unwrap(), "{threads} threads");
     }
 }
@@ -159,28 +169,29 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     let (folder, source, dest) = folder();
     fs::write(&dest, "old").unwrap();
     write_model(&source, GgmlType::F32, true);
-    let error = make(&source, &dest, Recipe::Q8_0, 2).unwrap_err().to_string();
+    let error = make(&source, &dest, QuantizationMix::Q8_0, 2).unwrap_err().to_string();
     assert!(error.contains("blk.3.attn_q.weight") && error.contains("in.gguf"), "{error}");
 
     let mut b = Builder::new();
     b.str("general.architecture", "llama");
     b.tensor("blk.0.attn_q.weight", GgmlType::IQ2_XXS, &[256, 16]).unwrap();
     fs::write(&source, b.file(|_, _| ())).unwrap();
-    let error = make(&source, &dest, Recipe::Q8_0, 2).unwrap_err().to_string();
+    let error = make(&source, &dest, QuantizationMix::Q8_0, 2).unwrap_err().to_string();
     assert!(error.contains("IQ2_XXS") && error.contains("F16"), "{error}");
 
     write_model(&source, GgmlType::F32, false);
-    let stopped = quantize(&source, &dest, Recipe::Q8_0, 2, Options { force: true }, &mut |p| {
-        if p.done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    });
+    let stopped =
+        quantize(&source, &dest, QuantizationMix::Q8_0, 2, Options { force: true }, &mut |p| {
+            if p.done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
     assert!(matches!(stopped, Err(ConvertError::Stopped)));
-    let error = make(&source, &source, Recipe::Q8_0, 2).unwrap_err();
+    let error = make(&source, &source, QuantizationMix::Q8_0, 2).unwrap_err();
     assert!(matches!(error, ConvertError::Replace(ReplaceError::Input { .. })));
     assert_eq!(fs::read_to_string(&dest).unwrap(), "old");
 
     let packed = folder.path().join("packed.gguf");
     pack(&source, &packed, Options::default(), &mut |_| ControlFlow::Continue(())).unwrap();
-    let error = make(&packed, &dest, Recipe::Q8_0, 2).unwrap_err();
+    let error = make(&packed, &dest, QuantizationMix::Q8_0, 2).unwrap_err();
     assert!(matches!(error, ConvertError::AlreadyPacked { .. }));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
 }

@@ -1,7 +1,7 @@
 //! Blocks of old eras into GGUF's: both sides are decoded in f64 by their definitions, and agree value
 //! for value, exactly or up to the rounding of scales to f16.
 
-use alight_formats::ggml::blocks::{BlockError, Losses, Way, convert};
+use alight_formats::ggml::blocks::{BlockError, BlockUpgrade, Losses, convert};
 use alight_formats::ggml::{Era, LegacyType};
 use proptest::prelude::*;
 
@@ -141,8 +141,9 @@ fn small_half() -> impl Strategy<Value = u16> {
 /// An era and type whose blocks change, and a row of them.
 fn row() -> impl Strategy<Value = (Era, T, Vec<u8>)> {
     let changed = ERAS.iter().flat_map(|era| T::ALL.iter().map(move |ty| (*era, *ty)));
-    let changed: Vec<(Era, T)> =
-        changed.filter(|(era, ty)| !matches!(era.way(*ty), None | Some(Way::Copy))).collect();
+    let changed: Vec<(Era, T)> = changed
+        .filter(|(era, ty)| !matches!(era.upgrade(*ty), None | Some(BlockUpgrade::Copy)))
+        .collect();
     (proptest::sample::select(changed), 1_usize..5).prop_flat_map(|((era, ty), blocks)| {
         let bytes = blocks * era.block(ty).unwrap().1 as usize;
         let raw = prop::collection::vec(any::<u8>(), bytes);
@@ -198,7 +199,7 @@ proptest! {
             for (new, old) in out.chunks_exact(bytes).zip(&old) {
                 let new = after(ty, new);
                 assert_eq!(&new.q, &old.q);
-                if era.way(ty) == Some(Way::Move) {
+                if era.upgrade(ty) == Some(BlockUpgrade::Move) {
                     assert_eq!((new.d.to_bits(), new.m.to_bits()), (old.d.to_bits(), old.m.to_bits()));
                 } else {
                     check(old.d, new.d);
@@ -240,7 +241,7 @@ fn scales_that_do_not_fit_are_told() {
     assert_eq!(losses(65519.0), Losses { rounded: 1, ..none });
 
     for (era, ty) in ERAS.iter().flat_map(|era| T::ALL.iter().map(move |ty| (*era, *ty))) {
-        if era.way(ty) != Some(Way::Rescale) {
+        if era.upgrade(ty) != Some(BlockUpgrade::Rescale) {
             continue;
         }
         let bytes = era.block(ty).unwrap().1 as usize;
@@ -272,7 +273,7 @@ fn what_is_gguf_s_already_is_copied_to_the_bit() {
         let Some((elements, bytes)) = era.block(ty) else {
             let error = convert(era, ty, &[], &mut [], &mut Losses::default());
             assert_eq!(error, Err(BlockError::NoSuchType { ty, era }));
-            assert_eq!((era.way(ty), era.sizes(ty, 256)), (None, None));
+            assert_eq!((era.upgrade(ty), era.sizes(ty, 256)), (None, None));
             continue;
         };
         assert_eq!(era.sizes(ty, elements).map(|sizes| sizes.0), Some(bytes));
@@ -280,7 +281,7 @@ fn what_is_gguf_s_already_is_copied_to_the_bit() {
         if elements > 1 {
             assert_eq!(era.sizes(ty, elements + 1), None);
         }
-        if era.way(ty) == Some(Way::Copy) {
+        if era.upgrade(ty) == Some(BlockUpgrade::Copy) {
             let row: Vec<u8> = (0..bytes * 3).map(|i| (i * 37 + 255) as u8).collect();
             assert_eq!(run(era, ty, &row), Ok((row, Losses::default())));
             copies += 1;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use alight_formats::Format;
-use alight_formats::ggml::blocks::{Losses, Way, convert};
+use alight_formats::ggml::blocks::{BlockUpgrade, Losses, convert};
 use alight_formats::ggml::parts::{
     self, Model, Split, Tensor, check_replicas, gguf_name, part_name,
 };
@@ -67,7 +67,7 @@ fn converted(era: Era, tensor: &Tensor<'_>, files: &[Vec<u8>], losses: &mut Loss
             convert(era, tensor.ty, from, to, losses).unwrap();
         }
     }
-    if tensor.is_sequence() && era.way(tensor.ty) == Some(Way::Copy) {
+    if tensor.is_sequence() && era.upgrade(tensor.ty) == Some(BlockUpgrade::Copy) {
         let joined: Vec<u8> = tensor
             .pieces
             .iter()

@@ -10,8 +10,8 @@ mod refused;
 
 use alight_formats::ggml::parts::{PartsError as P, check_replicas, count, merge};
 use alight_formats::ggml::{
-    self, Era, Ggml, GgmlError as E, LegacyType, LegacyTypeError, MAX_LAYERS, MAX_TENSORS,
-    MAX_VOCAB, Magic, Place,
+    self, Era, Ggml, GgmlError as E, GgmlField, LegacyType, LegacyTypeError, MAX_LAYERS,
+    MAX_TENSORS, MAX_VOCAB, Magic,
 };
 use legacy::*;
 use memory::within;
@@ -120,7 +120,7 @@ fn tokens_end_inside_the_file() {
     };
     for length in [1 << 31, u32::MAX, 1000] {
         let expected = |error: &E| {
-            matches!(error, E::Truncated { place: Place::Token(0), what: "text", at: 36, needed, .. }
+            matches!(error, E::Truncated { place: GgmlField::Token(0), what: "text", at: 36, needed, .. }
                 if *needed == u64::from(length))
         };
         fails("token", &with_length(&file, length), expected, &["token 0", &length.to_string()]);
@@ -130,8 +130,8 @@ fn tokens_end_inside_the_file() {
     let scored = File { magic: *b"fmgg", version: Some(1), scored: true, ..file.clone() };
     let two = |file: &File| File { hparams: [7, 64, 64, 2, 1, 32, 0], ..file.clone() }.bytes();
     table! {
-        "one more", file.bytes(), E::Truncated { place: Place::Token(5), what: "length", .. }, ["token 5"];
-        "one more, scored", scored.bytes(), E::Truncated { place: Place::Token(5), .. }, ["token 5"];
+        "one more", file.bytes(), E::Truncated { place: GgmlField::Token(5), what: "length", .. }, ["token 5"];
+        "one more, scored", scored.bytes(), E::Truncated { place: GgmlField::Token(5), .. }, ["token 5"];
         "two more", two(&file), E::TokenCount { found: 7, limit: 5 }, ["7", "at most 5"];
         "two more, scored", two(&scored), E::TokenCount { found: 7, limit: 5 }, ["7", "at most 5"];
     }
@@ -173,7 +173,7 @@ fn descriptions_of_tensors() {
     };
     let ty = |ty| tensor(|tensor| tensor.ty = ty);
     table! {
-        "dims", dims(0), E::Dimensions { place: Place::TensorNumber(0), found: 0 }, ["tensor 0", "1 or 2"];
+        "dims", dims(0), E::Dimensions { place: GgmlField::TensorNumber(0), found: 0 }, ["tensor 0", "1 or 2"];
         "dims", dims(3), E::Dimensions { found: 3, .. }, ["3"];
         "dims", dims(-1), E::Dimensions { found: -1, .. }, ["-1"];
         "dims", dims(i32::MIN), E::Dimensions { found: i32::MIN, .. }, ["-2147483648"];

@@ -8,7 +8,7 @@ mod memory;
 mod refused;
 mod support;
 
-use alight_formats::gguf::{Gguf, GgufError as E, MAX_HEADER, Place, ValueType, parse};
+use alight_formats::gguf::{Gguf, GgufError as E, GgufField, MAX_HEADER, ValueType, parse};
 use alight_formats::packed::{PACKED_BASE, packed_id};
 use alight_formats::{GgmlType, TypeError};
 use refused::refused;
@@ -54,7 +54,7 @@ fn class_1_header() {
         fails(
             &format!("{len} bytes"),
             &Raw::v3(0, 0).done()[..len],
-            |e| matches!(e, E::Truncated { place: Place::Header, .. }),
+            |e| matches!(e, E::Truncated { place: GgufField::Header, .. }),
             &["header", "bytes"],
         );
     }
@@ -95,7 +95,7 @@ fn class_1_header() {
     let mut bytes = Raw::v3(1000, 0).done();
     bytes.resize(24 + 33 * 1000, 0);
     table! {
-        "1000 tensors of zeros", bytes, E::EmptyName { place: Place::TensorName(0) }, ["tensor 0"];
+        "1000 tensors of zeros", bytes, E::EmptyName { place: GgufField::TensorName(0) }, ["tensor 0"];
         "1000 tensors, a byte short", bytes[..24 + 33 * 1000 - 1],
             E::Count { found: 1000, limit: 999, .. }, ["1000", "999"];
     }
@@ -117,23 +117,23 @@ fn class_2_strings() {
     let name = |text: &[u8]| Raw::v3(1, 0).tensor(text, &[1], 0, 0).data(32, 4).done();
     let long = |len: usize| "x".repeat(len).into_bytes();
     table! {
-        "key longer than the file", len(41), E::Truncated { place: Place::Key(0), needed: 41, available: 40, .. }, ["41", "40"];
+        "key longer than the file", len(41), E::Truncated { place: GgufField::Key(0), needed: 41, available: 40, .. }, ["41", "40"];
         "key of 2^64-1", len(u64::MAX), E::Truncated { needed: u64::MAX, .. }, ["metadata key 0"];
         "key of 2^63", len(1 << 63), E::Truncated { .. }, [];
-        "empty key", key(b""), E::EmptyName { place: Place::Key(0) }, ["metadata key 0", "empty"];
+        "empty key", key(b""), E::EmptyName { place: GgufField::Key(0) }, ["metadata key 0", "empty"];
         "zero byte in a key", key(b"a\0b"), E::NulInName { at: 1, .. }, ["offset 1"];
         "zero byte alone", key(b"\0"), E::NulInName { at: 0, .. }, [];
-        "key not UTF-8", key(b"ab\xff"), E::NotUtf8 { place: Place::Key(0), at: 2, .. }, ["byte 2", "\\xff"];
+        "key not UTF-8", key(b"ab\xff"), E::NotUtf8 { place: GgufField::Key(0), at: 2, .. }, ["byte 2", "\\xff"];
         "overlong UTF-8", key(b"\xc0\x80"), E::NotUtf8 { at: 0, .. }, [];
         "surrogate", key(b"\xed\xa0\x80"), E::NotUtf8 { .. }, [];
         "key of 65536", key(&long(65536)), E::NameTooLong { found: 65536, limit: 65535, .. }, ["65536", "65535"];
         "value longer than the file", value(41), E::Truncated { needed: 41, available: 40, .. }, ["\"key\"", "41"];
         "value of 2^64-1", value(u64::MAX), E::Truncated { .. }, ["\"key\""];
-        "empty name", name(b""), E::EmptyName { place: Place::TensorName(0) }, ["name of tensor 0"];
+        "empty name", name(b""), E::EmptyName { place: GgufField::TensorName(0) }, ["name of tensor 0"];
         "zero byte in a name", name(b"blk\0"), E::NulInName { at: 3, .. }, ["tensor 0"];
         "name not UTF-8", name(b"\x80"), E::NotUtf8 { at: 0, .. }, [];
         "name of 65", name(&long(65)), E::NameTooLong { found: 65, limit: 64, .. }, ["65", "64"];
-        "name of 2^64-1", Raw::v3(1, 0).u64(u64::MAX).put(&[0; 40]).done(), E::Truncated { place: Place::TensorName(0), .. }, [];
+        "name of 2^64-1", Raw::v3(1, 0).u64(u64::MAX).put(&[0; 40]).done(), E::Truncated { place: GgufField::TensorName(0), .. }, [];
         "duplicate key", Raw::v3(0, 3).key("a", U8).put(&[1]).key("b", U8).put(&[1]).key("a", U8).put(&[2]).done(),
             E::DuplicateKey { first: 0, second: 2, .. }, ["\"a\"", "0 and 2"];
         "duplicate name", Raw::v3(2, 0).tensor("t", &[1], 0, 0).tensor("t", &[1], 0, 32).data(32, 64).done(),
@@ -396,7 +396,7 @@ fn class_7_truncation_at_every_byte_and_junk_behind() {
     for len in 0..bytes.len() {
         let error = measured(&bytes[..len]).expect_err("a cut file is not whole");
         let expected = match len {
-            0..24 => matches!(error, E::Truncated { place: Place::Header, .. }),
+            0..24 => matches!(error, E::Truncated { place: GgufField::Header, .. }),
             _ if len < header => matches!(error, E::Truncated { .. } | E::Count { .. }),
             _ => matches!(error, E::PastEnd { .. }),
         };

@@ -10,8 +10,8 @@ mod refused;
 use std::borrow::Cow;
 
 use alight_formats::safetensors::{
-    Dtype, IndexError as I, JsonError as J, MAX_HEADER, Place, SafeTensors, SafeTensorsError as E,
-    Shard, ShardName, merge, parse, parse_index, whole,
+    Dtype, IndexError as I, JsonError as J, JsonField, MAX_HEADER, SafeTensors,
+    SafeTensorsError as E, Shard, ShardName, merge, parse, parse_index, whole,
 };
 use proptest::prelude::*;
 use refused::{refused, says};
@@ -119,7 +119,7 @@ fn lies_in_the_json() {
     let deep = |open: &str, close: &str| open.repeat(100_000) + &close.repeat(100_000);
     let good = r#"{"dtype":"U8","shape":[4],"data_offsets":[0,4]}"#;
     table! {
-        "a number as entry", one("1", 0), E::Json(J::Kind { place: Place::Tensor(_), .. }), ["\"t\"", "a number", "an object"];
+        "a number as entry", one("1", 0), E::Json(J::Kind { place: JsonField::Tensor(_), .. }), ["\"t\"", "a number", "an object"];
         "null", one("null", 0), E::Json(J::Kind { found: "null", .. }), [];
         "a list", one("[]", 0), E::Json(J::Kind { found: "an array", .. }), [];
         "text", one(r#""x""#, 0), E::Json(J::Kind { found: "a string", .. }), [];
@@ -139,7 +139,7 @@ fn lies_in_the_json() {
         "the same name by an escape", file(&format!(r#"{{"t":{good},"\u0074":{}}}"#, good.replace("[0,4]", "[4,8]")), 8), E::DuplicateTensor { .. }, [];
         "metadata twice", file(r#"{"__metadata__":{},"__metadata__":{}}"#, 0), E::Json(J::DuplicateKey { .. }), ["__metadata__"];
         "a key of the metadata twice", file(r#"{"__metadata__":{"a":"","b":"","a":""}}"#, 0), E::Json(J::DuplicateKey { .. }), ["\"a\""];
-        "metadata of numbers", file(r#"{"__metadata__":{"a":1}}"#, 0), E::Json(J::Kind { place: Place::Value { .. }, .. }), ["\"a\"", "a string"];
+        "metadata of numbers", file(r#"{"__metadata__":{"a":1}}"#, 0), E::Json(J::Kind { place: JsonField::Value { .. }, .. }), ["\"a\"", "a string"];
         "metadata null", file(r#"{"__metadata__":null}"#, 0), E::Json(J::Kind { .. }), ["null"];
         "too much metadata", file(&format!(r#"{{"__metadata__":{{{}"a":""}}}}"#, r#""":"","#.repeat(1 << 16)), 0), E::Json(J::TooMany { .. }), ["65536"];
         "an unknown dtype", one(r#"{"dtype":"F4","shape":[2],"data_offsets":[0,1]}"#, 1), E::UnknownDtype { .. }, ["\"t\"", "\"F4\"", "BF16", "F8_E5M2"];

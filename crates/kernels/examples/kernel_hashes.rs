@@ -278,7 +278,7 @@ fn floats() {
             in_place("gelu", &|z| gate::gelu_tanh_mul(isa, z, &y));
             say(&case("dot"), &[vec::dot(isa, &x, &y), vec::argmax(isa, &x) as f32]);
         }
-        for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
+        for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
             for dims in [8, 64, 96, 38] {
                 let params = RopeParams { dims, base: 10_000.0, scaling: RopeScaling::None };
                 let table = RopeTable::new(&params);

@@ -1,10 +1,31 @@
-//! Kernels: quantised blocks into numbers.
+//! Kernels: quantised blocks into numbers. Matrix products, attention, norms, rotary embeddings and
+//! activations, portable and for AVX2 and AVX-512 (with VNNI); and floats into blocks.
 //!
-//! Everything here works on slices that it is handed: no call allocates, does I/O or starts a
-//! thread. Each kernel exists as portable scalar code and, where it pays, for AVX2 and for AVX-512
-//! (with VNNI); the caller passes the [`Isa`] that was chosen once at run time.
+//! A block type is one file in `blocks/` and one line of its registry; `docs/howto-block-type.md` says how
+//! to add one.
 //!
-//! Matrices are read in place, in GGUF's own blocks or in the packed layout of [`tiles`].
+//! **Invariant:** everything works on slices that the caller hands over. No call allocates, does I/O or
+//! starts a thread; [`parallel`] cuts work into units for threads that the caller has.
+//!
+//! **Invariant:** blocks are read in place. No other copy of a weight exists, except in registers and in a
+//! panel that fits the cache (for batches of canonical rows). There are two layouts: GGUF's rows of blocks,
+//! and the [`tiles`] of packed files, which are a permutation of the same bits, of the same size.
+//!
+//! **Invariant:** the SIMD level ([`Isa`]) is an argument of every kernel, and is chosen once, at run time.
+//! Nothing depends on how the crate was compiled.
+//!
+//! **Invariant:** a weight is a number to compute with and nothing else: never a length or an offset, and an
+//! index only into a table that has an entry for each value. Memory that another process writes to
+//! meanwhile (a shared map of a file) makes other numbers, and nothing worse.
+//!
+//! **Invariant:** dequantising is the reference's (the `gguf` package), bit for bit, for every type. Every
+//! SIMD level gives the same bits when it quantises, and the same integers when it multiplies; only the
+//! order of f32 sums differs between levels and layouts. SIMD is tested against the portable code, the
+//! portable code against a 64-bit oracle, on shapes with tails.
+//!
+//! **Invariant:** attention streams over the cache in blocks with an online softmax (FlashAttention); the
+//! partial results of one token are merged as in Flash-Decoding. Scores for a whole context are never
+//! stored.
 
 pub mod attention;
 mod blocks;

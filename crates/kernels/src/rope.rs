@@ -17,7 +17,7 @@ pub enum RopePairing {
     /// `(2i, 2i + 1)`: the llama architecture in GGUF files.
     Interleaved,
     /// `(i, i + dims / 2)`: the "neox" order, Gemma, Qwen and most others.
-    Halves,
+    NeoX,
 }
 
 /// How the angles are stretched for contexts longer than those of the training.
@@ -167,7 +167,7 @@ pub fn rope_apply(isa: Isa, x: &mut [f32], cos: &[f32], sin: &[f32], pairing: Ro
             interleaved_scalar,
             interleaved_lanes
         ),
-        RopePairing::Halves => by_level!(
+        RopePairing::NeoX => by_level!(
             isa,
             (x: &mut [f32], cos: &[f32], sin: &[f32]) -> (),
             halves_scalar,

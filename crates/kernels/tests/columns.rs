@@ -1,4 +1,4 @@
-//! Some columns of a matrix, where they lie: the same bits as of a matrix that has only those, on every SIMD level, in both
+//! Some columns of a matrix, in place: the same bits as of a matrix that has only those, on every SIMD level, in both
 //! layouts, for one token and for several.
 
 mod common;

@@ -175,7 +175,7 @@ fn rope_rotates_as_defined() {
             let (mut cos, mut sin) = (vec![0.0; pairs], vec![0.0; pairs]);
             let pos = rng.pick(&[0, 1, 4095, 131_071, 1_000_000]);
             table.fill(pos, &mut cos, &mut sin);
-            for pairing in [RopePairing::Interleaved, RopePairing::Halves] {
+            for pairing in [RopePairing::Interleaved, RopePairing::NeoX] {
                 let x = rng.normals(dims + 5);
                 let mut y = x.clone();
                 rope_apply(isa, &mut y, &cos, &sin, pairing);
@@ -183,7 +183,7 @@ fn rope_rotates_as_defined() {
                 for i in 0..pairs {
                     let (a, b) = match pairing {
                         RopePairing::Interleaved => (2 * i, 2 * i + 1),
-                        RopePairing::Halves => (i, i + pairs),
+                        RopePairing::NeoX => (i, i + pairs),
                     };
                     let angle = pos as f64 * 10000f64.powf(-2.0 * i as f64 / dims as f64);
                     let (s, c) = angle.sin_cos();

@@ -103,7 +103,7 @@ impl Memory {
 }
 
 /// The peak size of this process's image now, in bytes; 0 if unknown. (Its ru_maxrss is no help: that
-/// has the peak of whoever started this process in it.)
+/// has the peak of the process that started this one in it.)
 #[cfg(target_os = "linux")]
 pub(crate) fn own_peak() -> u64 {
     kilobytes(&status(), "VmHWM:").unwrap_or(0)

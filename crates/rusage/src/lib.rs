@@ -5,8 +5,16 @@
 //! process, piece by piece; [`Memory`] splits what it has resident. [`Summary`] is the median and
 //! spread of repeated measurements.
 //!
-//! Times are durations, sizes are bytes; what a system does not tell is `None` or zero, as said at
-//! each field. Nothing here prints.
+//! **Invariant:** the library prints nothing; the command `rusage` prints only on stderr or into the file
+//! of `-o`.
+//!
+//! **Invariant:** a command's standard streams, signal dispositions, blocked signals and open files are
+//! what it would have without us. A signal that a terminal sends reaches it by itself; any other that can
+//! be handled is passed on. The wrapper outlives the command, and ends as the command did.
+//!
+//! **Invariant:** nothing is guessed. The clock is monotonic, times are durations, sizes are bytes; what a
+//! system does not tell is `None` or zero, as said at each field, and a file that is to be cold is proven
+//! cold, or the command is not run.
 //!
 //! # What the numbers are worth
 //! - The kernel's share of processor time is sampled at clock ticks on most systems: below
@@ -15,7 +23,7 @@
 //!   old image's peak into the new one's. [`Ended::floor`] is that size; a peak at or below it says
 //!   only "not more than this". A measuring program must be small to measure small programs.
 //! - The counters of a child contain those of its own children which it has waited for, and no
-//!   others; the peak size is that of the largest single one, not of their sum.
+//!   others; the peak size is that of the largest single one, not of their sum ([`tree`] has that).
 
 #![cfg(any(unix, windows))]
 

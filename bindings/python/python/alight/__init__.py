@@ -1,7 +1,7 @@
 """Language models straight from a mapped file.
 
 `open` gives the catalog of a model file (GGUF, or safetensors with or without an index): metadata, and
-tensors whose bytes Python's buffer protocol shows where they lie in the file. `config` and `Tokenizer` are
+tensors whose bytes Python's buffer protocol shows in place. `config` and `Tokenizer` are
 what the engine of `alight run` has read of a model and checked. `alight.jax` makes JAX arrays of the
 tensors.
 """

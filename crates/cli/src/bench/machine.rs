@@ -24,7 +24,7 @@ pub struct Limits {
     pub read_bytes_per_second: f64,
     /// 8-bit multiply-accumulates per second of all threads together.
     pub int8_macs_per_second: f64,
-    /// Threads that did it: those asked for, or as many as could be had.
+    /// Threads that did it: as many as were asked for, or as could be had.
     pub threads: usize,
     /// Bytes that they read in a pass: [`WANTED`], or as many as there was memory for.
     pub read_bytes: u64,
@@ -37,7 +37,7 @@ pub fn measure(threads: usize, isa: Isa, spare: u64) -> Limits {
     let read = best(
         threads,
         PASSES,
-        // Written by the thread that reads it, so that it lies where that thread runs.
+        // Written by the thread that reads it, so that it is in the memory next to that thread's core.
         || buffer(share),
         |buffer| {
             black_box(peak::read(isa, buffer));

@@ -40,34 +40,10 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
         .map(|(map, copy)| parsed(map, parse(copy)))
         .collect::<anyhow::Result<Vec<Ggml<'_>>>>()?;
     let model = parts::merge(&catalogs);
-
     let head = &catalogs[0];
-    let mut notes = Vec::new();
-    match &model {
-        Err(_) if (maps.len() as u64) < u64::from(wanted) => notes.push(format!(
-            "not a whole model: {} of {wanted} parts are here, '{}' is missing",
-            maps.len(),
-            part_path(&first, maps.len() as u32).display()
-        )),
-        Err(error) => notes.push(format!("not a whole LLaMA model: {error}")),
-        Ok(_) if maps.len() > 1 => {
-            notes.push("vectors are in every part, and counted in each".into());
-        }
-        Ok(_) => {}
-    }
-    if head.magic == Magic::Ggml {
-        notes.push(
-            "has no scores of tokens: cutting text needs the original tokenizer.model".into(),
-        );
-        notes.push(
-            "nothing in it tells whether it is of the first days of March 2023, when quantised rows held \
-             all scales first; shown as if not"
-                .into(),
-        );
-    }
-    if head.vocabulary.lacks_padding() {
-        notes.push("the last token, padding, is left out, as in files of GPT4All".into());
-    }
+    let mut notes: Vec<String> =
+        about_parts(&model, maps.len(), wanted, &first).into_iter().collect();
+    notes.extend(about_header(head));
 
     let kind = match head.version {
         Some(version) => format!("{} version {version}", head.magic),
@@ -107,7 +83,43 @@ pub fn list(paths: &[PathBuf]) -> anyhow::Result<Listing> {
     Ok(Listing { format: "ggml", described, order, files, metadata, tensors, notes })
 }
 
-/// Bytes of tensors in a file, and from where to where they lie.
+/// What there is to say of the parts together.
+fn about_parts<M, E: std::fmt::Display>(
+    model: &Result<M, E>,
+    found: usize,
+    wanted: u32,
+    first: &Path,
+) -> Option<String> {
+    match model {
+        Err(_) if (found as u64) < u64::from(wanted) => Some(format!(
+            "not a whole model: {found} of {wanted} parts are here, '{}' is missing",
+            part_path(first, found as u32).display()
+        )),
+        Err(error) => Some(format!("not a whole LLaMA model: {error}")),
+        Ok(_) => (found > 1).then(|| "vectors are in every part, and counted in each".into()),
+    }
+}
+
+/// What files of this kind leave open.
+fn about_header(head: &Ggml<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if head.magic == Magic::Ggml {
+        notes.push(
+            "has no scores of tokens: cutting text needs the original tokenizer.model".into(),
+        );
+        notes.push(
+            "nothing in it tells whether it is of the first days of March 2023, when quantised rows held \
+             all scales first; shown as if not"
+                .into(),
+        );
+    }
+    if head.vocabulary.lacks_padding() {
+        notes.push("the last token, padding, is left out, as in files of GPT4All".into());
+    }
+    notes
+}
+
+/// Bytes of tensors in a file, and from where to where they are.
 fn data(file: &Ggml<'_>) -> (u64, std::ops::Range<u64>) {
     let bytes = file.tensors.iter().map(|tensor| tensor.nbytes).sum();
     let start = file.tensors.first().map_or(file.tensors_start, |tensor| tensor.offset);

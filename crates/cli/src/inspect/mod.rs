@@ -24,7 +24,7 @@ use anyhow::anyhow;
 use crate::open;
 use crate::outcome::Outcome;
 use crate::output;
-use crate::source::{self, Source};
+use crate::source::{self, Recognised};
 use cached::Canvas;
 pub use gguf::shards;
 use listing::Listing;
@@ -72,7 +72,7 @@ pub fn main(args: &InspectArgs) -> Outcome {
 }
 
 /// Reads what is not GGUF.
-fn list(source: &Source) -> anyhow::Result<Listing> {
+fn list(source: &Recognised) -> anyhow::Result<Listing> {
     let path = source.paths[0].display();
     let what = source.format.describe();
     match source.format {

@@ -84,7 +84,7 @@ fn add(listing: &mut Listing, map: &Map, file: &Torch<'_>) -> (String, u64, Rang
         (Some(first), Some(end)) => first.start..end,
         _ => 0..0,
     };
-    // Bytes of tensors, those that several share counted once.
+    // Bytes of tensors; bytes that several share count once.
     let (mut covered, mut upto) = (0, 0);
     for range in &ranges {
         covered += range.end.saturating_sub(range.start.max(upto));

@@ -131,26 +131,63 @@ pub fn main(args: PerplexityArgs) -> Outcome {
         ));
     }
 
+    let measured = measure(&args, &model, base.as_ref(), &tokens, shape, began)?;
+    report::write(
+        &report::About {
+            model: &args.model,
+            chunks: shape.n_chunk,
+            n_ctx: shape.n_ctx,
+            batch: args.batch_size,
+            threads: model.threads(),
+            isa: model.isa().to_string(),
+            seconds: began.elapsed().as_secs_f64(),
+        },
+        &measured.losses,
+        &measured.compared,
+        args.json,
+    )?;
+    args.engine.explain_outcome(&model);
+    Ok(())
+}
+
+/// Figures of all positions that are scored: one of the two, depending on what there is to compare with.
+#[derive(Default)]
+struct Measured {
+    losses: Vec<f32>,
+    compared: Vec<score::Compared>,
+}
+
+/// Feeds all chunks, of `tokens` or of `base`, and saves the logits if that was asked for.
+fn measure(
+    args: &PerplexityArgs,
+    model: &Model,
+    base: Option<&Base>,
+    tokens: &[u32],
+    shape: Shape,
+    began: Instant,
+) -> Outcome<Measured> {
+    let vocab = shape.n_vocab;
     let options = SessionOptions { context: Some(shape.n_ctx), batch: args.batch_size };
-    let session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
+    let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
     let mut evaluation = Evaluation::new(session, shape, args.batch_size);
-    let (mut losses, mut compared) = (Vec::new(), Vec::new());
+    let mut measured = Measured::default();
     let mut saved = match &args.save_logits {
-        Some(path) => Some(Saved::create(path, &args, &model, shape, &tokens)?),
+        Some(path) => Some(Saved::create(path, args, model, shape, tokens)?),
         None => None,
     };
     let mut rows = Vec::new();
-    for chunk in 0..n_chunk {
+    for chunk in 0..shape.n_chunk {
         let own;
-        let chunk_tokens = match &base {
+        let chunk_tokens = match base {
             Some(base) => {
                 own = base.tokens(chunk)?;
                 &own[..]
             }
             None => &tokens[chunk * shape.n_ctx..][..shape.n_ctx],
         };
+        let Measured { losses, compared } = &mut measured;
         evaluation.chunk(chunk_tokens, &mut |positions: &[Position<'_>]| {
-            if let Some(base) = &base {
+            if let Some(base) = base {
                 base.rows(chunk, positions[0].index, positions.len(), &mut rows)?;
                 compared.extend(evaluate::in_parallel(positions, |i, p| {
                     let row = &rows[i * shape.row_bytes()..][..shape.row_bytes()];
@@ -165,28 +202,13 @@ pub fn main(args: PerplexityArgs) -> Outcome {
             }
             Ok(())
         })?;
-        say::progress(&progress(chunk + 1, n_chunk, &losses, &compared, began));
+        say::progress(&progress(chunk + 1, shape.n_chunk, losses, compared, began));
     }
     say::progress("");
     if let Some(saved) = saved {
         saved.finish()?;
     }
-    report::write(
-        &report::About {
-            model: &args.model,
-            chunks: n_chunk,
-            n_ctx: shape.n_ctx,
-            batch: args.batch_size,
-            threads: model.threads(),
-            isa: model.isa().to_string(),
-            seconds: began.elapsed().as_secs_f64(),
-        },
-        &losses,
-        &compared,
-        args.json,
-    )?;
-    args.engine.explain_outcome(&model);
-    Ok(())
+    Ok(measured)
 }
 
 /// The text of a file, without a newline at its end.
@@ -252,7 +274,7 @@ struct Saved {
 }
 
 impl Saved {
-    /// Neither the model nor the text is replaced, and who may not read them may not read this.
+    /// Neither the model nor the text is replaced, and a user that may not read them may not read this.
     fn create(
         path: &Path,
         args: &PerplexityArgs,

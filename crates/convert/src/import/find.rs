@@ -1,4 +1,4 @@
-//! What there is at a path: whose files, and which of them are one model.
+//! What there is at a path: which program's files, and which of them are one model.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const PARTS: u32 = 64;
 /// What was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// Whose files.
+    /// The program that they are from.
     pub(crate) kind: Kind,
     /// Where the small files beside them are.
     pub(crate) folder: PathBuf,

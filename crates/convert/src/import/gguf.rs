@@ -10,11 +10,11 @@ use super::{About, Conversion};
 use crate::ConvertError;
 use crate::files::Files;
 use crate::order::execution_order;
-use crate::quantize::{Recipe, Shape};
+use crate::quantize::{QuantizationMix, Shape};
 use alight_files::Headers;
 
 use crate::source;
-use crate::write::{Elements, Item, Plan, Source};
+use crate::write::{Elements, Item, ItemData, Plan};
 
 /// Metadata that is written anew.
 const FILE_TYPE: &str = "general.file_type";
@@ -25,9 +25,9 @@ const ALIGNMENT: &str = "general.alignment";
 pub(super) fn plan(
     path: &Path,
     files: Files,
-    recipe: Option<Recipe>,
+    mix: Option<QuantizationMix>,
 ) -> Result<Conversion, ConvertError> {
-    let (plan, architecture) = plan_of(path, &files, recipe)?;
+    let (plan, architecture) = plan_of(path, &files, mix)?;
     let recognised = match files.maps().len() {
         1 => "GGUF".into(),
         n => format!("GGUF, {n} shards"),
@@ -39,7 +39,7 @@ pub(super) fn plan(
 fn plan_of(
     path: &Path,
     files: &Files,
-    recipe: Option<Recipe>,
+    mix: Option<QuantizationMix>,
 ) -> Result<(Plan, String), ConvertError> {
     let copies = alight_files::copies(files.maps());
     let headers = source::canonical_headers(files.maps(), &copies)?;
@@ -47,32 +47,32 @@ fn plan_of(
     let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT);
     let mut builder = Builder::with_alignment(alignment as u32);
     for (key, value) in headers.metadata() {
-        if key != ALIGNMENT && (recipe.is_none() || !matches!(key, FILE_TYPE | VERSION)) {
+        if key != ALIGNMENT && (mix.is_none() || !matches!(key, FILE_TYPE | VERSION)) {
             builder.value(key, &value);
         }
     }
-    if let Some(recipe) = recipe {
-        builder.u32(FILE_TYPE, recipe.file_type()).u32(VERSION, 2);
+    if let Some(mix) = mix {
+        builder.u32(FILE_TYPE, mix.file_type()).u32(VERSION, 2);
     }
-    let plan = Plan::new(path, builder, items(&headers, recipe), alignment)?;
+    let plan = Plan::new(path, builder, items(&headers, mix), alignment)?;
     let architecture = first.and_then(|gguf| gguf.get_str("general.architecture").ok().flatten());
     Ok((plan, architecture.unwrap_or("unknown").into()))
 }
 
 /// The tensors in the order of use, and what becomes of them.
-fn items(headers: &Headers<'_>, recipe: Option<Recipe>) -> Vec<Item> {
+fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>) -> Vec<Item> {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
     let model = Shape::of(&names);
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
-        let chosen = recipe.and_then(|recipe| recipe.of(info.name, info.shape(), model));
+        let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), model));
         Item {
             name: info.name.into(),
             ne: info.shape().into(),
             from: Elements::Gguf(info.ty),
             to: chosen.unwrap_or(info.ty),
-            source: Source::whole(shard, info.offset, info.shape()),
+            data: ItemData::whole(shard, info.offset, info.shape()),
             heads: None,
             add: 0.0,
         }

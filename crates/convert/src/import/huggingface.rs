@@ -8,7 +8,7 @@ use super::tensor::{Described, Rule};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Elements, Item, Source};
+use crate::write::{Elements, Item, ItemData};
 use alight_files::file_name;
 use alight_formats::GgmlType;
 
@@ -57,8 +57,8 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         }
         let from = tensor.elements(files.maps())?;
         let ne = tensor.ne();
-        let source = Source::whole(tensor.file, tensor.offset, &ne);
-        items.push(Item { name, ne, from, to: from.current(), source, heads, add });
+        let data = ItemData::whole(tensor.file, tensor.offset, &ne);
+        items.push(Item { name, ne, from, to: from.current(), data, heads, add });
     }
     items.extend(network.extra.into_iter().map(|(name, values)| computed(name, values)));
     let tokens = tokenizer::read(side, network.architecture, network.vocab)?
@@ -85,7 +85,7 @@ pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
         ne: vec![values.len() as u64],
         from: Elements::Gguf(GgmlType::F32),
         to: GgmlType::F32,
-        source: Source::Values(values),
+        data: ItemData::Values(values),
         heads: None,
         add: 0.0,
     }

@@ -10,7 +10,7 @@ use super::tokenizer::Tokens;
 use super::{Draft, Request, huggingface, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Elements, Item, Piece, Source};
+use crate::write::{Elements, Item, ItemData, Piece};
 
 /// What LLaMA 1 and 2 were trained with, none of which is in the files.
 const CONTEXT: [u32; 2] = [2048, 4096];
@@ -65,7 +65,7 @@ pub(super) fn read(
             ne: tensor.ne[..tensor.n_dims as usize].into(),
             from,
             to: from.current(),
-            source: Source::Pieces(tensor.pieces.iter().map(piece).collect()),
+            data: ItemData::Pieces(tensor.pieces.iter().map(piece).collect()),
             heads: None,
             add: 0.0,
         });

@@ -45,14 +45,14 @@ pub(super) fn read(
             skipped.push((name.clone(), "follows from the configuration"));
             continue;
         };
-        let (whole, source) = model.whole(name)?;
+        let (whole, data) = model.whole(name)?;
         let from = parts[0][name].elements(files.maps())?;
         items.push(Item {
             name: gguf,
             ne: whole,
             from,
             to: from.current(),
-            source,
+            data,
             heads: None,
             add: 0.0,
         });

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 use alight_formats::GgmlType;
 
-use crate::quantize::{Recipe, Shape};
+use crate::quantize::{QuantizationMix, Shape};
 use crate::write::Item;
 
 /// `general.file_type` of a file of F32, and of what has no number.
 const ALL_F32: u32 = 0;
 
-/// Makes every vector F32, as all programs expect it, and every matrix what `recipe` says, or else what
+/// Makes every vector F32, as all programs expect it, and every matrix what `mix` says, or else what
 /// it is: only a type that nothing computes with becomes F32.
-pub(crate) fn choose(items: &mut [Item], recipe: Option<Recipe>) {
+pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>) {
     let names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
     let model = Shape::of(&names);
     for item in items {
         let same = item.from.current();
-        item.to = match recipe.and_then(|recipe| recipe.of(&item.name, &item.ne, model)) {
+        item.to = match mix.and_then(|mix| mix.of(&item.name, &item.ne, model)) {
             Some(ty) => ty,
             None if item.ne.len() == 1 && is_float(same) => GgmlType::F32,
             None if same == GgmlType::F64 => GgmlType::F32,
@@ -31,9 +31,9 @@ fn is_float(ty: GgmlType) -> bool {
 }
 
 /// `general.file_type`: by the type of most weights.
-pub(crate) fn file_type(items: &[Item], recipe: Option<Recipe>) -> u32 {
-    if let Some(recipe) = recipe {
-        return recipe.file_type();
+pub(crate) fn file_type(items: &[Item], mix: Option<QuantizationMix>) -> u32 {
+    if let Some(mix) = mix {
+        return mix.file_type();
     }
     let mut weights: BTreeMap<GgmlType, u64> = BTreeMap::new();
     for item in items.iter().filter(|item| item.ne.len() > 1) {
@@ -44,7 +44,7 @@ pub(crate) fn file_type(items: &[Item], recipe: Option<Recipe>) -> u32 {
         // Of these there are files, but nothing here makes them.
         Some(GgmlType::Q2_K) => 10,
         Some(GgmlType::Q3_K) => 12,
-        Some(ty) => Recipe::of_type(ty).map_or(ALL_F32, Recipe::file_type),
+        Some(ty) => QuantizationMix::of_type(ty).map_or(ALL_F32, QuantizationMix::file_type),
         None => ALL_F32,
     }
 }

@@ -22,7 +22,7 @@ use super::{Era, LegacyType};
 
 /// What becomes of the bytes of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum BlockUpgrade {
     /// Nothing: the blocks are GGUF's.
     Copy,
     /// Bits are moved; every value stays what it is.
@@ -81,17 +81,17 @@ pub enum BlockError {
 
 impl Era {
     /// What becomes of the bytes of a tensor of this era, or `None` if it has no such type.
-    pub const fn way(self, ty: LegacyType) -> Option<Way> {
+    pub const fn upgrade(self, ty: LegacyType) -> Option<BlockUpgrade> {
         use LegacyType as T;
         if self.block(ty).is_none() {
             return None;
         }
         Some(match (self, ty) {
-            (Era::Current, _) | (_, T::F32 | T::F16) => Way::Copy,
-            (_, T::Q4_2 | T::Q4_3) => Way::Decode,
-            (Era::Pairs, T::Q5_0 | T::Q5_1) => Way::Move,
-            (_, T::Q4_0 | T::Q4_1 | T::Q8_0) => Way::Rescale,
-            _ => Way::Copy,
+            (Era::Current, _) | (_, T::F32 | T::F16) => BlockUpgrade::Copy,
+            (_, T::Q4_2 | T::Q4_3) => BlockUpgrade::Decode,
+            (Era::Pairs, T::Q5_0 | T::Q5_1) => BlockUpgrade::Move,
+            (_, T::Q4_0 | T::Q4_1 | T::Q8_0) => BlockUpgrade::Rescale,
+            _ => BlockUpgrade::Copy,
         })
     }
 
@@ -123,7 +123,7 @@ pub fn convert(
     losses: &mut Losses,
 ) -> Result<(), BlockError> {
     let no_such = BlockError::NoSuchType { ty, era };
-    let (Some((elements, bytes)), Some(way)) = (era.block(ty), era.way(ty)) else {
+    let (Some((elements, bytes)), Some(upgrade)) = (era.block(ty), era.upgrade(ty)) else {
         return Err(no_such);
     };
     let (found, block) = (source.len(), bytes as usize);
@@ -139,14 +139,14 @@ pub fn convert(
     if blocks == 0 {
         return Ok(());
     }
-    if way == Way::Copy {
+    if upgrade == BlockUpgrade::Copy {
         out.copy_from_slice(source);
         return Ok(());
     }
     let pieces = out.chunks_exact_mut(out.len() / blocks);
     for (index, to) in pieces.enumerate() {
         let whole = &source[index * block..][..block];
-        let at = Place { ty, block: index };
+        let at = BlockNumber { ty, block: index };
         match (era, ty) {
             // All scales of the row, or all minima and then all scales, before the first quant.
             (Era::Rows, LegacyType::Q4_0) => {
@@ -187,13 +187,18 @@ pub fn convert(
 
 /// Where a number stands, for the error.
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockNumber {
     ty: LegacyType,
     block: usize,
 }
 
 /// f32 numbers into f16 ones.
-fn narrow(from: &[u8], to: &mut [u8], at: Place, losses: &mut Losses) -> Result<(), BlockError> {
+fn narrow(
+    from: &[u8],
+    to: &mut [u8],
+    at: BlockNumber,
+    losses: &mut Losses,
+) -> Result<(), BlockError> {
     for (from, to) in from.as_chunks().0.iter().zip(to.as_chunks_mut().0) {
         *to = round(f32::from_le_bytes(*from), at, losses)?.to_le_bytes();
     }
@@ -201,7 +206,7 @@ fn narrow(from: &[u8], to: &mut [u8], at: Place, losses: &mut Losses) -> Result<
 }
 
 /// The f16 nearest to `x`, and the account of it.
-fn round(x: f32, at: Place, losses: &mut Losses) -> Result<u16, BlockError> {
+fn round(x: f32, at: BlockNumber, losses: &mut Losses) -> Result<u16, BlockError> {
     let half = f16_of(x);
     losses.numbers += 1;
     if !x.is_finite() {
@@ -229,7 +234,12 @@ fn halves(pairs: &[u8]) -> [u8; 16] {
 
 /// A block of Q4_2 (f16 scale, 16 quants less 8) or Q4_3 (f16 scale and minimum, 16 quants) into 16
 /// values. They are computed in f32, as the programs of that time did, and rounded once more.
-fn decode(from: &[u8], to: &mut [u8], at: Place, losses: &mut Losses) -> Result<(), BlockError> {
+fn decode(
+    from: &[u8],
+    to: &mut [u8],
+    at: BlockNumber,
+    losses: &mut Losses,
+) -> Result<(), BlockError> {
     let number = |i: usize| f32_of(u16::from_le_bytes([from[i], from[i + 1]]));
     let (d, qs) = (number(0), &from[from.len() - 8..]);
     for (element, to) in to.as_chunks_mut().0.iter_mut().enumerate() {

@@ -10,7 +10,7 @@ use crate::text::shown;
 
 /// Where in a file something was read. Names are escaped and cut for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GgmlField {
     /// Magic, version and the seven numbers.
     Header,
     /// Token number `.0`, counted from 0.
@@ -21,13 +21,13 @@ pub enum Place {
     Tensor(Box<str>),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for GgmlField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Header => write!(f, "header"),
-            Place::Token(index) => write!(f, "token {index}"),
-            Place::TensorNumber(index) => write!(f, "tensor {index}"),
-            Place::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
+            GgmlField::Header => write!(f, "header"),
+            GgmlField::Token(index) => write!(f, "token {index}"),
+            GgmlField::TensorNumber(index) => write!(f, "tensor {index}"),
+            GgmlField::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
         }
     }
 }
@@ -67,7 +67,7 @@ pub enum GgmlError {
         "{place}: {what} at byte {at} needs {needed} bytes, but only {available} are left; \
          the file is cut short or its header is wrong"
     )]
-    Truncated { place: Place, what: &'static str, at: u64, needed: u64, available: u64 },
+    Truncated { place: GgmlField, what: &'static str, at: u64, needed: u64, available: u64 },
 
     #[error(
         "header: {what} is {found}, expected {min} to {max}; the file is damaged, or holds another \
@@ -85,34 +85,34 @@ pub enum GgmlError {
     TensorCount { limit: usize },
 
     #[error("{place}: {found} dimensions, expected 1 or 2")]
-    Dimensions { place: Place, found: i32 },
+    Dimensions { place: GgmlField, found: i32 },
 
     #[error("{place}: dimension {index} is {found}, expected 1 to {}", i32::MAX)]
-    Dimension { place: Place, index: usize, found: i32 },
+    Dimension { place: GgmlField, index: usize, found: i32 },
 
     #[error("{place}: the name is {found} bytes long, expected 1 to {limit}")]
-    NameLength { place: Place, found: i32, limit: u32 },
+    NameLength { place: GgmlField, found: i32, limit: u32 },
 
     #[error("{place}: a zero byte at offset {at} of the name {text}")]
-    NulInName { place: Place, text: Box<str>, at: usize },
+    NulInName { place: GgmlField, text: Box<str>, at: usize },
 
     #[error("{place}: the name is not UTF-8 from byte {at} on: {text}")]
-    NotUtf8 { place: Place, text: Box<str>, at: usize },
+    NotUtf8 { place: GgmlField, text: Box<str>, at: usize },
 
     #[error("tensor {} occurs twice, as tensors {first} and {second}", shown(.name.as_bytes()))]
     DuplicateTensor { name: Box<str>, first: usize, second: usize },
 
     #[error("{place}: {reason}")]
-    TensorType { place: Place, reason: LegacyTypeError },
+    TensorType { place: GgmlField, reason: LegacyTypeError },
 
     #[error("{place}: has one dimension and type {found}, expected F32")]
-    VectorType { place: Place, found: LegacyType },
+    VectorType { place: GgmlField, found: LegacyType },
 
     #[error("{place}: rows of {found} elements, expected a multiple of {block} for type {ty}")]
-    PartialBlock { place: Place, found: u64, block: u64, ty: LegacyType },
+    PartialBlock { place: GgmlField, found: u64, block: u64, ty: LegacyType },
 
     #[error("{place}: shape [{}, {}] has more bytes than 63 bits can count", ne[0], ne[1])]
-    ShapeOverflow { place: Place, ne: [u64; 2] },
+    ShapeOverflow { place: GgmlField, ne: [u64; 2] },
 
     #[error(
         "blocks cannot be \"{wanted}\" here: only {} files of the first days with F32, F16, Q4_0 and \

@@ -35,7 +35,7 @@ use std::fmt;
 use std::ops::Range;
 
 pub use era::{Era, LegacyType, LegacyTypeError};
-pub use error::{GgmlError, Place};
+pub use error::{GgmlError, GgmlField};
 pub use parse::parse;
 pub use vocabulary::Vocabulary;
 

@@ -8,8 +8,8 @@ use std::collections::hash_map::Entry;
 
 use super::vocabulary::{Token, Vocabulary};
 use super::{
-    ALIGNMENT, Era, Ggml, GgmlError, Hparams, MAX_LAYERS, MAX_NAME, MAX_TENSORS, MAX_VOCAB, Magic,
-    Place, TensorInfo,
+    ALIGNMENT, Era, Ggml, GgmlError, GgmlField, Hparams, MAX_LAYERS, MAX_NAME, MAX_TENSORS,
+    MAX_VOCAB, Magic, TensorInfo,
 };
 use crate::Source;
 use crate::source::Window;
@@ -49,13 +49,13 @@ impl<'a> Reader<'_, 'a> {
     }
 
     /// The error of having fewer than `needed` bytes left.
-    fn short(&self, place: Place, what: &'static str, needed: u64) -> GgmlError {
+    fn short(&self, place: GgmlField, what: &'static str, needed: u64) -> GgmlError {
         let (at, available) = (self.window.pos(), self.left());
         GgmlError::Truncated { place, what, at, needed, available }
     }
 
     /// The next `len` bytes.
-    fn take<P: FnOnce() -> Place>(
+    fn take<P: FnOnce() -> GgmlField>(
         &mut self,
         len: u64,
         what: &'static str,
@@ -65,7 +65,7 @@ impl<'a> Reader<'_, 'a> {
     }
 
     /// Steps over `len` bytes.
-    fn skip<P: FnOnce() -> Place>(
+    fn skip<P: FnOnce() -> GgmlField>(
         &mut self,
         len: u64,
         what: &'static str,
@@ -74,7 +74,7 @@ impl<'a> Reader<'_, 'a> {
         self.window.skip(len).ok_or_else(|| self.short(place(), what, len))
     }
 
-    fn array<const N: usize, P: FnOnce() -> Place>(
+    fn array<const N: usize, P: FnOnce() -> GgmlField>(
         &mut self,
         what: &'static str,
         place: P,
@@ -84,7 +84,7 @@ impl<'a> Reader<'_, 'a> {
         Ok(bytes.first_chunk().copied().unwrap_or([0; N]))
     }
 
-    fn u32<P: FnOnce() -> Place>(
+    fn u32<P: FnOnce() -> GgmlField>(
         &mut self,
         what: &'static str,
         place: P,
@@ -92,7 +92,7 @@ impl<'a> Reader<'_, 'a> {
         self.array(what, place).map(u32::from_le_bytes)
     }
 
-    fn i32<P: FnOnce() -> Place>(
+    fn i32<P: FnOnce() -> GgmlField>(
         &mut self,
         what: &'static str,
         place: P,
@@ -103,7 +103,7 @@ impl<'a> Reader<'_, 'a> {
 
 /// The magic, the version, and what they say of the blocks.
 fn magic(reader: &mut Reader<'_, '_>) -> Result<(Magic, Option<u32>, Era), GgmlError> {
-    let found = reader.array("magic", || Place::Header)?;
+    let found = reader.array("magic", || GgmlField::Header)?;
     let magic = match &found {
         b"lmgg" => return Ok((Magic::Ggml, None, Era::Pairs)),
         b"fmgg" => Magic::Ggmf,
@@ -117,7 +117,7 @@ fn magic(reader: &mut Reader<'_, '_>) -> Result<(Magic, Option<u32>, Era), GgmlE
         b"ggsn" => return Err(GgmlError::BigEndian { magic: "ggsn" }),
         _ => return Err(GgmlError::BadMagic { found }),
     };
-    let version = reader.u32("version", || Place::Header)?;
+    let version = reader.u32("version", || GgmlField::Header)?;
     let era = match (magic, version) {
         (_, 1) => Era::Pairs,
         (Magic::Ggjt, 2) => Era::Halves,
@@ -133,7 +133,7 @@ fn magic(reader: &mut Reader<'_, '_>) -> Result<(Magic, Option<u32>, Era), GgmlE
 /// The seven numbers.
 fn hparams(reader: &mut Reader<'_, '_>) -> Result<Hparams, GgmlError> {
     let mut number = |what, min: i32, max: i32| {
-        let found = reader.i32(what, || Place::Header)?;
+        let found = reader.i32(what, || GgmlField::Header)?;
         match u32::try_from(found) {
             Ok(number) if (min..=max).contains(&found) => Ok(number),
             _ => Err(GgmlError::Hparam { what, found, min, max }),
@@ -168,7 +168,7 @@ fn vocabulary<'a>(
     // The file could hold them. Still, room for many is only taken when they turn up.
     let mut tokens = Vec::with_capacity(count.min(4096) as usize);
     for index in 0..count {
-        let place = || Place::Token(index);
+        let place = || GgmlField::Token(index);
         if index + 1 == count && tensors_begin(reader) {
             break;
         }
@@ -226,7 +226,7 @@ fn tensor<'a>(
     padded: bool,
     era: Era,
 ) -> Result<TensorInfo<'a>, GgmlError> {
-    let place = || Place::TensorNumber(index);
+    let place = || GgmlField::TensorNumber(index);
     let dims = reader.i32("number of dimensions", place)?;
     if !(1..=2).contains(&dims) {
         return Err(GgmlError::Dimensions { place: place(), found: dims });
@@ -247,7 +247,7 @@ fn tensor<'a>(
     }
     let name = name(reader.take(u64::from(len), "name", place)?, place)?;
 
-    let place = || Place::Tensor(name.into());
+    let place = || GgmlField::Tensor(name.into());
     let ty =
         era.type_of(type_id).map_err(|reason| GgmlError::TensorType { place: place(), reason })?;
     if dims == 1 && ty != super::LegacyType::F32 {
@@ -273,7 +273,7 @@ fn tensor<'a>(
 }
 
 /// A name: UTF-8, no zero byte.
-fn name(bytes: &[u8], place: impl Fn() -> Place) -> Result<&str, GgmlError> {
+fn name(bytes: &[u8], place: impl Fn() -> GgmlField) -> Result<&str, GgmlError> {
     if let Some(at) = bytes.iter().position(|byte| *byte == 0) {
         return Err(GgmlError::NulInName { place: place(), text: shown(bytes).into(), at });
     }

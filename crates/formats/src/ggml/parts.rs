@@ -57,7 +57,7 @@ pub struct Tensor<'a> {
     pub replicas: Vec<(u32, Range<u64>)>,
 }
 
-/// What one part contributes to a tensor: `rows` rows of `row_bytes` bytes, one behind the other.
+/// What one part contributes to a tensor: `rows` contiguous rows of `row_bytes` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Number of the part, from 0.
@@ -84,7 +84,7 @@ impl Piece {
 }
 
 impl Tensor<'_> {
-    /// Whether its bytes are those of the pieces one behind the other (as opposed to row by row).
+    /// Whether its bytes are those of the pieces, one after another (as opposed to row by row).
     pub fn is_sequence(&self) -> bool {
         self.pieces.iter().all(|piece| piece.columns == self.ne[0])
     }

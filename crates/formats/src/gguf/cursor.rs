@@ -1,7 +1,7 @@
 //! A reading position in a header. Every step is checked against the bytes that are left; nothing
 //! is computed from a number in the file before that.
 
-use super::error::{GgufError, Place};
+use super::error::{GgufError, GgufField};
 use crate::source::{Source, Window};
 
 /// The header ends before something that it announces; [`Cursor::at`] makes an error of it.
@@ -41,7 +41,7 @@ impl<'s, 'a> Cursor<'s, 'a> {
     }
 
     /// The error of having run short at `place`, which is asked only if there is an error.
-    pub(super) fn at<P: FnOnce() -> Place>(
+    pub(super) fn at<P: FnOnce() -> GgufField>(
         &self,
         place: P,
     ) -> impl FnOnce(Short) -> GgufError + use<P> {

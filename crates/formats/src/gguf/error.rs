@@ -11,7 +11,7 @@ use alight_types::TypeError;
 
 /// Where in a header something was read. Names are escaped and cut for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum GgufField {
     /// The fixed header: magic, version, counts.
     Header,
     /// The key of metadata entry number `.0`, counted from 0.
@@ -24,14 +24,14 @@ pub enum Place {
     Tensor(Box<str>),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for GgufField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Header => write!(f, "header"),
-            Place::Key(index) => write!(f, "metadata key {index}"),
-            Place::Value(key) => write!(f, "metadata {}", shown(key.as_bytes())),
-            Place::TensorName(index) => write!(f, "name of tensor {index}"),
-            Place::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
+            GgufField::Header => write!(f, "header"),
+            GgufField::Key(index) => write!(f, "metadata key {index}"),
+            GgufField::Value(key) => write!(f, "metadata {}", shown(key.as_bytes())),
+            GgufField::TensorName(index) => write!(f, "name of tensor {index}"),
+            GgufField::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
         }
     }
 }
@@ -58,26 +58,26 @@ pub enum GgufError {
         "{place}: {what} at byte {at} needs {needed} bytes, but only {available} are left; \
          the file is cut short or its header is wrong"
     )]
-    Truncated { place: Place, what: &'static str, at: u64, needed: u64, available: u64 },
+    Truncated { place: GgufField, what: &'static str, at: u64, needed: u64, available: u64 },
 
     /// The file is long enough, but no honest header is this long.
     #[error("{place}: the header goes on past {limit} bytes, more than any model needs")]
-    HeaderTooLarge { place: Place, limit: u64 },
+    HeaderTooLarge { place: GgufField, limit: u64 },
 
     #[error("the header announces {found} {what}, but the file could hold at most {limit}")]
     Count { what: &'static str, found: u64, limit: u64 },
 
     #[error("{place}: the name is empty")]
-    EmptyName { place: Place },
+    EmptyName { place: GgufField },
 
     #[error("{place}: {found} bytes long, expected at most {limit}")]
-    NameTooLong { place: Place, found: u64, limit: u64 },
+    NameTooLong { place: GgufField, found: u64, limit: u64 },
 
     #[error("{place}: a zero byte at offset {at} in {text}")]
-    NulInName { place: Place, text: Box<str>, at: usize },
+    NulInName { place: GgufField, text: Box<str>, at: usize },
 
     #[error("{place}: not UTF-8 from byte {at} on: {text}")]
-    NotUtf8 { place: Place, text: Box<str>, at: usize },
+    NotUtf8 { place: GgufField, text: Box<str>, at: usize },
 
     #[error("metadata key {} occurs twice, as entries {first} and {second}", shown(.key.as_bytes()))]
     DuplicateKey { key: Box<str>, first: u64, second: u64 },
@@ -86,28 +86,28 @@ pub enum GgufError {
     DuplicateTensor { name: Box<str>, first: u64, second: u64 },
 
     #[error("{place}: value type {found} is unknown, expected 0 to {limit}")]
-    ValueTypeId { place: Place, found: u32, limit: u32 },
+    ValueTypeId { place: GgufField, found: u32, limit: u32 },
 
     #[error("{place}: an array of arrays, expected scalars or strings")]
-    NestedArray { place: Place },
+    NestedArray { place: GgufField },
 
     #[error("{place}: the boolean at byte {at} is {found}, expected 0 or 1")]
-    Bool { place: Place, found: u8, at: u64 },
+    Bool { place: GgufField, found: u8, at: u64 },
 
     #[error("{place}: {found} dimensions, expected 1 to 4")]
-    Dimensions { place: Place, found: u32 },
+    Dimensions { place: GgufField, found: u32 },
 
     #[error("{place}: dimension {index} is {found}, expected 1 to {}", i64::MAX)]
-    Dimension { place: Place, index: usize, found: u64 },
+    Dimension { place: GgufField, index: usize, found: u64 },
 
     #[error("{place}: shape {} has more elements or bytes than 63 bits can count", dims(.ne))]
-    ShapeOverflow { place: Place, ne: [u64; 4] },
+    ShapeOverflow { place: GgufField, ne: [u64; 4] },
 
     #[error("{place}: {reason}")]
-    TensorType { place: Place, reason: TypeError },
+    TensorType { place: GgufField, reason: TypeError },
 
     #[error("{place}: rows of {found} elements, expected a multiple of {block} for type {ty}")]
-    PartialBlock { place: Place, found: u64, block: u64, ty: crate::GgmlType },
+    PartialBlock { place: GgufField, found: u64, block: u64, ty: crate::GgmlType },
 
     #[error("metadata \"general.alignment\" is of type {found}, expected u32")]
     AlignmentType { found: ValueType },
@@ -118,24 +118,24 @@ pub enum GgufError {
     Alignment { found: u32, min: u32, max: u32 },
 
     #[error("{place}: data offset {found} is not a multiple of the alignment {alignment}")]
-    Misaligned { place: Place, found: u64, alignment: u64 },
+    Misaligned { place: GgufField, found: u64, alignment: u64 },
 
     #[error(
         "{place}: data offset {found} leaves a gap, expected {expected}, where the tensor before it ends"
     )]
-    Gap { place: Place, found: u64, expected: u64 },
+    Gap { place: GgufField, found: u64, expected: u64 },
 
     #[error(
         "{place}: data offset {found} lies inside the tensors before it (out of order or \
          overlapping), expected {expected}"
     )]
-    Overlap { place: Place, found: u64, expected: u64 },
+    Overlap { place: GgufField, found: u64, expected: u64 },
 
     #[error(
         "{place}: its {nbytes} bytes of data at byte {start} end past the end of the file, which has \
          {file} bytes; the file is cut short or its header is wrong"
     )]
-    PastEnd { place: Place, start: u64, nbytes: u64, file: u64 },
+    PastEnd { place: GgufField, start: u64, nbytes: u64, file: u64 },
 
     #[error(
         "metadata \"alight.layout.version\" is {found}, and this alight knows version {known}: the file \
@@ -154,13 +154,13 @@ pub enum GgufError {
         "{place}: is packed, but the file does not say in which layout: metadata \"alight.layout\" is \
          missing"
     )]
-    PackedWithoutLayout { place: Place },
+    PackedWithoutLayout { place: GgufField },
 
     #[error("{place}: is packed and has {found} rows, expected a multiple of {tile}")]
-    PackedRows { place: Place, found: u64, tile: u64 },
+    PackedRows { place: GgufField, found: u64, tile: u64 },
 
     #[error("{place}: is packed and begins at byte {found}, expected a multiple of {alignment}")]
-    PackedMisaligned { place: Place, found: u64, alignment: u64 },
+    PackedMisaligned { place: GgufField, found: u64, alignment: u64 },
 
     // What a caller asks of a header that is in order:
     #[error("metadata {} is missing", shown(.key.as_bytes()))]

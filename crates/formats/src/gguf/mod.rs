@@ -29,7 +29,7 @@ pub mod write;
 use std::collections::HashMap;
 use std::ops::Range;
 
-pub use error::{GgufError, Place};
+pub use error::{GgufError, GgufField};
 pub use parse::parse;
 pub use value::{Array, Strings, Value, ValueType};
 
@@ -267,7 +267,7 @@ impl<'a> FromValue<'a> for &'a str {
     fn from_value(key: &str, value: &Value<'a>) -> Result<Self, GgufError> {
         let bytes = <&[u8]>::from_value(key, value)?;
         std::str::from_utf8(bytes).map_err(|error| GgufError::NotUtf8 {
-            place: Place::Value(key.into()),
+            place: GgufField::Value(key.into()),
             text: crate::text::shown(bytes).into(),
             at: error.valid_up_to(),
         })

@@ -9,8 +9,8 @@ use std::collections::hash_map::Entry;
 use super::cursor::Cursor;
 use super::value::{Array, Value, ValueType};
 use super::{
-    DEFAULT_ALIGNMENT, FromValue, Gguf, GgufError, MAX_ALIGNMENT, MAX_ENTRIES, MAX_HEADER, MAX_KEY,
-    MAX_NAME, MIN_ALIGNMENT, Place, TensorInfo,
+    DEFAULT_ALIGNMENT, FromValue, Gguf, GgufError, GgufField, MAX_ALIGNMENT, MAX_ENTRIES,
+    MAX_HEADER, MAX_KEY, MAX_NAME, MIN_ALIGNMENT, TensorInfo,
 };
 use crate::Source;
 use crate::packed::{
@@ -31,7 +31,7 @@ pub fn parse<'a>(file: impl Source<'a>) -> Result<Gguf<'a>, GgufError> {
 
 fn read<'a>(file: &dyn Source<'a>) -> Result<Gguf<'a>, GgufError> {
     let mut cursor = Cursor::new(file, MAX_HEADER as u64);
-    let header = |cursor: &Cursor<'_, '_>| cursor.at(|| Place::Header);
+    let header = |cursor: &Cursor<'_, '_>| cursor.at(|| GgufField::Header);
 
     let magic = cursor.array::<4>("magic").map_err(header(&cursor))?;
     if magic != *b"GGUF" {
@@ -106,7 +106,7 @@ fn metadata<'a>(
     let mut entries = Vec::with_capacity(count.min(256) as usize);
     let mut keys = Index::with_capacity(count.min(256) as usize);
     for index in 0..count {
-        let place = || Place::Key(index);
+        let place = || GgufField::Key(index);
         let key = cursor.string("key").map_err(cursor.at(place))?;
         let key = name(key, MAX_KEY, place)?;
         match keys.entry(key) {
@@ -123,7 +123,7 @@ fn metadata<'a>(
 
 /// The value of `key`.
 fn value<'a>(cursor: &mut Cursor<'_, 'a>, key: &'a str) -> Result<Value<'a>, GgufError> {
-    let place = || Place::Value(key.into());
+    let place = || GgufField::Value(key.into());
     let ty = value_type(cursor, place)?;
     /// A number, from as many bytes as it has.
     macro_rules! number {
@@ -159,7 +159,7 @@ fn value<'a>(cursor: &mut Cursor<'_, 'a>, key: &'a str) -> Result<Value<'a>, Ggu
 /// An array: element type, count, elements.
 fn array<'a>(
     cursor: &mut Cursor<'_, 'a>,
-    place: impl Fn() -> Place + Copy,
+    place: impl Fn() -> GgufField + Copy,
 ) -> Result<Array<'a>, GgufError> {
     let elem_type = value_type(cursor, place)?;
     if elem_type == ValueType::Array {
@@ -190,7 +190,7 @@ fn array<'a>(
 /// A type id that this version of the format knows.
 fn value_type(
     cursor: &mut Cursor<'_, '_>,
-    place: impl Fn() -> Place + Copy,
+    place: impl Fn() -> GgufField + Copy,
 ) -> Result<ValueType, GgufError> {
     let found = cursor.u32("value type").map_err(cursor.at(place))?;
     // The 64-bit types came with version 2.
@@ -203,7 +203,7 @@ fn value_type(
 }
 
 /// Booleans are 0 or 1; `at` is where `bytes` lies in the file.
-fn check_bools(bytes: &[u8], at: u64, place: impl Fn() -> Place) -> Result<(), GgufError> {
+fn check_bools(bytes: &[u8], at: u64, place: impl Fn() -> GgufField) -> Result<(), GgufError> {
     match bytes.iter().position(|byte| *byte > 1) {
         None => Ok(()),
         Some(index) => {
@@ -213,7 +213,7 @@ fn check_bools(bytes: &[u8], at: u64, place: impl Fn() -> Place) -> Result<(), G
 }
 
 /// A key or a tensor's name: not empty, not too long, UTF-8, no zero byte.
-fn name(bytes: &[u8], limit: u64, place: impl Fn() -> Place) -> Result<&str, GgufError> {
+fn name(bytes: &[u8], limit: u64, place: impl Fn() -> GgufField) -> Result<&str, GgufError> {
     if bytes.is_empty() {
         return Err(GgufError::EmptyName { place: place() });
     }
@@ -277,7 +277,7 @@ fn tensors<'a>(
     let mut tensors = Vec::with_capacity(count.min(4096) as usize);
     let mut names = Index::with_capacity(count.min(4096) as usize);
     for index in 0..count {
-        let place = || Place::TensorName(index);
+        let place = || GgufField::TensorName(index);
         let bytes = cursor.string("name").map_err(cursor.at(place))?;
         let name = name(bytes, MAX_NAME, place)?;
         match names.entry(name) {
@@ -289,7 +289,7 @@ fn tensors<'a>(
         };
         let tensor = tensor(cursor, name)?;
         if tensor.packed && !packed {
-            return Err(GgufError::PackedWithoutLayout { place: Place::Tensor(name.into()) });
+            return Err(GgufError::PackedWithoutLayout { place: GgufField::Tensor(name.into()) });
         }
         tensors.push(tensor);
     }
@@ -298,7 +298,7 @@ fn tensors<'a>(
 
 /// One tensor's description, after its name.
 fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'a>, GgufError> {
-    let place = || Place::Tensor(name.into());
+    let place = || GgufField::Tensor(name.into());
     let n_dims = cursor.u32("number of dimensions").map_err(cursor.at(place))?;
     if !(1..=4).contains(&n_dims) {
         return Err(GgufError::Dimensions { place: place(), found: n_dims });
@@ -326,7 +326,7 @@ fn tensor<'a>(cursor: &mut Cursor<'_, 'a>, name: &'a str) -> Result<TensorInfo<'
 pub(super) fn nbytes(
     ty: GgmlType,
     ne: &[u64; 4],
-    place: impl Fn() -> Place,
+    place: impl Fn() -> GgufField,
 ) -> Result<u64, GgufError> {
     if !ne[0].is_multiple_of(ty.block_len()) {
         let (found, block) = (ne[0], ty.block_len());
@@ -358,7 +358,7 @@ fn place(
     let mut expected = 0_u64;
     let mut end = data_start;
     for tensor in tensors {
-        let place = || Place::Tensor(tensor.name.into());
+        let place = || GgufField::Tensor(tensor.name.into());
         let found = tensor.offset;
         if !found.is_multiple_of(alignment) {
             return Err(GgufError::Misaligned { place: place(), found, alignment });

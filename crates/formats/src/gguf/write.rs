@@ -6,7 +6,7 @@
 //! each tensor's bytes where [`Builder::layout`] puts them, and zeros between them.
 
 use super::parse::nbytes;
-use super::{DEFAULT_ALIGNMENT, GgufError, Place, Value, ValueType};
+use super::{DEFAULT_ALIGNMENT, GgufError, GgufField, Value, ValueType};
 use crate::packed::packed_id;
 use alight_types::{GgmlType, TypeError};
 
@@ -190,7 +190,7 @@ impl Builder {
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
         let id = packed_id(ty).ok_or_else(|| GgufError::TensorType {
-            place: Place::Tensor(name.into()),
+            place: GgufField::Tensor(name.into()),
             reason: TypeError::NotPackable { id: ty.id(), ty },
         })?;
         self.add(name, ty, id, shape)
@@ -203,7 +203,7 @@ impl Builder {
         id: u32,
         shape: &[u64],
     ) -> Result<&mut Self, GgufError> {
-        let place = || Place::Tensor(name.into());
+        let place = || GgufField::Tensor(name.into());
         let mut ne = [1; 4];
         match ne.get_mut(..shape.len()) {
             Some(head) if !shape.is_empty() => head.copy_from_slice(shape),

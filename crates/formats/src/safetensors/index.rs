@@ -17,7 +17,7 @@ use std::fmt;
 use serde::de::{self, IgnoredAny, MapAccess, Visitor};
 use thiserror::Error;
 
-use super::json::{Context, Entries, JsonError, Place, Strings, Text, refuse};
+use super::json::{Context, Entries, JsonError, JsonField, Strings, Text, refuse};
 use super::{MAX_INDEX, MAX_TENSORS, SafeTensors, Tensor};
 use crate::Source;
 use crate::text::shown;
@@ -142,7 +142,7 @@ struct Root<'c> {
 
 impl Root<'_> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
-        self.context.wrong(Place::Root, found, "an object")
+        self.context.wrong(JsonField::Root, found, "an object")
     }
 }
 
@@ -154,7 +154,7 @@ impl<'a> Visitor<'a> for Root<'_> {
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let context = self.context;
         let (mut total_size, mut weight_map) = (None, None);
-        let root = || Place::Root;
+        let root = || JsonField::Root;
         while let Some(key) = map.next_key_seed(Text { context, place: &root })? {
             let again = match key.as_ref() {
                 "weight_map" => {
@@ -169,14 +169,14 @@ impl<'a> Visitor<'a> for Root<'_> {
                 }
             };
             if again {
-                let (place, key) = (Place::Root, key.as_ref().into());
+                let (place, key) = (JsonField::Root, key.as_ref().into());
                 return context.fail(JsonError::DuplicateKey { place, key });
             }
         }
         match weight_map {
             Some(weight_map) => Ok((total_size.flatten(), weight_map)),
             None => {
-                let (place, field) = (Place::Root, "weight_map");
+                let (place, field) = (JsonField::Root, "weight_map");
                 context.fail(JsonError::MissingField { place, field })
             }
         }

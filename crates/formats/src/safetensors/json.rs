@@ -15,7 +15,7 @@ use crate::text::shown;
 
 /// Where in the JSON something was read. Names are escaped and cut for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum JsonField {
     /// The whole.
     Root,
     /// The object under a key of the whole.
@@ -38,14 +38,14 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for JsonField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Root => write!(f, "the JSON"),
-            Place::Object(name) => write!(f, "{name:?}"),
-            Place::Value { of, key } => write!(f, "{of:?}, key {}", shown(key.as_bytes())),
-            Place::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
-            Place::Field { tensor, field } => {
+            JsonField::Root => write!(f, "the JSON"),
+            JsonField::Object(name) => write!(f, "{name:?}"),
+            JsonField::Value { of, key } => write!(f, "{of:?}, key {}", shown(key.as_bytes())),
+            JsonField::Tensor(name) => write!(f, "tensor {}", shown(name.as_bytes())),
+            JsonField::Field { tensor, field } => {
                 write!(f, "tensor {}, {field:?}", shown(tensor.as_bytes()))
             }
         }
@@ -64,25 +64,25 @@ pub enum JsonError {
     Syntax { line: usize, column: usize, reason: Box<str> },
 
     #[error("{place}: found {found}, expected {expected}")]
-    Kind { place: Place, found: &'static str, expected: &'static str },
+    Kind { place: JsonField, found: &'static str, expected: &'static str },
 
     #[error("{place}: {found} is not a whole number from 0 to {}", u64::MAX)]
-    NotNatural { place: Place, found: Box<str> },
+    NotNatural { place: JsonField, found: Box<str> },
 
     #[error("{place}: key {} is there twice", shown(.key.as_bytes()))]
-    DuplicateKey { place: Place, key: Box<str> },
+    DuplicateKey { place: JsonField, key: Box<str> },
 
     #[error("{place}: field {} is unknown", shown(.field.as_bytes()))]
-    UnknownField { place: Place, field: Box<str> },
+    UnknownField { place: JsonField, field: Box<str> },
 
     #[error("{place}: {field:?} is missing")]
-    MissingField { place: Place, field: &'static str },
+    MissingField { place: JsonField, field: &'static str },
 
     #[error("{place}: {found} numbers, expected {expected}")]
-    Length { place: Place, found: usize, expected: &'static str },
+    Length { place: JsonField, found: usize, expected: &'static str },
 
     #[error("{place}: more than {most} entries")]
-    TooMany { place: Place, most: usize },
+    TooMany { place: JsonField, most: usize },
 }
 
 /// The first error of a reading.
@@ -123,7 +123,7 @@ impl<E: From<JsonError>> Context<E> {
     /// A value of the wrong kind.
     pub fn wrong<T, D: de::Error>(
         &self,
-        place: Place,
+        place: JsonField,
         found: &'static str,
         expected: &'static str,
     ) -> Result<T, D> {
@@ -185,7 +185,7 @@ macro_rules! seed {
 /// Seed of a string, borrowed where it has no escapes.
 pub(super) struct Text<'c, E> {
     pub context: &'c Context<E>,
-    pub place: &'c dyn Fn() -> Place,
+    pub place: &'c dyn Fn() -> JsonField,
 }
 
 seed!(Text, Cow<'a, str>, "a string");
@@ -207,7 +207,7 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Text<'_, E> {
 /// Seed of a whole number that is not negative.
 pub(super) struct Natural<'c, E> {
     pub context: &'c Context<E>,
-    pub place: &'c dyn Fn() -> Place,
+    pub place: &'c dyn Fn() -> JsonField,
 }
 
 seed!(Natural, u64, "a whole number");
@@ -239,7 +239,7 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Natural<'_, E> {
 /// Seed of an array of whole numbers, of which there may be at most `most`.
 pub(super) struct Naturals<'c, E> {
     pub context: &'c Context<E>,
-    pub place: &'c dyn Fn() -> Place,
+    pub place: &'c dyn Fn() -> JsonField,
     pub most: usize,
     pub expected: &'static str,
 }
@@ -280,7 +280,7 @@ pub(super) struct Strings<'c, E> {
 
 impl<E: From<JsonError>> Strings<'_, E> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
-        self.context.wrong(Place::Object(self.name), found, "an object")
+        self.context.wrong(JsonField::Object(self.name), found, "an object")
     }
 }
 
@@ -302,13 +302,13 @@ impl<'a, E: From<JsonError>> Visitor<'a> for Strings<'_, E> {
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let of = self.name;
         let mut entries = Vec::new();
-        let object = || Place::Object(of);
+        let object = || JsonField::Object(of);
         while let Some(key) = map.next_key_seed(Text { context: self.context, place: &object })? {
             if entries.len() == self.most {
                 let (place, most) = (object(), self.most);
                 return self.context.fail(JsonError::TooMany { place, most });
             }
-            let place = || Place::Value { of, key: key.as_ref().into() };
+            let place = || JsonField::Value { of, key: key.as_ref().into() };
             let value = map.next_value_seed(Text { context: self.context, place: &place })?;
             entries.push((key, value));
         }

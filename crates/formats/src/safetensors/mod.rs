@@ -7,9 +7,9 @@
 //!
 //! The format is described in the README of <https://github.com/huggingface/safetensors>, of which the
 //! limits and rules here are (100 MB of header, no hole, no overlap, nothing behind the last tensor).
-//! What [`parse`] guarantees: names are unique; tensors lie one behind the other, from the end of the
+//! What [`parse`] guarantees: names are unique; tensors are contiguous, from the end of the
 //! header to the end of the file, each as long as its shape and dtype say. Nothing is said about
-//! alignment: data may begin at any byte, so who computes in place has to look.
+//! alignment: data may begin at any byte, so code that computes in place has to look.
 //!
 //! What that README leaves open is read strictly. The `safetensors` crate (0.8) accepts some of what is
 //! refused here: a key that is there twice (it takes one of the two), a field that the README does not
@@ -32,7 +32,7 @@ use std::ops::Range;
 pub use dtype::Dtype;
 pub use error::SafeTensorsError;
 pub use index::{Catalog, Index, IndexError, Placed, Shard, ShardName, merge, parse_index, whole};
-pub use json::{JsonError, Place};
+pub use json::{JsonError, JsonField};
 pub use parse::parse;
 
 /// Longest header in bytes: the format's own limit.

@@ -7,7 +7,7 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
 
 use crate::Source;
 
-use super::json::{Context, Entries, JsonError, Naturals, Place, Strings, Text, refuse};
+use super::json::{Context, Entries, JsonError, JsonField, Naturals, Strings, Text, refuse};
 use super::{
     Dtype, MAX_HEADER, MAX_METADATA, MAX_RANK, MAX_TENSORS, SafeTensors, SafeTensorsError as E,
     Tensor,
@@ -112,7 +112,7 @@ struct Header<'c> {
 
 impl Header<'_> {
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
-        self.context.wrong(Place::Root, found, "an object")
+        self.context.wrong(JsonField::Root, found, "an object")
     }
 }
 
@@ -124,10 +124,10 @@ impl<'a> Visitor<'a> for Header<'_> {
     fn visit_map<A: MapAccess<'a>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let context = self.context;
         let (mut metadata, mut tensors) = (None, Vec::new());
-        while let Some(name) = map.next_key_seed(Text { context, place: &|| Place::Root })? {
+        while let Some(name) = map.next_key_seed(Text { context, place: &|| JsonField::Root })? {
             if name != METADATA {
                 if tensors.len() == MAX_TENSORS {
-                    let (place, most) = (Place::Root, MAX_TENSORS);
+                    let (place, most) = (JsonField::Root, MAX_TENSORS);
                     return context.fail(JsonError::TooMany { place, most });
                 }
                 tensors.push(map.next_value_seed(Entry { context, name })?);
@@ -136,7 +136,7 @@ impl<'a> Visitor<'a> for Header<'_> {
             let (name, most) = (METADATA, MAX_METADATA);
             let entries = map.next_value_seed(Strings { context, name, most })?;
             if metadata.replace(entries).is_some() {
-                let (place, key) = (Place::Root, METADATA.into());
+                let (place, key) = (JsonField::Root, METADATA.into());
                 return context.fail(JsonError::DuplicateKey { place, key });
             }
         }
@@ -152,8 +152,8 @@ struct Entry<'c, 'a> {
 }
 
 impl Entry<'_, '_> {
-    fn place(&self) -> Place {
-        Place::Tensor(self.name.as_ref().into())
+    fn place(&self) -> JsonField {
+        JsonField::Tensor(self.name.as_ref().into())
     }
 
     fn wrong<T, D: de::Error>(&self, found: &'static str) -> Result<T, D> {
@@ -215,7 +215,7 @@ impl<'a> Visitor<'a> for Entry<'_, 'a> {
                 let error = JsonError::UnknownField { place: whole(), field: key.as_ref().into() };
                 return context.fail(error);
             };
-            let place = || Place::Field { tensor: self.name.as_ref().into(), field };
+            let place = || JsonField::Field { tensor: self.name.as_ref().into(), field };
             match field {
                 "dtype" => {
                     let found = map.next_value_seed(Text { context, place: &place })?;

@@ -15,7 +15,7 @@
 //! and what is called is one of five functions written below. Nothing is executed, nothing is
 //! imported, and there is no other, more trusting way to fall back to.
 //!
-//! What it guarantees: entries are stored plainly under one root, lie one behind the other without
+//! What it guarantees: entries are stored plainly under one root, follow one another without
 //! overlap and are described alike by both of their headers; names of tensors are unique; every
 //! tensor is contiguous and lies inside its storage, and the storage is exactly as long as its record.
 //! Several tensors may share bytes, as tied weights do. Time is linear in the lengths of directory

@@ -183,7 +183,7 @@ impl<'a> Walk<'_, 'a> {
         let (shape, strides) = (numbers(tensor.shape), numbers(tensor.strides));
         let size = tensor.dtype.bytes();
         let limit = i64::MAX as u64;
-        // With an extent of 0 the others are still not to overflow: who multiplies them later may
+        // With an extent of 0 the others are still not to overflow: code that multiplies them later may
         // do so in another order.
         let all = shape.iter().filter(|n| **n != 0).try_fold(size, |product, extent| {
             product.checked_mul(*extent).filter(|product| *product <= limit)

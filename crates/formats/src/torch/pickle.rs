@@ -171,75 +171,85 @@ impl<'a, 'z> Machine<'a, 'z> {
                 self.tuple(self.stack.len() - mark)?;
             }
             0x85..=0x87 => self.tuple(usize::from(code - 0x84))?,
+            b'a' | b'e' | b's' | b'u' => self.step_items(code)?,
+            _ => return self.step_value(code),
+        }
+        Ok(())
+    }
+
+    /// [`step`](Machine::step) for opcodes that put items into a list or a dictionary.
+    fn step_items(&mut self, code: u8) -> Result<(), PickleError> {
+        match code {
             b'a' => {
                 let value = self.pop()?;
-                self.append(self.stack.len(), Some(value))?;
+                self.append(self.stack.len(), Some(value))
             }
             b'e' => {
                 let mark = self.mark()?;
-                self.append(mark, None)?;
+                self.append(mark, None)
             }
             b's' => {
                 self.need(3)?;
-                self.set_items(self.stack.len() - 2)?;
+                self.set_items(self.stack.len() - 2)
             }
-            b'u' => {
+            _ => {
                 let mark = self.mark()?;
-                self.set_items(mark)?;
+                self.set_items(mark)
             }
-            b'N' => self.push(Value::None),
-            0x88 => self.push(Value::Bool(true)),
-            0x89 => self.push(Value::Bool(false)),
-            b'J' => {
-                let value = i32::from_le_bytes(self.take()?);
-                self.push(Value::Int(value.into()));
-            }
-            b'K' => {
-                let [value] = self.take()?;
-                self.push(Value::Int(value.into()));
-            }
-            b'M' => {
-                let value = u16::from_le_bytes(self.take()?);
-                self.push(Value::Int(value.into()));
-            }
-            b'G' => {
-                let value = f64::from_be_bytes(self.take()?);
-                self.push(Value::Float(value));
-            }
+        }
+    }
+
+    /// [`step`](Machine::step) for opcodes with a value in the pickle itself, and for opcodes of the memo.
+    fn step_value(&mut self, code: u8) -> Result<(), PickleError> {
+        let value = match code {
+            b'N' => Value::None,
+            0x88 => Value::Bool(true),
+            0x89 => Value::Bool(false),
+            b'J' => Value::Int(i32::from_le_bytes(self.take()?).into()),
+            b'K' => Value::Int(self.byte()?.into()),
+            b'M' => Value::Int(u16::from_le_bytes(self.take()?).into()),
+            b'G' => Value::Float(f64::from_be_bytes(self.take()?)),
             0x8a => {
-                let [len] = self.take()?;
-                let value = self.long(len.into())?;
-                self.push(value);
+                let len = self.byte()?;
+                self.long(len.into())?
             }
             b'X' => {
-                let len = u32::from_le_bytes(self.take()?);
-                let text = self.text(len as usize)?;
-                self.push(Value::Str(text));
+                let len = self.u32()?;
+                Value::Str(self.text(len as usize)?)
             }
             b'U' => {
-                let [len] = self.take()?;
-                let text = self.text(len.into())?;
-                self.push(Value::Str(text));
+                let len = self.byte()?;
+                Value::Str(self.text(len.into())?)
             }
             b'q' => {
-                let [index] = self.take()?;
-                self.put(index.into())?;
+                let index = self.byte()?;
+                return self.put(index.into());
             }
             b'r' => {
-                let index = u32::from_le_bytes(self.take()?);
-                self.put(index)?;
+                let index = self.u32()?;
+                return self.put(index);
             }
             b'h' => {
-                let [index] = self.take()?;
-                self.get(index.into())?;
+                let index = self.byte()?;
+                return self.get(index.into());
             }
             b'j' => {
-                let index = u32::from_le_bytes(self.take()?);
-                self.get(index)?;
+                let index = self.u32()?;
+                return self.get(index);
             }
             code => return Err(PickleError::Opcode { code, name: self.what, at: self.at }),
-        }
+        };
+        self.push(value);
         Ok(())
+    }
+
+    fn byte(&mut self) -> Result<u8, PickleError> {
+        let [byte] = self.take()?;
+        Ok(byte)
+    }
+
+    fn u32(&mut self) -> Result<u32, PickleError> {
+        Ok(u32::from_le_bytes(self.take()?))
     }
 
     fn push(&mut self, value: Value<'a>) {

@@ -129,7 +129,7 @@ impl<'a> KvCache<'a> {
     }
 }
 
-/// What turns dot products into scores, and who sees whom.
+/// What turns dot products into scores, and which positions a token sees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionParams {
     /// Factor on `q · k`, usually `1 / sqrt(k_dim)`.

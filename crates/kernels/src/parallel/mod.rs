@@ -17,7 +17,7 @@ use crate::attention::{AttentionLimits, AttentionScratch};
 use crate::matmul::MatmulScratch;
 use std::ops::Range;
 
-/// How much work there is, for those who decide how many threads are worth it.
+/// How much work there is, for the decision how many threads are worth it.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     /// What all of it takes on one thread, about.

@@ -43,11 +43,11 @@ const SIGNALS: &[c_int] = &[
     #[cfg(target_os = "linux")]
     libc::SIGPWR,
 ];
-/// Those of them that a terminal sends, to the program as well; a signal of any other number that comes
+/// The signals among these that a terminal sends, to the program as well; a signal of any other number that comes
 /// from the kernel comes to the wrapper alone.
 const OF_TERMINALS: [c_int; 6] =
     [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTSTP, libc::SIGCONT, libc::SIGWINCH];
-/// Those that would not end a process.
+/// The signals that would not end a process.
 const HARMLESS: [c_int; 4] = [libc::SIGCONT, libc::SIGTSTP, libc::SIGURG, libc::SIGWINCH];
 
 /// All of them.
@@ -254,7 +254,7 @@ fn stop() {
     action(signal, Some(&handler()));
 }
 
-/// Who sent a signal.
+/// The process that sent a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whence {
     /// The terminal, which sends it to the program too.

@@ -53,7 +53,7 @@ const TIMES: u64 = 1 | 1 << 1;
 const CLOSE_ON_EXEC: libc::c_ulong = 8;
 
 impl Counters {
-    /// Opens those that the kernel offers; `None` if there are none.
+    /// Opens the counters that the kernel offers; `None` if there are none.
     pub(crate) fn open() -> Option<Counters> {
         Counters::of(&HARDWARE)
     }

@@ -35,11 +35,11 @@ def load(
     """The tensors of a model file as JAX arrays, by name.
 
     `model` is a path (GGUF, safetensors, an index of these, a folder) or an open catalog. On CPU devices
-    an array is the file's bytes where they lie in its map, if they begin at a multiple of 64 bytes and lie
-    side by side; else, and on other devices, each device's part is copied, and only it. `plan` says which,
+    an array is the file's bytes in its map, in place, if they begin at a multiple of 64 bytes and are
+    contiguous; else, and on other devices, each device's part is copied, and only it. `plan` says which,
     and why. Large parts for GPUs are read around the page cache, unless the file is in it, through a few buffers
-    that are page-locked where CUDA's driver allows it, and are sent while the next ones are read. Arrays keep the map. If the file is cut short while they are in use they show zeros: who has
-    to know keeps the catalog, and calls its `check`.
+    that are page-locked where CUDA's driver allows it, and are sent while the next ones are read. Arrays keep the map. If the file is cut short while they are in use they show zeros: a
+    caller that has to know keeps the catalog, and calls its `check`.
 
     `mesh` and `rules` cut the arrays: for each name the `PartitionSpec` of the first pattern that is found
     in it (`re.search`); names without a rule are on every device in full. Without a mesh, everything is
@@ -91,7 +91,7 @@ def _shards(placement: Placement, part: Part) -> list[jax.Array]:
 
 
 class _Fetcher:
-    """Brings bytes of the files into memory, ahead of who uses them."""
+    """Brings bytes of the files into memory, ahead of their use."""
 
     def __init__(self, made: Plan, prefetch: bool, uploader: Uploader) -> None:
         self.catalog = made.catalog

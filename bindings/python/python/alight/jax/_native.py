@@ -43,7 +43,7 @@ class Cut:
     """Rows of the result on every rank; `None`: as many as the rank with the most has. What is left over is zero."""
 
     def spans(self, dimension: int, ranks: int) -> Spans:
-        """Those of a dimension, for every rank."""
+        """The spans of a dimension, for every rank."""
         spans = self.rows if dimension == 0 else self.columns
         return ((0, self.shape[dimension]),) * ranks if spans is None else spans
 

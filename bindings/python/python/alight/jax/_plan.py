@@ -37,7 +37,7 @@ class Part:
     nbytes: int
     """Bytes of the array's part: for each device the same ones."""
     copied: str | None
-    """Why they are copied; `None`: they are shown where they lie."""
+    """Why they are copied; `None`: they are shown in place."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def mapped(self) -> int:
-        """Bytes that are shown where they lie in the file."""
+        """Bytes that are shown in place."""
         return self.nbytes - sum(self.copied().values())
 
     def copied(self) -> dict[str, int]:

@@ -31,7 +31,7 @@ pub(super) struct Dimensions {
 }
 
 impl Dimensions {
-    /// Those of a configuration and an embedding of `rows` rows.
+    /// The dimensions that a configuration says, with an embedding of `rows` rows.
     ///
     /// # Errors
     /// A number that no model can have, or numbers that do not fit each other.
@@ -122,7 +122,7 @@ impl Dimensions {
         }
     }
 
-    /// An extent in words, for somebody who looks for it in the configuration.
+    /// An extent in words, as the configuration says it.
     pub(super) fn origin(&self, config: &Config, dim: Dim) -> String {
         let said = |key: &str, value: u64| match config.get(key) {
             Some(_) => format!("{key} {value}"),

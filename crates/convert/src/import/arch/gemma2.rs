@@ -74,7 +74,7 @@ pub(super) fn cap(
     Ok(cap.map(|cap| cap as f32).filter(|cap| *cap > 0.0))
 }
 
-/// Checks that attention is scaled as readers of GGUF scale it, who go by the number of layers.
+/// Checks that attention is scaled as readers of GGUF scale it, by the number of layers.
 pub(super) fn scale(
     config: &Config,
     dimensions: &Dimensions,

@@ -29,7 +29,7 @@ use self::config::Config;
 use self::describe::{Architecture, Own};
 use self::dimensions::Dimensions;
 use self::rope::Rope;
-use self::tensors::Source;
+use self::tensors::NetworkTensors;
 use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
@@ -54,7 +54,7 @@ pub(crate) fn huggingface(
 ) -> Result<Network, ConvertError> {
     let config = Config::read(side)?;
     let architecture = refuse::recognise(&config, &KNOWN)?;
-    let source = Source::find(&config, tensors)?;
+    let source = NetworkTensors::find(&config, tensors)?;
     let dimensions = Dimensions::read(&config, architecture, source.rows)?;
     let rope = Rope::read(&config, &architecture.defaults, dimensions.context)?;
     let (rules, mut parameters) = source.place(&config, architecture, &dimensions)?;

@@ -18,14 +18,14 @@ const PREFIXES: [&str; 5] =
 const OUTPUT_PREFIXES: [&str; 2] = ["", "language_model."];
 
 /// The part of the source that is the network.
-pub(super) struct Source<'a> {
+pub(super) struct NetworkTensors<'a> {
     tensors: &'a [Described<'a>],
     prefix: &'static str,
     /// Rows of the embedding.
     pub(super) rows: u64,
 }
 
-impl<'a> Source<'a> {
+impl<'a> NetworkTensors<'a> {
     /// Finds the embedding, from which follows what stands before all names.
     ///
     /// # Errors
@@ -33,7 +33,7 @@ impl<'a> Source<'a> {
     pub(super) fn find(
         config: &Config,
         tensors: &'a [Described<'a>],
-    ) -> Result<Source<'a>, ConvertError> {
+    ) -> Result<NetworkTensors<'a>, ConvertError> {
         let mut found = tensors.iter().filter_map(|tensor| {
             let prefix = tensor.name.strip_suffix(EMBEDDING.source)?;
             PREFIXES.into_iter().find(|known| *known == prefix).map(|prefix| (tensor, prefix))
@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
                 embedding.name, embedding.shape
             )));
         };
-        Ok(Source { tensors, prefix, rows })
+        Ok(NetworkTensors { tensors, prefix, rows })
     }
 
     /// What becomes of each tensor, and how many parameters that makes.
@@ -92,15 +92,15 @@ impl<'a> Source<'a> {
                 return Err(config.error(format!("the weights have two tensors \"{name}\"")));
             }
             let rule = match names.of(tensor.name) {
-                Some(Place::Out(reason)) => Rule::Skip(reason),
-                Some(Place::Tied) => {
+                Some(TensorRole::Out(reason)) => Rule::Skip(reason),
+                Some(TensorRole::Tied) => {
                     check(config, dimensions, tensor, &OUTPUT)?;
                     Rule::Copy {
                         of: format!("{}{}", self.prefix, EMBEDDING.source),
                         name: architecture.own_output.then_some(OUTPUT.gguf),
                     }
                 }
-                Some(Place::In(name, part)) => {
+                Some(TensorRole::In(name, part)) => {
                     check(config, dimensions, tensor, &part)?;
                     let elements = tensor.shape.iter().product::<u64>();
                     parameters = parameters.saturating_add(elements);
@@ -137,7 +137,7 @@ fn layer_parts(config: &Config, architecture: &Architecture) -> Result<Vec<Part>
 }
 
 /// Where a tensor goes.
-enum Place {
+enum TensorRole {
     /// Name in GGUF, and what it is.
     In(String, Part),
     Out(&'static str),
@@ -147,39 +147,39 @@ enum Place {
 
 /// The names that tensors may have.
 struct Names<'a> {
-    source: &'a Source<'a>,
+    source: &'a NetworkTensors<'a>,
     architecture: &'a Architecture,
     dimensions: &'a Dimensions,
     layer: &'a [Part],
 }
 
 impl Names<'_> {
-    fn of(&self, name: &str) -> Option<Place> {
+    fn of(&self, name: &str) -> Option<TensorRole> {
         // Old files have the inverse frequencies of every layer.
         if name.ends_with("rotary_emb.inv_freq") {
-            return Some(Place::Out("follows from the configuration"));
+            return Some(TensorRole::Out("follows from the configuration"));
         }
         for (start, reason) in self.architecture.others {
             if name.starts_with(start) {
-                return Some(Place::Out(reason));
+                return Some(TensorRole::Out(reason));
             }
         }
         if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(OUTPUT.source)) {
             return Some(match self.dimensions.tied {
-                true => Place::Tied,
-                false => Place::In(OUTPUT.gguf.into(), OUTPUT),
+                true => TensorRole::Tied,
+                false => TensorRole::In(OUTPUT.gguf.into(), OUTPUT),
             });
         }
         let rest = name.strip_prefix(self.source.prefix)?;
         for part in [EMBEDDING, OUTPUT_NORM] {
             if rest == part.source {
-                return Some(Place::In(part.gguf.into(), part));
+                return Some(TensorRole::In(part.gguf.into(), part));
             }
         }
         let (layer, rest) = split_layer(rest)?;
         let part = self.layer.iter().find(|part| part.source == rest)?;
         let is_there = layer < self.dimensions.layers;
-        is_there.then(|| Place::In(format!("blk.{layer}.{}", part.gguf), *part))
+        is_there.then(|| TensorRole::In(format!("blk.{layer}.{}", part.gguf), *part))
     }
 
     /// The error about a tensor that has no place.

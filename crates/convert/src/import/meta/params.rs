@@ -72,25 +72,7 @@ impl Params {
         let dim = file.number("dim")?.ok_or_else(|| file.missing("dim"))?;
         let heads = file.number("n_heads")?.ok_or_else(|| file.missing("n_heads"))?;
         let layers = file.number("n_layers")?.ok_or_else(|| file.missing("n_layers"))?;
-        let kv_heads = file.number("n_kv_heads")?.unwrap_or(heads);
-        if !heads.is_multiple_of(kv_heads) {
-            let problem =
-                format!("n_kv_heads is {kv_heads}, expected a divisor of the {heads} heads");
-            return Err(file.wrong(&problem));
-        }
-        let head_dim = match file.number("head_dim")? {
-            Some(head_dim) => head_dim,
-            None if dim.is_multiple_of(heads) => dim / heads,
-            None => {
-                let problem = format!("n_heads is {heads}, expected a divisor of dim, {dim}");
-                return Err(file.wrong(&problem));
-            }
-        };
-        if !head_dim.is_multiple_of(2) {
-            return Err(
-                file.wrong(&format!("heads have {head_dim} elements, expected an even number"))
-            );
-        }
+        let (kv_heads, head_dim) = file.heads(dim, heads)?;
         let w1 = rows("layers.0.feed_forward.w1.weight");
         let hidden = w1.ok_or_else(|| missing_tensor(found, "layers.0.feed_forward.w1.weight"))?;
         // LLaMA 1 and 2 cut the embedding by columns, 3 by rows.
@@ -104,16 +86,7 @@ impl Params {
         if !(0.0..1.0).contains(&eps) {
             return Err(file.wrong(&format!("norm_eps is {eps}, expected from 0 to below 1")));
         }
-        let rope_theta = file.float("rope_theta")?;
-        if rope_theta.is_some_and(|base| !(1.0..1e30).contains(&base)) {
-            return Err(file.wrong("rope_theta: expected from 1 to 1e30"));
-        }
-        let scaled = object.get("use_scaled_rope").and_then(Value::as_bool).unwrap_or(false);
-        let usual = if dim < SMALL { FACTOR_OF_SMALL } else { FACTOR };
-        let factor = file.float("rope_scaling_factor")?.unwrap_or(usual);
-        if !(1.0..1e6).contains(&factor) {
-            return Err(file.wrong("rope_scaling_factor: expected from 1 to 1e6"));
-        }
+        let (rope_theta, scaled) = file.rope(dim)?;
         let params = Params {
             dim,
             heads,
@@ -124,7 +97,7 @@ impl Params {
             vocab,
             eps,
             rope_theta,
-            scaled: scaled.then_some(factor),
+            scaled,
         };
         match file.signed("vocab_size")? {
             Some(said) if said > 0 && said as u64 != params.vocab => Err(file.wrong(&format!(
@@ -218,6 +191,46 @@ impl File<'_> {
     /// What stands under the key is not what is `expected`.
     fn no(&self, key: &str, value: &Value, expected: &str) -> ConvertError {
         self.wrong(&format!("{key} is {}, expected {expected}", shown(value)))
+    }
+
+    /// Number of key/value heads, and elements of a head.
+    fn heads(&self, dim: u64, heads: u64) -> Result<(u64, u64), ConvertError> {
+        let kv_heads = self.number("n_kv_heads")?.unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            let problem =
+                format!("n_kv_heads is {kv_heads}, expected a divisor of the {heads} heads");
+            return Err(self.wrong(&problem));
+        }
+        let head_dim = match self.number("head_dim")? {
+            Some(head_dim) => head_dim,
+            None if dim.is_multiple_of(heads) => dim / heads,
+            None => {
+                let problem = format!("n_heads is {heads}, expected a divisor of dim, {dim}");
+                return Err(self.wrong(&problem));
+            }
+        };
+        match head_dim.is_multiple_of(2) {
+            true => Ok((kv_heads, head_dim)),
+            false => {
+                let problem = format!("heads have {head_dim} elements, expected an even number");
+                Err(self.wrong(&problem))
+            }
+        }
+    }
+
+    /// The base of the rotary embedding, if the file says it, and the factor of its scaling, if it is scaled.
+    fn rope(&self, dim: u64) -> Result<(Option<f64>, Option<f64>), ConvertError> {
+        let base = self.float("rope_theta")?;
+        if base.is_some_and(|base| !(1.0..1e30).contains(&base)) {
+            return Err(self.wrong("rope_theta: expected from 1 to 1e30"));
+        }
+        let scaled = self.object.get("use_scaled_rope").and_then(Value::as_bool).unwrap_or(false);
+        let usual = if dim < SMALL { FACTOR_OF_SMALL } else { FACTOR };
+        let factor = self.float("rope_scaling_factor")?.unwrap_or(usual);
+        match (1.0..1e6).contains(&factor) {
+            true => Ok((base, scaled.then_some(factor))),
+            false => Err(self.wrong("rope_scaling_factor: expected from 1 to 1e6")),
+        }
     }
 
     /// A whole number from 1 on.

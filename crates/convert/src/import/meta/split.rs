@@ -1,4 +1,4 @@
-//! How Meta's parts make whole tensors.
+//! Transform Meta's parts make whole tensors.
 //!
 //! Matrices that read the residual stream are cut by rows (outputs), those that write it by columns; the
 //! embedding by columns in LLaMA 1 and 2 and by rows since. Vectors are in every part. Where there are more
@@ -12,7 +12,7 @@ use alight_pages::Map;
 use super::params::Params;
 use crate::ConvertError;
 use crate::import::catalog::Tensor;
-use crate::write::{Item, Piece, Source};
+use crate::write::{Item, ItemData, Piece};
 
 /// Bytes of what repeats that are compared, from its start.
 const COMPARED: u64 = 64 << 10;
@@ -104,21 +104,10 @@ impl Model<'_> {
     }
 
     /// The whole extents of the tensor called `name`, innermost first, and its pieces.
-    pub(super) fn whole(&self, name: &str) -> Result<(Vec<u64>, Source), ConvertError> {
+    pub(super) fn whole(&self, name: &str) -> Result<(Vec<u64>, ItemData), ConvertError> {
         let all: Vec<&Tensor> = self.parts.iter().map(|part| &part[name]).collect();
         let first = all[0];
-        for (part, tensor) in all.iter().enumerate().skip(1) {
-            if tensor.ty != first.ty || tensor.shape != first.shape {
-                let (found, expected) = (tensor, first);
-                return Err(self.wrong(
-                    part,
-                    format!(
-                        "\"{name}\" is {} {:?}, expected {} {:?} as in the first part",
-                        found.dtype, found.shape, expected.dtype, expected.shape
-                    ),
-                ));
-            }
-        }
+        self.check_alike(name, &all)?;
         let expected = self.shape(name);
         let problem = |expected: &str| {
             let (shape, parts) = (&first.shape, self.parts.len());
@@ -129,7 +118,7 @@ impl Model<'_> {
         let [rows, columns] = match (first.shape.as_slice(), expected) {
             ([n], [_, full]) if *n == full && split_of(name, 1) == Some(Split::Replicated) => {
                 self.compare(name, &all, u64::MAX)?;
-                return Ok((vec![full], Source::whole(0, first.offset, &[full])));
+                return Ok((vec![full], ItemData::whole(0, first.offset, &[full])));
             }
             ([rows, columns], _) => [*rows, *columns],
             _ => return Err(self.wrong(0, problem("another number of dimensions"))),
@@ -183,7 +172,24 @@ impl Model<'_> {
                 return Err(self.wrong(0, problem(&expected)));
             }
         };
-        Ok((vec![full_columns, full_rows], Source::Pieces(pieces)))
+        Ok((vec![full_columns, full_rows], ItemData::Pieces(pieces)))
+    }
+
+    /// The tensor called `name` has the type and the shape of the first part in all of them.
+    fn check_alike(&self, name: &str, all: &[&Tensor]) -> Result<(), ConvertError> {
+        let expected = all[0];
+        let other = |found: &Tensor| found.ty != expected.ty || found.shape != expected.shape;
+        match all.iter().position(|found| other(found)) {
+            None => Ok(()),
+            Some(part) => {
+                let found = all[part];
+                let problem = format!(
+                    "\"{name}\" is {} {:?}, expected {} {:?} as in the first part",
+                    found.dtype, found.shape, expected.dtype, expected.shape
+                );
+                Err(self.wrong(part, problem))
+            }
+        }
     }
 
     /// Rows and columns of the whole tensor.

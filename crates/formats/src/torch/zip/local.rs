@@ -9,7 +9,7 @@ use crate::Source;
 const LOCAL: usize = 30;
 
 /// Where an entry's data begins, and where everything of it ends.
-pub(super) struct Place {
+pub(super) struct DataSpan {
     pub(super) data: u64,
     pub(super) end: u64,
 }
@@ -21,7 +21,7 @@ pub(super) fn check(
     central: &Central<'_>,
     directory: u64,
     buffer: &mut Vec<u8>,
-) -> Result<Place, ZipError> {
+) -> Result<DataSpan, ZipError> {
     let name = || Box::from(central.name);
     let none = || ZipError::NoLocal { name: name(), at: central.at };
     let disagree = |what| Err(ZipError::Disagree { name: name(), what });
@@ -66,26 +66,8 @@ pub(super) fn check(
     if crc != central.crc && !(described && crc == 0) {
         return disagree("checksum");
     }
-    // miniz writes a ZIP64 field that nobody asks for, with the place of the header in it, for what
-    // lies beyond 4 GiB; so it is looked at only where the 32 bits ask.
-    let fields = [u32_at(&header, 22), u32_at(&header, 18)];
-    let mut wide = zip64.unwrap_or_default();
-    for field in fields {
-        let found = match field {
-            IN_ZIP64 => {
-                let Some((value, rest)) = wide.split_at_checked(8) else {
-                    let what = "a size is in a ZIP64 field that is not there";
-                    return Err(ZipError::Extra { name: name(), what });
-                };
-                wide = rest;
-                u64_at(value, 0)
-            }
-            narrow => narrow.into(),
-        };
-        if found != central.size && !(described && found == 0) {
-            return disagree("size");
-        }
-    }
+    let sizes = [u32_at(&header, 22), u32_at(&header, 18)];
+    check_sizes(sizes, zip64.unwrap_or_default(), described, central)?;
 
     let limit = directory;
     let past = || ZipError::PastEnd { name: name(), start: data, size: central.size, end: limit };
@@ -96,7 +78,35 @@ pub(super) fn check(
         end += descriptor(if file.read(end, after) { after } else { &[] }, central)
             .ok_or(ZipError::Disagree { name: name(), what: "descriptor behind its data" })?;
     }
-    Ok(Place { data, end })
+    Ok(DataSpan { data, end })
+}
+
+/// Checks the two sizes of a local header; `wide` is its ZIP64 field.
+fn check_sizes(
+    sizes: [u32; 2],
+    mut wide: &[u8],
+    described: bool,
+    central: &Central<'_>,
+) -> Result<(), ZipError> {
+    // miniz writes a ZIP64 field that nobody asks for, with the place of the header in it, for what
+    // is beyond 4 GiB; so it is looked at only where the 32 bits ask.
+    for size in sizes {
+        let found = match size {
+            IN_ZIP64 => {
+                let Some((value, rest)) = wide.split_at_checked(8) else {
+                    let what = "a size is in a ZIP64 field that is not there";
+                    return Err(ZipError::Extra { name: central.name.into(), what });
+                };
+                wide = rest;
+                u64_at(value, 0)
+            }
+            narrow => narrow.into(),
+        };
+        if found != central.size && !(described && found == 0) {
+            return Err(ZipError::Disagree { name: central.name.into(), what: "size" });
+        }
+    }
+    Ok(())
 }
 
 /// Bytes of the descriptor behind the data, if it is one and says what the directory says. Its sizes

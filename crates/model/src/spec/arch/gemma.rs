@@ -39,7 +39,7 @@ impl Gemma {
             found.scale
         };
         let attention = AttentionSpec {
-            pairing: RopePairing::Halves,
+            pairing: RopePairing::NeoX,
             scale,
             softcap: cap(keys, "attn_logit_softcapping", self.attention_cap)?,
             head_norms: self.head_norms,

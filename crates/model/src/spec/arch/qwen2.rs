@@ -15,7 +15,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2", read
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
-    let attention = AttentionSpec { pairing: RopePairing::Halves, ..AttentionSpec::read(keys)? };
+    let attention = AttentionSpec { pairing: RopePairing::NeoX, ..AttentionSpec::read(keys)? };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
 }

@@ -16,7 +16,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen3", read
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec {
-        pairing: RopePairing::Halves,
+        pairing: RopePairing::NeoX,
         head_norms: true,
         ..AttentionSpec::read(keys)?
     };

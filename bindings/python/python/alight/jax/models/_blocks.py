@@ -54,12 +54,12 @@ def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
     return (wide * scale * weight).astype(x.dtype)
 
 
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, halves: bool) -> jax.Array:
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, neox: bool) -> jax.Array:
     """Turns pairs of the first elements of each head: `x` `[T, heads, length]`, `cos` and `sin` `[T, pairs]`."""
     pairs = cos.shape[1]
     turned, rest = x[..., : 2 * pairs], x[..., 2 * pairs :]
     cos, sin = cos[:, None, :], sin[:, None, :]
-    if halves:
+    if neox:
         a, b = turned[..., :pairs], turned[..., pairs:]
         turned = jnp.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
     else:
@@ -122,7 +122,7 @@ def _heads(
         heads = x.reshape(x.shape[0], -1, c.key_dim)
         if f"{name}_norm" in v:
             heads = norm(heads, v[f"{name}_norm"], c.rms_eps)
-        return rotate(heads, angles[0], angles[1], c.halves).reshape(x.shape)
+        return rotate(heads, angles[0], angles[1], c.neox).reshape(x.shape)
 
     return one(q, "q"), one(k, "k")
 

@@ -54,8 +54,8 @@ class Config:
     context: int
     rms_eps: float
     rope: Rope
-    halves: bool
-    """Whether the two halves of a head rotate together, rather than neighbours."""
+    neox: bool
+    """Whether the rotary embedding is NeoX (pairs (i, i + n/2)) rather than interleaved (pairs (2i, 2i + 1))."""
     local: Local | None
     embedding_scale: float
     attention_scale: float
@@ -90,7 +90,7 @@ def read(catalog: Catalog) -> Config:
         **plain
         | {
             "rope": _rope(found),
-            "halves": found["rope_pairing"] == "halves",
+            "neox": found["rope_pairing"] == "neox",
             "local": None if local is None else Local(local["window"], tuple(local["layers"]), _rope(local)),
         }
     )

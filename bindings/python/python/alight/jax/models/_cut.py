@@ -1,7 +1,7 @@
 """Which heads, which part of the feed-forward and which tokens each rank has.
 
 Any number of ranks works: where the parts are uneven, or there are more ranks than parts, every rank has the same number
-of slots, and those that stand for nothing hold zeros.
+of slots, and padding slots hold zeros.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ._xla import Xla
 AXIS = "tp"
 FLOATS = {"bf16": jnp.bfloat16, "f32": jnp.float32}
 DEFAULT_CONTEXT = 4096
-"""Positions of who does not ask for a number, if the model was trained for as many."""
+"""Positions if nobody asks for a number, and if the model was trained for as many."""
 LINE = 16
 """The capacity of a cache is a multiple of this."""
 MOST_RANKS = 64
@@ -47,7 +47,7 @@ def load_model(
 ) -> Model:
     """A model of a GGUF file, on `tp` devices, or on those along the axis `tp` of a mesh.
 
-    `weights`: "native" (CPU devices): matrices where they lie in the map of the file, whatever their type, and our own
+    `weights`: "native" (CPU devices): matrices in place in the map of the file, whatever their type, and our own
     products with them; "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
     `context`: most positions; without it 4096, or what the model was trained for if that is less.
 

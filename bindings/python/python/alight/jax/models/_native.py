@@ -1,4 +1,4 @@
-"""Weights where they lie in the file, and the handlers that compute with them: nothing is copied, stacked or dequantised.
+"""Weights in place, in the map of the file, and the handlers that compute with them: nothing is copied, stacked or dequantised.
 
 The whole file is one array over its map, the same on every device; a matrix is its place in it. What a rank has of a matrix
 is an attribute of the call.
