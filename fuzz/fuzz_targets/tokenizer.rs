@@ -205,6 +205,8 @@ fuzz_target!(|input: Input| {
             return;
         }
     };
+    // An unused token, and one of a type that means nothing, has no text of its own.
+    let empty = input.tokens.iter().any(|token| !matches!(token.ty % 8, 1..=4 | 6));
     let raw = input.bpe && PRES[usize::from(input.pre) % PRES.len()] == "gemma4";
     for parts in &input.texts {
         let text = text(parts, &tokenizer);
@@ -212,8 +214,10 @@ fuzz_target!(|input: Input| {
             return;
         }
         // White space that belongs to a token is not spelled; a mark for a space reads as a space; and where
-        // a vocabulary of characters lacks one, there is nothing to spell it.
-        let exact = input.name % 3 == 0 && !(raw || !input.bpe && text.contains('\u{2581}'));
+        // a vocabulary of characters lacks one, there is nothing to spell it. SentencePiece takes a space for its
+        // mark, whose bytes stay those of the mark if no token has it.
+        let marked = |text: &str| text.contains(['\u{2581}', ' ']);
+        let exact = input.name % 3 == 0 && !(empty || raw || !input.bpe && marked(&text));
         check(&tokenizer, &text, exact);
     }
 });

@@ -6,16 +6,15 @@
 //! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs;
 //! [`new_file`] writes what a command of the package was asked to write.
 //!
-//! **Invariant:** what shows bytes of a file keeps the object that they came from, and that the map: a map
-//! lives as long as anything that shows its bytes. What is shown is read-only.
+//! **Invariant:** what shows bytes of a file (a view, a NumPy array, a JAX array) keeps the object that they came from, and that
+//! keeps the map. All of it is read-only. A file that is cut short under arrays shows zeros, and is an error of `Catalog.check`.
 //!
-//! **Invariant:** a part of a tensor is contiguous in the file, and begins at a multiple of 64 bytes, or it is
-//! copied: once.
+//! **Invariant:** the interpreter is let go while bytes are read, copied or converted. Bytes do not depend on the number of
+//! threads. Conversions to floats are those of the kernels, rounded once.
 //!
-//! **Invariant:** the interpreter is let go while bytes are read, copied or converted. Nothing in a file
-//! makes this code panic.
+//! **Invariant:** no panic on anything in a file. Rust knows nothing of NumPy and JAX; Python knows nothing of formats.
 //!
-//! **Invariant:** nothing here knows of JAX or NumPy, which is Python's side; and Python parses no format.
+//! **Invariant:** custom calls are registered when the first program that needs one is traced, never on import.
 
 mod block;
 mod catalog;

@@ -4,7 +4,16 @@
 //! the same bits on every rank, every SIMD level and every algorithm. A call meets once, at a barrier with a limit on
 //! waiting: a rank that never comes is an error on all others, and whoever comes later gets that error at once.
 //!
-//! The protocol, the argument for its memory order, and the roundings are in `docs/collective.md`.
+//! **Invariant:** every wait has a limit, and a rank that gives up wakes all others: all ranks pass a call, or none does. The
+//! first failure is what all later calls report.
+//!
+//! **Invariant:** results do not depend on the SIMD level, the algorithm or the order of arrival, to the bit.
+//!
+//! **Invariant:** memory that processes share can be opened by no other user, has no name once all ranks have it, and is
+//! reserved before it is touched.
+//!
+//! The protocol, the argument for its memory order, and the roundings are in `docs/collective.md`. The protocol is generic over
+//! its word, so that loom runs the very code.
 //!
 //! ```
 //! use alight_collective::{Args, ThreadGroup, Element, Options, Spec};

@@ -9,6 +9,24 @@
 //!
 //! The library has no initialiser: whoever loads it registers what [`targets`] lists, the states' types with
 //! `jax.ffi.register_ffi_type` and then the targets with `jax.ffi.register_ffi_target`.
+//!
+//! **Invariant:** built against the oldest C interface that is supported (0.3, jaxlib 0.10): newer ones accept it, older ones
+//! would refuse more. The structs are written by hand and compared with an installed header by a test.
+//!
+//! **Invariant:** a model file is one array of bytes, which is its map; a matrix is an offset, a type and a layout in it. Those
+//! are data of a program and may say anything, so each call checks them against the array. XLA copies neither the file nor,
+//! where it is donated or carried, the cache: tests compare addresses.
+//!
+//! **Invariant:** a rank has rows or columns of a matrix, in place (`Matrix::columns`); padding is zeros. A call may use XLA's
+//! threads: the calling thread works too, waits only for units that a thread is computing, and a task that starts late
+//! finds nothing to do. Bits depend neither on threads nor, where only rows are cut, on the number of ranks.
+//!
+//! **Invariant:** a state belongs to its call site: made at instantiation, shared by the devices of that site, deleted by XLA.
+//! Nothing is global but the number of its type, and the memory that this process shares with others (`shared`), which is
+//! handed over once.
+//!
+//! **Invariant:** whatever goes wrong is an error of XLA's with words; a panic too, where the profile unwinds (`python`, not
+//! `release`).
 
 mod allreduce_norm;
 pub mod api;
