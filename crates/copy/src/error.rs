@@ -42,7 +42,7 @@ pub enum CopyError {
     },
     /// The destination is in the folder that is copied.
     #[error(
-        "{}: lies in {}, which cannot be copied into itself; give a folder outside of it",
+        "{}: is in {}, which cannot be copied into itself; give a folder outside of it",
         to.display(), from.display()
     )]
     IntoItself {

@@ -1,8 +1,8 @@
 //! What a network is, as data: its layers, each with its parts, read from the metadata and checked.
 //!
 //! A [`ModelSpec`] that exists is one that the forward pass can run: every dimension is positive and bounded, heads
-//! divide as they must, and every float is finite and of the right sign. An architecture ([`arch`]) is one file that
-//! makes a `ModelSpec` of the metadata; the parts that it may use are in [`crate::parts`], each with the reading of its
+//! divide as they must, and every float is finite and of the right sign. An architecture (`arch`) is one file that
+//! makes a `ModelSpec` of the metadata; the parts that it may use are in `parts`, each with the reading of its
 //! own keys.
 
 pub(crate) mod arch;

@@ -73,7 +73,7 @@ impl<'f> Reader<'f> {
             }
         }
         let len = length(&range)?;
-        let out = &mut buffer.room(len)?[..len];
+        let out = &mut buffer.at_least(len)?[..len];
         let got = fill(self.file, range.start, out, len)?;
         for part in ours.into_iter().flatten() {
             // If it cannot be done, that costs memory, and the bytes are right.
@@ -88,7 +88,7 @@ fn around(direct: &Direct, range: &Range<u64>, buffer: &mut Buffer) -> io::Resul
     let unit = direct.align.offset as u64;
     let blocks = range.start / unit * unit..range.end.next_multiple_of(unit);
     let room = length(&blocks)?;
-    let out = &mut buffer.room(room)?[..room];
+    let out = &mut buffer.at_least(room)?[..room];
     direct.prepare(out.as_mut_ptr(), room);
     let from = (range.start - blocks.start) as usize;
     let needed = from + length(range)?;
@@ -117,7 +117,7 @@ fn length(range: &Range<u64>) -> io::Result<usize> {
 
 impl Buffer {
     /// At least `len` bytes, with anything in them.
-    fn room(&mut self, len: usize) -> io::Result<&mut [u8]> {
+    fn at_least(&mut self, len: usize) -> io::Result<&mut [u8]> {
         if self.region.as_ref().is_none_or(|region| region.len() < len) {
             self.region = None;
             let no_memory = |error| io::Error::new(io::ErrorKind::OutOfMemory, error);

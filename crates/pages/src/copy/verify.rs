@@ -32,7 +32,7 @@ impl Verified {
         match self {
             Verified::Direct => "read from the disk around the page cache",
             Verified::Evicted => "read from the disk, after eviction",
-            Verified::InMemory => "read from memory, where it lies",
+            Verified::InMemory => "read from memory, because the filesystem has no disk",
             Verified::Unproven => "read, maybe from the page cache, which would not let go of it",
         }
     }

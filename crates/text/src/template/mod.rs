@@ -7,12 +7,12 @@
 //!
 //! A template is a program from a file that is not trusted, so it is evaluated here within
 //! bounds, and every bound is an error of its own:
-//! - stack: compiling nests at most [`compile::MAX_NESTING`] levels, values at most
-//!   [`value::MAX_DEPTH`]; the machine that runs the program does not recurse, and counts the
+//! - stack: compiling nests at most `compile::MAX_NESTING` levels, values at most
+//!   `value::MAX_DEPTH`; the machine that runs the program does not recurse, and counts the
 //!   calls of macros. All of it fits into a quarter of a mebibyte;
-//! - time: [`STEPS`] and some for each message, charged for instructions, elements and bytes alike
-//!   before they are handled ([`budget`]);
-//! - memory: [`HELD`] bytes and some for each byte of the conversation, counted while they are
+//! - time: `STEPS` and some for each message, charged for instructions, elements and bytes alike
+//!   before they are handled (`budget`);
+//! - memory: `HELD` bytes and some for each byte of the conversation, counted while they are
 //!   held; the allocator may hold twice that while something grows;
 //! - source: [`MAX_SOURCE`] bytes.
 //!
@@ -139,7 +139,7 @@ pub const MAX_SOURCE: usize = 1 << 20;
 /// once for each message.
 const STEPS: u64 = 20_000_000;
 const STEPS_PER_MESSAGE: u64 = 50_000;
-/// Most bytes held at once, beyond [`HELD_PER_BYTE`] for each byte of the conversation and the template.
+/// Most bytes held at once, beyond `HELD_PER_BYTE` for each byte of the conversation and the template.
 const HELD: usize = 64 << 20;
 const HELD_PER_BYTE: usize = 16;
 /// What a value of the conversation counts for, beside its text.
