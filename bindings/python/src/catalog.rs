@@ -6,13 +6,14 @@ use std::sync::Arc;
 use alight_files::file_name;
 use alight_formats::Format;
 use alight_formats::safetensors::{self, SafeTensors};
-use alight_pages::{Facts, Load, LoadRequest, Map, Prefetch, choose, residency, warm};
+use alight_pages::{Facts, Load, LoadRequest, Map, Prefetch, choose, warm};
 use pyo3::exceptions::{PyIndexError, PyKeyError, PyOSError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyIterator, PyMappingProxy};
 
 use crate::block::Block;
+use crate::residency::Residency;
 use crate::source::{self, ModelFiles};
 use crate::tensor::{Info, Tensor};
 use crate::{error, metadata};
@@ -28,39 +29,6 @@ pub struct Catalog {
     infos: Vec<Arc<Info>>,
     tensors: PyOnceLock<Py<PyMappingProxy>>,
     metadata: PyOnceLock<Py<PyMappingProxy>>,
-}
-
-/// How much of a file, or of a part of it, is in the page cache.
-#[pyclass(frozen, get_all, module = "alight")]
-#[derive(Clone, Debug)]
-pub struct Residency {
-    /// Bytes of it.
-    nbytes: u64,
-    /// Bytes of it that are in the page cache, by whole pages.
-    cached: u64,
-    /// How that is known: "cachestat", "mincore", or "sampled".
-    source: &'static str,
-}
-
-#[pymethods]
-impl Residency {
-    /// The cached part, 0 to 1.
-    #[getter]
-    fn share(&self) -> f64 {
-        if self.nbytes == 0 { 1.0 } else { self.cached as f64 / self.nbytes as f64 }
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<alight.Residency {} of {} bytes, {}>", self.cached, self.nbytes, self.source)
-    }
-}
-
-impl Residency {
-    pub fn of(map: &Map, start: u64, nbytes: u64) -> PyResult<Residency> {
-        let found = residency(map.file(), start..start + nbytes);
-        let found = found.map_err(|e| error::system(map.path(), &e))?;
-        Ok(Residency { nbytes, cached: found.cached_bytes(nbytes), source: found.probe.name() })
-    }
 }
 
 /// Opens the model that `path` is, holds or belongs to.

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error;
-use crate::source::Given;
+use crate::given::Given;
 
 /// The hyper-parameters of a model: its path, or its open catalog.
 ///

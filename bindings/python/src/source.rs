@@ -9,7 +9,6 @@ use alight_formats::{Format, safetensors};
 use alight_pages::Map;
 use pyo3::prelude::*;
 
-use crate::catalog::Catalog;
 use crate::error;
 
 /// Most files of a folder that are looked into.
@@ -22,37 +21,6 @@ pub struct ModelFiles {
     pub files: Vec<Map>,
     /// The index that names them, for safetensors that have one.
     pub index: Option<Map>,
-}
-
-/// What a function that asks for a model is given.
-#[derive(FromPyObject)]
-pub enum Given<'py> {
-    Open(PyRef<'py, Catalog>),
-    Path(PathBuf),
-}
-
-impl Given<'_> {
-    /// Calls `read` with the files of the model, which has to be GGUF, while the interpreter does
-    /// something else.
-    pub fn with_gguf<T: Send>(
-        self,
-        py: Python<'_>,
-        read: impl FnOnce(&[Map]) -> PyResult<T> + Send,
-    ) -> PyResult<T> {
-        match self {
-            Given::Open(catalog) => {
-                let files = catalog.gguf()?;
-                py.detach(|| read(files))
-            }
-            Given::Path(path) => py.detach(|| {
-                let source = open(&path)?;
-                match source.format {
-                    Format::Gguf => read(&source.files),
-                    other => Err(other_format(&path, other)),
-                }
-            }),
-        }
-    }
 }
 
 /// Finds and maps the model that `path` is, holds or belongs to.

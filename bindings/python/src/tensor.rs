@@ -14,11 +14,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::block::Block;
-use crate::catalog::Residency;
 use crate::convert::{self, Float};
 use crate::error;
 use crate::geometry::Runs;
 use crate::memory::Memory;
+use crate::residency::Residency;
 
 /// What a catalog knows of a tensor.
 #[derive(Debug)]

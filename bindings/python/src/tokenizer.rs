@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::error;
-use crate::source::Given;
+use crate::given::Given;
 
 /// A model's tokenizer and chat template.
 #[pyclass(frozen, module = "alight")]

@@ -1,9 +1,8 @@
 //! `alight completions`: a completion script for the user's shell.
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
-use crate::args::Cli;
 use crate::outcome::Outcome;
 use crate::output;
 
@@ -19,10 +18,10 @@ pub struct CompletionsArgs {
     shell: Shell,
 }
 
-/// Writes the script to stdout.
-pub fn main(args: &CompletionsArgs) -> Outcome {
+/// Writes the script for `command` to stdout.
+pub fn main(args: &CompletionsArgs, mut command: Command) -> Outcome {
     // Into memory first: the generator panics when it cannot write.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "alight", &mut script);
+    clap_complete::generate(args.shell, &mut command, "alight", &mut script);
     output::report(script)
 }

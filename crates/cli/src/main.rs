@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         Command::Convert(a) => convert::main(&a),
         Command::Quantize(a) => quantize::main(&a),
         Command::Cp(a) => cp::main(&a),
-        Command::Completions(a) => completions::main(&a),
+        Command::Completions(a) => completions::main(&a, Cli::command()),
     };
     outcome::report(outcome)
 }

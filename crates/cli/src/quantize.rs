@@ -6,7 +6,7 @@ use alight_convert::QuantizationMix;
 
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{OutputArgs, speed, with_progress};
-use crate::{convert, open, say, threads};
+use crate::{convert, say, source, threads};
 
 /// Arguments of `alight quantize`.
 #[derive(Debug, clap::Args)]
@@ -39,7 +39,7 @@ pub struct QuantizeArgs {
 
 /// Runs the command.
 pub fn main(args: &QuantizeArgs) -> Outcome {
-    open::check_path(&args.model)?;
+    source::check_path(&args.model)?;
     let threads = threads::or_all(args.threads);
     let (about, done) = with_progress("quantizing", |on_progress| {
         alight_convert::quantize(
@@ -52,7 +52,7 @@ pub fn main(args: &QuantizeArgs) -> Outcome {
         )
     })
     .map_err(|error| match error {
-        Stop::Failed(error) => Stop::Failed(open::explain(&args.model, error)),
+        Stop::Failed(error) => Stop::Failed(source::explain(&args.model, error)),
         other => other,
     })?;
     say::line(&format!("{}: {}", args.output.output.display(), speed(&done.volume)));

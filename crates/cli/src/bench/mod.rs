@@ -228,16 +228,6 @@ fn spare_memory(model: &Model) -> u64 {
     available.saturating_sub(report.bytes_read.max(report.bytes_repacked)) / 4
 }
 
-/// Kept for the report: what the model is called and how big it is.
-fn describe(model: &Model) -> String {
-    format!(
-        "{}, {} parameters, {} of weights read per token",
-        model.name(),
-        units::count(model.parameters()),
-        units::bytes(model.decode_bytes()),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     #[test]

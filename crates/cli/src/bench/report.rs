@@ -6,7 +6,6 @@ use alight_model::Model;
 use rusage::{Phase, Summary};
 use serde::Serialize;
 
-use super::describe;
 use super::machine::Limits;
 use super::work::Work;
 use crate::{output, phases, units};
@@ -143,4 +142,14 @@ impl Report {
         text.push('\n');
         text
     }
+}
+
+/// The name and size of a model.
+fn describe(model: &Model) -> String {
+    format!(
+        "{}, {} parameters, {} of weights read per token",
+        model.name(),
+        units::count(model.parameters()),
+        units::bytes(model.decode_bytes()),
+    )
 }

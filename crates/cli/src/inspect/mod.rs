@@ -21,7 +21,6 @@ use alight_formats::Format;
 use alight_pages::Map;
 use anyhow::anyhow;
 
-use crate::open;
 use crate::outcome::Outcome;
 use crate::output;
 use crate::source::{self, Recognised};
@@ -98,7 +97,7 @@ fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, text: &[u8]) -> Outcome {
 }
 
 fn map(path: &Path) -> anyhow::Result<Map> {
-    Map::open(path).map_err(|error| open::explain(path, anyhow!(error)))
+    Map::open(path).map_err(|error| source::explain(path, anyhow!(error)))
 }
 
 /// What a parser said of the bytes of `map`, with the file's name if it is an error.

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::listing::{File, Listing, ShapeOrder, Tensor};
 use super::{map, parsed};
-use crate::open;
+use crate::source;
 use alight_files::file_name;
 
 /// Reads a file, or all safetensors files of a folder that has no index.
@@ -56,7 +56,7 @@ pub fn list_index(paths: &[PathBuf]) -> anyhow::Result<Listing> {
                 path.display()
             ));
         }
-        open::check_path(shard)?;
+        source::check_path(shard)?;
     }
     read(&shards, Some((path, &index)))
 }

@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
-use crate::{open, say, threads, units};
+use crate::{say, source, threads, units};
 
 /// Arguments of `alight pack`.
 #[derive(Debug, clap::Args)]
@@ -64,13 +64,13 @@ pub struct OutputArgs {
 
 /// Runs `alight pack`.
 pub fn pack(args: &PackArgs) -> Outcome {
-    open::check_path(&args.model)?;
+    source::check_path(&args.model)?;
     let done = with_progress("packing", |on_progress| {
         alight_convert::pack(&args.model, &args.output.output, args.output.options(), on_progress)
     });
     let Packed { volume, tensors, packed, packed_bytes, kept, .. } =
         done.map_err(|error| match error {
-            Stop::Failed(error) => Stop::Failed(open::explain(&args.model, error)),
+            Stop::Failed(error) => Stop::Failed(source::explain(&args.model, error)),
             other => other,
         })?;
     say::line(&format!(
@@ -98,7 +98,7 @@ pub fn pack(args: &PackArgs) -> Outcome {
 
 /// Runs `alight unpack`.
 pub fn unpack(args: &UnpackArgs) -> Outcome {
-    open::check_path(&args.packed)?;
+    source::check_path(&args.packed)?;
     let Unpacked { volume, tensors, packed, sha256 } = with_progress("unpacking", |on_progress| {
         alight_convert::unpack(
             &args.packed,

@@ -14,8 +14,8 @@ use anyhow::{Context, anyhow};
 use super::cached::{Cached, Canvas};
 use super::map;
 use super::summary::Summary;
-use crate::open;
 use crate::outcome::Outcome;
+use crate::source;
 
 /// Shows the model that `path` is or belongs to.
 pub fn main(path: &Path, as_json: bool) -> Outcome {
@@ -23,7 +23,7 @@ pub fn main(path: &Path, as_json: bool) -> Outcome {
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let copies = alight_files::copies(&maps);
     let headers = alight_files::headers(&maps, &copies);
-    let Headers { files, catalog } = headers.map_err(|e| open::explain(path, anyhow!(e)))?;
+    let Headers { files, catalog } = headers.map_err(|e| source::explain(path, anyhow!(e)))?;
     let model = Opened {
         files: paths
             .iter()
@@ -68,16 +68,16 @@ struct OpenedFile<'a> {
 
 /// All files of the model that `path` is or belongs to.
 pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    open::check_path(path)?;
+    source::check_path(path)?;
     let first = map(path)?;
     let copy = alight_files::copy(&first);
     let gguf = alight_files::parse(&first, &copy);
-    let gguf = gguf.map_err(|e| open::explain(path, anyhow!(e)))?;
+    let gguf = gguf.map_err(|e| source::explain(path, anyhow!(e)))?;
     let Some(shards) = alight_files::shards(&first, &gguf)? else {
         return Ok(vec![path.to_owned()]);
     };
     for shard in &shards {
-        open::check_path(shard)
+        source::check_path(shard)
             .with_context(|| format!("'{}' is one of {} shards", path.display(), shards.len()))?;
     }
     Ok(shards)

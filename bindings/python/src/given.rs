@@ -1,0 +1,41 @@
+//! What Python hands to a function that asks for a model.
+
+use std::path::PathBuf;
+
+use alight_formats::Format;
+use alight_pages::Map;
+use pyo3::prelude::*;
+
+use crate::catalog::Catalog;
+use crate::source::{open, other_format};
+
+/// What a function that asks for a model is given.
+#[derive(FromPyObject)]
+pub enum Given<'py> {
+    Open(PyRef<'py, Catalog>),
+    Path(PathBuf),
+}
+
+impl Given<'_> {
+    /// Calls `read` with the files of the model, which has to be GGUF, while the interpreter does
+    /// something else.
+    pub fn with_gguf<T: Send>(
+        self,
+        py: Python<'_>,
+        read: impl FnOnce(&[Map]) -> PyResult<T> + Send,
+    ) -> PyResult<T> {
+        match self {
+            Given::Open(catalog) => {
+                let files = catalog.gguf()?;
+                py.detach(|| read(files))
+            }
+            Given::Path(path) => py.detach(|| {
+                let source = open(&path)?;
+                match source.format {
+                    Format::Gguf => read(&source.files),
+                    other => Err(other_format(&path, other)),
+                }
+            }),
+        }
+    }
+}
