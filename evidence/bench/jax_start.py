@@ -18,18 +18,21 @@ def measured(args, name: str, folder: Path) -> list:
     common.warm(path)
     # Two tokens: the programs of decoding are made, and kept, as well; the first byte comes before them.
     asked = [path, peers.PROMPTS[name], "--raw", "--temp", 0, "-n", 2, "--ignore-eos", "-c", 2048]
-    python = [args.python, "-m", "alight.jax", *asked, "--weights", args.weights]
+    native = [common.alight(args.alight), "run", *asked]
+    jax = [*native, "--engine", "jax", "--weights", args.weights]
     # The command, and the folder of its compiled programs.
-    run = {"alight run": ([common.alight(args.alight), "run", *asked, "-t", args.threads], None)}
+    run = {"alight run": ([*native, "-t", args.threads], None)}
     for tp in args.tp:
-        run[f"jax, tp {tp}, warm"] = ([*python, "--tp", tp], folder / f"{name}-{tp}")
-        run[f"jax, tp {tp}, cold"] = ([*python, "--tp", tp], "new")
-        run[f"jax, tp {tp}, no cache"] = ([*python, "--tp", tp, "--no-cache"], None)
+        run[f"jax, tp {tp}, warm"] = ([*jax, "--tp", tp], folder / f"{name}-{tp}")
+        run[f"jax, tp {tp}, cold"] = ([*jax, "--tp", tp], "new")
+        run[f"jax, tp {tp}, no cache"] = ([*jax, "--tp", tp, "--no-cache"], None)
 
     def go(who: str, told: bool = False):
         command, cache = run[who]
         with tempfile.TemporaryDirectory(dir=folder) as new:
-            environment = os.environ | ({} if cache is None else {"XDG_CACHE_HOME": str(new if cache == "new" else cache)})
+            environment = os.environ | {"ALIGHT_PYTHON": str(args.python)}
+            if cache is not None:
+                environment["XDG_CACHE_HOME"] = str(new if cache == "new" else cache)
             if told:
                 return common.numbers(process.told([*command, "--json"], env=environment)["timings"])
             return process.answer(peers.words(*command), args.timeout, environment)["first_token_ms"]

@@ -70,6 +70,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(new_file::write_new_file, module)?)?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<tokenizer::Decoder>()?;
+    module.add_function(wrap_pyfunction!(tokenizer::reusable, module)?)?;
     module.add_function(wrap_pyfunction!(config::config, module)?)?;
     module.add_function(wrap_pyfunction!(catalog::open, module)?)
 }

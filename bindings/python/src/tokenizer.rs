@@ -232,3 +232,10 @@ impl Decoder {
         self.stream.finish()
     }
 }
+
+/// How many tokens at the beginning of `prompt` a cache that holds the positions of `cached` has already; the
+/// prompt's last token never counts.
+#[pyfunction]
+pub fn reusable(cached: Vec<u32>, prompt: Vec<u32>) -> usize {
+    alight_model::reusable(&cached, &prompt)
+}

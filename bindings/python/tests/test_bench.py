@@ -8,6 +8,7 @@ import xml.dom.minidom
 
 import pytest
 from alight._alight import check_new_file, write_new_file
+from alight.jax.bench._say import printable
 
 # The command says how many devices there are.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
@@ -73,3 +74,7 @@ def test_what_cannot_be_measured_is_said():
     ]:
         told = bench(*args)
         assert told.returncode == status and said in told.stderr and "Traceback" not in told.stderr, told.stderr
+
+
+def test_what_is_said_drives_no_terminal():
+    assert printable("a\u202e\x9b\r\n\u2066") == "a\\u{202e}\\u{9b}\n\\u{2066}"

@@ -33,7 +33,7 @@ def write_model(path, architecture="llama", factors=None, drop=(), **more):
     numbers = {"block_count": layers, "embedding_length": width, "feed_forward_length": ff, "context_length": 128}
     numbers |= {"attention.head_count": heads, "attention.head_count_kv": 2}
     for key, value in numbers.items():
-        writer.add_uint32(f"{architecture}.{key}", value)
+        writer.add_uint32(f"{architecture}.{key}", more.pop(key, value))
     writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
     for key, value in more.items():
         add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint32}[type(value)]

@@ -1,24 +1,27 @@
-"""`python -m alight.jax`, and `alight run --engine jax`, which becomes it."""
+"""`alight run --engine jax`, and `python -m alight.jax`, which becomes it."""
 
+import fcntl
 import json
 import os
 import pty
 import re
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 import alight
-from alight.jax._run import _say
 from conftest import in_process, with_signals
 from test_model import FILES, MODELS, write_model
 
 GREEDY = ["--temp", "0", "--raw"]
 # Eight devices are forced for the other tests; here the command sets their number.
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS", "ALIGHT_PYTHON")}
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +29,13 @@ def tiny(tmp_path_factory):
     """A model, and a folder for the cache of all runs here."""
     folder = tmp_path_factory.mktemp("run")
     return write_model(folder / "tiny.gguf"), ENVIRONMENT | {"XDG_CACHE_HOME": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """The same with a context of many tokens: an answer that does not fit into a pipe cannot end before it is read."""
+    folder = tmp_path_factory.mktemp("long")
+    return write_model(folder / "long.gguf", context_length=1 << 16), ENVIRONMENT | {"XDG_CACHE_HOME": str(folder)}
 
 
 def run(model, *args, program=(sys.executable, "-m", "alight.jax"), **more):
@@ -50,7 +60,7 @@ def test_the_answer_is_all_that_goes_to_stdout(tiny):
         assert part in plain.stderr
 
 
-def test_the_command_becomes_this_one(tiny, command):
+def test_python_becomes_the_command(tiny, command):
     python = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--tp", "2")
     floats = run(tiny, "the", "-n", "9", *GREEDY, "--ignore-eos", "--weights", "f32")
     assert floats.stdout == python.stdout, floats.stderr
@@ -79,19 +89,20 @@ def test_errors_say_what_to_do(tiny, tmp_path):
     folder = tiny[0].parent
     (folder / "text").write_text("Once upon a time")
     for arguments, status, said in [
-        ((folder / "nothing.gguf", "the"), 1, "nothing.gguf': No such file"),
-        ((folder / "text", "the"), 1, "neither GGUF nor safetensors"),
+        ((folder / "nothing.gguf", "the"), 1, "nothing.gguf' does not exist"),
+        ((folder / "text", "the"), 1, "not a GGUF file"),
         ((tiny[0], "the", "--tp", "65"), 2, "from 1 to 64"),
-        ((tiny[0], "the", "--weights", "int3"), 2, "invalid choice"),
-        ((tiny[0], "the", "--prompt", "the"), 2, "two prompts"),
-        ((tiny[0], "the", "--raw", "--system", "x"), 2, "--system cannot be used with --raw"),
+        ((tiny[0], "the", "--weights", "int3"), 2, "possible values: native, bf16, f32"),
+        ((tiny[0], "the", "--prompt", "the"), 2, "cannot be used with"),
+        ((tiny[0], "the", "--raw", "--system", "x"), 2, "cannot be used with"),
         ((tiny[0], "-f", folder / "no prompt"), 1, "no prompt': No such file"),
         ((tiny[0],), 2, "there is no prompt: standard input is empty"),
-        ((tiny[0], "the " * 200, "--raw"), 1, "do not fit into a context of 128"),
+        ((tiny[0], "the " * 150, "--raw"), 1, "the context is full: 0 of 128"),
+        ((tiny[0], "the", "--raw", "-c", "200"), 1, "expected 1 to 128, for which the model was trained"),
     ]:
         told = subprocess.run([sys.executable, "-m", "alight.jax", *arguments], capture_output=True, text=True, env=tiny[1], stdin=subprocess.DEVNULL)
         assert (told.returncode, told.stdout) == (status, ""), told.stderr
-        assert told.stderr.startswith("alight: error: ") and said in told.stderr, told.stderr
+        assert "error: " in told.stderr and said in told.stderr, told.stderr
         assert "Traceback" not in told.stderr
 
 
@@ -127,17 +138,15 @@ def test_processes_have_to_be_told_all_about_each_other(tiny):
 
 
 NO_JAX = """
-import importlib.util, sys
+import importlib.util
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "jax" else found(name, *more)
-from alight.jax._run import main
-assert "jax" not in sys.modules
-main([sys.argv[1], "the"])
 """
 
 
-def test_without_jax_it_says_how_to_get_it(tiny):
-    told = subprocess.run([sys.executable, "-c", NO_JAX, tiny[0]], capture_output=True, text=True)
+def test_without_jax_it_says_how_to_get_it(tiny, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(NO_JAX)
+    told = run((tiny[0], tiny[1] | {"PYTHONPATH": str(tmp_path)}), "the")
     assert told.returncode == 1 and "pip install 'jax>=0.10.2,<0.13'" in told.stderr and "Traceback" not in told.stderr
     said = in_process("import sys; sys.modules['jax'] = None\ntry: from alight.jax import load\nexcept ImportError as e: print(e)")
     assert "pip install 'jax>=0.10.2,<0.13'" in said
@@ -155,23 +164,86 @@ def test_a_reader_that_leaves_ends_it_quietly(tiny):
     assert (process.returncode, said) == (0, b"")
 
 
-def test_ctrl_c_ends_the_answer(tiny):
-    args = ["the", "--ignore-eos", *GREEDY, "-n", "120"]
-    program = with_signals([], sys.executable, "-c", SLOW, tiny[0], *args)
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
-    head = process.stdout.read(1)
-    process.send_signal(signal.SIGINT)
-    rest, said = process.communicate(timeout=300)
-    assert (process.returncode, said) == (130, b"") and (head + rest).endswith(b"\n")
-    assert len(rest) < 2000
-    # Before there is an answer, it is any other program's Ctrl-C.
+def answering(model, *ignored):
+    """An answer that is being written into a small pipe, of which a byte has been read."""
+    path, environment = model
+    ask = ["the", "--raw", "--ignore-eos", "--temp", "9", "-n", "9000", "-c", "10000"]
+    program = with_signals(ignored, sys.executable, "-m", "alight.jax", path, *ask)
+    ours, theirs = os.pipe()
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+    process = subprocess.Popen(program, stdout=theirs, stderr=subprocess.PIPE, env=environment)
+    os.close(theirs)
+    reader = os.fdopen(ours, "rb")
+    assert reader.read(1)
+    return process, reader
+
+
+def engine_of(process):
+    """The process of Python that computes."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 1, children
+    return int(children[0])
+
+
+def wait_for_the_end_of(pid):
+    def is_there():
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    until = time.monotonic() + 120
+    while is_there():
+        assert time.monotonic() < until, "the engine does not end"
+        time.sleep(0.01)
+
+
+def test_ctrl_c_ends_the_answer(long):
+    process, answer = answering(long)
+    engine = engine_of(process)
+    # From a terminal, it comes to both.
+    for pid in (engine, process.pid):
+        os.kill(pid, signal.SIGINT)
+    rest = answer.read()
+    _, said = process.communicate(timeout=300)
+    assert (process.returncode, said) == (130, b"") and rest.endswith(b"\n")
+    assert len(rest) < 9000
+    wait_for_the_end_of(engine)
+
+
+def test_ctrl_c_before_there_is_an_answer_is_any_other_programs(tiny):
     program = with_signals([], sys.executable, "-m", "alight.jax", tiny[0])
     process = subprocess.Popen(program, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=1.5)
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=300)
-    assert process.returncode in (-signal.SIGINT, 130)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode in (-signal.SIGINT, 130) and b"Traceback" not in said
+
+
+def test_the_engine_ends_with_the_command_whatever_ends_that(long):
+    process, answer = answering(long)
+    engine = engine_of(process)
+    process.kill()
+    process.communicate(timeout=300)
+    wait_for_the_end_of(engine)
+    # And where JAX is being imported.
+    started = subprocess.Popen([sys.executable, "-m", "alight.jax", long[0]], stdin=subprocess.PIPE, env=long[1])
+    children = Path(f"/proc/{started.pid}/task/{started.pid}/children")
+    until = time.monotonic() + 120
+    while not (found := children.read_text().split()):
+        assert time.monotonic() < until
+    started.kill()
+    started.wait(300)
+    wait_for_the_end_of(int(found[0]))
+
+
+def test_an_engine_that_dies_is_told_of(long):
+    process, answer = answering(long)
+    os.kill(engine_of(process), signal.SIGKILL)
+    answer.read()
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 1 and said.startswith(b"alight: error: ") and b"has ended (signal: 9" in said, said
 
 
 DRIVES = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u206f]")
@@ -194,9 +266,6 @@ def test_an_answer_drives_no_terminal_and_a_pipe_gets_every_byte(tiny):
     assert not DRIVES.search(text) and "\\u{" in text, text
     line = run(tiny, *args, "--json").stdout
     assert not DRIVES.search(line) and json.loads(line)["text"] + "\n" == piped
-    # What no token of this model makes.
-    assert _say.harmless_json('"\x7f\x9b\u202e\u00e9"') == '"\\u007f\\u009b\\u202e\u00e9"'
-    assert _say.printable("a\u202e\x9b\r\n\u2066") == "a\\u{202e}\\u{9b}\n\\u{2066}"
 
 
 def reading(terminal):
@@ -213,61 +282,59 @@ def test_a_prompt_without_end_is_refused(tiny):
         assert told.returncode == 1 and "longer than 64 MiB" in told.stderr, told.stderr
 
 
-def test_ctrl_c_that_was_ignored_stays_ignored(tiny):
-    args = ["the", "--ignore-eos", *GREEDY, "-n", "20"]
-    program = with_signals([signal.SIGINT], sys.executable, "-c", SLOW, tiny[0], *args)
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=tiny[1])
-    process.stdout.read(1)
+def test_ctrl_c_that_was_ignored_stays_ignored(long):
+    process, answer = answering(long, signal.SIGINT)
     for _ in range(2):
         process.send_signal(signal.SIGINT)
+    answer.read()
     _, said = process.communicate(timeout=300)
     assert (process.returncode, said) == (0, b"")
 
 
-def test_a_chat(tiny):
+def test_a_chat(long):
     terminal, theirs = pty.openpty()
-    chat = [sys.executable, "-c", OWN_TERMINAL + SLOW, tiny[0], "--temp", "0", "--ignore-eos", "-c", "64", "--stats"]
+    chat = [sys.executable, "-c", OWN_TERMINAL, long[0], "--temp", "9", "--ignore-eos", "-n", "9000", "-c", "10000", "--stats"]
     process = subprocess.Popen(
         with_signals([], *chat),
-        stdin=theirs, stdout=theirs, stderr=theirs, env=tiny[1] | {"TERM": "dumb"}, start_new_session=True,
+        stdin=theirs, stdout=theirs, stderr=theirs, env=long[1] | {"TERM": "xterm"}, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
     seen = ""
 
     def until(text):
         nonlocal seen
-        while text not in seen:
+        # Without what moves the cursor.
+        while text not in (shown := ESCAPES.sub("", seen)):
+            assert select.select([terminal], [], [], 120)[0], f"{text!r} is not in {shown!r}"
             seen += os.read(terminal, 4096).decode(errors="replace")
-        before, _, seen = seen.partition(text)
+        before, _, seen = shown.partition(text)
         return before
 
+    def computed():
+        return int(re.search(r"prompt +(\d+) tokens in", until("ended by"))[1])
+
     assert "Each line is continued on its own" in until("> ")
-    os.write(terminal, b"the\n")
-    until("....")
+    os.write(terminal, b"the the\r")
+    # More than the terminal holds unread is still to come.
+    until("the the\n")
+    seen += os.read(terminal, 16).decode(errors="replace")
     os.write(terminal, b"\3")
-    assert "ended by Ctrl-C" in until("> ")
-    os.write(terminal, b"the\n")
-    # The second one is not interrupted by what was pressed before.
-    assert "ended by the full context" in until("> ")
+    first = computed()
+    assert until("> ").startswith(" Ctrl-C")
+    os.write(terminal, b"the the the\r")
+    # The second one is not interrupted by what was pressed before, and what both begin with is not computed again.
+    second = computed()
+    assert until("> ").startswith(" -n") and second < first, (first, second)
     os.write(terminal, b"\4")
     assert process.wait(60) == 0
     os.close(terminal)
 
 
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[=>]|\r")
 OWN_TERMINAL = """
-import fcntl, termios
+import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-"""
-
-SLOW = """
-import time
-from alight.jax._run import _answer, _chat, main
-write = _answer.write
-def slow(piece):
-    write(piece if piece == "\\n" else "." * 100)
-    time.sleep(0.1)
-_answer.write = _chat.write = slow
-main()
+os.execv(sys.executable, [sys.executable, "-m", "alight.jax", *sys.argv[1:]])
 """
 
 

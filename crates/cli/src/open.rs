@@ -4,8 +4,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use alight_kernels::Isa;
-use alight_model::{Load, Model, OpenOptions, Repack};
+use alight_model::{Load, Model, ModelError, OpenOptions, Repack, describe};
 use alight_pages::Threads;
+use alight_text::Vocabulary;
 use anyhow::anyhow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
@@ -96,4 +97,27 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
         explain_load::decision(&model);
     }
     Ok(model)
+}
+
+/// What a model's files say of its text, for engines that compute with its weights in another process.
+pub struct Text {
+    /// The model's name.
+    pub name: String,
+    /// Its tokenizer and chat template.
+    pub vocabulary: Vocabulary,
+    /// Positions that it was trained for.
+    pub trained: usize,
+}
+
+/// Opens the model at `path` for its text alone. What the native engine would refuse of it is refused here, too.
+pub fn text(path: &Path) -> Outcome<Text> {
+    source::check_path(path)?;
+    let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
+    let read = || -> Result<Text, ModelError> {
+        let spec = describe::spec(&maps)?;
+        let copy = alight_files::copy(&maps[0]);
+        let name = describe::name(&alight_files::parse(&maps[0], &copy)?, path);
+        Ok(Text { name, vocabulary: describe::vocabulary(&maps[0])?, trained: spec.context })
+    };
+    Ok(read().map_err(|error| anyhow!(error))?)
 }

@@ -1,21 +1,27 @@
-//! This process becomes Python's, for what is done in alight's Python package: streams, terminal and exit
-//! status are then Python's.
+//! What is done in alight's Python package: this process becomes Python's, which then has its streams, its terminal
+//! and its exit status ([`exec`]), or a process of Python does it for this one ([`start`]).
 //!
 //! The current folder may be anybody's: a folder with a model in it that was fetched from somewhere. So nothing
 //! is imported from it, and no program is looked for in it. Virtual environments, the user's own
 //! site-packages and absolute entries of `PYTHONPATH` work as they always do.
 
 use std::ffi::{OsStr, OsString};
+use std::io::{PipeReader, PipeWriter};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::{env, io};
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
+use rustix::io::{FdFlags, fcntl_setfd};
+use signal_hook::consts::SIGINT;
 
 use crate::outcome::{Outcome, Stop};
 
 /// Imports a module and calls its `main`; says what to do where that fails. Takes what asks for it, the module,
-/// and the name of the program, before the arguments.
+/// the name of the program, the advice, and the descriptor of a pipe for the error, as a line of JSON
+/// (`{"error": …}`), or nothing where standard error is for that; then the arguments.
 ///
 /// `sys` is part of the interpreter. All other imports come after the current folder, which is the first entry
 /// of the path where [`SAFE_PATH`] is unknown or the environment is ignored, has been removed. An older Python
@@ -25,9 +31,14 @@ const BOOT: &str = r#"
 import sys
 if sys.path[:1] == [""]:
     del sys.path[0]
-who, module, prog, advice = sys.argv[1:5]
+who, module, prog, advice, pipe = sys.argv[1:6]
 def fail(problem):
-    sys.stderr.write("alight: error: %s: %r %s\n%s\n" % (who, sys.executable, problem, advice))
+    text = "%s: %r %s" % (who, sys.executable, problem)
+    if pipe:
+        import json, os
+        os.write(int(pipe), (json.dumps({"error": "%s. %s" % (text, advice)}) + "\n").encode())
+    else:
+        sys.stderr.write("alight: error: %s\n%s\n" % (text, advice))
     sys.exit(1)
 if sys.version_info < (3, 11):
     fail("is Python %s, and 3.11 is the oldest that will do" % sys.version.split()[0])
@@ -37,7 +48,7 @@ try:
 except ImportError as error:
     shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(error))
     fail("cannot import %s: %s" % (module, shown))
-main(sys.argv[5:], prog=prog)
+main(sys.argv[6:], prog=prog)
 "#;
 
 /// Set for Python and all that it starts: without it, `-c` and `-m` import from the current folder first. As a
@@ -54,33 +65,92 @@ const SEARCHED: [&str; 5] =
 const ADVICE: &str = "It is in alight's Python package, which `make python` builds: pip install \
      target/wheels/alight-*.whl jax, or name the Python that has it in ALIGHT_PYTHON";
 
+/// Names the interpreter, and is no business of what it runs: compiled programs are kept by the settings that
+/// they were made under, variables of this prefix among them.
+const NAMED: &str = "ALIGHT_PYTHON";
+
+/// A call of `main` in `module`, which calls itself `program`; `who` asks for it. `pipe`: where the error goes if
+/// that cannot be called, instead of standard error.
+struct Call<'c> {
+    module: &'c str,
+    program: &'c str,
+    who: &'c str,
+    pipe: Option<&'c PipeWriter>,
+}
+
+impl Call<'_> {
+    /// The interpreter, without the arguments of `main`.
+    fn command(&self, python: &Path) -> Command {
+        let mut command = Command::new(python);
+        command.env(SAFE_PATH, "1").env_remove(NAMED);
+        for name in SEARCHED {
+            let Some(given) = env::var_os(name) else { continue };
+            match absolute(&given) {
+                Some(kept) => command.env(name, kept),
+                None => command.env_remove(name),
+            };
+        }
+        let pipe = self.pipe.map_or(String::new(), |pipe| pipe.as_raw_fd().to_string());
+        command.args(["-c", BOOT, self.who, self.module, self.program, ADVICE, &pipe]);
+        command
+    }
+
+    /// Why the interpreter cannot be run.
+    fn cannot_run(&self, python: &Path, whence: &str, error: &io::Error) -> Stop {
+        let what = match error.kind() {
+            io::ErrorKind::NotFound => "there is no such program".to_owned(),
+            _ => error.to_string(),
+        };
+        let (who, python) = (self.who, python.display());
+        Stop::Failed(anyhow!("{who}: cannot run '{python}' ({whence}): {what}. {ADVICE}"))
+    }
+}
+
 /// Becomes the `main` of `module`, which calls itself `program`; `who` asks for it. Returns only what
 /// prevented that.
 pub fn exec(module: &str, program: &str, who: &str, arguments: &[OsString]) -> Outcome {
     let (python, whence) = python();
-    let mut command = std::process::Command::new(&python);
-    command.env(SAFE_PATH, "1");
-    for name in SEARCHED {
-        let Some(given) = env::var_os(name) else { continue };
-        match absolute(&given) {
-            Some(kept) => command.env(name, kept),
-            None => command.env_remove(name),
-        };
+    let call = Call { module, program, who, pipe: None };
+    let error = call.command(&python).args(arguments).exec();
+    Err(call.cannot_run(&python, whence, &error))
+}
+
+/// A process of Python that works for this one.
+pub struct Started {
+    pub child: Child,
+    /// What it reads.
+    pub orders: PipeWriter,
+    /// What it writes: lines of JSON, of which `{"error": …}` says why it could not begin.
+    pub reports: PipeReader,
+}
+
+/// Starts the `main` of `module` with the descriptors of two pipes, to read from and to write to, and `argument`;
+/// `who` asks for it.
+///
+/// Standard error is this process's, standard input and output are nobody's. Ctrl-C, which a terminal sends to
+/// both, is for this process to handle.
+pub fn start(module: &str, who: &str, argument: &OsStr) -> Outcome<Started> {
+    let (python, whence) = python();
+    let (for_orders, orders) = io::pipe().context("a pipe to Python")?;
+    let (reports, for_reports) = io::pipe().context("a pipe from Python")?;
+    // The ends that are Python's stay open when it is executed.
+    for end in [for_orders.as_fd(), for_reports.as_fd()] {
+        fcntl_setfd(end, FdFlags::empty()).map_err(io::Error::from).context("a pipe to Python")?;
     }
-    let error = command.args(["-c", BOOT, who, module, program, ADVICE]).args(arguments).exec();
-    let what = match error.kind() {
-        io::ErrorKind::NotFound => "there is no such program".to_owned(),
-        _ => error.to_string(),
-    };
-    Err(Stop::Failed(anyhow!(
-        "{who}: cannot run '{}' ({whence}): {what}. {ADVICE}",
-        python.display()
-    )))
+    let call = Call { module, program: who, who, pipe: Some(&for_reports) };
+    let mut command = call.command(&python);
+    for end in [for_orders.as_raw_fd(), for_reports.as_raw_fd()] {
+        command.arg(end.to_string());
+    }
+    command.arg(argument).stdin(Stdio::null()).stdout(Stdio::null());
+    rusage::signals::ignored_by(&mut command, SIGINT);
+    let child = command.spawn().map_err(|error| call.cannot_run(&python, whence, &error))?;
+    Ok(Started { child, orders, reports })
 }
 
 /// The interpreter, and why this one.
 fn python() -> (PathBuf, &'static str) {
-    if let Some(named) = env::var_os("ALIGHT_PYTHON").filter(|value| !value.is_empty()) {
+    if let Some(named) = env::var_os(NAMED).filter(|value| !value.is_empty()) {
         return (named.into(), "named in ALIGHT_PYTHON");
     }
     let beside = env::current_exe().ok().and_then(|exe| in_environment(exe.parent()?));

@@ -3,7 +3,9 @@
 //! small vectors.
 
 use std::borrow::Borrow;
+use std::path::Path;
 
+use alight_formats::gguf::Gguf;
 use alight_pages::Map;
 use alight_text::Vocabulary;
 
@@ -44,4 +46,12 @@ pub fn vocabulary(file: &Map) -> Result<Vocabulary, ModelError> {
     let read = alight_files::parse(file, &copy).map(|gguf| Vocabulary::from_gguf(&gguf));
     file.check()?;
     read?.map_err(|source| ModelError::Tokenizer { path: file.path().into(), source })
+}
+
+/// The file's name for the model, or else the file's own name without its extension.
+pub fn name(gguf: &Gguf<'_>, path: &Path) -> String {
+    match gguf.get_str("general.name") {
+        Ok(Some(name)) if !name.trim().is_empty() => name.trim().to_owned(),
+        _ => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+    }
 }

@@ -16,6 +16,7 @@ use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 use alight_text::{Tokenizer, Vocabulary};
 
+use crate::describe;
 use crate::engine::Pool;
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
@@ -171,10 +172,7 @@ impl Model {
             built.map_err(|source| ModelError::Tokenizer { path: path.into(), source })?;
         timings.weights = checked.took;
         timings.tokenizer = vocabulary.took;
-        let name = match gguf.get_str("general.name") {
-            Ok(Some(name)) if !name.trim().is_empty() => name.trim().to_owned(),
-            _ => path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-        };
+        let name = describe::name(gguf, path);
         let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
         drop(files);
         if options.reclaim {

@@ -28,6 +28,7 @@ __all__ = [
     "ffi_targets",
     "how_to_copy",
     "open",
+    "reusable",
     "share_memory",
     "unlink_memory",
     "write_new_file",
@@ -180,6 +181,10 @@ def share_memory(name: str, process: int, create: bool) -> None:
 
 def unlink_memory(name: str) -> None:
     """Takes the name of shared memory away, if there is one; a process that has opened it keeps the memory."""
+
+def reusable(cached: list[int], prompt: list[int]) -> int:
+    """How many tokens at the beginning of `prompt` a cache that holds the positions of `cached` has already; the prompt's
+    last token never counts."""
 
 @final
 class Catalog:

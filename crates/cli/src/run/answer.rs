@@ -1,19 +1,16 @@
-//! One answer: the prompt fed, tokens sampled and streamed, times taken.
+//! One answer: the engine's tokens streamed as text, times taken.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use alight_model::{Finish, GenerateOptions, Sampler, Session, generate};
-use alight_text::StreamDecoder;
-use anyhow::anyhow;
+use alight_model::Finish;
+use alight_text::{StreamDecoder, Tokenizer};
 use rusage::Phases;
 
+use super::engine::{Engine, Event, Request};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
-
-/// Prompt tokens that are fed between two looks at Ctrl-C.
-const STRIDE: usize = 512;
 
 /// What came of it.
 #[derive(Debug)]
@@ -51,14 +48,13 @@ pub const PROMPT: &str = "prompt";
 /// See [`PROMPT`].
 pub const ANSWER: &str = "answer";
 
-/// Appends `prompt` (not empty) to the session and streams what follows into `sink`, in pieces of
-/// whole characters. The phases go on from what was done before.
+/// Streams the answer into `sink`, in pieces of whole characters. `interrupt`: what may end it early. The phases go on
+/// from what was done before.
 pub fn answer(
-    session: &mut Session<'_>,
-    sampler: &mut Sampler,
-    prompt: &[u32],
-    options: &GenerateOptions,
-    interrupt: Interrupt,
+    engine: &mut dyn Engine,
+    tokenizer: &Tokenizer,
+    request: &Request<'_>,
+    interrupt: Option<Interrupt>,
     phases: &mut Phases,
     sink: &mut dyn FnMut(&str) -> io::Result<()>,
 ) -> Outcome<Answer> {
@@ -67,59 +63,39 @@ pub fn answer(
         text: String::new(),
         tokens: Vec::new(),
         finish: Finish::Length,
-        prompt_tokens: prompt.len(),
+        prompt_tokens: 0,
         prompt: Duration::ZERO,
         written: Vec::new(),
     };
-    let room = session.context().saturating_sub(session.position());
-    // A prompt that does not fit goes to `generate` whole: its error has the right numbers.
-    let early = if prompt.len() <= room { (prompt.len() - 1) / STRIDE * STRIDE } else { 0 };
-    for piece in prompt[..early].chunks(STRIDE) {
-        session.prefill(piece).map_err(|e| anyhow!(e))?;
-        piece.iter().for_each(|&token| sampler.accept(token));
-        if interrupt.pressed() {
-            answer.finish = Finish::Interrupted;
-            return Ok(answer);
-        }
-    }
-    if options.max_tokens == 0 {
-        session.prefill(&prompt[early..]).map_err(|e| anyhow!(e))?;
-        answer.prompt = began.elapsed();
-        phases.end(PROMPT);
-        return Ok(answer);
-    }
-
-    let tokenizer = session.model().tokenizer();
     let mut decoder = StreamDecoder::new();
     let mut failed = None;
-    let mut on_token = |id| {
-        if answer.tokens.is_empty() {
-            answer.prompt = began.elapsed();
-        }
-        tokenizer.decode_bytes(id, decoder.buffer());
-        let piece = decoder.take();
-        let sent = if piece.is_empty() { Ok(()) } else { sink(piece) };
-        answer.text.push_str(piece);
-        answer.tokens.push(id);
-        answer.written.push(Instant::now());
-        if answer.written.len() == 1 {
-            phases.end(PROMPT);
-        }
-        match sent {
-            Ok(()) if !interrupt.pressed() => ControlFlow::Continue(()),
-            Ok(()) => ControlFlow::Break(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
+    let mut on_event = |event| {
+        if let Event::Token(id) = event {
+            if answer.tokens.is_empty() {
+                answer.prompt = began.elapsed();
+            }
+            tokenizer.decode_bytes(id, decoder.buffer());
+            let piece = decoder.take();
+            failed = if piece.is_empty() { None } else { sink(piece).err() };
+            answer.text.push_str(piece);
+            answer.tokens.push(id);
+            answer.written.push(Instant::now());
+            if answer.written.len() == 1 {
+                phases.end(PROMPT);
             }
         }
+        match interrupt {
+            _ if failed.is_some() => ControlFlow::Break(()),
+            Some(interrupt) if interrupt.pressed() => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
     };
-    let generated = generate(session, sampler, &prompt[early..], options, &mut on_token)
-        .map_err(|e| anyhow!(e))?;
-    answer.finish = generated.finish;
+    let answered = engine.answer(request, &mut on_event);
     if let Some(error) = failed {
         return Err(error.into());
     }
+    let answered = answered?;
+    (answer.finish, answer.prompt_tokens) = (answered.finish, answered.computed);
     if answer.tokens.is_empty() {
         answer.prompt = began.elapsed();
     }

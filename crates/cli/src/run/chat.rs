@@ -1,13 +1,13 @@
 //! A conversation at the terminal.
 //!
-//! The history is rendered anew each turn; the session keeps the part of its cache that the new
+//! The history is rendered anew each turn; the engine keeps the part of its cache that the new
 //! tokens begin with, so only what was added is computed. When the history no longer fits, the
 //! oldest exchange is dropped, and the user is told.
 
 use std::io::ErrorKind;
 use std::time::Instant;
 
-use alight_model::{Finish, GenerateOptions, Sampler, Session};
+use alight_model::{Finish, GenerateOptions, SamplerOptions};
 use alight_text::{Encoder, Message, Style};
 use anyhow::{Context, anyhow};
 use rusage::Phases;
@@ -16,7 +16,8 @@ use rustyline::error::ReadlineError;
 use rustyline::history::MemHistory;
 use rustyline::{Config, Editor};
 
-use super::answer::{Answer, answer};
+use super::answer::answer;
+use super::engine::{About, Engine, Request};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
@@ -31,10 +32,11 @@ const ROOM: usize = 512;
 /// Holds a conversation until the user leaves.
 pub fn main(
     args: &RunArgs,
+    about: &About<'_>,
     encoder: &Encoder<'_>,
-    session: &mut Session<'_>,
-    sampler: &mut Sampler,
-    options: &GenerateOptions,
+    engine: &mut dyn Engine,
+    sampling: SamplerOptions,
+    limits: GenerateOptions,
 ) -> Outcome {
     // The terminal itself, so that stdout carries the answers alone even when it is redirected.
     let config = Config::builder().behavior(Behavior::PreferTerm).build();
@@ -46,7 +48,7 @@ pub fn main(
         .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
         "{}: Ctrl-C stops an answer, Ctrl-D leaves.{}",
-        session.model().name(),
+        about.name,
         match encoder.style() {
             Style::Chat => "",
             Style::Raw => " Each line is continued on its own.",
@@ -72,27 +74,28 @@ pub fn main(
         let asked = Instant::now();
         let mut phases = Phases::start();
 
-        let room = ROOM.min(session.context() / 4);
-        let prompt = match chat.prompt(&line, encoder, session.context(), room) {
+        let room = ROOM.min(about.context / 4);
+        let prompt = match chat.prompt(&line, encoder, about.context, room) {
             Ok(prompt) => prompt,
             Err(error) => {
                 say::error(&chain(&error));
                 continue;
             }
         };
-        let kept = chat.reuse(session, &prompt);
         let mut out = Stream::new();
         let mut sink = |piece: &str| out.write(piece);
-        let fed = &prompt[kept..];
-        let answer = answer(session, sampler, fed, options, interrupt, &mut phases, &mut sink)?;
+        let request = Request { prompt: &prompt, sampling, limits };
+        let tokenizer = &about.vocabulary.tokenizer;
+        let answer = answer(engine, tokenizer, &request, Some(interrupt), &mut phases, &mut sink)?;
         out.end()?;
         if args.stats {
-            say::plain(&report::human(session.model(), &answer, asked, "question", &phases));
+            let engine = engine.description();
+            say::plain(&report::human(&engine, &answer, asked, "question", &phases));
         }
         if matches!(answer.finish, Finish::ContextFull) {
-            say::note(&context_full(session));
+            say::note(&context_full(about));
         }
-        chat.answered(prompt, answer, session);
+        chat.answered(&answer.text);
     }
 }
 
@@ -102,13 +105,11 @@ struct Chat {
     system: Option<Message>,
     /// User and assistant in turn.
     turns: Vec<Message>,
-    /// The tokens in the session's cache.
-    cached: Vec<u32>,
 }
 
 impl Chat {
     fn new(system: Option<&str>) -> Chat {
-        Chat { system: system.map(Message::system), turns: Vec::new(), cached: Vec::new() }
+        Chat { system: system.map(Message::system), turns: Vec::new() }
     }
 
     /// Adds the user's line, and returns the tokens of the conversation, with the oldest exchanges
@@ -178,22 +179,10 @@ impl Chat {
         unreachable!("the last round returns")
     }
 
-    /// Rewinds the session to what its cache and `prompt` have in common, leaving at least one
-    /// token to compute. Returns how many tokens that is.
-    fn reuse(&self, session: &mut Session<'_>, prompt: &[u32]) -> usize {
-        let common = self.cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-        let kept = common.min(prompt.len() - 1).min(session.position());
-        session.truncate(kept);
-        kept
-    }
-
     /// Takes the answer into the history.
-    fn answered(&mut self, prompt: Vec<u32>, answer: Answer, session: &Session<'_>) {
-        self.cached = prompt;
-        self.cached.extend(&answer.tokens);
-        self.cached.truncate(session.position());
+    fn answered(&mut self, text: &str) {
         if !self.turns.is_empty() {
-            self.turns.push(Message::assistant(&answer.text));
+            self.turns.push(Message::assistant(text));
         }
     }
 }

@@ -11,10 +11,10 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::{Finish, GenerateOptions, Sampler, Session, SessionOptions};
+use alight_model::{DEFAULT_CONTEXT, Finish, GenerateOptions, SamplerOptions};
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
-use clap::{ArgMatches, Args};
+use clap::ArgMatches;
 use rusage::Phases;
 
 use crate::interrupt::Interrupt;
@@ -23,7 +23,7 @@ use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
 use crate::say;
 use answer::answer;
-use engine::{Engine, EngineChoice};
+use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
 use prompt::Source;
 use sampling::SamplingArgs;
 
@@ -114,96 +114,164 @@ pub struct RunArgs {
 
 /// Runs the command. `given` is what was written on the command line, `started` when the process began.
 pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
-    match args.choice.engine {
-        Engine::Native => engine::check_native(given)?,
-        Engine::Jax => {
-            return engine::exec(&RunArgs::augment_args(clap::Command::new("run")), given);
-        }
-    }
+    args.choice.check(given)?;
+    args.choice.jax.check(args.sampling.are_random())?;
     let mut phases = Phases::start();
     let source =
         Source::of(args.prompt.as_deref().or(args.prompt_flag.as_deref()), args.file.as_deref());
-    if source == Source::Terminal && args.json {
-        return Err(Stop::Usage(
-            "--json needs a prompt: give one as an argument or pipe one in".to_owned(),
-        ));
-    }
-    // The system takes memory and threads back when the process ends, all at once; taking the model
-    // apart piece by piece before that would only keep the user waiting.
-    let model = ManuallyDrop::new(open::model(&args.model, &args.engine)?);
-    phases.end("open");
-    let style = style(&model, &args);
-    let encoder = Encoder::new(model.vocabulary(), style, args.parse_special);
-    let trained = model.spec().context;
-    let context = match args.ctx_size {
-        Some(0) => Some(trained),
-        other => other,
-    };
-    if context.is_some_and(|c| c > trained) {
-        say::note(&format!("the model was trained to look back on {trained} tokens, not more"));
-    }
-    let options = SessionOptions { context, ..SessionOptions::default() };
-    let session = Session::new(&model, &options).map_err(|e| anyhow!(e))?;
-    let mut session = ManuallyDrop::new(session);
-    let sampler_options = args.sampling.options();
-    let seed = sampler_options.seed;
-    let mut sampler = Sampler::new(sampler_options, model.tokenizer().vocab_size());
-    let options = GenerateOptions {
-        max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
-        ignore_eos: args.ignore_eos,
-    };
-
     if source == Source::Terminal {
-        return chat::main(&args, &encoder, &mut session, &mut sampler, &options);
+        check_chat(&args)?;
     }
-    let text = source.read()?;
-    prompt::check_length(&text, &session)?;
-    let tokens = match style {
-        Style::Raw => encoder.raw(&text),
-        Style::Chat => {
-            let system = args.system.iter().map(|s| Message::system(s));
-            encoder.chat(&system.chain([Message::user(&text)]).collect::<Vec<_>>(), true)
+    let front = Front { args: &args, source, started };
+    let sampling = args.sampling.options();
+    match args.choice.kind {
+        Kind::Native => {
+            // The system takes memory and threads back when the process ends, all at once; taking the model
+            // apart piece by piece before that would only keep the user waiting.
+            let model = ManuallyDrop::new(open::model(&args.model, &args.engine)?);
+            phases.end("open");
+            let trained = model.spec().context;
+            let about = About {
+                name: model.name(),
+                vocabulary: model.vocabulary(),
+                context: args.context(trained),
+                trained,
+            };
+            let style = style(&about, &args);
+            if about.context > trained {
+                say::note(&format!(
+                    "the model was trained to look back on {trained} tokens, not more"
+                ));
+            }
+            let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
+            front.run(&mut engine, &about, style, sampling, phases)
+        }
+        Kind::Jax => {
+            let mut engine = Jax::start(&args.model, &args.choice.jax)?;
+            let clock = Instant::now();
+            let text = open::text(&args.model)?;
+            phases.end("open");
+            let about = About {
+                name: &text.name,
+                vocabulary: &text.vocabulary,
+                context: args.context(text.trained),
+                trained: text.trained,
+            };
+            engine.open(&about, clock.elapsed())?;
+            let style = style(&about, &args);
+            front.run(&mut engine, &about, style, sampling, phases)
         }
     }
-    .map_err(|e| anyhow!(e))?;
+}
 
-    phases.end("prepare");
-    let interrupt = Interrupt::catch()?;
-    let mut out = Stream::new();
-    let mut sink = |piece: &str| if args.json { Ok(()) } else { out.write(piece) };
-    let answer =
-        answer(&mut session, &mut sampler, &tokens, &options, interrupt, &mut phases, &mut sink)?;
-    if !answer.tokens.is_empty() {
-        // All weights have been used, so they are there; what the load still has to write down takes
-        // a moment on a busy machine, and the report is about it. A failure would have ended the
-        // answer.
-        let _ = model.wait_loaded();
-    }
-    if args.json {
-        output::json(&report::json(&args.model, &model, &answer, seed, started, &phases))?;
+/// Refuses what a chat cannot be.
+fn check_chat(args: &RunArgs) -> Outcome {
+    let why = if args.json {
+        "--json needs a prompt: give one as an argument or pipe one in"
+    } else if args.choice.jax.are_several() {
+        "a run in several processes needs a prompt: give all of them the same"
     } else {
-        out.end()?;
-    }
-    args.engine.explain_outcome(&model);
-    if args.stats {
-        say::plain(&report::human(&model, &answer, started, "start of the process", &phases));
-    }
-    match answer.finish {
-        Finish::Interrupted => Err(Stop::Interrupted),
-        Finish::ContextFull => {
-            say::note(&context_full(&session));
-            Ok(())
+        return Ok(());
+    };
+    Err(Stop::Usage(why.to_owned()))
+}
+
+impl RunArgs {
+    /// How many positions the conversation has, with a model that was trained for so many.
+    fn context(&self, trained: usize) -> usize {
+        match self.ctx_size {
+            Some(0) => trained,
+            Some(context) => context,
+            None => DEFAULT_CONTEXT.min(trained),
         }
-        Finish::Stop | Finish::Length => Ok(()),
+    }
+}
+
+/// All of the command but the engine.
+struct Front<'a> {
+    args: &'a RunArgs,
+    source: Source<'a>,
+    started: Instant,
+}
+
+impl Front<'_> {
+    /// Answers the prompt, or holds a chat.
+    fn run(
+        &self,
+        engine: &mut dyn Engine,
+        about: &About<'_>,
+        style: Style,
+        sampling: SamplerOptions,
+        mut phases: Phases,
+    ) -> Outcome {
+        let args = self.args;
+        let encoder = Encoder::new(about.vocabulary, style, args.parse_special);
+        let limits = GenerateOptions {
+            max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
+            ignore_eos: args.ignore_eos,
+        };
+        if self.source == Source::Terminal {
+            engine.ready()?;
+            return chat::main(args, about, &encoder, engine, sampling, limits);
+        }
+        let prompt = &self.prompt(about, &encoder)?;
+        engine.ready()?;
+        phases.end("prepare");
+        // Several processes have to stop at the same token: Ctrl-C ends one of them at once, and so all.
+        let several = args.choice.jax.are_several();
+        let interrupt = (!several).then(Interrupt::catch).transpose()?;
+        let speaks = args.choice.jax.speaks();
+        let mut out = Stream::new();
+        let mut sink = |piece: &str| if args.json || !speaks { Ok(()) } else { out.write(piece) };
+        let request = Request { prompt, sampling, limits };
+        let tokenizer = &about.vocabulary.tokenizer;
+        let answer = answer(engine, tokenizer, &request, interrupt, &mut phases, &mut sink)?;
+        if speaks && !args.json {
+            out.end()?;
+        }
+        let finished = engine.finish(answer.tokens.len());
+        let description = engine.description();
+        if speaks && args.stats {
+            let what = "start of the process";
+            say::plain(&report::human(&description, &answer, self.started, what, &phases));
+        }
+        if speaks && args.json {
+            let (model, seed) = (&args.model, sampling.seed);
+            let line = report::json(model, description, &answer, seed, self.started, &phases);
+            output::json(&line)?;
+        }
+        finished?;
+        match answer.finish {
+            Finish::Interrupted => Err(Stop::Interrupted),
+            Finish::ContextFull if speaks => {
+                say::note(&context_full(about));
+                Ok(())
+            }
+            Finish::ContextFull | Finish::Stop | Finish::Length => Ok(()),
+        }
+    }
+
+    /// The tokens of the prompt.
+    fn prompt(&self, about: &About<'_>, encoder: &Encoder<'_>) -> Outcome<Vec<u32>> {
+        let text = self.source.read()?;
+        prompt::check_length(&text, about)?;
+        let tokens = match encoder.style() {
+            Style::Raw => encoder.raw(&text),
+            Style::Chat => {
+                let system = self.args.system.iter().map(|s| Message::system(s));
+                encoder.chat(&system.chain([Message::user(&text)]).collect::<Vec<_>>(), true)
+            }
+        };
+        Ok(tokens.map_err(|e| anyhow!(e))?)
     }
 }
 
 /// With a template or without one; says so where the file decides it.
-fn style(model: &alight_model::Model, args: &RunArgs) -> Style {
+fn style(about: &About<'_>, args: &RunArgs) -> Style {
     if args.raw {
         return Style::Raw;
     }
-    match model.vocabulary().template() {
+    match about.vocabulary.template() {
         Some(Ok(_)) => return Style::Chat,
         Some(Err(error)) => say::note(&format!(
             "the chat template in '{}' cannot be used ({error}): continuing the text as with --raw",
@@ -221,8 +289,8 @@ fn style(model: &alight_model::Model, args: &RunArgs) -> Style {
 }
 
 /// What to say when the context is full.
-fn context_full(session: &Session<'_>) -> String {
-    let (context, trained) = (session.context(), session.model().spec().context);
+fn context_full(about: &About<'_>) -> String {
+    let &About { context, trained, .. } = about;
     let advice = if context < trained {
         format!("-c {} would let it go on (up to {trained})", (2 * context).min(trained))
     } else {

@@ -3,9 +3,9 @@
 use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
-use alight_model::Session;
 use anyhow::anyhow;
 
+use super::engine::About;
 use crate::outcome::{Outcome, Stop};
 use crate::text_input;
 
@@ -66,13 +66,13 @@ impl<'a> Source<'a> {
 
 /// Refuses a prompt that is too long for the context whatever its tokens are, before memory is spent on
 /// finding them: each token stands for its own bytes and no more.
-pub fn check_length(text: &str, session: &Session<'_>) -> anyhow::Result<()> {
-    let context = session.context();
+pub fn check_length(text: &str, about: &About<'_>) -> anyhow::Result<()> {
+    let context = about.context;
     // Nothing needs to be known of the vocabulary for most prompts.
     if text.len() <= context {
         return Ok(());
     }
-    let tokenizer = session.model().tokenizer();
+    let tokenizer = &about.vocabulary.tokenizer;
     let lengths = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_text(id).len());
     // A character that has no token is one unknown token.
     let longest = lengths.max().unwrap_or(0).max(char::MAX.len_utf8());

@@ -3,11 +3,13 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alight_model::{Finish, Model};
+use alight_model::Finish;
 use rusage::{Memory, Phase, Phases, Usage};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::answer::{ANSWER, Answer};
+use super::engine::{Description, Load};
 use crate::{output, phases, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
@@ -24,9 +26,17 @@ pub struct Line<'a> {
     tokens_per_second: Option<f64>,
     prompt_tokens_per_second: f64,
     seed: u64,
-    threads: usize,
-    isa: String,
+    /// What computed: `engine`, with `threads` and `isa` of `native`, `tp` and `weights` of `jax`.
+    #[serde(flatten)]
+    engine: Map<String, Value>,
     timings: Timings,
+    #[serde(flatten)]
+    account: Option<Account>,
+}
+
+/// What this process used, if it is the one that computed.
+#[derive(Debug, Serialize)]
+struct Account {
     load: Load,
     /// In bytes, at the end; null where the system does not tell.
     memory: Memory,
@@ -36,34 +46,6 @@ pub struct Line<'a> {
     /// What the process used, from its start on: `open`, `prepare`, `prompt`, and `answer` after its
     /// first token.
     phases: Vec<Phase>,
-}
-
-/// How the weights came.
-#[derive(Debug, Serialize)]
-struct Load {
-    /// `mmap`, `direct` or `read`.
-    method: &'static str,
-    /// Why, in one sentence.
-    reason: String,
-    /// What issued the reads, `io_uring` or `threads`; null if the file is only mapped.
-    engine: Option<String>,
-    /// Whether the page cache was bypassed.
-    direct: bool,
-    /// Whether matrices were packed, why or why not, and how many.
-    repack: bool,
-    repack_reason: String,
-    packed: usize,
-    bytes_repacked: u64,
-    bytes_given_back: u64,
-    /// Bytes of weights that were read into memory of this process.
-    bytes_read: u64,
-    bytes_locked: u64,
-    /// From the start of the load to its end; null if it was not over.
-    seconds: Option<f64>,
-    /// How long the prompt and the answer waited for weights.
-    waited_seconds: f64,
-    /// What could not be had, in words.
-    fallbacks: Vec<String>,
 }
 
 /// Page faults of the process.
@@ -77,12 +59,9 @@ struct FaultCounts {
 
 #[derive(Debug, Serialize)]
 struct Timings {
-    /// Opening the model, all in all, and parts of it.
-    open_ms: f64,
-    map_ms: f64,
-    header_ms: f64,
-    weights_ms: f64,
-    tokenizer_ms: f64,
+    /// Opening the model (`open_ms`), and parts of that; or what else the start of the engine took.
+    #[serde(flatten)]
+    start: Map<String, Value>,
     /// From the first prompt token fed to the first answer token chosen.
     prompt_ms: f64,
     /// From the start of the process (its `main`, a millisecond after the system began to load it)
@@ -116,15 +95,14 @@ fn prompt_rate(answer: &Answer) -> f64 {
 /// The JSON line.
 pub fn json<'a>(
     path: &'a Path,
-    model: &Model,
+    engine: Description,
     answer: &'a Answer,
     seed: u64,
     started: Instant,
     phases: &Phases,
 ) -> Line<'a> {
-    let used = Usage::of_self();
-    let open = model.timings();
     let since = |t: &Instant| ms(*t - started);
+    let start = engine.start.iter().map(|(name, took)| (format!("{name}_ms"), ms(*took).into()));
     Line {
         model: path,
         text: &answer.text,
@@ -135,20 +113,22 @@ pub fn json<'a>(
         tokens_per_second: answer.rate(),
         prompt_tokens_per_second: prompt_rate(answer),
         seed,
-        threads: model.threads(),
-        isa: model.isa().to_string(),
+        engine: engine.fields,
         timings: Timings {
-            open_ms: ms(open.total),
-            map_ms: ms(open.map),
-            header_ms: ms(open.header),
-            weights_ms: ms(open.weights),
-            tokenizer_ms: ms(open.tokenizer),
+            start: start.collect(),
             prompt_ms: ms(answer.prompt),
             first_token_ms: answer.written.first().map(since),
             total_ms: answer.written.last().map_or_else(|| ms(started.elapsed()), since),
             token_ms: answer.steps().map(ms).collect(),
         },
-        load: load(model),
+        account: engine.load.map(|load| account(load, phases)),
+    }
+}
+
+fn account(load: Load, phases: &Phases) -> Account {
+    let used = Usage::of_self();
+    Account {
+        load,
         memory: Memory::of_self(),
         faults: FaultCounts {
             minor: used.minor_faults,
@@ -164,36 +144,15 @@ pub fn json<'a>(
     }
 }
 
-fn load(model: &Model) -> Load {
-    let report = model.load_report();
-    Load {
-        method: report.method().name(),
-        reason: report.reason().to_owned(),
-        engine: report.engine.map(|engine| engine.to_string()),
-        direct: report.direct,
-        repack: report.repack,
-        packed: report.packed,
-        bytes_repacked: report.bytes_repacked,
-        bytes_given_back: report.bytes_given_back,
-        bytes_read: report.bytes_read,
-        bytes_locked: report.bytes_locked,
-        seconds: report.took.map(|took| took.as_secs_f64()),
-        waited_seconds: report.waited.as_secs_f64(),
-        fallbacks: report.fallbacks.iter().map(ToString::to_string).collect(),
-        repack_reason: report.repack_reason,
-    }
-}
-
 /// The lines of `--stats`. The first token's time counts from `since`, which was when `what` came:
 /// the start of the process, or a question.
 pub fn human(
-    model: &Model,
+    engine: &Description,
     answer: &Answer,
     since: Instant,
     what: &str,
     account: &Phases,
 ) -> String {
-    let open = model.timings();
     let time = |d: Duration| units::ms(d.as_secs_f64() * 1e3);
     let first = match answer.written.first() {
         Some(t) => format!("{} after the {what}", time(*t - since)),
@@ -204,15 +163,11 @@ pub fn human(
         None => "too few to time".to_owned(),
     };
     let text = format!(
-        "open         {} (map {}, header {}, weights {}, tokenizer {})\n\
+        "{}\n\
          prompt       {} tokens in {} = {} tokens/s\n\
          first token  {first}\n\
-         answer       {} tokens, {rate}, ended by {}; {} threads, {} kernels",
-        time(open.total),
-        time(open.map),
-        time(open.header),
-        time(open.weights),
-        time(open.tokenizer),
+         answer       {} tokens, {rate}, ended by {}; {}",
+        engine.start_line,
         answer.prompt_tokens,
         time(answer.prompt),
         units::digits(prompt_rate(answer)),
@@ -223,8 +178,10 @@ pub fn human(
             Finish::ContextFull => "the full context",
             Finish::Interrupted => "Ctrl-C",
         },
-        model.threads(),
-        model.isa(),
+        engine.by,
     );
-    format!("{text}\n{}", phases::table(account.list()))
+    match engine.load {
+        Some(_) => format!("{text}\n{}", phases::table(account.list())),
+        None => text,
+    }
 }

@@ -39,7 +39,15 @@ pub struct SamplingArgs {
     seed: Option<i64>,
 }
 
+/// Options that only the engine of this program has, by the ids of the arguments.
+pub const ONLY_NATIVE: [&str; 2] = ["repeat_penalty", "repeat_last_n"];
+
 impl SamplingArgs {
+    /// Whether tokens are drawn, and differently from run to run.
+    pub fn are_random(&self) -> bool {
+        self.temp > 0.0 && self.seed.is_none_or(|seed| seed < 0)
+    }
+
     /// The sampler's options. A seed of -1, or none, becomes one that differs from run to run.
     pub fn options(&self) -> SamplerOptions {
         SamplerOptions {

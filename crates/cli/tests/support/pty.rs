@@ -1,4 +1,5 @@
 //! The program on a pseudo-terminal of its own, as a person has it.
+#![allow(dead_code)] // each test file uses its own part of this
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};

@@ -4,6 +4,8 @@
 //! position in it is first stored. Huge pages are declined, because one of them would hold many
 //! positions of a head that are not used yet.
 
+mod prefix;
+
 use std::ops::Range;
 
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, LINE};
@@ -20,6 +22,8 @@ pub struct CacheError {
     /// Why.
     pub source: std::io::Error,
 }
+
+pub use prefix::reusable;
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {

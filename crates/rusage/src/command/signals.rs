@@ -14,6 +14,7 @@
 //!   the end of the wrapper: SIGPIPE and SIGXFSZ of its own making are ignored.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
 
@@ -188,6 +189,16 @@ pub fn die_by(signal: i32) {
         libc::sigprocmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
         libc::raise(signal);
     }
+}
+
+/// The command, and what it starts, begins with `signal` ignored.
+pub fn ignored_by(command: &mut std::process::Command, signal: i32) {
+    let ignore = move || {
+        let ignored = libc::sigaction { sa_sigaction: libc::SIG_IGN, ..default() };
+        action(signal, Some(&ignored)).map(drop).ok_or_else(io::Error::last_os_error)
+    };
+    // SAFETY: it makes a system call that is allowed between fork and exec, and nothing else.
+    unsafe { command.pre_exec(ignore) };
 }
 
 /// The default action, with an empty mask and no flags.

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from .._run._say import Failure
 from . import _table
+from ._say import Failure
 
 PYTHON = [sys.executable, "-P"]
 """Starts a Python that imports nothing from the current folder, which may be anybody's: `-c` and `-m` would."""

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import sys
+import signal
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..._alight import check_new_file, write_new_file
-from .._run import MISSING, _interrupt, _say
-from .._run._args import MOST_RANKS, Parser, whole
-from .._run._say import FAILED, Failure, leave
-from . import _picture, _table
+from .._engine import need_jax
+from . import _picture, _say, _table
 from ._cells import measure
+from ._say import FAILED, USAGE, Failure, leave
+
+MOST_RANKS = 64
 
 ABOUT = """\
 One program is 64 layers in one jit: what a layer leaves is what the next one sums. Both ways take turns in one process, so
@@ -23,6 +24,25 @@ a neighbour disturbs less; the ratio is the median of the ratios of neighbouring
 
 CPU devices are threads that share this machine's cores: their figures say nothing about a GPU. On GPUs the collective stands
 beside each of XLA's own ways (NCCL as it comes, XLA's one-shot kernel, NCCL's symmetric buffers), in a process for each."""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> Any:
+        _say.error(f"{message}\n{self.format_usage().strip()}\nFor more, see --help")
+        leave(USAGE)
+
+
+def whole(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text!r}: expected a number from {least} to {most}")
+        return value
+
+    return read
 
 
 def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
@@ -53,11 +73,12 @@ def parse(arguments: list[str] | None, prog: str) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None, prog: str = "python -m alight.jax.bench") -> NoReturn:
-    _interrupt.default()
+    # Ctrl-C ends the process, as it does any other program's, unless it is to be ignored.
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     args = parse(arguments, prog)
     try:
-        if importlib.util.find_spec("jax") is None:
-            raise Failure(MISSING.format(sys.executable))
+        need_jax()
         if args.svg is not None:
             check_new_file(args.svg, force=args.force)
         report = measure(args, say=_say.plain if args.json else _table.start)
@@ -70,7 +91,7 @@ def main(arguments: list[str] | None = None, prog: str = "python -m alight.jax.b
         leave(problem.status)
     except BrokenPipeError:
         leave(0)
-    except OSError as problem:
+    except (ImportError, OSError) as problem:
         _say.error(str(problem))
         leave(FAILED)
     leave(0)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
 
+from ..._alight import reusable
 from .._cuda import check_collectives
 from ._arithmetic import Cache
 from ._blocks import Params
@@ -45,6 +46,8 @@ class Model:
         self.config, self.mesh, self.context, self.chunks = config, mesh, context, chunks
         self._check = check
         self._programs, self._params = programs, params
+        self.kept = 0
+        """Tokens of the last prompt that were in the cache already."""
         self._free: list[tuple[Cache, list[int]]] = []
 
     @property
@@ -153,11 +156,9 @@ class Model:
 
     def _taken(self, prompt: list[int]) -> tuple[Cache, int]:
         """A cache, and how much of the prompt it holds; never all: the last token's logits are wanted."""
-        if not self._free:
-            return self._programs.empty(), 0
-        cache, held = self._free.pop()
-        same = next((n for n, (a, b) in enumerate(zip(held, prompt)) if a != b), min(len(held), len(prompt)))
-        return cache, max(0, min(same, len(prompt) - 1))
+        cache, held = self._free.pop() if self._free else (self._programs.empty(), [])
+        self.kept = reusable(held, prompt)
+        return cache, self.kept
 
     def _checked(self, ids: Sequence[int]) -> list[int]:
         prompt = [int(one) for one in ids]

@@ -1,7 +1,7 @@
-"""What is said to the user, on stderr, as `alight run` says it; stdout has the answer and nothing else.
+"""What is said to the user, on stderr, as the command `alight` says it; stdout has the result and nothing else.
 
-Text that a model or a file made up can hold characters that drive a terminal; none of them reaches one. They are those
-of `terminal_text` in the command `alight`.
+Text that a file or an argument made up can hold characters that drive a terminal; none of them reaches one. They are
+those of `terminal_text` in the command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 from typing import NoReturn
 
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+FAILED, USAGE = 1, 2
 
 
 class Failure(Exception):
@@ -30,11 +30,6 @@ def printable(text: str) -> str:
     return _DRIVES.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text.replace("\r\n", "\n"))
 
 
-def harmless_json(line: str) -> str:
-    """The same JSON with those characters escaped; they stand nowhere but in strings."""
-    return _DRIVES.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
-
-
 def plain(text: str) -> None:
     try:
         print(printable(text), file=sys.stderr, flush=True)
@@ -42,27 +37,14 @@ def plain(text: str) -> None:
         pass  # a closed stderr is silence
 
 
-def _labelled(label: str, style: str, text: str) -> None:
-    colour = (
-        not os.environ.get("NO_COLOR")
-        and os.environ.get("TERM") != "dumb"
-        and sys.stderr is not None
-        and sys.stderr.isatty()
-    )
-    if not colour:
-        return plain(f"alight: {label}: {text}")
+def error(text: str) -> None:
+    colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    if not colour or sys.stderr is None or not sys.stderr.isatty():
+        return plain(f"alight: error: {text}")
     try:
-        print(f"alight: {style}{label}:\x1b[0m {printable(text)}", file=sys.stderr, flush=True)
+        print(f"alight: \x1b[1;31merror:\x1b[0m {printable(text)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
-
-
-def error(text: str) -> None:
-    _labelled("error", "\x1b[1;31m", text)
-
-
-def note(text: str) -> None:
-    _labelled("note", "\x1b[1;36m", text)
 
 
 def leave(status: int) -> NoReturn:

@@ -1,0 +1,403 @@
+//! The JAX engine: a process of Python (`alight.jax._engine`) that takes prompts as token ids and gives tokens.
+//!
+//! Each way has a pipe of its own, with one JSON value a line ([`Order`], [`Report`]); standard error is the user's.
+//! The process is started before the model's file is opened, so that it imports JAX meanwhile, and it ends when the
+//! pipe of orders does, whatever ended this one. What comes from it is checked: a line has a limit, and one that
+//! makes no sense ends the conversation with an error.
+
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::{Child, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use alight_model::{Finish, ModelError, SamplerOptions};
+use anyhow::anyhow;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::{About, Answered, Description, Engine, Event, Request, fields};
+use crate::outcome::{Outcome, Stop};
+use crate::{python, units};
+
+/// Most bytes of a line that comes from Python.
+const LONGEST: usize = 64 << 10;
+/// Most bytes of such a line that an error shows.
+const SHOWN: usize = 80;
+/// How long the process may take to end once it has closed its pipe.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What only the JAX engine has.
+#[derive(Clone, Debug, Serialize, clap::Args)]
+pub struct JaxArgs {
+    /// With --engine jax: devices that share the work
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = ranks)]
+    tp: usize,
+
+    /// With --engine jax: native (in place in the file, on the CPU), or arrays of bf16 or f32
+    #[arg(long, value_name = "KIND", default_value = "native", value_parser = ["native", "bf16", "f32"])]
+    weights: String,
+
+    /// With --engine jax, for a run in several processes: where process 0 listens. All of them are given
+    /// the same arguments, but for --process, and process 0 writes the answer
+    #[arg(long, value_name = "HOST:PORT")]
+    coordinator: Option<String>,
+
+    /// With --engine jax: how many processes there are
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = ranks)]
+    processes: usize,
+
+    /// With --engine jax: which of them this is, from 0 on
+    #[arg(long, value_name = "I")]
+    process: Option<usize>,
+
+    /// With --engine jax: compile anew, and keep nothing for the next time
+    #[arg(long)]
+    no_cache: bool,
+}
+
+/// A number of devices.
+fn ranks(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 1..=64) => Ok(n),
+        _ => Err("expected a number from 1 to 64".to_owned()),
+    }
+}
+
+impl JaxArgs {
+    /// Whether several processes answer together.
+    pub fn are_several(&self) -> bool {
+        self.processes > 1
+    }
+
+    /// Whether this process is the one that speaks.
+    pub fn speaks(&self) -> bool {
+        self.process.unwrap_or(0) == 0
+    }
+
+    /// Refuses what does not make sense together. `drawn`: tokens are drawn, and there is no seed.
+    pub fn check(&self, drawn: bool) -> Outcome {
+        self.refused(drawn).map_or(Ok(()), |why| Err(Stop::Usage(why)))
+    }
+
+    fn refused(&self, drawn: bool) -> Option<String> {
+        let (processes, tp) = (self.processes, self.tp);
+        let (coordinator, process) = match (&self.coordinator, self.process) {
+            (None, None) if processes == 1 => return None,
+            (Some(coordinator), Some(process)) if processes > 1 => (coordinator, process),
+            _ => {
+                return Some(
+                    "a run in several processes needs --coordinator, --processes and --process"
+                        .to_owned(),
+                );
+            }
+        };
+        let host_and_port = coordinator.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0)
+        });
+        if process >= processes {
+            let last = processes - 1;
+            Some(format!("--process is {process}, expected 0 to {last}: there are {processes}"))
+        } else if !tp.is_multiple_of(processes) {
+            Some(format!(
+                "--tp is {tp}, expected a multiple of the {processes} processes: each has as many devices"
+            ))
+        } else if !host_and_port {
+            Some(format!(
+                "--coordinator is '{coordinator}', expected a host and a port, such as 127.0.0.1:7000"
+            ))
+        } else if drawn {
+            Some(
+                "a run in several processes that draws tokens needs a --seed: all have to draw the same"
+                    .to_owned(),
+            )
+        } else {
+            None
+        }
+    }
+}
+
+/// What Python is told.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Order<'o> {
+    /// The first order: load the model. [`Report::Ready`] follows.
+    Open { context: usize, options: &'o JaxArgs },
+    /// [`Report::Kept`], tokens, and [`Report::Done`] follow.
+    Answer { ids: &'o [u32], max_tokens: usize, stop: &'o [u32], sampling: Sampling },
+    /// The answer, if there is one, ends early.
+    Stop,
+}
+
+/// How JAX chooses tokens.
+#[derive(Serialize)]
+struct Sampling {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    seed: u64,
+}
+
+impl Sampling {
+    fn of(options: SamplerOptions) -> Sampling {
+        let SamplerOptions { temperature, top_k, top_p, min_p, seed, .. } = options;
+        Sampling { temperature, top_k, top_p, min_p, seed }
+    }
+}
+
+/// What Python says.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Report {
+    /// The model is loaded; seconds that JAX and the model took.
+    Ready { jax: f64, model: f64 },
+    /// An answer begins: so many tokens of its prompt are not computed again.
+    Kept(usize),
+    /// A token of the answer.
+    Token(u32),
+    /// The answer is over.
+    Done,
+    /// Nothing more will come, for this reason.
+    Error(String),
+}
+
+/// A conversation with a process of Python.
+pub struct Jax {
+    child: Child,
+    /// `None` when it has been told to leave.
+    orders: Option<PipeWriter>,
+    reports: BufReader<PipeReader>,
+    args: JaxArgs,
+    /// What the model is.
+    context: usize,
+    trained: usize,
+    vocab: usize,
+    ends: Vec<u32>,
+    /// How long the parts of the start took.
+    start: Vec<(&'static str, Duration)>,
+    /// Whether an answer was stopped whose end has not been read yet.
+    stopped: bool,
+}
+
+impl Jax {
+    /// Starts Python, which begins to import JAX, for the model at `path`.
+    pub fn start(path: &Path, args: &JaxArgs) -> Outcome<Jax> {
+        let python::Started { child, orders, reports } =
+            python::start("alight.jax._engine", "--engine jax", path.as_os_str())?;
+        Ok(Jax {
+            child,
+            orders: Some(orders),
+            reports: BufReader::new(reports),
+            args: args.clone(),
+            context: 0,
+            trained: 0,
+            vocab: 0,
+            ends: Vec::new(),
+            start: Vec::new(),
+            stopped: false,
+        })
+    }
+
+    /// Has it load the model, which took `open` to open here.
+    pub fn open(&mut self, about: &About<'_>, open: Duration) -> Outcome {
+        let tokenizer = &about.vocabulary.tokenizer;
+        (self.context, self.trained) = (about.context, about.trained);
+        self.vocab = tokenizer.vocab_size();
+        self.ends = tokenizer.ends().to_vec();
+        self.start = vec![("open", open)];
+        let args = self.args.clone();
+        self.order(&Order::Open { context: self.context, options: &args })
+    }
+
+    /// Tells it something. A process that is gone has said why, or is an error here.
+    fn order(&mut self, order: &Order<'_>) -> Outcome {
+        let line = serde_json::to_string(order).map_err(|e| anyhow!(e))? + "\n";
+        let written = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
+        match written {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) | None => loop {
+                // What it said last is still in the pipe.
+                self.report()?;
+            },
+        }
+    }
+
+    /// What it says next; `None` when it has closed its pipe.
+    fn next(&mut self) -> Outcome<Option<Report>> {
+        let mut line = Vec::new();
+        let read = self.reports.by_ref().take(LONGEST as u64).read_until(b'\n', &mut line);
+        let shown = || String::from_utf8_lossy(&line[..line.len().min(SHOWN)]).into_owned();
+        if read.is_err() || !line.ends_with(b"\n") && line.len() < LONGEST {
+            return Ok(None);
+        }
+        if !line.ends_with(b"\n") {
+            let what = anyhow!("the JAX engine sent more than {} KiB in a line", LONGEST >> 10);
+            return Err(what.context(format!("it begins with '{}'", shown())).into());
+        }
+        match serde_json::from_slice(&line) {
+            Ok(Report::Error(why)) => Err(anyhow!(why).into()),
+            Ok(report) => Ok(Some(report)),
+            Err(error) => Err(anyhow!(
+                "the JAX engine sent '{}', which is no message of its protocol ({error}): are the command \
+                 and the Python package of the same version?",
+                shown().trim_end()
+            )
+            .into()),
+        }
+    }
+
+    /// What it says next. That it says nothing more is an error.
+    fn report(&mut self) -> Outcome<Report> {
+        match self.next()? {
+            Some(report) => Ok(report),
+            None => Err(self.gone().into()),
+        }
+    }
+
+    /// Why it has closed its pipe.
+    fn gone(&mut self) -> anyhow::Error {
+        match self.ended() {
+            Some(status) => anyhow!("the JAX engine, a process of Python, has ended ({status})"),
+            None => anyhow!("the JAX engine, a process of Python, has closed its pipe"),
+        }
+    }
+
+    /// How it ended, if it does.
+    fn ended(&mut self) -> Option<ExitStatus> {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) => thread::sleep(Duration::from_millis(2)),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Reads what is left of an answer that was stopped.
+    fn settle(&mut self) -> Outcome {
+        while self.stopped {
+            match self.report()? {
+                Report::Token(_) => {}
+                Report::Done => self.stopped = false,
+                other => return Err(misplaced(&other).into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the tokens of an answer to a prompt of `prompt` tokens.
+    fn tokens(
+        &mut self,
+        prompt: usize,
+        most: usize,
+        on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Outcome<Finish> {
+        let mut count = 0;
+        // The last token needs no room.
+        let room = self.context + 1 - prompt;
+        loop {
+            match self.report()? {
+                Report::Token(id) if (id as usize) < self.vocab && count < most.min(room) => {
+                    count += 1;
+                    if on_event(Event::Token(id)).is_break() {
+                        self.stopped = true;
+                        self.order(&Order::Stop)?;
+                        return Ok(Finish::Interrupted);
+                    }
+                }
+                Report::Done if count == most => return Ok(Finish::Length),
+                Report::Done if count == room => return Ok(Finish::ContextFull),
+                Report::Done => return Ok(Finish::Stop),
+                other => return Err(misplaced(&other).into()),
+            }
+        }
+    }
+}
+
+/// A message that is none of those that may come now.
+fn misplaced(report: &Report) -> anyhow::Error {
+    anyhow!("the JAX engine sent {report:?}, which has no meaning here")
+}
+
+impl Engine for Jax {
+    fn ready(&mut self) -> Outcome {
+        let Report::Ready { jax, model } = self.report()? else {
+            return Err(anyhow!("the JAX engine sent something else before it was ready").into());
+        };
+        for (name, seconds) in [("jax", jax), ("model", model)] {
+            let took = Duration::try_from_secs_f64(seconds);
+            self.start.push((name, took.map_err(|e| anyhow!("the JAX engine: {name}: {e}"))?));
+        }
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        request: &Request<'_>,
+        on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Outcome<Answered> {
+        let (prompt, most) = (request.prompt.len(), request.limits.max_tokens);
+        if most == 0 {
+            return Ok(Answered { finish: Finish::Length, computed: prompt });
+        }
+        if prompt > self.context {
+            let (limit, trained) = (self.context, self.trained);
+            let full = ModelError::ContextFull { used: 0, asked: prompt, limit, trained };
+            return Err(anyhow!(full).into());
+        }
+        self.settle()?;
+        let ends = std::mem::take(&mut self.ends);
+        let stop: &[u32] = if request.limits.ignore_eos { &[] } else { &ends };
+        let sampling = Sampling::of(request.sampling);
+        let told =
+            self.order(&Order::Answer { ids: request.prompt, max_tokens: most, stop, sampling });
+        self.ends = ends;
+        told?;
+        let kept = match self.report()? {
+            Report::Kept(kept) if kept < prompt => kept,
+            other => return Err(misplaced(&other).into()),
+        };
+        let finish = self.tokens(prompt, most, on_event)?;
+        Ok(Answered { finish, computed: prompt - kept })
+    }
+
+    fn finish(&mut self, _: usize) -> Outcome {
+        if !self.args.are_several() {
+            return Ok(());
+        }
+        // A process that left before the others would take them down: it waits for them.
+        self.orders = None;
+        match self.next()? {
+            None if self.child.wait().is_ok_and(|status| status.success()) => Ok(()),
+            None => Err(self.gone().into()),
+            Some(other) => Err(misplaced(&other).into()),
+        }
+    }
+
+    fn description(&self) -> Description {
+        let JaxArgs { tp, weights, .. } = &self.args;
+        let parts = self.start.iter().map(|(name, took)| {
+            let took = units::ms(took.as_secs_f64() * 1e3);
+            format!("{name} {took}")
+        });
+        Description {
+            fields: fields(json!({"engine": "jax", "tp": tp, "weights": weights})),
+            start: self.start.clone(),
+            start_line: format!("start        {}", parts.collect::<Vec<_>>().join(", ")),
+            by: format!("JAX, tp {tp}, {weights} weights"),
+            load: None,
+        }
+    }
+}
+
+impl Drop for Jax {
+    fn drop(&mut self) {
+        // It has nothing to put in order, and nobody waits for what it is at.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,161 @@
+//! What answers prompts, behind one interface: the engine of this program ([`Native`]), or JAX ([`Jax`]).
+//!
+//! An engine takes the tokens of a prompt and hands out the tokens of the answer. Everything else that a user sees
+//! of `alight run` (prompts, templates, text, terminal, Ctrl-C, statistics) is the front end's, and so the same for
+//! all engines.
+
+mod jax;
+mod native;
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use alight_model::{Finish, GenerateOptions, SamplerOptions};
+use alight_text::Vocabulary;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Args, Command};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+pub use jax::{Jax, JaxArgs};
+pub use native::{Load, Native};
+
+use super::sampling::ONLY_NATIVE;
+use crate::open::EngineArgs;
+use crate::outcome::{Outcome, Stop};
+
+/// An engine that holds one conversation: its cache keeps the last prompt and answer.
+pub trait Engine {
+    /// Returns when an answer can begin.
+    fn ready(&mut self) -> Outcome;
+
+    /// Answers a prompt. What the cache holds of its beginning ([`alight_model::reusable`]) is not computed again.
+    ///
+    /// Each event is handed to `on_event` as it happens; the answer ends, with [`Finish::Interrupted`], when that
+    /// returns [`ControlFlow::Break`].
+    fn answer(
+        &mut self,
+        request: &Request<'_>,
+        on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Outcome<Answered>;
+
+    /// The last answer, of so many tokens, has been given: waits for what is still under way.
+    fn finish(&mut self, tokens: usize) -> Outcome;
+
+    /// What there is to report of the engine, once it has answered.
+    fn description(&self) -> Description;
+}
+
+/// A prompt, and what its answer is to be like.
+#[derive(Debug)]
+pub struct Request<'r> {
+    /// The tokens of the whole conversation, at least one.
+    pub prompt: &'r [u32],
+    /// How tokens are chosen. Draws go on from one answer to the next while this stays the same, unless the engine
+    /// begins anew each time (JAX does).
+    pub sampling: SamplerOptions,
+    /// When the answer ends.
+    pub limits: GenerateOptions,
+}
+
+/// What happens while a prompt is answered.
+#[derive(Clone, Copy, Debug)]
+pub enum Event {
+    /// A part of the prompt has been computed.
+    Prompt,
+    /// The next token of the answer.
+    Token(u32),
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    /// Why.
+    pub finish: Finish,
+    /// Tokens of the prompt that were computed.
+    pub computed: usize,
+}
+
+/// What the front end has to know of the model, whichever engine computes with it.
+pub struct About<'m> {
+    /// Its name.
+    pub name: &'m str,
+    /// Its tokenizer and chat template.
+    pub vocabulary: &'m Vocabulary,
+    /// Positions of the conversation.
+    pub context: usize,
+    /// Positions that the model was trained for.
+    pub trained: usize,
+}
+
+/// What there is to report of an engine.
+#[derive(Debug)]
+pub struct Description {
+    /// Fields of the line of JSON that say what computed.
+    pub fields: Map<String, Value>,
+    /// How long the start took, by parts.
+    pub start: Vec<(&'static str, Duration)>,
+    /// The same, for people.
+    pub start_line: String,
+    /// What computed, for people.
+    pub by: String,
+    /// How this process loaded the weights; `None` if another one computes, of which this process's account says
+    /// nothing.
+    pub load: Option<Load>,
+}
+
+/// The fields of a value that is a struct.
+fn fields(value: impl Serialize) -> Map<String, Value> {
+    match serde_json::to_value(value) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Map::new(),
+    }
+}
+
+/// The engines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// This program.
+    Native,
+    /// JAX, through the Python package `alight` and jax.
+    Jax,
+}
+
+/// The choice of engine, and what only JAX has.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Engine")]
+pub struct EngineChoice {
+    /// What computes: this program, or JAX, which needs the Python package `alight` and jax: that of the
+    /// Python in ALIGHT_PYTHON, of the virtual environment that this command is in, or of python3
+    #[arg(long = "engine", value_name = "NAME", default_value = "native")]
+    pub kind: Kind,
+
+    #[command(flatten)]
+    pub jax: JaxArgs,
+}
+
+impl EngineChoice {
+    /// Refuses options that the chosen engine does not have, by their names. `given`: the command line.
+    pub fn check(&self, given: &ArgMatches) -> Outcome {
+        let by_hand = |id: &str| given.value_source(id) == Some(ValueSource::CommandLine);
+        let named = |id: &str| format!("--{}", id.replace('_', "-"));
+        let ids = |command: Command| -> Vec<String> {
+            command.get_arguments().map(|argument| argument.get_id().to_string()).collect()
+        };
+        let only_jax = ids(JaxArgs::augment_args(Command::new("jax")));
+        let mut only_native = ids(EngineArgs::augment_args(Command::new("native")));
+        only_native.extend(ONLY_NATIVE.map(str::to_owned));
+        match self.kind {
+            Kind::Native => match only_jax.iter().find(|id| by_hand(id)) {
+                None => Ok(()),
+                Some(id) => Err(Stop::Usage(format!("{} needs --engine jax", named(id)))),
+            },
+            Kind::Jax => match only_native.iter().find(|id| by_hand(id)) {
+                None => Ok(()),
+                Some(id) => {
+                    Err(Stop::Usage(format!("{} is not an option of the JAX engine", named(id))))
+                }
+            },
+        }
+    }
+}

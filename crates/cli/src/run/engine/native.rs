@@ -1,0 +1,209 @@
+//! The engine of this program: a session on the mapped model, and a sampler.
+
+use std::mem::ManuallyDrop;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use alight_model::{
+    Finish, Model, Sampler, SamplerOptions, Session, SessionOptions, generate, reusable,
+};
+use anyhow::anyhow;
+use serde::Serialize;
+
+use super::{Answered, Description, Engine, Event, Request, fields};
+use crate::open::EngineArgs;
+use crate::outcome::Outcome;
+use crate::units;
+
+/// Prompt tokens that are computed between two events.
+const STRIDE: usize = 512;
+
+/// A conversation on a model of this process.
+pub struct Native<'m> {
+    model: &'m Model,
+    session: ManuallyDrop<Session<'m>>,
+    sampler: Sampler,
+    /// The options that `sampler` was made with.
+    sampling: SamplerOptions,
+    /// The tokens in the session's cache.
+    cached: Vec<u32>,
+    args: &'m EngineArgs,
+}
+
+impl<'m> Native<'m> {
+    /// A conversation of up to `context` tokens.
+    pub fn new(
+        model: &'m Model,
+        context: usize,
+        sampling: SamplerOptions,
+        args: &'m EngineArgs,
+    ) -> Outcome<Native<'m>> {
+        let options = SessionOptions { context: Some(context), ..SessionOptions::default() };
+        let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
+        Ok(Native {
+            model,
+            // The system takes its memory back when the process ends.
+            session: ManuallyDrop::new(session),
+            sampler: Sampler::new(sampling, model.tokenizer().vocab_size()),
+            sampling,
+            // The last token of an answer needs no room in the context.
+            cached: Vec::with_capacity((context + 1).min(1 << 20)),
+            args,
+        })
+    }
+
+    /// Computes the prompt from `from` on, and generates.
+    fn go_on(
+        &mut self,
+        from: usize,
+        request: &Request<'_>,
+        on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Outcome<Finish> {
+        let Native { session, sampler, cached, .. } = self;
+        let prompt = &request.prompt[from..];
+        let room = session.context().saturating_sub(session.position());
+        // A prompt that does not fit goes to `generate` whole: its error has the right numbers.
+        let early = if prompt.len() <= room { (prompt.len() - 1) / STRIDE * STRIDE } else { 0 };
+        for piece in prompt[..early].chunks(STRIDE) {
+            session.prefill(piece).map_err(|e| anyhow!(e))?;
+            piece.iter().for_each(|&token| sampler.accept(token));
+            if on_event(Event::Prompt).is_break() {
+                return Ok(Finish::Interrupted);
+            }
+        }
+        let rest = &prompt[early..];
+        if request.limits.max_tokens == 0 {
+            session.prefill(rest).map_err(|e| anyhow!(e))?;
+            return Ok(Finish::Length);
+        }
+        let mut on_token = |id| {
+            cached.push(id);
+            on_event(Event::Token(id))
+        };
+        let generated = generate(session, sampler, rest, &request.limits, &mut on_token);
+        Ok(generated.map_err(|e| anyhow!(e))?.finish)
+    }
+}
+
+impl Engine for Native<'_> {
+    fn ready(&mut self) -> Outcome {
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        request: &Request<'_>,
+        on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
+    ) -> Outcome<Answered> {
+        if self.sampling != request.sampling {
+            self.sampling = request.sampling;
+            self.sampler = Sampler::new(self.sampling, self.model.tokenizer().vocab_size());
+        }
+        let reused = reusable(&self.cached, request.prompt);
+        self.session.truncate(reused);
+        self.cached.clear();
+        self.cached.extend(request.prompt);
+        let finish = self.go_on(reused, request, on_event);
+        // Whatever became of it, this is what was computed.
+        self.cached.truncate(self.session.position());
+        Ok(Answered { finish: finish?, computed: request.prompt.len() - reused })
+    }
+
+    fn finish(&mut self, tokens: usize) -> Outcome {
+        if tokens > 0 {
+            // All weights have been used, so they are there; what the load still has to write down takes
+            // a moment on a busy machine, and the report is about it. A failure would have ended the
+            // answer.
+            let _ = self.model.wait_loaded();
+        }
+        self.args.explain_outcome(self.model);
+        Ok(())
+    }
+
+    fn description(&self) -> Description {
+        let (model, open) = (self.model, self.model.timings());
+        let time = |d: Duration| units::ms(d.as_secs_f64() * 1e3);
+        Description {
+            fields: fields(Computed {
+                engine: "native",
+                threads: model.threads(),
+                isa: model.isa().to_string(),
+            }),
+            start: vec![
+                ("open", open.total),
+                ("map", open.map),
+                ("header", open.header),
+                ("weights", open.weights),
+                ("tokenizer", open.tokenizer),
+            ],
+            start_line: format!(
+                "open         {} (map {}, header {}, weights {}, tokenizer {})",
+                time(open.total),
+                time(open.map),
+                time(open.header),
+                time(open.weights),
+                time(open.tokenizer),
+            ),
+            by: format!("{} threads, {} kernels", model.threads(), model.isa()),
+            load: Some(Load::of(model)),
+        }
+    }
+}
+
+/// What computed, in the line of JSON.
+#[derive(Debug, Serialize)]
+struct Computed {
+    engine: &'static str,
+    threads: usize,
+    isa: String,
+}
+
+/// How the weights came, in the line of JSON.
+#[derive(Debug, Serialize)]
+pub struct Load {
+    /// `mmap`, `direct` or `read`.
+    method: &'static str,
+    /// Why, in one sentence.
+    reason: String,
+    /// What issued the reads, `io_uring` or `threads`; null if the file is only mapped.
+    engine: Option<String>,
+    /// Whether the page cache was bypassed.
+    direct: bool,
+    /// Whether matrices were packed, why or why not, and how many.
+    repack: bool,
+    repack_reason: String,
+    packed: usize,
+    bytes_repacked: u64,
+    bytes_given_back: u64,
+    /// Bytes of weights that were read into memory of this process.
+    bytes_read: u64,
+    bytes_locked: u64,
+    /// From the start of the load to its end; null if it was not over.
+    seconds: Option<f64>,
+    /// How long the prompt and the answer waited for weights.
+    waited_seconds: f64,
+    /// What could not be had, in words.
+    fallbacks: Vec<String>,
+}
+
+impl Load {
+    fn of(model: &Model) -> Load {
+        let report = model.load_report();
+        Load {
+            method: report.method().name(),
+            reason: report.reason().to_owned(),
+            engine: report.engine.map(|engine| engine.to_string()),
+            direct: report.direct,
+            repack: report.repack,
+            packed: report.packed,
+            bytes_repacked: report.bytes_repacked,
+            bytes_given_back: report.bytes_given_back,
+            bytes_read: report.bytes_read,
+            bytes_locked: report.bytes_locked,
+            seconds: report.took.map(|took| took.as_secs_f64()),
+            waited_seconds: report.waited.as_secs_f64(),
+            fallbacks: report.fallbacks.iter().map(ToString::to_string).collect(),
+            repack_reason: report.repack_reason,
+        }
+    }
+}
