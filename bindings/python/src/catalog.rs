@@ -81,7 +81,7 @@ fn of_safetensors(source: &ModelFiles) -> PyResult<Vec<Info>> {
     Ok(merged
         .tensors
         .iter()
-        .map(|placed| Info::of_safetensors(placed.shard, placed.tensor))
+        .map(|placed| Info::of_safetensors(placed.shard, placed.info))
         .collect())
 }
 

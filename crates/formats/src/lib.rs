@@ -34,6 +34,7 @@ pub mod gguf;
 pub mod packed;
 pub mod recognise;
 pub mod safetensors;
+mod shards;
 mod source;
 pub mod split;
 mod text;

@@ -9,11 +9,10 @@
 //! makes one catalog of them. Names come from the opened file's own name and the count, never from
 //! text inside a file, so no file can make us open something elsewhere.
 
-use std::collections::HashMap;
-
 use thiserror::Error;
 
 use crate::gguf::{Gguf, GgufError, TensorInfo};
+use crate::shards;
 use crate::text::shown;
 
 /// Most shards: `split.count` is 16 bits wide.
@@ -162,29 +161,11 @@ pub struct Shard<'s, 'a> {
     pub gguf: &'s Gguf<'a>,
 }
 
-/// The tensors of all shards.
-#[derive(Clone, Debug, Default)]
-pub struct Catalog<'a> {
-    /// The tensors, shard by shard, each shard in file order.
-    pub tensors: Vec<Placed<'a>>,
-    index: HashMap<&'a str, usize>,
-}
+/// The tensors of all shards, each shard in file order.
+pub type Catalog<'a> = shards::Catalog<'a, TensorInfo<'a>>;
 
-/// A tensor and the shard that holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed<'a> {
-    /// Position of the shard among those given to [`merge`].
-    pub shard: usize,
-    /// The tensor; its offset is in that shard's file.
-    pub info: TensorInfo<'a>,
-}
-
-impl<'a> Catalog<'a> {
-    /// The tensor called `name`.
-    pub fn get(&self, name: &str) -> Option<&Placed<'a>> {
-        self.index.get(name).and_then(|index| self.tensors.get(*index))
-    }
-}
+/// A tensor and the shard that holds it; its offset is in that shard's file.
+pub type Placed<'a> = shards::Placed<TensorInfo<'a>>;
 
 /// Makes one catalog of a model's shards, given in the order of [`names`]. A model in one file is
 /// one shard. Metadata is read from the first.
@@ -206,20 +187,16 @@ pub fn merge<'a>(shards: &[Shard<'_, 'a>]) -> Result<Catalog<'a>, SplitError> {
     }
 
     let total = shards.iter().map(|shard| shard.gguf.tensors.len()).sum();
-    let mut catalog =
-        Catalog { tensors: Vec::with_capacity(total), index: HashMap::with_capacity(total) };
+    let mut catalog = Catalog::with_capacity(total);
     for (position, shard) in shards.iter().enumerate() {
         for info in &shard.gguf.tensors {
-            let index = catalog.tensors.len();
-            if let Some(earlier) = catalog.index.insert(info.name, index) {
-                let earlier = catalog.tensors[earlier].shard;
-                return Err(SplitError::DuplicateTensor {
+            catalog.add(info.name, position, *info).map_err(|earlier| {
+                SplitError::DuplicateTensor {
                     tensor: info.name.into(),
                     first: shards[earlier].name.into(),
                     second: shard.name.into(),
-                });
-            }
-            catalog.tensors.push(Placed { shard: position, info: *info });
+                }
+            })?;
         }
     }
     if count > 1 {

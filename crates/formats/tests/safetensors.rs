@@ -329,7 +329,7 @@ fn shards_are_checked_against_each_other_and_the_index() {
     let text_of_all = text("2", b);
     let index = parse_index(text_of_all.as_bytes()).unwrap();
     let all = merge(Some(&index), &shards).unwrap();
-    let placed: Vec<_> = all.tensors.iter().map(|p| (p.tensor.name.as_ref(), p.shard)).collect();
+    let placed: Vec<_> = all.tensors.iter().map(|p| (p.info.name.as_ref(), p.shard)).collect();
     assert_eq!(placed, [("c", 0), ("a", 1), ("b", 1)]);
     assert_eq!(all.get("b").unwrap().shard, 1);
     assert!(all.get("d").is_none());

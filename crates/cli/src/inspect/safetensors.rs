@@ -111,11 +111,11 @@ fn read(paths: &[PathBuf], index: Option<(&Path, &Index<'_>)>) -> anyhow::Result
 
 fn tensors(catalog: &Catalog<'_, '_>) -> Vec<Tensor> {
     let tensor = |placed: &Placed<'_, '_>| Tensor {
-        name: placed.tensor.name.as_ref().to_owned(),
-        ty: placed.tensor.dtype.name(),
-        shape: placed.tensor.shape.clone(),
+        name: placed.info.name.as_ref().to_owned(),
+        ty: placed.info.dtype.name(),
+        shape: placed.info.shape.clone(),
         file: placed.shard,
-        range: placed.tensor.range.clone(),
+        range: placed.info.range.clone(),
     };
     catalog.tensors.iter().map(tensor).collect()
 }

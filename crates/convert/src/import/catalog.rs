@@ -89,12 +89,12 @@ pub(crate) fn read(found: &Found, maps: &[Map]) -> Result<Vec<Tensor>, ConvertEr
         .tensors
         .iter()
         .map(|placed| Tensor {
-            name: placed.tensor.name.clone().into_owned(),
-            ty: gguf_type(placed.tensor.dtype),
-            dtype: placed.tensor.dtype.name(),
-            shape: placed.tensor.shape.clone(),
+            name: placed.info.name.clone().into_owned(),
+            ty: gguf_type(placed.info.dtype),
+            dtype: placed.info.dtype.name(),
+            shape: placed.info.shape.clone(),
             file: placed.shard,
-            offset: placed.tensor.range.start,
+            offset: placed.info.range.start,
         })
         .collect())
 }

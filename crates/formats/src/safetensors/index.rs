@@ -20,6 +20,7 @@ use thiserror::Error;
 use super::json::{Context, Entries, JsonError, JsonField, Strings, Text, refuse};
 use super::{MAX_INDEX, MAX_TENSORS, SafeTensors, Tensor};
 use crate::Source;
+use crate::shards;
 use crate::text::shown;
 
 /// Most shards.
@@ -271,29 +272,11 @@ pub struct Shard<'s, 'a> {
     pub file: &'s SafeTensors<'a>,
 }
 
-/// The tensors of all shards.
-#[derive(Clone, Debug, Default)]
-pub struct Catalog<'s, 'a> {
-    /// The tensors, shard by shard, each shard in the order of its data.
-    pub tensors: Vec<Placed<'s, 'a>>,
-    index: HashMap<&'s str, usize>,
-}
+/// The tensors of all shards, each shard in the order of its data.
+pub type Catalog<'s, 'a> = shards::Catalog<'s, &'s Tensor<'a>>;
 
-/// A tensor and the shard that holds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed<'s, 'a> {
-    /// Position of the shard among those given to [`merge`].
-    pub shard: usize,
-    /// The tensor; its range is in that shard's file.
-    pub tensor: &'s Tensor<'a>,
-}
-
-impl<'s, 'a> Catalog<'s, 'a> {
-    /// The tensor called `name`.
-    pub fn get(&self, name: &str) -> Option<&Placed<'s, 'a>> {
-        self.index.get(name).and_then(|index| self.tensors.get(*index))
-    }
-}
+/// A tensor and the shard that holds it; its range is in that shard's file.
+pub type Placed<'s, 'a> = shards::Placed<&'s Tensor<'a>>;
 
 /// Makes one catalog of a model's files: checked against each other and, if there is one, against the
 /// index, of which `shards` are then all the files, in any order.
@@ -308,15 +291,13 @@ pub fn merge<'s, 'a>(
     let mut catalog = Catalog::default();
     for (shard, Shard { name, file }) in shards.iter().enumerate() {
         for tensor in &file.tensors {
-            let position = catalog.tensors.len();
-            if let Some(other) = catalog.index.insert(tensor.name.as_ref(), position) {
-                return Err(IndexError::DuplicateTensor {
+            catalog.add(tensor.name.as_ref(), shard, tensor).map_err(|earlier| {
+                IndexError::DuplicateTensor {
                     tensor: tensor.name.as_ref().into(),
-                    first: shards[catalog.tensors[other].shard].name.into(),
+                    first: shards[earlier].name.into(),
                     second: (*name).into(),
-                });
-            }
-            catalog.tensors.push(Placed { shard, tensor });
+                }
+            })?;
         }
     }
     let Some(index) = index else { return Ok(catalog) };
@@ -340,10 +321,10 @@ pub fn merge<'s, 'a>(
     // Each of the index is in the catalog, so there is one more only if one is not in the index.
     let known =
         |name: &str| index.weight_map.binary_search_by(|(n, _)| n.as_ref().cmp(name)).is_ok();
-    match catalog.tensors.iter().find(|placed| !known(&placed.tensor.name)) {
+    match catalog.tensors.iter().find(|placed| !known(&placed.info.name)) {
         None => Ok(catalog),
         Some(orphan) => Err(IndexError::Orphan {
-            tensor: orphan.tensor.name.as_ref().into(),
+            tensor: orphan.info.name.as_ref().into(),
             shard: shards[orphan.shard].name.into(),
         }),
     }

@@ -1,0 +1,50 @@
+//! The tensors of several files as one catalog, with a name for each.
+
+use std::collections::HashMap;
+
+/// The tensors of all shards of a model.
+#[derive(Clone, Debug)]
+pub struct Catalog<'n, T> {
+    /// The tensors, shard by shard, each shard in its own order.
+    pub tensors: Vec<Placed<T>>,
+    index: HashMap<&'n str, usize>,
+}
+
+/// A tensor and the shard that holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed<T> {
+    /// Position of the shard among the given ones.
+    pub shard: usize,
+    /// The tensor; its place is in that shard's file.
+    pub info: T,
+}
+
+impl<T> Default for Catalog<'_, T> {
+    fn default() -> Self {
+        Catalog { tensors: Vec::new(), index: HashMap::new() }
+    }
+}
+
+impl<'n, T> Catalog<'n, T> {
+    /// An empty catalog for so many tensors.
+    pub(crate) fn with_capacity(count: usize) -> Self {
+        Catalog { tensors: Vec::with_capacity(count), index: HashMap::with_capacity(count) }
+    }
+
+    /// Adds a tensor.
+    ///
+    /// # Errors
+    /// There is one of that name: in this shard.
+    pub(crate) fn add(&mut self, name: &'n str, shard: usize, info: T) -> Result<(), usize> {
+        if let Some(earlier) = self.index.insert(name, self.tensors.len()) {
+            return Err(self.tensors[earlier].shard);
+        }
+        self.tensors.push(Placed { shard, info });
+        Ok(())
+    }
+
+    /// The tensor called `name`.
+    pub fn get(&self, name: &str) -> Option<&Placed<T>> {
+        self.index.get(name).and_then(|index| self.tensors.get(*index))
+    }
+}
