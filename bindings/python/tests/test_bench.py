@@ -76,5 +76,13 @@ def test_what_cannot_be_measured_is_said():
         assert told.returncode == status and said in told.stderr and "Traceback" not in told.stderr, told.stderr
 
 
+def test_a_name_with_a_newline_makes_no_second_line(tmp_path):
+    there = tmp_path / "a\nb\x1b[31m\tc.svg"
+    there.write_text("mine")
+    told = bench("--devices", "2", *SMALL, "--svg", there)
+    assert told.returncode == 1 and told.stdout == "" and len(told.stderr.splitlines()) == 1, told.stderr
+    assert "a\\nb\\u{1b}[31m\\tc.svg" in told.stderr and told.stderr.rstrip("\n").isprintable(), told.stderr
+
+
 def test_what_is_said_drives_no_terminal():
     assert printable("a\u202e\x9b\r\n\u2066") == "a\\u{202e}\\u{9b}\n\\u{2066}"

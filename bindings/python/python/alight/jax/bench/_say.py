@@ -30,6 +30,12 @@ def printable(text: str) -> str:
     return _DRIVES.sub(lambda found: f"\\u{{{ord(found[0]):x}}}", text.replace("\r\n", "\n"))
 
 
+def one_line(text: str) -> str:
+    """An error is one line, whatever a file that it names is called."""
+    broken = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+    return printable("".join(broken.get(c, c) for c in text))
+
+
 def plain(text: str) -> None:
     try:
         print(printable(text), file=sys.stderr, flush=True)
@@ -40,9 +46,9 @@ def plain(text: str) -> None:
 def error(text: str) -> None:
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     if not colour or sys.stderr is None or not sys.stderr.isatty():
-        return plain(f"alight: error: {text}")
+        return plain(f"alight: error: {one_line(text)}")
     try:
-        print(f"alight: \x1b[1;31merror:\x1b[0m {printable(text)}", file=sys.stderr, flush=True)
+        print(f"alight: \x1b[1;31merror:\x1b[0m {one_line(text)}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
         pass
 
