@@ -41,6 +41,16 @@ pub(super) unsafe fn nibbles(p: *const u8) -> __m256i {
     }
 }
 
+/// 32 nibbles in bytes → what a table has for them.
+#[inline(always)]
+pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m256i) -> __m256i {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm256_shuffle_epi8(table, nibbles)
+    }
+}
+
 /// 32 bits at `p` → 32 bytes of 0 or 16.
 #[inline(always)]
 pub(super) unsafe fn fifth_bits(p: *const u8) -> __m256i {

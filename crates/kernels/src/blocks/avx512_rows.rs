@@ -167,6 +167,16 @@ pub(super) unsafe fn leading_scales<Q: BlockFormat>(
     }
 }
 
+/// 64 nibbles in bytes → what a table has for them.
+#[inline(always)]
+pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m512i) -> __m512i {
+    // SAFETY: the callers' CPU has the SIMD level.
+    unsafe {
+        let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+        _mm512_shuffle_epi8(table, nibbles)
+    }
+}
+
 /// Two blocks' nibbles (`HALF`: one block's) in the order of the weights.
 #[inline(always)]
 pub(super) unsafe fn nibbles<Q: BlockFormat, const HALF: bool>(
@@ -174,9 +184,15 @@ pub(super) unsafe fn nibbles<Q: BlockFormat, const HALF: bool>(
     t: &'static Table,
 ) -> __m512i {
     // SAFETY: the caller's blocks; its CPU has the SIMD level.
+    unsafe { nibbles_of(p, if HALF { Q::BYTES } else { 2 * Q::BYTES }, t) }
+}
+
+/// The nibbles at the positions of a [`nibble_table`] in `n` bytes, in the order of the weights.
+#[inline(always)]
+pub(super) unsafe fn nibbles_of(p: *const u8, n: usize, t: &'static Table) -> __m512i {
+    // SAFETY: the caller's n bytes; its CPU has the SIMD level.
     unsafe {
-        let raw = load(p, if HALF { Q::BYTES } else { 2 * Q::BYTES });
-        let v = _mm512_permutexvar_epi8(table(t), raw);
+        let v = _mm512_permutexvar_epi8(table(t), load(p, n));
         let v = _mm512_srlv_epi64(v, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
         _mm512_and_si512(v, _mm512_set1_epi8(15))
     }

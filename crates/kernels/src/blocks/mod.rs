@@ -95,6 +95,8 @@ registry! { $
     Q6_K = q6_k::Q6K;
     Q2_K = q2_k::Q2K;
     MXFP4 = mxfp4::Mxfp4;
+    IQ4_NL = iq4_nl::Iq4Nl;
+    IQ4_XS = iq4_xs::Iq4Xs;
     Q1_0 = q1_0::Q1_0;
     Q2_0 = q2_0::Q2_0;
 }

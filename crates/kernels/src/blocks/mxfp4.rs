@@ -6,6 +6,7 @@
 //! Source: OCP Microscaling Formats 1.0; ggml's `block_mxfp4`. Dequantising is checked against the
 //! `gguf` package bit for bit. Read only.
 
+use super::shared::looked_up;
 use super::{BlockFormat, Group32, ScaleField};
 use crate::tiles::fields::{Field, bytes, lines};
 use alight_types::GgmlType;
@@ -35,11 +36,7 @@ impl BlockFormat for Mxfp4 {
 
     #[inline(always)]
     fn group(b: &[u8], _: usize) -> Group32 {
-        let mut q = [0; 32];
-        for (j, b) in b[1..17].iter().enumerate() {
-            q[j] = CODES[usize::from(b & 15)];
-            q[j + 16] = CODES[usize::from(b >> 4)];
-        }
+        let q = looked_up(&CODES, &b[1..17]);
         Group32 { q, d: [scale(b[0]); 2], m: [0.0; 2] }
     }
 }
@@ -55,26 +52,6 @@ mod x86 {
     use crate::blocks::plain_tiles::PlainTiles;
     use crate::tiles::fields::offset;
     use std::arch::x86_64::*;
-
-    /// The codes of 32 nibbles in bytes.
-    #[inline(always)]
-    unsafe fn codes256(nibbles: __m256i) -> __m256i {
-        // SAFETY: the callers' CPU has AVX2.
-        unsafe {
-            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(CODES.as_ptr().cast()));
-            _mm256_shuffle_epi8(table, nibbles)
-        }
-    }
-
-    /// The codes of 64 nibbles in bytes.
-    #[inline(always)]
-    unsafe fn codes512(nibbles: __m512i) -> __m512i {
-        // SAFETY: the callers' CPU has the SIMD level.
-        unsafe {
-            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(CODES.as_ptr().cast()));
-            _mm512_shuffle_epi8(table, nibbles)
-        }
-    }
 
     /// Eight [`scale`]s.
     #[inline(always)]
@@ -106,7 +83,7 @@ mod x86 {
             // SAFETY: by the trait's contract.
             unsafe {
                 let p = row.add(b * Self::BYTES);
-                let q = codes256(avx2_rows::nibbles(p.add(1)));
+                let q = avx2_rows::looked_up(&CODES, avx2_rows::nibbles(p.add(1)));
                 avx2_rows::Group { q, d: [scale(*p); 2], m: [0.0; 2] }
             }
         }
@@ -147,7 +124,12 @@ mod x86 {
         unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
             static NIBBLES: Table = nibble_table(Mxfp4::BYTES, 1);
             // SAFETY: by the trait's contract.
-            unsafe { codes512(nibbles::<Self, HALF>(at.add(j * 2 * Self::BYTES), &NIBBLES)) }
+            unsafe {
+                avx512_rows::looked_up(
+                    &CODES,
+                    nibbles::<Self, HALF>(at.add(j * 2 * Self::BYTES), &NIBBLES),
+                )
+            }
         }
     }
 
@@ -168,7 +150,12 @@ mod x86 {
         #[inline(always)]
         unsafe fn line256(unit: *const u8, j: usize, half: usize) -> __m256i {
             // SAFETY: by the trait's contract.
-            unsafe { codes256(avx2_tiles::nibbles(unit.add(LINES), j % 4, half, j / 4 * 4)) }
+            unsafe {
+                avx2_rows::looked_up(
+                    &CODES,
+                    avx2_tiles::nibbles(unit.add(LINES), j % 4, half, j / 4 * 4),
+                )
+            }
         }
 
         #[inline(always)]
@@ -183,7 +170,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
             // SAFETY: by the trait's contract.
-            unsafe { codes512(avx512_tiles::nibbles(unit.add(LINES), j)) }
+            unsafe { avx512_rows::looked_up(&CODES, avx512_tiles::nibbles(unit.add(LINES), j)) }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! How AVX2 and AVX-512 read Q4_0, Q4_1, Q5_0 and Q5_1: blocks of 32 weights that begin with an f16 scale,
+//! How AVX2 and AVX-512 read Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: blocks of 32 weights that begin with an f16 scale,
 //! perhaps an f16 offset, and end with 16 bytes of nibbles, perhaps after 32 fifth bits. Where these are, the
 //! type's fields say.
 
@@ -17,9 +17,29 @@ use std::arch::x86_64::*;
 pub(super) trait Nibbles32: BlockFormat {
     /// Where its nibbles and its fifth bits are.
     const AT: NibblePlaces = NibblePlaces::of(Self::FIELDS);
+    /// What stands for each nibble, where it is not the nibble itself.
+    const CODES: Option<&'static [u8; 16]> = None;
     /// Positions of the scales of eight blocks, and of the nibbles of two.
     const SCALE_TABLE: &'static Table = &scale_table(Self::BYTES);
     const NIBBLE_TABLE: &'static Table = &nibble_table(Self::BYTES, Self::AT.nibbles);
+}
+
+#[inline(always)]
+unsafe fn codes256<Q: Nibbles32>(nibbles: __m256i) -> __m256i {
+    match Q::CODES {
+        // SAFETY: the callers' CPU has AVX2.
+        Some(codes) => unsafe { avx2_rows::looked_up(codes, nibbles) },
+        None => nibbles,
+    }
+}
+
+#[inline(always)]
+unsafe fn codes512<Q: Nibbles32>(nibbles: __m512i) -> __m512i {
+    match Q::CODES {
+        // SAFETY: the callers' CPU has the SIMD level.
+        Some(codes) => unsafe { avx512_rows::looked_up(codes, nibbles) },
+        None => nibbles,
+    }
 }
 
 impl<Q: Nibbles32> RowsAvx2 for Q {
@@ -28,7 +48,7 @@ impl<Q: Nibbles32> RowsAvx2 for Q {
         // SAFETY: by the trait's contract.
         unsafe {
             let p = row.add(b * Q::BYTES);
-            let mut q = avx2_rows::nibbles(p.add(Q::AT.nibbles));
+            let mut q = codes256::<Q>(avx2_rows::nibbles(p.add(Q::AT.nibbles)));
             if let Some(at) = Q::AT.fifth {
                 q = _mm256_or_si256(q, fifth_bits(p.add(at)));
             }
@@ -52,7 +72,7 @@ impl<Q: Nibbles32> RowsAvx512 for Q {
         // SAFETY: by the trait's contract.
         unsafe {
             let p = at.add(j * 2 * Q::BYTES);
-            let q = nibbles::<Q, HALF>(p, Q::NIBBLE_TABLE);
+            let q = codes512::<Q>(nibbles::<Q, HALF>(p, Q::NIBBLE_TABLE));
             match Q::AT.fifth {
                 Some(at) => add_fifth::<Q, HALF>(q, p, at),
                 None => q,
@@ -72,6 +92,7 @@ impl<Q: Nibbles32> PlainTiles for Q {
         // SAFETY: by the trait's contract.
         unsafe {
             let q = avx2_tiles::nibbles(unit.add(Q::AT.lines), j % 4, half, j / 4 * 4);
+            let q = codes256::<Q>(q);
             match Q::AT.masks {
                 Some(masks) => avx2_tiles::with_fifth(q, unit.add(masks), mask(j), half),
                 None => q,
@@ -83,7 +104,7 @@ impl<Q: Nibbles32> PlainTiles for Q {
     unsafe fn line512(unit: *const u8, j: usize) -> __m512i {
         // SAFETY: by the trait's contract.
         unsafe {
-            let q = avx512_tiles::nibbles(unit.add(Q::AT.lines), j);
+            let q = codes512::<Q>(avx512_tiles::nibbles(unit.add(Q::AT.lines), j));
             match Q::AT.masks {
                 Some(masks) => avx512_tiles::with_fifth(q, unit.add(masks), mask(j)),
                 None => q,

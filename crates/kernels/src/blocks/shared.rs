@@ -19,6 +19,17 @@ pub(super) fn nibbles(qs: &[u8]) -> [u8; 32] {
     q
 }
 
+/// As [`nibbles`], each looked up in a table.
+#[inline(always)]
+pub(super) fn looked_up(table: &[u8; 16], qs: &[u8]) -> [u8; 32] {
+    nibbles(qs).map(|q| table[usize::from(q)])
+}
+
+/// The codes of IQ4_NL and IQ4_XS: their values −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38,
+/// 53, 69, 89 and 113, plus the zero point of 127.
+pub(super) const IQ4_CODES: [u8; 16] =
+    [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
+
 /// As [`nibbles`], with bit `i` of `qh` as the fifth bit of weight `i`.
 #[inline(always)]
 pub(super) fn nibbles_and_fifth(qs: &[u8], qh: &[u8]) -> [u8; 32] {

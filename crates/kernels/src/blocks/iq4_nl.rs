@@ -1,0 +1,32 @@
+//! IQ4_NL: w = d·K[q], 32 weights in 18 bytes: f16 d; 16 bytes of nibbles, byte `j` holding weight `j`
+//! (low) and `j + 16` (high). K are the sixteen values of [`IQ4_CODES`]; the code is K[q] + 127.
+//!
+//! Source: ggml's `block_iq4_nl`. Dequantising is checked against the `gguf` package bit for bit. Read
+//! only.
+
+use super::shared::{IQ4_CODES, f16_at, looked_up};
+use super::{BlockFormat, Group32, ScaleField};
+use crate::tiles::fields::{Field, halves, lines};
+use alight_types::GgmlType;
+
+pub(crate) struct Iq4Nl;
+
+impl BlockFormat for Iq4Nl {
+    const TYPE: GgmlType = GgmlType::IQ4_NL;
+    const ZERO: i32 = 127;
+    const MAX_CODE: i32 = 240;
+    const SCALES: usize = 1;
+    const OFFSETS: usize = 0;
+    const FIELDS: &'static [Field] = &[halves(0, 1), lines(2, 4)];
+    const SCALE_FIELDS: &'static [ScaleField] = &[ScaleField::F16(0)];
+
+    #[inline(always)]
+    fn group(b: &[u8], _: usize) -> Group32 {
+        Group32 { q: looked_up(&IQ4_CODES, &b[2..18]), d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl super::nibbles_32::Nibbles32 for Iq4Nl {
+    const CODES: Option<&'static [u8; 16]> = Some(&IQ4_CODES);
+}
