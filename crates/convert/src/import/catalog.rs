@@ -8,52 +8,10 @@ use alight_formats::{Format, GgmlType};
 use alight_pages::Map;
 
 use super::find::Found;
-use super::tensor::Described;
+use super::tensor::Tensor;
 use super::{side, torch};
 use crate::ConvertError;
-use crate::write::Elements;
 use alight_files::{copies, file_name};
-
-/// A tensor in a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Tensor {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its type as GGUF calls it; `None` if GGUF has none such.
-    pub(crate) ty: Option<GgmlType>,
-    /// Its type as its file calls it.
-    pub(crate) dtype: &'static str,
-    /// Extents, outermost first.
-    pub(crate) shape: Vec<u64>,
-    /// Number of its file.
-    pub(crate) file: usize,
-    /// Where in the file it begins, in bytes.
-    pub(crate) offset: u64,
-}
-
-impl Tensor {
-    /// As an architecture looks at it.
-    pub(crate) fn described(&self) -> Described<'_> {
-        Described { name: &self.name, shape: &self.shape }
-    }
-
-    /// Its extents as GGUF has them, innermost first; one of 1 for a single number.
-    pub(crate) fn ne(&self) -> Vec<u64> {
-        if self.shape.is_empty() { vec![1] } else { self.shape.iter().rev().copied().collect() }
-    }
-
-    /// What its elements are.
-    ///
-    /// # Errors
-    /// GGUF has no such type.
-    pub(crate) fn elements(&self, maps: &[Map]) -> Result<Elements, ConvertError> {
-        self.ty.map(Elements::Gguf).ok_or_else(|| ConvertError::Dtype {
-            path: maps.get(self.file).map(|map| map.path().to_owned()).unwrap_or_default(),
-            tensor: self.name.clone(),
-            dtype: self.dtype,
-        })
-    }
-}
 
 /// The tensors of a model of Hugging Face's, in safetensors or torch's files.
 ///

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use alight_pages::Map;
 
-use super::catalog::Tensor;
+use super::tensor::Tensor;
 use crate::ConvertError;
 
 /// Places that are compared, and bytes of each. A copy is the same everywhere; what was trained apart

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::find::Found;
 use super::side::SideFiles;
-use super::tensor::{Described, Rule};
+use super::tensor::{Described, Rule, Tensor};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
@@ -18,7 +18,7 @@ use alight_formats::GgmlType;
 /// Something is wrong in one of them, or missing.
 pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Draft, ConvertError> {
     let tensors = catalog::read(found, files.maps())?;
-    let described: Vec<Described<'_>> = tensors.iter().map(catalog::Tensor::described).collect();
+    let described: Vec<Described<'_>> = tensors.iter().map(Tensor::described).collect();
     let network = arch::huggingface(side, &described)?;
     let (mut items, mut skipped) = (Vec::new(), Vec::new());
     let mut names = HashSet::new();

@@ -7,9 +7,9 @@ use std::collections::HashMap;
 
 use alight_formats::ggml::parts::gguf_name;
 
-use super::catalog::Tensor;
 use super::find::Found;
 use super::side::SideFiles;
+use super::tensor::Tensor;
 use super::{Draft, Request, huggingface, tokenizer, torch};
 use crate::ConvertError;
 use crate::files::Files;

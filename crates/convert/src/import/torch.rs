@@ -7,7 +7,7 @@ use alight_formats::GgmlType;
 use alight_formats::torch::{self, Dtype};
 use alight_pages::Map;
 
-use super::catalog::Tensor;
+use super::tensor::Tensor;
 use crate::ConvertError;
 use alight_files::copy;
 

@@ -1,6 +1,7 @@
 //! Which parts of a block go where in a unit of a tile, and moving them there and back.
 
-use super::TILE_ROWS;
+/// Rows of a tile.
+pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
 
 /// A part of a block, in the order in which parts follow one another in a unit.
 pub(crate) enum Field {

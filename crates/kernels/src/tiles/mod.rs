@@ -32,6 +32,7 @@
 pub(crate) mod fields;
 
 use crate::blocks::{BlockFormat, WeightType, with_block};
+pub use fields::TILE_ROWS;
 use fields::{Field, halves};
 
 /// How the weights of a matrix are arranged.
@@ -42,9 +43,6 @@ pub enum Layout {
     /// Packed: tiles of 16 interleaved rows, see [this module](self).
     Tiles,
 }
-
-/// Rows of a tile.
-pub const TILE_ROWS: usize = alight_types::packed::TILE_ROWS as usize;
 
 /// Whether a matrix `[rows, cols]` of type `ty` has a packed form.
 pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {

@@ -1,7 +1,6 @@
 //! What an architecture is, as data: each has a file beside this one.
 
 use super::config::Config;
-use super::dimensions::Dimensions;
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 
@@ -113,6 +112,24 @@ pub(super) enum Kind {
     Queries,
     /// Rows belong to heads of keys.
     Keys,
+}
+
+/// The size of a network.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dimensions {
+    pub(super) layers: u64,
+    pub(super) hidden: u64,
+    pub(super) feed_forward: u64,
+    pub(super) heads: u64,
+    pub(super) kv_heads: u64,
+    /// Length of a query, a key and a value.
+    pub(super) head: u64,
+    pub(super) context: u64,
+    /// Rows of the embedding.
+    pub(super) vocab: u64,
+    pub(super) eps: f32,
+    /// Whether the output is the embedding.
+    pub(super) tied: bool,
 }
 
 /// An extent.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::describe::{Architecture, Dim};
+use super::describe::{Architecture, Dim, Dimensions};
 use crate::ConvertError;
 
 /// Limits far above any model, which are those of the program that runs it.
@@ -11,24 +11,6 @@ const MAX_LAYERS: u64 = 4096;
 const MAX_WIDTH: u64 = 1 << 20;
 pub(super) const MAX_CONTEXT: u64 = 1 << 30;
 const MAX_VOCAB: u64 = i32::MAX as u64;
-
-/// The size of a network.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Dimensions {
-    pub(super) layers: u64,
-    pub(super) hidden: u64,
-    pub(super) feed_forward: u64,
-    pub(super) heads: u64,
-    pub(super) kv_heads: u64,
-    /// Of a query, a key and a value.
-    pub(super) head: u64,
-    pub(super) context: u64,
-    /// Rows of the embedding.
-    pub(super) vocab: u64,
-    pub(super) eps: f32,
-    /// Whether the output is the embedding.
-    pub(super) tied: bool,
-}
 
 impl Dimensions {
     /// The dimensions that a configuration says, with an embedding of `rows` rows.

@@ -5,8 +5,7 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, FOUR_NORMS, Group, MATRICES, Own};
-use super::dimensions::Dimensions;
+use super::describe::{Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, Own};
 use super::window::{Local, write};
 use crate::ConvertError;
 use crate::import::tensor::Entry;

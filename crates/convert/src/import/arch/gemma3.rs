@@ -2,8 +2,9 @@
 //! soft caps, with normed queries and keys, and local layers with a rotary base of their own.
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, FOUR_NORMS, Group, HEAD_NORMS, MATRICES, Own};
-use super::dimensions::Dimensions;
+use super::describe::{
+    Architecture, Defaults, Dimensions, FOUR_NORMS, Group, HEAD_NORMS, MATRICES, Own,
+};
 use super::gemma2::{self, cap, scale};
 use super::window::{Local, write};
 use crate::ConvertError;

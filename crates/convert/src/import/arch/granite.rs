@@ -1,8 +1,7 @@
 //! `GraniteForCausalLM`: IBM's Granite 3 and 4, the dense ones: as Llama, with four scales.
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, Own};
-use super::dimensions::Dimensions;
+use super::describe::{Architecture, Defaults, Dimensions, Own};
 use super::llama;
 use crate::ConvertError;
 use crate::import::tensor::Entry;

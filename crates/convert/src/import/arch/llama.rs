@@ -3,9 +3,9 @@
 
 use super::config::Config;
 use super::describe::{
-    Architecture, Defaults, Group, INPUT_BIASES, MATRICES, MLP_BIASES, OUTPUT_BIAS, Own, TWO_NORMS,
+    Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, MLP_BIASES, OUTPUT_BIAS,
+    Own, TWO_NORMS,
 };
-use super::dimensions::Dimensions;
 use crate::ConvertError;
 use crate::import::tensor::Entry;
 

@@ -1,8 +1,7 @@
 //! `MistralForCausalLM`: in GGUF this is `llama`, which has no sliding window.
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, Group, MATRICES, Own, TWO_NORMS};
-use super::dimensions::Dimensions;
+use super::describe::{Architecture, Defaults, Dimensions, Group, MATRICES, Own, TWO_NORMS};
 use super::llama;
 use super::window::{lost, window};
 use crate::ConvertError;

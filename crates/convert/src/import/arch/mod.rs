@@ -26,8 +26,7 @@ mod window;
 mod tests;
 
 use self::config::Config;
-use self::describe::{Architecture, Own};
-use self::dimensions::Dimensions;
+use self::describe::{Architecture, Dimensions, Own};
 use self::rope::Rope;
 use self::tensors::NetworkTensors;
 use super::side::SideFiles;

@@ -1,8 +1,9 @@
 //! `Qwen2ForCausalLM`: Qwen 2 and 2.5. Queries, keys and values have biases.
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, Group, INPUT_BIASES, MATRICES, Own, TWO_NORMS};
-use super::dimensions::Dimensions;
+use super::describe::{
+    Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, Own, TWO_NORMS,
+};
 use super::llama;
 use super::window::{lost, window};
 use crate::ConvertError;

@@ -4,8 +4,7 @@
 use std::collections::HashSet;
 
 use super::config::{Config, clipped};
-use super::describe::{Architecture, EMBEDDING, Kind, OUTPUT, OUTPUT_NORM, Part, When};
-use super::dimensions::Dimensions;
+use super::describe::{Architecture, Dimensions, EMBEDDING, Kind, OUTPUT, OUTPUT_NORM, Part, When};
 use super::refuse;
 use crate::ConvertError;
 use crate::import::tensor::{Described, Rule};

@@ -10,10 +10,10 @@ use crate::ConvertError;
 use crate::import::Request;
 use crate::import::arch::config::shown;
 use crate::import::arch::rope::llama3_factors;
-use crate::import::catalog::Tensor;
 use crate::import::find::Found;
 use crate::import::side::SideFiles;
 use crate::import::tensor::Entry;
+use crate::import::tensor::Tensor;
 
 /// The file.
 pub(super) const FILE: &str = "params.json";

@@ -11,7 +11,7 @@ use alight_pages::Map;
 
 use super::params::Params;
 use crate::ConvertError;
-use crate::import::catalog::Tensor;
+use crate::import::tensor::Tensor;
 use crate::write::{Item, ItemData, Piece};
 
 /// Bytes of what repeats that are compared, from its start.

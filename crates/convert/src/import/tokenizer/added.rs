@@ -8,8 +8,7 @@ use alight_formats::tokenizer::{Model, TokenType, looks_special};
 use serde_json::Value;
 
 use super::super::side::SideFiles;
-use super::Slot;
-use super::base::Base;
+use super::base::{Base, Slot};
 use super::config::{CONFIG, Config};
 use crate::ConvertError;
 

@@ -8,8 +8,15 @@ use alight_formats::tokenizer::{
 };
 
 use super::super::side::{self, SideFiles};
-use super::Slot;
 use crate::ConvertError;
+
+/// A token of the new file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slot {
+    pub text: String,
+    pub score: f32,
+    pub ty: TokenType,
+}
 
 /// Longest file of a tokenizer, in bytes; the longest that is known has 40 MB.
 const MAX_FILE: u64 = 256 << 20;

@@ -18,7 +18,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use alight_formats::tokenizer::{Model, TokenType};
+use alight_formats::tokenizer::Model;
 
 use super::side::SideFiles;
 use super::tensor::Entry;
@@ -119,12 +119,4 @@ fn prefix(base: &Base, config: &Config, architecture: &str) -> Option<bool> {
         Model::Unigram => true,
     };
     given.or(own.then_some(base.add_space_prefix))
-}
-
-/// A token of the new file.
-#[derive(Clone, Debug, PartialEq)]
-struct Slot {
-    text: String,
-    score: f32,
-    ty: TokenType,
 }
