@@ -55,6 +55,7 @@ GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, ba
 
 SCALES = (0.6, 0.25, 0.5, 1.6)
 GRANITE = Tiny("granite", "granite", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False, scales=SCALES)
+SEED_OSS = Tiny("seed_oss", "seed_oss", head_dim=40, heads=4, base=1e7, biases=QKV, tied=False)
 
 
 def other(m: Tiny, what: str, **change) -> Tiny:
@@ -86,6 +87,8 @@ CASES = [
      {"the head's scale": dict(qk_gain=2**0.25)}),
     (GRANITE, {f"{what} not scaled": dict(scales=(*SCALES[:i], 1.0, *SCALES[i + 1 :]))
                for i, what in enumerate(("embedding", "scores", "residual", "logits"))}),
+    (SEED_OSS, {"neighbours rotate": dict(arch="llama"), "the base of Llama": dict(base=1e4)}
+     | {f"none of {b}": dict(biases=tuple(a for a in QKV if a != b)) for b in QKV}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
 ]

@@ -30,7 +30,7 @@ torch = lazily("torch")
 transformers = lazily("transformers")
 
 CLASSES = {"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3", "gemma2": "Gemma2", "gemma3": "Gemma3",
-           "granite": "Granite"}
+           "granite": "Granite", "seed_oss": "SeedOss"}
 # Of Granite's configuration, in the order of `Tiny.scales`.
 SCALES = ("embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling")
 # The models of `make hf-models` have smaller weights: 0.0014 was the most, and a wrong pattern of windows 0.2.

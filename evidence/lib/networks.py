@@ -18,6 +18,8 @@ IN_LAYER = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
+# What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
+SECOND_NORM = {"seed_oss": "post_attention_norm"}
 IN_GEMMAS = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
                         "post_ffw_norm": "post_feedforward_layernorm"}
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -31,7 +33,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer = {"attn_norm": (embd,), "attn_q": (q, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
     layer |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,)} if qk_norm else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if gemma else {})
-    layer |= {"ffn_norm": (embd,), "ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,), "ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
     layer |= {"post_ffw_norm": (embd,)} if gemma else {}
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
@@ -42,9 +44,19 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     return out | {"output_norm.weight": (embd,)} | ({} if tied else {"output.weight": (vocab, embd)})
 
 
+def usual_name(arch: str, name: str) -> str:
+    """What other architectures call a tensor."""
+    return name.replace(f".{SECOND_NORM[arch]}.", ".ffn_norm.") if arch in SECOND_NORM else name
+
+
 def shapes_of(m, **more) -> dict[str, tuple]:
     """The same of something that has its sizes under these names."""
     return shapes(m.arch, **{size: getattr(m, size) for size in SIZES}, **more)
+
+
+def names_in_layer(arch: str) -> dict[str, str]:
+    """GGUF's name of each part of a layer: Hugging Face's."""
+    return IN_GEMMAS if arch in GEMMAS else IN_LAYER | {SECOND_NORM.get(arch, "ffn_norm"): IN_LAYER["ffn_norm"]}
 
 
 def hf_name(arch: str, name: str) -> str:
@@ -52,7 +64,7 @@ def hf_name(arch: str, name: str) -> str:
     *layer, part, what = name.split(".")
     if not layer:
         return f"{OUTSIDE[part]}.{what}"
-    return f"model.layers.{layer[1]}.{(IN_GEMMAS if arch in GEMMAS else IN_LAYER)[part]}.{what}"
+    return f"model.layers.{layer[1]}.{names_in_layer(arch)[part]}.{what}"
 
 
 def to_halves(x: np.ndarray, heads: int) -> np.ndarray:

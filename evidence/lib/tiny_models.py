@@ -1,7 +1,7 @@
 """Tiny models with random weights of every architecture, written with the `gguf` package: as small as can be with
 everything that makes their family what it is. Not for talking to: for comparing what two programs compute.
 
-A tensor's weights follow from its name and the seed alone, so that two models that differ by a key differ by nothing
+A tensor's weights follow from its name (the usual one, where an architecture has another) and the seed alone, so that two models that differ by a key differ by nothing
 else.
 """
 
@@ -71,12 +71,13 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     out = []
     for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm).items():
         part, what = name.split(".")[-2:]
+        random = m.random(networks.usual_name(m.arch, name).removesuffix(".weight"))
         if what == "bias":
-            weights = m.random(name).uniform(-0.7, 0.7, shape)
+            weights = random.uniform(-0.7, 0.7, shape)
         elif len(shape) == 1:
-            weights = m.random(name.removesuffix(".weight")).uniform(0.4, 1.6, shape)
+            weights = random.uniform(0.4, 1.6, shape)
         else:
-            weights = m.random(name.removesuffix(".weight")).standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[1]))
+            weights = random.standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[1]))
         out.append((name, weights.astype(np.float32)))
         if part == "token_embd" and m.factors:
             factors = networks.rope_factors(m.base, m.head_dim, 8.0, 32)

@@ -76,6 +76,7 @@ CASES = {
                    dict(form="old")),
     "qwen3": ("Qwen3", dict(head_dim=32, **rope(rope_theta=1e6)), dict(form="old")),
     "qwen3-tied": ("Qwen3", dict(head_dim=32, tie_word_embeddings=True, **rope(rope_theta=1e6)), dict()),
+    "seed_oss": ("SeedOss", dict(head_dim=32, **rope(rope_theta=1e7)), dict()),
     "gemma2": ("Gemma2", dict(GEMMA, num_hidden_layers=4), dict(form="old", lm_head=True)),
     "gemma2-new": ("Gemma2", dict(GEMMA, num_hidden_layers=4, attn_logit_softcapping=40.0), dict()),
     "gemma3": ("Gemma3Text", dict(GEMMA, num_hidden_layers=7, **gemma3_rope()), dict(form="old")),
@@ -148,14 +149,16 @@ def as_it_was(said):
 
 # --- tensors -------------------------------------------------------------------------------------
 
-ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Gemma2": "gemma2", "Gemma3Text": "gemma3"}
+ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Gemma2": "gemma2", "Gemma3Text": "gemma3",
+                 "SeedOss": "seed_oss"}
 
 
 def tensors(kind, config, how):
     """Name -> shape."""
     c, arch, prefix = getattr(config, "text_config", config), ARCHITECTURES[kind], how.get("prefix", "model.")
     head, attention_bias = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, getattr(c, "attention_bias", False)
-    biases = (networks.QKV if kind == "Qwen2" or attention_bias else ()) + (("attn_output",) if attention_bias else ())
+    biases = networks.QKV if kind == "Qwen2" or attention_bias else ()
+    biases += ("attn_output",) if getattr(c, "attention_out_bias", attention_bias) else ()
     biases += networks.MLP if getattr(c, "mlp_bias", False) else ()
     theirs = networks.shapes(
         arch, layers=c.num_hidden_layers, embd=c.hidden_size, ff=c.intermediate_size, heads=c.num_attention_heads,

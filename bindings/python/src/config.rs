@@ -59,6 +59,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     dict.set_item("attention_softcap", attention.softcap)?;
     dict.set_item("logit_softcap", spec.logit_softcap)?;
     dict.set_item("qk_norm", attention.head_norms)?;
+    dict.set_item("feed_forward_norm", spec.layers[0].feed_forward_norm)?;
     dict.set_item("post_norms", spec.layers[0].post_norms)?;
     Ok(dict)
 }
@@ -87,7 +88,9 @@ impl<'s> Uniform<'s> {
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
             && spec.dense_layers().all(|d| d == dense)
             && spec.layers.iter().all(|layer| {
-                layer.post_norms == first.post_norms && layer.residual_scale == first.residual_scale
+                layer.post_norms == first.post_norms
+                    && layer.feed_forward_norm == first.feed_forward_norm
+                    && layer.residual_scale == first.residual_scale
             })
             && windows.iter().flatten().all(|w| Some(*w) == window)
             && spec.attention_layers().all(|a| match (a.rope, a.window) {

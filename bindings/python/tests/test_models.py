@@ -28,6 +28,7 @@ NETWORKS = [
     Tiny("gemma2", "gemma2", layers=3, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733, qk_gain=2.0,
          tied=False),
     Tiny("gemma3", "gemma3", layers=3, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12, pattern=2, vocab=733),
+    Tiny("seed_oss", "seed_oss", layers=2, head_dim=40, heads=4, base=1e7, biases=BIASES[:3], tied=False),
 ]  # fmt: skip
 LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]
 LENGTH = 48

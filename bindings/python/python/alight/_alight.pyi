@@ -129,7 +129,7 @@ class Local(Rope):
 class Config(Rope):
     """The shape of a network and what its blocks do."""
 
-    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite"]
+    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "seed_oss"]
     layers: int
     """Transformer blocks."""
     embedding: int
@@ -172,6 +172,8 @@ class Config(Rope):
     """The activation of the feed-forward gate."""
     qk_norm: bool
     """Whether queries and keys are normed per head."""
+    feed_forward_norm: Literal["ffn_norm", "post_attention_norm"]
+    """What the norm before the feed-forward part is called in the file."""
     post_norms: bool
     """Whether the outputs of attention and feed-forward are normed before they are added."""
 

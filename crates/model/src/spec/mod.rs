@@ -53,6 +53,9 @@ pub struct LayerSpec {
     pub mixer: Mixer,
     /// What computes on each position by itself.
     pub feed_forward: FeedForward,
+    /// What the file calls the norm before the feed-forward part: `ffn_norm`, but some architectures have
+    /// `post_attention_norm` there, which elsewhere is the norm of the mixer's output.
+    pub feed_forward_norm: &'static str,
     /// Whether the outputs of both are normed before they are added.
     pub post_norms: bool,
     /// Factor on both outputs before they are added.

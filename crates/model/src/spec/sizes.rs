@@ -54,6 +54,7 @@ impl Sizes {
         let layer = LayerSpec {
             mixer: Mixer::Attention(attention),
             feed_forward: FeedForward::Dense(dense),
+            feed_forward_norm: "ffn_norm",
             post_norms: false,
             residual_scale: 1.0,
         };

@@ -47,7 +47,7 @@ impl LayerWeights {
             mixer_norm: find.norm("attn_norm", hidden)?,
             mixer: MixerWeights::find(find, &spec.mixer, hidden)?,
             mixer_post_norm: find.norm_if(post, "post_attention_norm", hidden)?,
-            feed_forward_norm: find.norm("ffn_norm", hidden)?,
+            feed_forward_norm: find.norm(spec.feed_forward_norm, hidden)?,
             feed_forward: FeedForwardWeights::find(find, &spec.feed_forward, hidden)?,
             feed_forward_post_norm: find.norm_if(post, "post_ffw_norm", hidden)?,
         })

@@ -199,6 +199,10 @@ pub(super) const FOUR_NORMS: &[Part] = &[
     norm("post_feedforward_layernorm.weight", "post_ffw_norm.weight", Dim::Hidden),
 ];
 
+/// The two of [`TWO_NORMS`], of which the second has in GGUF the name that elsewhere is that of a norm of what attention
+/// gives.
+pub(super) const TWO_NORMS_RENAMED: &[Part] = FOUR_NORMS.split_at(2).0;
+
 /// Norms of each head's queries and keys.
 pub(super) const HEAD_NORMS: &[Part] = &[
     norm("self_attn.q_norm.weight", "attn_q_norm.weight", Dim::Head),

@@ -19,6 +19,7 @@ mod qwen2;
 mod qwen3;
 mod refuse;
 pub(crate) mod rope;
+mod seed_oss;
 mod tensors;
 mod window;
 
@@ -33,7 +34,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 7] = [
+const KNOWN: [Architecture; 8] = [
     llama::LLAMA,
     mistral::MISTRAL,
     qwen2::QWEN2,
@@ -41,6 +42,7 @@ const KNOWN: [Architecture; 7] = [
     gemma2::GEMMA2,
     gemma3::GEMMA3,
     granite::GRANITE,
+    seed_oss::SEED_OSS,
 ];
 
 /// What a folder of Hugging Face's says about its network.

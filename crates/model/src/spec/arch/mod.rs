@@ -7,18 +7,20 @@ mod granite;
 mod llama;
 mod qwen2;
 mod qwen3;
+mod seed_oss;
 
 use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 6] = [
+const ALL: [&Architecture; 7] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
     &granite::ARCHITECTURE,
+    &seed_oss::ARCHITECTURE,
 ];
 
 /// A family of networks.

@@ -13,7 +13,7 @@ use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2", read };
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec { pairing: RopePairing::NeoX, ..AttentionSpec::read(keys)? };
     let rope = rope(keys, attention.key_dim, sizes.context)?;

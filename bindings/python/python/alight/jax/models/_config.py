@@ -64,6 +64,8 @@ class Config:
     gate: str
     """"silu" or "gelu_tanh"."""
     qk_norm: bool
+    feed_forward_norm: str
+    """What the norm before the feed-forward part is called in the file."""
     post_norms: bool
 
     @property

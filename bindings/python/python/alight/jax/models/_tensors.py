@@ -20,7 +20,8 @@ MATRICES = {
 """What a matrix of a layer is called in files, by its role. A bias of it has the same name."""
 
 NORMS = ("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-"""What the norms of a layer are called; not every network has all of them."""
+"""What the norms of a layer are called, here and in files; not every network has all of them, and files of some call
+`ffn_norm` by another name."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,8 @@ def find(catalog: Catalog, c: Config) -> Tensors:
     """
 
     all_tensors = catalog.tensors
-    names = {norm: f"{norm}.weight" for norm in NORMS} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
+    names = {norm: f"{norm}.weight" for norm in NORMS if norm != c.feed_forward_norm}
+    names |= {"ffn_norm": f"{c.feed_forward_norm}.weight"} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
 
     def layer(number: int) -> Layer:
         prefix = f"blk.{number}."

@@ -34,7 +34,7 @@ fn queries_and_keys_of_llama_turn_by_heads_and_others_do_not() {
     let case = Case::named("mistral");
     let expected = taken("blk.0.attn_k.weight", Some(2), 0.0);
     assert_eq!(*case.network().rule(&case, "model.layers.0.self_attn.k_proj.weight"), expected);
-    for name in ["qwen2", "qwen3", "gemma2", "gemma3"] {
+    for name in ["qwen2", "qwen3", "gemma2", "gemma3", "seed_oss"] {
         let turns = |rule: &Rule| matches!(rule, Rule::Take { heads: Some(_), .. });
         assert!(!Case::named(name).network().rules.iter().any(turns), "{name}");
     }
@@ -56,6 +56,34 @@ fn norms_of_gemma_have_one_added_and_nothing_else_has() {
         let adds = |rule: &Rule| matches!(rule, Rule::Take { add, .. } if *add != 0.0);
         assert!(!Case::named(name).network().rules.iter().any(adds), "{name}");
     }
+}
+
+/// What llama.cpp's converter makes of the same folder, by its source and the `gguf` package's table of names.
+#[test]
+fn seed_oss_has_its_second_norm_under_another_name() {
+    let case = Case::named("seed_oss");
+    let network = case.network();
+    let norm = network.rule(&case, "model.layers.1.post_attention_layernorm.weight");
+    assert_eq!(*norm, taken("blk.1.post_attention_norm.weight", None, 0.0));
+    let bias = network.rule(&case, "model.layers.1.self_attn.k_proj.bias");
+    assert_eq!(*bias, taken("blk.1.attn_k.bias", None, 0.0));
+    let keys: Vec<_> =
+        network.keys.iter().filter_map(|(key, _)| key.strip_prefix("seed_oss.")).collect();
+    let expected = [
+        "block_count",
+        "context_length",
+        "embedding_length",
+        "feed_forward_length",
+        "attention.head_count",
+        "attention.head_count_kv",
+        "rope.freq_base",
+        "attention.layer_norm_rms_epsilon",
+        "attention.key_length",
+        "attention.value_length",
+    ];
+    assert_eq!(keys, expected);
+    assert_eq!(network.key("seed_oss.attention.key_length"), Some(&Entry::U32(32)));
+    assert_eq!(f32(&network, "seed_oss.rope.freq_base"), Some(1e7));
 }
 
 #[test]
