@@ -86,8 +86,8 @@ fn temporary() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// By our own hand: what a tensor is called in GGUF, `None` if it is not there.
-fn renamed(name: &str, is_gemma: bool) -> Option<String> {
+/// By our own hand: what a tensor of the case is called in GGUF, `None` if it is not there.
+fn renamed(case: &str, name: &str) -> Option<String> {
     let name = name.strip_prefix("language_model.").unwrap_or(name);
     let name = name.strip_prefix("model.").unwrap_or(name);
     let name = name.strip_prefix("language_model.").unwrap_or(name);
@@ -95,10 +95,12 @@ fn renamed(name: &str, is_gemma: bool) -> Option<String> {
         return None;
     }
     let mut out = name.replace("layers.", "blk.");
-    let norms = if is_gemma {
-        ("post_attention_norm", "pre_feedforward_layernorm", "ffn_norm")
-    } else {
-        ("ffn_norm", "-", "-")
+    let norms = match case {
+        _ if case.starts_with("gemma") => {
+            ("post_attention_norm", "pre_feedforward_layernorm", "ffn_norm")
+        }
+        "seed_oss" => ("post_attention_norm", "-", "-"),
+        _ => ("ffn_norm", "-", "-"),
     };
     for (from, to) in [
         ("self_attn.q_norm", "attn_q_norm"),
@@ -136,11 +138,10 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
         write_folder(&folder, &tensors, &config);
         let (_, file) = convert(&folder);
         let parsed = gguf::parse(&file).unwrap();
-        let is_gemma = name.starts_with("gemma");
         let is_llama = parsed.value::<&str>("general.architecture").unwrap() == Some("llama");
         let mut expected = usize::from(parsed.tensor("rope_freqs.weight").is_some());
         for tensor in &tensors {
-            let Some(new) = renamed(&tensor.name, is_gemma) else { continue };
+            let Some(new) = renamed(name, &tensor.name) else { continue };
             // The one that should be the embedding, is not, and has no place.
             if name == "gemma2" && new == "output.weight" {
                 continue;
@@ -166,7 +167,7 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
                 Some("attn_k") if is_llama => of("num_key_value_heads"),
                 _ => 0,
             };
-            let add = if is_gemma && new.ends_with("norm.weight") { 1 } else { 0 };
+            let add = if name.starts_with("gemma") && new.ends_with("norm.weight") { 1 } else { 0 };
             for (i, found) in found.iter().enumerate() {
                 let (row, column) = (i / columns, i % columns);
                 let source = match heads {
