@@ -68,7 +68,7 @@ pub struct RunArgs {
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with_all = ["prompt", "p"])]
     file: Option<PathBuf>,
 
-    /// Who the model should be: the system message before the conversation
+    /// System prompt: the message that stands before the conversation
     #[arg(long, value_name = "TEXT", visible_alias = "system-prompt", conflicts_with = "raw")]
     system: Option<String>,
 
