@@ -184,13 +184,12 @@ fn memory(len: usize) -> Option<Box<dyn Memory>> {
             self.0.bytes_mut()
         }
     }
-    let small = || Some(Box::new(vec![0u8; len]) as Box<dyn Memory>);
     if len < LARGE {
-        return small();
+        return Some(Box::new(vec![0u8; len]));
     }
     // In whole huge pages, or the system gives small ones. What is not touched costs nothing.
-    let region = Region::new(len.checked_next_multiple_of(Region::HUGE)?);
-    region.map_or_else(|_| None, |region| Some(Box::new(Huge(region)) as _))
+    let region = Region::new(len.checked_next_multiple_of(Region::HUGE)?).ok()?;
+    Some(Box::new(Huge(region)))
 }
 
 /// [`copy`] of each.

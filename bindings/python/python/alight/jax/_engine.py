@@ -1,6 +1,7 @@
 """The process behind `alight run --engine jax`: token ids in, tokens out. Everything else is done by that command.
 
-It is told and tells on two pipes, a JSON value a line; standard error is the user's. Times are in seconds.
+The command sends orders on one pipe and gets reports on another, one JSON value a line. Standard error is the
+user's. Times are in seconds.
 
     {"open": {"context": 4096, "options": {…}}}                     {"ready": {"jax": 0.6, "model": 0.4}}
     {"answer": {"ids": […], "max_tokens": 9, "stop": […], …}}       {"kept": 0} {"token": 17} … "done"
@@ -123,7 +124,7 @@ def serve(front: Front, path: str) -> None:
         catalog.check()
         front.done("done")
     if options["processes"] > 1:
-        # Waits for the other processes: whoever left before would take them down.
+        # Waits for the other processes: a process that left earlier would end them all with an error.
         distributed: Any = jax.distributed
         distributed.shutdown()
 
@@ -140,7 +141,7 @@ def set_up(
     if "cpu" in (config.jax_platforms or "cpu"):
         config.update("jax_num_cpu_devices", tp // processes)
     if processes > 1:
-        # Before the backend starts. Whoever does not come is an error after some minutes.
+        # This has to come before the backend starts. A process that does not come is an error after some minutes.
         jax.distributed.initialize(coordinator, processes, process)
         from ._connect import connect
 

@@ -118,7 +118,7 @@ impl JaxArgs {
     }
 }
 
-/// What Python is told.
+/// A message to the process of Python.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Order<'o> {
@@ -128,6 +128,13 @@ enum Order<'o> {
     Answer { ids: &'o [u32], max_tokens: usize, stop: &'o [u32], sampling: Sampling },
     /// The answer, if there is one, ends early.
     Stop,
+}
+
+impl Order<'_> {
+    /// As it is sent.
+    fn line(&self) -> Outcome<String> {
+        Ok(serde_json::to_string(self).map_err(|e| anyhow!(e))? + "\n")
+    }
 }
 
 /// How JAX chooses tokens.
@@ -147,7 +154,7 @@ impl Sampling {
     }
 }
 
-/// What Python says.
+/// A message from the process of Python.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Report {
@@ -207,13 +214,12 @@ impl Jax {
         self.vocab = tokenizer.vocab_size();
         self.ends = tokenizer.ends().to_vec();
         self.start = vec![("open", open)];
-        let args = self.args.clone();
-        self.order(&Order::Open { context: self.context, options: &args })
+        let order = Order::Open { context: self.context, options: &self.args }.line()?;
+        self.order(&order)
     }
 
-    /// Tells it something. A process that is gone has said why, or is an error here.
-    fn order(&mut self, order: &Order<'_>) -> Outcome {
-        let line = serde_json::to_string(order).map_err(|e| anyhow!(e))? + "\n";
+    /// Sends the line of an [`Order`]. A process that is gone has said why, or is an error here.
+    fn order(&mut self, line: &str) -> Outcome {
         let written = self.orders.as_mut().map(|orders| orders.write_all(line.as_bytes()));
         match written {
             Some(Ok(())) => Ok(()),
@@ -297,7 +303,7 @@ impl Jax {
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Finish> {
         let mut count = 0;
-        // The last token needs no room.
+        // The last token is not computed, so it takes no position of the context.
         let room = self.context + 1 - prompt;
         loop {
             match self.report()? {
@@ -305,7 +311,7 @@ impl Jax {
                     count += 1;
                     if on_event(Event::Token(id)).is_break() {
                         self.stopped = true;
-                        self.order(&Order::Stop)?;
+                        self.order(&Order::Stop.line()?)?;
                         return Ok(Finish::Interrupted);
                     }
                 }
@@ -350,13 +356,11 @@ impl Engine for Jax {
             return Err(anyhow!(full).into());
         }
         self.settle()?;
-        let ends = std::mem::take(&mut self.ends);
-        let stop: &[u32] = if request.limits.ignore_eos { &[] } else { &ends };
+        let stop: &[u32] = if request.limits.ignore_eos { &[] } else { &self.ends };
         let sampling = Sampling::of(request.sampling);
-        let told =
-            self.order(&Order::Answer { ids: request.prompt, max_tokens: most, stop, sampling });
-        self.ends = ends;
-        told?;
+        let order = Order::Answer { ids: request.prompt, max_tokens: most, stop, sampling };
+        let order = order.line()?;
+        self.order(&order)?;
         let kept = match self.report()? {
             Report::Kept(kept) if kept < prompt => kept,
             other => return Err(misplaced(&other).into()),
