@@ -41,6 +41,16 @@ pub(super) unsafe fn nibbles(p: *const u8) -> __m256i {
     }
 }
 
+/// Group `g` of 64 bytes of bit pairs at `p`, see `pairs` in `shared`.
+#[inline(always)]
+pub(super) unsafe fn pairs(p: *const u8, g: usize) -> __m256i {
+    // SAFETY: the caller's pointer has 64 readable bytes and the CPU has AVX2.
+    unsafe {
+        let v = shr(_mm256_loadu_si256(p.add(32 * (g / 4)).cast()), 2 * (g % 4));
+        _mm256_and_si256(v, _mm256_set1_epi8(3))
+    }
+}
+
 /// 32 nibbles in bytes → what a table has for them.
 #[inline(always)]
 pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m256i) -> __m256i {

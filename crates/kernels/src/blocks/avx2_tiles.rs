@@ -63,6 +63,16 @@ pub(super) unsafe fn bits(lines: *const u8, l: usize, half: usize, by: usize) ->
     }
 }
 
+/// Line `j` of group `g` of a field of bit pairs, see `pairs` in `shared`.
+#[inline(always)]
+pub(super) unsafe fn pairs(lines: *const u8, g: usize, j: usize, half: usize) -> __m256i {
+    // SAFETY: inside the caller's unit.
+    unsafe {
+        let v = bits(lines, 8 * (g / 4) + j, half, 2 * (g % 4));
+        _mm256_and_si256(v, _mm256_set1_epi8(3))
+    }
+}
+
 /// Adds fifth bits, which are mask `i` of those at `masks`.
 #[inline(always)]
 pub(super) unsafe fn with_fifth(q: __m256i, masks: *const u8, i: usize, half: usize) -> __m256i {

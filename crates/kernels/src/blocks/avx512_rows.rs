@@ -215,6 +215,19 @@ pub(super) unsafe fn add_fifth<Q: BlockFormat, const HALF: bool>(
     }
 }
 
+/// Groups `2j` and `2j + 1` of 64 bytes of bit pairs at `p`, see `pairs` in `shared`.
+#[inline(always)]
+pub(super) unsafe fn pairs(p: *const u8, j: usize) -> __m512i {
+    // SAFETY: 32 bytes of the caller's block; its CPU has the SIMD level.
+    unsafe {
+        // Steps 0 and 1 are bit pairs 0 to 3 of the first 32 bytes, 2 and 3 of the others.
+        let v = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.add(32 * (j / 2)).cast()));
+        let by = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
+        let by = _mm512_add_epi64(by, _mm512_set1_epi64(4 * (j as i64 % 2)));
+        _mm512_and_si512(_mm512_srlv_epi64(v, by), _mm512_set1_epi8(3))
+    }
+}
+
 /// The group of a Q4_K or Q5_K block: 8 × d·sc, then 8 × −dmin·m.
 #[inline(always)]
 pub(super) unsafe fn group_k(at: *const u8) -> Group<()> {

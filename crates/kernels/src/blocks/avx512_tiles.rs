@@ -75,6 +75,22 @@ pub(super) unsafe fn nibbles(lines: *const u8, j: usize) -> __m512i {
     }
 }
 
+/// Line `j` of group `g` of a field of bit pairs, see `pairs` in `shared`; `P` is `g` modulo four.
+#[inline(always)]
+pub(super) unsafe fn pairs<const P: usize>(lines: *const u8, g: usize, j: usize) -> __m512i {
+    // SAFETY: inside the caller's unit.
+    unsafe {
+        let v = load(lines.add(64 * (8 * (g / 4) + j)));
+        let v = match P {
+            0 => v,
+            1 => _mm512_srli_epi16::<2>(v),
+            2 => _mm512_srli_epi16::<4>(v),
+            _ => _mm512_srli_epi16::<6>(v),
+        };
+        _mm512_and_si512(v, _mm512_set1_epi8(3))
+    }
+}
+
 /// Adds fifth bits, which are mask `i` of those at `masks`.
 #[inline(always)]
 pub(super) unsafe fn with_fifth(q: __m512i, masks: *const u8, i: usize) -> __m512i {

@@ -94,6 +94,7 @@ registry! { $
     Q5_K = q5_k::Q5K;
     Q6_K = q6_k::Q6K;
     Q2_K = q2_k::Q2K;
+    Q3_K = q3_k::Q3K;
     MXFP4 = mxfp4::Mxfp4;
     IQ4_NL = iq4_nl::Iq4Nl;
     IQ4_XS = iq4_xs::Iq4Xs;

@@ -5,7 +5,7 @@
 //! Source: ggml's `block_q2_K`; dequantising is checked against the `gguf` package bit for bit. Read
 //! only.
 
-use super::shared::f16_at;
+use super::shared::{f16_at, pairs};
 use super::{BlockFormat, Group32, ScaleField};
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
@@ -23,15 +23,10 @@ impl BlockFormat for Q2K {
 
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
-        let pairs = &b[16 + 32 * (g / 4)..][..32];
-        let mut q = [0; 32];
-        for (q, b) in q.iter_mut().zip(pairs) {
-            *q = b >> (2 * (g % 4)) & 3;
-        }
         let (d, dmin) = (f16_at(b, 80), f16_at(b, 82));
         let scales = [b[2 * g], b[2 * g + 1]];
         Group32 {
-            q,
+            q: pairs(&b[16..80], g),
             d: scales.map(|s| d * (s & 15) as f32),
             m: scales.map(|s| -(dmin * (s >> 4) as f32)),
         }
@@ -42,7 +37,7 @@ impl BlockFormat for Q2K {
 mod x86 {
     use super::Q2K;
     use crate::blocks::BlockFormat;
-    use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, shr};
+    use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at, pairs};
     use crate::blocks::avx2_tiles::{self, TilesAvx2};
     use crate::blocks::avx512_rows::{self, RowsAvx512};
     use crate::blocks::avx512_tiles::{self, TilesAvx512};
@@ -56,11 +51,10 @@ mod x86 {
         unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
             // SAFETY: by the trait's contract.
             unsafe {
-                let (p, half, g) = (row.add(b / 8 * Self::BYTES), b % 8 / 4, b % 4);
-                let v = shr(_mm256_loadu_si256(p.add(16 + 32 * half).cast()), 2 * g);
-                let q = _mm256_and_si256(v, _mm256_set1_epi8(3));
+                let (p, g) = (row.add(b / 8 * Self::BYTES), b % 8);
+                let q = pairs(p.add(16), g);
                 let (d, dmin) = (f16_at(p.add(80)), f16_at(p.add(82)));
-                let s = [*p.add(2 * (b % 8)), *p.add(2 * (b % 8) + 1)];
+                let s = [*p.add(2 * g), *p.add(2 * g + 1)];
                 let m = [-(dmin * (s[0] >> 4) as f32), -(dmin * (s[1] >> 4) as f32)];
                 avx2_rows::Group { q, d: [d * (s[0] & 15) as f32, d * (s[1] & 15) as f32], m }
             }
@@ -90,14 +84,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
             // SAFETY: by the trait's contract.
-            unsafe {
-                // Steps 0 and 1 are bit pairs 0 to 3 of the first 32 bytes, 2 and 3 of the others.
-                let v =
-                    _mm512_broadcast_i64x4(_mm256_loadu_si256(at.add(16 + 32 * (j / 2)).cast()));
-                let by = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
-                let by = _mm512_add_epi64(by, _mm512_set1_epi64(4 * (j as i64 % 2)));
-                _mm512_and_si512(_mm512_srlv_epi64(v, by), _mm512_set1_epi8(3))
-            }
+            unsafe { avx512_rows::pairs(at.add(16), j) }
         }
     }
 
@@ -134,10 +121,7 @@ mod x86 {
         #[inline(always)]
         unsafe fn line(unit: *const u8, _: &(), g: usize, j: usize, half: usize) -> __m256i {
             // SAFETY: by the trait's contract.
-            unsafe {
-                let v = avx2_tiles::bits(unit.add(LINES), 8 * (g / 4) + j, half, 2 * (g % 4));
-                _mm256_and_si256(v, _mm256_set1_epi8(3))
-            }
+            unsafe { avx2_tiles::pairs(unit.add(LINES), g, j, half) }
         }
     }
 
@@ -181,16 +165,7 @@ mod x86 {
             j: usize,
         ) -> __m512i {
             // SAFETY: by the trait's contract.
-            unsafe {
-                let v = avx512_tiles::load(unit.add(LINES + 64 * (8 * (g / 4) + j)));
-                let v = match P {
-                    0 => v,
-                    1 => _mm512_srli_epi16::<2>(v),
-                    2 => _mm512_srli_epi16::<4>(v),
-                    _ => _mm512_srli_epi16::<6>(v),
-                };
-                _mm512_and_si512(v, _mm512_set1_epi8(3))
-            }
+            unsafe { avx512_tiles::pairs::<P>(unit.add(LINES), g, j) }
         }
     }
 }

@@ -25,6 +25,17 @@ pub(super) fn looked_up(table: &[u8; 16], qs: &[u8]) -> [u8; 32] {
     nibbles(qs).map(|q| table[usize::from(q)])
 }
 
+/// Group `g` of 32 weights of 64 bytes of bit pairs: a half of 128 weights has 32 bytes, of which pair `t` of
+/// byte `i` is weight `i` of its group number `t`.
+#[inline(always)]
+pub(super) fn pairs(qs: &[u8], g: usize) -> [u8; 32] {
+    let mut q = [0; 32];
+    for (q, b) in q.iter_mut().zip(&qs[32 * (g / 4)..][..32]) {
+        *q = b >> (2 * (g % 4)) & 3;
+    }
+    q
+}
+
 /// The codes of IQ4_NL and IQ4_XS: their values −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38,
 /// 53, 69, 89 and 113, plus the zero point of 127.
 pub(super) const IQ4_CODES: [u8; 16] =
