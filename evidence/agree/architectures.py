@@ -56,6 +56,13 @@ GEMMA3 = Tiny("gemma3", "gemma3", layers=7, head_dim=48, heads=4, kv_heads=1, ba
 SCALES = (0.6, 0.25, 0.5, 1.6)
 GRANITE = Tiny("granite", "granite", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False, scales=SCALES)
 SEED_OSS = Tiny("seed_oss", "seed_oss", head_dim=40, heads=4, base=1e7, biases=QKV, tied=False)
+SMOLLM3 = Tiny("smollm3", "smollm3", layers=5, head_dim=40, heads=4, base=1e4)
+OLMO2 = Tiny("olmo2", "olmo2", layers=5, base=1e4, qk_norm="whole", tied=False, qk_gain=3.0)
+EXAONE4 = Tiny("exaone4", "exaone4", layers=5, base=1e4, qk_norm=True, qk_gain=3.0)
+QWEN2VL = Tiny("qwen2vl", "qwen2vl", base=1e6, biases=QKV, vocab=403, sections=(2, 3, 3, 0))
+QWEN3VL = Tiny("qwen3vl", "qwen3vl", head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False, sections=(8, 6, 6, 0))
+ERNIE = Tiny("ernie4_5", "ernie4_5", base=1e4, eps=1e-5)
+INTERNLM2 = Tiny("internlm2", "internlm2", base=1e4, eps=1e-5, tied=False)
 
 
 def other(m: Tiny, what: str, **change) -> Tiny:
@@ -91,6 +98,20 @@ CASES = [
      | {f"none of {b}": dict(biases=tuple(a for a in QKV if a != b)) for b in QKV}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
+    (SMOLLM3, {"all layers rotated": dict(arch="llama")}),
+    (other(SMOLLM3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397),
+     {"all layers rotated": dict(arch="llama")}),
+    (OLMO2, {"normed per head": dict(arch="exaone4", qk_norm=True), "another base": dict(base=1e3)}),
+    (other(OLMO2, "windows", window=12, scaling=YARN),
+     {"no windows": dict(window=None), "window of 13": dict(window=13), "period of 3": dict(pattern=3),
+      "no layer stretched": dict(scaling=None)}),
+    (EXAONE4, {"all heads normed together": dict(arch="olmo2", qk_norm="whole"), "another base": dict(base=1e3)}),
+    (other(EXAONE4, "32B's layers", layers=64, embd=64, ff=64, heads=2, kv_heads=1, head_dim=32, window=12),
+     {"window of 13": dict(window=13), "period of 3": dict(pattern=3)}),
+    (QWEN2VL, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
+    (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
+    (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),
+    (INTERNLM2, {"NeoX rotary": dict(arch="qwen2")}),
 ]
 # In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
 SMALLER = [

@@ -18,6 +18,8 @@ IN_LAYER = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
+# Whose layers norm what their parts put out, and not what they take in.
+OUTPUTS_NORMED = ("olmo2", "exaone4")
 # What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
 SECOND_NORM = {"seed_oss": "post_attention_norm"}
 IN_GEMMAS = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
@@ -26,15 +28,18 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 
 
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
-           biases: tuple = (), qk_norm: bool = False) -> dict[str, tuple]:
+           biases: tuple = (), qk_norm: bool | str = False) -> dict[str, tuple]:
     """Name and shape, [rows, columns] or [length], of every tensor in the order of the forward pass. `biases`: the parts of
-    a layer that have one."""
-    q, kv, gemma = heads * head_dim, kv_heads * head_dim, arch in GEMMAS
-    layer = {"attn_norm": (embd,), "attn_q": (q, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
-    layer |= {"attn_q_norm": (head_dim,), "attn_k_norm": (head_dim,)} if qk_norm else {}
-    layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if gemma else {})
-    layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,), "ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
-    layer |= {"post_ffw_norm": (embd,)} if gemma else {}
+    a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole"."""
+    q, kv = heads * head_dim, kv_heads * head_dim
+    inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED)
+    normed = (q, kv) if qk_norm == "whole" else (head_dim, head_dim)
+    layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (q, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
+    layer |= {"attn_q_norm": normed[:1], "attn_k_norm": normed[1:]} if qk_norm else {}
+    layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
+    layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs else {}
+    layer |= {"ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    layer |= {"post_ffw_norm": (embd,)} if outputs else {}
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
         for name, shape in layer.items():

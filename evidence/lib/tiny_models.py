@@ -39,7 +39,10 @@ class Tiny:
     eps: float = 1e-6
     tied: bool = True
     biases: tuple = ()
-    qk_norm: bool = False
+    # Per head, or "whole".
+    qk_norm: bool | str = False
+    # How many pairs follow each component of a position.
+    sections: tuple = ()
     window: int | None = None
     # A period, or a flag per layer.
     pattern: int | list | None = None
@@ -90,7 +93,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.head_dim * m.heads != m.embd:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
-    if m.arch in ("llama", "granite"):
+    if m.arch in ("llama", "granite", "smollm3"):
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
         w.add_float32(f"{m.arch}.rope.freq_base_swa", m.local_base)
@@ -104,6 +107,8 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_float32(f"{m.arch}.attn_logit_softcapping", m.attn_cap)
     if m.logit_cap is not None:
         w.add_float32(f"{m.arch}.final_logit_softcapping", m.logit_cap)
+    if m.sections:
+        w.add_rope_dimension_sections(m.sections)
     if m.scales is not None:
         for key, value in zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), m.scales):
             w.add_float32(f"{m.arch}.{key}", value)

@@ -2,7 +2,7 @@
 
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
-use alight_model::spec::{Activation, AttentionSpec, DenseSpec, ModelSpec};
+use alight_model::spec::{Activation, AttentionSpec, DenseSpec, ModelSpec, Norms, QkNorm};
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -13,15 +13,18 @@ use crate::given::Given;
 /// The hyper-parameters of a model: its path, or its open catalog.
 ///
 /// What the engine of `alight run` refuses raises here, too: `FormatError` with the file, the key or the
-/// tensor, what was found and what was expected. `NotImplementedError`: the engine runs the network, but its
-/// layers differ by more than their sliding windows, which this dict does not tell.
+/// tensor, what was found and what was expected. `NotImplementedError`: the engine runs the network, but it has
+/// something that this dict does not tell, such as layers that differ by more than their sliding windows.
 #[pyfunction]
 pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, PyDict>> {
     let spec = model.with_gguf(py, |files| describe::spec(files).map_err(error::model))?;
-    let layers = Uniform::of(&spec).ok_or_else(|| {
+    let untold = |what| {
         let name = spec.architecture;
-        PyNotImplementedError::new_err(format!("the layers of this {name} model differ in shape"))
-    })?;
+        PyNotImplementedError::new_err(format!(
+            "architecture '{name}' is not supported by the JAX engine ({what}); `--engine native` runs it"
+        ))
+    };
+    let layers = Uniform::of(&spec).ok_or_else(|| untold("its layers differ in shape"))?;
     let (attention, dense) = (&layers.attention, layers.dense);
     let dict = PyDict::new(py);
     dict.set_item("architecture", spec.architecture)?;
@@ -58,9 +61,21 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     dict.set_item("attention_scale", attention.scale)?;
     dict.set_item("attention_softcap", attention.softcap)?;
     dict.set_item("logit_softcap", spec.logit_softcap)?;
-    dict.set_item("qk_norm", attention.head_norms)?;
-    dict.set_item("feed_forward_norm", spec.layers[0].feed_forward_norm)?;
-    dict.set_item("post_norms", spec.layers[0].post_norms)?;
+    let qk_norm = match attention.qk_norm {
+        QkNorm::None => false,
+        QkNorm::Heads => true,
+        QkNorm::Whole => return Err(untold("all heads of its queries are normed together")),
+    };
+    dict.set_item("qk_norm", qk_norm)?;
+    let norms = spec.layers[0].norms;
+    let post_norms = match norms {
+        Norms { mixer: Some(_), mixer_output: None, feed_forward_output: None, .. } => false,
+        Norms::BOTH => true,
+        _ => return Err(untold("the norms of its layers")),
+    };
+    let feed_forward = norms.feed_forward.ok_or_else(|| untold("the norms of its layers"))?;
+    dict.set_item("feed_forward_norm", feed_forward)?;
+    dict.set_item("post_norms", post_norms)?;
     Ok(dict)
 }
 
@@ -88,9 +103,7 @@ impl<'s> Uniform<'s> {
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
             && spec.dense_layers().all(|d| d == dense)
             && spec.layers.iter().all(|layer| {
-                layer.post_norms == first.post_norms
-                    && layer.feed_forward_norm == first.feed_forward_norm
-                    && layer.residual_scale == first.residual_scale
+                layer.norms == first.norms && layer.residual_scale == first.residual_scale
             })
             && windows.iter().flatten().all(|w| Some(*w) == window)
             && spec.attention_layers().all(|a| match (a.rope, a.window) {

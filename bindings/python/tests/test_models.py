@@ -29,6 +29,16 @@ NETWORKS = [
          tied=False),
     Tiny("gemma3", "gemma3", layers=3, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12, pattern=2, vocab=733),
     Tiny("seed_oss", "seed_oss", layers=2, head_dim=40, heads=4, base=1e7, biases=BIASES[:3], tied=False),
+    Tiny("qwen2vl", "qwen2vl", layers=2, base=1e6, biases=BIASES[:3], vocab=403, sections=(2, 3, 3, 0)),
+    Tiny("qwen3vl", "qwen3vl", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, sections=(8, 6, 6, 0)),
+    Tiny("ernie4_5", "ernie4_5", layers=2, base=1e4, eps=1e-5),
+    Tiny("internlm2", "internlm2", layers=2, base=1e4, eps=1e-5, tied=False),
+]
+# What `--engine native` alone runs.
+NATIVE = [
+    Tiny("smollm3", "smollm3"),
+    Tiny("olmo2", "olmo2", qk_norm="whole"),
+    Tiny("exaone4", "exaone4", qk_norm=True),
 ]  # fmt: skip
 LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]
 LENGTH = 48
@@ -53,6 +63,12 @@ def loaded(folder, tiny, **options):
 
 def ids_of(tiny, count=LENGTH, seed=0):
     return np.random.default_rng(seed).integers(3, tiny.vocab, count).tolist()
+
+
+@pytest.mark.parametrize("tiny", NATIVE, ids=lambda tiny: tiny.name)
+def test_other_architectures_are_refused_by_name(tiny, folder):
+    with pytest.raises(alight.FormatError, match=f"'{tiny.arch}' is not supported by the JAX engine .*--engine native"):
+        load_model(written(folder, tiny))
 
 
 def log_probabilities(logits):

@@ -129,7 +129,8 @@ class Local(Rope):
 class Config(Rope):
     """The shape of a network and what its blocks do."""
 
-    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "seed_oss"]
+    architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "seed_oss", "smollm3", "olmo2", "exaone4", "qwen2vl", "qwen3vl",
+                          "ernie4_5", "internlm2"]
     layers: int
     """Transformer blocks."""
     embedding: int

@@ -115,7 +115,7 @@ impl<'m> Net<'m> {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
             step.wanted = (index + 1 == self.spec.layers.len()).then_some(want);
-            pack_normed(&mut step, pending, &w.mixer_norm, w.mixer.input_formats());
+            pack_normed(&mut step, pending, w.mixer_norm.as_deref(), w.mixer.input_formats());
             w.mixer.forward(&spec.mixer, &mut step);
             if step.wanted == Some(Want::Nothing) {
                 return Ok(());
@@ -126,10 +126,11 @@ impl<'m> Net<'m> {
                 scale: spec.residual_scale,
                 norm_eps: self.spec.norm_eps,
             };
-            pending = Some(contribution(w.mixer.output_bias(), &w.mixer_post_norm));
-            pack_normed(&mut step, pending, &w.feed_forward_norm, w.feed_forward.input_formats());
+            pending = Some(contribution(w.mixer.output_bias(), &w.mixer_output_norm));
+            let norm = w.feed_forward_norm.as_deref();
+            pack_normed(&mut step, pending, norm, w.feed_forward.input_formats());
             w.feed_forward.forward(&spec.feed_forward, &mut step);
-            pending = Some(contribution(w.feed_forward.output_bias(), &w.feed_forward_post_norm));
+            pending = Some(contribution(w.feed_forward.output_bias(), &w.feed_forward_output_norm));
         }
         if let Some(contribution) = pending {
             let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);
@@ -211,11 +212,12 @@ impl<'m> Net<'m> {
     }
 }
 
-/// Carries out a pending contribution, norms the residual stream, and packs it for the step's next matrices.
+/// Carries out a pending contribution, norms the residual stream if there is a norm, and packs it for the step's next
+/// matrices.
 fn pack_normed(
     step: &mut Step<'_>,
     pending: Option<Contribution<'_>>,
-    norm: &[f32],
+    norm: Option<&[f32]>,
     formats: ActivationFormats,
 ) {
     let (compute, isa, hidden, eps) = (step.compute, step.compute.isa, step.hidden, step.norm_eps);
@@ -226,7 +228,12 @@ fn pack_normed(
         if let Some(contribution) = &pending {
             contribution.add_to(isa, x, y);
         }
-        rms_norm(isa, x, norm, eps, &mut scratch.row);
-        put(&scratch.row);
+        match norm {
+            Some(norm) => {
+                rms_norm(isa, x, norm, eps, &mut scratch.row);
+                put(&scratch.row);
+            }
+            None => put(x),
+        }
     });
 }

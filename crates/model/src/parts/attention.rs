@@ -37,8 +37,19 @@ pub struct AttentionSpec {
     pub rope: Option<usize>,
     /// Which elements of a head rotate together.
     pub pairing: RopePairing,
-    /// Whether queries and keys are normed per head.
-    pub head_norms: bool,
+    /// Which elements of queries and keys are normed together.
+    pub qk_norm: QkNorm,
+}
+
+/// Which elements of queries and of keys an RMSNorm works on together, before they are rotated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkNorm {
+    /// They are not normed.
+    None,
+    /// Those of a head. All heads have the same weights, `[key_dim]`.
+    Heads,
+    /// Those of all heads: the weights are `[heads · key_dim]`, and `[kv_heads · key_dim]` of keys.
+    Whole,
 }
 
 impl AttentionSpec {
@@ -82,7 +93,7 @@ impl AttentionSpec {
             window: None,
             rope: Some(0),
             pairing: RopePairing::Interleaved,
-            head_norms: false,
+            qk_norm: QkNorm::None,
         })
     }
 
@@ -149,9 +160,9 @@ pub(crate) struct AttentionWeights {
     v_bias: Option<Vec<f32>>,
     /// `[hidden]`
     pub(super) o_bias: Option<Vec<f32>>,
-    /// `[key_dim]`
+    /// `[key_dim]`, or `[heads · key_dim]`
     q_norm: Option<Vec<f32>>,
-    /// `[key_dim]`
+    /// `[key_dim]`, or `[kv_heads · key_dim]`
     k_norm: Option<Vec<f32>>,
 }
 
@@ -162,6 +173,11 @@ impl AttentionWeights {
         hidden: usize,
     ) -> Result<AttentionWeights, WeightError> {
         let [q, k, v, out] = spec.widths();
+        let norm = |name, whole| match spec.qk_norm {
+            QkNorm::None => Ok(None),
+            QkNorm::Heads => find.norm(name, spec.key_dim).map(Some),
+            QkNorm::Whole => find.norm(name, whole).map(Some),
+        };
         Ok(AttentionWeights {
             q: find.matrix("attn_q", hidden, q)?,
             k: find.matrix("attn_k", hidden, k)?,
@@ -171,8 +187,8 @@ impl AttentionWeights {
             k_bias: find.bias("attn_k", k)?,
             v_bias: find.bias("attn_v", v)?,
             o_bias: find.bias("attn_output", hidden)?,
-            q_norm: find.norm_if(spec.head_norms, "attn_q_norm", spec.key_dim)?,
-            k_norm: find.norm_if(spec.head_norms, "attn_k_norm", spec.key_dim)?,
+            q_norm: norm("attn_q_norm", q)?,
+            k_norm: norm("attn_k_norm", k)?,
         })
     }
 
@@ -232,10 +248,13 @@ impl AttentionWeights {
                 }
             }
             for (row, norm) in [(&mut *q, &self.q_norm), (&mut *k, &self.k_norm)] {
-                for head in row.chunks_exact_mut(spec.key_dim) {
-                    if let Some(norm) = norm {
-                        rms_norm_in_place(isa, head, norm, eps);
+                if let Some(norm) = norm {
+                    // As many elements as there are weights: a head, or the whole row.
+                    for part in row.chunks_exact_mut(norm.len()) {
+                        rms_norm_in_place(isa, part, norm, eps);
                     }
+                }
+                for head in row.chunks_exact_mut(spec.key_dim) {
                     if let Some(rope) = spec.rope {
                         let (cos, sin) = angles.of(i, rope);
                         rope_apply(isa, head, cos, sin, spec.pairing);

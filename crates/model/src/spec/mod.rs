@@ -10,6 +10,7 @@ mod error;
 pub(crate) mod keys;
 pub(crate) mod rope;
 pub(crate) mod sizes;
+pub(crate) mod window;
 
 use alight_formats::gguf::Gguf;
 use alight_kernels::rope::RopeParams;
@@ -17,7 +18,7 @@ use alight_kernels::rope::RopeParams;
 pub use self::arch::{Architecture, architectures};
 pub use self::error::SpecError;
 use self::keys::Keys;
-pub use crate::parts::attention::AttentionSpec;
+pub use crate::parts::attention::{AttentionSpec, QkNorm};
 pub use crate::parts::dense::{Activation, DenseSpec};
 
 /// A network: sizes, layers, and what comes before and after them.
@@ -46,20 +47,55 @@ pub struct ModelSpec {
     pub logit_softcap: Option<f32>,
 }
 
-/// A layer: `x += residual_scale · mixer(norm(x))`, then the same with the feed-forward part.
+/// A layer: `x += residual_scale · norm(mixer(norm(x)))`, then the same with the feed-forward part. Which of the norms there
+/// are is said by `norms`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
     /// What exchanges information between positions.
     pub mixer: Mixer,
     /// What computes on each position by itself.
     pub feed_forward: FeedForward,
-    /// What the file calls the norm before the feed-forward part: `ffn_norm`, but some architectures have
-    /// `post_attention_norm` there, which elsewhere is the norm of the mixer's output.
-    pub feed_forward_norm: &'static str,
-    /// Whether the outputs of both are normed before they are added.
-    pub post_norms: bool,
+    /// The norms of the layer.
+    pub norms: Norms,
     /// Factor on both outputs before they are added.
     pub residual_scale: f32,
+}
+
+/// Which norms a layer has, by what the file calls their weights; `None`: there is no such norm. `post_attention_norm` is
+/// the norm before the feed-forward part in some architectures, and the norm of the mixer's output in others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Norms {
+    /// Of the mixer's input.
+    pub mixer: Option<&'static str>,
+    /// Of the mixer's output, before it is added.
+    pub mixer_output: Option<&'static str>,
+    /// Of the feed-forward part's input.
+    pub feed_forward: Option<&'static str>,
+    /// Of the feed-forward part's output, before it is added.
+    pub feed_forward_output: Option<&'static str>,
+}
+
+impl Norms {
+    /// Of both inputs, as Llama has them.
+    pub const INPUTS: Norms = Norms {
+        mixer: Some("attn_norm"),
+        mixer_output: None,
+        feed_forward: Some("ffn_norm"),
+        feed_forward_output: None,
+    };
+    /// Of both outputs, as OLMo 2 has them.
+    pub const OUTPUTS: Norms = Norms {
+        mixer: None,
+        mixer_output: Some("post_attention_norm"),
+        feed_forward: None,
+        feed_forward_output: Some("post_ffw_norm"),
+    };
+    /// Of both inputs and both outputs, as Gemma has them.
+    pub const BOTH: Norms = Norms {
+        mixer_output: Norms::OUTPUTS.mixer_output,
+        feed_forward_output: Norms::OUTPUTS.feed_forward_output,
+        ..Norms::INPUTS
+    };
 }
 
 /// The part of a layer that looks at other positions.

@@ -4,7 +4,7 @@ use alight_formats::gguf::Array;
 use alight_kernels::rope::RopeParams;
 
 use super::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
-use super::{AttentionSpec, DenseSpec, FeedForward, LayerSpec, Mixer, ModelSpec, SpecError};
+use super::{AttentionSpec, DenseSpec, FeedForward, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
 
 /// The sizes that every architecture has.
 pub(crate) struct Sizes {
@@ -54,8 +54,7 @@ impl Sizes {
         let layer = LayerSpec {
             mixer: Mixer::Attention(attention),
             feed_forward: FeedForward::Dense(dense),
-            feed_forward_norm: "ffn_norm",
-            post_norms: false,
+            norms: Norms::INPUTS,
             residual_scale: 1.0,
         };
         ModelSpec {

@@ -155,16 +155,6 @@ impl LayerFinder<'_, '_, '_> {
         self.all.vector(&self.name(&format!("{what}.weight")), len)
     }
 
-    /// As [`LayerFinder::norm`], if the network has it.
-    pub(crate) fn norm_if(
-        &self,
-        wanted: bool,
-        what: &str,
-        len: usize,
-    ) -> Result<Option<Vec<f32>>, WeightError> {
-        wanted.then(|| self.norm(what, len)).transpose()
-    }
-
     /// The bias `what.bias`, if the file has it.
     pub(crate) fn bias(&self, what: &str, len: usize) -> Result<Option<Vec<f32>>, WeightError> {
         self.all.optional(&self.name(&format!("{what}.bias")), len)

@@ -24,16 +24,16 @@ use crate::spec::{LayerSpec, ModelSpec};
 /// The weights of one layer.
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
-    /// `[hidden]`, of the norm before the mixer.
-    pub(crate) mixer_norm: Vec<f32>,
+    /// `[hidden]`, of the norm before the mixer, where there is one.
+    pub(crate) mixer_norm: Option<Vec<f32>>,
     pub(crate) mixer: MixerWeights,
     /// `[hidden]`, of the norm of the mixer's output, where there is one.
-    pub(crate) mixer_post_norm: Option<Vec<f32>>,
-    /// `[hidden]`, of the norm before the feed-forward part.
-    pub(crate) feed_forward_norm: Vec<f32>,
+    pub(crate) mixer_output_norm: Option<Vec<f32>>,
+    /// `[hidden]`, of the norm before the feed-forward part, where there is one.
+    pub(crate) feed_forward_norm: Option<Vec<f32>>,
     pub(crate) feed_forward: FeedForwardWeights,
     /// `[hidden]`, of the norm of the feed-forward part's output, where there is one.
-    pub(crate) feed_forward_post_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward_output_norm: Option<Vec<f32>>,
 }
 
 impl LayerWeights {
@@ -42,14 +42,14 @@ impl LayerWeights {
         spec: &LayerSpec,
         hidden: usize,
     ) -> Result<LayerWeights, WeightError> {
-        let post = spec.post_norms;
+        let norm = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
         Ok(LayerWeights {
-            mixer_norm: find.norm("attn_norm", hidden)?,
+            mixer_norm: norm(spec.norms.mixer)?,
             mixer: MixerWeights::find(find, &spec.mixer, hidden)?,
-            mixer_post_norm: find.norm_if(post, "post_attention_norm", hidden)?,
-            feed_forward_norm: find.norm(spec.feed_forward_norm, hidden)?,
+            mixer_output_norm: norm(spec.norms.mixer_output)?,
+            feed_forward_norm: norm(spec.norms.feed_forward)?,
             feed_forward: FeedForwardWeights::find(find, &spec.feed_forward, hidden)?,
-            feed_forward_post_norm: find.norm_if(post, "post_ffw_norm", hidden)?,
+            feed_forward_output_norm: norm(spec.norms.feed_forward_output)?,
         })
     }
 

@@ -5,6 +5,7 @@ use alight_kernels::rope::RopeParams;
 
 use super::Architecture;
 use super::gemma::Gemma;
+use crate::spec::QkNorm;
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "gemma2", read: |keys| GEMMA2.read(keys) };
@@ -15,6 +16,6 @@ const GEMMA2: Gemma = Gemma {
     period: 2,
     attention_cap: 50.0,
     logit_cap: 30.0,
-    head_norms: false,
+    qk_norm: QkNorm::None,
     window_rope: |others, base| RopeParams { base: base.unwrap_or(others.base), ..others.clone() },
 };

@@ -5,6 +5,7 @@ use alight_kernels::rope::{RopeParams, RopeScaling};
 
 use super::Architecture;
 use super::gemma::Gemma;
+use crate::spec::QkNorm;
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "gemma3", read: |keys| GEMMA3.read(keys) };
@@ -15,7 +16,7 @@ const GEMMA3: Gemma = Gemma {
     period: 6,
     attention_cap: 0.0,
     logit_cap: 0.0,
-    head_norms: true,
+    qk_norm: QkNorm::Heads,
     window_rope: |others, base| RopeParams {
         dims: others.dims,
         base: base.unwrap_or(10_000.0),

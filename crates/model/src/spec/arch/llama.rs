@@ -12,7 +12,7 @@ use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec::read(keys)?;
     // Files of models with a sliding window (early Mistral) leave the key out or are run without it by everyone; a

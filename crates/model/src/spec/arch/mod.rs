@@ -1,19 +1,26 @@
 //! The architectures: one file each, and one line here that registers it.
 
+mod ernie4_5;
+mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod granite;
+mod internlm2;
 mod llama;
+mod olmo2;
 mod qwen2;
+mod qwen2vl;
 mod qwen3;
+mod qwen3vl;
 mod seed_oss;
+mod smollm3;
 
 use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 7] = [
+const ALL: [&Architecture; 14] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -21,6 +28,13 @@ const ALL: [&Architecture; 7] = [
     &gemma3::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
+    &smollm3::ARCHITECTURE,
+    &olmo2::ARCHITECTURE,
+    &exaone4::ARCHITECTURE,
+    &qwen2vl::ARCHITECTURE,
+    &qwen3vl::ARCHITECTURE,
+    &ernie4_5::ARCHITECTURE,
+    &internlm2::ARCHITECTURE,
 ];
 
 /// A family of networks.

@@ -9,15 +9,15 @@ use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{ModelSpec, QkNorm, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen3", read };
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec {
         pairing: RopePairing::NeoX,
-        head_norms: true,
+        qk_norm: QkNorm::Heads,
         ..AttentionSpec::read(keys)?
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;

@@ -3,12 +3,13 @@
 
 use super::{Architecture, qwen2};
 use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "seed_oss", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = qwen2::read(keys)?;
-    spec.layers.iter_mut().for_each(|layer| layer.feed_forward_norm = "post_attention_norm");
+    let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };
+    spec.layers.iter_mut().for_each(|layer| layer.norms = norms);
     Ok(spec)
 }

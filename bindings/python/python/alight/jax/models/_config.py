@@ -82,7 +82,10 @@ class Config:
 
 def read(catalog: Catalog) -> Config:
     """The configuration of a file."""
-    found: Mapping[str, Any] = describe(catalog)
+    try:
+        found: Mapping[str, Any] = describe(catalog)
+    except NotImplementedError as why:
+        raise FormatError(str(why)) from None
     if found["residual_scale"] != 1.0 or found["logit_scale"] != 1.0 or not found["rotates"]:
         name = found["architecture"]
         raise FormatError(f"architecture {name!r} is not supported by the JAX engine; `--engine native` runs it")

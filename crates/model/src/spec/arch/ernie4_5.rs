@@ -1,0 +1,5 @@
+//! `ernie4_5`: Baidu's dense ERNIE 4.5: as `llama`.
+
+use super::{Architecture, llama};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "ernie4_5", read: llama::read };

@@ -1,0 +1,36 @@
+//! `exaone4`: norms of outputs in place of inputs, and queries and keys are normed per head (LG's EXAONE 4). Where layers have a
+//! sliding window, it is three of four, and only those are rotated.
+
+use alight_kernels::rope::RopePairing;
+
+use super::Architecture;
+use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::window::{window, windowed_layers};
+use crate::spec::{Mixer, ModelSpec, Norms, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "exaone4", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec {
+        pairing: RopePairing::NeoX,
+        qk_norm: QkNorm::Heads,
+        ..AttentionSpec::read(keys)?
+    };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
+    spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::OUTPUTS);
+    if let Some(window) = window(keys, 0)? {
+        let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
+        for (layer, windowed) in spec.layers.iter_mut().zip(windowed) {
+            let Mixer::Attention(attention) = &mut layer.mixer;
+            attention.window = windowed.then_some(window);
+            attention.rope = attention.rope.filter(|_| windowed);
+        }
+    }
+    Ok(spec)
+}

@@ -1,0 +1,5 @@
+//! `internlm2`: InternLM 2 and 2.5: as `llama`.
+
+use super::{Architecture, llama};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "internlm2", read: llama::read };

@@ -1,0 +1,40 @@
+//! `olmo2`: norms of outputs in place of inputs, and queries and keys are normed over all heads together (Ai2's OLMo 2). In
+//! OLMo 3 three layers of four have a sliding window, and what stretches the context is for the fourth alone.
+
+use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
+
+use super::Architecture;
+use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::window::{window, windowed_layers};
+use crate::spec::{Mixer, ModelSpec, Norms, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmo2", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec {
+        pairing: RopePairing::NeoX,
+        qk_norm: QkNorm::Whole,
+        ..AttentionSpec::read(keys)?
+    };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
+    spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::OUTPUTS);
+    if let Some(window) = window(keys, 0)? {
+        let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?;
+        let RopeParams { dims, base: others, .. } = spec.ropes[0];
+        let base = base.unwrap_or(others);
+        spec.ropes.push(RopeParams { dims, base, scaling: RopeScaling::None });
+        let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
+        for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
+            let Mixer::Attention(attention) = &mut layer.mixer;
+            attention.window = Some(window);
+            attention.rope = Some(1);
+        }
+    }
+    Ok(spec)
+}

@@ -1,0 +1,19 @@
+//! `smollm3`: as `llama`, but the queries and keys of every fourth layer are not rotated (Hugging Face's SmolLM3).
+
+use super::{Architecture, llama};
+use crate::spec::keys::Keys;
+use crate::spec::{Mixer, ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "smollm3", read };
+
+/// No key says so.
+const PERIOD: usize = 4;
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = llama::read(keys)?;
+    for layer in spec.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD) {
+        let Mixer::Attention(attention) = &mut layer.mixer;
+        attention.rope = None;
+    }
+    Ok(spec)
+}
