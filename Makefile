@@ -120,6 +120,7 @@ unit: models .venv/stamp
 
 .PHONY: agree
 agree: models build .venv/stamp
+	$(VENV) -m evidence make codebooks --check
 	$(VENV) -m evidence make dequant-vectors --check
 	$(VENV) -m evidence make quantize-vectors --check
 	$(VENV) -m evidence check gguf $(SMOLLM2) $(GEMMA3)

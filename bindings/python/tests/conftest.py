@@ -50,6 +50,11 @@ def blocks(kind, rows=ROWS, cols=COLS, seed=0):
             made[:, :, at] = rng.integers(118, 124, (rows, cols // per), dtype=np.uint8)
             continue
         value = rng.uniform(-0.01, 0.01, (rows, cols // per)).astype(np.float16)
+        if field == "f16-nibbles":
+            for i in range(4):
+                byte = made[:, :, at + 2 * i + 1]
+                byte[...] = byte & 15 | (value.view(np.uint16) >> 4 * i << 4).astype(np.uint8)
+            continue
         made[:, :, at : at + 2] = value.view(np.uint8).reshape(rows, cols // per, 2)
     return made.reshape(rows, -1)
 

@@ -427,7 +427,7 @@ def test_what_cannot_work_is_an_error_of_the_trace(smollm2):
         with pytest.raises(error, match=text):
             matmul(**arguments)
     with pytest.raises(ValueError, match="no kernels for its type"):
-        native.places([type("T", (), {"name": "w", "type": "IQ2_XXS"})()])
+        native.places([type("T", (), {"name": "w", "type": "Q8_1"})()])
 
 
 def test_a_mesh_with_other_axes(smollm2):

@@ -372,19 +372,20 @@ fn tiles_of_a_type_without_kernels_are_refused_by_name() {
     b.tensor("w", GgmlType::Q4_0, &[64, 64]).unwrap();
     fs::write(&source, b.file(|_, out| Random(1).fill(out))).unwrap();
     pack(&source, &packed, Options::default(), &mut go_on()).unwrap();
-    // As many weights and bytes in a block as Q4_0.
-    let (from, to) = (GgmlType::Q4_0, GgmlType::IQ4_NL);
-    if WeightType::of(to).is_some() {
-        return;
-    }
+    // Of half as many weights it has as many bytes.
+    let (from, to) = (GgmlType::Q4_0, GgmlType::Q8_1);
+    assert!(WeightType::of(to).is_none());
+    assert_eq!(from.row_bytes(64), to.row_bytes(32));
     let id = |ty| alight_formats::packed::packed_id(ty).unwrap().to_le_bytes();
     let mut bytes = fs::read(&packed).unwrap();
     let at = bytes.windows(4).position(|b| b == id(from)).unwrap();
     bytes[at..at + 4].copy_from_slice(&id(to));
+    // ne[0], ne[1], the type.
+    bytes[at - 16..at - 8].copy_from_slice(&32u64.to_le_bytes());
     fs::write(&packed, &bytes).unwrap();
     let error = unpack(&packed, &back, Options::default(), &mut go_on()).unwrap_err();
     assert!(matches!(error, ConvertError::Restore { .. }), "{error}");
-    assert!(error.to_string().contains("IQ4_NL"), "{error}");
+    assert!(error.to_string().contains("Q8_1"), "{error}");
     assert!(!back.exists());
 }
 

@@ -74,11 +74,8 @@ fn blocks(random: &mut Random, ty: WeightType, rows: usize, cols: usize) -> Vec<
                 // Scales must be of a sensible size, everything else may be any bits.
                 for field in ty.scale_fields() {
                     match *field {
-                        ScaleField::F16(at) => {
-                            let d = half::f32_to_f16(random.within(0.05));
-                            block[at..at + 2].copy_from_slice(&d.to_le_bytes());
-                        }
                         ScaleField::Exponent(at) => block[at] = 118 + (random.next() % 7) as u8,
+                        field => field.set(block, random.within(0.05)),
                     }
                 }
             }

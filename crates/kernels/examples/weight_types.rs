@@ -1,5 +1,6 @@
 //! The weight types that have kernels, one a line, for scripts: name, id in GGUF files, weights and
-//! bytes of a block, and the scales at fixed places of a block, each as `f16@BYTE` or `exponent@BYTE`.
+//! bytes of a block, and the scales at fixed places of a block, each as the kind of `ScaleField`, `@` and the
+//! byte, like `f16@0`.
 
 use alight_kernels::{ScaleField, WeightType};
 
@@ -10,6 +11,7 @@ fn main() {
             match field {
                 ScaleField::F16(at) => print!(" f16@{at}"),
                 ScaleField::Exponent(at) => print!(" exponent@{at}"),
+                ScaleField::F16Nibbles(at) => print!(" f16-nibbles@{at}"),
             }
         }
         println!();

@@ -21,13 +21,16 @@ pub const fn packed_id(ty: GgmlType) -> Option<u32> {
     if has_tiles(ty) { Some(PACKED_BASE | ty.id()) } else { None }
 }
 
-/// Whether matrices of this type have a packed form: all quantised types and the 16-bit floats.
+/// Whether matrices of this type have a packed form: the 16-bit floats and all quantised types but those with
+/// a code book, whose rows are looked up faster one by one.
 /// F32 has none: it is already what the kernels read, and models hold little of it.
 ///
 /// How the tile of a type is arranged is defined by its kernels; as long as a type has none,
 /// nothing writes its packed form, and nothing computes with it.
 pub const fn has_tiles(ty: GgmlType) -> bool {
-    ty.is_quantised() || matches!(ty, GgmlType::F16 | GgmlType::BF16)
+    use GgmlType::*;
+    let codebook = matches!(ty, IQ1_S | IQ1_M | IQ2_XXS | IQ2_XS | IQ2_S | IQ3_XXS | IQ3_S);
+    ty.is_quantised() && !codebook || matches!(ty, F16 | BF16)
 }
 
 /// The type that a file's number stands for, and whether it is packed.
@@ -71,6 +74,9 @@ mod tests {
         let unknown = PACKED_BASE | 4;
         assert_eq!(type_of(unknown), Err(TypeError::Unknown { id: unknown }));
         let plain = GgmlType::ALL.iter().filter(|ty| !has_tiles(**ty));
-        assert!(plain.map(|ty| ty.name()).eq(["F32", "I8", "I16", "I32", "I64", "F64"]));
+        assert!(plain.map(|ty| ty.name()).eq([
+            "F32", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ3_S", "IQ2_S", "I8", "I16", "I32",
+            "I64", "F64", "IQ1_M"
+        ]));
     }
 }

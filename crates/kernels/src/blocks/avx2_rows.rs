@@ -66,7 +66,17 @@ pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m256i) -> __m256i {
 pub(super) unsafe fn fifth_bits(p: *const u8) -> __m256i {
     // SAFETY: the caller's pointer has 4 readable bytes and the CPU has AVX2.
     unsafe {
-        let v = _mm256_set1_epi32(p.cast::<i32>().read_unaligned());
+        let set = set_bits(p.cast::<u32>().read_unaligned());
+        _mm256_and_si256(set, _mm256_set1_epi8(16))
+    }
+}
+
+/// 32 bits → 32 bytes of 0 or 255.
+#[inline(always)]
+pub(super) unsafe fn set_bits(bits: u32) -> __m256i {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        let v = _mm256_set1_epi32(bits as i32);
         // Byte i of the result looks at byte i / 8 …
         let at = _mm256_set_epi64x(
             0x0303_0303_0303_0303,
@@ -77,8 +87,7 @@ pub(super) unsafe fn fifth_bits(p: *const u8) -> __m256i {
         let v = _mm256_shuffle_epi8(v, at);
         // … and there at bit i % 8.
         let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-        let set = _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit);
-        _mm256_and_si256(set, _mm256_set1_epi8(16))
+        _mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit)
     }
 }
 

@@ -269,7 +269,7 @@ mod tests {
     use crate::blocks::avx2_tiles::TilesAvx2;
     use crate::blocks::avx512_rows::{Offsets, RowsAvx512};
     use crate::blocks::avx512_tiles::TilesAvx512;
-    use crate::blocks::{ScaleField, WeightType, with_block};
+    use crate::blocks::{ScaleField, WeightType, with_block, with_tiles};
     use crate::{Isa, tiles};
     use std::arch::x86_64::*;
 
@@ -286,6 +286,7 @@ mod tests {
                 match *field {
                     // Not infinite, not NaN: the exponent's highest bit is clear.
                     ScaleField::F16(at) => block[at + 1] &= 0xbf,
+                    ScaleField::F16Nibbles(at) => block[at + 7] &= 0xbf,
                     ScaleField::Exponent(at) => block[at] %= 253,
                 }
             }
@@ -314,9 +315,9 @@ mod tests {
     }
 
     #[target_feature(enable = "avx2,fma,f16c")]
-    fn check_avx2<Q: RowsAvx2 + TilesAvx2>(row: &[u8], unit: &[u8]) {
+    fn rows_avx2<Q: RowsAvx2>(row: &[u8]) {
         let ty = Q::TYPE;
-        // SAFETY: groups of the row, of the unit.
+        // SAFETY: groups of the row.
         unsafe {
             for b in 0..row.len() / Q::BYTES * Q::BLOCK / 32 {
                 let (hook, derived) =
@@ -328,6 +329,14 @@ mod tests {
                     "{ty} AVX2 scales of group {b}"
                 );
             }
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    fn tiles_avx2<Q: TilesAvx2>(unit: &[u8]) {
+        let ty = Q::TYPE;
+        // SAFETY: groups of the unit.
+        unsafe {
             for (g, half) in (0..Q::BLOCK / 32).flat_map(|g| [(g, 0), (g, 1)]) {
                 let derived = tile_group::<Q, 8>(unit.as_ptr(), g, 8 * half);
                 let hook = <Q as TilesAvx2>::begin(unit.as_ptr(), g, half);
@@ -343,9 +352,9 @@ mod tests {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-    fn check_avx512<Q: RowsAvx512 + TilesAvx512>(row: &[u8], unit: &[u8]) {
+    fn rows_avx512<Q: RowsAvx512>(row: &[u8]) {
         let ty = Q::TYPE;
-        // SAFETY: groups of the row, of the unit.
+        // SAFETY: groups of the row.
         unsafe {
             let runs = row.len() / Q::BYTES * Q::BLOCK / 32;
             for g in 0..runs.div_ceil(8) {
@@ -370,6 +379,14 @@ mod tests {
                     assert_eq!(hook[..32], derived[..32], "{what}, its last half step");
                 }
             }
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+    fn tiles_avx512<Q: TilesAvx512>(unit: &[u8]) {
+        let ty = Q::TYPE;
+        // SAFETY: groups of the unit.
+        unsafe {
             let head = <Q as TilesAvx512>::head(unit.as_ptr());
             for g in 0..Q::BLOCK / 32 {
                 let derived = tile_group::<Q, 16>(unit.as_ptr(), g, 0);
@@ -392,22 +409,38 @@ mod tests {
 
     /// What makes a type fast gives what its portable decoding gives, on rows with every tail.
     #[test]
-    fn hooks_are_the_portable_decoding() {
+    fn hooks_of_rows_are_the_portable_decoding() {
         for ty in WeightType::ALL.into_iter().filter(|ty| !ty.is_float()) {
             let per_256 = 256 / ty.block_len();
-            let canonical = blocks(ty, TILE_ROWS);
-            let mut unit = vec![0; canonical.len()];
-            tiles::pack(ty, ty.block_len(), &canonical, &mut unit);
             for n in [per_256, 2 * per_256].into_iter().chain(1..per_256).chain([3 * per_256 + 1]) {
                 let row = blocks(ty, n);
                 if Isa::Avx2.is_available() {
                     // SAFETY: the CPU has the features.
-                    with_block!(ty, Q => unsafe { check_avx2::<Q>(&row, &unit) }, unreachable!());
+                    with_block!(ty, Q => unsafe { rows_avx2::<Q>(&row) }, unreachable!());
                 }
                 if Isa::Avx512.is_available() {
                     // SAFETY: the CPU has the features.
-                    with_block!(ty, Q => unsafe { check_avx512::<Q>(&row, &unit) }, unreachable!());
+                    with_block!(ty, Q => unsafe { rows_avx512::<Q>(&row) }, unreachable!());
                 }
+            }
+        }
+    }
+
+    /// The same of tiles.
+    #[test]
+    fn hooks_of_tiles_are_the_portable_decoding() {
+        let packable = |ty: &WeightType| tiles::packable(*ty, TILE_ROWS, ty.block_len());
+        for ty in WeightType::ALL.into_iter().filter(|ty| !ty.is_float()).filter(packable) {
+            let canonical = blocks(ty, TILE_ROWS);
+            let mut unit = vec![0; canonical.len()];
+            tiles::pack(ty, ty.block_len(), &canonical, &mut unit);
+            if Isa::Avx2.is_available() {
+                // SAFETY: the CPU has the features.
+                with_tiles!(ty, Q => unsafe { tiles_avx2::<Q>(&unit) }, unreachable!());
+            }
+            if Isa::Avx512.is_available() {
+                // SAFETY: the CPU has the features.
+                with_tiles!(ty, Q => unsafe { tiles_avx512::<Q>(&unit) }, unreachable!());
             }
         }
     }

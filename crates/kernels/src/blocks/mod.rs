@@ -20,7 +20,9 @@ pub(crate) mod avx2_tiles;
 pub(crate) mod avx512_rows;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512_tiles;
+mod codebook;
 mod decoded;
+mod grids;
 mod nibbles_256;
 #[cfg(target_arch = "x86_64")]
 mod nibbles_32;
@@ -28,14 +30,38 @@ mod nibbles_32;
 mod plain_tiles;
 mod shared;
 
+use crate::half::f32_to_f16;
 use crate::tiles::fields::Field;
 use alight_types::GgmlType;
 use std::fmt;
 
-/// Declares the block types: for each its file, its [`WeightType`] and its place in `with_block!`.
+/// Declares the block types: for each its file, its [`WeightType`] and its place in `with_block!`. Those under
+/// `rows` have no packed form.
 /// The first argument is a dollar sign, for the macro that this macro writes.
 macro_rules! registry {
-    ($d:tt floats: $($float:ident)*; blocks: $($name:ident = $file:ident::$format:ident;)*) => {
+    (
+        $d:tt floats: $($float:ident)*;
+        blocks { $($name:ident = $file:ident::$format:ident;)* }
+        rows { $($rows:ident = $rows_file:ident::$rows_format:ident;)* }
+    ) => {
+        registry! { @all $d $($float)*; $($name = $file::$format;)* $($rows = $rows_file::$rows_format;)* }
+
+        /// As [`with_block!`], of a matrix in tiles.
+        macro_rules! with_tiles {
+            ($d ty:expr, $d q:ident => $d body:expr, $d float:expr) => {{
+                match $d ty {
+                    $($crate::WeightType::$name => {
+                        type $d q = $crate::blocks::$file::$format;
+                        $d body
+                    })*
+                    $($crate::WeightType::$rows)|* => unreachable!("{} has no tiles", $d ty),
+                    $($crate::WeightType::$float)|* => $d float,
+                }
+            }};
+        }
+        pub(crate) use with_tiles;
+    };
+    (@all $d:tt $($float:ident)*; $($name:ident = $file:ident::$format:ident;)*) => {
         $(pub(crate) mod $file;)*
 
         /// A weight type that has kernels. The names are ggml's; what a block is, its file says.
@@ -84,22 +110,32 @@ macro_rules! registry {
 
 registry! { $
     floats: F32 F16 BF16;
-    blocks:
-    Q4_0 = q4_0::Q4_0;
-    Q4_1 = q4_1::Q4_1;
-    Q5_0 = q5_0::Q5_0;
-    Q5_1 = q5_1::Q5_1;
-    Q8_0 = q8_0::Q8_0;
-    Q4_K = q4_k::Q4K;
-    Q5_K = q5_k::Q5K;
-    Q6_K = q6_k::Q6K;
-    Q2_K = q2_k::Q2K;
-    Q3_K = q3_k::Q3K;
-    MXFP4 = mxfp4::Mxfp4;
-    IQ4_NL = iq4_nl::Iq4Nl;
-    IQ4_XS = iq4_xs::Iq4Xs;
-    Q1_0 = q1_0::Q1_0;
-    Q2_0 = q2_0::Q2_0;
+    blocks {
+        Q4_0 = q4_0::Q4_0;
+        Q4_1 = q4_1::Q4_1;
+        Q5_0 = q5_0::Q5_0;
+        Q5_1 = q5_1::Q5_1;
+        Q8_0 = q8_0::Q8_0;
+        Q4_K = q4_k::Q4K;
+        Q5_K = q5_k::Q5K;
+        Q6_K = q6_k::Q6K;
+        Q2_K = q2_k::Q2K;
+        Q3_K = q3_k::Q3K;
+        MXFP4 = mxfp4::Mxfp4;
+        IQ4_NL = iq4_nl::Iq4Nl;
+        IQ4_XS = iq4_xs::Iq4Xs;
+        Q1_0 = q1_0::Q1_0;
+        Q2_0 = q2_0::Q2_0;
+    }
+    rows {
+        IQ3_XXS = iq3_xxs::Iq3Xxs;
+        IQ3_S = iq3_s::Iq3S;
+        IQ2_XXS = iq2_xxs::Iq2Xxs;
+        IQ2_XS = iq2_xs::Iq2Xs;
+        IQ2_S = iq2_s::Iq2S;
+        IQ1_S = iq1_s::Iq1S;
+        IQ1_M = iq1_m::Iq1M;
+    }
 }
 
 /// 32 consecutive weights, unpacked: weight `i` is `d[i / 16]·(q[i] − ZERO) + m[i / 16]`.
@@ -129,8 +165,9 @@ pub(crate) trait BlockFormat: Sized {
     const SCALES: usize;
     /// Offsets per 32 weights: 0, 1 or 2.
     const OFFSETS: usize;
-    /// The parts of the block in the order of a packed tile; together they are all its bytes.
-    const FIELDS: &'static [Field];
+    /// The parts of the block in the order of a packed tile; together they are all its bytes. None of a type
+    /// that has no packed form (`alight_types::packed::has_tiles`).
+    const FIELDS: &'static [Field] = &[];
     /// The scales at fixed places of the block.
     const SCALE_FIELDS: &'static [ScaleField];
 
@@ -166,6 +203,7 @@ const fn check<Q: BlockFormat>() {
     assert!(Q::ZERO >= 0 && Q::ZERO <= 128 && Q::MAX_CODE - Q::ZERO <= 127 && Q::MAX_CODE <= 255);
     assert!(Q::SCALES == 1 || Q::SCALES == 2);
     assert!(Q::OFFSETS <= 2);
+    assert!(alight_types::packed::has_tiles(Q::TYPE) != Q::FIELDS.is_empty());
 }
 
 /// No block has more bytes.
@@ -179,6 +217,24 @@ pub enum ScaleField {
     F16(usize),
     /// A byte that is the exponent of a power of two: 127 or 128 stands for 1.
     Exponent(usize),
+    /// An f16 in the high nibbles of four numbers of 16 bits from this byte on, the lowest first.
+    F16Nibbles(usize),
+}
+
+impl ScaleField {
+    /// Writes a scale that is about `d`; one that has no sign takes the magnitude.
+    pub fn set(self, block: &mut [u8], d: f32) {
+        let bits = f32_to_f16(d).to_le_bytes();
+        match self {
+            ScaleField::F16(at) => block[at..at + 2].copy_from_slice(&bits),
+            ScaleField::Exponent(at) => block[at] = (127.0 + d.abs().log2().floor()) as u8,
+            ScaleField::F16Nibbles(at) => {
+                for (i, byte) in block[at..at + 8].iter_mut().skip(1).step_by(2).enumerate() {
+                    *byte = *byte & 15 | (bits[i / 2] >> (4 * (i % 2))) << 4;
+                }
+            }
+        }
+    }
 }
 
 /// Sorted by the types' ids.

@@ -27,11 +27,13 @@
 //! `4r + j` of the line is byte `4l + j` of row `r`. A mask is 64 bits, bit `4r + j` belonging to
 //! byte `4r + j` of a line's low (even masks) or high (odd masks) nibbles.
 //!
-//! F32 has no packed form: nothing that is large is F32.
+//! F32 has no packed form: nothing that is large is F32. Neither have types with a code book, whose rows are
+//! looked up faster one by one.
 
 pub(crate) mod fields;
 
-use crate::blocks::{BlockFormat, WeightType, with_block};
+use crate::blocks::{BlockFormat, WeightType, with_tiles};
+use alight_types::packed::has_tiles;
 pub use fields::TILE_ROWS;
 use fields::{Field, halves};
 
@@ -46,7 +48,7 @@ pub enum Layout {
 
 /// Whether a matrix `[rows, cols]` of type `ty` has a packed form.
 pub const fn packable(ty: WeightType, rows: usize, cols: usize) -> bool {
-    !matches!(ty, WeightType::F32)
+    has_tiles(ty.ggml())
         && rows > 0
         && rows.is_multiple_of(TILE_ROWS)
         && cols > 0
@@ -60,7 +62,7 @@ pub(crate) const FLOAT: &[Field] = &[halves(0, 1)];
 /// that its loops over fields unroll.
 macro_rules! with_fields {
     ($ty:expr, $fields:ident, $block:ident => $body:expr) => {
-        with_block!(
+        with_tiles!(
             $ty,
             Q => {
                 const $block: usize = Q::BYTES;

@@ -67,11 +67,8 @@ pub fn random_blocks(rng: &mut Rng, ty: WeightType, rows: usize, cols: usize) ->
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
         for field in ty.scale_fields() {
             match *field {
-                ScaleField::F16(at) => {
-                    let d = alight_kernels::half::f32_to_f16(uniform(rng, -0.05, 0.05));
-                    block[at..at + 2].copy_from_slice(&d.to_le_bytes());
-                }
                 ScaleField::Exponent(at) => block[at] = rng.range(118, 125) as u8,
+                field => field.set(block, uniform(rng, -0.05, 0.05)),
             }
         }
     }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
-use alight_kernels::{ScaleField, WeightType, dequantize_row};
+use alight_kernels::{WeightType, dequantize_row};
 
 /// The real models, where they have been fetched: `$ALIGHT_MODELS` or `models/` in the workspace.
 pub fn real_model(file: &str) -> Option<PathBuf> {
@@ -409,12 +409,7 @@ fn blocks(ty: WeightType, scale: f32, n: usize, random: &mut Random) -> Vec<u8> 
     let (len, bytes) = (ty.block_len(), ty.block_bytes());
     let set = |block: &mut [u8], d: f32| {
         for field in ty.scale_fields() {
-            match *field {
-                ScaleField::F16(at) => {
-                    block[at..at + 2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-                }
-                ScaleField::Exponent(at) => block[at] = (127.0 + d.log2().floor()) as u8,
-            }
+            field.set(block, d);
         }
     };
     let mut all: Vec<u8> = (0..n / len * bytes).map(|_| random.bits() as u8).collect();

@@ -6,7 +6,7 @@
 //! them (|w| ≤ 128, 2·128·127 fits).
 
 use super::{Panel, avx2_panel, scalar};
-use crate::blocks::{BlockFormat, max_magnitude, with_block};
+use crate::blocks::{BlockFormat, max_magnitude, with_block, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Activations, Matrix, Output};
 use crate::tiles::Layout;
@@ -43,7 +43,7 @@ pub(super) unsafe fn panel(
                 match w.layout() {
                     Layout::Rows => avx2_panel::fill_rows::<Q>(w, rows.clone(), k.clone(), p),
                     Layout::Tiles if avx2_panel::fits(&rows) => {
-                        avx2_panel::fill_tiles::<Q>(w, rows.clone(), k.clone(), p);
+                        fill_tiles(w, rows.clone(), k.clone(), p);
                     }
                     Layout::Tiles => scalar::fill::<Q>(w, rows.clone(), k.clone(), p),
                 }
@@ -55,6 +55,19 @@ pub(super) unsafe fn panel(
             }
         )
     }
+}
+
+/// # Safety
+/// As for [`avx2_panel::fill_tiles`].
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mut Panel) {
+    with_tiles!(
+        w.weight_type(),
+        // SAFETY: by the caller's promise.
+        Q => unsafe { avx2_panel::fill_tiles::<Q>(w, rows, k, p) },
+        unreachable!("floats have a panel of floats")
+    )
 }
 
 #[inline(always)]

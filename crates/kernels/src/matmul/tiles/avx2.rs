@@ -2,7 +2,7 @@
 //! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512).
 
 use crate::blocks::avx2_tiles::TilesAvx2;
-use crate::blocks::{WeightType, with_block};
+use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::{Activations, Matrix, Output};
 use crate::tiles::TILE_ROWS;
@@ -26,7 +26,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
         for half in 0..2 {
             // SAFETY: a whole tile; the caller's CPU has the level.
             unsafe {
-                let sum = with_block!(
+                let sum = with_tiles!(
                     w.weight_type(),
                     Q => quantized::<Q>(tile, &ahead, half, x),
                     float(w.weight_type(), tile, half, x.float(0))

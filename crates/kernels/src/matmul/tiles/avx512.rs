@@ -9,7 +9,7 @@
 //! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
 
 use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
-use crate::blocks::{WeightType, with_block};
+use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
 use crate::matmul::{Activations, Matrix, Output, Precision};
@@ -38,7 +38,7 @@ pub(super) unsafe fn rows(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        with_block!(
+        with_tiles!(
             w.weight_type(),
             Q => each_tile::<Integer<Q>>(w, rows, x, out, sums),
             match w.weight_type() {
