@@ -46,6 +46,8 @@ F16_SPECIAL = [0x0000, 0x8000, 0x0001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x8001, 0
 BF16_SPECIAL = [0x0000, 0x8000, 0x0001, 0x007F, 0x0080, 0x7F7F, 0xFF7F, 0x8001, 0x3F80]
 # 2^-128 and 2^-127 are subnormal; from 253 on 12 times the scale is infinite.
 EXPONENT_SPECIAL = [0, 1, 2, 127, 128, 252]
+# 0x7f is 0, and 0xff is not; below 8 they are subnormal.
+E4M3_SPECIAL = [0x7F, 0xFF, 0x07, 0x80]
 
 
 def finite_patterns(rng, count, bf16):
@@ -103,6 +105,10 @@ def vectors(name, kind, seed):
     for i, (field, offset) in enumerate(fields):
         if field == "exponent":
             blocks[:, offset] = exponents(rng, count)
+            continue
+        if field == "e4m3":
+            # Every byte is finite; the last block has the special ones.
+            blocks[-1, offset] = E4M3_SPECIAL[i]
             continue
         column = scales(rng, count, name == "BF16")
         # The second scale (a minimum) meets each special value beside another first scale.

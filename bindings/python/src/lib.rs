@@ -47,6 +47,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let scales = ty.scale_fields().iter().map(|field| match *field {
             ScaleField::F16(at) => ("f16", at),
             ScaleField::Exponent(at) => ("exponent", at),
+            ScaleField::E4M3(at) => ("e4m3", at),
             ScaleField::F16Nibbles(at) => ("f16-nibbles", at),
         });
         (ty.ggml().name(), (ty.ggml().id(), ty.block_len(), scales.collect::<Vec<_>>()))

@@ -49,6 +49,9 @@ def blocks(kind, rows=ROWS, cols=COLS, seed=0):
         if field == "exponent":
             made[:, :, at] = rng.integers(118, 124, (rows, cols // per), dtype=np.uint8)
             continue
+        if field == "e4m3":
+            made[:, :, at] = rng.integers(0, 16, (rows, cols // per), dtype=np.uint8)
+            continue
         value = rng.uniform(-0.01, 0.01, (rows, cols // per)).astype(np.float16)
         if field == "f16-nibbles":
             for i in range(4):

@@ -11,6 +11,7 @@ fn main() {
             match field {
                 ScaleField::F16(at) => print!(" f16@{at}"),
                 ScaleField::Exponent(at) => print!(" exponent@{at}"),
+                ScaleField::E4M3(at) => print!(" e4m3@{at}"),
                 ScaleField::F16Nibbles(at) => print!(" f16-nibbles@{at}"),
             }
         }

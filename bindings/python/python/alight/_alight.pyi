@@ -40,7 +40,7 @@ ALIGNMENT: int
 
 WEIGHT_TYPES: dict[str, tuple[int, int, list[tuple[str, int]]]]
 """The types of GGUF that have kernels: for each its id in files, the weights of a block, and the scales at fixed places of a
-block: ("f16", "f16-nibbles" or "exponent", byte)."""
+block: ("f16", "f16-nibbles", "e4m3" or "exponent", byte)."""
 
 class FormatError(ValueError):
     """A file is not what it should be: damaged, of another format, or of another model."""

@@ -167,6 +167,27 @@ pub(super) unsafe fn leading_scales<Q: BlockFormat>(
     }
 }
 
+/// The f16 at byte `at` of each block of 64 weights or more, for `count` runs of 32 weights.
+#[inline(always)]
+pub(super) unsafe fn one_scale<Q: BlockFormat>(
+    row: *const u8,
+    g: usize,
+    count: usize,
+    at: usize,
+) -> Group<()> {
+    let (runs, mut scales) = (Q::BLOCK / 32, [0u16; 8]);
+    // SAFETY: `count` runs of the caller, which are whole blocks; its CPU has the SIMD level.
+    unsafe {
+        let group = row.add(g * (8 / runs) * Q::BYTES);
+        for b in 0..count / runs {
+            let scale = group.add(b * Q::BYTES + at).cast::<u16>().read_unaligned();
+            scales[b * runs..][..runs].fill(scale);
+        }
+        let scales = _mm256_cvtph_ps(_mm_loadu_si128(scales.as_ptr().cast()));
+        Group { at: group, offsets: (), scales: _mm512_zextps256_ps512(scales) }
+    }
+}
+
 /// 64 nibbles in bytes → what a table has for them.
 #[inline(always)]
 pub(super) unsafe fn looked_up(table: &[u8; 16], nibbles: __m512i) -> __m512i {

@@ -1,5 +1,10 @@
 //! Hooks that are derived from the portable decoding: what a type uses that has none of its own for
 //! a SIMD level or a layout. They are as exact and slower: weights are decoded to the stack first.
+//!
+//! Every type has hooks of its own by now: these are what a new one begins with, and what the tests compare
+//! hooks with.
+
+#![cfg_attr(not(test), allow(dead_code, unused_macros, unused_imports))]
 
 use super::{BlockFormat, per_16};
 use crate::tiles::TILE_ROWS;
@@ -118,7 +123,6 @@ macro_rules! decoded {
         }
     };
 }
-#[allow(unused_imports)]
 pub(crate) use decoded;
 
 /// Groups `32·b ..` of a row's blocks from `blocks` on.
@@ -269,8 +273,10 @@ mod tests {
     use crate::blocks::avx2_tiles::TilesAvx2;
     use crate::blocks::avx512_rows::{Offsets, RowsAvx512};
     use crate::blocks::avx512_tiles::TilesAvx512;
-    use crate::blocks::{ScaleField, WeightType, with_block, with_tiles};
+    use crate::blocks::q2_0::Q2_0;
+    use crate::blocks::{Group32, ScaleField, WeightType, with_block, with_tiles};
     use crate::{Isa, tiles};
+    use alight_types::GgmlType;
     use std::arch::x86_64::*;
 
     /// `n` blocks of any bits but for finite scales.
@@ -288,6 +294,7 @@ mod tests {
                     ScaleField::F16(at) => block[at + 1] &= 0xbf,
                     ScaleField::F16Nibbles(at) => block[at + 7] &= 0xbf,
                     ScaleField::Exponent(at) => block[at] %= 253,
+                    ScaleField::E4M3(_) => {}
                 }
             }
         }
@@ -404,6 +411,38 @@ mod tests {
                 assert_eq!(scales.d.map(floats512), derived.d, "{ty} AVX-512 tile {g}");
                 assert_eq!(scales.m.map(floats512), derived.m, "{ty} AVX-512 tile {g}");
             }
+        }
+    }
+
+    /// A type that has nothing but its decoding.
+    struct Derived;
+
+    impl BlockFormat for Derived {
+        const TYPE: GgmlType = GgmlType::Q2_0;
+        const ZERO: i32 = Q2_0::ZERO;
+        const MAX_CODE: i32 = Q2_0::MAX_CODE;
+        const SCALES: usize = Q2_0::SCALES;
+        const OFFSETS: usize = Q2_0::OFFSETS;
+        const FIELDS: &'static [fields::Field] = Q2_0::FIELDS;
+        const SCALE_FIELDS: &'static [ScaleField] = Q2_0::SCALE_FIELDS;
+
+        fn group(b: &[u8], g: usize) -> Group32 {
+            Q2_0::group(b, g)
+        }
+    }
+
+    decoded!(Derived: RowsAvx2, RowsAvx512, TilesAvx2, TilesAvx512);
+
+    #[test]
+    fn a_type_without_hooks_has_all_of_them() {
+        let row = blocks(WeightType::Q2_0, TILE_ROWS);
+        if Isa::Avx2.is_available() {
+            // SAFETY: the CPU has the features.
+            unsafe { (rows_avx2::<Derived>(&row), tiles_avx2::<Derived>(&row)) };
+        }
+        if Isa::Avx512.is_available() {
+            // SAFETY: the CPU has the features.
+            unsafe { (rows_avx512::<Derived>(&row), tiles_avx512::<Derived>(&row)) };
         }
     }
 

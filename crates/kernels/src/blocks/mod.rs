@@ -124,6 +124,9 @@ registry! { $
         MXFP4 = mxfp4::Mxfp4;
         IQ4_NL = iq4_nl::Iq4Nl;
         IQ4_XS = iq4_xs::Iq4Xs;
+        NVFP4 = nvfp4::Nvfp4;
+        TQ1_0 = tq1_0::Tq1_0;
+        TQ2_0 = tq2_0::Tq2_0;
         Q1_0 = q1_0::Q1_0;
         Q2_0 = q2_0::Q2_0;
     }
@@ -217,6 +220,8 @@ pub enum ScaleField {
     F16(usize),
     /// A byte that is the exponent of a power of two: 127 or 128 stands for 1.
     Exponent(usize),
+    /// A byte that is half of an unsigned 8-bit float, 4 bits of exponent and 3 of mantissa.
+    E4M3(usize),
     /// An f16 in the high nibbles of four numbers of 16 bits from this byte on, the lowest first.
     F16Nibbles(usize),
 }
@@ -228,6 +233,11 @@ impl ScaleField {
         match self {
             ScaleField::F16(at) => block[at..at + 2].copy_from_slice(&bits),
             ScaleField::Exponent(at) => block[at] = (127.0 + d.abs().log2().floor()) as u8,
+            // Twice the scale, to which the exponent of f32 is larger by 120.
+            ScaleField::E4M3(at) => {
+                let bits = (2.0 * d.abs()).to_bits() >> 20;
+                block[at] = bits.saturating_sub(120 << 3).min(0x7e) as u8;
+            }
             ScaleField::F16Nibbles(at) => {
                 for (i, byte) in block[at..at + 8].iter_mut().skip(1).step_by(2).enumerate() {
                     *byte = *byte & 15 | (bits[i / 2] >> (4 * (i % 2))) << 4;

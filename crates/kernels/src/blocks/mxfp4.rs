@@ -14,7 +14,7 @@ use alight_types::GgmlType;
 pub(crate) struct Mxfp4;
 
 /// The codes: K + 12.
-const CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
+pub(super) const CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
 
 /// 2^(e − 128): the exponent field is e − 1; below that, the subnormals 2^−128 and 2^−127.
 #[inline(always)]

@@ -1,10 +1,8 @@
 //! Q2_0: w = (q − 1)·d, so −d to 2d, 64 weights in 18 bytes: f16 d; 16 bytes of bit pairs, four
 //! consecutive weights in a byte from the lowest pair on.
 //!
-//! Source: the specification's formula (ggml's `block_q2_0`). Read only; every SIMD level goes through
-//! the portable decoding.
+//! Source: the specification's formula (ggml's `block_q2_0`). Read only.
 
-use super::decoded::decoded;
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField};
 use crate::tiles::fields::{Field, halves, lines};
@@ -29,4 +27,115 @@ impl BlockFormat for Q2_0 {
     }
 }
 
-decoded!(Q2_0: RowsAvx2, RowsAvx512, TilesAvx2, TilesAvx512);
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::Q2_0;
+    use crate::blocks::BlockFormat;
+    use crate::blocks::avx2_rows::{self, RowsAvx2, f16_at};
+    use crate::blocks::avx2_tiles::{self, TilesAvx2};
+    use crate::blocks::avx512_rows::{self, RowsAvx512};
+    use crate::blocks::avx512_tiles::{self, TilesAvx512};
+    use crate::tiles::fields::offset;
+    use std::arch::x86_64::*;
+
+    /// The lowest byte of eight lanes → its four bit pairs, in as many bytes.
+    #[inline(always)]
+    unsafe fn pairs256(v: __m256i) -> __m256i {
+        // SAFETY: the callers' CPU has AVX2.
+        unsafe {
+            let v = _mm256_and_si256(v, _mm256_set1_epi32(255));
+            // Each pair by six bits more than the one before.
+            let v = _mm256_or_si256(v, _mm256_slli_epi32::<12>(v));
+            let v = _mm256_or_si256(v, _mm256_slli_epi32::<6>(v));
+            _mm256_and_si256(v, _mm256_set1_epi8(3))
+        }
+    }
+
+    /// Byte `i` of sixteen lanes → its four bit pairs, in as many bytes.
+    #[inline(always)]
+    unsafe fn pairs512(v: __m512i, i: usize) -> __m512i {
+        // SAFETY: the callers' CPU has the SIMD level.
+        unsafe {
+            let from = _mm512_set1_epi64(0x2624_2220_0604_0200);
+            let from = _mm512_add_epi8(from, _mm512_set1_epi8(8 * i as i8));
+            _mm512_and_si512(_mm512_multishift_epi64_epi8(from, v), _mm512_set1_epi8(3))
+        }
+    }
+
+    impl RowsAvx2 for Q2_0 {
+        #[inline(always)]
+        unsafe fn group256(row: *const u8, b: usize) -> avx2_rows::Group {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(b / 2 * Self::BYTES);
+                let v = _mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(2 + 8 * (b % 2)).cast()));
+                avx2_rows::Group { q: pairs256(v), d: [f16_at(p); 2], m: [0.0; 2] }
+            }
+        }
+    }
+
+    impl RowsAvx512 for Q2_0 {
+        type Offsets = ();
+
+        #[inline(always)]
+        unsafe fn begin(row: *const u8, g: usize, count: usize) -> avx512_rows::Group<()> {
+            // SAFETY: by the trait's contract.
+            unsafe { avx512_rows::one_scale::<Self>(row, g, count, 0) }
+        }
+
+        #[inline(always)]
+        unsafe fn quants<const HALF: bool>(at: *const u8, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let v = _mm_loadu_si128(at.add(j * Self::BYTES + 2).cast());
+                pairs512(_mm512_cvtepu8_epi32(v), 0)
+            }
+        }
+    }
+
+    /// Where a unit has its lines: two for each group.
+    const LINES: usize = offset(Q2_0::FIELDS, 1);
+
+    impl TilesAvx2 for Q2_0 {
+        type Group = ();
+
+        #[inline(always)]
+        unsafe fn begin(_: *const u8, _: usize, _: usize) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize, half: usize) -> avx2_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { avx2_tiles::one_scale::<Self>(unit, half) }
+        }
+
+        #[inline(always)]
+        unsafe fn line(unit: *const u8, _: &(), g: usize, j: usize, half: usize) -> __m256i {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let at = unit.add(LINES + 64 * (2 * g + j / 4) + 32 * half);
+                let v = _mm256_loadu_si256(at.cast());
+                pairs256(_mm256_srl_epi32(v, _mm_cvtsi32_si128(8 * (j % 4) as i32)))
+            }
+        }
+    }
+
+    impl TilesAvx512 for Q2_0 {
+        const PHASES: usize = 1;
+        type Head = ();
+
+        #[inline(always)]
+        unsafe fn head(_: *const u8) {}
+
+        #[inline(always)]
+        unsafe fn scales(unit: *const u8, _: &(), _: usize) -> avx512_tiles::Scales {
+            // SAFETY: by the trait's contract.
+            unsafe { avx512_tiles::one_scale::<Self>(unit) }
+        }
+
+        #[inline(always)]
+        unsafe fn line<const P: usize>(unit: *const u8, _: &(), g: usize, j: usize) -> __m512i {
+            // SAFETY: by the trait's contract.
+            unsafe { pairs512(avx512_tiles::load(unit.add(LINES + 64 * (2 * g + j / 4))), j % 4) }
+        }
+    }
+}

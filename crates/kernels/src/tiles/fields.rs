@@ -82,9 +82,10 @@ pub(super) fn pack(fields: &[Field], blocks: &[u8], stride: usize, mut unit: &mu
         match *field {
             Elements { at, size: 1, count } => scatter::<1>(&blocks[at..], stride, count, part),
             Elements { at, size: 2, count } => scatter::<2>(&blocks[at..], stride, count, part),
-            Elements { at, count, .. } => {
+            Elements { at, count, .. } if count % 4 == 0 => {
                 transpose(&blocks[at..], [stride, 4], part, [4, 64], count)
             }
+            Elements { at, count, .. } => scatter::<4>(&blocks[at..], stride, count, part),
             Signed { at, count } => {
                 transpose(&blocks[at..], [stride, 4], part, [4, 64], count);
                 part.iter_mut().for_each(|b| *b ^= 0x80);
@@ -124,7 +125,7 @@ pub(super) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
     for field in fields {
         let (part, rest) = unit.split_at(field.unit_bytes());
         match *field {
-            Elements { at, size: 4, count } => {
+            Elements { at, size: 4, count } if count % 4 == 0 => {
                 transpose(part, [4, 64], &mut blocks[at..], [stride, 4], count);
             }
             Signed { at, count } => {
@@ -135,7 +136,8 @@ pub(super) fn unpack(fields: &[Field], mut unit: &[u8], blocks: &mut [u8], strid
                 }
             }
             Elements { at, size: 1, count } => gather::<1>(part, count, &mut blocks[at..], stride),
-            Elements { at, count, .. } => gather::<2>(part, count, &mut blocks[at..], stride),
+            Elements { at, size: 2, count } => gather::<2>(part, count, &mut blocks[at..], stride),
+            Elements { at, count, .. } => gather::<4>(part, count, &mut blocks[at..], stride),
             Bits32 { at } => {
                 for r in 0..TILE_ROWS {
                     let bits = bits32(part, r);
