@@ -144,8 +144,8 @@ def quantizer(path: Path | None = None):
     chunk.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p] + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
 
     def blocks(name: str, x) -> np.ndarray:
-        kind = gguf.GGMLQuantizationType[name]
-        length, size = gguf.GGML_QUANT_SIZES[kind]
+        kind = gguf.GGMLQuantizationType.__members__.get(name, 42)
+        length, size = gguf.GGML_QUANT_SIZES.get(kind, (64, 18))  # Q2_0, which is newer than the package
         out = np.zeros(x.size // length * size, np.uint8)
         done = chunk(int(kind), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1], None)
         assert done == out.size, (done, out.size)

@@ -20,8 +20,10 @@ from evidence.lib.lazy import lazily
 gguf = lazily("gguf")
 np = lazily("numpy")
 
-SIMPLE = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16"]
-SEARCHED = ["Q4_K", "Q5_K", "Q6_K"]
+SIMPLE = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "MXFP4", "TQ1_0", "TQ2_0"]
+# As exact, but not in the package.
+THEIRS = ["Q1_0", "Q2_0"]
+SEARCHED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
 WHERE = ROOT / "crates/kernels/tests/data/quantize"
 
 
@@ -53,7 +55,7 @@ def add_arguments(parser) -> None:
 
 def run(args):
     x = weights()
-    files = {"input": x.tobytes()} | {name: blocks(name, x) for name in SIMPLE + SEARCHED}
+    files = {"input": x.tobytes()} | {name: blocks(name, x) for name in SIMPLE + THEIRS + SEARCHED}
     wrong = []
     for name, data in files.items():
         path = WHERE / f"{name}.bin"

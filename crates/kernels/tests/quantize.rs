@@ -37,18 +37,20 @@ fn made() -> impl Iterator<Item = WeightType> {
 
 #[test]
 fn types_that_are_only_read_say_so() {
-    use WeightType::{Q2_K, Q8_0};
-    assert!(Q8_0.quantizes() && !Q2_K.quantizes());
-    let panics = std::panic::catch_unwind(|| quantized(Q2_K, &[0.0; 256])).unwrap_err();
+    use WeightType::{IQ2_S, Q8_0};
+    assert!(Q8_0.quantizes() && !IQ2_S.quantizes());
+    let panics = std::panic::catch_unwind(|| quantized(IQ2_S, &[0.0; 256])).unwrap_err();
     let text = panics.downcast_ref::<String>().unwrap();
-    assert_eq!(text, "Q2_K is only read");
+    assert_eq!(text, "IQ2_S is only read");
 }
 
 #[test]
 fn simple_types_are_the_reference_bit_for_bit() {
-    use WeightType::{BF16, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
+    use WeightType::*;
     let x = input();
-    for ty in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, F16, BF16] {
+    let floats = [F16, BF16];
+    let small = [MXFP4, TQ1_0, TQ2_0, Q1_0, Q2_0];
+    for ty in [Q4_0, Q4_1, Q5_0, Q5_1, Q8_0].into_iter().chain(floats).chain(small) {
         let (ours, theirs) = (quantized(ty, &x), data(&ty.to_string()));
         assert_eq!(ours.len(), theirs.len(), "{ty}");
         let size = ty.block_bytes();
@@ -72,9 +74,9 @@ fn error(x: &[f32], y: &[f32]) -> f64 {
 
 #[test]
 fn searched_types_are_no_worse_than_llama_cpp() {
-    use WeightType::{Q4_K, Q5_K, Q6_K};
+    use WeightType::{IQ4_NL, IQ4_XS, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K};
     let x = input();
-    for ty in [Q4_K, Q5_K, Q6_K] {
+    for ty in [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS] {
         let ours = dequantized(ty, &quantized(ty, &x), x.len());
         let theirs = dequantized(ty, &data(&ty.to_string()), x.len());
         // The blocks as models have them.
@@ -125,7 +127,18 @@ fn zeroes_and_extremes() {
         (x[3], x[200]) = (1e4, -1e4);
         let y = dequantized(ty, &quantized(ty, &x), 256);
         assert!(y.iter().all(|v| v.is_finite()), "{ty}");
-        assert!((y[3] - 1e4).abs() < 1000.0 && (y[200] + 1e4).abs() < 1000.0, "{ty}");
+        // Q1_0 has one magnitude for 128 weights; from 8 times a power of two to 12 times there is nothing in MXFP4.
+        let off = match ty {
+            WeightType::Q1_0 => 1e4,
+            WeightType::MXFP4 => 2000.0,
+            _ => 1000.0,
+        };
+        assert!(
+            (y[3] - 1e4).abs() < off && (y[200] + 1e4).abs() < off,
+            "{ty}: {} {}",
+            y[3],
+            y[200]
+        );
         // Nothing finite makes it panic.
         for scale in [f32::MIN_POSITIVE, 1e-30, 1e30, f32::MAX] {
             quantized(

@@ -1,11 +1,12 @@
 //! IQ4_NL: w = d·K[q], 32 weights in 18 bytes: f16 d; 16 bytes of nibbles, byte `j` holding weight `j`
 //! (low) and `j + 16` (high). K are the sixteen values of [`IQ4_CODES`]; the code is K[q] + 127.
 //!
-//! Source: ggml's `block_iq4_nl`. Dequantising is checked against the `gguf` package bit for bit. Read
-//! only.
+//! Source: ggml's `block_iq4_nl`. Dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{IQ4_CODES, f16_at, looked_up};
 use super::{BlockFormat, Group32, ScaleField};
+use crate::half::{f16_to_f32, f32_to_f16};
+use crate::quantize::{levels, simple};
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -23,6 +24,17 @@ impl BlockFormat for Iq4Nl {
     #[inline(always)]
     fn group(b: &[u8], _: usize) -> Group32 {
         Group32 { q: looked_up(&IQ4_CODES, &b[2..18]), d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// A search with no larger error than llama.cpp's.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let (x, _) = x.as_chunks::<32>();
+        let d = f32_to_f16(levels::fit(&x[0]));
+        out[..2].copy_from_slice(&d.to_le_bytes());
+        simple::put_nibbles(&mut out[2..], &levels::codes(&x[0], f16_to_f32(d)));
     }
 }
 

@@ -4,11 +4,12 @@
 //! nibbles, byte `j` holding weight `j` (low) and `j + 16` (high). K are the sixteen values of
 //! [`IQ4_CODES`]; the code is K[q] + 127.
 //!
-//! Source: ggml's `block_iq4_xs`. Dequantising is checked against the `gguf` package bit for bit. Read
-//! only.
+//! Source: ggml's `block_iq4_xs`. Dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{IQ4_CODES, f16_at, looked_up};
 use super::{BlockFormat, Group32, ScaleField};
+use crate::half::{f16_to_f32, f32_to_f16};
+use crate::quantize::{levels, simple};
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
 
@@ -27,6 +28,31 @@ impl BlockFormat for Iq4Xs {
     fn group(b: &[u8], g: usize) -> Group32 {
         let d = f16_at(b, 0) * scale(u16::from_le_bytes([b[2], b[3]]), b[4 + g / 2], g);
         Group32 { q: looked_up(&IQ4_CODES, &b[8 + 16 * g..][..16]), d: [d; 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// A search with no larger error than llama.cpp's.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let (groups, _) = x.as_chunks::<32>();
+        let fits: [f32; 8] = std::array::from_fn(|g| levels::fit(&groups[g]));
+        let far = fits.iter().fold(0.0f32, |far, &d| if d.abs() > far.abs() { d } else { far });
+        let d = f32_to_f16(far / -32.0);
+        let unit = f16_to_f32(d);
+        let (mut high, mut low) = (0u16, [0u8; 4]);
+        for g in 0..8 {
+            let scale = if unit == 0.0 { 0.0 } else { (fits[g] / unit).round().clamp(-32.0, 31.0) };
+            let scale = levels::best(&groups[g], unit, [scale, scale - 1.0, scale + 1.0]);
+            let s = (scale as i8 + 32) as u8;
+            high |= u16::from(s >> 4) << (2 * g);
+            low[g / 2] |= (s & 15) << (g % 2 * 4);
+            let q = levels::codes(&groups[g], unit * scale);
+            simple::put_nibbles(&mut out[8 + 16 * g..], &q);
+        }
+        out[..2].copy_from_slice(&d.to_le_bytes());
+        out[2..4].copy_from_slice(&high.to_le_bytes());
+        out[4..8].copy_from_slice(&low);
     }
 }
 

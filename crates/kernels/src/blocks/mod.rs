@@ -33,6 +33,7 @@ mod shared;
 use crate::half::f32_to_f16;
 use crate::tiles::fields::Field;
 use alight_types::GgmlType;
+pub(crate) use shared::IQ4_CODES;
 use std::fmt;
 
 /// Declares the block types: for each its file, its [`WeightType`] and its place in `with_block!`. Those under

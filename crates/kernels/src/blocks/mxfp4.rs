@@ -4,10 +4,11 @@
 //! 2^−127; e = 255 is not special. The code is K[q] + 12.
 //!
 //! Source: OCP Microscaling Formats 1.0; ggml's `block_mxfp4`. Dequantising is checked against the
-//! `gguf` package bit for bit. Read only.
+//! `gguf` package bit for bit.
 
 use super::shared::looked_up;
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::simple;
 use crate::tiles::fields::{Field, bytes, lines};
 use alight_types::GgmlType;
 
@@ -38,6 +39,23 @@ impl BlockFormat for Mxfp4 {
     fn group(b: &[u8], _: usize) -> Group32 {
         let q = looked_up(&CODES, &b[1..17]);
         Group32 { q, d: [scale(b[0]); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// As the reference (ggml), bit for bit.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let far = simple::extreme(x).abs();
+        // The largest code, 12, is reached from 1.5 times a power of two on.
+        out[0] = if far > 0.0 { (far.log2().floor() + 125.0) as u8 } else { 0 };
+        let d = scale(out[0]);
+        let nearest = |x: f32| {
+            let error = |q: usize| (f32::from(CODES[q] as i8 - 12) * d - x).abs();
+            (1..16).fold(0, |best, q| if error(q) < error(best) { q } else { best }) as u8
+        };
+        let q = std::array::from_fn(|i| nearest(x[i]));
+        simple::put_nibbles(&mut out[1..], &q);
     }
 }
 

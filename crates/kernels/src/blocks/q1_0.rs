@@ -1,10 +1,11 @@
 //! Q1_0: w = d or −d, 128 weights in 18 bytes: f16 d; 16 bytes of bits, from the lowest of the first
 //! byte on: set means d. The code is 2 or 0 with a zero point of 1.
 //!
-//! Source: the specification's formula (ggml's `block_q1_0`). Read only.
+//! Source: the specification's formula (ggml's `block_q1_0`).
 
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::simple;
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -24,6 +25,21 @@ impl BlockFormat for Q1_0 {
         let bits = &b[2 + 4 * g..][..4];
         let q = std::array::from_fn(|i| (bits[i / 8] >> (i % 8) & 1) << 1);
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// As the reference (ggml), bit for bit.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let mut sum = 0.0;
+        for x in x {
+            sum += x.abs();
+        }
+        simple::put_f16(out, sum / 128.0);
+        for (x, out) in x.chunks_exact(8).zip(&mut out[2..]) {
+            *out = (0..8).fold(0, |bits, i| bits | u8::from(x[i] >= 0.0) << i);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Q2_0: w = (q − 1)·d, so −d to 2d, 64 weights in 18 bytes: f16 d; 16 bytes of bit pairs, four
 //! consecutive weights in a byte from the lowest pair on.
 //!
-//! Source: the specification's formula (ggml's `block_q2_0`). Read only.
+//! Source: the specification's formula (ggml's `block_q2_0`).
 
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::simple;
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -24,6 +25,17 @@ impl BlockFormat for Q2_0 {
         let pairs = &b[2 + 8 * g..][..8];
         let q = std::array::from_fn(|i| pairs[i / 4] >> (2 * (i % 4)) & 3);
         Group32 { q, d: [f16_at(b, 0); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// As the reference (ggml), bit for bit.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let q: [u8; 64] = simple::ternary(x, out);
+        for (q, out) in q.as_chunks::<4>().0.iter().zip(&mut out[2..]) {
+            *out = q[0] | q[1] << 2 | q[2] << 4 | q[3] << 6;
+        }
     }
 }
 

@@ -2,11 +2,11 @@
 //! the low nibble is sc and the high one m; 64 bytes of bit pairs; f16 d; f16 dmin. A half of 128
 //! weights has 32 bytes of bit pairs: pair `t` of byte `i` is weight `i` of its group of 32 number `t`.
 //!
-//! Source: ggml's `block_q2_K`; dequantising is checked against the `gguf` package bit for bit. Read
-//! only.
+//! Source: ggml's `block_q2_K`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, pairs};
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::{search, simple};
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
 
@@ -30,6 +30,20 @@ impl BlockFormat for Q2K {
             d: scales.map(|s| d * (s & 15) as f32),
             m: scales.map(|s| -(dmin * (s >> 4) as f32)),
         }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// A search with no larger error than llama.cpp's.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let block = search::affine::<16, 16>(x, 3, 15.0);
+        for (out, (s, m)) in out[..16].iter_mut().zip(block.scales.iter().zip(block.mins)) {
+            *out = s | m << 4;
+        }
+        simple::put_pairs(&mut out[16..80], block.q.as_flattened());
+        out[80..82].copy_from_slice(&block.d.to_le_bytes());
+        out[82..84].copy_from_slice(&block.dmin.to_le_bytes());
     }
 }
 

@@ -3,10 +3,11 @@
 //! bytes with 16 scales s of 6 bits; f16 d. The low four bits of scale `k` are in byte `k mod 8`, in the low half
 //! for the first eight; the high two are in byte `8 + k mod 4`, at bit `2·(k div 4)`.
 //!
-//! Source: ggml's `block_q3_K`; dequantising is checked against the `gguf` package bit for bit. Read only.
+//! Source: ggml's `block_q3_K`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, pairs};
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::{search, simple};
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
 
@@ -30,6 +31,28 @@ impl BlockFormat for Q3K {
         let d = f16_at(b, 108);
         let d = [2 * g, 2 * g + 1].map(|k| d * f32::from(scale(&b[96..108], k)));
         Group32 { q, d, m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// A search with no larger error than llama.cpp's.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let block = search::signed(x, [-4.0, 3.0], [-32.0, 31.0]);
+        let q: [u8; 256] = std::array::from_fn(|i| (block.q[i / 16][i % 16] + 4) as u8);
+        for (i, out) in out[..32].iter_mut().enumerate() {
+            *out = (0..8).fold(0, |bits, g| bits | (q[32 * g + i] >> 2) << g);
+        }
+        simple::put_pairs(&mut out[32..96], &q);
+        let s = block.scales.map(|s| (s + 32) as u8);
+        for k in 0..8 {
+            out[96 + k] = (s[k] & 15) | (s[k + 8] & 15) << 4;
+        }
+        for k in 0..4 {
+            out[104 + k] =
+                s[k] >> 4 | (s[k + 4] >> 4) << 2 | (s[k + 8] >> 4) << 4 | (s[k + 12] >> 4) << 6;
+        }
+        out[108..110].copy_from_slice(&block.d.to_le_bytes());
     }
 }
 

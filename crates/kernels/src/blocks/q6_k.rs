@@ -7,8 +7,7 @@
 
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField};
-use crate::half::{f16_to_f32, f32_to_f16};
-use crate::quantize::search::{CLOSE, STARTS, STEP, sum, within};
+use crate::quantize::search::{Signed, signed};
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
 
@@ -43,42 +42,8 @@ impl BlockFormat for Q6K {
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
     fn quantize(x: &[f32], out: &mut [u8]) {
-        let (mut groups, mut weights) = ([[0.0f32; 16]; 16], [[0.0f32; 16]; 16]);
-        let mut fits = [0.0f32; 16];
-        for g in 0..16 {
-            groups[g].copy_from_slice(&x[16 * g..][..16]);
-            // In proportion to the weights' squares: with 64 values the small ones are well served.
-            weights[g] = groups[g].map(|x| x * x + f32::MIN_POSITIVE);
-            fits[g] = fit_signed(&groups[g], &weights[g]);
-        }
-        let far = fits.iter().fold(0.0f32, |far, &d| if d.abs() > far.abs() { d } else { far });
-        let d = f32_to_f16(far / -128.0);
-        let unit = f16_to_f32(d);
-        let mut q = [[0i32; 16]; 16];
-        let mut scales = [0i8; 16];
-        for g in 0..16 {
-            if unit == 0.0 {
-                break;
-            }
-            let scale = (fits[g] / unit).round().clamp(-128.0, 127.0);
-            let mut best = (f32::INFINITY, scale);
-            for s in [scale, scale - 1.0, scale + 1.0] {
-                if (-128.0..=127.0).contains(&s) {
-                    let error = error_signed(&groups[g], &weights[g], unit * s);
-                    if error < best.0 {
-                        best = (error, s);
-                    }
-                }
-            }
-            scales[g] = best.1 as i8;
-            let d = unit * best.1;
-            let id = if d == 0.0 { 0.0 } else { 1.0 / d };
-            q[g] = groups[g].map(|x| signed(x * id) as i32 + 32);
-        }
-        if unit == 0.0 {
-            q = [[32; 16]; 16];
-        }
-        let at = |i: usize| q[i / 16][i % 16] as u8;
+        let Signed { d, scales, q } = signed(x, [-32.0, 31.0], [-128.0, 127.0]);
+        let at = |i: usize| (q[i / 16][i % 16] + 32) as u8;
         for half in 0..2 {
             for l in 0..32 {
                 let [a, b, c, d] = std::array::from_fn(|k| at(128 * half + 32 * k + l));
@@ -92,53 +57,6 @@ impl BlockFormat for Q6K {
         }
         out[208..210].copy_from_slice(&d.to_le_bytes());
     }
-}
-
-/// Integers of Q6_K.
-const LEAST: f32 = -32.0;
-const MOST: f32 = 31.0;
-
-#[inline(always)]
-fn signed(value: f32) -> f32 {
-    within(value, LEAST, MOST)
-}
-
-/// Σ w·(x − d·q)², with the best q of −32 to 31. The scale may be negative.
-#[inline(always)]
-fn error_signed(x: &[f32; 16], w: &[f32; 16], d: f32) -> f32 {
-    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
-    let term = |i: usize| {
-        let e = x[i] - d * signed(x[i] * id);
-        w[i] * e * e
-    };
-    sum(term, 16)
-}
-
-/// The scale for which x ≈ d·q.
-#[inline(always)]
-fn fit_signed(x: &[f32; 16], w: &[f32; 16]) -> f32 {
-    let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
-    if far == 0.0 {
-        return 0.0;
-    }
-    let sxx = sum(|i| w[i] * x[i] * x[i], 16);
-    let mut best = far / LEAST;
-    let mut least = error_signed(x, w, best);
-    for start in -STARTS..=STARTS {
-        let id = (LEAST + STEP * start as f32) / far;
-        let q: [f32; 16] = std::array::from_fn(|i| signed(x[i] * id));
-        let sxq = sum(|i| w[i] * x[i] * q[i], 16);
-        let sqq = sum(|i| w[i] * q[i] * q[i], 16);
-        let d = sxq / sqq;
-        if !(d.is_finite() && d != 0.0) || sxx - d * sxq > CLOSE * least {
-            continue;
-        }
-        let error = error_signed(x, w, d);
-        if error < least {
-            (least, best) = (error, d);
-        }
-    }
-    best
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -38,7 +38,7 @@ pub(super) fn pairs(qs: &[u8], g: usize) -> [u8; 32] {
 
 /// The codes of IQ4_NL and IQ4_XS: their values −127, −104, −83, −65, −49, −35, −22, −10, 1, 13, 25, 38,
 /// 53, 69, 89 and 113, plus the zero point of 127.
-pub(super) const IQ4_CODES: [u8; 16] =
+pub(crate) const IQ4_CODES: [u8; 16] =
     [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
 
 /// As [`nibbles`], with bit `i` of `qh` as the fifth bit of weight `i`.

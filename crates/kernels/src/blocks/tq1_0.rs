@@ -2,10 +2,11 @@
 //! d. A byte is a fraction of 256 in base three: q number `n` of byte `b` is `(b·3ⁿ mod 256)·3` divided by 256. Of the
 //! first 32 bytes all q number 0 come first, then all number 1 and so on; then so of the next 16, then of the last 4.
 //!
-//! Source: ggml's `block_tq1_0`; dequantising is checked against the `gguf` package bit for bit. Read only.
+//! Source: ggml's `block_tq1_0`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::f16_at;
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::simple;
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -28,6 +29,23 @@ impl BlockFormat for Tq1_0 {
             ((u16::from(fraction) * 3) >> 8) as u8
         });
         Group32 { q, d: [f16_at(b, 52); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// As the reference (ggml), bit for bit.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let q: [u8; 256] = simple::ternary(x, &mut out[52..]);
+        let mut digits = [0u16; 52];
+        for (i, q) in q.iter().enumerate() {
+            let (byte, power) = place(i);
+            digits[byte] += u16::from(*q) * (81 / power);
+        }
+        // Rounded up, so that a byte times a power of three is never below its digit.
+        for (digits, out) in digits.iter().zip(out) {
+            *out = (u32::from(*digits) * 256).div_ceil(243) as u8;
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! TQ2_0: w = (q − 1)·d, so −d, 0, d (and 2d, which nothing writes), 256 weights in 66 bytes: 64 bytes of bit
 //! pairs, as in Q2_K; f16 d.
 //!
-//! Source: ggml's `block_tq2_0`; dequantising is checked against the `gguf` package bit for bit. Read only.
+//! Source: ggml's `block_tq2_0`; dequantising is checked against the `gguf` package bit for bit.
 
 use super::shared::{f16_at, pairs};
 use super::{BlockFormat, Group32, ScaleField};
+use crate::quantize::simple;
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -22,6 +23,15 @@ impl BlockFormat for Tq2_0 {
     #[inline(always)]
     fn group(b: &[u8], g: usize) -> Group32 {
         Group32 { q: pairs(&b[..64], g), d: [f16_at(b, 64); 2], m: [0.0; 2] }
+    }
+
+    const QUANTIZES: bool = true;
+
+    /// As the reference (ggml), bit for bit.
+    #[inline(always)]
+    fn quantize(x: &[f32], out: &mut [u8]) {
+        let q: [u8; 256] = simple::ternary(x, &mut out[64..]);
+        simple::put_pairs(&mut out[..64], &q);
     }
 }
 

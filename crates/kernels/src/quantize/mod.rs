@@ -5,6 +5,7 @@
 //! a search, and ours is another one: [`search`]. What is particular to a type is in its file in
 //! [`blocks`](crate::blocks); types without a quantiser are only read.
 
+pub(crate) mod levels;
 pub(crate) mod search;
 pub(crate) mod simple;
 

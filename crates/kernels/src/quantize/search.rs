@@ -1,4 +1,4 @@
-//! 256 weights in groups, whose scales (and offsets) are integers too: what Q4_K, Q5_K and Q6_K share.
+//! 256 weights in groups, whose scales (and offsets) are integers too: what the K types and IQ4_XS share.
 //!
 //! What is minimised is the squared error, each weight's error counting in proportion to the size of
 //! the weight (plus the group's typical one): large weights meet large activations no more often than
@@ -16,15 +16,15 @@ use crate::half::{f16_to_f32, f32_to_f16};
 const LANES: usize = 16;
 
 /// Starting scales: from the one that spans the group exactly, this many to each side.
-pub(crate) const STARTS: i32 = 10;
+const STARTS: i32 = 10;
 /// Errors that are worth a closer look, as a multiple of the least so far.
-pub(crate) const CLOSE: f32 = 1.1;
+const CLOSE: f32 = 1.1;
 /// Between two of them, in steps of the integers.
-pub(crate) const STEP: f32 = 0.1;
+const STEP: f32 = 0.1;
 
 /// How much an error of each weight counts.
 #[inline(always)]
-fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
+pub(crate) fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
     let typical = (sum(|i| x[i] * x[i], N) / N as f32).sqrt();
     x.map(|x| typical + x.abs())
 }
@@ -58,7 +58,7 @@ fn round(value: f32) -> f32 {
 
 /// The nearest integer from `least` to `most`; `least` of NaN.
 #[inline(always)]
-pub(crate) fn within(value: f32, least: f32, most: f32) -> f32 {
+fn within(value: f32, least: f32, most: f32) -> f32 {
     let value = if value > least { value } else { least };
     round(if value < most { value } else { most })
 }
@@ -126,43 +126,48 @@ fn fit_affine<const N: usize>(x: &[f32; N], w: &[f32; N], most: f32) -> (f32, f3
     best
 }
 
-/// What a block with 8 groups of 32 is made of.
-pub(crate) struct Affine {
+/// What a block of `G` groups of `N` weights with scales and offsets is made of.
+pub(crate) struct Affine<const G: usize, const N: usize> {
     /// f16 bits: of the scales and of the offsets.
-    d: u16,
-    dmin: u16,
-    /// 6 bits each.
-    scales: [u8; 8],
-    mins: [u8; 8],
+    pub(crate) d: u16,
+    pub(crate) dmin: u16,
+    /// As many bits each as the type has for them.
+    pub(crate) scales: [u8; G],
+    pub(crate) mins: [u8; G],
     /// 0 to `most`.
-    q: [[u8; 32]; 8],
+    pub(crate) q: [[u8; N]; G],
 }
 
+/// Scales and offsets are integers up to `top`, codes up to `most`.
 #[inline(always)]
-pub(crate) fn affine(x: &[f32], most: u8) -> Affine {
+pub(crate) fn affine<const G: usize, const N: usize>(
+    x: &[f32],
+    most: u8,
+    top: f32,
+) -> Affine<G, N> {
     let most = f32::from(most);
-    let (mut groups, mut weights) = ([[0.0f32; 32]; 8], [[0.0f32; 32]; 8]);
-    let mut fits = [(0.0, 0.0); 8];
-    for g in 0..8 {
-        groups[g].copy_from_slice(&x[32 * g..][..32]);
+    let (mut groups, mut weights) = ([[0.0f32; N]; G], [[0.0f32; N]; G]);
+    let mut fits = [(0.0, 0.0); G];
+    for g in 0..G {
+        groups[g].copy_from_slice(&x[N * g..][..N]);
         weights[g] = importance(&groups[g]);
         fits[g] = fit_affine(&groups[g], &weights[g], most);
     }
     let largest = |of: fn(&(f32, f32)) -> f32| fits.iter().map(of).fold(0.0f32, f32::max);
     // As stored, since that is what they are multiplied with.
-    let d = f32_to_f16(largest(|fit| fit.0) / 63.0);
-    let dmin = f32_to_f16(largest(|fit| fit.1) / 63.0);
+    let d = f32_to_f16(largest(|fit| fit.0) / top);
+    let dmin = f32_to_f16(largest(|fit| fit.1) / top);
     let (unit, unit_min) = (f16_to_f32(d), f16_to_f32(dmin));
-    let mut block = Affine { d, dmin, scales: [0; 8], mins: [0; 8], q: [[0; 32]; 8] };
-    for g in 0..8 {
+    let mut block = Affine { d, dmin, scales: [0; G], mins: [0; G], q: [[0; N]; G] };
+    for g in 0..G {
         let (x, w) = (&groups[g], &weights[g]);
-        let of = |value: f32, unit: f32| if unit > 0.0 { nearest(value / unit, 63.0) } else { 0.0 };
+        let of = |value: f32, unit: f32| if unit > 0.0 { nearest(value / unit, top) } else { 0.0 };
         let (scale, min) = (of(fits[g].0, unit), of(fits[g].1, unit_min));
         let mut best = (scale, min);
         let mut least = f32::INFINITY;
         for s in [scale, scale - 1.0, scale + 1.0] {
             for m in [min, min - 1.0, min + 1.0] {
-                if !(0.0..=63.0).contains(&s) || !(0.0..=63.0).contains(&m) {
+                if !(0.0..=top).contains(&s) || !(0.0..=top).contains(&m) {
                     continue;
                 }
                 let error = error_of(x, w, unit * s, unit_min * m, most);
@@ -179,7 +184,7 @@ pub(crate) fn affine(x: &[f32], most: u8) -> Affine {
     block
 }
 
-impl Affine {
+impl Affine<8, 32> {
     /// The 16 bytes of scales: d, dmin, and 8 pairs of 6 bits, of which the upper two bits of the last
     /// four pairs are above the first four.
     #[inline(always)]
@@ -210,4 +215,91 @@ impl Affine {
             }
         }
     }
+}
+
+/// What a block of 16 groups of 16 weights with scales of either sign is made of.
+pub(crate) struct Signed {
+    /// f16 bits.
+    pub(crate) d: u16,
+    pub(crate) scales: [i8; 16],
+    pub(crate) q: [[i8; 16]; 16],
+}
+
+/// Codes and scales are integers, each from the first to the second number.
+#[inline(always)]
+pub(crate) fn signed(x: &[f32], codes: [f32; 2], [low, high]: [f32; 2]) -> Signed {
+    let (mut groups, mut weights) = ([[0.0f32; 16]; 16], [[0.0f32; 16]; 16]);
+    let mut fits = [0.0f32; 16];
+    for g in 0..16 {
+        groups[g].copy_from_slice(&x[16 * g..][..16]);
+        // Of many values the small weights are well served: there in proportion to the weights' squares.
+        weights[g] = if codes[1] > 16.0 {
+            groups[g].map(|x| x * x + f32::MIN_POSITIVE)
+        } else {
+            importance(&groups[g])
+        };
+        fits[g] = fit_signed(&groups[g], &weights[g], codes);
+    }
+    let far = fits.iter().fold(0.0f32, |far, &d| if d.abs() > far.abs() { d } else { far });
+    let d = f32_to_f16(far / low);
+    let unit = f16_to_f32(d);
+    let mut block = Signed { d, scales: [0; 16], q: [[0; 16]; 16] };
+    for g in 0..16 {
+        if unit == 0.0 {
+            break;
+        }
+        let scale = (fits[g] / unit).round().clamp(low, high);
+        let mut best = (f32::INFINITY, scale);
+        for s in [scale, scale - 1.0, scale + 1.0] {
+            if (low..=high).contains(&s) {
+                let error = error_signed(&groups[g], &weights[g], unit * s, codes);
+                if error < best.0 {
+                    best = (error, s);
+                }
+            }
+        }
+        block.scales[g] = best.1 as i8;
+        let d = unit * best.1;
+        let id = if d == 0.0 { 0.0 } else { 1.0 / d };
+        block.q[g] = groups[g].map(|x| within(x * id, codes[0], codes[1]) as i8);
+    }
+    block
+}
+
+/// Σ w·(x − d·q)², with the best q. The scale may be negative.
+#[inline(always)]
+fn error_signed(x: &[f32; 16], w: &[f32; 16], d: f32, [low, high]: [f32; 2]) -> f32 {
+    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
+    let term = |i: usize| {
+        let e = x[i] - d * within(x[i] * id, low, high);
+        w[i] * e * e
+    };
+    sum(term, 16)
+}
+
+/// The scale for which x ≈ d·q.
+#[inline(always)]
+fn fit_signed(x: &[f32; 16], w: &[f32; 16], [low, high]: [f32; 2]) -> f32 {
+    let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
+    if far == 0.0 {
+        return 0.0;
+    }
+    let sxx = sum(|i| w[i] * x[i] * x[i], 16);
+    let mut best = far / low;
+    let mut least = error_signed(x, w, best, [low, high]);
+    for start in -STARTS..=STARTS {
+        let id = (low + STEP * start as f32) / far;
+        let q: [f32; 16] = std::array::from_fn(|i| within(x[i] * id, low, high));
+        let sxq = sum(|i| w[i] * x[i] * q[i], 16);
+        let sqq = sum(|i| w[i] * q[i] * q[i], 16);
+        let d = sxq / sqq;
+        if !(d.is_finite() && d != 0.0) || sxx - d * sxq > CLOSE * least {
+            continue;
+        }
+        let error = error_signed(x, w, d, [low, high]);
+        if error < least {
+            (least, best) = (error, d);
+        }
+    }
+    best
 }

@@ -1,4 +1,5 @@
-//! One scale, or a scale and an offset, for 32 weights: what Q8_0, Q4_0, Q4_1, Q5_0 and Q5_1 share.
+//! One scale, or a scale and an offset, for a whole block: what Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, MXFP4 and the types of one
+//! and two bits share.
 //!
 //! Every operation is in f32 and in the reference's order, because its result is to be met bit for
 //! bit: the scale is rounded to f16 only for storing, the integers come of the unrounded one.
@@ -12,7 +13,7 @@ fn inverse(d: f32) -> f32 {
 }
 
 #[inline(always)]
-fn put_f16(out: &mut [u8], value: f32) {
+pub(crate) fn put_f16(out: &mut [u8], value: f32) {
     out[..2].copy_from_slice(&f32_to_f16(value).to_le_bytes());
 }
 
@@ -31,9 +32,19 @@ pub(crate) fn put_fifth(out: &mut [u8], q: &[u8; 32]) {
     out[..4].copy_from_slice(&bits.to_le_bytes());
 }
 
+/// The lowest two bits of 256 codes in 64 bytes: weight `i` of each half's group of 32 number `t` is pair `t` of byte `i`.
+#[inline(always)]
+pub(crate) fn put_pairs(out: &mut [u8], q: &[u8]) {
+    for (q, out) in q.chunks_exact(128).zip(out.chunks_exact_mut(32)) {
+        for (i, out) in out.iter_mut().enumerate() {
+            *out = (0..4).fold(0, |pairs, t| pairs | (q[i + 32 * t] & 3) << (2 * t));
+        }
+    }
+}
+
 /// The weight that is farthest from zero, the first of several.
 #[inline(always)]
-fn extreme(x: &[f32]) -> f32 {
+pub(crate) fn extreme(x: &[f32]) -> f32 {
     x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far })
 }
 
@@ -68,4 +79,16 @@ pub(crate) fn affine(x: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
     put_f16(out, d);
     put_f16(&mut out[2..], low);
     std::array::from_fn(|i| (((x[i] - low) * id + 0.5) as u8).min(most))
+}
+
+/// w = (q − 1)·d with q of 0 to 2: the weights farthest from zero become −d or d, and those below half of them 0.
+#[inline(always)]
+pub(crate) fn ternary<const N: usize>(x: &[f32], out: &mut [u8]) -> [u8; N] {
+    let d = extreme(x).abs();
+    let id = inverse(d);
+    put_f16(out, d);
+    std::array::from_fn(|i| {
+        let value = x[i] * id;
+        u8::from(value > -0.5) + u8::from(value >= 0.5)
+    })
 }

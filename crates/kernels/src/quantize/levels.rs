@@ -1,0 +1,101 @@
+//! 32 weights with one scale and sixteen fixed levels, which are not evenly spaced: IQ4_NL and IQ4_XS.
+//!
+//! The scale is searched for as in [`search`](super::search): levels for a starting scale, then the scale that is
+//! best for these levels. An error counts in proportion to the size of its weight plus the group's typical one.
+
+use super::search::{importance, sum};
+use crate::blocks::IQ4_CODES;
+
+/// Levels, in increasing order.
+const LEVELS: [f32; 16] = {
+    let mut levels = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        levels[i] = IQ4_CODES[i] as f32 - 127.0;
+        i += 1;
+    }
+    levels
+};
+
+/// Starting scales put the weight that is farthest from zero at so much from either end, in this many steps to
+/// each side.
+const STARTS: i32 = 8;
+
+/// The level that is nearest to a value.
+#[inline(always)]
+fn nearest(value: f32) -> f32 {
+    let mut level = LEVELS[0];
+    for i in 1..16 {
+        let middle = (LEVELS[i - 1] + LEVELS[i]) / 2.0;
+        level = if value > middle { LEVELS[i] } else { level };
+    }
+    level
+}
+
+/// The numbers of the levels of weights with this scale.
+#[inline(always)]
+pub(crate) fn codes(x: &[f32; 32], d: f32) -> [u8; 32] {
+    let id = inverse(d);
+    x.map(|x| {
+        let above = |i: usize| u8::from(x * id > (LEVELS[i - 1] + LEVELS[i]) / 2.0);
+        (1..16).fold(0, |code, i| code + above(i))
+    })
+}
+
+#[inline(always)]
+fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+/// Σ w·(x − d·level)², with the nearest levels.
+#[inline(always)]
+fn error(x: &[f32; 32], w: &[f32; 32], d: f32) -> f32 {
+    let id = inverse(d);
+    let term = |i: usize| {
+        let e = x[i] - d * nearest(x[i] * id);
+        w[i] * e * e
+    };
+    sum(term, 32)
+}
+
+/// The scale for which x ≈ d·level.
+#[inline(always)]
+pub(crate) fn fit(x: &[f32; 32]) -> f32 {
+    let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
+    if far == 0.0 {
+        return 0.0;
+    }
+    let w = importance(x);
+    let (mut best, mut least) = (far / LEVELS[0], f32::INFINITY);
+    for end in [LEVELS[0], LEVELS[15]] {
+        for start in -STARTS..=STARTS {
+            let id = (end + start as f32) / far;
+            let q: [f32; 32] = std::array::from_fn(|i| nearest(x[i] * id));
+            let d = sum(|i| w[i] * x[i] * q[i], 32) / sum(|i| w[i] * q[i] * q[i], 32);
+            if !(d.is_finite() && d != 0.0) {
+                continue;
+            }
+            let error = error(x, &w, d);
+            if error < least {
+                (least, best) = (error, d);
+            }
+        }
+    }
+    best
+}
+
+/// Which of these scales, times `unit`, has the least error, of those that six bits hold.
+#[inline(always)]
+pub(crate) fn best(x: &[f32; 32], unit: f32, scales: [f32; 3]) -> f32 {
+    let w = importance(x);
+    let mut best = (f32::INFINITY, scales[0]);
+    for s in scales {
+        if (-32.0..=31.0).contains(&s) {
+            let error = error(x, &w, unit * s);
+            if error < best.0 {
+                best = (error, s);
+            }
+        }
+    }
+    best.1
+}
