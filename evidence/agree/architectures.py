@@ -64,6 +64,17 @@ QWEN3VL = Tiny("qwen3vl", "qwen3vl", head_dim=40, heads=4, base=1e6, qk_norm=Tru
 ERNIE = Tiny("ernie4_5", "ernie4_5", base=1e4, eps=1e-5)
 INTERNLM2 = Tiny("internlm2", "internlm2", base=1e4, eps=1e-5, tied=False)
 
+# Seven experts of which a token goes through three, and widths that are no multiples of anything.
+MOE = dict(experts=7, used=3, expert_ff=44)
+QWEN3MOE = Tiny("qwen3moe", "qwen3moe", head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False, **MOE)
+QWEN2MOE = Tiny("qwen2moe", "qwen2moe", base=1e6, biases=QKV, shared_ff=72, vocab=403, tied=False, **MOE)
+MIXTRAL = Tiny("llama, experts", "llama", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, ff=44, **MOE)
+OLMOE = Tiny("olmoe", "olmoe", heads=6, kv_heads=6, eps=1e-5, tied=False, qk_norm="whole", ff=44, **MOE)
+GRANITEMOE = Tiny("granitemoe", "granitemoe", head_dim=40, heads=4, eps=1e-5, tied=False, scales=SCALES, ff=44, **MOE)
+
+GPT_OSS = Tiny("gpt-oss", "gpt-oss", head_dim=40, heads=4, base=1.5e5, eps=1e-5, tied=False, window=12, scaling=("yarn", 8.0, 64),
+               biases=(*QKV, "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), **MOE)
+
 
 def other(m: Tiny, what: str, **change) -> Tiny:
     return replace(m, name=f"{m.name}, {what}", **change)
@@ -72,6 +83,10 @@ def other(m: Tiny, what: str, **change) -> Tiny:
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 ODD = other(QWEN3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397)
+# What may not pass for a mixture of experts.
+WRONG = {"sigmoid": dict(gating=2), "two experts": dict(used=2),
+         "experts in another order": dict(rolled=1), "gate and up swapped": dict(swapped=True)}
+CHOSEN = {"softmax of the chosen alone": dict(gating=3)}
 # A model, and what may not pass for it.
 CASES = [
     (LLAMA, {"NeoX rotary": dict(arch="qwen2")}),
@@ -96,6 +111,22 @@ CASES = [
                for i, what in enumerate(("embedding", "scores", "residual", "logits"))}),
     (SEED_OSS, {"neighbours rotate": dict(arch="llama"), "the base of Llama": dict(base=1e4)}
      | {f"none of {b}": dict(biases=tuple(a for a in QKV if a != b)) for b in QKV}),
+    (QWEN3MOE, WRONG | {"weights not normalised": dict(normed=False)}),
+    (other(QWEN3MOE, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, expert_ff=37, experts=5, used=5, vocab=397),
+     {"four experts": dict(used=4)}),
+    (QWEN2MOE, WRONG | CHOSEN | {"weights normalised": dict(normed=True), "shared gate of 1/2": dict(zero=("ffn_gate_inp_shexp",)),
+                        "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (MIXTRAL, WRONG | {"weights not normalised": dict(normed=False)}),
+    (OLMOE, WRONG | CHOSEN | {"weights normalised": dict(normed=True)}),
+    (GRANITEMOE, WRONG | {"weights not normalised": dict(normed=False)}),
+    (other(GRANITEMOE, "shared", shared_ff=72), {"no shared network": dict(zero=("ffn_down_shexp",))}),
+    (GPT_OSS, {f"none of {b}": dict(biases=tuple(a for a in GPT_OSS.biases if a != b)) for b in GPT_OSS.biases}
+     | {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"no sinks": dict(zero=("attn_sinks",)), "window of 13": dict(window=13), "all layers local": dict(pattern=0),
+        "odd layers local": dict(pattern=[False, True] * 2), "not scaled": dict(scaling=None),
+        "an original context of 32": dict(scaling=("yarn", 8.0, 32))}),
+    (other(GPT_OSS, "odd sizes", embd=90, heads=6, kv_heads=1, head_dim=30, expert_ff=37, experts=5, used=2, vocab=397, window=40),
+     {"window of 39": dict(window=39)}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
     (SMOLLM3, {"all layers rotated": dict(arch="llama")}),
@@ -121,6 +152,8 @@ SMALLER = [
     (ODD, ["q4_0"]),
     (GEMMA2, ["Q4_0", "q8_0"]),
     (GEMMA3, ["q6_k"]),
+    (other(QWEN3MOE, "wide", embd=256, expert_ff=256), ["Q8_0", "q4_k_m"]),
+    (other(QWEN2MOE, "wide", embd=192, heads=6, head_dim=32, expert_ff=96, shared_ff=64), ["Q4_0", "F16"]),
 ]
 
 

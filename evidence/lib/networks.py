@@ -11,6 +11,10 @@ np = lazily("numpy")
 GEMMAS = ("gemma2", "gemma3")
 QKV = ("attn_q", "attn_k", "attn_v")
 MLP = ("ffn_gate", "ffn_up", "ffn_down")
+EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+# Their shared experts are behind a gate of their own.
+GATED_SHARED = ("qwen2moe",)
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -18,35 +22,49 @@ IN_LAYER = {
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }
+# Whose attention has a score for each head that is of no position.
+SINKS = ("gpt-oss",)
 # Whose layers norm what their parts put out, and not what they take in.
 OUTPUTS_NORMED = ("olmo2", "exaone4")
 # What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
-SECOND_NORM = {"seed_oss": "post_attention_norm"}
+SECOND_NORM = {"seed_oss": "post_attention_norm", "gpt-oss": "post_attention_norm"}
 IN_GEMMAS = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
                         "post_ffw_norm": "post_feedforward_layernorm"}
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
-           biases: tuple = (), qk_norm: bool | str = False) -> dict[str, tuple]:
-    """Name and shape, [rows, columns] or [length], of every tensor in the order of the forward pass. `biases`: the parts of
-    a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole"."""
+           biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0) -> dict[str, tuple]:
+    """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
+    pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole".
+    """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED)
     normed = (q, kv) if qk_norm == "whole" else (head_dim, head_dim)
     layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (q, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
     layer |= {"attn_q_norm": normed[:1], "attn_k_norm": normed[1:]} if qk_norm else {}
+    layer |= {"attn_sinks": (heads,)} if arch in SINKS else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
     layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs else {}
-    layer |= {"ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    dense = {"ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    layer |= mixture(arch, embd, experts, expert_ff, shared_ff) if experts else dense
     layer |= {"post_ffw_norm": (embd,)} if outputs else {}
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
         for name, shape in layer.items():
             out[f"blk.{i}.{name}.weight"] = shape
             if name in biases:
-                out[f"blk.{i}.{name}.bias"] = shape[:1]
+                out[f"blk.{i}.{name}.bias"] = shape[:-1]
     return out | {"output_norm.weight": (embd,)} | ({} if tied else {"output.weight": (vocab, embd)})
+
+
+def mixture(arch: str, embd: int, experts: int, ff: int, shared_ff: int) -> dict[str, tuple]:
+    """The router and the experts of a layer, and a network for all tokens if it has a width."""
+    layer = {"ffn_gate_inp": (experts, embd)} | dict(zip(EXPERTS, [(experts, ff, embd)] * 2 + [(experts, embd, ff)]))
+    if shared_ff:
+        layer |= {"ffn_gate_inp_shexp": (embd,)} if arch in GATED_SHARED else {}
+        layer |= dict(zip(SHARED, [(shared_ff, embd)] * 2 + [(embd, shared_ff)]))
+    return layer
 
 
 def usual_name(arch: str, name: str) -> str:

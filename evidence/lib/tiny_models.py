@@ -20,6 +20,9 @@ gguf = lazily("gguf")
 np = lazily("numpy")
 
 
+SWAPPED = {"ffn_gate_exps": "ffn_up_exps", "ffn_up_exps": "ffn_gate_exps"}
+
+
 @dataclass(frozen=True)
 class Tiny:
     """What is None or 0 is left out of the file."""
@@ -43,6 +46,21 @@ class Tiny:
     qk_norm: bool | str = False
     # How many pairs follow each component of a position.
     sections: tuple = ()
+    # Experts, how many of them a token goes through, their width, that of a network for all tokens.
+    experts: int = 0
+    used: int = 0
+    expert_ff: int = 0
+    shared_ff: int = 0
+    # Keys of the router: its function (llama.cpp's number), whether weights are normalised, a factor on them, groups of
+    # experts and how many of them are chosen from.
+    gating: int | None = None
+    normed: bool | None = None
+    weights_scale: float | None = None
+    groups: tuple | None = None
+    # What is wrong with the experts: they are in another order, gate and up are swapped, tensors are zero.
+    rolled: int = 0
+    swapped: bool = False
+    zero: tuple = ()
     window: int | None = None
     # A period, or a flag per layer.
     pattern: int | list | None = None
@@ -70,18 +88,32 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     # A tied embedding makes the logits too: rows of length one times the norm's square root of the width. Gemma
     # scales its rows itself.
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
-             "ffn_gate": 1.5}
+             "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm).items():
+    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff")}
+    for name, shape in networks.shapes_of(m, **more).items():
         part, what = name.split(".")[-2:]
+        if m.swapped and part in SWAPPED:
+            part = SWAPPED[part]
+            name, stored = name.replace(f".{SWAPPED[part]}.", f".{part}."), name
+        else:
+            stored = name
         random = m.random(networks.usual_name(m.arch, name).removesuffix(".weight"))
         if what == "bias":
             weights = random.uniform(-0.7, 0.7, shape)
+        elif part == "ffn_gate_inp_shexp":
+            weights = random.standard_normal(shape) / math.sqrt(shape[0])
+        elif part == "attn_sinks":
+            weights = random.standard_normal(shape) * 2.0
         elif len(shape) == 1:
             weights = random.uniform(0.4, 1.6, shape)
         else:
-            weights = random.standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[1]))
-        out.append((name, weights.astype(np.float32)))
+            weights = random.standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[-1]))
+        if part in networks.EXPERTS:
+            weights = np.roll(weights, m.rolled, axis=0)
+        if part in m.zero:
+            weights = np.zeros_like(weights)
+        out.append((stored, weights.astype(np.float32)))
         if part == "token_embd" and m.factors:
             factors = networks.rope_factors(m.base, m.head_dim, 8.0, 32)
             out.append(("rope_freqs.weight", factors.astype(np.float32)))
@@ -93,7 +125,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.head_dim * m.heads != m.embd:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
-    if m.arch in ("llama", "granite", "smollm3"):
+    if m.arch in ("llama", "granite", "granitemoe", "smollm3"):
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
         w.add_float32(f"{m.arch}.rope.freq_base_swa", m.local_base)
@@ -112,14 +144,39 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.scales is not None:
         for key, value in zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), m.scales):
             w.add_float32(f"{m.arch}.{key}", value)
+    if m.experts:
+        add_experts(w, m)
     if m.scaling is not None:
-        kind, factor, original, *magnitude = m.scaling
-        w.add_string(f"{m.arch}.rope.scaling.type", kind)
-        w.add_rope_scaling_factor(factor)
-        if original:
-            w.add_rope_scaling_orig_ctx_len(original)
-        if magnitude:
-            w.add_rope_scaling_yarn_attn_factor(*magnitude)
+        add_scaling(w, m)
+
+
+def add_scaling(w: gguf.GGUFWriter, m: Tiny) -> None:
+    """The keys of what stretches the context."""
+    kind, factor, original, *magnitude = m.scaling
+    w.add_string(f"{m.arch}.rope.scaling.type", kind)
+    w.add_rope_scaling_factor(factor)
+    if original:
+        w.add_rope_scaling_orig_ctx_len(original)
+    if magnitude:
+        w.add_rope_scaling_yarn_attn_factor(*magnitude)
+
+
+def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
+    """The keys of a mixture of experts."""
+    w.add_expert_count(m.experts)
+    w.add_expert_used_count(m.used)
+    w.add_expert_feed_forward_length(m.expert_ff)
+    if m.shared_ff:
+        w.add_expert_shared_feed_forward_length(m.shared_ff)
+    if m.gating is not None:
+        w.add_uint32(f"{m.arch}.expert_gating_func", m.gating)
+    if m.normed is not None:
+        w.add_expert_weights_norm(m.normed)
+    if m.weights_scale is not None:
+        w.add_expert_weights_scale(m.weights_scale)
+    if m.groups is not None:
+        w.add_uint32(f"{m.arch}.expert_group_count", m.groups[0])
+        w.add_uint32(f"{m.arch}.expert_group_used_count", m.groups[1])
 
 
 def add_vocabulary(w: gguf.GGUFWriter, m: Tiny) -> None:
@@ -161,7 +218,9 @@ def write(m: Tiny, path: Path) -> Path:
     add_metadata(w, m)
     add_vocabulary(w, m)
     for name, weights in tensors(m):
-        kind = gguf.GGMLQuantizationType[m.kind if weights.ndim == 2 else "F32"]
+        # Routers and biases are never smaller.
+        small = weights.ndim >= 2 and name.endswith(".weight") and "ffn_gate_inp" not in name
+        kind = gguf.GGMLQuantizationType[m.kind if small else "F32"]
         w.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
     gguf_files.finish(w)
     return path

@@ -2,6 +2,8 @@
 
     python -m evidence make random-model 3b models/random-3b-q4_0.gguf    Llama-3.2-3B's shape, 1.92 GB
     python -m evidence make random-model 7b models/random-7b-q4_0.gguf    Llama-2-7B's shape, 3.83 GB
+    python -m evidence make random-model a3b models/random-a3b-q4_k_m.gguf   12 layers of Qwen3-30B-A3B's shape, 4.9 GB
+    python -m evidence make random-model gpt-oss models/random-gpt-oss-mxfp4.gguf   12 layers of gpt-oss-20b's, 6.5 GB
 
 The answers of such a model mean nothing; its sizes, its types and the work of every step are real:
 the quantised blocks have random bytes under scales that keep activations of order one, and the
@@ -16,10 +18,10 @@ from __future__ import annotations
 import math
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from evidence.lib import networks, vocabularies
+from evidence.lib import networks, tiny_models, vocabularies
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
@@ -44,11 +46,32 @@ class Shape:
     rope_factors: bool
     arch: str = "llama"
     eps: float = 1e-5
+    qk_norm: bool = False
+    biases: tuple = ()
+    # Mixtures of experts: as in tiny_models.
+    experts: int = 0
+    used: int = 0
+    expert_ff: int = 0
+    shared_ff: int = 0
+    gating = normed = weights_scale = groups = None
+    window: int = 0
+    scaling: tuple | None = None
+    # The types of matrices: "q4_0", "q4_k_m" or "mxfp4".
+    mix: str = "q4_0"
+
+    @property
+    def bpe(self) -> bool:
+        return self.tied or self.arch != "llama"
 
 
 SHAPES = {
     "3b": Shape("random 3B, Llama-3.2 shape", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0, True, True),
     "7b": Shape("random 7B, Llama-2 shape", 32, 4096, 11008, 32, 32, 128, 32000, 4096, 10000.0, False, False),
+    "a3b": Shape("random A3B, Qwen3-30B-A3B shape", 12, 2048, 6144, 32, 4, 128, 151936, 40960, 1e6, False, False, "qwen3moe", 1e-6,
+                 qk_norm=True, experts=128, used=8, expert_ff=768, mix="q4_k_m"),
+    "gpt-oss": Shape("random gpt-oss-20b shape", 12, 2880, 2880, 64, 8, 64, 201088, 131072, 150000.0, False, False, "gpt-oss",
+                     biases=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", *networks.EXPERTS), experts=32, used=4,
+                     expert_ff=2880, window=128, scaling=("yarn", 32.0, 4096), mix="mxfp4"),
     # Small enough for a test of this script and of whatever reads its files.
     "tiny": Shape("random tiny, Llama-3.2 shape", 2, 256, 512, 4, 2, 64, 2048, 2048, 500000.0, True, True),
     "tiny-spm": Shape("random tiny, Llama-2 shape", 2, 256, 512, 4, 4, 64, 2048, 2048, 10000.0, False, False),
@@ -64,6 +87,32 @@ def q4_0_blocks(rng, count: int, std: float) -> np.ndarray:
     scale = (level * rng.uniform(0.8, 1.2, count)).astype(np.float16).view(np.uint16)
     scale |= (blocks[:, 0].astype(np.uint16) & 1) << 15
     blocks[:, :2] = scale.astype("<u2").view(np.uint8).reshape(count, 2)
+    return blocks
+
+
+def q4_k_blocks(rng, count: int, std: float) -> np.ndarray:
+    """Uniform nibbles, scales and minima; minima are scaled so that the mean is 0."""
+    blocks = np.frombuffer(rng.bytes(count * 144), np.uint8).reshape(count, 144).copy()
+    level = std / 258.3  # the root mean square of scale * nibble - 7.5 * minimum
+    d = level * rng.uniform(0.8, 1.2, count)
+    blocks[:, :2] = d.astype("<f2").view(np.uint8).reshape(count, 2)
+    blocks[:, 2:4] = (7.5 * d).astype("<f2").view(np.uint8).reshape(count, 2)
+    return blocks
+
+
+def q8_0_blocks(rng, count: int, std: float) -> np.ndarray:
+    """Uniform bytes."""
+    blocks = np.frombuffer(rng.bytes(count * 34), np.uint8).reshape(count, 34).copy()
+    d = std / 73.9 * rng.uniform(0.8, 1.2, count)  # the root mean square of -128..127
+    blocks[:, :2] = d.astype("<f2").view(np.uint8).reshape(count, 2)
+    return blocks
+
+
+def mxfp4_blocks(rng, count: int, std: float) -> np.ndarray:
+    """Uniform codes under exponents around the deviation."""
+    blocks = np.frombuffer(rng.bytes(count * 17), np.uint8).reshape(count, 17).copy()
+    exponent = 127 + round(math.log2(std / 2.9))  # the root mean square of 0, 0.5, 1, 1.5, 2, 3, 4, 6
+    blocks[:, 0] = exponent + rng.integers(-1, 1, count, endpoint=True)
     return blocks
 
 
@@ -89,7 +138,7 @@ class Tensor:
     values: np.ndarray | None = None
 
     def block(self) -> tuple[int, int]:
-        return {"F32": (1, 4), "Q4_0": (32, 18), "Q6_K": (256, 210)}[self.kind]
+        return gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[self.kind]]
 
     def nbytes(self) -> int:
         length, size = self.block()
@@ -101,26 +150,44 @@ class Tensor:
             return
         length, size = self.block()
         left, most = math.prod(self.shape) // length, PIECE_BYTES // size
-        make = q4_0_blocks if self.kind == "Q4_0" else q6_k_blocks
+        make = {"Q4_0": q4_0_blocks, "Q4_K": q4_k_blocks, "Q6_K": q6_k_blocks, "Q8_0": q8_0_blocks, "MXFP4": mxfp4_blocks}[self.kind]
         while left:
             count = min(left, most)
             out.write(make(rng, count, self.std).data)
             left -= count
 
 
+def kind_of(shape: Shape, part: str, layer: int) -> str:
+    """The type of a layer's matrix."""
+    if shape.mix == "mxfp4":
+        return "MXFP4" if part in networks.EXPERTS else "Q8_0"
+    if shape.mix == "q4_0":
+        return "Q4_0"
+    # llama.cpp's rule for the layers with more bits.
+    eighth = shape.layers // 8
+    more = layer < eighth or layer >= 7 * shape.layers // 8 or (layer - eighth) % 3 == 2
+    return "Q6_K" if more and part in ("attn_v", "ffn_down", "ffn_down_exps") else "Q4_K"
+
+
 def tensors(shape: Shape, rng) -> list[Tensor]:
     """An output matrix comes first, the rest in the order of the forward pass."""
     residual = 1.0 / math.sqrt(2 * shape.layers)  # the residual stream stays of order one
     out = []
-    for name, dims in networks.shapes_of(shape).items():
-        part = name.split(".")[-2]
-        if len(dims) == 1:
+    more = {key: getattr(shape, key) for key in ("qk_norm", "biases", "experts", "expert_ff", "shared_ff")}
+    for name, dims in networks.shapes_of(shape, **more).items():
+        part, what = name.split(".")[-2:]
+        if what == "bias" or part in ("ffn_gate_inp", "attn_sinks"):
+            out.append(Tensor(name, dims, "F32", values=rng.standard_normal(dims) / math.sqrt(dims[-1])))
+        elif len(dims) == 1:
             out.append(Tensor(name, dims, "F32", values=rng.uniform(0.9, 1.1, dims)))
         elif part in ("token_embd", "output"):
-            table = Tensor(name, dims, "Q6_K" if shape.tied or part == "output" else "Q4_0", 2.0 / math.sqrt(shape.embd))
+            kind = "Q6_K" if shape.tied or part == "output" else kind_of(shape, part, shape.layers // 2)
+            table = Tensor(name, dims, "Q8_0" if shape.mix == "mxfp4" else kind, 2.0 / math.sqrt(shape.embd))
             out.insert(0 if part == "output" else len(out), table)
         else:
-            out.append(Tensor(name, dims, "Q4_0", (residual if part in ("attn_output", "ffn_down") else 1.0) / math.sqrt(dims[1])))
+            kind = kind_of(shape, part, int(name.split(".")[1]))
+            gain = residual if part in ("attn_output", "ffn_down", "ffn_down_exps") else 1.0
+            out.append(Tensor(name, dims, kind, gain / math.sqrt(dims[-1])))
         if part == "token_embd" and shape.rope_factors:
             factors = networks.rope_factors(shape.base, shape.head_dim, 32.0, 8192)
             out.append(Tensor("rope_freqs.weight", factors.shape, "F32", values=factors))
@@ -146,10 +213,16 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, rng) -> None:
     writer.add_key_length(shape.head_dim)
     writer.add_value_length(shape.head_dim)
     writer.add_rope_dimension_count(shape.head_dim)
+    if shape.experts:
+        tiny_models.add_experts(writer, shape)
+    if shape.window:
+        writer.add_sliding_window(shape.window)
+    if shape.scaling:
+        tiny_models.add_scaling(writer, shape)
     writer.add_vocab_size(shape.vocab)
-    writer.add_file_type(2)  # mostly Q4_0
+    writer.add_file_type({"q4_0": 2, "q4_k_m": 15, "mxfp4": 38}[shape.mix])
     writer.add_quantization_version(2)
-    if shape.tied:
+    if shape.bpe:
         tokens, types, merges = vocabularies.bpe_vocabulary(shape.vocab, rng)
         first = types.index(gguf.TokenType.CONTROL)
         vocabularies.add_tokenizer(writer, "gpt2", "llama-bpe", tokens, types, merges=merges, bos=first, eos=first + 9)
@@ -165,6 +238,7 @@ def add_metadata(writer: gguf.GGUFWriter, shape: Shape, rng) -> None:
 def add_arguments(parser) -> None:
     parser.add_argument("shape", choices=list(SHAPES))
     parser.add_argument("out", type=Path)
+    parser.add_argument("--layers", type=int, help="cut, or stretched, to so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--force", action="store_true", help="write even if the file is there")
 
@@ -174,9 +248,10 @@ def run(args) -> int:
         print(f"{args.out} is there", file=sys.stderr)
         return 0
     shape, start = SHAPES[args.shape], time.monotonic()
+    shape = replace(shape, layers=args.layers or shape.layers)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     part = args.out.with_name(args.out.name + ".part")
-    writer = gguf.GGUFWriter(part, "llama")
+    writer = gguf.GGUFWriter(part, shape.arch)
     add_metadata(writer, shape, np.random.default_rng([args.seed, 0]))
     plan = tensors(shape, np.random.default_rng([args.seed, 1]))
     for tensor in plan:

@@ -24,6 +24,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
             "architecture '{name}' is not supported by the JAX engine ({what}); `--engine native` runs it"
         ))
     };
+    if spec.expert_layers().next().is_some() {
+        return Err(untold("it is a mixture of experts"));
+    }
     let layers = Uniform::of(&spec).ok_or_else(|| untold("its layers differ in shape"))?;
     let (attention, dense) = (&layers.attention, layers.dense);
     let dict = PyDict::new(py);
@@ -52,6 +55,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     let gate = match dense.activation {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
+        Activation::ClampedSilu => "clamped_silu",
     };
     dict.set_item("gate", gate)?;
     dict.set_item("rms_eps", spec.norm_eps)?;
@@ -101,6 +105,7 @@ impl<'s> Uniform<'s> {
         let windows: Vec<Option<usize>> = spec.attention_layers().map(|a| a.window).collect();
         let window = windows.iter().copied().flatten().next();
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
+            && attention.sinks.is_none()
             && spec.dense_layers().all(|d| d == dense)
             && spec.layers.iter().all(|layer| {
                 layer.norms == first.norms && layer.residual_scale == first.residual_scale

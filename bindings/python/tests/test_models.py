@@ -39,6 +39,9 @@ NATIVE = [
     Tiny("smollm3", "smollm3"),
     Tiny("olmo2", "olmo2", qk_norm="whole"),
     Tiny("exaone4", "exaone4", qk_norm=True),
+    Tiny("qwen3moe", "qwen3moe", qk_norm=True, experts=7, used=3, expert_ff=44),
+    Tiny("mixtral", "llama", experts=7, used=3, expert_ff=44),
+    Tiny("gpt-oss", "gpt-oss", window=12, experts=7, used=3, expert_ff=44),
 ]  # fmt: skip
 LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]
 LENGTH = 48

@@ -154,7 +154,7 @@ fn stream(m: &Model, isa: Isa) {
                 }
                 let n = m.group * m.shape.v_dim;
                 let out = &mut out[kv_head * n..][..n];
-                attend_merge(isa, m.shape.v_dim, m.group, &partials[..used], out);
+                attend_merge(isa, m.shape.v_dim, m.group, &partials[..used], None, out);
             }
         }
         black_box(&mut out);
@@ -193,6 +193,7 @@ fn prefill(m: &Model, isa: Isa) {
                 kv_head: 0,
                 q: Queries { data: &q, stride: q_stride },
                 heads: 0..m.group,
+                sinks: None,
                 tokens: start..start + tile,
                 first_pos,
             };

@@ -224,7 +224,7 @@ fn attention() {
                     partials.extend(partial);
                 }
                 let mut out = vec![0f32; group * v_dim];
-                attend_merge(isa, v_dim, group, &partials, &mut out);
+                attend_merge(isa, v_dim, group, &partials, None, &mut out);
                 say(&format!("{case} {isa} partial"), &out);
                 let mut out = vec![0f32; tokens * 2 * group * v_dim];
                 let mut heads = HeadsOut::new(&mut out, 2 * group * v_dim);
@@ -240,6 +240,7 @@ fn attention() {
                             kv_head: h,
                             q,
                             heads: of,
+                            sinks: None,
                             tokens: of_tokens,
                             first_pos: first,
                         },

@@ -21,6 +21,17 @@ pub fn gelu_tanh_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_mul_scalar, gelu_mul_lanes)
 }
 
+/// `gate = g · sigmoid(1.702 g) · (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to ±7: gpt-oss's. Panics on
+/// different lengths.
+pub fn clamped_silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
+    assert_eq!(gate.len(), up.len(), "gate and up lengths");
+    by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), clamped_mul_scalar, clamped_mul_lanes)
+}
+
+/// gpt-oss's clamp, and the slope of its sigmoid.
+const CLAMP: f32 = 7.0;
+const SLOPE: f32 = 1.702;
+
 /// `x / (1 + e^-v)` for `v` of the sign of `x`.
 fn times_sigmoid(x: f32, v: f32) -> f32 {
     let z = (-v.abs()).exp();
@@ -39,6 +50,38 @@ fn gelu_mul_scalar(gate: &mut [f32], up: &[f32]) {
         let twice_u = 1.595_769 * *g * (1.0 + 0.044715 * *g * *g);
         *g = times_sigmoid(*g, twice_u) * u;
     }
+}
+
+fn clamped_mul_scalar(gate: &mut [f32], up: &[f32]) {
+    for (g, u) in gate.iter_mut().zip(up) {
+        // Not by `min`, which would make a number of what is none.
+        let x = if *g > CLAMP { CLAMP } else { *g };
+        *g = times_sigmoid(x, SLOPE * x) * (u.clamp(-CLAMP, CLAMP) + 1.0);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct ClampedMul;
+
+impl Binary for ClampedMul {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, gate: S::V, up: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe {
+            // The second operand wins where either is not a number.
+            let (most, least) = (S::splat(CLAMP), S::splat(-CLAMP));
+            let gate = S::min(most, gate);
+            let up = S::max(least, S::min(most, up));
+            let gate = lanes::times_sigmoid::<S>(gate, S::mul(gate, S::splat(SLOPE)));
+            S::mul(gate, S::add(up, S::splat(1.0)))
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn clamped_mul_lanes<S: Lanes>(gate: &mut [f32], up: &[f32]) {
+    // SAFETY: the caller vouches for the features and for equal lengths.
+    unsafe { lanes::zip::<S>(gate, up, ClampedMul) }
 }
 
 #[derive(Clone, Copy)]

@@ -9,6 +9,17 @@ pub fn add_assign(isa: Isa, x: &mut [f32], y: &[f32]) {
     by_level!(isa, (x: &mut [f32], y: &[f32]) -> (), add_assign_scalar, add_assign_lanes)
 }
 
+/// `x += s · y`. Panics on different lengths.
+pub fn add_times(isa: Isa, x: &mut [f32], y: &[f32], s: f32) {
+    assert_eq!(x.len(), y.len(), "lengths of a sum");
+    by_level!(
+        isa,
+        (x: &mut [f32], y: &[f32], s: f32) -> (),
+        add_times_scalar,
+        add_times_lanes
+    )
+}
+
 /// `x *= s`.
 pub fn scale(isa: Isa, x: &mut [f32], s: f32) {
     by_level!(isa, (x: &mut [f32], s: f32) -> (), scale_scalar, scale_lanes)
@@ -34,6 +45,10 @@ pub fn argmax(isa: Isa, x: &[f32]) -> usize {
 
 fn add_assign_scalar(x: &mut [f32], y: &[f32]) {
     x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
+}
+
+fn add_times_scalar(x: &mut [f32], y: &[f32], s: f32) {
+    x.iter_mut().zip(y).for_each(|(x, y)| *x += s * y);
 }
 
 fn scale_scalar(x: &mut [f32], s: f32) {
@@ -87,6 +102,12 @@ impl Unary for Softcap {
 unsafe fn add_assign_lanes<S: Lanes>(x: &mut [f32], y: &[f32]) {
     // SAFETY: the caller vouches for the features and for equal lengths.
     unsafe { lanes::zip::<S>(x, y, Add) }
+}
+
+#[inline(always)]
+unsafe fn add_times_lanes<S: Lanes>(x: &mut [f32], y: &[f32], s: f32) {
+    // SAFETY: the caller vouches for the features and for equal lengths.
+    unsafe { lanes::zip::<S>(x, y, lanes::AddTimes(s)) }
 }
 
 #[inline(always)]

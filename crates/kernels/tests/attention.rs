@@ -14,6 +14,8 @@ struct Case {
     shape: KvShape,
     params: AttentionParams,
     group: usize,
+    /// Of each query head.
+    sinks: Option<Vec<f32>>,
     /// Positions stored.
     filled: usize,
     k: Vec<u16>,
@@ -37,6 +39,9 @@ impl Case {
             softcap: rng.pick(&[None, None, Some(3.0), Some(50.0)]),
             window: rng.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
         };
+        let heads = shape.kv_heads * group;
+        let sinks =
+            rng.pick(&[true, false]).then(|| rng.normals(heads).iter().map(|x| 3.0 * x).collect());
         // Never stored: NaN, which must not be seen.
         let (mut k, mut v) = (vec![0x7e01; shape.k_len()], vec![0x7e01; shape.v_len()]);
         let (mut keys, mut values) = (Vec::new(), Vec::new());
@@ -48,14 +53,21 @@ impl Case {
             keys.push(key.iter().map(stored).collect());
             values.push(value.iter().map(stored).collect());
         }
-        Case { shape, params, group, filled, k, v, keys, values }
+        Case { shape, params, group, sinks, filled, k, v, keys, values }
     }
 
     fn cache(&self) -> KvCache<'_> {
         KvCache::new(self.shape, &self.k, &self.v)
     }
 
-    fn oracle(&self, kv_head: usize, q: &[f32], pos: usize) -> Vec<f64> {
+    /// The sinks of the query heads on one key/value head.
+    fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
+        self.sinks.as_ref().map(|sinks| &sinks[kv_head * self.group..][..self.group])
+    }
+
+    /// Of query head `head`.
+    fn oracle(&self, head: usize, q: &[f32], pos: usize) -> Vec<f64> {
+        let kv_head = head / self.group;
         let (kd, vd) = (self.shape.k_dim, self.shape.v_dim);
         let mut weights = Vec::new();
         for j in 0..=pos {
@@ -70,9 +82,10 @@ impl Case {
             }
             weights.push((j, score));
         }
-        let max = weights.iter().fold(f64::NEG_INFINITY, |m, w| m.max(w.1));
+        let sink = self.sinks.as_ref().map_or(f64::NEG_INFINITY, |sinks| sinks[head] as f64);
+        let max = weights.iter().fold(sink, |m, w| m.max(w.1));
         let mut out = vec![0.0; vd];
-        let mut sum = 0.0;
+        let mut sum = (sink - max).exp();
         for (j, score) in weights {
             let p = (score - max).exp();
             sum += p;
@@ -143,9 +156,9 @@ fn partials_of_any_split_merge_to_the_exact_attention() {
                     start = end;
                 }
                 let mut out = vec![f32::NAN; group * v_dim];
-                attend_merge(isa, v_dim, group, &partials, &mut out);
-                for (q, out) in q.chunks(k_dim).zip(out.chunks(v_dim)) {
-                    let expected = case.oracle(kv_head, q, pos);
+                attend_merge(isa, v_dim, group, &partials, case.sinks_of(kv_head), &mut out);
+                for (i, (q, out)) in q.chunks(k_dim).zip(out.chunks(v_dim)).enumerate() {
+                    let expected = case.oracle(kv_head * group + i, q, pos);
                     case.assert_close(&format!("{isa} partial"), out, &expected);
                 }
             }
@@ -183,6 +196,7 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
                             kv_head,
                             q: Queries { data: &q, stride: q_stride },
                             heads: kv_head * group..(kv_head + 1) * group,
+                            sinks: case.sinks_of(kv_head),
                             tokens: start..(start + tile).min(batch),
                             first_pos,
                         },
@@ -193,11 +207,8 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
             }
             for t in 0..batch {
                 for h in 0..n_heads {
-                    let expected = case.oracle(
-                        h / group,
-                        &q[t * q_stride + h * k_dim..][..k_dim],
-                        first_pos + t,
-                    );
+                    let expected =
+                        case.oracle(h, &q[t * q_stride + h * k_dim..][..k_dim], first_pos + t);
                     let found = &data[t * o_stride + h * v_dim..][..v_dim];
                     case.assert_close(&format!("{isa} tile, token {t} head {h}"), found, &expected);
                 }
@@ -233,7 +244,7 @@ fn a_range_without_visible_keys_weighs_nothing() {
                 &mut scratch,
             );
             let mut out = vec![f32::NAN; 3 * 64];
-            attend_merge(isa, 64, 3, &partial, &mut out);
+            attend_merge(isa, 64, 3, &partial, None, &mut out);
             assert!(out.iter().all(|&x| x == 0.0), "{isa} {keys:?}");
         }
     }
@@ -262,6 +273,7 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
                     kv_head: 0,
                     q: Queries { data: &q, stride: 32 },
                     heads: 0..1,
+                    sinks: None,
                     tokens: 0..1,
                     first_pos: 127,
                 },

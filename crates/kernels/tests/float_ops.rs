@@ -3,13 +3,13 @@
 mod common;
 
 use alight_kernels::Isa;
-use alight_kernels::gate::{gelu_tanh_mul, silu_mul};
+use alight_kernels::gate::{clamped_silu_mul, gelu_tanh_mul, silu_mul};
 use alight_kernels::norm::{rms_norm, rms_norm_in_place};
 use alight_kernels::rope::{
     RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply, yarn_magnitude,
 };
 use alight_kernels::softmax::softmax;
-use alight_kernels::vec::{add_assign, argmax, dot, scale, softcap};
+use alight_kernels::vec::{add_assign, add_times, argmax, dot, scale, softcap};
 use common::Rng;
 
 /// Calls `test(isa, rng, n)` with every length to 70 and some larger.
@@ -59,6 +59,10 @@ fn vector_operations_match_float64() {
     lengths(|isa, rng, n| {
         let (x, y) = (rng.normals(n), rng.normals(n));
         let mut z = x.clone();
+        let (mut w, exact) =
+            (x.clone(), x.iter().zip(&y).map(|(&x, &y)| x as f64 + 0.3f32 as f64 * y as f64));
+        add_times(isa, &mut w, &y, 0.3);
+        close(&w, exact, 1e-6, 1e-6, &format!("{isa} add_times"));
         add_assign(isa, &mut z, &y);
         let exact: Vec<f32> = x.iter().zip(&y).map(|(a, b)| a + b).collect();
         assert_eq!(z, exact, "{isa} sum of {n}");
@@ -116,6 +120,14 @@ fn gates_match_float64() {
         });
         close(&z, exact, 6e-7, 0.0, &format!("{isa} silu"));
         let mut z = gate.clone();
+        let wide: Vec<f32> = up.iter().map(|x| x * 4.0).collect();
+        clamped_silu_mul(isa, &mut z, &wide);
+        let exact = gate.iter().zip(&wide).map(|(&g, &u)| {
+            let (g, u) = ((g as f64).min(7.0), (u as f64).clamp(-7.0, 7.0));
+            g / (1.0 + (-1.702 * g).exp()) * (u + 1.0)
+        });
+        close(&z, exact, 2e-6, 1e-6, &format!("{isa} clamped silu"));
+        let mut z = gate.clone();
         gelu_tanh_mul(isa, &mut z, &up);
         for ((&z, &g), &u) in z.iter().zip(&gate).zip(&up) {
             let g = g as f64;
@@ -129,6 +141,11 @@ fn gates_match_float64() {
         }
     });
     for isa in Isa::available() {
+        let mut z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN, 1.0];
+        clamped_silu_mul(isa, &mut z, &[2.0, 2.0, 2.0, f32::INFINITY, 2.0, f32::NAN]);
+        assert_eq!(z[..3], [0.0; 3], "{isa}");
+        assert!((z[3] - 56.0).abs() < 1e-3, "{isa}: {}", z[3]);
+        assert!(z[4].is_nan() && z[5].is_nan(), "{isa}");
         for gate in [silu_mul, gelu_tanh_mul] {
             let mut z = [f32::NEG_INFINITY, -3e38, 0.0, f32::INFINITY, f32::NAN];
             gate(isa, &mut z, &[2.0; 5]);

@@ -8,11 +8,13 @@ use alight_kernels::attention::{
     Queries, Tile, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
-    Attend, Cost, Cut, Product, Rows, Scratch, Threads, each_row, multiply, pack, store, store_rows,
+    Attend, Bank, Cost, Cut, Place, Product, Rows, Scratch, SumScratch, Term, Threads, each_row,
+    gather, multiply, multiply_and_sum, multiply_banks, pack, room_for_sums, store, store_rows,
 };
+use alight_kernels::vec::add_times;
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
-    tiles,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, Precision,
+    WeightType, matmul, tiles,
 };
 use common::{Rng, random_blocks};
 use std::ops::Range;
@@ -34,6 +36,12 @@ impl Scratch for Own {
 
     fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
         f(&mut AttentionScratch::new(limits));
+    }
+}
+
+impl SumScratch for Own {
+    fn with_sums(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut MatmulScratch::new(), &mut vec![f32::NAN; room_for_sums(200)]);
     }
 }
 
@@ -156,6 +164,7 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
     let shape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 352 };
     let params = AttentionParams { scale: 0.2, softcap: None, window: Option::Some(200) };
     let (group, kd, vd) = (3, 2 * 32, 2 * 48);
+    let sinks = rng.normals(2 * group);
     for (pos, tokens) in [(0, 1), (320, 1), (318, 3), (5, 40), (300, 33)] {
         let filled = pos + tokens;
         let (k, v) = (rng.normals(filled * kd), rng.normals(filled * vd));
@@ -182,7 +191,8 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             });
             assert!(some_keys == keys && some_values == values, "prepared and stored");
             let cache = KvCache::new(shape, &keys, &values);
-            let attend = Attend { isa, params, cache, group, pos, tokens };
+            let sinks = Option::Some(&sinks[..]);
+            let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
             let mut out = vec![0f32; tokens * 2 * group * 48];
             let mut partials = vec![0f32; attend.partials()];
             assert!(partials.len() <= Attend::most_partials(&shape, group, tokens));
@@ -199,6 +209,7 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
                     kv_head,
                     q: Queries { data: &q, stride: 2 * group * 32 },
                     heads: kv_head * group..(kv_head + 1) * group,
+                    sinks: sinks.map(|sinks| &sinks[kv_head * group..][..group]),
                     tokens: 0..tokens,
                     first_pos: pos,
                 };
@@ -209,5 +220,135 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             }
         }
         assert!(results.iter().all(|result| *result == results[0]), "{pos} {tokens}");
+    }
+}
+
+/// Experts of two types and both layouts, with tokens of their own, beside a matrix that all tokens go through: each
+/// product has the bits of one call, and a token's sum those of adding its terms in order.
+#[test]
+fn experts_have_the_bits_of_one_call_each() {
+    let (mut rng, isa) = (Rng(5), Isa::best());
+    let (cols, rows, experts) = (512, 112, 5);
+    for (ty, layout) in [
+        (WeightType::Q4_K, Layout::Rows),
+        (WeightType::Q2_K, Layout::Tiles),
+        (WeightType::F16, Layout::Tiles),
+    ] {
+        let canonical = random_blocks(&mut rng, ty, experts * rows, cols);
+        let mut data = canonical.clone();
+        if layout == Layout::Tiles {
+            tiles::pack(ty, cols, &canonical, &mut data);
+        }
+        let stack = Matrix::with_layout(layout, ty, &data, experts * rows, cols).unwrap();
+        let one = |e: usize| stack.rows_in(e * rows..(e + 1) * rows);
+        let shared = one(4);
+        for (tokens, used) in [(1, 3), (9, 2), (40, 3)] {
+            experts_of(&mut rng, isa, [tokens, used, experts], &one, shared);
+        }
+    }
+}
+
+fn experts_of<'a>(
+    rng: &mut Rng,
+    isa: Isa,
+    [tokens, used, experts]: [usize; 3],
+    one: &'a (dyn Fn(usize) -> Matrix<'a> + Sync),
+    shared: Matrix<'a>,
+) {
+    let (cols, rows) = (shared.cols(), shared.rows());
+    let formats = ActivationFormats::of([shared.kind()]);
+    let precision = Precision::of(tokens);
+    let block = if tokens == 1 { 1 } else { formats.block() };
+    let x = rng.normals(tokens * cols);
+    let mut acts = Activations::new(tokens, cols);
+    acts.begin(isa, tokens, cols, formats);
+    x.chunks_exact(cols).enumerate().for_each(|(t, x)| acts.put(t, x));
+    // The last expert is nobody's.
+    let chosen: Vec<Vec<usize>> =
+        (0..tokens).map(|t| (0..used).map(|j| (3 * t + j) % (experts - 1)).collect()).collect();
+    let (mut places, mut token_of, mut slot_of) =
+        (Vec::new(), Vec::new(), vec![vec![0; used]; tokens]);
+    for matrix in 0..experts {
+        let first = token_of.len().next_multiple_of(block);
+        let before = token_of.len();
+        token_of.resize(first, Option::None);
+        for (t, chosen) in chosen.iter().enumerate() {
+            for (j, _) in chosen.iter().enumerate().filter(|(_, e)| **e == matrix) {
+                slot_of[t][j] = token_of.len();
+                token_of.push(Option::Some(t));
+            }
+        }
+        match token_of.len() - first {
+            0 => token_of.truncate(before),
+            slots => places.push(Place { matrix, first, slots }),
+        }
+    }
+    let product = |matrix: Matrix<'_>, t: usize| {
+        let mut single = Activations::new(1, cols);
+        single.begin_as(precision, isa, [1, cols], formats);
+        single.put(0, &x[t * cols..][..cols]);
+        let mut out = vec![0f32; rows];
+        // SAFETY: one thread.
+        unsafe {
+            matmul(
+                &matrix,
+                0..rows,
+                &single,
+                Output::new(&mut out, rows),
+                &mut MatmulScratch::new(),
+            )
+        };
+        out
+    };
+    let weight = |t: usize, j: usize| 0.25 + t as f32 - 0.5 * j as f32;
+    let slots = token_of.len();
+    let term = |t: usize, j: usize| match j < used {
+        true => Term { slot: slot_of[t][j], weight: weight(t, j) },
+        false => Term { slot: slots + t, weight: 0.75 },
+    };
+    let terms: Vec<Term> = (0..tokens)
+        .flat_map(|t| (0..=used).map(move |j| (t, j)))
+        .map(|(t, j)| term(t, j))
+        .collect();
+    let mut expected = vec![0f32; tokens * rows];
+    for (t, out) in expected.chunks_exact_mut(rows).enumerate() {
+        for (j, expert) in chosen[t].iter().enumerate() {
+            add_times(isa, out, &product(one(*expert), t), weight(t, j));
+        }
+        add_times(isa, out, &product(shared, t), 0.75);
+    }
+    for mut threads in ALL {
+        let threads = &mut threads;
+        let mut gathered = Activations::new(slots, cols);
+        gather(threads, &acts, (&mut gathered, formats), slots, &|slot| token_of[slot]);
+        let all = [Place { matrix: 0, first: 0, slots: tokens }];
+        let (one_of, shared_of) = (|e| [one(e)], |_| [shared]);
+        let banks = || {
+            [Bank::new(rows, &one_of, &gathered, &places), Bank::new(rows, &shared_of, &acts, &all)]
+        };
+        let (mut y, mut z) = (vec![0f32; slots * rows], vec![0f32; tokens * rows]);
+        let outputs = [[Rows::new(&mut y, rows)], [Rows::new(&mut z, rows)]];
+        multiply_banks(threads, banks(), outputs, &|bank, slot, matrix, _, _| {
+            assert!(bank == 1 || chosen[token_of[slot].unwrap()].contains(&matrix));
+        });
+        for (slot, y) in y.chunks_exact(rows).enumerate() {
+            let Option::Some(t) = token_of[slot] else { continue };
+            let j = slot_of[t].iter().position(|s| *s == slot).unwrap();
+            assert_eq!(bits(y), bits(&product(one(chosen[t][j]), t)), "{slot}");
+        }
+        for (t, z) in z.chunks_exact(rows).enumerate() {
+            assert_eq!(bits(z), bits(&product(shared, t)));
+        }
+        let mut out = vec![f32::NAN; tokens * rows];
+        let then = |_: usize, _: usize, _: usize, _: std::ops::Range<usize>, _: [&mut [f32]; 1]| {};
+        multiply_and_sum(
+            threads,
+            isa,
+            banks(),
+            &then,
+            (&terms, used + 1),
+            Rows::new(&mut out, rows),
+        );
+        assert_eq!(bits(&out), bits(&expected), "{tokens} tokens");
     }
 }

@@ -237,7 +237,7 @@ impl Model {
 
     /// Multiply-accumulates of those matrices for one token.
     pub fn decode_macs(&self) -> u64 {
-        self.prefill_macs() + self.weights.output.weights()
+        self.prefill_macs() + self.weights.output.macs()
     }
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.

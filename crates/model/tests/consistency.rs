@@ -15,6 +15,8 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec { ty: alight_formats::GgmlType::Q8_0, biases: true, ..Spec::gemma2() }
             .write(folder.path())
             .0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen2moe() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q4_0, ..Spec::gpt_oss() }.write(folder.path()).0,
     ];
     all.extend(common::real_model(common::SMOLLM2));
     all.extend(common::real_model(common::GEMMA3));
@@ -146,6 +148,90 @@ fn a_truncated_sequence_forgets() {
     session.truncate(25);
     assert_eq!(session.position(), 20);
     assert_eq!(session.feed(&b).unwrap(), expected);
+}
+
+/// A token of a batch goes through experts that few others chose: whoever is beside it, its bits are the same.
+#[test]
+fn what_an_expert_makes_of_a_token_does_not_depend_on_the_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    for spec in [Spec::qwen2moe(), Spec::gpt_oss()] {
+        let spec = Spec { ty: alight_formats::GgmlType::Q8_0, ..spec };
+        let model = open(&spec.write(folder.path()).0, 2, Isa::best());
+        let text = tokens(60, 300, 4);
+        let bits = |batch: usize| {
+            let options = SessionOptions { batch, ..SessionOptions::default() };
+            let mut session = Session::new(&model, &options).unwrap();
+            let mut all: Vec<Vec<u32>> = Vec::new();
+            let each = &mut |_: usize, logits: &[f32]| {
+                all.push(logits.iter().map(|x| x.to_bits()).collect());
+            };
+            session.feed_each(&text, each).unwrap();
+            all
+        };
+        // Attention of few rows sums in another order, so batches are of more than that.
+        let reference = bits(60);
+        for batch in [12, 20, 30] {
+            assert!(bits(batch) == reference, "{}: {batch} at a time", spec.arch);
+        }
+    }
+}
+
+/// Ollama's names and joined tensors, and the same in tensors of their own.
+#[test]
+fn ollamas_form_of_gpt_oss_is_the_same_network() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec::gpt_oss();
+    let moe = spec.moe.unwrap();
+    let (path, weights) = spec.write(folder.path());
+    let join = |names: &[&str]| names.iter().flat_map(|n| weights[*n].clone()).collect::<Vec<_>>();
+    // Rows of `len` weights of both in turn.
+    let in_turn = |names: [&str; 2], len: usize| -> Vec<f32> {
+        let [a, b] = names.map(|name| weights[name].chunks_exact(len));
+        a.zip(b).flat_map(|(a, b)| [a, b].concat()).collect()
+    };
+    let mut tensors = Vec::new();
+    for (name, mut shape) in spec.tensors() {
+        let Some((layer, part)) = name.strip_prefix("blk.").and_then(|n| n.split_once('.')) else {
+            tensors.push((name.clone(), shape, weights[&name].clone()));
+            continue;
+        };
+        let full = |part: &str| format!("blk.{layer}.{part}");
+        let (part, kind) = part.rsplit_once('.').unwrap();
+        let of = |part: &str| full(&format!("{part}.{kind}"));
+        let last = shape.len() - 1;
+        let renamed = match part {
+            "attn_k" | "attn_v" | "ffn_up_exps" => continue,
+            "attn_q" => {
+                shape[last] += 2 * spec.kv_heads * spec.key_dim;
+                let names = ["attn_q", "attn_k", "attn_v"].map(of);
+                tensors.push((of("attn_qkv"), shape, join(&names.each_ref().map(|n| &n[..]))));
+                continue;
+            }
+            "ffn_gate_exps" => {
+                let len = if kind == "weight" { spec.embd } else { 1 };
+                shape[if kind == "weight" { 1 } else { 0 }] = 2 * moe.width;
+                let names = ["ffn_gate_exps", "ffn_up_exps"].map(of);
+                let both = in_turn(names.each_ref().map(|n| &n[..]), len);
+                tensors.push((of("ffn_gate_up_exps"), shape, both));
+                continue;
+            }
+            "attn_output" => of("attn_out"),
+            "attn_sinks" => full("attn_sinks"),
+            "post_attention_norm" => of("ffn_norm"),
+            _ => name.clone(),
+        };
+        tensors.push((renamed, shape, weights[&name].clone()));
+    }
+    let ollamas = folder.path().join("ollama.gguf");
+    spec.write_as(&ollamas, "gptoss", tensors);
+    let logits = |path: &std::path::Path| {
+        let model = open(path, 2, Isa::best());
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let mut all = session.feed(&tokens(30, 300, 8)).unwrap().to_vec();
+        all.extend(session.feed(&[7]).unwrap());
+        all
+    };
+    assert_eq!(logits(&path), logits(&ollamas));
 }
 
 #[test]

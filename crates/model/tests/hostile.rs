@@ -106,7 +106,7 @@ fn rope_and_features() {
     );
     refused(
         &with(&spec, "", |b| b.u32("llama.expert_count", 8)),
-        &["llama.expert_count", "mixture of experts"],
+        &["llama.expert_used_count", "missing"],
     );
     refused(
         &with(&spec, "general.architecture", |b| b.str("general.architecture", "mamba")),
@@ -165,14 +165,16 @@ fn every_architecture_has_keys_of_its_own() {
         );
         let odd = Spec { key_dim: 15, ..spec.clone() };
         refused(&with(&odd, "", |b| b), &[&key("attention.key_length"), "15", "even"]);
-        refused(
-            &with(&spec, "", |b| b.u32(&key("expert_count"), 8)),
-            &[&key("expert_count"), "mixture of experts"],
-        );
+        if spec.arch != "llama" && spec.moe.is_none() {
+            refused(
+                &with(&spec, "", |b| b.u32(&key("expert_count"), 8)),
+                &[&key("expert_count"), "mixture of experts"],
+            );
+        }
     }
     refused(
         &with(&Spec::llama(), "general.architecture", |b| b.str("general.architecture", "qwen2")),
-        &["qwen2.block_count", "missing"],
+        &["qwen2.feed_forward_length", "missing"],
     );
 }
 
@@ -192,7 +194,8 @@ fn tensors(spec: &Spec, change: impl Fn(&str, &mut Vec<u64>, &mut GgmlType) -> b
 #[test]
 fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
     let llama = Spec { biases: true, tied: false, factors: true, ..Spec::llama() };
-    for spec in [llama, Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()] {
+    let [qwen2, qwen3, qwen2moe] = [Spec::qwen2(), Spec::qwen3(), Spec::qwen2moe()];
+    for spec in [llama, qwen2, qwen3, Spec::gemma2(), Spec::gemma3(), qwen2moe, Spec::gpt_oss()] {
         for (name, shape) in spec.tensors() {
             let optional = name.ends_with(".bias")
                 || ["output.weight", "rope_freqs.weight"].contains(&name.as_str());
@@ -225,6 +228,58 @@ fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
             refused(&typed, &[&name, "type I", "F16"]);
         }
     }
+}
+
+#[test]
+fn mixtures_of_experts() {
+    let spec = Spec::qwen3moe();
+    let moe = spec.moe.unwrap();
+    let key = |name: &str| format!("qwen3moe.{name}");
+    for (name, bad, expected) in [
+        ("expert_count", 0, "is 0"),
+        ("expert_count", 1 << 20, "expected 1 to 16384"),
+        ("expert_used_count", 8, "is 8, expected 1 to 7"),
+        ("expert_used_count", 0, "is 0"),
+        ("expert_feed_forward_length", 0, "is 0"),
+    ] {
+        refused(&with(&spec, name, |b| b.u32(&key(name), bad)), &[&key(name), expected]);
+        if name != "expert_feed_forward_length" {
+            refused(&with(&spec, name, |b| b), &[&key(name), "missing"]);
+        }
+    }
+    let width = "expert_feed_forward_length";
+    refused(
+        &with(&spec, width, |b| b.u32(&key(width), 64)),
+        &["blk.0.ffn_gate_exps.weight", "[64, 48, 7]", "expected [64, 64, 7]"],
+    );
+    refused(
+        &with(&spec, "", |b| b.u32(&key("expert_gating_func"), 5)),
+        &[&key("expert_gating_func"), "is 5", "not supported"],
+    );
+    refused(
+        &with(&spec, "", |b| b.u32(&key("expert_group_count"), 2)),
+        &[&key("expert_group_count"), "divisor of the 7"],
+    );
+    let twelve = Spec { moe: Some(common::Moe { experts: 12, ..moe }), ..spec.clone() };
+    for (groups, used) in [(4, 5), (6, 1), (12, 0)] {
+        let file = with(&twelve, "", |b| {
+            b.u32(&key("expert_group_count"), groups).u32(&key("expert_group_used_count"), used)
+        });
+        refused(&file, &[&key("expert_group_used_count"), "enough for 3 experts"]);
+    }
+    // A tensor for each expert, as in files of before April 2024.
+    let mut b = spec.metadata("");
+    for (name, shape) in spec.tensors() {
+        let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+        if !name.contains("_exps") {
+            b.tensor(&name, GgmlType::F32, &shape).unwrap();
+        } else if let Some(part) = name.strip_suffix("_exps.weight") {
+            for expert in 0..moe.experts {
+                b.tensor(&format!("{part}.{expert}.weight"), GgmlType::F32, &shape[..2]).unwrap();
+            }
+        }
+    }
+    refused(&b.file(|_, _| {}), &["blk.0.ffn_gate.0.weight", "before April 2024", "convert"]);
 }
 
 #[test]

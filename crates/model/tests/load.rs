@@ -28,7 +28,9 @@ fn models(folder: &Path) -> Vec<PathBuf> {
     let gemma = Spec { ty: GgmlType::Q4_0, ff: 160, ..Spec::gemma3() };
     // 300 rows are no whole tiles.
     let odd = Spec { ty: GgmlType::F16, vocab: 304, seed: 9, ..Spec::llama() };
-    let mut all: Vec<_> = [llama, gemma, odd].iter().map(|spec| spec.write(folder).0).collect();
+    let experts = Spec { ty: GgmlType::Q8_0, ..Spec::qwen2moe() };
+    let mut all: Vec<_> =
+        [llama, gemma, odd, experts].iter().map(|spec| spec.write(folder).0).collect();
     all.extend(common::real_model(common::SMOLLM2));
     all.extend(common::real_model(common::GEMMA3));
     all

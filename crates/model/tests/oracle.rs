@@ -13,7 +13,7 @@ use alight_formats::GgmlType;
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use alight_kernels::{Isa, WeightType};
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
-use common::{Scaling, Spec, distance, tokens};
+use common::{Moe, Scaling, Spec, distance, tokens};
 
 /// Logits `[tokens][vocab]` of a model, by the definition.
 struct Oracle<'s> {
@@ -107,6 +107,108 @@ impl Oracle<'_> {
         1.0 / (dim as f64).sqrt()
     }
 
+    /// down(activation(gate x) ⊙ up x), of the tensors of these names.
+    fn gated(&self, x: &[f64], names: [String; 3]) -> Vec<f64> {
+        let [gate, up] = [0, 1].map(|i| self.linear(&names[i], x));
+        let activated = gate.iter().zip(&up);
+        let activated: Vec<f64> =
+            activated.map(|(g, u)| activation(self.spec.is_gemma(), *g) * u).collect();
+        self.linear(&names[2], &activated)
+    }
+
+    /// Row `index` of the experts' tensor `name`, `[len]` elements.
+    fn of_expert<'a>(&'a self, name: &str, index: usize, len: usize) -> &'a [f64] {
+        &self.weight(name)[index * len..][..len]
+    }
+
+    /// What a mixture of experts makes of `x`.
+    fn mixture(&self, moe: &Moe, name: &dyn Fn(&str) -> String, x: &[f64]) -> Vec<f64> {
+        let oss = self.spec.arch == "gpt-oss";
+        let logits = self.linear(&name("ffn_gate_inp"), x);
+        let sum: f64 = logits.iter().map(|l| l.exp()).sum();
+        let gating = if oss { 3 } else { moe.gating };
+        let probs: Vec<f64> = match gating {
+            2 => logits.iter().map(|l| 1.0 / (1.0 + (-l).exp())).collect(),
+            3 => logits.clone(),
+            4 => logits.iter().map(|l| (1.0 + l.exp()).ln().sqrt()).collect(),
+            _ => logits.iter().map(|l| l.exp() / sum).collect(),
+        };
+        let mut scores = probs.clone();
+        if moe.selection {
+            let bias = self.weight(&name("exp_probs_b.bias"));
+            scores.iter_mut().zip(bias).for_each(|(s, b)| *s += b);
+        }
+        if moe.groups.0 > 1 {
+            let size = moe.experts / moe.groups.0 as usize;
+            let mut groups: Vec<(f64, usize)> = Vec::new();
+            for (i, group) in scores.chunks(size).enumerate() {
+                let mut group = group.to_vec();
+                group.sort_by(|a, b| b.total_cmp(a));
+                groups.push((group[0] + group[1], i));
+            }
+            groups.sort_by(|a, b| b.0.total_cmp(&a.0));
+            for (_, out) in &groups[moe.groups.1 as usize..] {
+                scores[out * size..][..size].fill(f64::NEG_INFINITY);
+            }
+        }
+        let mut chosen: Vec<usize> = (0..moe.experts).collect();
+        chosen.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+        chosen.truncate(moe.used);
+        let mut weights: Vec<f64> = chosen.iter().map(|e| probs[*e]).collect();
+        if gating == 3 {
+            weights.iter_mut().for_each(|w| *w = w.exp());
+        }
+        let normed = moe.normed.unwrap_or(self.spec.arch != "qwen2moe");
+        if normed || gating == 3 {
+            let sum: f64 = weights.iter().sum();
+            weights.iter_mut().for_each(|w| *w /= sum);
+        }
+        let scale = if moe.scale == 0.0 { 1.0 } else { moe.scale as f64 };
+        let mut y = vec![0.0; x.len()];
+        for (expert, weight) in chosen.into_iter().zip(weights) {
+            let out = self.expert(moe, name, expert, x);
+            y.iter_mut().zip(out).for_each(|(y, o)| *y += weight * scale * o);
+        }
+        if moe.shared > 0 {
+            let gate = self.w.get(&name("ffn_gate_inp_shexp.weight")).map_or(1.0, |gate| {
+                let logit: f64 = gate.iter().zip(x).map(|(a, b)| a * b).sum();
+                1.0 / (1.0 + (-logit).exp())
+            });
+            let names = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"].map(name);
+            y.iter_mut().zip(self.gated(x, names)).for_each(|(y, o)| *y += gate * o);
+        }
+        y
+    }
+
+    /// The output of one expert.
+    fn expert(&self, moe: &Moe, name: &dyn Fn(&str) -> String, e: usize, x: &[f64]) -> Vec<f64> {
+        let (oss, width) = (self.spec.arch == "gpt-oss", moe.width);
+        let linear = |what: &str, x: &[f64], skip: usize, rows: usize, all: usize| -> Vec<f64> {
+            let w = self.of_expert(&name(&format!("{what}.weight")), e, all * x.len());
+            let rows = w.chunks(x.len()).skip(skip).take(rows);
+            let mut y: Vec<f64> =
+                rows.map(|row| row.iter().zip(x).map(|(a, b)| a * b).sum()).collect();
+            if moe.biases {
+                let bias = self.of_expert(&name(&format!("{what}.bias")), e, y.len());
+                y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
+            }
+            y
+        };
+        let [gate, up] = match moe.fused {
+            true => [0, 1].map(|i| linear("ffn_gate_up_exps", x, i * width, width, 2 * width)),
+            false => ["ffn_gate_exps", "ffn_up_exps"].map(|n| linear(n, x, 0, width, width)),
+        };
+        let activated = gate.iter().zip(&up).map(|(g, u)| match oss {
+            true => {
+                let (g, u) = (g.min(7.0), u.clamp(-7.0, 7.0));
+                g / (1.0 + (-1.702 * g).exp()) * (u + 1.0)
+            }
+            false => activation(false, *g) * u,
+        });
+        let activated: Vec<f64> = activated.collect();
+        linear("ffn_down_exps", &activated, 0, x.len(), x.len())
+    }
+
     fn forward(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
         let s = self.spec;
         let (gemma, scale, [attn_cap, logit_cap]) = (s.is_gemma(), self.scale(), self.caps());
@@ -152,9 +254,11 @@ impl Oracle<'_> {
                             capped(dot * scale, attn_cap)
                         })
                         .collect();
-                    let most = scores.iter().copied().fold(f64::MIN, f64::max);
+                    let sinks = self.w.get(&name("attn_sinks.weight"));
+                    let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[head]);
+                    let most = scores.iter().copied().fold(sink, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-                    let sum: f64 = weights.iter().sum();
+                    let sum: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
                     for d in 0..s.value_dim {
                         let at = kv * s.value_dim + d;
                         let weighted = weights.iter().zip(first..);
@@ -166,12 +270,11 @@ impl Oracle<'_> {
                     y = self.norm(&name("post_attention_norm"), &y);
                 }
                 x.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
-                let h = self.norm(&name("ffn_norm"), &x);
-                let gate = self.linear(&name("ffn_gate"), &h);
-                let up = self.linear(&name("ffn_up"), &h);
-                let gated: Vec<f64> =
-                    gate.iter().zip(&up).map(|(g, u)| activation(gemma, *g) * u).collect();
-                let mut y = self.linear(&name("ffn_down"), &gated);
+                let h = self.norm(&name(s.second_norm()), &x);
+                let mut y = match &s.moe {
+                    Some(moe) => self.mixture(moe, &name, &h),
+                    None => self.gated(&h, ["ffn_gate", "ffn_up", "ffn_down"].map(&name)),
+                };
                 if gemma {
                     y = self.norm(&name("post_ffw_norm"), &y);
                 }
@@ -391,6 +494,39 @@ fn the_27b_of_either_gemma_scales_by_its_width() {
     check(&Spec { layers: 62, seed: 33, ..wide(Spec::gemma3()) }, 30, TIGHT, TIGHT);
 }
 
+#[test]
+fn mixtures_of_experts_of_every_kind() {
+    check(&Spec::qwen3moe(), 90, TIGHT, TIGHT);
+    check(&Spec::qwen2moe(), 60, TIGHT, TIGHT);
+    let base = Spec::qwen3moe();
+    let moe = |change: fn(&mut Moe), seed| {
+        let mut moe = base.moe.unwrap();
+        change(&mut moe);
+        Spec { moe: Some(moe), seed, ..base.clone() }
+    };
+    let fused = |m: &mut Moe| (m.fused, m.width) = (true, 40);
+    check(&moe(fused, 54), 40, TIGHT, TIGHT);
+    let biased = |m: &mut Moe| (m.gating, m.selection, m.scale) = (2, true, 2.5);
+    check(&moe(biased, 55), 40, TIGHT, TIGHT);
+    let grouped = |m: &mut Moe| {
+        (m.experts, m.groups, m.gating, m.normed) = (12, (4, 2), 2, Some(false));
+    };
+    check(&moe(grouped, 56), 40, TIGHT, TIGHT);
+    check(&moe(|m| (m.gating, m.normed) = (4, Some(true)), 57), 40, TIGHT, TIGHT);
+    // All of them, and one of one.
+    check(&moe(|m| m.used = m.experts, 58), 40, TIGHT, TIGHT);
+    check(&moe(|m| (m.experts, m.used) = (1, 1), 59), 30, TIGHT, TIGHT);
+}
+
+#[test]
+fn gpt_oss_with_sinks_biases_and_clamps() {
+    check(&Spec::gpt_oss(), 90, TIGHT, TIGHT);
+    // Pieces of attention that are merged, and a gate beyond the clamp.
+    let long =
+        Spec { layers: 2, context: 2048, window: Some((300, 2)), seed: 60, ..Spec::gpt_oss() };
+    check(&long, 700, TIGHT, TIGHT);
+}
+
 /// Whatever the registry of block types has, read only or not.
 #[test]
 fn every_block_type_in_a_whole_model() {
@@ -413,6 +549,11 @@ fn quantised_weights_within_the_rounding_of_activations() {
     let aligned = Spec { key_dim: 32, value_dim: 32, ..Spec::qwen3() };
     check(&Spec { ty: GgmlType::Q8_0, seed: 35, ..aligned }, 60, 1e-3, 5e-2);
     check(&Spec { ty: GgmlType::Q4_0, seed: 36, ..Spec::gemma2() }, 60, 1e-3, 5e-2);
+    // All experts: rounding would change the choice of some of them now and then.
+    let mixture = Spec::qwen2moe();
+    let all = mixture.moe.map(|moe| Moe { used: moe.experts, ..moe });
+    check(&Spec { ty: GgmlType::Q8_0, moe: all, seed: 37, ..mixture.clone() }, 60, 1e-3, 5e-2);
+    check(&Spec { ty: GgmlType::F16, seed: 38, ..mixture }, 60, TIGHT, TIGHT);
 }
 
 #[test]

@@ -127,7 +127,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let writer = KvWriter::new(shape, keys, values);
     store(&mut team, isa, writer, [pos, tokens], k, v);
     let cache = KvCache::new(shape, keys, values);
-    let attend = Attend { isa, params, cache, group: q_heads / kv_heads, pos, tokens };
+    let group = q_heads / kv_heads;
+    let attend = Attend { isa, params, cache, group, sinks: None, pos, tokens };
     with_floats(attend.partials(), |partials| attend.run(&mut team, q, out, partials));
     Ok(())
 }

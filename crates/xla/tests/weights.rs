@@ -475,6 +475,7 @@ fn attention_is_the_kernels_on_any_threads() {
                     kv_head: head,
                     q: Queries { data: &q, stride: 192 },
                     heads: 3 * head..3 * head + 3,
+                    sinks: None,
                     tokens: 0..tokens,
                     first_pos: pos as usize,
                 },

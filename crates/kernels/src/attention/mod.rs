@@ -14,6 +14,10 @@
 //! Each call is a pure function of its inputs to an output that belongs to it alone, so pieces can
 //! be repeated and run in any order.
 //!
+//! # Sinks
+//! A head may have a *sink*: one more score, neither scaled nor capped, that takes part in the softmax and has no value. It
+//! joins the maximum and the sum when a row is finished.
+//!
 //! # Where numbers are rounded
 //! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept).
 //! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
@@ -353,6 +357,8 @@ pub struct Tile<'a> {
     pub q: Queries<'a>,
     /// The query heads that share `kv_head`.
     pub heads: Range<usize>,
+    /// The sink of each of them.
+    pub sinks: Option<&'a [f32]>,
     /// Indices into the batch.
     pub tokens: Range<usize>,
     /// The position of token 0 of the batch.
@@ -399,9 +405,18 @@ pub fn attend_partial(
 /// Joins the partial results of several ranges of the same rows.
 ///
 /// - `partials`: any number of results of `rows` rows, each `partial_len(rows, v_dim)` long.
+/// - `sinks`: `[rows]`, if there are any.
 /// - `out`: `[rows][v_dim]`; a row that saw nothing becomes zeros.
-pub fn attend_merge(isa: Isa, v_dim: usize, rows: usize, partials: &[f32], out: &mut [f32]) {
+pub fn attend_merge(
+    isa: Isa,
+    v_dim: usize,
+    rows: usize,
+    partials: &[f32],
+    sinks: Option<&[f32]>,
+    out: &mut [f32],
+) {
     assert_eq!(out.len(), rows * v_dim, "output length");
+    assert!(sinks.is_none_or(|sinks| sinks.len() == rows), "sinks of {rows} rows");
     assert!(
         partials.len().is_multiple_of(partial_len(rows, v_dim)),
         "{} elements are no whole number of partial results",
@@ -409,7 +424,7 @@ pub fn attend_merge(isa: Isa, v_dim: usize, rows: usize, partials: &[f32], out: 
     );
     by_level!(
         isa,
-        (v_dim: usize, rows: usize, partials: &[f32], out: &mut [f32]) -> (),
+        (v_dim: usize, rows: usize, partials: &[f32], sinks: Option<&[f32]>, out: &mut [f32]) -> (),
         merge_scalar,
         merge_lanes
     )
@@ -436,6 +451,8 @@ pub fn attend_tile(
     assert!(first_pos + last < shape.capacity, "position {} in {shape:?}", first_pos + last);
     let end = last * q.stride + heads.end * shape.k_dim;
     assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
+    let sinks = call.sinks.is_none_or(|sinks| sinks.len() == heads.len());
+    assert!(sinks, "sinks of {} heads", heads.len());
     scratch.check(tokens.len() * heads.len(), shape);
     let scratch = scratch.floats();
     by_level!(

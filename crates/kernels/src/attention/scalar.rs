@@ -71,17 +71,24 @@ pub(super) fn attend_partial(call: &Partial<'_>, out: &mut [f32], scratch: &mut 
     }
 }
 
-pub(super) fn attend_merge(v_dim: usize, rows: usize, partials: &[f32], out: &mut [f32]) {
+pub(super) fn attend_merge(
+    v_dim: usize,
+    rows: usize,
+    partials: &[f32],
+    sinks: Option<&[f32]>,
+    out: &mut [f32],
+) {
     let pad = padded(v_dim);
     let row_len = partial_row_len(v_dim);
     for (row, out) in out.chunks_exact_mut(v_dim).enumerate() {
         let states = || {
             partials.chunks_exact(partial_len(rows, v_dim)).map(|p| &p[row * row_len..][..row_len])
         };
-        let m = states().fold(f32::NEG_INFINITY, |m, s| m.max(s[pad]));
+        let sink = sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[row]);
+        let m = states().fold(sink, |m, s| m.max(s[pad]));
         let reference = if m == f32::NEG_INFINITY { 0.0 } else { m };
         out.fill(0.0);
-        let mut l = 0f32;
+        let mut l = (sink - reference).exp();
         for state in states().filter(|s| s[pad + 1] != 0.0) {
             let weight = (state[pad] - reference).exp();
             l += weight * state[pad + 1];
@@ -94,16 +101,17 @@ pub(super) fn attend_merge(v_dim: usize, rows: usize, partials: &[f32], out: &mu
 }
 
 pub(super) fn attend_tile(call: &Tile<'_>, out: &mut HeadsOut<'_>, scratch: &mut [f32]) {
-    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens } = *call;
+    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, sinks } = *call;
     let shape = cache.shape;
     let (scores, rest) = scratch.split_at_mut(BLOCK);
     let state = &mut rest[..partial_row_len(shape.v_dim)];
     for t in tokens.clone() {
-        for h in heads.clone() {
+        for (i, h) in heads.clone().enumerate() {
+            let sink = sinks.map(|sinks| &sinks[i..=i]);
             let q = &q.data[t * q.stride + h * shape.k_dim..][..shape.k_dim];
             let visible = params.visible(first_pos + t);
             attend_row(params, cache, kv_head, q, visible, state, scores);
-            attend_merge(shape.v_dim, 1, state, out.row(t, h, shape.v_dim));
+            attend_merge(shape.v_dim, 1, state, sink, out.row(t, h, shape.v_dim));
         }
     }
 }

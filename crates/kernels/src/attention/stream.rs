@@ -132,7 +132,7 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     out: &mut HeadsOut<'_>,
     scratch: &mut [f32],
 ) {
-    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens } = *call;
+    let Tile { params, cache, kv_head, q, first_pos, ref heads, ref tokens, sinks } = *call;
     let shape = cache.shape;
     let group = heads.len();
     let rows = tokens.len() * group;
@@ -179,7 +179,15 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
         for (j, h) in heads.clone().enumerate() {
             let r = i * group + j;
             let out = out.row(t, h, shape.v_dim);
-            let inverse = if l[r] == 0.0 { 0.0 } else { 1.0 / l[r] };
+            let inverse = match sinks {
+                None if l[r] == 0.0 => 0.0,
+                None => 1.0 / l[r],
+                Some(sinks) => {
+                    let most = m[r].max(sinks[j]);
+                    let kept = (m[r] - most).exp();
+                    kept / (l[r] * kept + (sinks[j] - most).exp())
+                }
+            };
             out.copy_from_slice(&parts.acc[r * pad..][..shape.v_dim]);
             // SAFETY: the caller's features.
             unsafe { lanes::map::<S>(out, lanes::Times(inverse)) }
@@ -447,6 +455,7 @@ pub(super) unsafe fn attend_merge<S: Lanes>(
     v_dim: usize,
     rows: usize,
     partials: &[f32],
+    sinks: Option<&[f32]>,
     out: &mut [f32],
 ) {
     let (pad, stride) = (padded(v_dim), partial_row_len(v_dim));
@@ -454,10 +463,11 @@ pub(super) unsafe fn attend_merge<S: Lanes>(
         let states = || {
             partials.chunks_exact(partial_len(rows, v_dim)).map(|p| &p[row * stride..][..stride])
         };
-        let m = states().fold(f32::NEG_INFINITY, |m, s| m.max(s[pad]));
+        let sink = sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[row]);
+        let m = states().fold(sink, |m, s| m.max(s[pad]));
         let reference = if m == f32::NEG_INFINITY { 0.0 } else { m };
         out.fill(0.0);
-        let mut l = 0f32;
+        let mut l = (sink - reference).exp();
         for state in states().filter(|s| s[pad + 1] != 0.0) {
             let weight = (state[pad] - reference).exp();
             l += weight * state[pad + 1];

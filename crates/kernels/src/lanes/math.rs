@@ -80,7 +80,7 @@ pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
 
 /// `x / (1 + e^-v)` for `v` of the sign of `x`, right where `e^-v` overflows and for infinite `x`.
 #[inline(always)]
-unsafe fn times_sigmoid<S: Lanes>(x: S::V, v: S::V) -> S::V {
+pub(crate) unsafe fn times_sigmoid<S: Lanes>(x: S::V, v: S::V) -> S::V {
     // SAFETY: the caller vouches for the features.
     unsafe {
         let one = S::splat(1.0);

@@ -1,11 +1,13 @@
 //! Activations, packed once for all the matrices that read them.
 //!
-//! One token, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
+//! Each token by itself, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
 //! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo);
 //! - all: `s16[K/16]` and `s32[K/32]`, the sums of 16 and 32 `q` as f32 (exact); past the last
 //!   value they are finite.
+//!
+//! All of that begins anew for each token, after as much room as whole groups of 256 take.
 //!
 //! Several tokens, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
 //! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
@@ -19,11 +21,14 @@
 //! offsets reach all of them.
 //!
 //! Float weights read the values themselves, `[T][K]` f32.
+//!
+//! The kernels read [`Tokens`]: some of a set that follow one another, as if there were no others.
 
 use super::sizes::TOKEN_BLOCK;
 use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::isa::Isa;
 use crate::tiles::Layout;
+use std::ops::Range;
 
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
@@ -75,6 +80,15 @@ impl ActivationFormats {
             Layout::Tiles => self.tiles,
         };
         packed && (self.sums_of_16 || !needs_sums_of_16(ty))
+    }
+
+    /// The largest [`block`](ActivationFormats::block).
+    pub const LONGEST_BLOCK: usize = TOKEN_BLOCK;
+
+    /// Tokens that are multiplied together, but are only some of a set, begin at a multiple of this
+    /// ([`Activations::tokens_in`]).
+    pub fn block(self) -> usize {
+        if self.tiles { TOKEN_BLOCK } else { 1 }
     }
 
     /// Whether any of the matrices is quantised.
@@ -129,7 +143,7 @@ impl Activations {
     /// Room for `max_tokens` × `max_cols`. The memory is zero pages until it is used.
     pub fn new(max_tokens: usize, max_cols: usize) -> Activations {
         let (t, k) = (max_tokens.max(1), max_cols.next_multiple_of(256));
-        let bytes = (t * k).max(2 * k);
+        let bytes = 2 * t * k;
         Activations {
             isa: Isa::Scalar,
             max_tokens: t,
@@ -156,12 +170,27 @@ impl Activations {
         }
     }
 
-    /// Starts a new set of `tokens` × `cols` for the given SIMD level and consumers. Until every token
-    /// has been put, the contents are unspecified.
+    /// Starts a new set of `tokens` × `cols` for the given SIMD level and consumers, rounded as so many tokens are
+    /// ([`Precision::of`]). Until every token has been put, the contents are unspecified.
     ///
     /// # Panics
     /// If the CPU lacks the level, or the set is larger than the room.
     pub fn begin(&mut self, isa: Isa, tokens: usize, cols: usize, formats: ActivationFormats) {
+        self.begin_as(Precision::of(tokens), isa, [tokens, cols], formats);
+    }
+
+    /// As [`begin`](Activations::begin), rounded as the caller says: tokens that are multiplied a few at a time, each
+    /// with other matrices, must not be rounded by how many they happen to be. Tokens may be left out.
+    ///
+    /// # Panics
+    /// As [`begin`](Activations::begin).
+    pub fn begin_as(
+        &mut self,
+        precision: Precision,
+        isa: Isa,
+        [tokens, cols]: [usize; 2],
+        formats: ActivationFormats,
+    ) {
         isa.assert_available();
         assert!(
             tokens >= 1 && tokens <= self.max_tokens && cols <= self.max_cols,
@@ -174,7 +203,7 @@ impl Activations {
             "quantised weights come in groups of 32"
         );
         (self.isa, self.tokens, self.cols, self.formats) = (isa, tokens, cols, formats);
-        self.precision = Precision::of(tokens);
+        self.precision = precision;
     }
 
     /// Packs token `t`; `x` is `[cols]`.
@@ -232,45 +261,129 @@ impl Activations {
         self.formats
     }
 
-    // What the kernels read. All are laid out densely for the current shape.
+    /// Tokens `range`. A matrix in tiles takes them only from a multiple of [`TOKEN_BLOCK`] on.
+    ///
+    /// # Panics
+    /// If the set has fewer tokens.
+    pub fn tokens_in(&self, range: Range<usize>) -> Tokens<'_> {
+        assert!(range.start <= range.end && range.end <= self.tokens, "tokens outside of the set");
+        let first = range.start;
+        let (bytes, values, per_scale) = match self.precision {
+            Precision::Bits16 => (2, first * self.cols.next_multiple_of(256), 256),
+            Precision::Bits8 => (1, first * self.cols, 32),
+        };
+        // SAFETY: a line is 64 bytes, and any byte is an i8.
+        let q = unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), 64 * self.q.len()) };
+        Tokens {
+            set: self,
+            first,
+            tokens: range.len(),
+            q: &q[bytes * values..],
+            scale: &self.scale[values / per_scale..],
+            s32: &self.s32[values / 32..],
+            s16: &self.s16[values / 16..],
+        }
+    }
+}
+
+/// Some tokens of a set that follow one another: what matrices are multiplied with.
+#[derive(Clone, Copy)]
+pub struct Tokens<'a> {
+    set: &'a Activations,
+    first: usize,
+    tokens: usize,
+    // What rows are multiplied with, from the first token on.
+    q: &'a [i8],
+    scale: &'a [f32],
+    s32: &'a [f32],
+    s16: &'a [f32],
+}
+
+impl<'a> From<&'a Activations> for Tokens<'a> {
+    fn from(set: &'a Activations) -> Tokens<'a> {
+        set.tokens_in(0..set.tokens)
+    }
+}
+
+impl<'a> Tokens<'a> {
+    /// The SIMD level of the packing.
+    pub fn isa(&self) -> Isa {
+        self.set.isa
+    }
+
+    /// Number of tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Values per token.
+    pub fn cols(&self) -> usize {
+        self.set.cols
+    }
+
+    /// How they are rounded for quantised weights.
+    pub fn precision(&self) -> Precision {
+        self.set.precision
+    }
+
+    /// What the set was packed for.
+    pub fn formats(&self) -> ActivationFormats {
+        self.set.formats
+    }
+
+    /// Whether the kernels can take them together for a matrix of this kind: those of one token take one, and tiles of
+    /// blocks take blocks of tokens.
+    pub(super) fn suit(&self, kind: (WeightType, Layout)) -> bool {
+        match self.set.precision {
+            Precision::Bits16 => self.tokens == 1,
+            Precision::Bits8 => self.first.is_multiple_of(ActivationFormats::of([kind]).block()),
+        }
+    }
 
     pub(super) fn q8(&self) -> *const i8 {
-        self.q.as_ptr().cast()
+        self.q.as_ptr()
     }
 
-    pub(super) fn q16(&self) -> &[i16] {
-        // SAFETY: the buffer holds at least 2 · max_cols bytes, 64-byte aligned.
-        unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), self.cols) }
+    pub(super) fn q16(&self) -> &'a [i16] {
+        assert!(2 * self.set.cols <= self.q.len());
+        // SAFETY: in bounds; tokens of 16 bits begin at multiples of 512 bytes of a buffer that is aligned to 64.
+        unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), self.set.cols) }
     }
 
-    pub(super) fn scale(&self) -> &[f32] {
-        &self.scale
+    pub(super) fn scale(&self) -> &'a [f32] {
+        self.scale
     }
 
-    pub(super) fn s32(&self) -> &[f32] {
-        &self.s32
+    pub(super) fn s32(&self) -> &'a [f32] {
+        self.s32
     }
 
-    pub(super) fn s16(&self) -> &[f32] {
-        &self.s16
+    pub(super) fn s16(&self) -> &'a [f32] {
+        self.s16
     }
 
     /// The sums that offsets are multiplied with, where 32 weights have `offsets` of them.
     #[inline(always)]
-    pub(super) fn sums_for(&self, offsets: usize) -> &[f32] {
-        if offsets == 2 { &self.s16 } else { &self.s32 }
+    pub(super) fn sums_for(&self, offsets: usize) -> &'a [f32] {
+        if offsets == 2 { self.s16 } else { self.s32 }
     }
 
     /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
     /// but are in the buffer.
     pub(super) fn float_block(&self, first: usize, count: usize) -> *const f32 {
-        assert!((first + count) * self.cols <= self.float.len());
-        self.float[first * self.cols..].as_ptr()
+        let (set, first) = (self.set, self.first + first);
+        assert!((first + count) * set.cols <= set.float.len());
+        set.float[first * set.cols..].as_ptr()
     }
 
     /// Token `t` unrounded, `[cols]`.
-    pub(super) fn float(&self, t: usize) -> &[f32] {
-        &self.float[t * self.cols..][..self.cols]
+    pub(super) fn float(&self, t: usize) -> &'a [f32] {
+        &self.set.float[(self.first + t) * self.set.cols..][..self.set.cols]
+    }
+
+    /// What tiles are multiplied with, and where in it block `block` of these tokens is.
+    pub(super) fn tiles(&self, block: usize) -> (&'a TileActs, usize) {
+        (&self.set.tiles, self.first / TOKEN_BLOCK + block)
     }
 }
 
@@ -344,10 +457,10 @@ impl ActSlots<'_> {
             if self.precision == Precision::Bits16 {
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => self.put_planes_avx512(x),
+                    Isa::Avx512 => self.put_planes_avx512(t, x),
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx2 => self.put_words_avx2(x),
-                    _ => self.put_words(x),
+                    Isa::Avx2 => self.put_words_avx2(t, x),
+                    _ => self.put_words(t, x),
                 }
             } else {
                 match self.isa {
@@ -370,9 +483,9 @@ impl ActSlots<'_> {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn put_words_avx2(&self, x: &[f32]) {
+    unsafe fn put_words_avx2(&self, t: usize, x: &[f32]) {
         // SAFETY: the same code, compiled for the level.
-        unsafe { self.put_words(x) }
+        unsafe { self.put_words(t, x) }
     }
 
     #[cfg(target_arch = "x86_64")]
@@ -382,12 +495,13 @@ impl ActSlots<'_> {
         unsafe { self.put_bytes(t, x) }
     }
 
-    /// One token as i16.
+    /// Token `t` as i16.
     #[inline(always)]
-    unsafe fn put_words(&self, x: &[f32]) {
+    unsafe fn put_words(&self, t: usize, x: &[f32]) {
         let q: *mut i16 = self.q.cast();
+        let first = t * self.cols.div_ceil(256);
         for (g, x) in x.chunks(256).enumerate() {
-            let (a, inv) = scale_for(max_abs(x), WIDE);
+            let (g, (a, inv)) = (first + g, scale_for(max_abs(x), WIDE));
             // SAFETY: within the buffers, as in `put`.
             unsafe {
                 *self.scale.add(g) = a;
@@ -427,6 +541,76 @@ impl ActSlots<'_> {
 }
 
 impl ActSlots<'_> {
+    /// Makes token `t` a copy of token `from` of another set, which has the same shape and rounding and at least these
+    /// formats.
+    ///
+    /// # Safety
+    /// No two threads may make the same token at the same time.
+    ///
+    /// # Panics
+    /// If a token is not in its set, or the sets do not fit.
+    pub unsafe fn copy(&self, t: usize, set: &Activations, from: usize) {
+        let k = self.cols;
+        let alike = (set.cols, set.precision, set.isa) == (k, self.precision, self.isa);
+        let covered = [
+            (self.formats.float, set.formats.float),
+            (self.formats.rows, set.formats.rows),
+            (self.formats.tiles, set.formats.tiles),
+            (self.formats.sums_of_16, set.formats.sums_of_16),
+        ];
+        assert!(alike && covered.iter().all(|(wanted, there)| *there || !wanted), "unlike sets");
+        assert!(t < self.tokens && from < set.tokens, "no such token");
+        // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of different tokens are
+        // disjoint.
+        unsafe {
+            let part = |from: *const f32, to: *mut f32, len: usize, at: [usize; 2]| {
+                std::ptr::copy_nonoverlapping(from.add(at[0] * len), to.add(at[1] * len), len);
+            };
+            let at = [from, t];
+            if self.formats.float {
+                part(set.float.as_ptr(), self.float, k, at);
+            }
+            // In portable code and with AVX2 packed matrices read what rows do.
+            let rows = self.formats.rows || self.formats.tiles && self.isa != Isa::Avx512;
+            let wide = self.precision == Precision::Bits16;
+            if self.formats.quantized() && (rows || wide) {
+                let (bytes, values, per_scale) =
+                    if wide { (2, k.next_multiple_of(256), 256) } else { (1, k, 32) };
+                let q = set.q.as_ptr().cast::<i8>().add(bytes * values * from);
+                let to = self.q.add(bytes * values * t);
+                std::ptr::copy_nonoverlapping(q, to, bytes * values);
+                part(set.scale.as_ptr(), self.scale, values / per_scale, at);
+                part(set.s32.as_ptr(), self.s32, values / 32, at);
+                if wide || self.formats.sums_of_16 {
+                    part(set.s16.as_ptr(), self.s16, values / 16, at);
+                }
+            }
+            if self.formats.tiles && self.isa == Isa::Avx512 && !wide {
+                self.copy_for_tiles(t, &set.tiles, from);
+            }
+        }
+    }
+
+    /// The same of what tiles are multiplied with.
+    unsafe fn copy_for_tiles(&self, t: usize, set: &TileActs, from: usize) {
+        let groups = self.cols / 32;
+        let start = |t: usize| (t / TOKEN_BLOCK * groups * TOKEN_BLOCK, t % TOKEN_BLOCK);
+        let ((source, s), (target, t)) = (start(from), start(t));
+        // SAFETY: by the caller's promise.
+        unsafe {
+            for g in 0..groups {
+                let (a, b) = (source + g * TOKEN_BLOCK, target + g * TOKEN_BLOCK);
+                let q = set.q.as_ptr().cast::<i8>().add(32 * (a + s));
+                std::ptr::copy_nonoverlapping(q, self.tiles.q.add(32 * (b + t)), 32);
+                *self.tiles.scale.add(b + t) = set.scale[a + s];
+                *self.tiles.s32.add(b + t) = set.s32[a + s];
+                *self.tiles.z32.add(b + t) = set.z32[a + s];
+                *self.tiles.z16.add(2 * b + t) = set.z16[2 * a + s];
+                *self.tiles.z16.add(2 * b + TOKEN_BLOCK + t) = set.z16[2 * a + TOKEN_BLOCK + s];
+            }
+        }
+    }
+
     /// The scale of group `g` of all tokens' groups, and its sums: of 32 values, and of 16.
     #[inline(always)]
     unsafe fn put_sums(&self, g: usize, a: f32, sums: [i32; 2]) {
@@ -484,16 +668,17 @@ mod avx512 {
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
-        /// One token as planes of high and low bytes.
+        /// Token `t` as planes of high and low bytes.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-        pub(super) unsafe fn put_planes_avx512(&self, x: &[f32]) {
+        pub(super) unsafe fn put_planes_avx512(&self, t: usize, x: &[f32]) {
             // SAFETY: within the buffers, as in `put`; masked loads stay inside x.
             unsafe {
                 let k = x.len();
                 let ones = _mm512_set1_epi8(1);
-                for g in 0..k.div_ceil(256) {
-                    let n = (k - 256 * g).min(256);
-                    let xp = x.as_ptr().add(256 * g);
+                for i in 0..k.div_ceil(256) {
+                    let n = (k - 256 * i).min(256);
+                    let xp = x.as_ptr().add(256 * i);
+                    let g = t * k.div_ceil(256) + i;
                     let mut max = _mm512_setzero_ps();
                     for i in 0..16 {
                         max = _mm512_max_ps(_mm512_abs_ps(load(xp, 16 * i, n)), max);

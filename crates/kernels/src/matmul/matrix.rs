@@ -144,6 +144,32 @@ impl<'a> Matrix<'a> {
         Ok(Matrix { data, cols: columns.len(), row_bytes, ..*self })
     }
 
+    /// A view of some rows, in place.
+    ///
+    /// # Panics
+    /// If they are not in the matrix, or begin or end within a tile.
+    pub fn rows_in(&self, rows: Range<usize>) -> Matrix<'a> {
+        let together = if self.layout == Layout::Tiles { TILE_ROWS } else { 1 };
+        let whole = |row: usize| row.is_multiple_of(together);
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows outside of the matrix");
+        assert!(whole(rows.start) && whole(rows.end), "rows that begin or end within a tile");
+        let (start, end) = (rows.start * self.stride, rows.end * self.stride);
+        Matrix { data: &self.data[start..end.min(self.data.len())], rows: rows.len(), ..*self }
+    }
+
+    /// A view of every second row from row `first` on, in place.
+    ///
+    /// # Panics
+    /// If the rows are in tiles, or there are not equally many of both kinds.
+    pub fn every_second_row(&self, first: usize) -> Matrix<'a> {
+        let rows = self.rows / 2;
+        assert!(self.layout == Layout::Rows && 2 * rows == self.rows && first < 2, "rows in pairs");
+        let start = first * self.stride;
+        let len = rows.saturating_sub(1) * 2 * self.stride + self.row_bytes;
+        let data = if rows == 0 { &[] } else { &self.data[start..start + len] };
+        Matrix { data, rows, stride: 2 * self.stride, ..*self }
+    }
+
     /// The weight type.
     pub fn weight_type(&self) -> WeightType {
         self.ty
@@ -194,6 +220,19 @@ impl<'a> Matrix<'a> {
                     *out = self.tile_float(r, k);
                 }
             ),
+        }
+    }
+
+    /// Adds weights of row `r` of an F32 matrix to `x`: the one of column `first`, and of every `step`-th from there on.
+    ///
+    /// # Panics
+    /// If the matrix is of another type or has no such row, or the row ends before that.
+    pub fn add_float_row(&self, r: usize, (first, step): (usize, usize), x: &mut [f32]) {
+        assert!(self.ty == WeightType::F32, "a row of {}", self.ty);
+        let row = &self.row(r).as_chunks().0[first..];
+        assert!(x.is_empty() || (x.len() - 1) * step < row.len(), "a row that is too short");
+        for (x, bytes) in x.iter_mut().zip(row.iter().step_by(step)) {
+            *x += f32::from_le_bytes(*bytes);
         }
     }
 
@@ -272,6 +311,16 @@ impl<'a> Output<'a> {
     /// As [`Output::new`], where the first element of each row is that of row `first` of the matrix.
     pub fn starting_at(first: usize, buffer: &'a mut [f32], stride: usize) -> Output<'a> {
         Output { ptr: buffer.as_mut_ptr(), len: buffer.len(), stride, first, _buffer: PhantomData }
+    }
+
+    /// The rows from row `t` on.
+    ///
+    /// # Panics
+    /// If the buffer ends before it.
+    pub(crate) fn skipping(self, t: usize) -> Output<'a> {
+        let skipped = t * self.stride;
+        assert!(skipped <= self.len, "row {t} outside of the buffer");
+        Output { ptr: self.ptr.wrapping_add(skipped), len: self.len - skipped, ..self }
     }
 
     /// The address of element `n` of row `t`, which must be inside the buffer to be used.

@@ -31,7 +31,7 @@ mod prefetch;
 mod sizes;
 mod tiles;
 
-pub use activations::{ActSlots, ActivationFormats, Activations, Precision};
+pub use activations::{ActSlots, ActivationFormats, Activations, Precision, Tokens};
 pub use gemm::MatmulScratch;
 pub use matrix::{Matrix, MatrixError, Output};
 
@@ -55,18 +55,20 @@ pub fn piece_rows(w: &Matrix<'_>, tokens: usize) -> usize {
 ///
 /// # Panics
 /// If `x` has not as many columns as `w`, was packed without the format that `w` needs
-/// ([`ActivationFormats`]), `rows` exceeds the matrix, or `out` is too small.
-pub unsafe fn matmul(
+/// ([`ActivationFormats`]), is not what the kernels take together ([`Activations::tokens_in`]), `rows` exceeds the matrix, or `out` is too small.
+pub unsafe fn matmul<'a>(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: impl Into<Tokens<'a>>,
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
+    let x = &x.into();
     assert!(rows.start <= rows.end && rows.end <= w.rows(), "rows outside the matrix");
     assert_eq!(w.cols(), x.cols(), "the activations do not fit the matrix");
     let packed = x.formats().covers(w.kind());
     assert!(packed, "the activations were not packed for {}", w.weight_type());
+    assert!(x.suit(w.kind()), "tokens that cannot be multiplied together");
     assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
     if w.layout() == Layout::Tiles {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.

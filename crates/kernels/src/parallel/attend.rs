@@ -40,6 +40,8 @@ pub struct Attend<'a> {
     pub cache: KvCache<'a>,
     /// Query heads on each key/value head.
     pub group: usize,
+    /// The sink of each query head, if they have any.
+    pub sinks: Option<&'a [f32]>,
     /// The position of the first token.
     pub pos: usize,
     /// How many tokens there are.
@@ -81,6 +83,11 @@ impl Attend<'_> {
         let end = self.pos + self.tokens;
         let positions = piece_positions(&self.cache.shape(), end - start);
         Pieces { start, end, positions, count: (end - start).div_ceil(positions) }
+    }
+
+    /// The sinks of the query heads on one key/value head.
+    fn sinks_of(&self, kv_head: usize) -> Option<&[f32]> {
+        self.sinks.map(|sinks| &sinks[kv_head * self.group..][..self.group])
     }
 
     fn limits(&self, tokens: usize) -> AttentionLimits {
@@ -138,8 +145,9 @@ impl Attend<'_> {
             });
         });
         let out = out.chunks_exact_mut(group * shape.v_dim);
-        for (partials, out) in partials.chunks_exact(count * len).zip(out) {
-            attend_merge(self.isa, shape.v_dim, group, partials, out);
+        for (i, (partials, out)) in partials.chunks_exact(count * len).zip(out).enumerate() {
+            let sinks = self.sinks_of(i % kv);
+            attend_merge(self.isa, shape.v_dim, group, partials, sinks, out);
         }
     }
 
@@ -164,7 +172,9 @@ impl Attend<'_> {
                     // SAFETY: units have different tokens or different heads.
                     let out = &mut unsafe { out.duplicate() };
                     let (params, cache, first_pos) = (&self.params, &self.cache, self.pos);
-                    let call = Tile { params, cache, kv_head: head, q, heads, tokens, first_pos };
+                    let sinks = self.sinks_of(head);
+                    let call =
+                        Tile { params, cache, kv_head: head, q, heads, sinks, tokens, first_pos };
                     attend_tile(self.isa, &call, out, scratch);
                 }
             });

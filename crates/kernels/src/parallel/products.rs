@@ -8,10 +8,10 @@ use std::ops::Range;
 pub const UNIT_ROWS: usize = 32;
 
 /// Bytes of weights that a thread reads in a nanosecond, about.
-const BYTES_PER_NS: usize = 12;
+pub(super) const BYTES_PER_NS: usize = 12;
 
 /// Products of a token of several that a thread adds in a nanosecond, about.
-const PRODUCTS_PER_NS: usize = 100;
+pub(super) const PRODUCTS_PER_NS: usize = 100;
 
 /// Some rows of a matrix, and where their products go.
 pub struct Product<'a> {

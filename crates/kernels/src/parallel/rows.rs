@@ -4,13 +4,16 @@ use std::ops::Range;
 
 use super::{Cost, Threads};
 use crate::Isa;
-use crate::matmul::{ActivationFormats, Activations, Output};
+use crate::matmul::{ActivationFormats, Activations, Output, Precision};
 
 /// Rows that a thread takes at once.
 const ROWS_PER_TAKE: usize = 16;
 
 /// Values that a thread packs, norms or adds in a nanosecond, about.
 const VALUES_PER_NS: usize = 2;
+
+/// Packed values that a thread copies in a nanosecond, about.
+const COPIED_PER_NS: usize = 10;
 
 /// Rows of `width` elements in a buffer that is borrowed for writing: row `i` begins at `i · width`.
 pub struct Rows<'a> {
@@ -129,11 +132,51 @@ pub fn pack<T: Threads, const N: usize>(
     (activations, formats): (&mut Activations, ActivationFormats),
     f: &PackFn<'_, T::Scratch, N>,
 ) {
-    activations.begin(isa, n, cols, formats);
+    pack_as(Precision::of(n), threads, isa, [n, cols], buffers, (activations, formats), f);
+}
+
+/// As [`pack`], rounded as the caller says. `f` may leave rows out.
+///
+/// # Panics
+/// As [`pack`].
+pub fn pack_as<T: Threads, const N: usize>(
+    precision: Precision,
+    threads: &mut T,
+    isa: Isa,
+    [n, cols]: [usize; 2],
+    buffers: [Rows<'_>; N],
+    (activations, formats): (&mut Activations, ActivationFormats),
+    f: &PackFn<'_, T::Scratch, N>,
+) {
+    activations.begin_as(precision, isa, [n, cols], formats);
     let slots = activations.slots();
     let cost = n * cols / VALUES_PER_NS;
     cut_rows(threads, n, Cut::default(), cost, buffers, &|row, rows, scratch| {
         // SAFETY: each row is made once, by one thread.
         f(row, rows, scratch, &|values| unsafe { slots.put(row, values) });
+    });
+}
+
+/// Makes a set of `n` tokens of some of another set: token `i` is a copy of `source(i)`, if it is of any. `formats` are
+/// those of the other set that the copies need.
+///
+/// # Panics
+/// As [`Activations::begin`], and if the other set has no such token or not these formats.
+pub fn gather<T: Threads>(
+    threads: &mut T,
+    from: &Activations,
+    (to, formats): (&mut Activations, ActivationFormats),
+    n: usize,
+    source: &(dyn Fn(usize) -> Option<usize> + Sync),
+) {
+    let cols = from.cols();
+    to.begin_as(from.precision(), from.isa(), [n, cols], formats);
+    let slots = to.slots();
+    let cost = n * cols / COPIED_PER_NS;
+    cut_rows(threads, n, Cut::default(), cost, [], &|row, [], _| {
+        if let Some(token) = source(row) {
+            // SAFETY: each row is made once, by one thread.
+            unsafe { slots.copy(row, from, token) };
+        }
     });
 }

@@ -10,6 +10,7 @@ use alight_kernels::matmul::{Activations, MatmulScratch};
 use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::pool::PerThread;
+use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
 
 /// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub(crate) struct WorkSize {
     pub(crate) attention_rows: usize,
     pub(crate) key_dim: usize,
     pub(crate) value_dim: usize,
+    pub(crate) experts: ExpertsWork,
 }
 
 impl WorkSize {
@@ -43,6 +45,7 @@ impl WorkSize {
             attention_rows: self.attention_rows.max(other.attention_rows),
             key_dim: self.key_dim.max(other.key_dim),
             value_dim: self.value_dim.max(other.value_dim),
+            experts: self.experts.max(other.experts),
         }
     }
 }
@@ -52,6 +55,8 @@ pub(crate) struct Scratch {
     /// A normed row, `[hidden]`.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
+    /// Products of experts that are kept apart until they are summed.
+    pub(crate) sums: Vec<f32>,
     pub(crate) attention: AttentionScratch,
 }
 
@@ -121,6 +126,7 @@ pub(crate) struct Buffers {
     /// Partial results of attention.
     pub(crate) partials: Vec<f32>,
     pub(crate) threads: PerThread<Scratch>,
+    pub(crate) experts: ExpertsBuffers,
 }
 
 /// What the sizes of buffers follow from.
@@ -158,9 +164,11 @@ impl Buffers {
             acts: Activations::new(batch, work.widest_input.max(hidden_size)),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; partials],
+            experts: ExpertsBuffers::new(&work.experts, batch, hidden_size),
             threads: PerThread::new(threads, || Scratch {
                 row: vec![0.0; hidden_size],
                 matmul: MatmulScratch::new(),
+                sums: vec![0.0; work.experts.room_for_sums(batch)],
                 attention: AttentionScratch::new(limits),
             }),
         }

@@ -7,7 +7,8 @@ use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, Matrix};
 use alight_kernels::parallel::{
-    self, ColumnsFn, Cost, Cut, PackFn, Product, RowFn, Rows, Scratch as KernelScratch, Threads,
+    self, ColumnsFn, Cost, Cut, PackFn, Product, RowFn, Rows, Scratch as KernelScratch, SumScratch,
+    Threads,
 };
 
 use super::buffers::Scratch;
@@ -51,6 +52,12 @@ impl KernelScratch for Scratch {
     /// It was made for the largest calls of the model.
     fn with_attention(&mut self, _: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
         f(&mut self.attention);
+    }
+}
+
+impl SumScratch for Scratch {
+    fn with_sums(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32])) {
+        f(&mut self.matmul, &mut self.sums);
     }
 }
 

@@ -7,6 +7,7 @@
 //! [mixer]       for attention: [q k v], biases, norms, rotation, keys and values into the cache, [attend], pack, [o]
 //!               x += contribution of the mixer; pack(norm(x))
 //! [feed forward] for a dense one: [gate·up], pack, [down]
+//!               for experts: [router], choice, sorting, [gate·up of the chosen], pack, [down, sum]
 //! ```
 //! In the last layer only the rows whose logits are asked for go on after the cache is filled. Logits are computed for
 //! those rows.

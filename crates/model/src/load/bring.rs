@@ -20,7 +20,7 @@ impl Shared {
         for jobs in plan.jobs.chunk_by(|a, b| lane(a) == lane(b)) {
             let Some(first) = jobs.first() else { continue };
             match methods[first.shard].read {
-                ReadMethod::Mmap => self.by_map(jobs, methods[first.shard].prefetch)?,
+                ReadMethod::Mmap => self.by_map(jobs, methods[first.shard])?,
                 ReadMethod::Direct => self.by_transfer(jobs, Method::Direct)?,
                 ReadMethod::Read => self.by_transfer(jobs, Method::Read)?,
             }
@@ -34,16 +34,22 @@ impl Shared {
     }
 
     /// Jobs of one file whose bytes come through its map.
-    fn by_map(&self, jobs: &[Job], prefetch: Prefetch) -> Result<(), LoadError> {
+    fn by_map(&self, jobs: &[Job], method: LoadMethod) -> Result<(), LoadError> {
         let packs = jobs.iter().any(|job| matches!(job.work, Work::Pack { .. }));
-        let readers = match prefetch {
+        let readers = match method.prefetch {
             Prefetch::ReadThreads(n) => {
                 // The page cache keeps what it has read in the pages in which it was read. In small
                 // ones the file would be slow to map ever after (3B, warm: 140 ms against 4). Where
                 // huge ones cannot be had, small ones will do.
                 if let Some(first) = jobs.first() {
                     let map = &self.store.maps()[first.shard];
-                    let _ = map.advise(0..map.len(), Advice::HugePages);
+                    match method.prefetch_chosen {
+                        // A fault in what is left out, larger than memory as it is, should not bring a huge page.
+                        Prefetch::None => jobs.iter().for_each(|job| {
+                            let _ = map.advise(job.source.clone(), Advice::HugePages);
+                        }),
+                        _ => drop(map.advise(0..map.len(), Advice::HugePages)),
+                    }
                 }
                 n
             }

@@ -29,7 +29,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use alight_pages::Load;
-use alight_pages::{Facts, LoadRequest, Map, ReadMethod, check_lock, choose, swap_free};
+use alight_pages::{
+    Choice, Facts, LoadRequest, Map, Prefetch, ReadMethod, check_lock, choose, swap_free,
+};
 
 pub(crate) use arrival::Arrival;
 pub use error::LoadError;
@@ -119,12 +121,9 @@ impl Loader {
         weights: &mut Weights,
         wanted: Wanted,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
-        let report = decide(&maps, facts, weights, wanted);
-        let method = |file: &FileReport| LoadMethod {
-            read: file.choice.method,
-            prefetch: file.choice.prefetch,
-        };
-        let methods: Vec<LoadMethod> = report.files.iter().map(method).collect();
+        let mut report = decide(&maps, facts, weights, wanted);
+        let methods: Vec<LoadMethod> =
+            report.files.iter_mut().map(|file| method(file, weights)).collect();
         let mut plan = Plan::new(weights, &methods, report.repack);
         if wanted.lock {
             plan.seal();
@@ -210,6 +209,32 @@ impl Loader {
     }
 }
 
+/// How a file is read. Where its weights do not fit into memory, but those that every token reads do, these are read
+/// ahead, and experts come when they are chosen; the report says so.
+fn method(file: &mut FileReport, weights: &Weights) -> LoadMethod {
+    let Choice { method: read, prefetch: all, .. } = file.choice;
+    let mut method = LoadMethod { read, prefetch: all, prefetch_chosen: all };
+    let always = weights.matrices().filter(|matrix| !matrix.is_chosen_from());
+    let always: u64 = always.map(MatrixRef::len).sum();
+    let chosen = weights.matrices().any(MatrixRef::is_chosen_from);
+    if chosen && read == ReadMethod::Mmap && all == Prefetch::None {
+        let request = LoadRequest { load: Load::Mmap, copied: false, weights: always };
+        method.prefetch = match choose(&file.facts, &request).prefetch {
+            // Its pages are cached, and nothing was to be done all the same.
+            Prefetch::Populate => Prefetch::None,
+            prefetch => prefetch,
+        };
+    }
+    if method.prefetch != method.prefetch_chosen {
+        let always = always as f64 / 1e9;
+        let more = format!(
+            " What every token reads, {always:.2} GB, is read ahead; experts come when they are chosen."
+        );
+        file.choice.reason.push_str(&more);
+    }
+    method
+}
+
 /// What is known of a file. Call it before anything of the file is read, because reading changes it.
 pub(crate) fn facts(map: &Map) -> Result<Facts, LoadError> {
     let of = |source| LoadError::Facts { path: map.path().into(), source };
@@ -253,7 +278,7 @@ fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wante
     let (mut bytes, mut packable) = (vec![0u64; maps.len()], false);
     for matrix in weights.matrices() {
         bytes[matrix.file_range().0] += matrix.len();
-        packable |= Plan::packable(matrix);
+        packable |= matrix.packable();
     }
     // All files share the memory.
     let all = bytes.iter().sum();

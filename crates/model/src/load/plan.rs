@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use alight_kernels::tiles::{self, TILE_ROWS};
-use alight_kernels::{Layout, WeightType};
+use alight_kernels::WeightType;
+use alight_kernels::tiles::TILE_ROWS;
 use alight_pages::{Prefetch, ReadMethod};
 
 use super::arrival;
@@ -29,6 +29,8 @@ pub(super) struct LoadMethod {
     pub(super) read: ReadMethod,
     /// What is done to the map, if weights stay in it.
     pub(super) prefetch: Prefetch,
+    /// The same where a token reads only some of the weights (experts).
+    pub(super) prefetch_chosen: Prefetch,
 }
 
 /// A piece of a file and what becomes of it.
@@ -132,16 +134,10 @@ impl Plan {
         self.sealed = Some(last);
     }
 
-    /// Whether a matrix could be packed.
-    pub(super) fn packable(matrix: &MatrixRef) -> bool {
-        let (ty, layout) = matrix.kind();
-        layout == Layout::Rows && tiles::packable(ty, matrix.rows(), matrix.cols())
-    }
-
     /// Decides which memory will hold one matrix.
     fn settle(&mut self, matrix: &mut MatrixRef, methods: &[LoadMethod], repack: bool) {
         let (shard, bytes) = matrix.file_range();
-        if repack && Plan::packable(matrix) {
+        if repack && matrix.packable() {
             let at = self.tiles.next_multiple_of(ALIGN);
             self.tiles = at + bytes.len();
             self.packed += 1;
@@ -159,12 +155,16 @@ impl Plan {
     fn section(&mut self, matrices: &[&MatrixRef], methods: &[LoadMethod], section: Option<usize>) {
         let before = self.jobs.len();
         let at = |storage: Storage| matrices.iter().filter(move |m| m.storage() == storage);
+        let prefetch = |m: &MatrixRef| match (m.is_chosen_from(), methods[m.file_range().0]) {
+            (false, method) => method.prefetch,
+            (true, method) => method.prefetch_chosen,
+        };
         // Padding and norms between matrices are loaded with them.
-        for (shard, run) in runs(at(Storage::Map).map(|m| m.file_range()), 64 << 10) {
+        let touched = at(Storage::Map).filter(|m| prefetch(m) != Prefetch::None);
+        for (shard, run) in runs(touched.map(|m| m.file_range()), 64 << 10) {
             let (step, section) = match methods[shard].prefetch {
-                Prefetch::None => continue,
-                Prefetch::Populate => (WARM_STEP, None),
                 Prefetch::ReadThreads(_) => (COLD_STEP, section),
+                Prefetch::Populate | Prefetch::None => (WARM_STEP, None),
             };
             self.cut(shard, run, step, section, Work::Touch);
         }
@@ -176,7 +176,7 @@ impl Plan {
             let Storage::Tiles(to) = matrix.storage() else { continue };
             let ((ty, _), (shard, bytes)) = (matrix.kind(), matrix.file_range());
             let cols = matrix.cols();
-            let tile = bytes.len() / matrix.rows() * TILE_ROWS;
+            let tile = bytes.len() / matrix.all_rows() * TILE_ROWS;
             let step = (PACK_STEP / tile).max(1) * tile;
             for at in bytes.clone().step_by(step) {
                 let source = at..bytes.end.min(at + step);

@@ -4,6 +4,8 @@
 //! key/value head still occupies all threads; partial results are merged. Many tokens are cut into tiles of tokens, as in
 //! FlashAttention. Neither cut depends on the number of threads.
 
+use std::ops::Range;
+
 use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
@@ -39,6 +41,11 @@ pub struct AttentionSpec {
     pub pairing: RopePairing,
     /// Which elements of queries and keys are normed together.
     pub qk_norm: QkNorm,
+    /// What the file calls the sink of each query head, if they have one: a score of its own that is of no position, so
+    /// that weights sum to less than 1.
+    pub sinks: Option<&'static str>,
+    /// What the file calls the output projection.
+    pub output: &'static str,
 }
 
 /// Which elements of queries and of keys an RMSNorm works on together, before they are rotated.
@@ -94,6 +101,8 @@ impl AttentionSpec {
             rope: Some(0),
             pairing: RopePairing::Interleaved,
             qk_norm: QkNorm::None,
+            sinks: None,
+            output: "attn_output",
         })
     }
 
@@ -164,6 +173,31 @@ pub(crate) struct AttentionWeights {
     q_norm: Option<Vec<f32>>,
     /// `[key_dim]`, or `[kv_heads · key_dim]`
     k_norm: Option<Vec<f32>>,
+    /// `[heads]`
+    sinks: Option<Vec<f32>>,
+}
+
+/// A matrix and its bias.
+type Projection = (MatrixRef, Option<Vec<f32>>);
+
+/// The projections of queries, keys and values: a tensor each, or one whose rows follow one another.
+fn qkv(
+    find: &LayerFinder<'_, '_, '_>,
+    widths: [usize; 3],
+    hidden: usize,
+) -> Result<[Projection; 3], WeightError> {
+    let [q, k, v] = widths;
+    if !find.has("attn_qkv") {
+        let one = |name, width| Ok((find.matrix(name, hidden, width)?, find.bias(name, width)?));
+        return Ok([one("attn_q", q)?, one("attn_k", k)?, one("attn_v", v)?]);
+    }
+    let all = q + k + v;
+    let bias = find.bias("attn_qkv", all)?;
+    let part = |rows: Range<usize>| {
+        let matrix = find.rows_of("attn_qkv", [hidden, all], rows.clone())?;
+        Ok((matrix, bias.as_ref().map(|bias| bias[rows].to_vec())))
+    };
+    Ok([part(0..q)?, part(q..q + k)?, part(q + k..all)?])
 }
 
 impl AttentionWeights {
@@ -178,17 +212,20 @@ impl AttentionWeights {
             QkNorm::Heads => find.norm(name, spec.key_dim).map(Some),
             QkNorm::Whole => find.norm(name, whole).map(Some),
         };
+        let [query, key, value] = qkv(find, [q, k, v], hidden)?;
+        let (q_bias, k_bias, v_bias) = (query.1, key.1, value.1);
         Ok(AttentionWeights {
-            q: find.matrix("attn_q", hidden, q)?,
-            k: find.matrix("attn_k", hidden, k)?,
-            v: find.matrix("attn_v", hidden, v)?,
-            o: find.matrix("attn_output", out, hidden)?,
-            q_bias: find.bias("attn_q", q)?,
-            k_bias: find.bias("attn_k", k)?,
-            v_bias: find.bias("attn_v", v)?,
-            o_bias: find.bias("attn_output", hidden)?,
+            q: query.0,
+            k: key.0,
+            v: value.0,
+            o: find.matrix(spec.output, out, hidden)?,
+            q_bias,
+            k_bias,
+            v_bias,
+            o_bias: find.bias(spec.output, hidden)?,
             q_norm: norm("attn_q_norm", q)?,
             k_norm: norm("attn_k_norm", k)?,
+            sinks: spec.sinks.map(|name| find.vector(name, spec.heads)).transpose()?,
         })
     }
 
@@ -218,7 +255,7 @@ impl AttentionWeights {
         if !step.keep_wanted_rows(q_width) {
             return;
         }
-        attend(spec, step);
+        self.attend(spec, step);
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.heads_out, out_width);
         let formats = ActivationFormats::of([self.o.kind()]);
@@ -263,15 +300,16 @@ impl AttentionWeights {
             }
         });
     }
-}
 
-/// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
-/// `[rows, heads, value_dim]`.
-fn attend(spec: &AttentionSpec, step: &mut Step<'_>) {
-    let (isa, params, group) = (step.compute.isa, spec.params(), spec.group());
-    let (cache, pos, tokens) = (step.kv.layer(step.layer), step.position, step.rows);
-    let b = &mut *step.buffers;
-    let threads = &mut step.compute.threads(&b.threads);
-    let attend = Attend { isa, params, cache, group, pos, tokens };
-    attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
+    /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
+    /// `[rows, heads, value_dim]`.
+    fn attend(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
+        let (isa, params, group) = (step.compute.isa, spec.params(), spec.group());
+        let (cache, pos, tokens) = (step.kv.layer(step.layer), step.position, step.rows);
+        let b = &mut *step.buffers;
+        let threads = &mut step.compute.threads(&b.threads);
+        let sinks = self.sinks.as_deref();
+        let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
+        attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
+    }
 }

@@ -2,7 +2,7 @@
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
-use alight_kernels::{gate, vec};
+use alight_kernels::{Isa, gate, vec};
 
 use crate::engine::{Step, WorkSize};
 use crate::spec::SpecError;
@@ -16,6 +16,8 @@ pub enum Activation {
     Silu,
     /// GELU in its tanh form.
     GeluTanh,
+    /// x · sigmoid(1.702 x) of x that is at most 7, times what is gated plus 1, which is clamped to ±7 before.
+    ClampedSilu,
 }
 
 /// A dense gated feed-forward part.
@@ -25,6 +27,17 @@ pub struct DenseSpec {
     pub intermediate_size: usize,
     /// Applied to the gate.
     pub activation: Activation,
+}
+
+impl Activation {
+    /// `gate = activation(gate) ⊙ up`.
+    pub(super) fn apply(self, isa: Isa, gate: &mut [f32], up: &[f32]) {
+        match self {
+            Activation::Silu => gate::silu_mul(isa, gate, up),
+            Activation::GeluTanh => gate::gelu_tanh_mul(isa, gate, up),
+            Activation::ClampedSilu => gate::clamped_silu_mul(isa, gate, up),
+        }
+    }
 }
 
 impl DenseSpec {
@@ -97,10 +110,6 @@ impl DenseWeights {
 
     pub(super) fn forward(&self, spec: &DenseSpec, step: &mut Step<'_>) {
         let (isa, width, hidden) = (step.compute.isa, spec.intermediate_size, step.hidden);
-        let activate = match spec.activation {
-            Activation::Silu => gate::silu_mul,
-            Activation::GeluTanh => gate::gelu_tanh_mul,
-        };
         let [gate, up, down] = self.matrices().map(|matrix| matrix.view(step.store));
         let b = &mut *step.buffers;
         // A unit computes both products for its columns and joins them while they are in the cache.
@@ -117,7 +126,7 @@ impl DenseWeights {
                 if let Some(bias) = &self.up_bias {
                     vec::add_assign(isa, up, &bias[columns]);
                 }
-                activate(isa, gate, up);
+                spec.activation.apply(isa, gate, up);
             }),
         );
         let input = Rows::new(&mut b.gate, width);

@@ -7,6 +7,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod dense;
+pub(crate) mod experts;
+pub(crate) mod routing;
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
@@ -14,6 +16,7 @@ use alight_kernels::{Isa, vec};
 
 use self::attention::AttentionWeights;
 use self::dense::DenseWeights;
+use self::experts::ExpertsWeights;
 use crate::engine::{Step, WorkSize};
 use crate::spec::{FeedForward, Mixer};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -103,7 +106,8 @@ impl MixerWeights {
 /// The weights of a [`FeedForward`].
 #[derive(Debug)]
 pub(crate) enum FeedForwardWeights {
-    Dense(DenseWeights),
+    Dense(Box<DenseWeights>),
+    Experts(Box<ExpertsWeights>),
 }
 
 impl FeedForwardWeights {
@@ -114,7 +118,12 @@ impl FeedForwardWeights {
     ) -> Result<FeedForwardWeights, WeightError> {
         match spec {
             FeedForward::Dense(spec) => {
-                DenseWeights::find(find, spec, hidden).map(FeedForwardWeights::Dense)
+                let part = DenseWeights::find(find, spec, hidden)?;
+                Ok(FeedForwardWeights::Dense(Box::new(part)))
+            }
+            FeedForward::Experts(spec) => {
+                let part = ExpertsWeights::find(find, spec, hidden)?;
+                Ok(FeedForwardWeights::Experts(Box::new(part)))
             }
         }
     }
@@ -123,12 +132,14 @@ impl FeedForwardWeights {
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         match self {
             FeedForwardWeights::Dense(part) => part.matrices().into(),
+            FeedForwardWeights::Experts(part) => part.matrices(),
         }
     }
 
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         match self {
             FeedForwardWeights::Dense(part) => part.matrices_mut().into(),
+            FeedForwardWeights::Experts(part) => part.matrices_mut(),
         }
     }
 
@@ -136,6 +147,7 @@ impl FeedForwardWeights {
     pub(crate) fn input_formats(&self) -> ActivationFormats {
         match self {
             FeedForwardWeights::Dense(part) => part.input_formats(),
+            FeedForwardWeights::Experts(part) => part.input_formats(),
         }
     }
 
@@ -143,6 +155,7 @@ impl FeedForwardWeights {
     pub(crate) fn output_bias(&self) -> Option<&[f32]> {
         match self {
             FeedForwardWeights::Dense(part) => part.down_bias.as_deref(),
+            FeedForwardWeights::Experts(_) => None,
         }
     }
 
@@ -150,6 +163,10 @@ impl FeedForwardWeights {
     pub(crate) fn forward(&self, spec: &FeedForward, step: &mut Step<'_>) {
         match (self, spec) {
             (FeedForwardWeights::Dense(part), FeedForward::Dense(spec)) => part.forward(spec, step),
+            (FeedForwardWeights::Experts(part), FeedForward::Experts(spec)) => {
+                part.forward(spec, step);
+            }
+            _ => unreachable!("weights are found by the layer's spec"),
         }
     }
 }
@@ -161,6 +178,7 @@ pub(crate) fn work(mixer: &Mixer, feed_forward: &FeedForward) -> WorkSize {
     };
     let feed_forward = match feed_forward {
         FeedForward::Dense(spec) => spec.work(),
+        FeedForward::Experts(spec) => spec.work(),
     };
     mixer.max(feed_forward)
 }

@@ -65,6 +65,14 @@ impl<'a> Keys<'_, 'a> {
         }
     }
 
+    /// A width that is 0 or not there if there is no such part.
+    pub(crate) fn width_or_none(&self, key: &str) -> Result<Option<usize>, SpecError> {
+        match self.get::<u64>(key)? {
+            None | Some(0) => Ok(None),
+            Some(_) => self.optional_dimension(key, MAX_WIDTH),
+        }
+    }
+
     /// A finite float in `range` (the start included), if the key is there.
     pub(crate) fn float(
         &self,

@@ -20,6 +20,8 @@ pub use self::error::SpecError;
 use self::keys::Keys;
 pub use crate::parts::attention::{AttentionSpec, QkNorm};
 pub use crate::parts::dense::{Activation, DenseSpec};
+pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
+pub use crate::parts::routing::{Gating, Routing};
 
 /// A network: sizes, layers, and what comes before and after them.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,6 +112,20 @@ pub enum Mixer {
 pub enum FeedForward {
     /// One gated network for all tokens.
     Dense(DenseSpec),
+    /// A few of many networks for each token.
+    Experts(ExpertsSpec),
+}
+
+impl From<DenseSpec> for FeedForward {
+    fn from(spec: DenseSpec) -> FeedForward {
+        FeedForward::Dense(spec)
+    }
+}
+
+impl From<ExpertsSpec> for FeedForward {
+    fn from(spec: ExpertsSpec) -> FeedForward {
+        FeedForward::Experts(spec)
+    }
 }
 
 impl ModelSpec {
@@ -132,8 +148,17 @@ impl ModelSpec {
 
     /// The dense feed-forward parts of the layers that have one.
     pub fn dense_layers(&self) -> impl Iterator<Item = &DenseSpec> {
-        self.layers.iter().map(|layer| match &layer.feed_forward {
-            FeedForward::Dense(dense) => dense,
+        self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+            FeedForward::Dense(dense) => Some(dense),
+            FeedForward::Experts(_) => None,
+        })
+    }
+
+    /// The mixtures of experts of the layers that have one.
+    pub fn expert_layers(&self) -> impl Iterator<Item = &ExpertsSpec> {
+        self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+            FeedForward::Dense(_) => None,
+            FeedForward::Experts(experts) => Some(experts),
         })
     }
 }

@@ -4,7 +4,7 @@ use alight_formats::gguf::Array;
 use alight_kernels::rope::RopeParams;
 
 use super::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
-use super::{AttentionSpec, DenseSpec, FeedForward, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
+use super::{AttentionSpec, FeedForward, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
 
 /// The sizes that every architecture has.
 pub(crate) struct Sizes {
@@ -42,18 +42,18 @@ impl Sizes {
         })
     }
 
-    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same dense
-    /// feed-forward part. What an architecture does differently it changes afterwards.
+    /// A network whose layers all have the same attention, with the rotary embedding `rope`, and the same feed-forward
+    /// part. What an architecture does differently it changes afterwards.
     pub(crate) fn uniform(
         self,
         keys: &Keys<'_, '_>,
         attention: AttentionSpec,
-        dense: DenseSpec,
+        feed_forward: impl Into<FeedForward>,
         rope: RopeParams,
     ) -> ModelSpec {
         let layer = LayerSpec {
             mixer: Mixer::Attention(attention),
-            feed_forward: FeedForward::Dense(dense),
+            feed_forward: feed_forward.into(),
             norms: Norms::INPUTS,
             residual_scale: 1.0,
         };

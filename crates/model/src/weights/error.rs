@@ -46,6 +46,15 @@ pub enum WeightError {
         /// The architecture that the file says it is of.
         architecture: &'static str,
     },
+    /// Experts in an old form.
+    #[error(
+        "tensor \"{name}\" is one expert by itself, as in files that were made before April 2024; convert the model again, \
+         or fetch a newer file of it, in which all experts of a layer are one tensor"
+    )]
+    OneByOne {
+        /// The first expert's.
+        name: String,
+    },
     /// The embedding and the vocabulary disagree.
     #[error(
         "tensor \"{name}\" has rows for {rows} tokens, expected {tokens}, the length of \

@@ -4,11 +4,13 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use alight_formats::gguf::TensorInfo;
 use alight_formats::split::{Catalog, Placed};
 use alight_kernels::dequant::dequantize_row;
+use alight_kernels::tiles::TILE_ROWS;
 use alight_kernels::{Layout, WeightType};
 use alight_pages::Map;
 
@@ -55,14 +57,22 @@ impl Finder<'_, '_> {
         cols: usize,
         rows: usize,
     ) -> Result<MatrixRef, WeightError> {
-        let (shard, info) = self.tensor(name, &[cols, rows])?;
+        self.matrix_of(name, &[cols, rows])
+    }
+
+    /// A matrix of that shape, or several.
+    fn matrix_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
+        let (shard, info) = self.tensor(name, shape)?;
+        let (cols, rows) = (shape[0], shape[1..].iter().product());
         let ty = WeightType::of(info.ty).ok_or_else(|| WeightError::Type {
             name: name.into(),
             found: info.ty.name(),
             expected: format!("one of {}", WeightType::ALL.map(|ty| ty.to_string()).join(", ")),
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
-        Ok(MatrixRef { shard, bytes: info.range(), storage: Storage::Map, layout, ty, rows, cols })
+        let (bytes, storage) = (info.range(), Storage::Map);
+        let (count, used, interleaved) = (1, 1, false);
+        Ok(MatrixRef { shard, bytes, storage, layout, ty, rows, cols, count, used, interleaved })
     }
 
     /// As [`Finder::matrix`], with a row per token.
@@ -150,7 +160,105 @@ impl LayerFinder<'_, '_, '_> {
         self.all.matrix(&self.name(&format!("{what}.weight")), cols, rows)
     }
 
-    /// The weights `what.weight` of a norm.
+    /// Whether the layer has a tensor `what.weight`.
+    pub(crate) fn has(&self, what: &str) -> bool {
+        self.all.catalog.get(&self.name(&format!("{what}.weight"))).is_some()
+    }
+
+    /// Rows `rows` of the matrix `what.weight`, which maps `cols` features to `all`.
+    pub(crate) fn rows_of(
+        &self,
+        what: &str,
+        [cols, all]: [usize; 2],
+        rows: Range<usize>,
+    ) -> Result<MatrixRef, WeightError> {
+        let matrix = self.matrix(what, cols, all)?;
+        let whole = |row: usize| matrix.layout == Layout::Rows || row.is_multiple_of(TILE_ROWS);
+        if !whole(rows.start) || !whole(rows.end) {
+            let name = self.name(&format!("{what}.weight"));
+            let expected = format!("a part of whole tiles of {TILE_ROWS} rows");
+            return Err(WeightError::Shape { name, found: format!("rows {rows:?}"), expected });
+        }
+        let row = matrix.bytes.len() / all;
+        let bytes = matrix.bytes.start + rows.start * row..matrix.bytes.start + rows.end * row;
+        Ok(MatrixRef { bytes, rows: rows.len(), ..matrix })
+    }
+
+    /// The vector `name`.
+    pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
+        self.all.vector(&self.name(name), len)
+    }
+
+    /// The experts' matrices `what.weight` `[cols, rows, experts]`, of whose rows every second one belongs together. A token
+    /// reads those of `used` experts.
+    pub(crate) fn interleaved(
+        &self,
+        what: &str,
+        shape: [usize; 3],
+        used: usize,
+    ) -> Result<MatrixRef, WeightError> {
+        let all = self.experts(what, shape, 1, used)?;
+        if all.layout == Layout::Tiles {
+            let name = self.name(&format!("{what}.weight"));
+            let (found, expected) =
+                ("tiles".into(), "rows, of which every second one is a gate".into());
+            return Err(WeightError::Shape { name, found, expected });
+        }
+        Ok(MatrixRef { interleaved: true, ..all })
+    }
+
+    /// The experts' matrices `what.weight` `[cols, rows, experts]`, each of which is `parts` matrices of equally many
+    /// rows. A token reads those of `used` experts.
+    pub(crate) fn experts(
+        &self,
+        what: &str,
+        [cols, rows, experts]: [usize; 3],
+        parts: usize,
+        used: usize,
+    ) -> Result<MatrixRef, WeightError> {
+        let name = self.name(&format!("{what}.weight"));
+        let all = self.all.matrix_of(&name, &[cols, rows, experts])?;
+        let rows = rows / parts;
+        if all.layout == Layout::Tiles && !rows.is_multiple_of(TILE_ROWS) {
+            let expected = format!("{parts} matrices of whole tiles of {TILE_ROWS} rows each");
+            return Err(WeightError::Shape { name, found: format!("{rows} rows each"), expected });
+        }
+        Ok(MatrixRef { rows, count: parts * experts, used: parts * used, ..all })
+    }
+
+    /// The experts' biases `what.bias` `[len, experts]`, if the file has them: a row for each, of F32.
+    pub(crate) fn experts_bias(
+        &self,
+        what: &str,
+        len: usize,
+        experts: usize,
+        used: usize,
+    ) -> Result<Option<MatrixRef>, WeightError> {
+        let name = self.name(&format!("{what}.bias"));
+        if self.all.catalog.get(&name).is_none() {
+            return Ok(None);
+        }
+        let all = self.all.matrix_of(&name, &[len, experts])?;
+        if all.ty != WeightType::F32 {
+            let found = all.ty.ggml().name();
+            return Err(WeightError::Type { name, found, expected: "F32".into() });
+        }
+        Ok(Some(MatrixRef { rows: 1, count: experts, used, ..all }))
+    }
+
+    /// Checks that experts are not a tensor each, as they were in files of before April 2024.
+    ///
+    /// # Errors
+    /// They are.
+    pub(crate) fn not_one_by_one(&self) -> Result<(), WeightError> {
+        let name = self.name("ffn_gate.0.weight");
+        match self.all.catalog.get(&name) {
+            None => Ok(()),
+            Some(_) => Err(WeightError::OneByOne { name }),
+        }
+    }
+
+    /// The weights `what.weight` of a norm, or another vector.
     pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Vec<f32>, WeightError> {
         self.all.vector(&self.name(&format!("{what}.weight")), len)
     }

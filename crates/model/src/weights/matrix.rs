@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use alight_kernels::matmul::Matrix;
-use alight_kernels::{Layout, WeightType};
+use alight_kernels::{Layout, WeightType, tiles};
 
 use crate::load::{Storage, Store};
 
-/// A matrix: which bytes of which file, and which memory holds them.
+/// A matrix, or several of the same shape that follow one another (experts): which bytes of which file, and which memory
+/// holds them.
 #[derive(Clone, Debug)]
 pub(crate) struct MatrixRef {
     pub(super) shard: usize,
@@ -16,17 +17,28 @@ pub(crate) struct MatrixRef {
     /// How the weights are arranged in that memory.
     pub(super) layout: Layout,
     pub(super) ty: WeightType,
+    /// Of each.
     pub(super) rows: usize,
     pub(super) cols: usize,
+    /// How many matrices there are, and how many of them a token reads.
+    pub(super) count: usize,
+    pub(super) used: usize,
+    /// Whether every second row belongs together, so that they cannot be in tiles.
+    pub(super) interleaved: bool,
 }
 
 impl MatrixRef {
-    /// Borrowed view. The caller must have waited for the section of this matrix.
+    /// Borrowed view of one of several matrices.
+    pub(crate) fn part<'m>(&self, index: usize, store: &'m Store) -> Matrix<'m> {
+        self.view(store).rows_in(index * self.rows..(index + 1) * self.rows)
+    }
+
+    /// Borrowed view of all rows. The caller must have waited for the section of this matrix.
     pub(crate) fn view<'m>(&self, store: &'m Store) -> Matrix<'m> {
         let data = store.bytes(self.shard, self.bytes.clone(), self.storage);
         // The parser has checked that rows are whole blocks, and the length follows from the
         // shape; a mistake here would be ours, not the file's.
-        Matrix::with_layout(self.layout, self.ty, data, self.rows, self.cols)
+        Matrix::with_layout(self.layout, self.ty, data, self.all_rows(), self.cols)
             .expect("a checked matrix")
     }
 
@@ -35,9 +47,26 @@ impl MatrixRef {
         self.bytes.len() as u64
     }
 
-    /// Number of weights: multiply-accumulates per token.
-    pub(crate) fn weights(&self) -> u64 {
-        self.rows as u64 * self.cols as u64
+    /// Bytes of weights that one token reads.
+    pub(crate) fn bytes_per_token(&self) -> u64 {
+        self.len() / self.count as u64 * self.used as u64
+    }
+
+    /// Multiply-accumulates per token.
+    pub(crate) fn macs(&self) -> u64 {
+        self.used as u64 * self.rows as u64 * self.cols as u64
+    }
+
+    /// Whether it has a packed form.
+    pub(crate) fn packable(&self) -> bool {
+        self.layout == Layout::Rows
+            && !self.interleaved
+            && tiles::packable(self.ty, self.rows, self.cols)
+    }
+
+    /// Whether a token reads only some of it.
+    pub(crate) fn is_chosen_from(&self) -> bool {
+        self.used < self.count
     }
 
     /// Type and layout, which decide the activation formats that it needs.
@@ -45,9 +74,9 @@ impl MatrixRef {
         (self.ty, self.layout)
     }
 
-    /// Output features.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
+    /// Output features of all matrices.
+    pub(crate) fn all_rows(&self) -> usize {
+        self.count * self.rows
     }
 
     /// Input features.

@@ -95,13 +95,13 @@ impl Weights {
     /// (of which it reads one row).
     pub(crate) fn decode_bytes(&self) -> u64 {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
-        layers.map(|m| m.len()).sum::<u64>() + self.output.len()
+        layers.map(|m| m.bytes_per_token()).sum::<u64>() + self.output.len()
     }
 
     /// Multiply-accumulates of the layers' matrices for one token, without the output's.
     pub(crate) fn prefill_macs(&self) -> u64 {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
-        layers.map(|m| m.weights()).sum()
+        layers.map(|m| m.macs()).sum()
     }
 
     /// Finds and checks every tensor; puts the factors of `rope_freqs` into `spec`.

@@ -63,6 +63,27 @@ pub enum Scaling {
     },
 }
 
+/// A mixture of experts in every layer.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Moe {
+    pub experts: usize,
+    pub used: usize,
+    pub width: usize,
+    /// Of a network for all tokens, if not 0.
+    pub shared: usize,
+    /// Gate and up in one tensor.
+    pub fused: bool,
+    /// Keys, where they are not 0 or `None`.
+    pub gating: u32,
+    pub normed: Option<bool>,
+    pub scale: f32,
+    pub groups: (u32, u32),
+    /// A bias for the choice of experts.
+    pub selection: bool,
+    /// Of the router and of the experts.
+    pub biases: bool,
+}
+
 /// A model to make up.
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -94,6 +115,7 @@ pub struct Spec {
     pub tied: bool,
     pub ty: GgmlType,
     pub seed: u64,
+    pub moe: Option<Moe>,
 }
 
 impl Spec {
@@ -122,6 +144,34 @@ impl Spec {
             tied: true,
             ty: GgmlType::F32,
             seed: 1,
+            moe: None,
+        }
+    }
+
+    pub fn qwen3moe() -> Spec {
+        let moe = Moe { experts: 7, used: 3, width: 48, ..Moe::default() };
+        Spec { arch: "qwen3moe", moe: Some(moe), seed: 51, ..Spec::qwen3() }
+    }
+
+    pub fn qwen2moe() -> Spec {
+        let moe = Moe { experts: 6, used: 2, width: 32, shared: 64, ..Moe::default() };
+        Spec { arch: "qwen2moe", moe: Some(moe), seed: 52, ..Spec::qwen2() }
+    }
+
+    /// Everything that this family has.
+    pub fn gpt_oss() -> Spec {
+        let moe = Moe { experts: 5, used: 2, width: 32, biases: true, ..Moe::default() };
+        let scaling = Scaling::Yarn { factor: 8.0, original: 64, magnitude: 0.0 };
+        Spec {
+            arch: "gpt-oss",
+            key_dim: 24,
+            value_dim: 24,
+            window: Some((12, 2)),
+            scaling,
+            biases: true,
+            moe: Some(moe),
+            seed: 53,
+            ..Spec::llama()
         }
     }
 
@@ -181,8 +231,11 @@ impl Spec {
     }
 
     /// One of each architecture.
-    pub fn every() -> [Spec; 5] {
-        [Spec::llama(), Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()]
+    pub fn every() -> [Spec; 8] {
+        let dense = [Spec::llama(), Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()];
+        let [llama, qwen2, qwen3, gemma2, gemma3] = dense;
+        let (qwen3moe, qwen2moe) = (Spec::qwen3moe(), Spec::qwen2moe());
+        [llama, qwen2, qwen3, gemma2, gemma3, qwen3moe, qwen2moe, Spec::gpt_oss()]
     }
 
     pub fn is_gemma(&self) -> bool {
@@ -191,7 +244,44 @@ impl Spec {
 
     /// Whether queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
-        ["qwen3", "gemma3"].contains(&self.arch)
+        ["qwen3", "gemma3", "qwen3moe"].contains(&self.arch)
+    }
+
+    /// What the norm before the feed-forward part is called.
+    pub fn second_norm(&self) -> &'static str {
+        if self.arch == "gpt-oss" { "post_attention_norm" } else { "ffn_norm" }
+    }
+
+    /// Name and shape of each tensor of a mixture of experts in a layer.
+    fn mixture(&self, moe: &Moe) -> Vec<(&'static str, Vec<usize>)> {
+        let (e, f, x) = (self.embd, moe.width, moe.experts);
+        let mut all = vec![("ffn_gate_inp.weight", vec![e, x])];
+        match moe.fused {
+            true => all.push(("ffn_gate_up_exps.weight", vec![e, 2 * f, x])),
+            false => {
+                all.push(("ffn_gate_exps.weight", vec![e, f, x]));
+                all.push(("ffn_up_exps.weight", vec![e, f, x]));
+            }
+        }
+        all.push(("ffn_down_exps.weight", vec![f, e, x]));
+        if moe.selection {
+            all.push(("exp_probs_b.bias", vec![x]));
+        }
+        if moe.biases {
+            all.push(("ffn_gate_inp.bias", vec![x]));
+            all.push(("ffn_gate_exps.bias", vec![f, x]));
+            all.push(("ffn_up_exps.bias", vec![f, x]));
+            all.push(("ffn_down_exps.bias", vec![e, x]));
+        }
+        if moe.shared > 0 {
+            if self.arch == "qwen2moe" {
+                all.push(("ffn_gate_inp_shexp.weight", vec![e]));
+            }
+            all.push(("ffn_gate_shexp.weight", vec![e, moe.shared]));
+            all.push(("ffn_up_shexp.weight", vec![e, moe.shared]));
+            all.push(("ffn_down_shexp.weight", vec![moe.shared, e]));
+        }
+        all
     }
 
     /// Name and shape (innermost first) of every tensor; vectors have one dimension.
@@ -208,10 +298,18 @@ impl Spec {
             add("attn_k.weight", &[self.embd, k]);
             add("attn_v.weight", &[self.embd, v]);
             add("attn_output.weight", &[o, self.embd]);
-            add("ffn_norm.weight", &[self.embd]);
-            add("ffn_gate.weight", &[self.embd, self.ff]);
-            add("ffn_up.weight", &[self.embd, self.ff]);
-            add("ffn_down.weight", &[self.ff, self.embd]);
+            add(&format!("{}.weight", self.second_norm()), &[self.embd]);
+            if self.arch == "gpt-oss" {
+                add("attn_sinks.weight", &[self.heads]);
+            }
+            match &self.moe {
+                Some(moe) => self.mixture(moe).iter().for_each(|(name, shape)| add(name, shape)),
+                None => {
+                    add("ffn_gate.weight", &[self.embd, self.ff]);
+                    add("ffn_up.weight", &[self.embd, self.ff]);
+                    add("ffn_down.weight", &[self.ff, self.embd]);
+                }
+            }
             let mut bias = |name: &str, n: usize| add(&format!("{name}.bias"), &[n]);
             if self.biases || self.qkv_biases {
                 bias("attn_q", q);
@@ -220,6 +318,8 @@ impl Spec {
             }
             if self.biases {
                 bias("attn_output", self.embd);
+            }
+            if self.biases && self.moe.is_none() {
                 bias("ffn_gate", self.ff);
                 bias("ffn_up", self.ff);
                 bias("ffn_down", self.embd);
@@ -296,9 +396,12 @@ impl Spec {
                 }
             }
         }
+        if let Some(moe) = &self.moe {
+            self.mixture_keys(moe, skip, &mut b);
+        }
         if let Some((window, period)) = self.window {
             b.u32(&key("attention.sliding_window"), window as u32);
-            if period != if self.arch == "gemma2" { 2 } else { 6 } {
+            if period != if self.arch == "gemma3" { 6 } else { 2 } {
                 b.u32(&key("attention.sliding_window_pattern"), period as u32);
             }
         }
@@ -330,6 +433,49 @@ impl Spec {
         b
     }
 
+    fn mixture_keys(&self, moe: &Moe, skip: &str, b: &mut Builder) {
+        let key = |name: &str| format!("{}.{name}", self.arch);
+        for (name, value) in [
+            ("expert_count", moe.experts),
+            ("expert_used_count", moe.used),
+            ("expert_feed_forward_length", moe.width),
+            ("expert_shared_feed_forward_length", moe.shared),
+            ("expert_gating_func", moe.gating as usize),
+            ("expert_group_count", moe.groups.0 as usize),
+            ("expert_group_used_count", moe.groups.1 as usize),
+        ] {
+            if skip != name && value > 0 {
+                b.u32(&key(name), value as u32);
+            }
+        }
+        if let Some(normed) = moe.normed {
+            b.bool(&key("expert_weights_norm"), normed);
+        }
+        if moe.scale != 0.0 {
+            b.f32(&key("expert_weights_scale"), moe.scale);
+        }
+    }
+
+    /// The model's file with its tensors renamed, joined or otherwise changed: name, shape and F32 weights of each.
+    pub fn write_as(
+        &self,
+        path: &Path,
+        arch: &'static str,
+        tensors: Vec<(String, Vec<usize>, Vec<f32>)>,
+    ) {
+        let mut b = Spec { arch, ..self.clone() }.metadata("");
+        for (name, shape, _) in &tensors {
+            let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+            b.tensor(name, GgmlType::F32, &shape).unwrap();
+        }
+        let bytes = b.file(|i, out| {
+            for (out, weight) in out.chunks_exact_mut(4).zip(&tensors[i].2) {
+                out.copy_from_slice(&weight.to_le_bytes());
+            }
+        });
+        std::fs::write(path, bytes).unwrap();
+    }
+
     /// The file, and the weights that it holds, exactly, by name.
     pub fn build(&self) -> (Vec<u8>, HashMap<String, Vec<f32>>) {
         let mut b = self.metadata("");
@@ -338,7 +484,9 @@ impl Spec {
         let mut data = Vec::new();
         for (name, shape) in self.tensors() {
             let elements: usize = shape.iter().product();
-            let ty = if shape.len() == 1 { GgmlType::F32 } else { self.ty };
+            let float =
+                shape.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias");
+            let ty = if float { GgmlType::F32 } else { self.ty };
             let bytes = fill(ty, &name, &shape, elements, &mut random);
             let mut values = vec![0.0; elements];
             dequantize_row(kernel_type(ty), &bytes, &mut values);

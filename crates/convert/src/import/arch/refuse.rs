@@ -50,7 +50,8 @@ pub(super) fn recognise<'a>(
         let name = class.or(model_type).unwrap_or("this model");
         let key = says_experts.map_or(String::new(), |key| format!(" ({key})"));
         return Err(config.error(format!(
-            "{} is a mixture of experts{key}, which Alight does not run yet",
+            "{} is a mixture of experts{key}, which is not converted yet; Alight runs GGUF files of \
+             some: take one that another program made",
             clipped(name)
         )));
     }

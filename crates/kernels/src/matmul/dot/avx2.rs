@@ -4,14 +4,14 @@
 use super::scalar;
 use crate::blocks::avx2_rows::RowsAvx2;
 use crate::blocks::{WeightType, with_block};
-use crate::matmul::{Activations, Matrix};
+use crate::matmul::{Matrix, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// # Safety
 /// The CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
         with_block!(
@@ -35,7 +35,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 unsafe fn quantized<Q: RowsAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: &mut [f32],
 ) {
     // SAFETY: `four` and `one` read whole rows of w and the activations of one token.
@@ -56,7 +56,7 @@ unsafe fn quantized<Q: RowsAvx2>(
 }
 
 #[inline(always)]
-unsafe fn dot<Q: RowsAvx2, const R: usize>(row: [*const u8; R], x: &Activations) -> [f32; R] {
+unsafe fn dot<Q: RowsAvx2, const R: usize>(row: [*const u8; R], x: &Tokens<'_>) -> [f32; R] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
     unsafe {
         let (xq, sums, scale) = (x.q16(), x.sums_for(Q::OFFSETS), x.scale());
@@ -123,7 +123,7 @@ unsafe fn sum(v: __m256) -> f32 {
 unsafe fn float(
     rows: Range<usize>,
     w: &Matrix<'_>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: &mut [f32],
     load: impl Fn(*const u8) -> __m256,
 ) {

@@ -10,7 +10,7 @@ use super::scalar;
 use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512, lane_scales};
 use crate::blocks::{WeightType, per_16, with_block};
 use crate::matmul::prefetch::{self, Lines};
-use crate::matmul::{Activations, Matrix};
+use crate::matmul::{Matrix, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -32,7 +32,7 @@ const LONG: usize = 12 * 1024;
 /// # Safety
 /// The CPU has AVX-512, as [`Isa::Avx512`](crate::Isa::Avx512) says.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
         with_block!(
@@ -56,7 +56,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, o
 unsafe fn quantized<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: &mut [f32],
 ) {
     // SAFETY: `dot` reads whole rows of w and the activations of one token.
@@ -82,7 +82,7 @@ unsafe fn quantized<Q: RowsAvx512>(
 unsafe fn dot<Q: RowsAvx512, const R: usize>(
     row: [*const u8; R],
     w: &Matrix<'_>,
-    x: &Activations,
+    x: &Tokens<'_>,
 ) -> [f32; R] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32; the packed
     // activations are padded to whole steps.
@@ -142,7 +142,7 @@ unsafe fn dot<Q: RowsAvx512, const R: usize>(
 unsafe fn scale<const R: usize>(
     acc: &[__m512; R],
     g: usize,
-    x: &Activations,
+    x: &Tokens<'_>,
     total: &mut [__m512; R],
 ) {
     // SAFETY: the callers' CPU has the level.
@@ -159,7 +159,7 @@ unsafe fn scale<const R: usize>(
 unsafe fn offsets<Q: RowsAvx512, const R: usize>(
     group: &[Group<Q::Offsets>; R],
     g: usize,
-    x: &Activations,
+    x: &Tokens<'_>,
 ) -> [__m512; R] {
     // SAFETY: the sums are padded to whole groups; the callers' CPU has the level.
     unsafe {
@@ -271,7 +271,7 @@ unsafe fn sums<const R: usize>(v: [__m512; R]) -> [f32; R] {
 unsafe fn float(
     rows: Range<usize>,
     w: &Matrix<'_>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: &mut [f32],
     load: impl Fn(*const u8) -> __m512,
 ) {

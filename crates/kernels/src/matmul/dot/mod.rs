@@ -6,12 +6,12 @@ mod avx2;
 mod avx512;
 mod scalar;
 
-use super::{Activations, Matrix};
+use super::{Matrix, Tokens};
 use crate::isa::Isa;
 use std::ops::Range;
 
 /// `out[i] = Σ_k w[rows.start + i, k] · x[0, k]`; shapes were checked by the caller.
-pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
+pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
     match x.isa() {
         // SAFETY: `Activations::begin` has checked that the CPU has the level.
         #[cfg(target_arch = "x86_64")]

@@ -2,11 +2,11 @@
 
 use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::matmul::{Activations, Matrix};
+use crate::matmul::{Matrix, Tokens};
 use crate::tiles::Layout;
 use std::ops::Range;
 
-pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mut [f32]) {
+pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
     let ty = w.weight_type();
     for (r, out) in rows.zip(out) {
         *out = with_block!(ty, Q => quantized::<Q>(w, r, x), float_row(w, r, x.float(0)));
@@ -15,7 +15,7 @@ pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: &mu
 
 /// Σ_g a_g Σ_b (d_b·Σ (q − ZERO)·x + m_b·Σ x), g over 256 values, b over 32 or 16.
 #[inline(always)]
-fn quantized<Q: BlockFormat>(w: &Matrix<'_>, r: usize, x: &Activations) -> f32 {
+fn quantized<Q: BlockFormat>(w: &Matrix<'_>, r: usize, x: &Tokens<'_>) -> f32 {
     let (xq, scale) = (x.q16(), x.scale());
     let per_block = Q::BLOCK / 32;
     let mut buffer = [0; MAX_BYTES];

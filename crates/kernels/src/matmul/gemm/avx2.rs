@@ -8,7 +8,7 @@
 use super::{Panel, avx2_panel, scalar};
 use crate::blocks::{BlockFormat, max_magnitude, with_block, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
-use crate::matmul::{Activations, Matrix, Output};
+use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::Layout;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub(super) unsafe fn panel(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &mut Panel,
 ) {
@@ -74,7 +74,7 @@ unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mu
 unsafe fn tokens<Q: BlockFormat>(
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &Panel,
 ) {
@@ -97,7 +97,7 @@ unsafe fn tokens<Q: BlockFormat>(
 unsafe fn tile<Q: BlockFormat, const C: usize>(
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     t: usize,
     out: Output<'_>,
     p: &Panel,
@@ -124,7 +124,7 @@ unsafe fn tile<Q: BlockFormat, const C: usize>(
 unsafe fn columns<Q: BlockFormat, const C: usize>(
     part: usize,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     t: usize,
     p: &Panel,
 ) -> [__m256; C] {

@@ -7,7 +7,7 @@ use super::{Panel, avx512_panel};
 use crate::blocks::avx512_rows::RowsAvx512;
 use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::matmul::sizes::PANEL_ROWS;
-use crate::matmul::{Activations, Matrix, Output};
+use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ pub(super) unsafe fn panel(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &mut Panel,
 ) {
@@ -66,7 +66,7 @@ unsafe fn quantized<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &mut Panel,
 ) {
@@ -85,7 +85,7 @@ trait Tile {
     /// The tokens exist, the panel holds these columns, the CPU has the level.
     unsafe fn add<const C: usize>(
         k: Range<usize>,
-        x: &Activations,
+        x: &Tokens<'_>,
         t: usize,
         p: &Panel,
         acc: &mut [[__m512; 2]; C],
@@ -97,7 +97,7 @@ trait Tile {
 unsafe fn tokens<T: Tile>(
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &Panel,
 ) {
@@ -126,7 +126,7 @@ unsafe fn tokens<T: Tile>(
 unsafe fn tile<T: Tile, const C: usize>(
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     t: usize,
     out: Output<'_>,
     p: &Panel,
@@ -160,7 +160,7 @@ impl<Q: BlockFormat> Tile for Integer<Q> {
     #[inline(always)]
     unsafe fn add<const C: usize>(
         k: Range<usize>,
-        x: &Activations,
+        x: &Tokens<'_>,
         t: usize,
         p: &Panel,
         acc: &mut [[__m512; 2]; C],
@@ -245,7 +245,7 @@ impl Tile for Float {
     #[inline(always)]
     unsafe fn add<const C: usize>(
         k: Range<usize>,
-        x: &Activations,
+        x: &Tokens<'_>,
         t: usize,
         p: &Panel,
         acc: &mut [[__m512; 2]; C],

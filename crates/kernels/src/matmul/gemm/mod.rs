@@ -21,7 +21,7 @@ mod avx512_panel;
 mod scalar;
 
 use super::sizes::{PANEL_ROWS, SUMS};
-use super::{Activations, Matrix, Output};
+use super::{Matrix, Output, Tokens};
 use crate::isa::Isa;
 use std::ops::Range;
 
@@ -89,7 +89,7 @@ fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {

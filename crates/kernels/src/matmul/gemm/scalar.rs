@@ -4,7 +4,7 @@ use super::Panel;
 use crate::blocks::{BlockFormat, MAX_BYTES, with_block};
 use crate::dequant::dequantize_row;
 use crate::matmul::sizes::PANEL_ROWS;
-use crate::matmul::{Activations, Matrix, Output};
+use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::Layout;
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ pub(super) unsafe fn panel(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &mut Panel,
 ) {
@@ -85,7 +85,7 @@ fn group<Q: BlockFormat>(block: &[u8], g: usize, b: usize, i: usize, p: &mut Pan
 unsafe fn multiply<Q: BlockFormat>(
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &Panel,
 ) {
@@ -151,7 +151,7 @@ pub(super) fn fill_float(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p:
 pub(super) unsafe fn multiply_float(
     rows: Range<usize>,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     p: &Panel,
 ) {

@@ -4,7 +4,7 @@
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
-use crate::matmul::{Activations, Matrix, Output};
+use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -15,7 +15,7 @@ const AHEAD: usize = 8192;
 /// # Safety
 /// As for `tiles::rows`; there is one token; the CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Activations, out: Output<'_>) {
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     let mut r = rows.start;
     while r < rows.end {
         let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
@@ -47,7 +47,7 @@ unsafe fn quantized<Q: TilesAvx2>(
     tile: *const u8,
     ahead: &Ahead,
     half: usize,
-    x: &Activations,
+    x: &Tokens<'_>,
 ) -> __m256 {
     let (xq, scale) = (x.q16(), x.scale());
     let groups = xq.len() / 32;
@@ -81,7 +81,7 @@ unsafe fn group<Q: TilesAvx2>(
     b: usize,
     half: usize,
     x16: *const i16,
-    x: &Activations,
+    x: &Tokens<'_>,
     acc: &mut __m256,
 ) {
     let g = b % (Q::BLOCK / 32);

@@ -12,7 +12,7 @@ use crate::blocks::avx512_tiles::{Scales, TilesAvx512};
 use crate::blocks::{WeightType, with_tiles};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::sizes::{TILES_TOGETHER, TOKEN_BLOCK};
-use crate::matmul::{Activations, Matrix, Output, Precision};
+use crate::matmul::{Matrix, Output, Precision, Tokens};
 use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const STRETCH: usize = 1024;
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     sums: &mut [f32],
 ) {
@@ -55,7 +55,7 @@ trait Tile {
     ///
     /// # Safety
     /// `tile` is a whole tile, the activations fit it, the CPU has the level.
-    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512;
+    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Tokens<'_>) -> __m512;
 
     /// Columns `k` with the first `T` tokens of block `block`, added to `acc`.
     ///
@@ -65,7 +65,7 @@ trait Tile {
         tile: *const u8,
         ahead: &Ahead,
         k: Range<usize>,
-        x: &Activations,
+        x: &Tokens<'_>,
         block: usize,
         acc: &mut [__m512; T],
     );
@@ -75,7 +75,7 @@ trait Tile {
 unsafe fn each_tile<W: Tile>(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     sums: &mut [f32],
 ) {
@@ -151,7 +151,7 @@ unsafe fn add<W: Tile, const T: usize>(
     tile: *const u8,
     ahead: &Ahead,
     k: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     block: usize,
     sums: &mut [f32; TOKEN_BLOCK * TILE_ROWS],
 ) {
@@ -182,7 +182,7 @@ struct Integer<Q>(std::marker::PhantomData<Q>);
 
 impl<Q: TilesAvx512> Tile for Integer<Q> {
     #[inline(always)]
-    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512 {
+    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Tokens<'_>) -> __m512 {
         let bytes = TILE_ROWS * Q::BYTES;
         let groups = x.cols() / 32;
         let per_unit = Q::BLOCK / 32;
@@ -223,7 +223,7 @@ impl<Q: TilesAvx512> Tile for Integer<Q> {
         tile: *const u8,
         ahead: &Ahead,
         k: Range<usize>,
-        x: &Activations,
+        x: &Tokens<'_>,
         block: usize,
         acc: &mut [__m512; T],
     ) {
@@ -270,7 +270,7 @@ unsafe fn one_group<Q: TilesAvx512, const P: usize>(
     head: &Q::Head,
     g: usize,
     b: usize,
-    x: &Activations,
+    x: &Tokens<'_>,
     acc: &mut __m512,
 ) {
     // SAFETY: by the caller's promise.
@@ -335,14 +335,15 @@ struct Block {
 
 impl Block {
     #[inline(always)]
-    fn of(x: &Activations, block: usize) -> Block {
+    fn of(x: &Tokens<'_>, block: usize) -> Block {
+        let (tiles, block) = x.tiles(block);
         let at = block * TOKEN_BLOCK * (x.cols() / 32);
         Block {
-            q: x.tiles.q.as_ptr().cast::<i8>().wrapping_add(32 * at),
-            scale: x.tiles.scale.as_ptr().wrapping_add(at),
-            s32: x.tiles.s32.as_ptr().wrapping_add(at),
-            z32: x.tiles.z32.as_ptr().wrapping_add(at),
-            z16: x.tiles.z16.as_ptr().wrapping_add(2 * at),
+            q: tiles.q.as_ptr().cast::<i8>().wrapping_add(32 * at),
+            scale: tiles.scale.as_ptr().wrapping_add(at),
+            s32: tiles.s32.as_ptr().wrapping_add(at),
+            z32: tiles.z32.as_ptr().wrapping_add(at),
+            z16: tiles.z16.as_ptr().wrapping_add(2 * at),
             alone: x.tokens() <= TOKEN_BLOCK,
         }
     }
@@ -455,7 +456,7 @@ impl Column for Brain {
 
 impl<C: Column> Tile for C {
     #[inline(always)]
-    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Activations) -> __m512 {
+    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Tokens<'_>) -> __m512 {
         let x = x.float(0);
         // SAFETY: by the caller's promise.
         unsafe {
@@ -479,7 +480,7 @@ impl<C: Column> Tile for C {
         tile: *const u8,
         ahead: &Ahead,
         k: Range<usize>,
-        x: &Activations,
+        x: &Tokens<'_>,
         block: usize,
         acc: &mut [__m512; T],
     ) {

@@ -9,7 +9,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::{Activations, MatmulScratch, Matrix, Output, Precision, dot, gemm};
+use super::{MatmulScratch, Matrix, Output, Precision, Tokens, dot, gemm};
 use crate::isa::Isa;
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use std::ops::Range;
 pub(super) unsafe fn rows(
     w: &Matrix<'_>,
     rows: Range<usize>,
-    x: &Activations,
+    x: &Tokens<'_>,
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {

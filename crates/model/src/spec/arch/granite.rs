@@ -7,11 +7,19 @@ use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{FeedForward, ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granite", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    read_with(keys, DenseSpec::read(keys)?)
+}
+
+/// The network with another feed-forward part.
+pub(super) fn read_with(
+    keys: &Keys<'_, '_>,
+    feed_forward: impl Into<FeedForward>,
+) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec::read(keys)?;
     let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
@@ -23,7 +31,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         rope: attention.rope.filter(|_| rotates),
         ..attention
     };
-    let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
+    let mut spec = sizes.uniform(keys, attention, feed_forward, rope);
     spec.embedding_scale = keys.factor("embedding_scale")?;
     spec.logit_scale = 1.0 / keys.factor("logit_scale")?;
     let residual_scale = keys.factor("residual_scale")?;

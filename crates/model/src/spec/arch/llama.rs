@@ -1,14 +1,15 @@
 //! `llama`: Llama, Mistral, SmolLM and everything else that converters call so. RMSNorm before attention and
 //! feed-forward, SiLU, interleaved rotary pairs (converters permute the rows of q and k to make it so). Biases and a
-//! separate output matrix are used where the file has them.
+//! separate output matrix are used where the file has them. So are experts: Mixtral is one of them.
 
 use super::Architecture;
 use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::DenseSpec;
+use crate::parts::experts::ExpertsSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{FeedForward, ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama", read };
 
@@ -21,5 +22,9 @@ pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let scale = scale.filter(|scale| *scale != 0.0).unwrap_or(attention.scale);
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let attention = AttentionSpec { scale, ..attention };
-    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+    let feed_forward: FeedForward = match keys.get::<u64>("expert_count")?.unwrap_or(0) {
+        0 => DenseSpec::read(keys)?.into(),
+        _ => ExpertsSpec::read(keys, true)?.into(),
+    };
+    Ok(sizes.uniform(keys, attention, feed_forward, rope))
 }

@@ -5,13 +5,18 @@ mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod granite;
+mod granitemoe;
 mod internlm2;
 mod llama;
 mod olmo2;
+mod olmoe;
 mod qwen2;
+mod qwen2moe;
 mod qwen2vl;
 mod qwen3;
+mod qwen3moe;
 mod qwen3vl;
 mod seed_oss;
 mod smollm3;
@@ -20,7 +25,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 14] = [
+const ALL: [&Architecture; 20] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -35,6 +40,12 @@ const ALL: [&Architecture; 14] = [
     &qwen3vl::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &internlm2::ARCHITECTURE,
+    &qwen3moe::ARCHITECTURE,
+    &qwen2moe::ARCHITECTURE,
+    &olmoe::ARCHITECTURE,
+    &granitemoe::ARCHITECTURE,
+    &gpt_oss::ARCHITECTURE,
+    &gpt_oss::OLLAMAS,
 ];
 
 /// A family of networks.

@@ -9,13 +9,21 @@ use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{FeedForward, ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen2", read };
 
 pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    read_with(keys, DenseSpec::read(keys)?)
+}
+
+/// The network with another feed-forward part.
+pub(super) fn read_with(
+    keys: &Keys<'_, '_>,
+    feed_forward: impl Into<FeedForward>,
+) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec { pairing: RopePairing::NeoX, ..AttentionSpec::read(keys)? };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
-    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+    Ok(sizes.uniform(keys, attention, feed_forward, rope))
 }

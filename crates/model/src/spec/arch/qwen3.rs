@@ -9,11 +9,19 @@ use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{ModelSpec, QkNorm, SpecError};
+use crate::spec::{FeedForward, ModelSpec, QkNorm, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen3", read };
 
 pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    read_with(keys, DenseSpec::read(keys)?)
+}
+
+/// The network with another feed-forward part.
+pub(super) fn read_with(
+    keys: &Keys<'_, '_>,
+    feed_forward: impl Into<FeedForward>,
+) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec {
         pairing: RopePairing::NeoX,
@@ -21,5 +29,5 @@ pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         ..AttentionSpec::read(keys)?
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
-    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+    Ok(sizes.uniform(keys, attention, feed_forward, rope))
 }

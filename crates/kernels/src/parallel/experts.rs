@@ -1,0 +1,219 @@
+//! Products of many matrices of one shape, each with tokens of its own: the experts of a mixture.
+//!
+//! Tokens are sorted by the matrix that they go through, so that each matrix is read once for all of its tokens. The first
+//! half ([`multiply_banks`]) cuts every matrix into rows. The second ([`multiply_and_sum`]) cuts the output: a unit computes
+//! the same rows of all matrices, keeps the product of each token with each of its matrices apart, and sums them in the
+//! order in which the token lists them. So what a token gets depends neither on the threads nor on the tokens beside it.
+
+use super::products::{BYTES_PER_NS, PRODUCTS_PER_NS};
+use super::{Cost, Rows, Scratch, Threads, UNIT_ROWS};
+use crate::matmul::{Activations, MatmulScratch, Matrix, Output, matmul};
+use crate::{Isa, vec};
+use std::ops::Range;
+
+/// Sums that a thread keeps apart at a time, where there are not more tokens than that: 1 MiB.
+const SUMS: usize = 256 * 1024;
+
+/// Which slots go through a matrix.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Which matrix.
+    pub matrix: usize,
+    /// The first slot.
+    pub first: usize,
+    /// How many slots.
+    pub slots: usize,
+}
+
+impl Place {
+    /// The slots.
+    pub fn range(&self) -> Range<usize> {
+        self.first..self.first + self.slots
+    }
+}
+
+/// `M` stacks of matrices of which each has `rows` rows. Slot `i` is token `i` of `x`; it is multiplied with the matrices
+/// of its place.
+pub struct Bank<'a, const M: usize> {
+    /// Of each matrix.
+    rows: usize,
+    matrices: &'a (dyn Fn(usize) -> [Matrix<'a>; M] + Sync),
+    x: &'a Activations,
+    places: &'a [Place],
+}
+
+impl<'a, const M: usize> Bank<'a, M> {
+    /// `matrices(e)`: those of place `e`, with `rows` rows each.
+    ///
+    /// # Panics
+    /// If places overlap or do not follow one another.
+    pub fn new(
+        rows: usize,
+        matrices: &'a (dyn Fn(usize) -> [Matrix<'a>; M] + Sync),
+        x: &'a Activations,
+        places: &'a [Place],
+    ) -> Bank<'a, M> {
+        let apart = |pair: &[Place]| pair[0].range().end <= pair[1].first;
+        assert!(places.windows(2).all(apart), "slots of two places");
+        Bank { rows, matrices, x, places }
+    }
+
+    /// Slots, used or not.
+    fn slots(&self) -> usize {
+        self.places.last().map_or(0, |place| place.range().end)
+    }
+
+    /// Units of each matrix.
+    fn units(&self) -> usize {
+        self.rows.div_ceil(UNIT_ROWS)
+    }
+
+    /// What all of it takes: reading the weights, or for several tokens multiplying them.
+    fn nanoseconds(&self) -> usize {
+        let Some(place) = self.places.first() else { return 0 };
+        let row_bytes = |m: &Matrix<'_>| m.weight_type().row_bytes(m.cols()).unwrap_or(0);
+        let bytes: usize = (self.matrices)(place.matrix).iter().map(row_bytes).sum();
+        let cost = |place: &Place| {
+            let products = M * self.x.cols() * place.slots;
+            let multiplying = if place.slots > 1 { products / PRODUCTS_PER_NS } else { 0 };
+            self.rows * multiplying.max(bytes / BYTES_PER_NS)
+        };
+        self.places.iter().map(cost).sum()
+    }
+}
+
+/// What is done to products while they are in the cache: `f(bank, slot, matrix, rows, [their products])`.
+pub type SlotFn<'a, const M: usize> =
+    dyn Fn(usize, usize, usize, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
+
+/// Multiplies the slots of all banks with their matrices, in one region: `outputs` has a row per slot for each.
+///
+/// # Panics
+/// As [`matmul`], and if an output has fewer rows.
+pub fn multiply_banks<T: Threads, const M: usize, const B: usize>(
+    threads: &mut T,
+    banks: [Bank<'_, M>; B],
+    outputs: [[Rows<'_>; M]; B],
+    then: &SlotFn<'_, M>,
+) {
+    let outputs = outputs.map(|rows| rows.map(|rows| rows.into_output().0));
+    let units = banks.iter().map(|bank| bank.places.len() * bank.units()).sum();
+    let cost = Cost::of(banks.iter().map(Bank::nanoseconds).sum());
+    threads.run(units, cost, &|range, scratch| {
+        let mut base = 0;
+        for (b, (bank, outputs)) in banks.iter().zip(&outputs).enumerate() {
+            for place in bank.places {
+                let (first, end) = (base, base + bank.units());
+                base = end;
+                let (from, to) = (range.start.max(first), range.end.min(end));
+                if from >= to {
+                    continue;
+                }
+                let rows = (from - first) * UNIT_ROWS..bank.rows.min((to - first) * UNIT_ROWS);
+                let x = bank.x.tokens_in(place.range());
+                scratch.with_matmul(|scratch| {
+                    for (matrix, out) in (bank.matrices)(place.matrix).iter().zip(outputs) {
+                        // SAFETY: units have different rows or different places, whose slots are different, and
+                        // outputs were borrowed exclusively.
+                        unsafe {
+                            matmul(matrix, rows.clone(), x, out.skipping(place.first), scratch)
+                        };
+                    }
+                });
+                for slot in place.range() {
+                    let part = |i: usize| {
+                        // SAFETY: as above; `matmul` has returned.
+                        unsafe { outputs[i].row_mut(slot, rows.clone()) }
+                    };
+                    then(b, slot, place.matrix, rows.clone(), std::array::from_fn(part));
+                }
+            }
+        }
+    });
+}
+
+/// The memory of one thread that keeps products apart before they are summed.
+pub trait SumScratch: Scratch {
+    /// Calls `f` with the panel of matrix products, and with as much room as [`room_for_sums`] says.
+    fn with_sums(&mut self, f: impl FnOnce(&mut MatmulScratch, &mut [f32]));
+}
+
+/// f32 elements in which a thread keeps the products of so many slots apart.
+pub fn room_for_sums(slots: usize) -> usize {
+    SUMS.max(slots * UNIT_ROWS)
+}
+
+/// A product that a token's sum has: that of a slot, times a weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Term {
+    /// The slot. Those of a second bank count on from the end of the first's.
+    pub slot: usize,
+    /// The factor.
+    pub weight: f32,
+}
+
+/// Multiplies the slots of all banks with their matrices, which all have `rows` rows, and sums for each token the products
+/// that `terms` `[tokens, per token]` lists, in that order, in one region: `out` `[tokens, rows]`. `then` may change
+/// products before that.
+///
+/// # Panics
+/// As [`matmul`]; if banks have different rows, `out` has fewer tokens, or a term is of no slot.
+pub fn multiply_and_sum<T: Threads<Scratch: SumScratch>, const B: usize>(
+    threads: &mut T,
+    isa: Isa,
+    banks: [Bank<'_, 1>; B],
+    then: &SlotFn<'_, 1>,
+    (terms, per_token): (&[Term], usize),
+    out: Rows<'_>,
+) {
+    let rows = banks.first().map_or(0, |bank| bank.rows);
+    assert!(banks.iter().all(|bank| bank.rows == rows), "matrices with different rows");
+    let slots: usize = banks.iter().map(Bank::slots).sum();
+    let (out, _) = out.into_output();
+    let cost = Cost::of(banks.iter().map(Bank::nanoseconds).sum());
+    threads.run(rows.div_ceil(UNIT_ROWS), cost, &|units, scratch| {
+        scratch.with_sums(|scratch, sums| {
+            let step = (sums.len() / slots.max(1) / UNIT_ROWS).max(1) * UNIT_ROWS;
+            let end = rows.min(units.end * UNIT_ROWS);
+            for start in (units.start * UNIT_ROWS..end).step_by(step) {
+                let rows = start..end.min(start + step);
+                let width = rows.len();
+                keep_apart(&banks, &rows, then, scratch, &mut sums[..slots * width]);
+                for (token, terms) in terms.chunks_exact(per_token).enumerate() {
+                    // SAFETY: units have different rows, and the output was borrowed exclusively.
+                    let out = unsafe { out.row_mut(token, rows.clone()) };
+                    out.fill(0.0);
+                    for term in terms {
+                        vec::add_times(isa, out, &sums[term.slot * width..][..width], term.weight);
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// Computes `rows` of the products of every slot, `[slots, rows]`.
+fn keep_apart<const B: usize>(
+    banks: &[Bank<'_, 1>; B],
+    rows: &Range<usize>,
+    then: &SlotFn<'_, 1>,
+    scratch: &mut MatmulScratch,
+    mut sums: &mut [f32],
+) {
+    let width = rows.len();
+    for (b, bank) in banks.iter().enumerate() {
+        let (own, rest) = std::mem::take(&mut sums).split_at_mut(bank.slots() * width);
+        sums = rest;
+        for place in bank.places {
+            let products = &mut own[place.first * width..][..place.slots * width];
+            let out = Output::starting_at(rows.start, products, width);
+            let [matrix] = (bank.matrices)(place.matrix);
+            let x = bank.x.tokens_in(place.range());
+            // SAFETY: the output is this thread's.
+            unsafe { matmul(&matrix, rows.clone(), x, out, scratch) };
+            for (slot, products) in place.range().zip(products.chunks_exact_mut(width)) {
+                then(b, slot, place.matrix, rows.clone(), [products]);
+            }
+        }
+    }
+}

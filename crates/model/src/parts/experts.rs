@@ -1,0 +1,548 @@
+//! A mixture of experts: a router chooses a few of many small gated networks for each token, and their outputs are summed
+//! by the router's weights, with that of a shared network that all tokens go through, where there is one.
+//!
+//! The pairs of a token and one of its experts are sorted by expert, into *slots*; each chosen expert's weights are read
+//! once for all of its slots, and others are not touched. Every slot has an output of its own, and a token's are summed in
+//! the order in which the router chose them: what comes out depends neither on threads nor on the tokens beside it.
+//!
+//! Three regions: the router; gate and up of all chosen experts; down and the sum.
+
+use std::ops::Range;
+
+use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, Precision};
+use alight_kernels::parallel::{self, Bank, Place, Rows, Term};
+use alight_kernels::{Layout, WeightType, vec};
+
+use super::dense::Activation;
+use super::routing::{Routing, sigmoid};
+use crate::engine::{Step, WorkSize};
+use crate::load::Store;
+use crate::spec::SpecError;
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// A mixture of experts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ExpertsSpec {
+    /// How many experts there are, and how a token's are chosen.
+    pub routing: Routing,
+    /// Width between an expert's two projections.
+    pub intermediate_size: usize,
+    /// Applied to the gate.
+    pub activation: Activation,
+    /// A network for all tokens.
+    pub shared: Option<SharedExpert>,
+    /// Whether, where gate and up are one tensor, its rows are those of gate and up in turn.
+    pub interleaved: bool,
+}
+
+/// A network of a mixture that all tokens go through.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SharedExpert {
+    /// Width between its two projections.
+    pub intermediate_size: usize,
+    /// Whether its output is multiplied by the sigmoid of a projection of the input.
+    pub gated: bool,
+}
+
+/// The key of an expert's width.
+pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
+
+/// The key of the width of the network that all tokens go through.
+pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
+
+impl ExpertsSpec {
+    /// Reads its keys, with SiLU and without a shared network. `normalise` says whether weights are normalised where the
+    /// file does not.
+    ///
+    /// # Errors
+    /// A value that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>, normalise: bool) -> Result<ExpertsSpec, SpecError> {
+        // Families of which no model has dense layers too have no key of its own for an expert's width.
+        let intermediate_size = match keys.optional_dimension(EXPERT_WIDTH, MAX_WIDTH)? {
+            Some(width) => width,
+            None => keys.dimension("feed_forward_length", MAX_WIDTH)?,
+        };
+        Ok(ExpertsSpec {
+            routing: Routing::read(keys, normalise)?,
+            intermediate_size,
+            activation: Activation::Silu,
+            shared: None,
+            interleaved: false,
+        })
+    }
+
+    /// What it writes to.
+    pub(crate) fn work(&self) -> WorkSize {
+        let shared = self.shared.as_ref().map_or(0, |shared| shared.intermediate_size);
+        WorkSize {
+            gate: shared,
+            widest_input: shared,
+            experts: ExpertsWork {
+                experts: self.routing.experts,
+                used: self.routing.used,
+                width: self.intermediate_size,
+            },
+            ..WorkSize::default()
+        }
+    }
+}
+
+/// What the sizes of [`ExpertsBuffers`] follow from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExpertsWork {
+    experts: usize,
+    used: usize,
+    width: usize,
+}
+
+impl ExpertsWork {
+    pub(crate) fn max(self, other: ExpertsWork) -> ExpertsWork {
+        ExpertsWork {
+            experts: self.experts.max(other.experts),
+            used: self.used.max(other.used),
+            width: self.width.max(other.width),
+        }
+    }
+
+    /// The most places that `batch` tokens need: chosen experts.
+    fn places(&self, batch: usize) -> usize {
+        self.experts.min(batch * self.used)
+    }
+
+    /// The most slots that they need: places begin at whole blocks of tokens.
+    fn slots(&self, batch: usize) -> usize {
+        batch * self.used + self.places(batch) * (ActivationFormats::LONGEST_BLOCK - 1)
+    }
+
+    /// f32 elements that a thread needs for products that are kept apart, of slots and of the shared network.
+    pub(crate) fn room_for_sums(&self, batch: usize) -> usize {
+        if self.experts == 0 { 0 } else { parallel::room_for_sums(self.slots(batch) + batch) }
+    }
+}
+
+/// What mixtures of experts write to.
+pub(crate) struct ExpertsBuffers {
+    /// Logits of the router, then probabilities: `[batch, experts]`.
+    logits: Vec<f32>,
+    /// What experts are chosen by, `[batch, experts]`.
+    scores: Vec<f32>,
+    /// Experts and weights of each token: `[batch, 2 · used]`.
+    chosen: Vec<f32>,
+    /// Logits of the shared network's gate, `[batch]`.
+    shared: Vec<f32>,
+    /// The chosen experts, by number.
+    places: Vec<Place>,
+    /// By expert: how many slots it has, then which is the next. `[experts]`
+    next: Vec<usize>,
+    /// By slot: the token, `None` between places.
+    token_of: Vec<Option<usize>>,
+    /// Slots and weights of each token, in the router's order, then the shared network's: `[batch, used + 1]` at most.
+    terms: Vec<Term>,
+    /// `[slots, intermediate]`
+    gate: Vec<f32>,
+    /// `[slots, intermediate]`
+    up: Vec<f32>,
+    /// The packed input of the experts' matrices, a token for each slot.
+    packed: Activations,
+}
+
+impl ExpertsBuffers {
+    pub(crate) fn new(work: &ExpertsWork, batch: usize, hidden: usize) -> ExpertsBuffers {
+        let (slots, any) = (work.slots(batch), work.experts > 0);
+        ExpertsBuffers {
+            logits: vec![0.0; batch * work.experts],
+            scores: vec![0.0; batch * work.experts],
+            chosen: vec![0.0; batch * 2 * work.used],
+            shared: vec![0.0; if any { batch } else { 0 }],
+            places: Vec::with_capacity(work.places(batch)),
+            next: vec![0; work.experts],
+            token_of: vec![None; slots],
+            terms: vec![Term::default(); batch * (work.used + 1)],
+            gate: vec![0.0; slots * work.width],
+            up: vec![0.0; slots * work.width],
+            packed: Activations::new(slots, if any { work.width.max(hidden) } else { 0 }),
+        }
+    }
+
+    /// Gives each pair of a token and one of its experts a slot, sorted by expert; places begin at multiples of `block`.
+    /// Returns how many slots there are.
+    fn sort(&mut self, spec: &ExpertsSpec, tokens: usize, block: usize) -> usize {
+        let Routing { experts, used, .. } = spec.routing;
+        let chosen = self.chosen.chunks_exact(2 * used).take(tokens).map(|row| row.split_at(used));
+        let next = &mut self.next[..experts];
+        next.fill(0);
+        for (chosen, _) in chosen.clone() {
+            chosen.iter().for_each(|expert| next[*expert as usize] += 1);
+        }
+        self.places.clear();
+        let mut end = 0usize;
+        for (matrix, next) in next.iter_mut().enumerate().filter(|(_, slots)| **slots > 0) {
+            let place = Place { matrix, first: end.next_multiple_of(block), slots: *next };
+            self.token_of[end..place.first].fill(None);
+            (*next, end) = (place.first, place.range().end);
+            self.places.push(place);
+        }
+        let per_token = used + usize::from(spec.shared.is_some());
+        let gated = spec.shared.as_ref().is_some_and(|shared| shared.gated);
+        let terms = self.terms.chunks_exact_mut(per_token);
+        for (token, ((chosen, weights), terms)) in chosen.zip(terms).enumerate() {
+            for ((expert, &weight), term) in chosen.iter().zip(weights).zip(&mut *terms) {
+                let slot = &mut next[*expert as usize];
+                self.token_of[*slot] = Some(token);
+                *term = Term { slot: *slot, weight };
+                *slot += 1;
+            }
+            if let Some(term) = terms.get_mut(used) {
+                let weight = if gated { sigmoid(self.shared[token]) } else { 1.0 };
+                *term = Term { slot: end + token, weight };
+            }
+        }
+        end
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct ExpertsWeights {
+    /// `[experts, hidden]`
+    router: MatrixRef,
+    /// `[experts]`
+    router_bias: Option<Vec<f32>>,
+    /// `[experts]`, for the choice alone.
+    selection_bias: Option<Vec<f32>>,
+    gate_up: GateUp,
+    /// `[experts][hidden, intermediate]`
+    down: MatrixRef,
+    /// `[experts][1, hidden]`
+    down_bias: Option<MatrixRef>,
+    shared: Option<SharedWeights>,
+}
+
+/// The two projections that make a gate and what it is multiplied with, and their biases.
+#[derive(Debug)]
+enum GateUp {
+    /// `[experts][intermediate, hidden]` each; biases `[experts][1, intermediate]`.
+    Apart([MatrixRef; 2], [Option<MatrixRef>; 2]),
+    /// `[experts · 2][intermediate, hidden]`: an expert's gate, then its up; bias `[experts][1, 2 · intermediate]`.
+    Fused(MatrixRef, Option<MatrixRef>),
+    /// `[experts][2 · intermediate, hidden]`: a row of gate, then one of up; bias `[experts][1, 2 · intermediate]`.
+    Interleaved(MatrixRef, Option<MatrixRef>),
+}
+
+/// Tensors of the shared network.
+#[derive(Debug)]
+struct SharedWeights {
+    /// `[1, hidden]`
+    gate_of_output: Option<MatrixRef>,
+    /// `[intermediate, hidden]`
+    gate: MatrixRef,
+    /// `[intermediate, hidden]`
+    up: MatrixRef,
+    /// `[hidden, intermediate]`
+    down: MatrixRef,
+}
+
+impl SharedWeights {
+    fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &SharedExpert,
+        hidden: usize,
+    ) -> Result<SharedWeights, WeightError> {
+        let width = spec.intermediate_size;
+        let gate_of_output = spec.gated.then(|| find.matrix("ffn_gate_inp_shexp", hidden, 1));
+        Ok(SharedWeights {
+            gate_of_output: gate_of_output.transpose()?,
+            gate: find.matrix("ffn_gate_shexp", hidden, width)?,
+            up: find.matrix("ffn_up_shexp", hidden, width)?,
+            down: find.matrix("ffn_down_shexp", width, hidden)?,
+        })
+    }
+}
+
+impl GateUp {
+    fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &ExpertsSpec,
+        hidden: usize,
+    ) -> Result<GateUp, WeightError> {
+        let width = spec.intermediate_size;
+        let Routing { experts, used, .. } = spec.routing;
+        let fused = "ffn_gate_up_exps";
+        if find.has(fused) {
+            let shape = [hidden, 2 * width, experts];
+            let bias = find.experts_bias(fused, 2 * width, experts, used)?;
+            return Ok(match spec.interleaved {
+                false => GateUp::Fused(find.experts(fused, shape, 2, used)?, bias),
+                true => GateUp::Interleaved(find.interleaved(fused, shape, used)?, bias),
+            });
+        }
+        let one = |name| find.experts(name, [hidden, width, experts], 1, used);
+        let bias = |name| find.experts_bias(name, width, experts, used);
+        let (gate, up) = ("ffn_gate_exps", "ffn_up_exps");
+        Ok(GateUp::Apart([one(gate)?, one(up)?], [bias(gate)?, bias(up)?]))
+    }
+
+    /// The matrices, then the biases.
+    fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
+        let (matrices, biases) = match self {
+            GateUp::Apart(both, biases) => (&both[..], &biases[..]),
+            GateUp::Fused(both, bias) | GateUp::Interleaved(both, bias) => {
+                (std::slice::from_ref(both), std::slice::from_ref(bias))
+            }
+        };
+        matrices.iter().chain(biases.iter().flatten())
+    }
+
+    fn matrices_mut(&mut self) -> impl Iterator<Item = &mut MatrixRef> {
+        let (matrices, biases) = match self {
+            GateUp::Apart(both, biases) => (&mut both[..], &mut biases[..]),
+            GateUp::Fused(both, bias) | GateUp::Interleaved(both, bias) => {
+                (std::slice::from_mut(both), std::slice::from_mut(bias))
+            }
+        };
+        matrices.iter_mut().chain(biases.iter_mut().flatten())
+    }
+
+    fn kinds(&self) -> [(WeightType, Layout); 2] {
+        match self {
+            GateUp::Apart(both, _) => [both[0].kind(), both[1].kind()],
+            GateUp::Fused(both, _) | GateUp::Interleaved(both, _) => [both.kind(); 2],
+        }
+    }
+
+    /// Gate and up of an expert.
+    fn view<'m>(&self, expert: usize, store: &'m Store) -> [Matrix<'m>; 2] {
+        match self {
+            GateUp::Apart(both, _) => [both[0].part(expert, store), both[1].part(expert, store)],
+            GateUp::Fused(both, _) => [0, 1].map(|i| both.part(2 * expert + i, store)),
+            GateUp::Interleaved(both, _) => {
+                [0, 1].map(|i| both.part(expert, store).every_second_row(i))
+            }
+        }
+    }
+
+    /// Adds the biases of an expert to some columns of its products.
+    fn add_biases(
+        &self,
+        expert: usize,
+        store: &Store,
+        columns: &Range<usize>,
+        [gate, up]: [&mut [f32]; 2],
+    ) {
+        let add = |bias: &MatrixRef, at: (usize, usize), products: &mut [f32]| {
+            bias.part(expert, store).add_float_row(0, at, products);
+        };
+        let first = columns.start;
+        match self {
+            GateUp::Apart(_, [gate_bias, up_bias]) => {
+                for (bias, products) in [(gate_bias, gate), (up_bias, up)] {
+                    bias.iter().for_each(|bias| add(bias, (first, 1), products));
+                }
+            }
+            GateUp::Fused(_, Some(bias)) => {
+                add(bias, (first, 1), gate);
+                add(bias, (bias.cols() / 2 + first, 1), up);
+            }
+            GateUp::Interleaved(_, Some(bias)) => {
+                add(bias, (2 * first, 2), gate);
+                add(bias, (2 * first + 1, 2), up);
+            }
+            GateUp::Fused(_, None) | GateUp::Interleaved(_, None) => {}
+        }
+    }
+}
+
+impl ExpertsWeights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &ExpertsSpec,
+        hidden: usize,
+    ) -> Result<ExpertsWeights, WeightError> {
+        let width = spec.intermediate_size;
+        let Routing { experts, used, .. } = spec.routing;
+        find.not_one_by_one()?;
+        let shared = spec.shared.as_ref().map(|shared| SharedWeights::find(find, shared, hidden));
+        Ok(ExpertsWeights {
+            router: find.matrix("ffn_gate_inp", hidden, experts)?,
+            router_bias: find.bias("ffn_gate_inp", experts)?,
+            selection_bias: find.bias("exp_probs_b", experts)?,
+            gate_up: GateUp::find(find, spec, hidden)?,
+            down: find.experts("ffn_down_exps", [width, hidden, experts], 1, used)?,
+            down_bias: find.experts_bias("ffn_down_exps", hidden, experts, used)?,
+            shared: shared.transpose()?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all = vec![&self.router];
+        let shared = self.shared.as_ref();
+        all.extend(shared.and_then(|shared| shared.gate_of_output.as_ref()));
+        all.extend(self.gate_up.matrices());
+        all.extend(shared.map(|shared| [&shared.gate, &shared.up]).into_iter().flatten());
+        all.push(&self.down);
+        all.extend(shared.map(|shared| &shared.down));
+        all.extend(&self.down_bias);
+        all
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let mut all = vec![&mut self.router];
+        let mut ends = Vec::new();
+        all.extend(self.gate_up.matrices_mut());
+        if let Some(shared) = &mut self.shared {
+            all.extend(&mut shared.gate_of_output);
+            all.extend([&mut shared.gate, &mut shared.up]);
+            ends.push(&mut shared.down);
+        }
+        all.push(&mut self.down);
+        all.append(&mut ends);
+        all.extend(&mut self.down_bias);
+        all
+    }
+
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        let shared = self.shared.iter();
+        let shared = shared.flat_map(|s| s.gate_of_output.iter().chain([&s.gate, &s.up]));
+        let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
+        ActivationFormats::of(always.chain(self.gate_up.kinds()))
+    }
+
+    pub(super) fn forward(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+        self.route(spec, step);
+        let precision = Precision::of(step.rows);
+        let formats = ActivationFormats::of(self.gate_up.kinds());
+        let down_formats = ActivationFormats::of([self.down.kind()]);
+        // One token is multiplied with each expert by itself.
+        let block = match precision {
+            Precision::Bits16 => 1,
+            Precision::Bits8 => formats.block().max(down_formats.block()),
+        };
+        let b = &mut *step.buffers;
+        let slots = b.experts.sort(spec, step.rows, block);
+        let threads = &mut step.compute.threads(&b.threads);
+        let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
+        parallel::gather(threads, &b.acts, (packed, formats), slots, &|slot| token_of[slot]);
+        self.gate_up(spec, step);
+        let (b, isa) = (&mut *step.buffers, step.compute.isa);
+        let threads = &mut step.compute.threads(&b.threads);
+        let input = [Rows::new(&mut b.experts.gate, spec.intermediate_size)];
+        let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
+        let size = [slots, spec.intermediate_size];
+        let into = (packed, down_formats);
+        parallel::pack_as(precision, threads, isa, size, input, into, &|slot, [row], _, put| {
+            if token_of[slot].is_some() {
+                put(row);
+            }
+        });
+        if let (Some(shared), Some(weights)) = (&spec.shared, &self.shared) {
+            let input = Rows::new(&mut b.gate, shared.intermediate_size);
+            let formats = ActivationFormats::of([weights.down.kind()]);
+            step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        }
+        self.down(spec, step);
+    }
+
+    /// Experts and weights of every token.
+    fn route(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+        let routing = &spec.routing;
+        let router = self.router.view(step.store);
+        let shared = self.shared.as_ref().and_then(|shared| shared.gate_of_output.as_ref());
+        let b = &mut *step.buffers;
+        let e = &mut b.experts;
+        let logits = [Rows::new(&mut e.logits, routing.experts)];
+        match shared.map(|gate| gate.view(step.store)) {
+            None => step.compute.multiply([[&router]], [logits], &b.acts, &b.threads, None),
+            Some(gate) => {
+                let outputs = [logits, [Rows::new(&mut e.shared, 1)]];
+                step.compute.multiply([[&router], [&gate]], outputs, &b.acts, &b.threads, None);
+            }
+        }
+        let rows = [
+            Rows::new(&mut e.logits, routing.experts),
+            Rows::new(&mut e.scores, routing.experts),
+            Rows::new(&mut e.chosen, 2 * routing.used),
+        ];
+        let isa = step.compute.isa;
+        step.compute.each_row(step.rows, rows, &b.threads, &|_, [logits, scores, chosen], _| {
+            if let Some(bias) = &self.router_bias {
+                vec::add_assign(isa, logits, bias);
+            }
+            routing.choose(logits, self.selection_bias.as_deref(), scores, chosen);
+        });
+    }
+
+    /// The place of the shared network: all tokens, in the order of the batch.
+    fn shared_places(&self, rows: usize) -> [Place; 1] {
+        [Place { matrix: 0, first: 0, slots: rows }]
+    }
+
+    /// Gates of all slots and of the shared network.
+    fn gate_up(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+        let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
+        let all = self.shared_places(step.rows);
+        let b = &mut *step.buffers;
+        let e = &mut b.experts;
+        let one = |expert| self.gate_up.view(expert, store);
+        // Without a shared network it has no places.
+        let (shared_width, shared_places) = match &spec.shared {
+            Some(shared) => (shared.intermediate_size, &all[..]),
+            None => (width, &all[..0]),
+        };
+        let shared = |_| match &self.shared {
+            Some(shared) => [shared.gate.view(store), shared.up.view(store)],
+            None => one(0),
+        };
+        let banks = [
+            Bank::new(width, &one, &e.packed, &e.places),
+            Bank::new(shared_width, &shared, &b.acts, shared_places),
+        ];
+        let outputs = [
+            [Rows::new(&mut e.gate, width), Rows::new(&mut e.up, width)],
+            [Rows::new(&mut b.gate, shared_width), Rows::new(&mut b.up, shared_width)],
+        ];
+        let threads = &mut step.compute.threads(&b.threads);
+        parallel::multiply_banks(
+            threads,
+            banks,
+            outputs,
+            &|bank, _, expert, columns, [gate, up]| {
+                if bank == 0 {
+                    let products = [&mut *gate, &mut *up];
+                    self.gate_up.add_biases(expert, store, &columns, products);
+                }
+                spec.activation.apply(isa, gate, up);
+            },
+        );
+    }
+
+    /// Outputs of all slots and of the shared network, and their sums.
+    fn down(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+        let (isa, store, hidden) = (step.compute.isa, step.store, step.hidden);
+        let all = self.shared_places(step.rows);
+        let b = &mut *step.buffers;
+        let e = &b.experts;
+        let one = |expert| [self.down.part(expert, store)];
+        let places = if self.shared.is_some() { &all[..] } else { &all[..0] };
+        let shared = |_| match &self.shared {
+            Some(shared) => [shared.down.view(store)],
+            None => one(0),
+        };
+        let banks = [
+            Bank::new(hidden, &one, &e.packed, &e.places),
+            Bank::new(hidden, &shared, &b.acts, places),
+        ];
+        let bias = self.down_bias.as_ref();
+        let then =
+            |bank: usize, _: usize, expert, rows: Range<usize>, [products]: [&mut [f32]; 1]| {
+                if let (0, Some(bias)) = (bank, bias) {
+                    bias.part(expert, store).add_float_row(0, (rows.start, 1), products);
+                }
+            };
+        let per_token = spec.routing.used + usize::from(spec.shared.is_some());
+        let terms = (&e.terms[..step.rows * per_token], per_token);
+        let threads = &mut step.compute.threads(&b.threads);
+        let out = Rows::new(&mut b.y, hidden);
+        parallel::multiply_and_sum(threads, isa, banks, &then, terms, out);
+    }
+}

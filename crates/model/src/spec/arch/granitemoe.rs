@@ -1,0 +1,15 @@
+//! `granitemoe`: as `granite`, with a mixture of experts in every layer and, in some, a network for all tokens (IBM's
+//! Granite 3 1B-A400M and 3B-A800M).
+
+use super::{Architecture, granite};
+use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
+use crate::spec::keys::Keys;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granitemoe", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let shared = keys.width_or_none(SHARED_WIDTH)?;
+    let shared = shared.map(|width| SharedExpert { intermediate_size: width, gated: false });
+    granite::read_with(keys, ExpertsSpec { shared, ..ExpertsSpec::read(keys, true)? })
+}
