@@ -32,7 +32,36 @@ pub fn clamped_silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
 const CLAMP: f32 = 7.0;
 const SLOPE: f32 = 1.702;
 
-/// `x / (1 + e^-v)` for `v` of the sign of `x`.
+/// `gate = sigmoid(gate) * x`, `sigmoid(x) = 1 / (1 + exp(-x))`. Panics on different lengths.
+pub fn sigmoid_mul(isa: Isa, gate: &mut [f32], x: &[f32]) {
+    assert_eq!(gate.len(), x.len(), "gate and input lengths");
+    by_level!(isa, (gate: &mut [f32], x: &[f32]) -> (), sigmoid_mul_scalar, sigmoid_mul_lanes)
+}
+
+fn sigmoid_mul_scalar(gate: &mut [f32], x: &[f32]) {
+    for (g, x) in gate.iter_mut().zip(x) {
+        *g = times_sigmoid(1.0, *g) * x;
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SigmoidMul;
+
+impl Binary for SigmoidMul {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, gate: S::V, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { S::mul(lanes::sigmoid::<S>(gate), x) }
+    }
+}
+
+#[inline(always)]
+unsafe fn sigmoid_mul_lanes<S: Lanes>(gate: &mut [f32], x: &[f32]) {
+    // SAFETY: the caller vouches for the features and for equal lengths.
+    unsafe { lanes::zip::<S>(gate, x, SigmoidMul) }
+}
+
+/// `x / (1 + e^-v)` for `v` of the sign of `x`, or for `x` = 1.
 fn times_sigmoid(x: f32, v: f32) -> f32 {
     let z = (-v.abs()).exp();
     // Below zero as x z / (1 + z): nothing overflows. -infinity must not meet z = 0.

@@ -39,6 +39,7 @@ pub mod norm;
 pub mod parallel;
 pub mod peak;
 pub mod quantize;
+pub mod recurrent;
 pub mod rope;
 pub mod softmax;
 pub mod tiles;

@@ -100,6 +100,13 @@ pub(crate) unsafe fn silu<S: Lanes>(x: S::V) -> S::V {
     unsafe { times_sigmoid::<S>(x, x) }
 }
 
+/// `1 / (1 + e^-x)`, within 4 ulp for `x > -87`; beyond, where it is below 2e-38, within the smallest subnormal.
+#[inline(always)]
+pub(crate) unsafe fn sigmoid<S: Lanes>(x: S::V) -> S::V {
+    // SAFETY: the caller vouches for the features.
+    unsafe { times_sigmoid::<S>(S::splat(1.0), x) }
+}
+
 /// `x/2 (1 + tanh u) = x / (1 + e^-2u)` with `u = sqrt(2/π) (x + 0.044715 x³)`.
 ///
 /// Relative error at most `2⁻²¹ (1 + |2u|)`: the rounding of `u` is amplified where the result

@@ -1,0 +1,173 @@
+//! Recurrent mixers beside their formulas in f64, and one token at a time beside many.
+
+mod common;
+
+use alight_kernels::Isa;
+use alight_kernels::parallel::{Cost, DeltaRule, Rows, Scratch, Threads};
+use alight_kernels::recurrent::{COLUMNS, conv_silu};
+use common::Rng;
+use std::ops::Range;
+
+struct NoScratch;
+
+impl Scratch for NoScratch {
+    fn with_matmul(&mut self, _: impl FnOnce(&mut alight_kernels::matmul::MatmulScratch)) {
+        unreachable!("no product");
+    }
+
+    fn with_attention(
+        &mut self,
+        _: alight_kernels::attention::AttentionLimits,
+        _: impl FnOnce(&mut alight_kernels::attention::AttentionScratch),
+    ) {
+        unreachable!("no attention");
+    }
+}
+
+/// One thread that takes the units in reverse.
+struct Reversed;
+
+// SAFETY: every unit is handed out once, before `run` returns.
+unsafe impl Threads for Reversed {
+    type Scratch = NoScratch;
+
+    fn run(&mut self, units: usize, _: Cost, f: &(dyn Fn(Range<usize>, &mut NoScratch) + Sync)) {
+        for unit in (0..units).rev() {
+            f(unit..unit + 1, &mut NoScratch);
+        }
+    }
+}
+
+const TOKENS: usize = 21;
+
+struct Case {
+    key_heads: usize,
+    value_heads: usize,
+    dim: usize,
+    neighbours: bool,
+    mixed: Vec<f32>,
+    decays: Vec<f32>,
+    rates: Vec<f32>,
+}
+
+impl Case {
+    fn new([key_heads, value_heads, dim]: [usize; 3], neighbours: bool) -> Case {
+        let mut rng = Rng(7);
+        let width = (2 * key_heads + value_heads) * dim;
+        let mut mixed = rng.normals(TOKENS * width);
+        // Queries and keys of about unit length, as the model makes them.
+        for row in mixed.chunks_exact_mut(width) {
+            row[..2 * key_heads * dim].iter_mut().for_each(|x| *x /= (dim as f32).sqrt());
+        }
+        let unit = |x: &f32| 1.0 / (1.0 + (-x).exp());
+        let gates = rng.normals(2 * TOKENS * value_heads);
+        let (decays, rates) = gates.split_at(TOKENS * value_heads);
+        let (decays, rates) = (decays.iter().map(unit).collect(), rates.iter().map(unit).collect());
+        Case { key_heads, value_heads, dim, neighbours, mixed, decays, rates }
+    }
+
+    /// The tokens in parts of `part`, `[TOKENS, value_heads · dim]`.
+    fn run(&self, isa: Isa, part: usize) -> Vec<f32> {
+        let Case { key_heads, value_heads, dim, neighbours, .. } = *self;
+        let mut state = vec![0.0; DeltaRule::state_len(value_heads, dim)];
+        let mut out = vec![f32::NAN; TOKENS * value_heads * dim];
+        let (width, inner) = ((2 * key_heads + value_heads) * dim, value_heads * dim);
+        for first in (0..TOKENS).step_by(part) {
+            let n = part.min(TOKENS - first);
+            let rule = DeltaRule {
+                key_heads,
+                value_heads,
+                dim,
+                neighbours,
+                mixed: &self.mixed[first * width..],
+                decays: &self.decays[first * value_heads..],
+                rates: &self.rates[first * value_heads..],
+            };
+            let rows = Rows::starting_at(&mut out, inner, first);
+            rule.run(&mut Reversed, isa, n, &mut state, rows);
+        }
+        out
+    }
+
+    /// The formula.
+    fn exact(&self) -> Vec<f64> {
+        let Case { key_heads, value_heads, dim, neighbours, .. } = *self;
+        let width = (2 * key_heads + value_heads) * dim;
+        let mut out = vec![0.0; TOKENS * value_heads * dim];
+        for head in 0..value_heads {
+            let from = if neighbours { head * key_heads / value_heads } else { head % key_heads };
+            let mut state = vec![vec![0.0f64; dim]; dim];
+            for t in 0..TOKENS {
+                let row = &self.mixed[t * width..][..width];
+                let at = |first: usize, i: usize| f64::from(row[first * dim + i]);
+                let gate = |gates: &[f32]| f64::from(gates[t * value_heads + head]);
+                let (decay, rate) = (gate(&self.decays), gate(&self.rates));
+                state.iter_mut().flatten().for_each(|s| *s *= decay);
+                for c in 0..dim {
+                    let held: f64 = (0..dim).map(|i| at(key_heads + from, i) * state[i][c]).sum();
+                    let added = rate * (at(2 * key_heads + head, c) - held);
+                    for (i, row) in state.iter_mut().enumerate() {
+                        row[c] += at(key_heads + from, i) * added;
+                    }
+                    out[(t * value_heads + head) * dim + c] =
+                        (0..dim).map(|i| at(from, i) * state[i][c]).sum();
+                }
+            }
+        }
+        out
+    }
+}
+
+#[test]
+fn the_delta_rule_is_its_formula() {
+    for (sizes, neighbours) in
+        [([2, 4, 2 * COLUMNS], false), ([2, 6, COLUMNS], true), ([1, 1, 128], true)]
+    {
+        let case = Case::new(sizes, neighbours);
+        let exact = case.exact();
+        for isa in Isa::available() {
+            let found = case.run(isa, TOKENS);
+            for (i, (found, exact)) in found.iter().zip(&exact).enumerate() {
+                // Sums of up to `dim` products of order one over `dim`, through the tokens.
+                assert!((f64::from(*found) - exact).abs() < 2e-5, "{isa} {i}: {found} {exact}");
+            }
+        }
+    }
+}
+
+#[test]
+fn heads_share_keys_one_way_or_the_other() {
+    let (strided, neighbours) = (Case::new([2, 4, 16], false), Case::new([2, 4, 16], true));
+    assert_ne!(strided.run(Isa::Scalar, TOKENS), neighbours.run(Isa::Scalar, TOKENS));
+}
+
+#[test]
+fn tokens_one_by_one_give_the_same_bits_as_many() {
+    let case = Case::new([2, 4, 32], false);
+    for isa in Isa::available() {
+        let whole = case.run(isa, TOKENS);
+        for part in [1, 4, 20] {
+            assert_eq!(case.run(isa, part), whole, "{isa}, {part} at a time");
+        }
+    }
+}
+
+#[test]
+fn the_convolution_is_its_formula_with_any_number_of_channels() {
+    let mut rng = Rng(3);
+    for channels in [1, 7, 16, 50] {
+        let rows: Vec<Vec<f32>> = (0..4).map(|_| rng.normals(channels)).collect();
+        let taps = rng.normals(4 * channels);
+        let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        for isa in Isa::available() {
+            let mut out = vec![0.0; channels];
+            conv_silu(isa, &mut out, &rows, &taps);
+            for c in 0..channels {
+                let sum: f64 =
+                    (0..4).map(|j| f64::from(rows[j][c]) * f64::from(taps[j * channels + c])).sum();
+                let exact = sum / (1.0 + (-sum).exp());
+                assert!((f64::from(out[c]) - exact).abs() < 2e-6, "{isa}: {} {exact}", out[c]);
+            }
+        }
+    }
+}
