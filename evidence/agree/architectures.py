@@ -74,6 +74,14 @@ GRANITEMOE = Tiny("granitemoe", "granitemoe", head_dim=40, heads=4, eps=1e-5, ti
 
 GPT_OSS = Tiny("gpt-oss", "gpt-oss", head_dim=40, heads=4, base=1.5e5, eps=1e-5, tied=False, window=12, scaling=("yarn", 8.0, 64),
                biases=(*QKV, "attn_output", "ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), **MOE)
+# Two heads of keys for six of values, and one layer of three that is attention, of which half a head is rotated.
+QWEN35 = Tiny("qwen35", "qwen35", layers=5, head_dim=40, heads=4, base=1e5, qk_norm=True, tied=False, rope_dims=20,
+              sections=(4, 3, 3, 0), delta=(2, 6, 32, 4, 3))
+QWEN35MOE = Tiny("qwen35moe", "qwen35moe", layers=4, head_dim=32, heads=4, base=1e5, qk_norm=True, rope_dims=16, vocab=403,
+                 sections=(3, 3, 2, 0), delta=(1, 3, 16, 4, 2), shared_ff=72, **MOE)
+LOCAL = [True, True, False, True, False, True, False]
+GEMMA4 = Tiny("gemma4", "gemma4", layers=7, head_dim=48, local_dim=24, heads=4, kv_heads=2, base=1e6, local_base=1e4, qk_norm=True,
+              window=12, pattern=LOCAL, logit_cap=30.0, shared_kv=2, token_input=20, vocab=733)
 
 
 def other(m: Tiny, what: str, **change) -> Tiny:
@@ -127,6 +135,11 @@ CASES = [
         "an original context of 32": dict(scaling=("yarn", 8.0, 32))}),
     (other(GPT_OSS, "odd sizes", embd=90, heads=6, kv_heads=1, head_dim=30, expert_ff=37, experts=5, used=2, vocab=397, window=40),
      {"window of 39": dict(window=39)}),
+    (GEMMA4, {"window of 13": dict(window=13), "local layers' base 1000": dict(local_base=1e3), "scores of other layers": dict(base=1e3),
+              "logits not capped": dict(logit_cap=None), "nothing from tokens": dict(zero=("per_layer_token_embd",)),
+              "tokens' inputs of their embeddings missing": dict(zero=("per_layer_model_proj",))}),
+    (other(GEMMA4, "no values, no inputs", token_input=0, values=False, shared_kv=0, embd=90, heads=3, kv_heads=1),
+     {"window of 11": dict(window=11)}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
     (SMOLLM3, {"all layers rotated": dict(arch="llama")}),
@@ -139,6 +152,11 @@ CASES = [
     (EXAONE4, {"all heads normed together": dict(arch="olmo2", qk_norm="whole"), "another base": dict(base=1e3)}),
     (other(EXAONE4, "32B's layers", layers=64, embd=64, ff=64, heads=2, kv_heads=1, head_dim=32, window=12),
      {"window of 13": dict(window=13), "period of 3": dict(pattern=3)}),
+    (QWEN35, {"all of a head rotated": dict(rope_dims=40), "another base": dict(base=1e3),
+              "values with their neighbours' keys": dict(rolled_keys=1), "the convolution backwards": dict(flipped=("ssm_conv1d",)),
+              "decays of other heads": dict(flipped=("ssm_a",)), "no bias of decays": dict(zero=("ssm_dt",)),
+              "rates of 1/2": dict(zero=("ssm_beta",)), "a gate of other inputs": dict(flipped=("attn_gate",))}),
+    (QWEN35MOE, WRONG | {"weights not normalised": dict(normed=False), "shared gate of 1/2": dict(zero=("ffn_gate_inp_shexp",))}),
     (QWEN2VL, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
     (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),

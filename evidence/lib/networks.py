@@ -8,13 +8,13 @@ from evidence.lib.lazy import lazily
 
 np = lazily("numpy")
 
-GEMMAS = ("gemma2", "gemma3")
+GEMMAS = ("gemma2", "gemma3", "gemma4")
 QKV = ("attn_q", "attn_k", "attn_v")
 MLP = ("ffn_gate", "ffn_up", "ffn_down")
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 # Their shared experts are behind a gate of their own.
-GATED_SHARED = ("qwen2moe",)
+GATED_SHARED = ("qwen2moe", "qwen35moe")
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -24,24 +24,32 @@ IN_LAYER = {
 }
 # Whose attention has a score for each head that is of no position.
 SINKS = ("gpt-oss",)
+# Whose attention makes a gate beside each query, and of whose layers most are gated delta nets.
+HYBRIDS = ("qwen35", "qwen35moe")
 # Whose layers norm what their parts put out, and not what they take in.
 OUTPUTS_NORMED = ("olmo2", "exaone4")
 # What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
-SECOND_NORM = {"seed_oss": "post_attention_norm", "gpt-oss": "post_attention_norm"}
+SECOND_NORM = dict.fromkeys(("seed_oss", "gpt-oss", *HYBRIDS), "post_attention_norm")
 IN_GEMMAS = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
                         "post_ffw_norm": "post_feedforward_layernorm"}
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
-           biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0) -> dict[str, tuple]:
+           biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
+           delta: tuple = (), local: tuple = ()) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole".
+    `delta`: of gated delta nets the heads of keys and of values, their length, the taps, and the interval at which there is
+    attention in place of one. `local`: of gemma4 which layers have a window, the length of their heads, how many of the last
+    layers have no keys and values of their own, whether full layers have values, and how many numbers a layer takes from a
+    token.
     """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED)
     normed = (q, kv) if qk_norm == "whole" else (head_dim, head_dim)
-    layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (q, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
+    queries = 2 * q if arch in HYBRIDS else q
+    layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (queries, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
     layer |= {"attn_q_norm": normed[:1], "attn_k_norm": normed[1:]} if qk_norm else {}
     layer |= {"attn_sinks": (heads,)} if arch in SINKS else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
@@ -51,11 +59,47 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer |= {"post_ffw_norm": (embd,)} if outputs else {}
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
-        for name, shape in layer.items():
+        if local:
+            layer = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff))
+        recurrent = arch in HYBRIDS and (i + 1) % delta[-1]
+        for name, shape in (delta_net(layer, embd, *delta) if recurrent else layer).items():
+            if name in WHOLE:
+                out[f"blk.{i}.{name}"] = shape
+                continue
             out[f"blk.{i}.{name}.weight"] = shape
             if name in biases:
                 out[f"blk.{i}.{name}.bias"] = shape[:-1]
+    if local and local[-1]:
+        out |= {"per_layer_token_embd.weight": (vocab, layers * local[-1]), "per_layer_model_proj.weight": (layers * local[-1], embd),
+                "per_layer_proj_norm.weight": (local[-1],)}
     return out | {"output_norm.weight": (embd,)} | ({} if tied else {"output.weight": (vocab, embd)})
+
+
+def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple) -> dict[str, tuple]:
+    windowed, dim, shared, values, width = local
+    embd, heads, kv_heads, head_dim, ff = sizes
+    length = dim if windowed[i] else head_dim
+    layer = {"attn_norm": (embd,), "attn_q": (heads * length, embd), "attn_q_norm": (length,)}
+    if i < layers - shared:
+        layer |= {"attn_k": (kv_heads * length, embd), "attn_k_norm": (length,)}
+        layer |= {"attn_v": (kv_heads * length, embd)} if values or windowed[i] else {}
+    layer |= {"attn_output": (embd, heads * length), "post_attention_norm": (embd,), "ffn_norm": (embd,), "ffn_gate": (ff, embd),
+              "ffn_up": (ff, embd), "ffn_down": (embd, ff), "post_ffw_norm": (embd,), "layer_output_scale": (1,)}
+    return layer | ({"inp_gate": (width, embd), "proj": (embd, width), "post_norm": (embd,)} if width else {})
+
+
+# Tensors whose names end so in the file.
+WHOLE = ("ssm_a", "ssm_dt.bias")
+
+
+def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int) -> dict[str, tuple]:
+    """The layer with a gated delta net in place of attention."""
+    inner, mixed = value_heads * dim, (2 * key_heads + value_heads) * dim
+    mixer = {"attn_qkv": (mixed, embd), "attn_gate": (inner, embd), "ssm_alpha": (value_heads, embd),
+             "ssm_beta": (value_heads, embd), "ssm_conv1d": (mixed, taps), "ssm_dt.bias": (value_heads,), "ssm_a": (value_heads,),
+             "ssm_norm": (dim,), "ssm_out": (embd, inner)}
+    kept = {name: shape for name, shape in layer.items() if not name.startswith("attn_") or name == "attn_norm"}
+    return {"attn_norm": kept.pop("attn_norm")} | mixer | kept
 
 
 def mixture(arch: str, embd: int, experts: int, ff: int, shared_ff: int) -> dict[str, tuple]:

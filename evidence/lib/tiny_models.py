@@ -51,6 +51,20 @@ class Tiny:
     used: int = 0
     expert_ff: int = 0
     shared_ff: int = 0
+    # Gated delta nets: heads of keys and of values, their length, the taps of the convolution, and the interval at which
+    # there is attention in place of one.
+    delta: tuple = ()
+    # Gemma 4: the length of heads in layers with a window, how many of the last layers have no keys and values of their own,
+    # whether full layers have values, how many numbers a layer takes from a token.
+    local_dim: int = 0
+    shared_kv: int = 0
+    values: bool = True
+    token_input: int = 0
+    # What is wrong with them: tensors are reversed along a row, value heads take the keys of their neighbours.
+    flipped: tuple = ()
+    rolled_keys: int = 0
+    # Elements of a head that are rotated.
+    rope_dims: int | None = None
     # Keys of the router: its function (llama.cpp's number), whether weights are normalised, a factor on them, groups of
     # experts and how many of them are chosen from.
     gating: int | None = None
@@ -90,7 +104,9 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff")}
+    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta")}
+    if m.local_dim:
+        more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
     for name, shape in networks.shapes_of(m, **more).items():
         part, what = name.split(".")[-2:]
         if m.swapped and part in SWAPPED:
@@ -99,7 +115,9 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
         else:
             stored = name
         random = m.random(networks.usual_name(m.arch, name).removesuffix(".weight"))
-        if what == "bias":
+        if what == "ssm_a":
+            weights = -random.uniform(0.1, 2.0, shape)
+        elif what == "bias":
             weights = random.uniform(-0.7, 0.7, shape)
         elif part == "ffn_gate_inp_shexp":
             weights = random.standard_normal(shape) / math.sqrt(shape[0])
@@ -107,13 +125,24 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) * 2.0
         elif len(shape) == 1:
             weights = random.uniform(0.4, 1.6, shape)
+            if part == "attn_q_norm" and m.local_dim:
+                # Scores are not divided by the root of a head's length: what F16 does to keys is in them as it is.
+                weights *= 0.3
         else:
             weights = random.standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[-1]))
         if part in networks.EXPERTS:
             weights = np.roll(weights, m.rolled, axis=0)
+        if part in m.flipped or what in m.flipped:
+            weights = weights[..., ::-1]
+        if m.rolled_keys and part in ("attn_qkv", "ssm_conv1d"):
+            weights = other_keys(weights, *m.delta[:3], m.rolled_keys)
         if part in m.zero:
             weights = np.zeros_like(weights)
         out.append((stored, weights.astype(np.float32)))
+        if part == "token_embd" and m.local_dim:
+            # Of a full layer's pairs the first quarter is rotated.
+            pairs = m.head_dim // 2
+            out.append(("rope_freqs.weight", np.where(np.arange(pairs) < pairs // 4, 1.0, 1e30).astype(np.float32)))
         if part == "token_embd" and m.factors:
             factors = networks.rope_factors(m.base, m.head_dim, 8.0, 32)
             out.append(("rope_freqs.weight", factors.astype(np.float32)))
@@ -139,6 +168,17 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_float32(f"{m.arch}.attn_logit_softcapping", m.attn_cap)
     if m.logit_cap is not None:
         w.add_float32(f"{m.arch}.final_logit_softcapping", m.logit_cap)
+    if m.delta:
+        add_delta_net(w, *m.delta)
+    if m.local_dim:
+        w.add_uint32("gemma4.attention.key_length_swa", m.local_dim)
+        w.add_uint32("gemma4.attention.value_length_swa", m.local_dim)
+        w.add_uint32("gemma4.rope.dimension_count_swa", m.local_dim)
+        w.add_uint32("gemma4.rope.dimension_count", m.head_dim)
+        w.add_uint32("gemma4.attention.shared_kv_layers", m.shared_kv)
+        w.add_uint32("gemma4.embedding_length_per_layer_input", m.token_input)
+    if m.rope_dims is not None:
+        w.add_rope_dimension_count(m.rope_dims)
     if m.sections:
         w.add_rope_dimension_sections(m.sections)
     if m.scales is not None:
@@ -159,6 +199,23 @@ def add_scaling(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_rope_scaling_orig_ctx_len(original)
     if magnitude:
         w.add_rope_scaling_yarn_attn_factor(*magnitude)
+
+
+def other_keys(rows: np.ndarray, key_heads: int, _value_heads: int, dim: int, by: int) -> np.ndarray:
+    """The rows of queries, keys and values, with the heads of queries and of keys moved on."""
+    both, values = np.split(rows, [2 * key_heads * dim])
+    moved = np.roll(both.reshape(2, key_heads, dim, -1), by, axis=1)
+    return np.concatenate([moved.reshape(both.shape), values])
+
+
+def add_delta_net(w: gguf.GGUFWriter, key_heads: int, value_heads: int, dim: int, taps: int, interval: int) -> None:
+    """The keys of gated delta nets."""
+    w.add_ssm_conv_kernel(taps)
+    w.add_ssm_state_size(dim)
+    w.add_ssm_group_count(key_heads)
+    w.add_ssm_time_step_rank(value_heads)
+    w.add_ssm_inner_size(value_heads * dim)
+    w.add_full_attention_interval(interval)
 
 
 def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
@@ -218,8 +275,8 @@ def write(m: Tiny, path: Path) -> Path:
     add_metadata(w, m)
     add_vocabulary(w, m)
     for name, weights in tensors(m):
-        # Routers and biases are never smaller.
-        small = weights.ndim >= 2 and name.endswith(".weight") and "ffn_gate_inp" not in name
+        # Routers, convolutions and biases are never smaller.
+        small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in ("ffn_gate_inp", "conv1d"))
         kind = gguf.GGMLQuantizationType[m.kind if small else "F32"]
         w.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
     gguf_files.finish(w)

@@ -27,6 +27,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     if spec.expert_layers().next().is_some() {
         return Err(untold("it is a mixture of experts"));
     }
+    if spec.attention_layers().count() < spec.layers.len() {
+        return Err(untold("it has recurrent layers"));
+    }
     let layers = Uniform::of(&spec).ok_or_else(|| untold("its layers differ in shape"))?;
     let (attention, dense) = (&layers.attention, layers.dense);
     let dict = PyDict::new(py);
@@ -106,9 +109,12 @@ impl<'s> Uniform<'s> {
         let window = windows.iter().copied().flatten().next();
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
             && attention.sinks.is_none()
+            && !(attention.output_gate || attention.value_norm || attention.kv_layer.is_some())
             && spec.dense_layers().all(|d| d == dense)
             && spec.layers.iter().all(|layer| {
-                layer.norms == first.norms && layer.residual_scale == first.residual_scale
+                layer.norms == first.norms
+                    && layer.residual_scale == first.residual_scale
+                    && layer.token_input == 0
             })
             && windows.iter().flatten().all(|w| Some(*w) == window)
             && spec.attention_layers().all(|a| match (a.rope, a.window) {

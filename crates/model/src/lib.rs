@@ -11,7 +11,7 @@
 //! | `parts` | attention and feed-forward parts: one file each, with spec, tensors, work size, forward pass |
 //! | `weights` | tensors found in the catalog, with their shape and type checked |
 //! | `load` | weights brought into memory in the background |
-//! | `cache` | the KV cache |
+//! | `cache` | keys and values, and the states of recurrent layers with snapshots of earlier ones |
 //! | `engine` | the pool of threads, the forward pass, session, sampler, token loop |
 //!
 //! It must never print. It must never import `alight-convert`, `alight-xla` or the command.

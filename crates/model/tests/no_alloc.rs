@@ -55,6 +55,7 @@ fn main() {
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::qwen3() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen2moe() }.write(folder.path()).0,
         Spec::gpt_oss().write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen35() }.write(folder.path()).0,
     ];
     paths.extend(common::real_model(common::SMOLLM2));
     paths.extend(common::real_model(common::GEMMA3));

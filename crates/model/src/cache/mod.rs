@@ -1,10 +1,11 @@
-//! The key/value cache of a session: f16, one sequence, all layers.
+//! What a sequence has computed: keys and values of attention, states of recurrent layers.
 //!
-//! The whole context is reserved and nothing of it is touched: a page of memory is taken when a
+//! Keys and values are f16. The whole context is reserved and nothing of it is touched: a page of memory is taken when a
 //! position in it is first stored. Huge pages are declined, because one of them would hold many
 //! positions of a head that are not used yet.
 
 mod prefix;
+mod states;
 
 use std::ops::Range;
 
@@ -24,11 +25,21 @@ pub struct CacheError {
 }
 
 pub use prefix::reusable;
+pub(crate) use states::States;
+
+/// What a sequence has computed.
+pub(crate) struct Cache {
+    pub(crate) kv: Kv,
+    pub(crate) states: States,
+}
+
+/// The shape of a layer's keys and values, and where they are in the memory.
+type KvLayer = (KvShape, Range<usize>, Range<usize>);
 
 /// Keys and values of all layers.
 pub(crate) struct Kv {
-    /// By layer: the shape, and where its keys and its values are in the memory.
-    layers: Vec<(KvShape, Range<usize>, Range<usize>)>,
+    /// By layer; `None`: it has no keys and values.
+    layers: Vec<Option<KvLayer>>,
     /// The keys of all layers, then their values, of u16. The layers' shapes may differ.
     memory: Zeroed,
     capacity: usize,
@@ -40,23 +51,27 @@ impl Kv {
         context.next_multiple_of(LINE)
     }
 
-    /// A cache of `capacity` positions in each layer of these shapes, which have that capacity.
+    /// A cache of `capacity` positions in each layer of these shapes, which have that capacity; `None` is a layer without
+    /// keys and values.
     ///
     /// # Errors
     /// The system does not give the address space.
-    pub(crate) fn new(capacity: usize, shapes: &[KvShape]) -> Result<Kv, CacheError> {
+    pub(crate) fn new(capacity: usize, shapes: &[Option<KvShape>]) -> Result<Kv, CacheError> {
         let len = |dim: fn(&KvShape) -> usize| -> usize {
-            let lens =
-                shapes.iter().map(|s| capacity.saturating_mul(s.kv_heads).saturating_mul(dim(s)));
+            let lens = shapes
+                .iter()
+                .flatten()
+                .map(|s| capacity.saturating_mul(s.kv_heads).saturating_mul(dim(s)));
             lens.fold(0, usize::saturating_add)
         };
         let (keys, values) = (len(|shape| shape.k_dim), len(|shape| shape.v_dim));
         let memory = Zeroed::new(keys.saturating_add(values))?;
         let (mut key, mut value) = (0, keys);
         let layers = shapes.iter().map(|shape| {
-            let layer = (*shape, key..key + shape.k_len(), value..value + shape.v_len());
+            let shape = (*shape)?;
+            let layer = (shape, key..key + shape.k_len(), value..value + shape.v_len());
             (key, value) = (layer.1.end, layer.2.end);
-            layer
+            Some(layer)
         });
         let layers = layers.collect();
         Ok(Kv { layers, memory, capacity })
@@ -67,21 +82,23 @@ impl Kv {
         self.capacity
     }
 
-    /// A layer's cache to read from.
+    /// The cache of a layer that has one, to read from.
     pub(crate) fn layer(&self, layer: usize) -> KvCache<'_> {
-        let (shape, keys, values) = &self.layers[layer];
+        let (shape, keys, values) = self.layers[layer].as_ref().expect(HAS_KEYS);
         let memory = self.memory.get();
         KvCache::new(*shape, &memory[keys.clone()], &memory[values.clone()])
     }
 
-    /// A layer's cache to write to.
+    /// The cache of a layer that has one, to write to.
     pub(crate) fn writer(&mut self, layer: usize) -> KvWriter<'_> {
-        let (shape, keys, values) = self.layers[layer].clone();
+        let (shape, keys, values) = self.layers[layer].clone().expect(HAS_KEYS);
         // All values follow all keys.
         let (low, high) = self.memory.get_mut().split_at_mut(values.start);
         KvWriter::new(shape, &mut low[keys], &mut high[..values.len()])
     }
 }
+
+const HAS_KEYS: &str = "a layer of attention";
 
 /// Zeros of type u16 that take no memory until they are written.
 struct Zeroed(MmapMut);
@@ -127,8 +144,8 @@ mod tests {
         kv_heads: usize,
         [k_dim, v_dim]: [usize; 2],
         capacity: usize,
-    ) -> Vec<KvShape> {
-        vec![KvShape { kv_heads, k_dim, v_dim, capacity }; layers]
+    ) -> Vec<Option<KvShape>> {
+        vec![Some(KvShape { kv_heads, k_dim, v_dim, capacity }); layers]
     }
 
     #[test]

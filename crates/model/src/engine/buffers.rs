@@ -21,6 +21,8 @@ pub(crate) struct WorkSize {
     pub(crate) v: usize,
     /// What all heads attend to.
     pub(crate) heads_out: usize,
+    /// Queries, keys and values of a recurrent layer after its convolution.
+    pub(crate) mixed: usize,
     /// The gate, and what it is multiplied with.
     pub(crate) gate: usize,
     /// The widest input of a matrix, but for the hidden size.
@@ -40,6 +42,7 @@ impl WorkSize {
             k: self.k.max(other.k),
             v: self.v.max(other.v),
             heads_out: self.heads_out.max(other.heads_out),
+            mixed: self.mixed.max(other.mixed),
             gate: self.gate.max(other.gate),
             widest_input: self.widest_input.max(other.widest_input),
             attention_rows: self.attention_rows.max(other.attention_rows),
@@ -52,7 +55,7 @@ impl WorkSize {
 
 /// What one thread may write to.
 pub(crate) struct Scratch {
-    /// A normed row, `[hidden]`.
+    /// A normed row, `[hidden]`, or what layers take from a token.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
     /// Products of experts that are kept apart until they are summed.
@@ -116,10 +119,16 @@ pub(crate) struct Buffers {
     pub(crate) v: Vec<f32>,
     /// `[batch, heads · value_dim]`
     pub(crate) heads_out: Vec<f32>,
+    /// `[batch, channels]`
+    pub(crate) mixed: Vec<f32>,
     /// `[batch, intermediate]`
     pub(crate) gate: Vec<f32>,
     /// `[batch, intermediate]`
     pub(crate) up: Vec<f32>,
+    /// What layers take from the tokens: `[batch, layers · width]`.
+    pub(crate) token_inputs: Vec<f32>,
+    /// Elements of a row of `token_inputs`.
+    pub(crate) token_input_width: usize,
     /// The packed input of the next matrices.
     pub(crate) acts: Activations,
     pub(crate) angles: Angles,
@@ -139,13 +148,16 @@ pub(crate) struct BufferSizes<'s> {
     pub(crate) ropes: &'s [RopeParams],
     /// The most that a layer's parts need.
     pub(crate) work: WorkSize,
+    /// What all layers take from a token.
+    pub(crate) token_inputs: usize,
     /// f32 elements for the partial results of attention.
     pub(crate) partials: usize,
 }
 
 impl Buffers {
     pub(crate) fn new(sizes: &BufferSizes<'_>) -> Buffers {
-        let BufferSizes { batch, threads, hidden_size, ropes, work, partials } = *sizes;
+        let BufferSizes { batch, threads, hidden_size, ropes, work, token_inputs, partials } =
+            *sizes;
         let limits = AttentionLimits {
             rows: work.attention_rows,
             k_dim: work.key_dim,
@@ -159,14 +171,17 @@ impl Buffers {
             k: rows(work.k),
             v: rows(work.v),
             heads_out: rows(work.heads_out),
+            mixed: rows(work.mixed),
             gate: rows(work.gate),
             up: rows(work.gate),
+            token_inputs: rows(token_inputs),
+            token_input_width: token_inputs,
             acts: Activations::new(batch, work.widest_input.max(hidden_size)),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size),
             threads: PerThread::new(threads, || Scratch {
-                row: vec![0.0; hidden_size],
+                row: vec![0.0; hidden_size.max(token_inputs)],
                 matmul: MatmulScratch::new(),
                 sums: vec![0.0; work.experts.room_for_sums(batch)],
                 attention: AttentionScratch::new(limits),

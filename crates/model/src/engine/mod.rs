@@ -10,7 +10,7 @@ mod sampler;
 mod session;
 mod step;
 
-pub(crate) use self::buffers::WorkSize;
+pub(crate) use self::buffers::{Angles, Buffers, WorkSize};
 pub use self::generate::{Finish, GenerateOptions, Generated, generate};
 pub(crate) use self::pool::Parking;
 pub use self::pool::Pool;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use alight_kernels::attention::FEW_TOKENS;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::norm::rms_norm;
+use alight_kernels::norm::{rms_norm, rms_norm_in_place};
 use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
@@ -27,8 +27,9 @@ use alight_kernels::vec;
 use super::buffers::{BufferSizes, Buffers, WorkSize};
 use super::compute::Compute;
 use super::step::{Step, Want};
-use crate::cache::{CacheError, Kv};
+use crate::cache::{Cache, CacheError, Kv, States};
 use crate::load::{LoadError, Store, arrival};
+use crate::parts::token_input::TokenInputs;
 use crate::parts::{self, Contribution};
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
@@ -58,17 +59,18 @@ impl<'m> Net<'m> {
     ///
     /// # Errors
     /// The system does not give the address space.
-    pub(crate) fn cache(&self, context: usize) -> Result<Kv, CacheError> {
+    pub(crate) fn cache(&self, context: usize) -> Result<Cache, CacheError> {
         let capacity = Kv::capacity_for(context);
-        let shapes: Vec<_> =
-            self.spec.attention_layers().map(|attention| attention.kv_shape(capacity)).collect();
-        Kv::new(capacity, &shapes)
+        let layers = || self.spec.layers.iter().map(|layer| &layer.mixer);
+        let shapes: Vec<_> = layers().map(|mixer| parts::kv_shape(mixer, capacity)).collect();
+        let kv = Kv::new(capacity, &shapes)?;
+        Ok(Cache { kv, states: States::new(layers().map(parts::state_len)) })
     }
 
     /// Buffers for calls of up to `batch` tokens with this cache.
     pub(crate) fn buffers(&self, kv: &Kv, batch: usize) -> Buffers {
         let layers = self.spec.layers.iter();
-        let work = layers.map(|layer| parts::work(&layer.mixer, &layer.feed_forward));
+        let work = layers.map(parts::work);
         let few = batch.min(FEW_TOKENS);
         let partials =
             self.spec.attention_layers().map(|part| part.most_partials(kv.capacity(), few));
@@ -78,6 +80,7 @@ impl<'m> Net<'m> {
             hidden_size: self.spec.hidden_size,
             ropes: &self.spec.ropes,
             work: work.fold(WorkSize::default(), WorkSize::max),
+            token_inputs: self.spec.layers.iter().map(|layer| layer.token_input).sum(),
             partials: partials.max().unwrap_or(0),
         })
     }
@@ -93,7 +96,7 @@ impl<'m> Net<'m> {
     pub(crate) fn run(
         &self,
         b: &mut Buffers,
-        kv: &mut Kv,
+        cache: &mut Cache,
         tokens: &[u32],
         position: usize,
         want: Want,
@@ -109,7 +112,7 @@ impl<'m> Net<'m> {
             position,
             wanted: None,
             buffers: b,
-            kv,
+            cache,
         };
         let mut pending = None;
         for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
@@ -125,13 +128,20 @@ impl<'m> Net<'m> {
                 bias,
                 norm: norm.as_deref(),
                 scale: spec.residual_scale,
+                output_scale: 1.0,
                 norm_eps: self.spec.norm_eps,
             };
             pending = Some(contribution(w.mixer.output_bias(), &w.mixer_output_norm));
             let norm = w.feed_forward_norm.as_deref();
             pack_normed(&mut step, pending, norm, w.feed_forward.input_formats());
             w.feed_forward.forward(&spec.feed_forward, &mut step);
-            pending = Some(contribution(w.feed_forward.output_bias(), &w.feed_forward_output_norm));
+            let mut last = contribution(w.feed_forward.output_bias(), &w.feed_forward_output_norm);
+            if let Some(input) = &w.token_input {
+                pack_normed(&mut step, Some(last), None, input.input_formats());
+                input.forward(&mut step);
+                last = Contribution { bias: None, norm: Some(&input.norm), scale: 1.0, ..last };
+            }
+            pending = Some(Contribution { output_scale: w.output_scale, ..last });
         }
         if let Some(contribution) = pending {
             let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);
@@ -161,6 +171,9 @@ impl<'m> Net<'m> {
                 vec::scale(isa, x, spec.embedding_scale);
             }
         });
+        if let Some(inputs) = &self.weights.token_inputs {
+            self.token_inputs(b, inputs, tokens);
+        }
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
         let angles = &b.angles;
@@ -172,6 +185,32 @@ impl<'m> Net<'m> {
         });
         b.angles.values = values;
         Ok(())
+    }
+
+    /// What layers take from the tokens, whose embeddings are in the residual stream:
+    /// `(√width · table[token] + norm(projection(x) / √hidden)) / √2`.
+    fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs, tokens: &[u32]) {
+        let (isa, spec, n) = (self.compute.isa, self.spec, tokens.len());
+        let (hidden, all) = (spec.hidden_size, b.token_input_width);
+        let formats = ActivationFormats::of([inputs.projection.kind()]);
+        let x = Rows::new(&mut b.x, hidden);
+        self.compute.pack_rows(n, x, &mut b.acts, formats, &b.threads);
+        let projection = inputs.projection.view(self.store);
+        let rows = Rows::new(&mut b.token_inputs, all);
+        self.compute.project(&projection, rows, &b.acts, &b.threads);
+        let (table, width) = (inputs.table.view(self.store), inputs.norm.len());
+        let rows = [Rows::new(&mut b.token_inputs, all)];
+        self.compute.each_row(n, rows, &b.threads, &|i, [row], scratch| {
+            vec::scale(isa, row, 1.0 / (hidden as f32).sqrt());
+            for slice in row.chunks_exact_mut(width) {
+                rms_norm_in_place(isa, slice, &inputs.norm, spec.norm_eps);
+            }
+            let own = &mut scratch.row[..all];
+            table.dequantize_row(tokens[i] as usize, own);
+            vec::scale(isa, own, (width as f32).sqrt());
+            vec::add_assign(isa, row, own);
+            vec::scale(isa, row, std::f32::consts::FRAC_1_SQRT_2);
+        });
     }
 
     /// Computes the logits of the rows `first..first + n` of the residual stream into `logits` `[n, vocab]`.
@@ -191,8 +230,9 @@ impl<'m> Net<'m> {
         let rows = [Rows::starting_at(&mut b.x, hidden, first)];
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
-            rms_norm(isa, x, &w.output_norm, spec.norm_eps, &mut scratch.row);
-            put(&scratch.row);
+            let row = &mut scratch.row[..hidden];
+            rms_norm(isa, x, &w.output_norm, spec.norm_eps, row);
+            put(row);
         });
         self.store.arrival().wait(self.store.output_section())?;
         let output = w.output.view(self.store);
@@ -231,8 +271,9 @@ fn pack_normed(
         }
         match norm {
             Some(norm) => {
-                rms_norm(isa, x, norm, eps, &mut scratch.row);
-                put(&scratch.row);
+                let row = &mut scratch.row[..hidden];
+                rms_norm(isa, x, norm, eps, row);
+                put(row);
             }
             None => put(x),
         }

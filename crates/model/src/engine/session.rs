@@ -6,7 +6,7 @@ use super::buffers::Buffers;
 use super::compute::Compute;
 use super::net::Net;
 use super::step::Want;
-use crate::cache::Kv;
+use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::weights::not_finite;
@@ -15,6 +15,8 @@ use crate::weights::not_finite;
 pub const DEFAULT_CONTEXT: usize = 4096;
 /// Most tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
+/// Recurrent states are kept after so many tokens at the latest.
+const SNAPSHOT_EVERY: usize = 2048;
 /// Positions whose logits are computed together by [`Session::feed_each`].
 const LOGIT_ROWS: usize = 16;
 
@@ -38,11 +40,14 @@ impl Default for SessionOptions {
 /// A sequence of tokens on a model.
 ///
 /// After [`Session::new`], feeding allocates nothing (except [`Session::feed_each`], once). An
-/// error leaves the sequence as it was before the call.
+/// error leaves the sequence as it was before the call, or shorter, if the model has recurrent layers: their states have
+/// taken in what was fed, and the sequence goes back to the latest of their snapshots ([`Session::position`] tells).
+///
+/// Snapshots are taken at the end of what is fed in one call, if it is more than a token, and every 2048 tokens.
 pub struct Session<'m> {
     model: &'m Model,
     net: Net<'m>,
-    kv: Kv,
+    cache: Cache,
     buffers: Buffers,
     /// `[vocab]`, of the last token fed.
     logits: Vec<f32>,
@@ -76,12 +81,12 @@ impl<'m> Session<'m> {
         let batch = options.batch.min(context);
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
-        let kv = net.cache(context)?;
-        let buffers = net.buffers(&kv, batch);
+        let cache = net.cache(context)?;
+        let buffers = net.buffers(&cache.kv, batch);
         Ok(Session {
             model,
             net,
-            kv,
+            cache,
             buffers,
             logits: vec![0.0; c.vocab],
             many_logits: Vec::new(),
@@ -129,10 +134,23 @@ impl<'m> Session<'m> {
             self.many_logits = vec![0.0; rows * vocab];
         }
         self.settle()?;
+        let done = self.each(tokens, rows, f);
+        self.go_back_after(&done);
+        done
+    }
+
+    /// [`Session::feed_each`] with nothing deferred, the logits of `rows` tokens at a time.
+    fn each(
+        &mut self,
+        tokens: &[u32],
+        rows: usize,
+        f: &mut dyn FnMut(usize, &[f32]),
+    ) -> Result<(), ModelError> {
+        let vocab = self.logits.len();
         let start = self.position;
         for (part, tokens) in tokens.chunks(self.batch).enumerate() {
             let pos = start + part * self.batch;
-            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, Want::All)?;
+            self.net.run(&mut self.buffers, &mut self.cache, tokens, pos, Want::All)?;
             for first in (0..tokens.len()).step_by(rows) {
                 let n = rows.min(tokens.len() - first);
                 let logits = &mut self.many_logits[..n * vocab];
@@ -146,19 +164,28 @@ impl<'m> Session<'m> {
                 }
                 self.logits.copy_from_slice(&logits[(n - 1) * vocab..]);
             }
+            self.keep_states(pos + tokens.len(), false);
         }
         self.position = start + tokens.len();
+        self.keep_states(self.position, tokens.len() > 1);
         Ok(())
     }
 
     fn append(&mut self, tokens: &[u32], want: Want) -> Result<(), ModelError> {
         self.admit(tokens)?;
         self.settle()?;
+        let done = self.compute(tokens, want);
+        self.go_back_after(&done);
+        done
+    }
+
+    /// Appends tokens, with nothing deferred.
+    fn compute(&mut self, tokens: &[u32], want: Want) -> Result<(), ModelError> {
         let mut pos = self.position;
         let parts = tokens.len().div_ceil(self.batch);
         for (part, tokens) in tokens.chunks(self.batch).enumerate() {
             let want = if part + 1 == parts { want } else { Want::Nothing };
-            self.net.run(&mut self.buffers, &mut self.kv, tokens, pos, want)?;
+            self.net.run(&mut self.buffers, &mut self.cache, tokens, pos, want)?;
             if want == Want::Last {
                 self.net.logits(&mut self.buffers, 0, 1, &mut self.logits)?;
             }
@@ -167,9 +194,26 @@ impl<'m> Session<'m> {
                 numbers(self.model, &self.logits, pos + tokens.len() - 1)?;
             }
             pos += tokens.len();
+            self.keep_states(pos, false);
         }
         self.position = pos;
+        self.keep_states(pos, tokens.len() > 1);
         Ok(())
+    }
+
+    /// Keeps recurrent states, in which `position` tokens are, if `now` or if it was long ago that they were.
+    fn keep_states(&mut self, position: usize, now: bool) {
+        let states = &mut self.cache.states;
+        if now || position >= states.latest() + SNAPSHOT_EVERY {
+            states.save(position);
+        }
+    }
+
+    /// After an error the states have tokens in them that the sequence has not.
+    fn go_back_after(&mut self, done: &Result<(), ModelError>) {
+        if done.is_err() && !self.cache.states.is_empty() {
+            self.position = self.cache.states.back_to(self.position);
+        }
     }
 
     /// Appends a token that is computed only if something is fed after it: the last token of an
@@ -189,9 +233,16 @@ impl<'m> Session<'m> {
     fn settle(&mut self) -> Result<(), ModelError> {
         if let Some(token) = self.deferred {
             let pos = self.position - 1;
-            self.net.run(&mut self.buffers, &mut self.kv, &[token], pos, Want::Nothing)?;
-            self.model.check()?;
-            self.deferred = None;
+            let (b, cache) = (&mut self.buffers, &mut self.cache);
+            let run = self.net.run(b, cache, &[token], pos, Want::Nothing);
+            let done = run.map_err(ModelError::from).and_then(|()| self.model.check());
+            if done.is_ok() || !self.cache.states.is_empty() {
+                self.deferred = None;
+            }
+            if done.is_err() && self.deferred.is_none() {
+                self.position = self.cache.states.back_to(pos);
+            }
+            done?;
         }
         Ok(())
     }
@@ -231,12 +282,19 @@ impl<'m> Session<'m> {
         self.context
     }
 
-    /// Forgets everything from position `n` on; nothing if the sequence is not as long. Free.
-    pub fn truncate(&mut self, n: usize) {
+    /// Forgets everything from position `n` on; nothing if the sequence is not as long. Returns how many tokens are left:
+    /// `n`, or fewer if the model has recurrent layers, whose states cannot be cut. Then the sequence goes back to the
+    /// latest snapshot of them, and what lies between has to be fed again. Free but for that.
+    pub fn truncate(&mut self, n: usize) -> usize {
         if n < self.position {
-            self.position = n;
-            self.deferred = None;
+            let computed = self.position - usize::from(self.deferred.take().is_some());
+            let states = &mut self.cache.states;
+            self.position = match states.is_empty() || n == computed {
+                true => n,
+                false => states.back_to(n),
+            };
         }
+        self.position
     }
 
     /// The model that it runs on.

@@ -4,7 +4,7 @@ use alight_kernels::parallel::Rows;
 
 use super::buffers::Buffers;
 use super::compute::Compute;
-use crate::cache::Kv;
+use crate::cache::Cache;
 use crate::load::Store;
 
 /// The rows of a call whose logits will be asked for.
@@ -30,19 +30,21 @@ pub(crate) struct Step<'s> {
     /// In the last layer: which rows are still needed when the cache is filled.
     pub(super) wanted: Option<Want>,
     pub(crate) buffers: &'s mut Buffers,
-    pub(crate) kv: &'s mut Kv,
+    pub(crate) cache: &'s mut Cache,
 }
 
 impl Step<'_> {
-    /// In the last layer, keeps only the wanted rows of `x` and of the queries, which are `q_width` wide. A mixer calls
-    /// it when the cache is filled. Returns whether there are any such rows.
-    pub(crate) fn keep_wanted_rows(&mut self, q_width: usize) -> bool {
+    /// In the last layer, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, row)` makes
+    /// that row the first. A mixer calls it when the cache is filled. Returns whether there are any such rows.
+    pub(crate) fn keep_wanted_rows(&mut self, keep: impl FnOnce(&mut Buffers, usize)) -> bool {
         match self.wanted {
             Some(Want::Nothing) => false,
             Some(Want::Last) if self.rows > 1 => {
                 let last = self.rows - 1;
                 Rows::new(&mut self.buffers.x, self.hidden).copy(last, 0);
-                Rows::new(&mut self.buffers.q, q_width).copy(last, 0);
+                let width = self.buffers.token_input_width;
+                Rows::new(&mut self.buffers.token_inputs, width).copy(last, 0);
+                keep(self.buffers, last);
                 self.position += last;
                 self.rows = 1;
                 true

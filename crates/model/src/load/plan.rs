@@ -98,6 +98,13 @@ impl Plan {
         if !embedding_in_map {
             plan.section(&[&weights.embed], methods, Some(arrival::EMBEDDING));
         }
+        if let Some(inputs) = &mut weights.token_inputs {
+            // Of the table a token reads a row: it stays in the map, and nothing of it is brought.
+            let (shard, bytes) = inputs.table.file_range();
+            plan.kept[shard].push(bytes);
+            plan.settle(&mut inputs.projection, methods, repack);
+            plan.section(&[&inputs.projection], methods, Some(arrival::EMBEDDING));
+        }
         for (i, layer) in weights.layers.iter_mut().enumerate() {
             for matrix in layer.matrices_mut() {
                 plan.settle(matrix, methods, repack);

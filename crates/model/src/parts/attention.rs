@@ -7,13 +7,14 @@
 use std::ops::Range;
 
 use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
+use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::parallel::{Attend, Rows, store_rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
-use alight_kernels::vec;
+use alight_kernels::{Isa, vec};
 
-use crate::engine::{Step, WorkSize};
+use crate::engine::{Angles, Buffers, Step, WorkSize};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -46,6 +47,15 @@ pub struct AttentionSpec {
     pub sinks: Option<&'static str>,
     /// What the file calls the output projection.
     pub output: &'static str,
+    /// Whether values are normed per head, without weights.
+    pub value_norm: bool,
+    /// Whether values are the keys, before these are normed and rotated, where the file has no `attn_v`.
+    pub keys_as_values: bool,
+    /// The layer whose keys and values it attends to; `None`: its own.
+    pub kv_layer: Option<usize>,
+    /// Whether what a head attends to is multiplied by the sigmoid of a gate, which `attn_q` makes beside the query; values
+    /// are as long as keys then.
+    pub output_gate: bool,
 }
 
 /// Which elements of queries and of keys an RMSNorm works on together, before they are rotated.
@@ -90,7 +100,12 @@ impl AttentionSpec {
                 return Err(keys.value(key, dim, format!("at most {most} for {heads} heads")));
             }
         }
-        Ok(AttentionSpec {
+        Ok(AttentionSpec::new([heads, kv_heads], [key_dim, value_dim]))
+    }
+
+    /// Full attention of those heads, query heads first, and lengths of keys and values, as [`AttentionSpec::read`] has it.
+    pub(crate) fn new([heads, kv_heads]: [usize; 2], [key_dim, value_dim]: [usize; 2]) -> Self {
+        AttentionSpec {
             heads,
             kv_heads,
             key_dim,
@@ -103,7 +118,11 @@ impl AttentionSpec {
             qk_norm: QkNorm::None,
             sinks: None,
             output: "attn_output",
-        })
+            value_norm: false,
+            keys_as_values: false,
+            kv_layer: None,
+            output_gate: false,
+        }
     }
 
     /// Query heads per key/value head.
@@ -129,6 +148,7 @@ impl AttentionSpec {
             q,
             k,
             v,
+            gate: if self.output_gate { 2 * q } else { 0 },
             heads_out: out,
             widest_input: out,
             attention_rows: self.group() * tile_tokens(self.group()).max(1),
@@ -148,6 +168,15 @@ impl AttentionSpec {
         KvShape { kv_heads: self.kv_heads, k_dim: self.key_dim, v_dim: self.value_dim, capacity }
     }
 
+    /// Makes row `row` of what is needed after the cache is filled the first one.
+    fn keep_row(&self, b: &mut Buffers, row: usize) {
+        let [q, ..] = self.widths();
+        Rows::new(&mut b.q, q).copy(row, 0);
+        if self.output_gate {
+            Rows::new(&mut b.gate, 2 * q).copy(row, 0);
+        }
+    }
+
     fn params(&self) -> AttentionParams {
         AttentionParams { scale: self.scale, softcap: self.softcap, window: self.window }
     }
@@ -156,12 +185,12 @@ impl AttentionSpec {
 /// Its tensors.
 #[derive(Debug)]
 pub(crate) struct AttentionWeights {
-    /// `[heads · key_dim, hidden]`
+    /// `[heads · key_dim, hidden]`; with a gate `[heads · 2 · key_dim, hidden]`: a head's query, then its gate.
     q: MatrixRef,
     /// `[kv_heads · key_dim, hidden]`
-    k: MatrixRef,
+    k: Option<MatrixRef>,
     /// `[kv_heads · value_dim, hidden]`
-    v: MatrixRef,
+    v: Option<MatrixRef>,
     /// `[hidden, heads · value_dim]`
     o: MatrixRef,
     q_bias: Option<Vec<f32>>,
@@ -173,23 +202,36 @@ pub(crate) struct AttentionWeights {
     q_norm: Option<Vec<f32>>,
     /// `[key_dim]`, or `[kv_heads · key_dim]`
     k_norm: Option<Vec<f32>>,
+    /// `[value_dim]`: ones.
+    v_norm: Option<Vec<f32>>,
     /// `[heads]`
     sinks: Option<Vec<f32>>,
 }
 
-/// A matrix and its bias.
+/// A projection's matrix and its bias, if the file has one.
 type Projection = (MatrixRef, Option<Vec<f32>>);
 
-/// The projections of queries, keys and values: a tensor each, or one whose rows follow one another.
+/// Queries, keys and values, which the file has apart or as the rows of one matrix; `None`: another layer's keys or values
+/// are used, or keys as values.
 fn qkv(
     find: &LayerFinder<'_, '_, '_>,
-    widths: [usize; 3],
+    spec: &AttentionSpec,
     hidden: usize,
-) -> Result<[Projection; 3], WeightError> {
-    let [q, k, v] = widths;
+) -> Result<(Projection, Option<Projection>, Option<Projection>), WeightError> {
+    let [q, k, v, _] = spec.widths();
+    let one = |name, width| Ok((find.matrix(name, hidden, width)?, find.bias(name, width)?));
+    if spec.kv_layer.is_some() {
+        // Some files have them nevertheless.
+        for what in ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"] {
+            find.ignore(what);
+        }
+        return Ok((one("attn_q", q)?, None, None));
+    }
     if !find.has("attn_qkv") {
-        let one = |name, width| Ok((find.matrix(name, hidden, width)?, find.bias(name, width)?));
-        return Ok([one("attn_q", q)?, one("attn_k", k)?, one("attn_v", v)?]);
+        let query = one("attn_q", if spec.output_gate { 2 * q } else { q })?;
+        let has_values = !spec.keys_as_values || find.has("attn_v");
+        let value = has_values.then(|| one("attn_v", v)).transpose()?;
+        return Ok((query, Some(one("attn_k", k)?), value));
     }
     let all = q + k + v;
     let bias = find.bias("attn_qkv", all)?;
@@ -197,7 +239,7 @@ fn qkv(
         let matrix = find.rows_of("attn_qkv", [hidden, all], rows.clone())?;
         Ok((matrix, bias.as_ref().map(|bias| bias[rows].to_vec())))
     };
-    Ok([part(0..q)?, part(q..q + k)?, part(q + k..all)?])
+    Ok((part(0..q)?, Some(part(q..q + k)?), Some(part(q + k..all)?)))
 }
 
 impl AttentionWeights {
@@ -206,60 +248,102 @@ impl AttentionWeights {
         spec: &AttentionSpec,
         hidden: usize,
     ) -> Result<AttentionWeights, WeightError> {
-        let [q, k, v, out] = spec.widths();
+        let [q_width, k_width, _, out_width] = spec.widths();
+        let own = spec.kv_layer.is_none();
         let norm = |name, whole| match spec.qk_norm {
             QkNorm::None => Ok(None),
             QkNorm::Heads => find.norm(name, spec.key_dim).map(Some),
             QkNorm::Whole => find.norm(name, whole).map(Some),
         };
-        let [query, key, value] = qkv(find, [q, k, v], hidden)?;
-        let (q_bias, k_bias, v_bias) = (query.1, key.1, value.1);
+        let ((q, q_bias), key, value) = qkv(find, spec, hidden)?;
+        let (k, k_bias) = key.unzip();
+        let (v, v_bias) = value.unzip();
+        let (k_bias, v_bias) = (k_bias.flatten(), v_bias.flatten());
         Ok(AttentionWeights {
-            q: query.0,
-            k: key.0,
-            v: value.0,
-            o: find.matrix(spec.output, out, hidden)?,
+            q,
+            k,
+            v,
+            o: find.matrix(spec.output, out_width, hidden)?,
             q_bias,
             k_bias,
             v_bias,
             o_bias: find.bias(spec.output, hidden)?,
-            q_norm: norm("attn_q_norm", q)?,
-            k_norm: norm("attn_k_norm", k)?,
+            q_norm: norm("attn_q_norm", q_width)?,
+            k_norm: if own { norm("attn_k_norm", k_width)? } else { None },
+            v_norm: spec.value_norm.then(|| vec![1.0; spec.value_dim]),
             sinks: spec.sinks.map(|name| find.vector(name, spec.heads)).transpose()?,
         })
     }
 
-    pub(super) fn matrices(&self) -> [&MatrixRef; 4] {
-        [&self.q, &self.k, &self.v, &self.o]
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        let kv = self.k.iter().chain(&self.v);
+        [&self.q].into_iter().chain(kv).chain([&self.o]).collect()
     }
 
-    pub(super) fn matrices_mut(&mut self) -> [&mut MatrixRef; 4] {
-        [&mut self.q, &mut self.k, &mut self.v, &mut self.o]
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let kv = self.k.iter_mut().chain(&mut self.v);
+        [&mut self.q].into_iter().chain(kv).chain([&mut self.o]).collect()
     }
 
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([self.q.kind(), self.k.kind(), self.v.kind()])
+        let kv = self.k.iter().chain(&self.v);
+        ActivationFormats::of([&self.q].into_iter().chain(kv).map(MatrixRef::kind))
     }
 
     pub(super) fn forward(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let [q, k, v, o] = self.matrices().map(|matrix| matrix.view(step.store));
         let [q_width, k_width, v_width, out_width] = spec.widths();
         let b = &mut *step.buffers;
-        let outputs = [
-            [Rows::new(&mut b.q, q_width)],
-            [Rows::new(&mut b.k, k_width)],
-            [Rows::new(&mut b.v, v_width)],
-        ];
-        step.compute.multiply([[&q], [&k], [&v]], outputs, &b.acts, &b.threads, None);
-        self.rope_and_store_kv(spec, step);
-        if !step.keep_wanted_rows(q_width) {
+        let q_rows = match spec.output_gate {
+            false => Rows::new(&mut b.q, q_width),
+            true => Rows::new(&mut b.gate, 2 * q_width),
+        };
+        let (k_rows, v_rows) = (Rows::new(&mut b.k, k_width), Rows::new(&mut b.v, v_width));
+        let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
+        let view = |matrix: &MatrixRef| matrix.view(step.store);
+        let (q, o) = (view(&self.q), view(&self.o));
+        match (self.k.as_ref().map(view), self.v.as_ref().map(view)) {
+            (Some(k), Some(v)) => {
+                let outputs = [[q_rows], [k_rows], [v_rows]];
+                compute.multiply([[&q], [&k], [&v]], outputs, acts, threads, None);
+            }
+            (Some(k), None) => {
+                compute.multiply([[&q], [&k]], [[q_rows], [k_rows]], acts, threads, None);
+            }
+            _ => compute.multiply([[&q]], [[q_rows]], acts, threads, None),
+        }
+        if spec.output_gate {
+            split_gate(spec, step);
+        }
+        match spec.kv_layer {
+            None => self.rope_and_store_kv(spec, step),
+            Some(_) => self.finish_queries(spec, step),
+        }
+        if !step.keep_wanted_rows(|b, last| spec.keep_row(b, last)) {
             return;
         }
         self.attend(spec, step);
         let b = &mut *step.buffers;
+        let (isa, formats) = (step.compute.isa, ActivationFormats::of([self.o.kind()]));
         let input = Rows::new(&mut b.heads_out, out_width);
-        let formats = ActivationFormats::of([self.o.kind()]);
-        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
+        if spec.output_gate {
+            let rows = [Rows::new(&mut b.gate, 2 * q_width), input];
+            step.compute.pack(
+                n,
+                out_width,
+                rows,
+                acts,
+                formats,
+                threads,
+                &|_, [gate, y], _, put| {
+                    let gate = &mut gate[..out_width];
+                    sigmoid_mul(isa, gate, y);
+                    put(gate);
+                },
+            );
+        } else {
+            step.compute.pack_rows(n, input, acts, formats, threads);
+        }
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 
@@ -269,7 +353,7 @@ impl AttentionWeights {
         let [q_width, k_width, v_width, _] = spec.widths();
         let b = &mut *step.buffers;
         let angles = &b.angles;
-        let writer = step.kv.writer(step.layer);
+        let writer = step.cache.kv.writer(step.layer);
         let rows = [
             Rows::new(&mut b.q, q_width),
             Rows::new(&mut b.k, k_width),
@@ -277,27 +361,29 @@ impl AttentionWeights {
         ];
         let threads = &mut step.compute.threads(&b.threads);
         store_rows(threads, isa, writer, [pos, n], rows, &|i, [q, k, v]| {
-            let biases =
-                [(&mut *q, &self.q_bias), (&mut *k, &self.k_bias), (&mut *v, &self.v_bias)];
-            for (row, bias) in biases {
-                if let Some(bias) = bias {
-                    vec::add_assign(isa, row, bias);
-                }
+            if let Some(bias) = &self.v_bias {
+                vec::add_assign(isa, v, bias);
             }
-            for (row, norm) in [(&mut *q, &self.q_norm), (&mut *k, &self.k_norm)] {
-                if let Some(norm) = norm {
-                    // As many elements as there are weights: a head, or the whole row.
-                    for part in row.chunks_exact_mut(norm.len()) {
-                        rms_norm_in_place(isa, part, norm, eps);
-                    }
-                }
-                for head in row.chunks_exact_mut(spec.key_dim) {
-                    if let Some(rope) = spec.rope {
-                        let (cos, sin) = angles.of(i, rope);
-                        rope_apply(isa, head, cos, sin, spec.pairing);
-                    }
-                }
+            if self.v.is_none() {
+                v.copy_from_slice(k);
             }
+            if let Some(norm) = &self.v_norm {
+                v.chunks_exact_mut(norm.len())
+                    .for_each(|head| rms_norm_in_place(isa, head, norm, eps));
+            }
+            finish(isa, spec, angles, i, (&self.q_bias, &self.q_norm, eps), q);
+            finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm, eps), k);
+        });
+    }
+
+    /// The same of queries alone, where keys and values are another layer's.
+    fn finish_queries(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
+        let (isa, eps) = (step.compute.isa, step.norm_eps);
+        let [q_width, ..] = spec.widths();
+        let b = &mut *step.buffers;
+        let (angles, rows) = (&b.angles, [Rows::new(&mut b.q, q_width)]);
+        step.compute.each_row(step.rows, rows, &b.threads, &|i, [q], _| {
+            finish(isa, spec, angles, i, (&self.q_bias, &self.q_norm, eps), q);
         });
     }
 
@@ -305,11 +391,54 @@ impl AttentionWeights {
     /// `[rows, heads, value_dim]`.
     fn attend(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
         let (isa, params, group) = (step.compute.isa, spec.params(), spec.group());
-        let (cache, pos, tokens) = (step.kv.layer(step.layer), step.position, step.rows);
+        let layer = spec.kv_layer.unwrap_or(step.layer);
+        let (cache, pos, tokens) = (step.cache.kv.layer(layer), step.position, step.rows);
         let b = &mut *step.buffers;
         let threads = &mut step.compute.threads(&b.threads);
         let sinks = self.sinks.as_deref();
         let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
         attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
+    }
+}
+
+/// Parts `[rows, heads, 2, key_dim]` in the buffer `gate` into queries in `q` and gates, which lie together at the beginning
+/// of their rows.
+fn split_gate(spec: &AttentionSpec, step: &mut Step<'_>) {
+    let ([width, ..], dim) = (spec.widths(), spec.key_dim);
+    let b = &mut *step.buffers;
+    let rows = [Rows::new(&mut b.q, width), Rows::new(&mut b.gate, 2 * width)];
+    step.compute.each_row(step.rows, rows, &b.threads, &|_, [q, both], _| {
+        for (head, q) in q.chunks_exact_mut(dim).enumerate() {
+            let at = 2 * head * dim;
+            q.copy_from_slice(&both[at..at + dim]);
+            // To where no gate is that was not moved yet.
+            both.copy_within(at + dim..at + 2 * dim, head * dim);
+        }
+    });
+}
+
+/// Bias, norm and rotation of all heads of a row of queries or keys.
+fn finish(
+    isa: Isa,
+    spec: &AttentionSpec,
+    angles: &Angles,
+    row: usize,
+    (bias, norm, eps): (&Option<Vec<f32>>, &Option<Vec<f32>>, f32),
+    x: &mut [f32],
+) {
+    if let Some(bias) = bias {
+        vec::add_assign(isa, x, bias);
+    }
+    if let Some(norm) = norm {
+        // As many elements as there are weights: a head, or the whole row.
+        for part in x.chunks_exact_mut(norm.len()) {
+            rms_norm_in_place(isa, part, norm, eps);
+        }
+    }
+    if let Some(rope) = spec.rope {
+        let (cos, sin) = angles.of(row, rope);
+        for head in x.chunks_exact_mut(spec.key_dim) {
+            rope_apply(isa, head, cos, sin, spec.pairing);
+        }
     }
 }

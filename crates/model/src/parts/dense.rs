@@ -46,13 +46,22 @@ impl DenseSpec {
     /// # Errors
     /// A size that no model can have, or a mixture of experts.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<DenseSpec, SpecError> {
+        DenseSpec::refuse_experts(keys)?;
+        let intermediate_size = keys.dimension("feed_forward_length", MAX_WIDTH)?;
+        Ok(DenseSpec { intermediate_size, activation: Activation::Silu })
+    }
+
+    /// Checks that the network is no mixture of experts.
+    ///
+    /// # Errors
+    /// It is.
+    pub(crate) fn refuse_experts(keys: &Keys<'_, '_>) -> Result<(), SpecError> {
         for key in ["expert_count", "expert_used_count"] {
             if let Some(found) = keys.get::<u64>(key)?.filter(|n| *n > 0) {
                 return Err(keys.unsupported(key, found, "a mixture of experts"));
             }
         }
-        let intermediate_size = keys.dimension("feed_forward_length", MAX_WIDTH)?;
-        Ok(DenseSpec { intermediate_size, activation: Activation::Silu })
+        Ok(())
     }
 
     /// What it writes to.

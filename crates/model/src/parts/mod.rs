@@ -6,22 +6,26 @@
 //! together with the next norm.
 
 pub(crate) mod attention;
+pub(crate) mod delta_net;
 pub(crate) mod dense;
 pub(crate) mod experts;
 pub(crate) mod routing;
+pub(crate) mod token_input;
 
+use alight_kernels::attention::KvShape;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::{Isa, vec};
 
 use self::attention::AttentionWeights;
+use self::delta_net::DeltaNetWeights;
 use self::dense::DenseWeights;
 use self::experts::ExpertsWeights;
 use crate::engine::{Step, WorkSize};
-use crate::spec::{FeedForward, Mixer};
+use crate::spec::{FeedForward, LayerSpec, Mixer};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
 
-/// How the output of a part, in `y`, is added to the residual stream: `x += scale · norm(y + bias)`.
+/// How the output of a part, in `y`, is added to the residual stream: `x = output_scale · (x + scale · norm(y + bias))`.
 #[derive(Clone, Copy)]
 pub(crate) struct Contribution<'m> {
     /// `[hidden]`
@@ -29,6 +33,8 @@ pub(crate) struct Contribution<'m> {
     /// `[hidden]`
     pub(crate) norm: Option<&'m [f32]>,
     pub(crate) scale: f32,
+    /// Factor on the residual stream afterwards.
+    pub(crate) output_scale: f32,
     pub(crate) norm_eps: f32,
 }
 
@@ -45,6 +51,9 @@ impl Contribution<'_> {
             vec::scale(isa, y, self.scale);
         }
         vec::add_assign(isa, x, y);
+        if self.output_scale != 1.0 {
+            vec::scale(isa, x, self.output_scale);
+        }
     }
 }
 
@@ -52,6 +61,7 @@ impl Contribution<'_> {
 #[derive(Debug)]
 pub(crate) enum MixerWeights {
     Attention(AttentionWeights),
+    DeltaNet(DeltaNetWeights),
 }
 
 impl MixerWeights {
@@ -64,19 +74,24 @@ impl MixerWeights {
             Mixer::Attention(spec) => {
                 AttentionWeights::find(find, spec, hidden).map(MixerWeights::Attention)
             }
+            Mixer::DeltaNet(spec) => {
+                DeltaNetWeights::find(find, spec, hidden).map(MixerWeights::DeltaNet)
+            }
         }
     }
 
     /// In the order of use.
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         match self {
-            MixerWeights::Attention(part) => part.matrices().into(),
+            MixerWeights::Attention(part) => part.matrices(),
+            MixerWeights::DeltaNet(part) => part.matrices().into(),
         }
     }
 
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         match self {
-            MixerWeights::Attention(part) => part.matrices_mut().into(),
+            MixerWeights::Attention(part) => part.matrices_mut(),
+            MixerWeights::DeltaNet(part) => part.matrices_mut().into(),
         }
     }
 
@@ -84,6 +99,7 @@ impl MixerWeights {
     pub(crate) fn input_formats(&self) -> ActivationFormats {
         match self {
             MixerWeights::Attention(part) => part.input_formats(),
+            MixerWeights::DeltaNet(part) => part.input_formats(),
         }
     }
 
@@ -91,6 +107,7 @@ impl MixerWeights {
     pub(crate) fn output_bias(&self) -> Option<&[f32]> {
         match self {
             MixerWeights::Attention(part) => part.o_bias.as_deref(),
+            MixerWeights::DeltaNet(_) => None,
         }
     }
 
@@ -99,6 +116,8 @@ impl MixerWeights {
     pub(crate) fn forward(&self, spec: &Mixer, step: &mut Step<'_>) {
         match (self, spec) {
             (MixerWeights::Attention(part), Mixer::Attention(spec)) => part.forward(spec, step),
+            (MixerWeights::DeltaNet(part), Mixer::DeltaNet(spec)) => part.forward(spec, step),
+            _ => unreachable!("weights are found by the layer's spec"),
         }
     }
 }
@@ -171,14 +190,31 @@ impl FeedForwardWeights {
     }
 }
 
+/// The shape of a mixer's keys and values in a cache of `capacity` positions, if it has any.
+pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
+    match mixer {
+        Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape(capacity)),
+        Mixer::DeltaNet(_) => None,
+    }
+}
+
+/// f32 elements of a mixer's state; 0: it has none.
+pub(crate) fn state_len(mixer: &Mixer) -> usize {
+    match mixer {
+        Mixer::Attention(_) => 0,
+        Mixer::DeltaNet(spec) => spec.state_len(),
+    }
+}
+
 /// What a layer's parts write to.
-pub(crate) fn work(mixer: &Mixer, feed_forward: &FeedForward) -> WorkSize {
-    let mixer = match mixer {
+pub(crate) fn work(layer: &LayerSpec) -> WorkSize {
+    let mixer = match &layer.mixer {
         Mixer::Attention(spec) => spec.work(),
+        Mixer::DeltaNet(spec) => spec.work(),
     };
-    let feed_forward = match feed_forward {
+    let feed_forward = match &layer.feed_forward {
         FeedForward::Dense(spec) => spec.work(),
         FeedForward::Experts(spec) => spec.work(),
     };
-    mixer.max(feed_forward)
+    mixer.max(feed_forward).max(token_input::work(layer.token_input))
 }

@@ -65,6 +65,28 @@ impl<'a> Keys<'_, 'a> {
         }
     }
 
+    /// A whole number from 1 to `most` for each layer: the file's list, or one for all.
+    pub(crate) fn per_layer(
+        &self,
+        key: &str,
+        layers: usize,
+        most: usize,
+    ) -> Result<Option<Vec<usize>>, SpecError> {
+        let Some(Value::Array(array)) = self.gguf.get(&self.name(key)) else {
+            return Ok(self.optional_dimension(key, most)?.map(|value| vec![value; layers]));
+        };
+        let values: Vec<i128> = array.iter_int().into_iter().flatten().take(layers).collect();
+        if values.len() < layers {
+            let found = format!("an array of {} integers", values.len());
+            return Err(self.value(key, found, format!("{layers}, one per layer")));
+        }
+        let checked = values.into_iter().map(|value| match usize::try_from(value) {
+            Ok(checked) if (1..=most).contains(&checked) => Ok(checked),
+            _ => Err(self.value(key, value, bounds(most))),
+        });
+        checked.collect::<Result<Vec<_>, _>>().map(Some)
+    }
+
     /// A width that is 0 or not there if there is no such part.
     pub(crate) fn width_or_none(&self, key: &str) -> Result<Option<usize>, SpecError> {
         match self.get::<u64>(key)? {

@@ -19,6 +19,7 @@ pub use self::arch::{Architecture, architectures};
 pub use self::error::SpecError;
 use self::keys::Keys;
 pub use crate::parts::attention::{AttentionSpec, QkNorm};
+pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec};
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
 pub use crate::parts::routing::{Gating, Routing};
@@ -43,6 +44,8 @@ pub struct ModelSpec {
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
     /// are in the first.
     pub ropes: Vec<RopeParams>,
+    /// How many layers follow in the file that predict further tokens. They are not computed.
+    pub draft_layers: usize,
     /// Factor on the logits.
     pub logit_scale: f32,
     /// Soft cap of the logits.
@@ -61,6 +64,8 @@ pub struct LayerSpec {
     pub norms: Norms,
     /// Factor on both outputs before they are added.
     pub residual_scale: f32,
+    /// How many numbers a third part takes from the token itself; 0: there is no such part.
+    pub token_input: usize,
 }
 
 /// Which norms a layer has, by what the file calls their weights; `None`: there is no such norm. `post_attention_norm` is
@@ -105,6 +110,8 @@ impl Norms {
 pub enum Mixer {
     /// Softmax attention over keys and values in the cache.
     Attention(AttentionSpec),
+    /// A gated delta net, which carries a state from token to token.
+    DeltaNet(DeltaNetSpec),
 }
 
 /// The part of a layer that works on each position alone.
@@ -141,8 +148,9 @@ impl ModelSpec {
 
     /// The attention parts of the layers that have one.
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
-        self.layers.iter().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => attention,
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaNet(_) => None,
         })
     }
 

@@ -8,7 +8,10 @@ use super::{AttentionSpec, FeedForward, LayerSpec, Mixer, ModelSpec, Norms, Spec
 
 /// The sizes that every architecture has.
 pub(crate) struct Sizes {
+    /// Layers of the network, without those that predict further tokens.
     pub(crate) layers: usize,
+    /// Layers that predict further tokens.
+    pub(crate) draft_layers: usize,
     pub(crate) hidden_size: usize,
     pub(crate) vocab: usize,
     pub(crate) context: usize,
@@ -30,9 +33,17 @@ impl Sizes {
                 expected: "1 to 2147483647 tokens".into(),
             });
         }
+        let blocks = keys.dimension("block_count", MAX_LAYERS)?;
+        let key = "nextn_predict_layers";
+        let drafts = keys.get::<u64>(key)?.unwrap_or(0);
+        if drafts >= blocks as u64 {
+            return Err(keys.value(key, drafts, format!("fewer than the {blocks} blocks")));
+        }
+        let draft_layers = drafts as usize;
         let eps = "attention.layer_norm_rms_epsilon";
         Ok(Sizes {
-            layers: keys.dimension("block_count", MAX_LAYERS)?,
+            layers: blocks - draft_layers,
+            draft_layers,
             hidden_size: keys.dimension("embedding_length", MAX_WIDTH)?,
             vocab,
             context: keys.dimension("context_length", MAX_CONTEXT)?,
@@ -56,7 +67,19 @@ impl Sizes {
             feed_forward: feed_forward.into(),
             norms: Norms::INPUTS,
             residual_scale: 1.0,
+            token_input: 0,
         };
+        let layers = vec![layer; self.layers];
+        self.network(keys, layers, vec![rope])
+    }
+
+    /// A network of those layers and rotary embeddings.
+    pub(crate) fn network(
+        self,
+        keys: &Keys<'_, '_>,
+        layers: Vec<LayerSpec>,
+        ropes: Vec<RopeParams>,
+    ) -> ModelSpec {
         ModelSpec {
             architecture: keys.prefix,
             hidden_size: self.hidden_size,
@@ -64,8 +87,9 @@ impl Sizes {
             context: self.context,
             norm_eps: self.norm_eps,
             embedding_scale: 1.0,
-            layers: vec![layer; self.layers],
-            ropes: vec![rope],
+            layers,
+            ropes,
+            draft_layers: self.draft_layers,
             logit_scale: 1.0,
             logit_softcap: None,
         }

@@ -16,6 +16,7 @@ use alight_pages::Map;
 
 use super::{MatrixRef, WeightError};
 use crate::load::Storage;
+use crate::spec::ModelSpec;
 
 /// Tensors that are of no use for text: heads that classify it or make vectors of it.
 const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
@@ -93,7 +94,13 @@ impl Finder<'_, '_> {
 
     /// A vector of finite numbers, copied as f32.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
-        let (shard, info) = self.tensor(name, &[len])?;
+        self.floats(name, &[len])
+    }
+
+    /// Finite numbers of that shape, copied as f32.
+    fn floats(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightError> {
+        let (shard, info) = self.tensor(name, shape)?;
+        let len = shape.iter().product();
         let ty = WeightType::of(info.ty).filter(|ty| ty.is_float());
         let ty = ty.ok_or_else(|| WeightError::Type {
             name: name.into(),
@@ -117,11 +124,17 @@ impl Finder<'_, '_> {
         Ok(out)
     }
 
-    /// Whether every tensor of the file was asked for.
-    pub(super) fn all_found(&self, architecture: &'static str) -> Result<(), WeightError> {
+    /// Whether every tensor of the file was asked for, but for those of layers that predict further tokens.
+    pub(super) fn all_found(&self, spec: &ModelSpec) -> Result<(), WeightError> {
         let found = self.found.borrow();
+        let (architecture, layers) = (spec.architecture, spec.layers.len());
+        let drafts = layers..layers + spec.draft_layers;
         let stray = |placed: &&Placed<'_>| {
-            let other = OTHER_HEADS.iter().any(|head| placed.info.name.starts_with(head));
+            let name = placed.info.name;
+            let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+            let block = block.and_then(|number| number.parse::<usize>().ok());
+            let other = OTHER_HEADS.iter().any(|head| name.starts_with(head))
+                || block.is_some_and(|block| drafts.contains(&block));
             !other && !found.contains(&std::ptr::from_ref(*placed).cast())
         };
         match self.catalog.tensors.iter().find(stray) {
@@ -184,7 +197,7 @@ impl LayerFinder<'_, '_, '_> {
         Ok(MatrixRef { bytes, rows: rows.len(), ..matrix })
     }
 
-    /// The vector `name`.
+    /// The vector of that whole name within the layer.
     pub(crate) fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>, WeightError> {
         self.all.vector(&self.name(name), len)
     }
@@ -246,6 +259,18 @@ impl LayerFinder<'_, '_, '_> {
         Ok(Some(MatrixRef { rows: 1, count: experts, used, ..all }))
     }
 
+    /// A tensor of that whole name within the layer is of no use, if there is one.
+    pub(crate) fn ignore(&self, what: &str) {
+        if let Some(placed) = self.all.catalog.get(&self.name(what)) {
+            self.all.found.borrow_mut().insert(placed);
+        }
+    }
+
+    /// A vector of that whole name within the layer, if the file has it.
+    pub(crate) fn optional(&self, what: &str, len: usize) -> Result<Option<Vec<f32>>, WeightError> {
+        self.all.optional(&self.name(what), len)
+    }
+
     /// Checks that experts are not a tensor each, as they were in files of before April 2024.
     ///
     /// # Errors
@@ -261,6 +286,15 @@ impl LayerFinder<'_, '_, '_> {
     /// The weights `what.weight` of a norm, or another vector.
     pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Vec<f32>, WeightError> {
         self.all.vector(&self.name(&format!("{what}.weight")), len)
+    }
+
+    /// A small table `[rows, cols]` of that whole name within the layer, copied as f32.
+    pub(crate) fn table(
+        &self,
+        what: &str,
+        [cols, rows]: [usize; 2],
+    ) -> Result<Vec<f32>, WeightError> {
+        self.all.floats(&self.name(what), &[cols, rows])
     }
 
     /// The bias `what.bias`, if the file has it.

@@ -14,10 +14,10 @@ use alight_kernels::rope::RopeScaling;
 use alight_pages::Map;
 
 pub use self::error::WeightError;
-use self::find::Finder;
-pub(crate) use self::find::LayerFinder;
+pub(crate) use self::find::{Finder, LayerFinder};
 pub(crate) use self::matrix::MatrixRef;
 pub(crate) use self::suspect::not_finite;
+use crate::parts::token_input::{TokenInputWeights, TokenInputs};
 use crate::parts::{FeedForwardWeights, MixerWeights};
 use crate::spec::{LayerSpec, ModelSpec};
 
@@ -34,6 +34,9 @@ pub(crate) struct LayerWeights {
     pub(crate) feed_forward: FeedForwardWeights,
     /// `[hidden]`, of the norm of the feed-forward part's output, where there is one.
     pub(crate) feed_forward_output_norm: Option<Vec<f32>>,
+    pub(crate) token_input: Option<TokenInputWeights>,
+    /// Factor on the residual stream after the layer.
+    pub(crate) output_scale: f32,
 }
 
 impl LayerWeights {
@@ -43,6 +46,9 @@ impl LayerWeights {
         hidden: usize,
     ) -> Result<LayerWeights, WeightError> {
         let norm = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
+        let token_input =
+            (spec.token_input > 0).then(|| TokenInputWeights::find(find, spec.token_input, hidden));
+        let output_scale = find.optional("layer_output_scale.weight", 1)?;
         Ok(LayerWeights {
             mixer_norm: norm(spec.norms.mixer)?,
             mixer: MixerWeights::find(find, &spec.mixer, hidden)?,
@@ -50,6 +56,8 @@ impl LayerWeights {
             feed_forward_norm: norm(spec.norms.feed_forward)?,
             feed_forward: FeedForwardWeights::find(find, &spec.feed_forward, hidden)?,
             feed_forward_output_norm: norm(spec.norms.feed_forward_output)?,
+            token_input: token_input.transpose()?,
+            output_scale: output_scale.map_or(1.0, |scale| scale[0]),
         })
     }
 
@@ -57,12 +65,14 @@ impl LayerWeights {
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         let mut all = self.mixer.matrices();
         all.append(&mut self.feed_forward.matrices());
+        all.extend(self.token_input.iter().flat_map(TokenInputWeights::matrices));
         all
     }
 
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         let mut all = self.mixer.matrices_mut();
         all.append(&mut self.feed_forward.matrices_mut());
+        all.extend(self.token_input.iter_mut().flat_map(TokenInputWeights::matrices_mut));
         all
     }
 }
@@ -72,6 +82,7 @@ impl LayerWeights {
 pub(crate) struct Weights {
     /// `[vocab, hidden]`.
     pub(crate) embed: MatrixRef,
+    pub(crate) token_inputs: Option<TokenInputs>,
     pub(crate) layers: Vec<LayerWeights>,
     /// `[hidden]`.
     pub(crate) output_norm: Vec<f32>,
@@ -88,7 +99,8 @@ impl Weights {
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
         let output = (!self.tied).then_some(&self.output);
-        [&self.embed].into_iter().chain(layers).chain(output)
+        let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection);
+        [&self.embed].into_iter().chain(inputs).chain(layers).chain(output)
     }
 
     /// Bytes of the matrices that one decoded token reads: all layers and the output, not the embedding
@@ -130,19 +142,23 @@ impl Weights {
             LayerWeights::find(&LayerFinder { all: &find, layer }, spec, hidden)
         });
         let layers = layers.collect::<Result<Vec<_>, WeightError>>()?;
-        find.all_found(spec.architecture)?;
+        let width = spec.layers[0].token_input;
+        let inputs = (width > 0)
+            .then(|| TokenInputs::find(&find, width, [spec.layers.len(), vocab, hidden]));
+        let token_inputs = inputs.transpose()?;
+        find.all_found(spec)?;
         if let Some(factors) = factors {
             let rope = &mut spec.ropes[0];
             rope.scaling = with_factors(&rope.scaling, factors)?;
         }
-        Ok(Weights { embed, layers, output_norm, output, output_bias, tied })
+        Ok(Weights { embed, token_inputs, layers, output_norm, output, output_bias, tied })
     }
 }
 
 /// Joins the factors of a `rope_freqs` tensor with a scaling that the metadata asks for.
 fn with_factors(scaling: &RopeScaling, mut factors: Vec<f32>) -> Result<RopeScaling, WeightError> {
     let name = "rope_freqs.weight";
-    if let Some(index) = factors.iter().position(|f| !(1e-6..1e9).contains(f)) {
+    if let Some(index) = factors.iter().position(|f| !(1e-6..=1e30).contains(f)) {
         let found = factors[index];
         let expected = "a positive number";
         return Err(WeightError::Value { name: name.into(), index, found, expected });

@@ -106,6 +106,9 @@ pub struct Spec {
     pub factors: bool,
     /// The Gemmas: window and period of the global layers.
     pub window: Option<(usize, usize)>,
+    /// Gated delta nets: heads of keys and values, their length, and the interval at which there is attention in place of
+    /// one. The convolution has [`TAPS`].
+    pub delta: Option<([usize; 3], usize)>,
     pub attn_cap: f32,
     pub logit_cap: f32,
     /// Of every matrix.
@@ -117,6 +120,9 @@ pub struct Spec {
     pub seed: u64,
     pub moe: Option<Moe>,
 }
+
+/// Tokens that convolutions look at.
+const TAPS: usize = 4;
 
 impl Spec {
     pub fn llama() -> Spec {
@@ -137,6 +143,7 @@ impl Spec {
             scaling: Scaling::None,
             factors: false,
             window: None,
+            delta: None,
             attn_cap: 0.0,
             logit_cap: 0.0,
             biases: false,
@@ -214,6 +221,20 @@ impl Spec {
         }
     }
 
+    /// Layers that carry a state, and every third with keys and values.
+    pub fn qwen35() -> Spec {
+        Spec {
+            arch: "qwen35",
+            layers: 5,
+            key_dim: 32,
+            value_dim: 32,
+            eps: 1e-6,
+            delta: Some(([2, 4, 32], 3)),
+            seed: 24,
+            ..Spec::llama()
+        }
+    }
+
     /// Caps so low that they bend what the random weights give.
     pub fn gemma2() -> Spec {
         Spec {
@@ -244,7 +265,7 @@ impl Spec {
 
     /// Whether queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
-        ["qwen3", "gemma3", "qwen3moe"].contains(&self.arch)
+        ["qwen3", "qwen35", "gemma3", "qwen3moe"].contains(&self.arch)
     }
 
     /// What the norm before the feed-forward part is called.
@@ -294,6 +315,23 @@ impl Spec {
                 all.push((format!("blk.{l}.{name}"), shape.to_vec()));
             };
             add("attn_norm.weight", &[self.embd]);
+            if let Some((sizes, interval)) = self.delta {
+                add("post_attention_norm.weight", &[self.embd]);
+                add("ffn_gate.weight", &[self.embd, self.ff]);
+                add("ffn_up.weight", &[self.embd, self.ff]);
+                add("ffn_down.weight", &[self.ff, self.embd]);
+                if !(l + 1).is_multiple_of(interval) {
+                    self.delta_net(sizes, &mut add);
+                    continue;
+                }
+                add("attn_q.weight", &[self.embd, 2 * q]);
+                add("attn_k.weight", &[self.embd, k]);
+                add("attn_v.weight", &[self.embd, v]);
+                add("attn_output.weight", &[o, self.embd]);
+                add("attn_q_norm.weight", &[self.key_dim]);
+                add("attn_k_norm.weight", &[self.key_dim]);
+                continue;
+            }
             add("attn_q.weight", &[self.embd, q]);
             add("attn_k.weight", &[self.embd, k]);
             add("attn_v.weight", &[self.embd, v]);
@@ -347,6 +385,19 @@ impl Spec {
             ));
         }
         all
+    }
+
+    fn delta_net(&self, [keys, values, dim]: [usize; 3], add: &mut impl FnMut(&str, &[usize])) {
+        let (inner, mixed) = (values * dim, (2 * keys + values) * dim);
+        add("attn_qkv.weight", &[self.embd, mixed]);
+        add("attn_gate.weight", &[self.embd, inner]);
+        add("ssm_alpha.weight", &[self.embd, values]);
+        add("ssm_beta.weight", &[self.embd, values]);
+        add("ssm_conv1d.weight", &[TAPS, mixed]);
+        add("ssm_dt.bias", &[values]);
+        add("ssm_a", &[values]);
+        add("ssm_norm.weight", &[dim]);
+        add("ssm_out.weight", &[inner, self.embd]);
     }
 
     /// The metadata; `skip` leaves out one key.
@@ -403,6 +454,20 @@ impl Spec {
             b.u32(&key("attention.sliding_window"), window as u32);
             if period != if self.arch == "gemma3" { 6 } else { 2 } {
                 b.u32(&key("attention.sliding_window_pattern"), period as u32);
+            }
+        }
+        if let Some(([keys, values, dim], interval)) = self.delta {
+            for (name, value) in [
+                ("ssm.conv_kernel", TAPS),
+                ("ssm.state_size", dim),
+                ("ssm.group_count", keys),
+                ("ssm.time_step_rank", values),
+                ("ssm.inner_size", values * dim),
+                ("full_attention_interval", interval),
+            ] {
+                if skip != name {
+                    b.u32(&key(name), value as u32);
+                }
             }
         }
         if self.attn_cap != 0.0 {
@@ -484,8 +549,9 @@ impl Spec {
         let mut data = Vec::new();
         for (name, shape) in self.tensors() {
             let elements: usize = shape.iter().product();
-            let float =
-                shape.len() == 1 || name.contains("ffn_gate_inp") || name.ends_with(".bias");
+            let float = shape.len() == 1
+                || ["ffn_gate_inp", "conv1d"].iter().any(|part| name.contains(part))
+                || name.ends_with(".bias");
             let ty = if float { GgmlType::F32 } else { self.ty };
             let bytes = fill(ty, &name, &shape, elements, &mut random);
             let mut values = vec![0.0; elements];
@@ -521,8 +587,13 @@ fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random
     } else {
         1.7 / (shape[0] as f32).sqrt()
     };
-    let offset =
-        if vector && name.contains("norm") || name == "rope_freqs.weight" { 1.2 } else { 0.0 };
+    let offset = if vector && name.contains("norm") || name == "rope_freqs.weight" {
+        1.2
+    } else if name.ends_with("ssm_a") {
+        -0.5
+    } else {
+        0.0
+    };
     let mut value = || offset + scale * random.signed();
     match ty {
         GgmlType::F32 => (0..n).flat_map(|_| value().to_le_bytes()).collect(),

@@ -99,8 +99,7 @@ impl Engine for Native<'_> {
             self.sampling = request.sampling;
             self.sampler = Sampler::new(self.sampling, self.model.tokenizer().vocab_size());
         }
-        let reused = reusable(&self.cached, request.prompt);
-        self.session.truncate(reused);
+        let reused = self.session.truncate(reusable(&self.cached, request.prompt));
         self.cached.clear();
         self.cached.extend(request.prompt);
         let finish = self.go_on(reused, request, on_event);

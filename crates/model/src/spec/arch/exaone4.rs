@@ -27,7 +27,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     if let Some(window) = window(keys, 0)? {
         let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
         for (layer, windowed) in spec.layers.iter_mut().zip(windowed) {
-            let Mixer::Attention(attention) = &mut layer.mixer;
+            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
             attention.window = windowed.then_some(window);
             attention.rope = attention.rope.filter(|_| windowed);
         }

@@ -56,7 +56,7 @@ impl Gemma {
             spec.ropes.push((self.window_rope)(&spec.ropes[0], base));
             let windowed = windowed_layers(keys, spec.layers.len(), self.period)?;
             for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
-                let Mixer::Attention(attention) = &mut layer.mixer;
+                let Mixer::Attention(attention) = &mut layer.mixer else { continue };
                 attention.window = Some(window);
                 attention.rope = Some(1);
             }
@@ -66,7 +66,7 @@ impl Gemma {
 }
 
 /// A soft cap; 0 is none.
-fn cap(keys: &Keys<'_, '_>, key: &str, default: f32) -> Result<Option<f32>, SpecError> {
+pub(super) fn cap(keys: &Keys<'_, '_>, key: &str, default: f32) -> Result<Option<f32>, SpecError> {
     let cap = keys.float(key, 0.0..1e9, "a number that is not negative")?.unwrap_or(default);
     Ok(Some(cap).filter(|cap| *cap > 0.0))
 }

@@ -39,7 +39,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     if let Some(window) = window(keys, 0)? {
         let windowed = windowed_layers(keys, spec.layers.len(), 2)?;
         for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
-            let Mixer::Attention(attention) = &mut layer.mixer;
+            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
             attention.window = Some(window);
         }
     }
@@ -49,7 +49,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
 fn read_ollamas(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = read(keys)?;
     for layer in &mut spec.layers {
-        let Mixer::Attention(attention) = &mut layer.mixer;
+        let Mixer::Attention(attention) = &mut layer.mixer else { continue };
         (attention.sinks, attention.output) = (Some("attn_sinks"), "attn_out");
         if let FeedForward::Experts(experts) = &mut layer.feed_forward {
             experts.interleaved = true;

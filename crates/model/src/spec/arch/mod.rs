@@ -5,6 +5,7 @@ mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
@@ -16,6 +17,8 @@ mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
 mod qwen3vl;
 mod seed_oss;
@@ -25,12 +28,13 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 20] = [
+const ALL: [&Architecture; 23] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gemma4::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
@@ -38,6 +42,8 @@ const ALL: [&Architecture; 20] = [
     &exaone4::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,
     &qwen3vl::ARCHITECTURE,
+    &qwen35::ARCHITECTURE,
+    &qwen35moe::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &internlm2::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,

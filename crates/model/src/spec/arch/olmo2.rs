@@ -31,7 +31,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         spec.ropes.push(RopeParams { dims, base, scaling: RopeScaling::None });
         let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
         for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
-            let Mixer::Attention(attention) = &mut layer.mixer;
+            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
             attention.window = Some(window);
             attention.rope = Some(1);
         }

@@ -12,7 +12,7 @@ const PERIOD: usize = 4;
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = llama::read(keys)?;
     for layer in spec.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD) {
-        let Mixer::Attention(attention) = &mut layer.mixer;
+        let Mixer::Attention(attention) = &mut layer.mixer else { continue };
         attention.rope = None;
     }
     Ok(spec)

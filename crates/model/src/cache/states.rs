@@ -1,0 +1,128 @@
+//! The states of recurrent layers, of one sequence.
+//!
+//! A state has all that came before in it, so it cannot be cut as keys and values can. Copies of earlier states are kept
+//! instead, and a sequence that is cut goes back to the latest of them.
+
+use std::ops::Range;
+
+/// How many earlier states are kept.
+const SNAPSHOTS: usize = 4;
+
+/// The states of all layers that have one, now and at some earlier positions.
+pub(crate) struct States {
+    /// By layer: where its state is; empty: it has none.
+    layers: Vec<Range<usize>>,
+    /// Zeros at the start of a sequence.
+    now: Vec<f32>,
+    /// By position.
+    snapshots: Vec<Snapshot>,
+    /// Memory for further ones.
+    spare: Vec<Vec<f32>>,
+}
+
+struct Snapshot {
+    /// The tokens that are in it.
+    position: usize,
+    states: Vec<f32>,
+}
+
+impl States {
+    /// Those of layers with so many elements each. Memory is taken when it is first written.
+    pub(crate) fn new(lens: impl Iterator<Item = usize>) -> States {
+        let mut end = 0;
+        let layers = lens.map(|len| {
+            end += len;
+            end - len..end
+        });
+        let layers = layers.collect();
+        let spare = if end == 0 { 0 } else { SNAPSHOTS };
+        States {
+            layers,
+            now: vec![0.0; end],
+            snapshots: Vec::with_capacity(SNAPSHOTS),
+            spare: (0..spare).map(|_| vec![0.0; end]).collect(),
+        }
+    }
+
+    /// Whether no layer has one.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.now.is_empty()
+    }
+
+    /// A layer's state.
+    pub(crate) fn layer(&mut self, layer: usize) -> &mut [f32] {
+        &mut self.now[self.layers[layer].clone()]
+    }
+
+    /// The position of the latest snapshot; 0 without one.
+    pub(crate) fn latest(&self) -> usize {
+        self.snapshots.last().map_or(0, |snapshot| snapshot.position)
+    }
+
+    /// Keeps the states, in which `position` tokens are. When there is no room, one is given up whose neighbours are closest
+    /// to each other; the latest before this one stays.
+    pub(crate) fn save(&mut self, position: usize) {
+        if self.is_empty() || position == self.latest() {
+            return;
+        }
+        let mut states = self.spare.pop().unwrap_or_else(|| {
+            let before = |i: usize| if i == 0 { 0 } else { self.snapshots[i - 1].position };
+            let gap = |i: &usize| self.snapshots[i + 1].position - before(*i);
+            let least = (0..SNAPSHOTS - 1).min_by_key(gap).expect("several snapshots");
+            self.snapshots.remove(least).states
+        });
+        states.copy_from_slice(&self.now);
+        self.snapshots.push(Snapshot { position, states });
+    }
+
+    /// Goes back to the latest snapshot of no more than `most` tokens, or to the start, and returns how many tokens that is.
+    pub(crate) fn back_to(&mut self, most: usize) -> usize {
+        while let Some(last) = self.snapshots.pop_if(|snapshot| snapshot.position > most) {
+            self.spare.push(last.states);
+        }
+        match self.snapshots.last() {
+            Some(snapshot) => self.now.copy_from_slice(&snapshot.states),
+            None => self.now.fill(0.0),
+        }
+        self.latest()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn states() -> States {
+        States::new([2, 0, 1].into_iter())
+    }
+
+    #[test]
+    fn it_goes_back_to_the_latest_snapshot_that_is_early_enough() {
+        let mut states = states();
+        for position in [3, 8] {
+            states.layer(0).fill(position as f32);
+            states.layer(2).fill(-(position as f32));
+            states.save(position);
+        }
+        states.layer(0).fill(9.0);
+        assert_eq!(states.back_to(8), 8);
+        assert_eq!((states.layer(0)[1], states.layer(2)[0]), (8.0, -8.0));
+        assert_eq!(states.back_to(7), 3);
+        assert_eq!((states.layer(0)[0], states.layer(2)[0]), (3.0, -3.0));
+        assert!(states.layer(1).is_empty());
+        assert_eq!(states.back_to(2), 0);
+        assert_eq!((states.layer(0)[0], states.layer(2)[0]), (0.0, 0.0));
+        assert_eq!(states.back_to(100), 0, "what came later is gone");
+    }
+
+    #[test]
+    fn when_there_are_too_many_the_closest_ones_go() {
+        let mut states = states();
+        for position in [100, 110, 300, 500, 900, 1000] {
+            states.save(position);
+        }
+        let kept: Vec<usize> = states.snapshots.iter().map(|s| s.position).collect();
+        assert_eq!(kept, [300, 500, 900, 1000], "{kept:?}");
+        assert!(states.spare.is_empty());
+    }
+}

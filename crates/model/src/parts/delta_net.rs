@@ -1,0 +1,262 @@
+//! The gated delta net (Yang, Kautz and Hatamizadeh 2024), as Qwen3-Next and Qwen3.5 have it: a short causal convolution of
+//! queries, keys and values, the gated delta rule on a matrix for each value head, and a norm of its output behind a gate.
+//!
+//! Its state, in f32, has the inputs of the convolution's last tokens and the matrices. Every token is computed in the same
+//! order of operations whether it comes alone or in a batch.
+
+use alight_kernels::gate::silu_mul;
+use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::norm::rms_norm_in_place;
+use alight_kernels::parallel::{DeltaRule, Rows};
+use alight_kernels::recurrent::{COLUMNS, conv_silu};
+use alight_kernels::{Isa, vec};
+
+use super::routing::sigmoid;
+use crate::engine::{Step, WorkSize};
+use crate::spec::SpecError;
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// Most tokens that the convolution looks at.
+const MAX_TAPS: usize = 8;
+
+/// A gated delta net.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeltaNetSpec {
+    /// Heads of queries and keys.
+    pub key_heads: usize,
+    /// Heads of values; a multiple of `key_heads`.
+    pub value_heads: usize,
+    /// Length of a query, a key and a value.
+    pub head_dim: usize,
+    /// Tokens that the convolution looks at, the present one included.
+    pub taps: usize,
+    /// Whether neighbouring value heads share a key head; if not, value head `h` has key head `h mod key_heads`.
+    pub neighbours: bool,
+}
+
+impl DeltaNetSpec {
+    /// Reads its keys; value heads share key heads as Qwen3.5's files have them.
+    ///
+    /// # Errors
+    /// A size that no model can have, or that there is no code for.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<DeltaNetSpec, SpecError> {
+        let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
+        let head_dim = keys.dimension("ssm.state_size", MAX_WIDTH)?;
+        let key_heads = keys.dimension("ssm.group_count", MAX_WIDTH)?;
+        let value_heads = keys.dimension("ssm.time_step_rank", MAX_WIDTH)?;
+        if !head_dim.is_multiple_of(COLUMNS) {
+            let what = "a head whose length is not a multiple of 16";
+            return Err(keys.unsupported("ssm.state_size", head_dim, what));
+        }
+        if !value_heads.is_multiple_of(key_heads) {
+            let expected = format!("a multiple of the {key_heads} heads of keys");
+            return Err(keys.value("ssm.time_step_rank", value_heads, expected));
+        }
+        let inner = keys.dimension("ssm.inner_size", MAX_WIDTH)?;
+        if (2 * key_heads + value_heads).saturating_mul(head_dim) > 4 * MAX_WIDTH
+            || inner != value_heads * head_dim
+        {
+            let expected = format!("{value_heads} heads of {head_dim}");
+            return Err(keys.value("ssm.inner_size", inner, expected));
+        }
+        Ok(DeltaNetSpec { key_heads, value_heads, head_dim, taps, neighbours: false })
+    }
+
+    /// Width of all values, and of the output.
+    fn inner(&self) -> usize {
+        self.value_heads * self.head_dim
+    }
+
+    /// Width of queries, keys and values.
+    fn mixed(&self) -> usize {
+        2 * self.key_heads * self.head_dim + self.inner()
+    }
+
+    /// f32 elements of its state: `[taps − 1, mixed]`, then what [`DeltaRule::state_len`] says.
+    pub(crate) fn state_len(&self) -> usize {
+        (self.taps - 1) * self.mixed() + DeltaRule::state_len(self.value_heads, self.head_dim)
+    }
+
+    /// What it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
+    /// output in `k`, decays in `v`, rates in `gate`.
+    pub(crate) fn work(&self) -> WorkSize {
+        WorkSize {
+            q: self.mixed(),
+            mixed: self.mixed(),
+            k: self.inner(),
+            v: self.value_heads,
+            gate: self.value_heads,
+            heads_out: self.inner(),
+            widest_input: self.inner(),
+            ..WorkSize::default()
+        }
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct DeltaNetWeights {
+    /// Queries, keys and values, `[mixed, hidden]`.
+    qkv: MatrixRef,
+    /// Gate of the output, `[inner, hidden]`.
+    z: MatrixRef,
+    /// `[value_heads, hidden]`
+    alpha: MatrixRef,
+    /// `[value_heads, hidden]`
+    beta: MatrixRef,
+    /// `[hidden, inner]`
+    out: MatrixRef,
+    /// `[taps, mixed]`, the present token's last.
+    taps: Vec<f32>,
+    /// `[value_heads]`
+    dt_bias: Vec<f32>,
+    /// The logarithms' rates of decay, at most 0: `[value_heads]`.
+    a: Vec<f32>,
+    /// `[head_dim]`
+    norm: Vec<f32>,
+}
+
+impl DeltaNetWeights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &DeltaNetSpec,
+        hidden: usize,
+    ) -> Result<DeltaNetWeights, WeightError> {
+        let (heads, inner, mixed) = (spec.value_heads, spec.inner(), spec.mixed());
+        let by_channel = find.table("ssm_conv1d.weight", [spec.taps, mixed])?;
+        let taps = (0..spec.taps * mixed).map(|i| by_channel[i % mixed * spec.taps + i / mixed]);
+        Ok(DeltaNetWeights {
+            qkv: find.matrix("attn_qkv", hidden, mixed)?,
+            z: find.matrix("attn_gate", hidden, inner)?,
+            alpha: find.matrix("ssm_alpha", hidden, heads)?,
+            beta: find.matrix("ssm_beta", hidden, heads)?,
+            out: find.matrix("ssm_out", inner, hidden)?,
+            taps: taps.collect(),
+            dt_bias: find.vector("ssm_dt.bias", heads)?,
+            a: find.vector("ssm_a", heads)?,
+            norm: find.norm("ssm_norm", spec.head_dim)?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> [&MatrixRef; 5] {
+        [&self.qkv, &self.z, &self.alpha, &self.beta, &self.out]
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> [&mut MatrixRef; 5] {
+        [&mut self.qkv, &mut self.z, &mut self.alpha, &mut self.beta, &mut self.out]
+    }
+
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([&self.qkv, &self.z, &self.alpha, &self.beta].map(MatrixRef::kind))
+    }
+
+    pub(super) fn forward(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
+        let [qkv, z, alpha, beta, out] = self.matrices().map(|matrix| matrix.view(step.store));
+        let (isa, inner, heads) = (step.compute.isa, spec.inner(), spec.value_heads);
+        let b = &mut *step.buffers;
+        let outputs = [
+            [Rows::new(&mut b.q, spec.mixed())],
+            [Rows::new(&mut b.k, inner)],
+            [Rows::new(&mut b.v, heads)],
+            [Rows::new(&mut b.gate, heads)],
+        ];
+        let products = [[&qkv], [&z], [&alpha], [&beta]];
+        step.compute.multiply(products, outputs, &b.acts, &b.threads, None);
+        self.mix(spec, step);
+        recur(spec, step);
+        let some = step.keep_wanted_rows(|b, last| {
+            Rows::new(&mut b.heads_out, inner).copy(last, 0);
+            Rows::new(&mut b.k, inner).copy(last, 0);
+        });
+        if !some {
+            return;
+        }
+        let eps = step.norm_eps;
+        let b = &mut *step.buffers;
+        let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.k, inner)];
+        let formats = ActivationFormats::of([self.out.kind()]);
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        step.compute.pack(step.rows, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
+            for head in y.chunks_exact_mut(spec.head_dim) {
+                rms_norm_in_place(isa, head, &self.norm, eps);
+            }
+            silu_mul(isa, z, y);
+            put(z);
+        });
+        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+
+    /// The convolution, the norms of queries and keys, decays and rates; the convolution's part of the state becomes that
+    /// of the last row.
+    fn mix(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
+        let (isa, n, eps, width) = (step.compute.isa, step.rows, step.norm_eps, spec.mixed());
+        let (before, heads) = (spec.taps - 1, spec.value_heads);
+        let b = &mut *step.buffers;
+        let state = step.cache.states.layer(step.layer);
+        let (earlier, _) = state.split_at_mut(before * width);
+        // Row `i` of the inputs: the state's come first.
+        let (raw, past) = (&b.q[..n * width], &*earlier);
+        let input = |i: usize| match i.checked_sub(before) {
+            Some(row) => &raw[row * width..][..width],
+            None => &past[i * width..][..width],
+        };
+        let rows = [
+            Rows::new(&mut b.mixed, width),
+            Rows::new(&mut b.v, heads),
+            Rows::new(&mut b.gate, heads),
+        ];
+        step.compute.each_row(n, rows, &b.threads, &|i, [mixed, alpha, beta], _| {
+            let inputs: [&[f32]; MAX_TAPS] =
+                std::array::from_fn(|j| input(i + j.min(spec.taps - 1)));
+            conv_silu(isa, mixed, &inputs[..spec.taps], &self.taps);
+            let (queries, rest) = mixed.split_at_mut(spec.key_heads * spec.head_dim);
+            let keys = &mut rest[..spec.key_heads * spec.head_dim];
+            let unit = 1.0 / (spec.head_dim as f32).sqrt();
+            to_length(isa, queries, spec.head_dim, unit, eps);
+            to_length(isa, keys, spec.head_dim, 1.0, eps);
+            for ((alpha, bias), a) in alpha.iter_mut().zip(&self.dt_bias).zip(&self.a) {
+                let x = *alpha + bias;
+                let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
+                *alpha = (a * softplus).exp();
+            }
+            beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
+        });
+        for i in 0..before {
+            // The row of the inputs that is row `i` now; of the state's rows only later ones, which are still as they were.
+            match (n + i).checked_sub(before) {
+                Some(row) => {
+                    earlier[i * width..][..width].copy_from_slice(&b.q[row * width..][..width])
+                }
+                None => earlier.copy_within((n + i) * width..(n + i + 1) * width, i * width),
+            }
+        }
+    }
+}
+
+/// Brings each head of `dim` elements to a length: `x · length / √(Σx² + eps)`.
+fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
+    for head in x.chunks_exact_mut(dim) {
+        let scale = length / (vec::dot(isa, head, head) + eps).sqrt();
+        vec::scale(isa, head, scale);
+    }
+}
+
+/// The delta rule over the rows: `[rows, inner]` into `heads_out`.
+fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
+    let b = &mut *step.buffers;
+    let state = step.cache.states.layer(step.layer);
+    let (_, state) = state.split_at_mut((spec.taps - 1) * spec.mixed());
+    let rule = DeltaRule {
+        key_heads: spec.key_heads,
+        value_heads: spec.value_heads,
+        dim: spec.head_dim,
+        neighbours: spec.neighbours,
+        mixed: &b.mixed,
+        decays: &b.v,
+        rates: &b.gate,
+    };
+    let out = Rows::new(&mut b.heads_out, spec.inner());
+    let threads = &mut step.compute.threads(&b.threads);
+    rule.run(threads, step.compute.isa, step.rows, state, out);
+}

@@ -1,0 +1,103 @@
+//! What a layer takes from the token itself, beside the residual stream (Gemma 3n and 4): a row of a table with a slice for
+//! each layer, joined with a projection of the token's embedding.
+//!
+//! `y = projection(gelu(gate(x)) ⊙ input)`. The table is of several gigabytes: it stays in the map, and only the rows of
+//! tokens that come are read.
+
+use alight_kernels::gate::gelu_tanh_mul;
+use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::parallel::Rows;
+
+use crate::engine::{Step, WorkSize};
+use crate::weights::{Finder, LayerFinder, MatrixRef, WeightError};
+
+/// The weights that make the inputs of all layers.
+#[derive(Debug)]
+pub(crate) struct TokenInputs {
+    /// `[vocab, layers · width]`
+    pub(crate) table: MatrixRef,
+    /// `[layers · width, hidden]`
+    pub(crate) projection: MatrixRef,
+    /// `[width]`, of each layer's slice of the projection.
+    pub(crate) norm: Vec<f32>,
+}
+
+impl TokenInputs {
+    /// Finds them for so many layers and tokens.
+    ///
+    /// # Errors
+    /// One is missing, or of the wrong shape or type.
+    pub(crate) fn find(
+        find: &Finder<'_, '_>,
+        width: usize,
+        [layers, vocab, hidden]: [usize; 3],
+    ) -> Result<TokenInputs, WeightError> {
+        let all = layers * width;
+        Ok(TokenInputs {
+            table: find.embedding("per_layer_token_embd.weight", all, vocab)?,
+            projection: find.matrix("per_layer_model_proj.weight", hidden, all)?,
+            norm: find.vector("per_layer_proj_norm.weight", width)?,
+        })
+    }
+}
+
+/// What a layer with `width` inputs writes to.
+pub(crate) fn work(width: usize) -> WorkSize {
+    WorkSize { gate: width, widest_input: width, ..WorkSize::default() }
+}
+
+/// The tensors of one layer.
+#[derive(Debug)]
+pub(crate) struct TokenInputWeights {
+    /// `[width, hidden]`
+    gate: MatrixRef,
+    /// `[hidden, width]`
+    projection: MatrixRef,
+    /// `[hidden]`, of the output.
+    pub(crate) norm: Vec<f32>,
+}
+
+impl TokenInputWeights {
+    pub(crate) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        width: usize,
+        hidden: usize,
+    ) -> Result<TokenInputWeights, WeightError> {
+        Ok(TokenInputWeights {
+            gate: find.matrix("inp_gate", hidden, width)?,
+            projection: find.matrix("proj", width, hidden)?,
+            norm: find.norm("post_norm", hidden)?,
+        })
+    }
+
+    pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
+        [&self.gate, &self.projection]
+    }
+
+    pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
+        [&mut self.gate, &mut self.projection]
+    }
+
+    pub(crate) fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([self.gate.kind()])
+    }
+
+    /// Computes it on the step's packed input, into `y`.
+    pub(crate) fn forward(&self, step: &mut Step<'_>) {
+        let [gate, projection] = self.matrices().map(|matrix| matrix.view(step.store));
+        let (isa, width, layer) = (step.compute.isa, self.gate.all_rows(), step.layer);
+        let b = &mut *step.buffers;
+        let rows = Rows::new(&mut b.gate, width);
+        step.compute.project(&gate, rows, &b.acts, &b.threads);
+        let formats = ActivationFormats::of([self.projection.kind()]);
+        let all = b.token_input_width;
+        let inputs = &b.token_inputs;
+        let rows = [Rows::new(&mut b.gate, width)];
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        step.compute.pack(step.rows, width, rows, acts, formats, threads, &|i, [gate], _, put| {
+            gelu_tanh_mul(isa, gate, &inputs[i * all + layer * width..][..width]);
+            put(gate);
+        });
+        step.compute.project(&projection, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+}

@@ -1,0 +1,144 @@
+//! `gemma4`: layers with a sliding window and layers without one differ in their heads, values are normed, the last layers
+//! attend to what earlier ones have stored, and small models take something from the token itself in every layer (Gemma 4
+//! E2B, E4B and 31B; not the mixture of experts).
+
+use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling};
+
+use super::Architecture;
+use super::gemma::cap;
+use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::dense::{Activation, DenseSpec};
+use crate::spec::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::window::{window, windowed_layers};
+use crate::spec::{FeedForward, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gemma4", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let layers = sizes.layers;
+    DenseSpec::refuse_experts(keys)?;
+    let widths = keys.per_layer("feed_forward_length", layers, MAX_WIDTH)?;
+    let widths = widths.ok_or_else(|| keys.missing("feed_forward_length"))?;
+    let windowed = windowed_layers(keys, layers, 6)?;
+    let window = window(keys, 0)?;
+    let attention = attention(keys, layers, &windowed, window)?;
+    let shared = shared_layers(keys, &windowed)?;
+    let token_input = keys.width_or_none("embedding_length_per_layer_input")?.unwrap_or(0);
+    let context = sizes.context;
+    let full = rope(keys, keys.dimension("attention.key_length", MAX_WIDTH)?, context)?;
+    let local = local_rope(keys, &full)?;
+    let parts = attention.into_iter().zip(widths).zip(&windowed).enumerate();
+    let all = parts.map(|(layer, ((attention, intermediate_size), windowed))| LayerSpec {
+        mixer: Mixer::Attention(AttentionSpec {
+            kv_layer: shared.as_ref().and_then(|shared| shared.owner(layer, *windowed)),
+            ..attention
+        }),
+        feed_forward: FeedForward::Dense(DenseSpec {
+            intermediate_size,
+            activation: Activation::GeluTanh,
+        }),
+        norms: Norms::BOTH,
+        residual_scale: 1.0,
+        token_input,
+    });
+    let all = all.collect();
+    let hidden_size = sizes.hidden_size;
+    Ok(ModelSpec {
+        embedding_scale: (hidden_size as f32).sqrt(),
+        logit_softcap: cap(keys, "final_logit_softcapping", 0.0)?,
+        ..sizes.network(keys, all, vec![full, local])
+    })
+}
+
+/// The attention of each layer.
+fn attention(
+    keys: &Keys<'_, '_>,
+    layers: usize,
+    windowed: &[bool],
+    window: Option<usize>,
+) -> Result<Vec<AttentionSpec>, SpecError> {
+    let count = |key| keys.per_layer(key, layers, MAX_WIDTH);
+    let heads = count("attention.head_count")?;
+    let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
+    let kv_heads = count("attention.head_count_kv")?.unwrap_or_else(|| heads.clone());
+    let lengths = |plain, local| {
+        let plain = keys.dimension(plain, MAX_WIDTH)?;
+        Ok::<_, SpecError>([plain, keys.optional_dimension(local, MAX_WIDTH)?.unwrap_or(plain)])
+    };
+    let key_dims = lengths("attention.key_length", "attention.key_length_swa")?;
+    let value_dims = lengths("attention.value_length", "attention.value_length_swa")?;
+    let each = heads.into_iter().zip(kv_heads).zip(windowed).map(|((heads, kv_heads), local)| {
+        let dims = [key_dims[usize::from(*local)], value_dims[usize::from(*local)]];
+        if !heads.is_multiple_of(kv_heads) {
+            let expected = format!("a divisor of the {heads} query heads");
+            return Err(keys.value("attention.head_count_kv", kv_heads, expected));
+        }
+        if dims.iter().any(|dim| heads.saturating_mul(*dim) > MAX_WIDTH) {
+            let expected = format!("at most {} for {heads} heads", MAX_WIDTH / heads);
+            return Err(keys.value("attention.key_length", dims[0].max(dims[1]), expected));
+        }
+        Ok(AttentionSpec {
+            scale: 1.0,
+            window: window.filter(|_| *local),
+            rope: Some(usize::from(*local)),
+            pairing: RopePairing::NeoX,
+            qk_norm: QkNorm::Heads,
+            value_norm: true,
+            keys_as_values: dims[0] == dims[1],
+            ..AttentionSpec::new([heads, kv_heads], dims)
+        })
+    });
+    each.collect()
+}
+
+/// The rotary embedding of layers with a window, given that of the others.
+fn local_rope(keys: &Keys<'_, '_>, others: &RopeParams) -> Result<RopeParams, SpecError> {
+    let key = "rope.dimension_count_swa";
+    let dims = match keys.optional_dimension(key, MAX_WIDTH)? {
+        Some(dims) => dims,
+        None => match keys.optional_dimension("attention.key_length_swa", MAX_WIDTH)? {
+            Some(length) => length,
+            None => others.dims,
+        },
+    };
+    let length = keys.optional_dimension("attention.key_length_swa", MAX_WIDTH)?;
+    let length = length.unwrap_or(others.dims);
+    if dims > length || !dims.is_multiple_of(2) {
+        let expected = format!("an even number up to the head's {length}");
+        return Err(keys.value(key, dims, expected));
+    }
+    let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?.unwrap_or(10_000.0);
+    Ok(RopeParams { dims, base, scaling: RopeScaling::None })
+}
+
+/// Layers without keys and values of their own.
+struct Shared {
+    /// The first of them; the two before it are one with a window and one without.
+    first: usize,
+}
+
+impl Shared {
+    /// The layer whose keys and values a layer attends to, if it has none.
+    fn owner(&self, layer: usize, windowed: bool) -> Option<usize> {
+        (layer >= self.first).then(|| self.first - if windowed { 2 } else { 1 })
+    }
+}
+
+fn shared_layers(keys: &Keys<'_, '_>, windowed: &[bool]) -> Result<Option<Shared>, SpecError> {
+    let (key, layers) = ("attention.shared_kv_layers", windowed.len());
+    let shared = keys.get::<u64>(key)?.unwrap_or(0);
+    if shared == 0 {
+        return Ok(None);
+    }
+    let first = usize::try_from(shared).ok().and_then(|shared| layers.checked_sub(shared));
+    let found = first.filter(|first| *first >= 2 && windowed[first - 2] && !windowed[first - 1]);
+    let first = found.ok_or_else(|| {
+        let expected =
+            "so few that a layer with a sliding window and one without come right before them";
+        keys.value(key, shared.min(MAX_LAYERS as u64), expected.into())
+    })?;
+    Ok(Some(Shared { first }))
+}

@@ -1,0 +1,62 @@
+//! `qwen35`: of four layers three are gated delta nets, and the fourth is attention behind a gate (Qwen 3.5, 3.6 and 3.8, the
+//! dense ones).
+
+use alight_formats::gguf::Value;
+use alight_kernels::rope::RopePairing;
+
+use super::Architecture;
+use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::delta_net::DeltaNetSpec;
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::{FeedForward, Mixer, ModelSpec, Norms, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "qwen35", read: |keys| read_with(keys, DenseSpec::read(keys)?) };
+
+/// The network with that feed-forward part.
+pub(super) fn read_with(
+    keys: &Keys<'_, '_>,
+    feed_forward: impl Into<FeedForward>,
+) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec {
+        pairing: RopePairing::NeoX,
+        qk_norm: QkNorm::Heads,
+        output_gate: true,
+        ..AttentionSpec::read(keys)?
+    };
+    if attention.key_dim != attention.value_dim {
+        let expected = format!("the length of keys, {}", attention.key_dim);
+        return Err(keys.value("attention.value_length", attention.value_dim, expected));
+    }
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let delta_net = DeltaNetSpec::read(keys)?;
+    let recurrent = recurrent_layers(keys, sizes.layers)?;
+    let mut spec = sizes.uniform(keys, attention, feed_forward, rope);
+    let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };
+    for (layer, recurrent) in spec.layers.iter_mut().zip(recurrent) {
+        layer.norms = norms;
+        if recurrent {
+            layer.mixer = Mixer::DeltaNet(delta_net.clone());
+        }
+    }
+    Ok(spec)
+}
+
+/// Which layers are recurrent: the file's list of flags, or all but the last of every so many.
+fn recurrent_layers(keys: &Keys<'_, '_>, layers: usize) -> Result<Vec<bool>, SpecError> {
+    let key = "attention.recurrent_layers";
+    if let Some(Value::Array(array)) = keys.gguf.get(&keys.name(key)) {
+        let flags: Vec<bool> = array.iter_bool().into_iter().flatten().collect();
+        if flags.len() < layers {
+            let found = format!("an array of {} flags", flags.len());
+            return Err(keys.value(key, found, format!("{layers}, one per layer")));
+        }
+        return Ok(flags);
+    }
+    let interval = keys.optional_dimension("full_attention_interval", layers.max(4))?.unwrap_or(4);
+    Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect())
+}

@@ -1,0 +1,15 @@
+//! `qwen35moe`: as `qwen35`, with a mixture of experts in every layer and a network for all tokens behind a sigmoid.
+
+use super::{Architecture, qwen35};
+use crate::parts::experts::{ExpertsSpec, SHARED_WIDTH, SharedExpert};
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen35moe", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut experts = ExpertsSpec::read(keys, true)?;
+    let intermediate_size = keys.dimension(SHARED_WIDTH, MAX_WIDTH)?;
+    experts.shared = Some(SharedExpert { intermediate_size, gated: true });
+    qwen35::read_with(keys, experts)
+}
