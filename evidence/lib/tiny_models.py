@@ -163,7 +163,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if isinstance(m.pattern, int):
         w.add_uint32(f"{m.arch}.attention.sliding_window_pattern", m.pattern)
     elif m.pattern is not None:
-        w.add_array(f"{m.arch}.attention.sliding_window_pattern", m.pattern)
+        w.add_array(f"{m.arch}.attention.sliding_window_pattern", list(m.pattern))
     if m.attn_cap is not None:
         w.add_float32(f"{m.arch}.attn_logit_softcapping", m.attn_cap)
     if m.logit_cap is not None:

@@ -42,7 +42,7 @@ NATIVE = [
     Tiny("qwen3moe", "qwen3moe", qk_norm=True, experts=7, used=3, expert_ff=44),
     Tiny("mixtral", "llama", experts=7, used=3, expert_ff=44),
     Tiny("gpt-oss", "gpt-oss", window=12, experts=7, used=3, expert_ff=44),
-    Tiny("gemma4", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=[True, True, False, True], vocab=733),
+    Tiny("gemma4", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733),
     Tiny("qwen35", "qwen35", qk_norm=True, sections=(4, 2, 2, 0), delta=(2, 4, 16, 4, 2)),
 ]  # fmt: skip
 LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]
