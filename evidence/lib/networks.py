@@ -15,6 +15,8 @@ EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe")
+# Their experts are chosen with a bias, which has no matrix.
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe",), ("exp_probs_b",)
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -29,7 +31,7 @@ HYBRIDS = ("qwen35", "qwen35moe")
 # Whose layers norm what their parts put out, and not what they take in.
 OUTPUTS_NORMED = ("olmo2", "exaone4")
 # What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
-SECOND_NORM = dict.fromkeys(("seed_oss", "gpt-oss", *HYBRIDS), "post_attention_norm")
+SECOND_NORM = dict.fromkeys(("seed_oss", "gpt-oss", "glm4moe", *HYBRIDS), "post_attention_norm")
 IN_GEMMAS = IN_LAYER | {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
                         "post_ffw_norm": "post_feedforward_layernorm"}
 OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
@@ -37,7 +39,7 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
-           delta: tuple = (), local: tuple = ()) -> dict[str, tuple]:
+           delta: tuple = (), local: tuple = (), leading: int = 0) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole".
     `delta`: of gated delta nets the heads of keys and of values, their length, the taps, and the interval at which there is
@@ -55,19 +57,21 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
     layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs else {}
     dense = {"ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
-    layer |= mixture(arch, embd, experts, expert_ff, shared_ff) if experts else dense
-    layer |= {"post_ffw_norm": (embd,)} if outputs else {}
+    feed_forward = mixture(arch, embd, experts, expert_ff, shared_ff) if experts else dense
+    after = {"post_ffw_norm": (embd,)} if outputs else {}
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
+        here = layer | (dense if i < leading else feed_forward) | after
         if local:
-            layer = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff))
+            here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff))
         recurrent = arch in HYBRIDS and (i + 1) % delta[-1]
-        for name, shape in (delta_net(layer, embd, *delta) if recurrent else layer).items():
+        for name, shape in (delta_net(here, embd, *delta) if recurrent else here).items():
             if name in WHOLE:
                 out[f"blk.{i}.{name}"] = shape
                 continue
-            out[f"blk.{i}.{name}.weight"] = shape
-            if name in biases:
+            if name not in ONLY_BIASES:
+                out[f"blk.{i}.{name}.weight"] = shape
+            if name in biases or name in ONLY_BIASES:
                 out[f"blk.{i}.{name}.bias"] = shape[:-1]
     if local and local[-1]:
         out |= {"per_layer_token_embd.weight": (vocab, layers * local[-1]), "per_layer_model_proj.weight": (layers * local[-1], embd),
@@ -104,7 +108,8 @@ def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int
 
 def mixture(arch: str, embd: int, experts: int, ff: int, shared_ff: int) -> dict[str, tuple]:
     """The router and the experts of a layer, and a network for all tokens if it has a width."""
-    layer = {"ffn_gate_inp": (experts, embd)} | dict(zip(EXPERTS, [(experts, ff, embd)] * 2 + [(experts, embd, ff)]))
+    layer = {"ffn_gate_inp": (experts, embd)} | ({"exp_probs_b": (experts, embd)} if arch in CHOSEN_BY_BIAS else {})
+    layer |= dict(zip(EXPERTS, [(experts, ff, embd)] * 2 + [(experts, embd, ff)]))
     if shared_ff:
         layer |= {"ffn_gate_inp_shexp": (embd,)} if arch in GATED_SHARED else {}
         layer |= dict(zip(SHARED, [(shared_ff, embd)] * 2 + [(embd, shared_ff)]))

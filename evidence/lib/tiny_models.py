@@ -65,6 +65,8 @@ class Tiny:
     rolled_keys: int = 0
     # Elements of a head that are rotated.
     rope_dims: int | None = None
+    # Layers without experts before those with.
+    leading: int = 0
     # Keys of the router: its function (llama.cpp's number), whether weights are normalised, a factor on them, groups of
     # experts and how many of them are chosen from.
     gating: int | None = None
@@ -104,7 +106,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta")}
+    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading")}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
     for name, shape in networks.shapes_of(m, **more).items():
@@ -223,8 +225,12 @@ def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
     w.add_expert_count(m.experts)
     w.add_expert_used_count(m.used)
     w.add_expert_feed_forward_length(m.expert_ff)
-    if m.shared_ff:
+    if m.shared_ff and m.arch in networks.CHOSEN_BY_BIAS:
+        w.add_expert_shared_count(m.shared_ff // m.expert_ff)
+    elif m.shared_ff:
         w.add_expert_shared_feed_forward_length(m.shared_ff)
+    if m.leading:
+        w.add_leading_dense_block_count(m.leading)
     if m.gating is not None:
         w.add_uint32(f"{m.arch}.expert_gating_func", m.gating)
     if m.normed is not None:

@@ -53,6 +53,7 @@ class Shape:
     used: int = 0
     expert_ff: int = 0
     shared_ff: int = 0
+    leading: int = 0
     gating = normed = weights_scale = groups = None
     window: int = 0
     scaling: tuple | None = None

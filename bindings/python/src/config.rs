@@ -71,6 +71,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     let qk_norm = match attention.qk_norm {
         QkNorm::None => false,
         QkNorm::Heads => true,
+        QkNorm::HeadsIfThere => return Err(untold("norms that its heads may have")),
         QkNorm::Whole => return Err(untold("all heads of its queries are normed together")),
     };
     dict.set_item("qk_norm", qk_norm)?;

@@ -282,6 +282,31 @@ fn mixtures_of_experts() {
     refused(&b.file(|_, _| {}), &["blk.0.ffn_gate.0.weight", "before April 2024", "convert"]);
 }
 
+/// Layers that draft tokens are left out, and others after the last are not.
+#[test]
+fn layers_that_draft_tokens() {
+    let spec = Spec::llama();
+    let file = |drafts: u32, stray: &str| {
+        let mut b = spec.metadata("block_count");
+        b.u32("llama.block_count", 4).u32("llama.nextn_predict_layers", drafts);
+        for (name, shape) in spec.tensors() {
+            let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+            b.tensor(&name, GgmlType::F32, &shape).unwrap();
+        }
+        b.tensor(stray, GgmlType::F32, &[7]).unwrap();
+        b.file(|_, _| {})
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("drafts.gguf");
+    std::fs::write(&path, file(1, "blk.3.nextn.eh_proj.weight")).unwrap();
+    let model = Model::open(&path, &OpenOptions::default()).unwrap();
+    assert_eq!((model.spec().layers.len(), model.spec().draft_layers), (3, 1));
+    refused(&file(1, "blk.4.nextn.eh_proj.weight"), &["blk.4.nextn", "no place in"]);
+    refused(&file(1, "blk.2.nextn.eh_proj.weight"), &["blk.2.nextn", "no place in"]);
+    refused(&file(4, "blk.3.x"), &["llama.nextn_predict_layers", "is 4", "fewer than the 4"]);
+    refused(&file(u32::MAX, "blk.3.x"), &["llama.nextn_predict_layers", "fewer than the 4"]);
+}
+
 #[test]
 fn tensors_that_nothing_is_computed_with() {
     // What the network is trained to have and we would leave out: fluent nonsense.

@@ -65,6 +65,8 @@ pub enum QkNorm {
     None,
     /// Those of a head. All heads have the same weights, `[key_dim]`.
     Heads,
+    /// As `Heads`, where the file has the weights; otherwise not.
+    HeadsIfThere,
     /// Those of all heads: the weights are `[heads · key_dim]`, and `[kv_heads · key_dim]` of keys.
     Whole,
 }
@@ -252,6 +254,8 @@ impl AttentionWeights {
         let own = spec.kv_layer.is_none();
         let norm = |name, whole| match spec.qk_norm {
             QkNorm::None => Ok(None),
+            QkNorm::HeadsIfThere if !find.has(name) => Ok(None),
+            QkNorm::HeadsIfThere => find.norm(name, spec.key_dim).map(Some),
             QkNorm::Heads => find.norm(name, spec.key_dim).map(Some),
             QkNorm::Whole => find.norm(name, whole).map(Some),
         };

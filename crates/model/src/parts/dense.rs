@@ -47,6 +47,14 @@ impl DenseSpec {
     /// A size that no model can have, or a mixture of experts.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<DenseSpec, SpecError> {
         DenseSpec::refuse_experts(keys)?;
+        DenseSpec::read_beside_experts(keys)
+    }
+
+    /// As [`DenseSpec::read`], for a network of which other layers are mixtures of experts.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn read_beside_experts(keys: &Keys<'_, '_>) -> Result<DenseSpec, SpecError> {
         let intermediate_size = keys.dimension("feed_forward_length", MAX_WIDTH)?;
         Ok(DenseSpec { intermediate_size, activation: Activation::Silu })
     }

@@ -51,6 +51,28 @@ pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
 /// The key of the width of the network that all tokens go through.
 pub(crate) const SHARED_WIDTH: &str = "expert_shared_feed_forward_length";
 
+impl SharedExpert {
+    /// One that is as wide as some experts together, whose number is a key; none if there is no such number.
+    ///
+    /// # Errors
+    /// A number that no model can have.
+    pub(crate) fn as_wide_as(
+        keys: &Keys<'_, '_>,
+        width: usize,
+    ) -> Result<Option<SharedExpert>, SpecError> {
+        let count = keys.width_or_none("expert_shared_count")?;
+        let shared =
+            count.map(|count| SharedExpert { intermediate_size: count * width, gated: false });
+        match shared.as_ref().filter(|shared| shared.intermediate_size > MAX_WIDTH) {
+            None => Ok(shared),
+            Some(_) => {
+                let most = format!("at most {} experts of {width}", MAX_WIDTH / width);
+                Err(keys.value("expert_shared_count", count.unwrap_or(0), most))
+            }
+        }
+    }
+}
+
 impl ExpertsSpec {
     /// Reads its keys, with SiLU and without a shared network. `normalise` says whether weights are normalised where the
     /// file does not.

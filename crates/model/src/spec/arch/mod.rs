@@ -6,6 +6,7 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
@@ -28,7 +29,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 23] = [
+const ALL: [&Architecture; 24] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -52,6 +53,7 @@ const ALL: [&Architecture; 23] = [
     &granitemoe::ARCHITECTURE,
     &gpt_oss::ARCHITECTURE,
     &gpt_oss::OLLAMAS,
+    &glm4moe::ARCHITECTURE,
 ];
 
 /// A family of networks.

@@ -1,0 +1,42 @@
+//! `glm4moe`: a mixture of experts behind leading dense layers, chosen by their sigmoids with a bias for the choice alone, with
+//! a network for all tokens; NeoX rotary pairs on part of a head; queries and keys are normed per head in the larger ones.
+//! The norm before the feed-forward part is called `post_attention_norm` (Zhipu's GLM-4.5, 4.6 and 4.7).
+
+use alight_kernels::rope::RopePairing;
+
+use super::Architecture;
+use crate::parts::attention::{AttentionSpec, QkNorm};
+use crate::parts::dense::DenseSpec;
+use crate::parts::experts::{ExpertsSpec, SharedExpert};
+use crate::parts::routing::Gating;
+use crate::spec::keys::{Keys, MAX_LAYERS};
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::{ModelSpec, Norms, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "glm4moe", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec {
+        pairing: RopePairing::NeoX,
+        qk_norm: QkNorm::HeadsIfThere,
+        ..AttentionSpec::read(keys)?
+    };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let mut experts = ExpertsSpec::read(keys, false)?;
+    if keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0 {
+        experts.routing.gating = Gating::Sigmoid;
+    }
+    experts.shared = SharedExpert::as_wide_as(keys, experts.intermediate_size)?;
+    let mut spec = sizes.uniform(keys, attention, experts, rope);
+    let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };
+    spec.layers.iter_mut().for_each(|layer| layer.norms = norms);
+    let leading = keys.get::<u64>("leading_dense_block_count")?.unwrap_or(0);
+    let leading = usize::try_from(leading).unwrap_or(MAX_LAYERS).min(spec.layers.len());
+    if leading > 0 {
+        let dense = DenseSpec::read_beside_experts(keys)?;
+        spec.layers[..leading].iter_mut().for_each(|l| l.feed_forward = dense.clone().into());
+    }
+    Ok(spec)
+}
