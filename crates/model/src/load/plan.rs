@@ -265,4 +265,28 @@ mod tests {
         let ranges: Vec<_> = plan.jobs.iter().map(|job| job.source.clone()).collect();
         assert_eq!(ranges, [100..1000, 1000..2000, 2000..2500]);
     }
+
+    /// What a token reads of some experts only may be left to the moment at which they are chosen.
+    #[test]
+    fn experts_are_brought_ahead_only_if_all_fit() {
+        let (first, last) = (3400, 3400 + 8 * 34 * 4096);
+        let always = MatrixRef::made_up(0..first, 1, 1);
+        let experts = MatrixRef::made_up(first..last, 8, 2);
+        let after = MatrixRef::made_up(last..last + 3400, 1, 1);
+        for (prefetch_chosen, expected) in [
+            (Prefetch::None, vec![(0, first), (last, last + 3400)]),
+            (Prefetch::ReadThreads(2), vec![(0, last + 3400)]),
+        ] {
+            let prefetch = Prefetch::ReadThreads(2);
+            let method = LoadMethod { read: ReadMethod::Mmap, prefetch, prefetch_chosen };
+            let mut plan = Plan { missing: vec![0], ..Plan::default() };
+            plan.section(&[&always, &experts, &after], &[method], Some(0));
+            let ends = |job: &Job| (job.source.start, job.source.end);
+            let found: Vec<(usize, usize)> = plan.jobs.iter().map(ends).collect();
+            assert_eq!(found, expected);
+            let waits = |job: &Job| (job.section, job.work) == (Some(0), Work::Touch);
+            assert!(plan.jobs.iter().all(waits));
+            assert_eq!(plan.missing, [found.len() as u32]);
+        }
+    }
 }

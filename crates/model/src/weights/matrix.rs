@@ -42,6 +42,15 @@ impl MatrixRef {
             .expect("a checked matrix")
     }
 
+    /// Matrices of Q8_0 that follow one another at these bytes of the first file, of which a token reads `used`.
+    #[cfg(test)]
+    pub(crate) fn made_up(bytes: Range<usize>, count: usize, used: usize) -> MatrixRef {
+        let (storage, layout, ty) = (Storage::Map, Layout::Rows, WeightType::Q8_0);
+        let rows = bytes.len() / count / 34;
+        let (shard, cols, interleaved) = (0, 32, false);
+        MatrixRef { shard, bytes, storage, layout, ty, rows, cols, count, used, interleaved }
+    }
+
     /// Bytes of weights.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64
