@@ -181,7 +181,9 @@ CASES = [
 SMALLER = [
     (other(LLAMA, "rope_freqs", factors=True), ["F16", "q4_0"]),
     (QWEN2, ["Q8_0", "q5_1"]),
-    (other(QWEN3, "wide", embd=256, ff=256), ["BF16", "q4_k_m"]),
+    (other(QWEN3, "wide", embd=256, ff=256, heads=8, head_dim=32),
+     ["BF16", "q4_k_m", "q2_k", "q3_k_m", "iq4_nl", "iq4_xs", "MXFP4", "TQ1_0", "TQ2_0", "IQ3_XXS", "IQ3_S", "IQ2_XXS", "IQ2_XS",
+      "IQ2_S", "IQ1_S", "IQ1_M", "NVFP4"]),
     (ODD, ["q4_0"]),
     (GEMMA2, ["Q4_0", "q8_0"]),
     (GEMMA3, ["q6_k"]),

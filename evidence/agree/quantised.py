@@ -22,8 +22,9 @@ from evidence.agree.accuracy import MODELS, add_text_arguments, distance, make_b
 from evidence.lib import common, gguf_files, llama, peers
 
 # Name here, number of the mix in llama.cpp (llama_ftype).
-TYPES = {"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18}
-SIMPLE = {"F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
+TYPES = {"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18,
+         "iq4_nl": 25, "iq4_xs": 30, "q3_k_l": 13, "q3_k_m": 12, "q3_k_s": 11, "q2_k": 10, "q2_0": 41, "tq2_0": 37, "tq1_0": 36, "q1_0": 40}
+SIMPLE = {"F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"}
 
 
 class Params(ctypes.Structure):

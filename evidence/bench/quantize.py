@@ -15,7 +15,8 @@ from evidence.lib.lazy import lazily
 gguf = lazily("gguf")
 np = lazily("numpy")
 
-TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K",
+         "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"]
 
 
 def theirs(chunk, name, x) -> float:

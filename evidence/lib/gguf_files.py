@@ -44,23 +44,31 @@ def raw(data) -> np.ndarray:
 
 
 def dequantise(source: Path, target: Path) -> None:
-    """Writes `source` with every tensor as F32. Streams: one tensor in memory at a time."""
+    """Writes `source` with every tensor as F32, and what multiplies the products of NVFP4 in the weights. Streams: one tensor
+    in memory at a time."""
     reader = gguf.GGUFReader(source)
+    # One number for a matrix, or one for each of its experts: their weights come in the file's order.
+    found = {tensor.name: tensor.data for tensor in reader.tensors if tensor.name.endswith(".scale")}
+    scaled = (tensor.name.removesuffix("weight") + "scale" for tensor in reader.tensors if tensor.tensor_type.name == "NVFP4")
+    scales = {name: found[name] for name in scaled if name in found}
+    tensors = [tensor for tensor in reader.tensors if tensor.name not in scales]
     arch = reader.get_field("general.architecture").contents()
     part = target.with_suffix(".part")
     writer = gguf.GGUFWriter(part, arch)
     # The writer has an alignment of its own.
     copy_keys(reader, writer, lambda name: name not in ("general.architecture", "general.alignment"), {"general.file_type": 0})
-    for tensor in reader.tensors:
+    for tensor in tensors:
         shape = [int(n) for n in reversed(tensor.shape)]
         count = int(np.prod(shape))
         writer.add_tensor_info(tensor.name, shape, np.dtype(np.float32), count * 4)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for tensor in reader.tensors:
+    for tensor in tensors:
         shape = [int(n) for n in reversed(tensor.shape)]
         exact = gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        if (scale := scales.get(tensor.name.removesuffix("weight") + "scale")) is not None:
+            exact = (exact.reshape(scale.size, -1) * scale.reshape(-1, 1)).astype(np.float32)
         writer.write_tensor_data(exact.reshape(shape))
     writer.close()
     part.rename(target)

@@ -276,6 +276,39 @@ def text(words: int, seed: int) -> str:
     return "".join(next(stream) for _ in range(words)).strip()
 
 
+# Where the types that the package does not quantise have f16 scales; NVFP4 has none, but a tensor beside it.
+SCALES = {"Q2_K": (80, 82), "Q3_K": (108,), "IQ4_NL": (0,), "IQ4_XS": (0,), "IQ3_XXS": (0,), "IQ3_S": (0,), "IQ2_XXS": (0,), "IQ2_XS": (0,),
+          "IQ2_S": (0,), "IQ1_S": (0,), "IQ1_M": (), "NVFP4": ()}
+
+
+def random_blocks(name: str, weights, kind):
+    """Random bits `[..., rows, row bytes]` of which the weights are as large as these; and what products are multiplied with, of
+    NVFP4: a number, or one for each expert."""
+    length, size = gguf.GGML_QUANT_SIZES[kind]
+    random = np.random.default_rng(zlib.crc32(name.encode()))
+    blocks = random.integers(0, 256, (weights.size // length, size), np.uint8)
+
+    def put(d: float) -> None:
+        half = np.array([d], "<f2")
+        for at in SCALES[kind.name]:
+            blocks[:, at : at + 2] = half.view(np.uint8)
+        if kind.name == "IQ1_M":
+            nibbles = half.view("<u2") >> np.array([0, 4, 8, 12], "<u2") & 15
+            blocks[:, 49:56:2] = blocks[:, 49:56:2] & 15 | (nibbles << 4).astype(np.uint8)
+
+    put(1.0)
+    if kind.name == "NVFP4":
+        blocks[:, :4] = blocks[:, :4] % 64
+    found = gguf.quants.dequantize(blocks, kind)
+    scale = float(np.sqrt(np.square(weights, dtype=np.float64).mean() / np.square(found, dtype=np.float64).mean()))
+    shape = (*weights.shape[:-1], -1)
+    if kind.name == "NVFP4":
+        count = weights.shape[0] if weights.ndim == 3 else 1
+        return blocks.reshape(shape), (scale * random.uniform(0.8, 1.2, count)).astype(np.float32)
+    put(scale)
+    return blocks.reshape(shape), None
+
+
 def write(m: Tiny, path: Path) -> Path:
     w = gguf.GGUFWriter(path, m.arch)
     add_metadata(w, m)
@@ -283,7 +316,15 @@ def write(m: Tiny, path: Path) -> Path:
     for name, weights in tensors(m):
         # Routers, convolutions and biases are never smaller.
         small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in ("ffn_gate_inp", "conv1d"))
-        kind = gguf.GGMLQuantizationType[m.kind if small else "F32"]
-        w.add_tensor(name, gguf.quants.quantize(weights, kind), raw_dtype=kind)
+        # Rows of an embedding are read as they are, without what multiplies products.
+        here = "Q8_0" if (m.kind, name) == ("NVFP4", "token_embd.weight") else m.kind
+        kind = gguf.GGMLQuantizationType[here if small else "F32"]
+        try:
+            blocks, scales = gguf.quants.quantize(weights, kind), None
+        except NotImplementedError:
+            blocks, scales = random_blocks(name, weights, kind)
+        w.add_tensor(name, blocks, raw_dtype=kind)
+        if scales is not None:
+            w.add_tensor(name.removesuffix(".weight") + ".scale", scales)
     gguf_files.finish(w)
     return path

@@ -16,9 +16,11 @@ Examples:
   alight quantize model-f16.gguf -o model-q8_0.gguf --type q8_0
 
 Types, from the largest file to the smallest: f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0,
-q4_k_m, q4_k_s, q4_1, q4_0. The names and the mixes are llama.cpp's: the output matrix gets at least
-6 bits, and with q4_k_m and q5_k_m half of the value and down matrices too. Norms and biases stay as
-they are. Rows that are no whole blocks of a type get the next larger one.
+q4_k_m, q4_k_s, q4_1, q4_0, mxfp4_moe, iq4_nl, iq4_xs, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, q2_0,
+tq2_0, tq1_0, q1_0. The names and the mixes are llama.cpp's: the output matrix gets at least 6 bits,
+and with q4_k_m and q5_k_m half of the value and down matrices too; mxfp4_moe is for experts, all else
+gets 8 bits. The last four are for models that were trained with so few values. Norms and biases stay
+as they are. Rows that are no whole blocks of a type get the next larger one.
 
 The new file appears when it is complete; until then, whatever happens, an old one stays.")]
 pub struct QuantizeArgs {

@@ -25,7 +25,7 @@ fn a_real_model_answers_as_before() {
 
     alight(&["quantize", &model, "-o", made, "--type", "q8_0"])
         .fails(1, &["exists already", "--force"]);
-    alight(&["quantize", &model, "-o", "x", "--type", "q3_k"]).fails_as_usage("q4_k_m");
+    alight(&["quantize", &model, "-o", "x", "--type", "q3"]).fails_as_usage("q4_k_m");
     alight(&["quantize", &model, "-o", "x"]).fails_as_usage("--type");
     alight(&["quantize", "no-such.gguf", "-o", "x", "--type", "q8_0"]).fails(1, &["no-such.gguf"]);
 }

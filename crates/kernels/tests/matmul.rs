@@ -248,6 +248,37 @@ fn zero_and_tiny_activations_give_zero() {
 }
 
 #[test]
+fn finished_products_are_scaled() {
+    let mut rng = Rng(6);
+    for (ty, tokens) in [(WeightType::NVFP4, 1), (WeightType::NVFP4, 3), (WeightType::F16, 2)] {
+        let (rows, cols) = (48, 320);
+        let bytes = random_blocks(&mut rng, ty, rows, cols);
+        let mut packed = vec![0; bytes.len()];
+        pack(ty, cols, &bytes, &mut packed);
+        let x = random_activations(&mut rng, tokens * cols);
+        for (layout, data) in [(Layout::Rows, &bytes), (Layout::Tiles, &packed)] {
+            let w = Matrix::with_layout(layout, ty, data, rows, cols).unwrap();
+            for isa in Isa::available() {
+                let mut act = Activations::new(tokens, cols);
+                act.begin(isa, tokens, cols, ActivationFormats::of([w.kind()]));
+                x.chunks_exact(cols).enumerate().for_each(|(t, x)| act.put(t, x));
+                let products = |w: Matrix<'_>| {
+                    let mut out = vec![0f32; tokens * rows];
+                    let y = Output::new(&mut out, rows);
+                    // SAFETY: one thread.
+                    unsafe { matmul(&w, 5..rows, &act, y, &mut MatmulScratch::new()) };
+                    out
+                };
+                let (plain, scaled) = (products(w), products(w.scaled(-0.3)));
+                for (plain, scaled) in plain.iter().zip(scaled) {
+                    assert_eq!((plain * -0.3).to_bits() << 1, scaled.to_bits() << 1, "{ty} {isa}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_matrix_knows_its_size() {
     assert!(Matrix::new(WeightType::Q4_0, &[0; 18 * 6], 3, 64).is_ok());
     assert!(Matrix::new(WeightType::Q4_0, &[0; 18 * 6], 3, 63).is_err());

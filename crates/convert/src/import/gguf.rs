@@ -63,7 +63,9 @@ fn plan_of(
 fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>) -> Vec<Item> {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
-    let model = Shape::of(&names);
+    let shapes: Vec<(&str, &[u64])> =
+        tensors.iter().map(|placed| (placed.info.name, placed.info.shape())).collect();
+    let model = Shape::of(&shapes);
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
         let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), model));

@@ -13,8 +13,9 @@ const ALL_F32: u32 = 0;
 /// Makes every vector F32, as all programs expect it, and every matrix what `mix` says, or else what
 /// it is: only a type that nothing computes with becomes F32.
 pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>) {
-    let names: Vec<&str> = items.iter().map(|item| item.name.as_str()).collect();
-    let model = Shape::of(&names);
+    let tensors: Vec<(&str, &[u64])> =
+        items.iter().map(|item| (item.name.as_str(), &*item.ne)).collect();
+    let model = Shape::of(&tensors);
     for item in items {
         let same = item.from.current();
         item.to = match mix.and_then(|mix| mix.of(&item.name, &item.ne, model)) {
@@ -41,9 +42,8 @@ pub(crate) fn file_type(items: &[Item], mix: Option<QuantizationMix>) -> u32 {
     }
     let most = weights.into_iter().max_by_key(|(_, n)| *n);
     match most.map(|(ty, _)| ty) {
-        // Of these there are files, but nothing here makes them.
-        Some(GgmlType::Q2_K) => 10,
-        Some(GgmlType::Q3_K) => 12,
+        // Of the three mixes of it, the one in the middle.
+        Some(GgmlType::Q3_K) => QuantizationMix::Q3_K_M.file_type(),
         Some(ty) => QuantizationMix::of_type(ty).map_or(ALL_F32, QuantizationMix::file_type),
         None => ALL_F32,
     }

@@ -14,15 +14,33 @@ pub(crate) struct Shape {
     layers: u64,
     /// The embedding is the output, too.
     tied: bool,
+    /// Heads that share keys and values.
+    sharing: u64,
+    /// 0 of a dense model.
+    experts: u64,
 }
 
 impl Shape {
-    /// Of a model whose tensors have these names.
-    pub(crate) fn of(names: &[&str]) -> Shape {
-        let layer = |name: &&str| name.strip_prefix("blk.")?.split_once('.')?.0.parse::<u64>().ok();
-        let last = names.iter().filter_map(layer).max();
+    /// Of a model with these tensors: names and shapes, innermost first.
+    pub(crate) fn of(tensors: &[(&str, &[u64])]) -> Shape {
+        let layer = |(name, _): &(&str, _)| {
+            name.strip_prefix("blk.")?.split_once('.')?.0.parse::<u64>().ok()
+        };
+        let last = tensors.iter().filter_map(layer).max();
         let layers = last.map_or(0, |last| last.saturating_add(1));
-        Shape { layers, tied: !names.contains(&"output.weight") }
+        let dimension = |part: &str, i: usize| {
+            let (_, ne) = tensors.iter().find(|(name, _)| name.ends_with(part))?;
+            ne.get(i).copied()
+        };
+        // Columns for all heads, rows for those with values of their own.
+        let all = dimension(".attn_output.weight", 0).unwrap_or(1);
+        let own = dimension(".attn_v.weight", 1).unwrap_or(all);
+        Shape {
+            layers,
+            tied: !tensors.iter().any(|(name, _)| *name == "output.weight"),
+            sharing: all / own.max(1),
+            experts: dimension("_exps.weight", 2).unwrap_or(0),
+        }
     }
 }
 
@@ -42,11 +60,23 @@ pub enum QuantizationMix {
     Q4_K_S,
     Q4_1,
     Q4_0,
+    MXFP4_MOE,
+    IQ4_NL,
+    IQ4_XS,
+    Q3_K_L,
+    Q3_K_M,
+    Q3_K_S,
+    Q2_K,
+    Q2_K_S,
+    Q2_0,
+    TQ2_0,
+    TQ1_0,
+    Q1_0,
 }
 
 impl QuantizationMix {
     /// All, from the largest file to the smallest.
-    pub const ALL: [QuantizationMix; 12] = [
+    pub const ALL: [QuantizationMix; 24] = [
         QuantizationMix::F16,
         QuantizationMix::BF16,
         QuantizationMix::Q8_0,
@@ -59,6 +89,18 @@ impl QuantizationMix {
         QuantizationMix::Q4_K_S,
         QuantizationMix::Q4_1,
         QuantizationMix::Q4_0,
+        QuantizationMix::MXFP4_MOE,
+        QuantizationMix::IQ4_NL,
+        QuantizationMix::IQ4_XS,
+        QuantizationMix::Q3_K_L,
+        QuantizationMix::Q3_K_M,
+        QuantizationMix::Q3_K_S,
+        QuantizationMix::Q2_K,
+        QuantizationMix::Q2_K_S,
+        QuantizationMix::Q2_0,
+        QuantizationMix::TQ2_0,
+        QuantizationMix::TQ1_0,
+        QuantizationMix::Q1_0,
     ];
 
     /// The number in `general.file_type`.
@@ -75,7 +117,19 @@ impl QuantizationMix {
             QuantizationMix::Q5_K_S => 16,
             QuantizationMix::Q5_K_M => 17,
             QuantizationMix::Q6_K => 18,
+            QuantizationMix::Q2_K => 10,
+            QuantizationMix::Q3_K_S => 11,
+            QuantizationMix::Q3_K_M => 12,
+            QuantizationMix::Q3_K_L => 13,
+            QuantizationMix::Q2_K_S => 21,
+            QuantizationMix::IQ4_NL => 25,
+            QuantizationMix::IQ4_XS => 30,
             QuantizationMix::BF16 => 32,
+            QuantizationMix::TQ1_0 => 36,
+            QuantizationMix::TQ2_0 => 37,
+            QuantizationMix::MXFP4_MOE => 38,
+            QuantizationMix::Q1_0 => 40,
+            QuantizationMix::Q2_0 => 41,
         }
     }
 
@@ -97,6 +151,17 @@ impl QuantizationMix {
             QuantizationMix::Q4_K_M | QuantizationMix::Q4_K_S => GgmlType::Q4_K,
             QuantizationMix::Q4_1 => GgmlType::Q4_1,
             QuantizationMix::Q4_0 => GgmlType::Q4_0,
+            QuantizationMix::MXFP4_MOE => GgmlType::MXFP4,
+            QuantizationMix::IQ4_NL => GgmlType::IQ4_NL,
+            QuantizationMix::IQ4_XS => GgmlType::IQ4_XS,
+            QuantizationMix::Q3_K_L | QuantizationMix::Q3_K_M | QuantizationMix::Q3_K_S => {
+                GgmlType::Q3_K
+            }
+            QuantizationMix::Q2_K | QuantizationMix::Q2_K_S => GgmlType::Q2_K,
+            QuantizationMix::Q2_0 => GgmlType::Q2_0,
+            QuantizationMix::TQ2_0 => GgmlType::TQ2_0,
+            QuantizationMix::TQ1_0 => GgmlType::TQ1_0,
+            QuantizationMix::Q1_0 => GgmlType::Q1_0,
         }
     }
 
@@ -107,35 +172,92 @@ impl QuantizationMix {
         }
         let base = self.base();
         let is_output = name == "output.weight" || model.tied && name == "token_embd.weight";
-        let wanted = if is_output && base.block_len() > 1 && base != GgmlType::Q8_0 {
+        let wanted = if self == QuantizationMix::MXFP4_MOE {
+            let of_experts = !is_output && ne.get(2).is_some_and(|experts| *experts > 1);
+            if of_experts { GgmlType::MXFP4 } else { GgmlType::Q8_0 }
+        } else if is_output && base.block_len() > 1 && base != GgmlType::Q8_0 {
             GgmlType::Q6_K
+        } else if name == "token_embd.weight" && is_of_few_levels(base) {
+            GgmlType::Q4_K
+        } else if base.block_len() > 1 {
+            self.of_layer(name, model).unwrap_or(base)
         } else {
-            self.of_layer(name, model.layers).unwrap_or(base)
+            base
         };
         Some(fitting(wanted, ne[0]))
     }
 
     /// More bits, where they matter most.
-    fn of_layer(self, name: &str, layers: u64) -> Option<GgmlType> {
+    fn of_layer(self, name: &str, model: Shape) -> Option<GgmlType> {
         let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
         let layer: u64 = layer.parse().ok()?;
-        let more = layer < layers / 8
-            || layer >= 7 * layers / 8
-            || layer.checked_sub(layers / 8).is_some_and(|rest| rest % 3 == 2);
-        match (self, part) {
-            (
-                QuantizationMix::Q4_K_M | QuantizationMix::Q5_K_M,
-                "attn_v.weight" | "ffn_down.weight",
-            ) => more.then_some(GgmlType::Q6_K),
-            (QuantizationMix::Q4_K_M, "attn_qkv.weight") => Some(GgmlType::Q5_K),
-            (QuantizationMix::Q5_K_M, "attn_qkv.weight") => Some(GgmlType::Q6_K),
-            (QuantizationMix::Q4_K_S, "attn_v.weight") => (layer < 4).then_some(GgmlType::Q5_K),
-            (QuantizationMix::Q4_K_S, "ffn_down.weight") => {
-                (layer < layers / 8).then_some(GgmlType::Q5_K)
-            }
+        match part {
+            "attn_v.weight" | "attn_k.weight" if model.experts == 8 => Some(GgmlType::Q8_0),
+            "attn_v.weight" => self.of_values(layer, model),
+            "attn_qkv.weight" => match self {
+                QuantizationMix::Q3_K_M | QuantizationMix::Q3_K_L => Some(GgmlType::Q4_K),
+                QuantizationMix::Q4_K_M => Some(GgmlType::Q5_K),
+                QuantizationMix::Q5_K_M => Some(GgmlType::Q6_K),
+                _ => None,
+            },
+            "attn_output.weight" => self.of_attention_output(model),
+            part if part.starts_with("ffn_down") => self.of_down(layer, model.layers),
             _ => None,
         }
     }
+
+    fn of_values(self, layer: u64, Shape { layers, sharing, .. }: Shape) -> Option<GgmlType> {
+        use QuantizationMix::*;
+        match self {
+            Q2_K | Q2_K_S if sharing >= 4 => Some(GgmlType::Q4_K),
+            Q2_K => Some(GgmlType::Q3_K),
+            Q3_K_M => Some(if layer < 2 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
+            Q3_K_L => Some(GgmlType::Q5_K),
+            IQ4_NL | IQ4_XS => (sharing >= 4).then_some(GgmlType::Q5_K),
+            Q4_K_M | Q5_K_M => matters(layer, layers).then_some(GgmlType::Q6_K),
+            Q4_K_S => (layer < 4).then_some(GgmlType::Q5_K),
+            _ => None,
+        }
+    }
+
+    fn of_attention_output(self, model: Shape) -> Option<GgmlType> {
+        use QuantizationMix::*;
+        match self {
+            Q2_K | Q3_K_S | Q3_K_M | IQ4_NL | IQ4_XS | Q4_K_S | Q4_K_M if model.experts == 8 => {
+                Some(GgmlType::Q5_K)
+            }
+            Q2_K => Some(GgmlType::Q3_K),
+            Q3_K_M => Some(GgmlType::Q4_K),
+            Q3_K_L if model.experts != 8 => Some(GgmlType::Q5_K),
+            _ => None,
+        }
+    }
+
+    fn of_down(self, layer: u64, layers: u64) -> Option<GgmlType> {
+        use QuantizationMix::*;
+        let first = layer < layers / 8;
+        match self {
+            Q2_K => Some(GgmlType::Q3_K),
+            Q2_K_S => first.then_some(GgmlType::Q4_K),
+            Q3_K_M => Some(if layer < layers / 16 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
+            Q3_K_L => Some(GgmlType::Q5_K),
+            IQ4_NL | IQ4_XS | Q4_K_S => first.then_some(GgmlType::Q5_K),
+            Q4_K_M | Q5_K_M => matters(layer, layers).then_some(GgmlType::Q6_K),
+            _ => None,
+        }
+    }
+}
+
+/// The first and the last eighth of the layers, and every third between.
+fn matters(layer: u64, layers: u64) -> bool {
+    layer < layers / 8
+        || layer >= 7 * layers / 8
+        || layer.checked_sub(layers / 8).is_some_and(|rest| rest % 3 == 2)
+}
+
+/// Types in which an embedding that is no output would be worth nothing.
+fn is_of_few_levels(ty: GgmlType) -> bool {
+    matches!(ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::Q2_0)
 }
 
 /// Norms, biases, routers and tables of frequencies stay as they are.
@@ -146,7 +268,7 @@ fn is_matrix(name: &str, ne: &[u64]) -> bool {
         && !name.contains("ffn_gate_inp")
 }
 
-/// The type, or the next larger one of which a row is a whole number of blocks.
+/// The type, or the next larger one of which a row is a whole number of blocks. (For Q1_0 llama.cpp has none.)
 fn fitting(ty: GgmlType, columns: u64) -> GgmlType {
     if columns.is_multiple_of(ty.block_len()) {
         return ty;
@@ -155,6 +277,11 @@ fn fitting(ty: GgmlType, columns: u64) -> GgmlType {
         GgmlType::Q4_K => fitting(GgmlType::Q5_0, columns),
         GgmlType::Q5_K => fitting(GgmlType::Q5_1, columns),
         GgmlType::Q6_K => fitting(GgmlType::Q8_0, columns),
+        GgmlType::IQ4_XS => fitting(GgmlType::IQ4_NL, columns),
+        GgmlType::Q2_K | GgmlType::Q3_K | GgmlType::TQ1_0 | GgmlType::TQ2_0 => {
+            fitting(GgmlType::Q4_0, columns)
+        }
+        GgmlType::Q1_0 | GgmlType::Q2_0 => fitting(GgmlType::Q4_0, columns),
         _ => GgmlType::F16,
     }
 }
@@ -177,10 +304,11 @@ fn known() -> String {
 impl FromStr for QuantizationMix {
     type Err = UnknownMix;
 
-    /// In any case; `q4_k` and `q5_k` are their `_m`.
+    /// In any case; `q3_k`, `q4_k` and `q5_k` are their `_m`.
     fn from_str(name: &str) -> Result<QuantizationMix, UnknownMix> {
         let name = name.to_uppercase();
         let name = match name.as_str() {
+            "Q3_K" => "Q3_K_M",
             "Q4_K" => "Q4_K_M",
             "Q5_K" => "Q5_K_M",
             name => name,
@@ -199,7 +327,7 @@ mod tests {
             assert_eq!(mix.to_string().to_lowercase().parse(), Ok(mix));
         }
         assert_eq!("q4_k".parse(), Ok(QuantizationMix::Q4_K_M));
-        let error = "q3_k".parse::<QuantizationMix>().unwrap_err().to_string();
+        let error = "q3".parse::<QuantizationMix>().unwrap_err().to_string();
         assert!(error.contains("q4_k_m") && error.contains("bf16"), "{error}");
     }
 
@@ -210,22 +338,63 @@ mod tests {
         assert_eq!(fitting(GgmlType::Q5_K, 96), GgmlType::Q5_1);
         assert_eq!(fitting(GgmlType::Q6_K, 96), GgmlType::Q8_0);
         assert_eq!(fitting(GgmlType::Q6_K, 33), GgmlType::F16);
+        assert_eq!(fitting(GgmlType::IQ4_XS, 96), GgmlType::IQ4_NL);
+        assert_eq!(fitting(GgmlType::Q3_K, 704), GgmlType::Q4_0);
+        assert_eq!(fitting(GgmlType::Q2_0, 96), GgmlType::Q4_0);
+        assert_eq!(fitting(GgmlType::TQ1_0, 40), GgmlType::F16);
         assert_eq!(fitting(GgmlType::Q4_0, 48), GgmlType::F16);
         assert_eq!(fitting(GgmlType::F16, 7), GgmlType::F16);
+    }
+
+    /// 32 layers of this many heads to one with keys of its own, and this many experts.
+    fn shape(sharing: u64, experts: u64) -> Shape {
+        Shape { layers: 32, tied: false, sharing, experts }
     }
 
     #[test]
     fn layers_that_matter_get_more_bits() {
         let of = |layer: u64| {
-            QuantizationMix::Q4_K_M.of_layer(&format!("blk.{layer}.attn_v.weight"), 32)
+            QuantizationMix::Q4_K_M.of_layer(&format!("blk.{layer}.attn_v.weight"), shape(1, 0))
         };
         let more: Vec<u64> = (0..32).filter(|layer| of(*layer).is_some()).collect();
         assert_eq!(more, [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]);
-        assert_eq!(QuantizationMix::Q4_K_M.of_layer("blk.0.attn_k.weight", 32), None);
-        assert_eq!(
-            QuantizationMix::Q4_K_S.of_layer("blk.3.ffn_down.weight", 32),
-            Some(GgmlType::Q5_K)
-        );
-        assert_eq!(QuantizationMix::Q4_0.of_layer("blk.0.attn_v.weight", 32), None);
+        let of = |mix: QuantizationMix, name| mix.of_layer(name, shape(1, 0));
+        assert_eq!(of(QuantizationMix::Q4_K_M, "blk.0.attn_k.weight"), None);
+        assert_eq!(of(QuantizationMix::Q4_K_S, "blk.3.ffn_down.weight"), Some(GgmlType::Q5_K));
+        assert_eq!(of(QuantizationMix::Q4_0, "blk.0.attn_v.weight"), None);
+        assert_eq!(of(QuantizationMix::Q3_K_M, "blk.1.ffn_down.weight"), Some(GgmlType::Q5_K));
+        assert_eq!(of(QuantizationMix::Q3_K_M, "blk.2.ffn_down.weight"), Some(GgmlType::Q4_K));
+        assert_eq!(of(QuantizationMix::Q2_K, "blk.9.attn_output.weight"), Some(GgmlType::Q3_K));
+        assert_eq!(of(QuantizationMix::IQ4_XS, "blk.4.ffn_down_exps.weight"), None);
+        assert_eq!(of(QuantizationMix::IQ4_XS, "blk.3.ffn_down_exps.weight"), Some(GgmlType::Q5_K));
+    }
+
+    #[test]
+    fn heads_that_share_and_eight_experts_get_more_bits() {
+        let v = |mix: QuantizationMix, shape| mix.of_layer("blk.9.attn_v.weight", shape);
+        assert_eq!(v(QuantizationMix::Q2_K, shape(3, 0)), Some(GgmlType::Q3_K));
+        assert_eq!(v(QuantizationMix::Q2_K, shape(4, 0)), Some(GgmlType::Q4_K));
+        assert_eq!(v(QuantizationMix::IQ4_NL, shape(8, 0)), Some(GgmlType::Q5_K));
+        assert_eq!(v(QuantizationMix::IQ4_NL, shape(8, 8)), Some(GgmlType::Q8_0));
+        let tensors: [(&str, &[u64]); 4] = [
+            ("blk.0.attn_v.weight", &[512, 128]),
+            ("blk.0.attn_output.weight", &[512, 512]),
+            ("blk.1.ffn_down_exps.weight", &[64, 512, 7]),
+            ("output.weight", &[512, 1000]),
+        ];
+        let found = Shape::of(&tensors);
+        assert_eq!(found, Shape { layers: 2, tied: false, sharing: 4, experts: 7 });
+    }
+
+    #[test]
+    fn only_experts_become_mxfp4() {
+        let of = |name, ne: &[u64]| QuantizationMix::MXFP4_MOE.of(name, ne, shape(1, 4)).unwrap();
+        assert_eq!(of("blk.0.ffn_up_exps.weight", &[96, 64, 4]), GgmlType::MXFP4);
+        assert_eq!(of("blk.0.attn_q.weight", &[96, 64]), GgmlType::Q8_0);
+        assert_eq!(of("output.weight", &[96, 64]), GgmlType::Q8_0);
+        let of = |name| QuantizationMix::TQ2_0.of(name, &[512, 64], shape(1, 0)).unwrap();
+        assert_eq!(of("token_embd.weight"), GgmlType::Q4_K);
+        assert_eq!(of("output.weight"), GgmlType::Q6_K);
+        assert_eq!(of("blk.0.attn_q.weight"), GgmlType::TQ2_0);
     }
 }

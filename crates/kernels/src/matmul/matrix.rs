@@ -21,6 +21,8 @@ pub struct Matrix<'a> {
     pub(super) row_bytes: usize,
     /// Bytes from a row to the next, at least `row_bytes`; from a tile to the next it is 16 times that.
     pub(super) stride: usize,
+    /// What products are multiplied with.
+    pub(super) scale: f32,
 }
 
 /// Why bytes cannot be a matrix.
@@ -119,7 +121,13 @@ impl<'a> Matrix<'a> {
         if expected != Some(data.len()) {
             return Err(MatrixError::Size { expected, found: data.len() });
         }
-        Ok(Matrix { layout, ty, data, rows, cols, row_bytes, stride: row_bytes })
+        Ok(Matrix { layout, ty, data, rows, cols, row_bytes, stride: row_bytes, scale: 1.0 })
+    }
+
+    /// The same matrix, whose products are multiplied with `scale` when they are finished: the blocks of some
+    /// types (NVFP4) leave the size of their weights to such a number. Rows as floats are not scaled.
+    pub fn scaled(self, scale: f32) -> Matrix<'a> {
+        Matrix { scale, ..self }
     }
 
     /// A view of some columns of all rows, in place.

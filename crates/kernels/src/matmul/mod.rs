@@ -70,6 +70,7 @@ pub unsafe fn matmul<'a>(
     assert!(packed, "the activations were not packed for {}", w.weight_type());
     assert!(x.suit(w.kind()), "tokens that cannot be multiplied together");
     assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
+    let all = rows.clone();
     if w.layout() == Layout::Tiles {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         unsafe { tiles::rows(w, rows, x, out, scratch) };
@@ -80,5 +81,12 @@ pub unsafe fn matmul<'a>(
     } else {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         unsafe { gemm::rows(w, rows, x, out, scratch) };
+    }
+    if w.scale != 1.0 {
+        for t in 0..x.tokens() {
+            // SAFETY: as above; nothing else refers to the elements any more.
+            let out = unsafe { out.row_mut(t, all.clone()) };
+            out.iter_mut().for_each(|y| *y *= w.scale);
+        }
     }
 }

@@ -21,6 +21,12 @@ use crate::spec::ModelSpec;
 /// Tensors that are of no use for text: heads that classify it or make vectors of it.
 const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
 
+/// Beside a matrix `NAME.weight`: what its products are multiplied with, one number, or one for each expert.
+const SCALE: &str = ".scale";
+
+/// Beside a matrix: the scale that other programs round activations with, which are not rounded so here.
+const INPUT_SCALE: &str = ".input_scale";
+
 /// Looks tensors up by name, checks their shape and type, and remembers which ones were asked for.
 pub(crate) struct Finder<'c, 'a> {
     pub(super) catalog: &'c Catalog<'a>,
@@ -58,10 +64,18 @@ impl Finder<'_, '_> {
         cols: usize,
         rows: usize,
     ) -> Result<MatrixRef, WeightError> {
-        self.matrix_of(name, &[cols, rows])
+        let matrix = self.matrix_of(name, &[cols, rows])?;
+        Ok(MatrixRef { scales: self.scales(name, 1)?, ..matrix })
     }
 
-    /// A matrix of that shape, or several.
+    /// What products with the matrix `name` are multiplied with, or with each of its experts; nothing if the file has
+    /// no such numbers.
+    pub(super) fn scales(&self, name: &str, count: usize) -> Result<Vec<f32>, WeightError> {
+        let stem = name.strip_suffix(".weight").unwrap_or(name);
+        Ok(self.optional(&format!("{stem}{SCALE}"), count)?.unwrap_or_default())
+    }
+
+    /// A matrix of that shape, or several. Their products are not scaled.
     fn matrix_of(&self, name: &str, shape: &[usize]) -> Result<MatrixRef, WeightError> {
         let (shard, info) = self.tensor(name, shape)?;
         let (cols, rows) = (shape[0], shape[1..].iter().product());
@@ -72,11 +86,23 @@ impl Finder<'_, '_> {
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
         let (bytes, storage) = (info.range(), Storage::Map);
-        let (count, used, interleaved) = (1, 1, false);
-        Ok(MatrixRef { shard, bytes, storage, layout, ty, rows, cols, count, used, interleaved })
+        let (count, used, interleaved, scales) = (1, 1, false, Vec::new());
+        Ok(MatrixRef {
+            shard,
+            bytes,
+            storage,
+            layout,
+            ty,
+            rows,
+            cols,
+            count,
+            used,
+            interleaved,
+            scales,
+        })
     }
 
-    /// As [`Finder::matrix`], with a row per token.
+    /// As [`Finder::matrix`], with a row per token, which is read as it is.
     pub(crate) fn embedding(
         &self,
         name: &str,
@@ -89,7 +115,7 @@ impl Finder<'_, '_> {
                 return Err(WeightError::Vocabulary { name: name.into(), rows: ne[1], tokens });
             }
         }
-        self.matrix(name, cols, tokens)
+        self.matrix_of(name, &[cols, tokens])
     }
 
     /// A vector of finite numbers, copied as f32.
@@ -134,6 +160,7 @@ impl Finder<'_, '_> {
             let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
             let block = block.and_then(|number| number.parse::<usize>().ok());
             let other = OTHER_HEADS.iter().any(|head| name.starts_with(head))
+                || name.ends_with(INPUT_SCALE)
                 || block.is_some_and(|block| drafts.contains(&block));
             !other && !found.contains(&std::ptr::from_ref(*placed).cast())
         };
@@ -236,7 +263,8 @@ impl LayerFinder<'_, '_, '_> {
             let expected = format!("{parts} matrices of whole tiles of {TILE_ROWS} rows each");
             return Err(WeightError::Shape { name, found: format!("{rows} rows each"), expected });
         }
-        Ok(MatrixRef { rows, count: parts * experts, used: parts * used, ..all })
+        let scales = self.all.scales(&name, experts)?;
+        Ok(MatrixRef { rows, count: parts * experts, used: parts * used, scales, ..all })
     }
 
     /// The experts' biases `what.bias` `[len, experts]`, if the file has them: a row for each, of F32.

@@ -25,12 +25,19 @@ pub(crate) struct MatrixRef {
     pub(super) used: usize,
     /// Whether every second row belongs together, so that they cannot be in tiles.
     pub(super) interleaved: bool,
+    /// What products are multiplied with: one number, or one for each expert, whose matrices follow one another; none
+    /// where the file has none.
+    pub(super) scales: Vec<f32>,
 }
 
 impl MatrixRef {
     /// Borrowed view of one of several matrices.
     pub(crate) fn part<'m>(&self, index: usize, store: &'m Store) -> Matrix<'m> {
-        self.view(store).rows_in(index * self.rows..(index + 1) * self.rows)
+        let part = self.view(store).rows_in(index * self.rows..(index + 1) * self.rows);
+        match self.scales.len() {
+            0 => part,
+            experts => part.scaled(self.scales[index / (self.count / experts)]),
+        }
     }
 
     /// Borrowed view of all rows. The caller must have waited for the section of this matrix.
@@ -40,6 +47,7 @@ impl MatrixRef {
         // shape; a mistake here would be ours, not the file's.
         Matrix::with_layout(self.layout, self.ty, data, self.all_rows(), self.cols)
             .expect("a checked matrix")
+            .scaled(if self.count == 1 { self.scales.first().copied().unwrap_or(1.0) } else { 1.0 })
     }
 
     /// Matrices of Q8_0 that follow one another at these bytes of the first file, of which a token reads `used`.

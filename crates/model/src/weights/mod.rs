@@ -132,7 +132,10 @@ impl Weights {
         let embed = find.embedding("token_embd.weight", hidden, vocab)?;
         let tied = catalog.get("output.weight").is_none();
         let output = match tied {
-            false => find.embedding("output.weight", hidden, vocab)?,
+            false => {
+                let output = find.embedding("output.weight", hidden, vocab)?;
+                MatrixRef { scales: find.scales("output.weight", 1)?, ..output }
+            }
             true => embed.clone(),
         };
         let output_bias = find.optional("output.bias", vocab)?;
