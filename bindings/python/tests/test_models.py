@@ -76,6 +76,13 @@ def test_other_architectures_are_refused_by_name(tiny, folder):
         load_model(written(folder, tiny))
 
 
+def test_a_number_beside_a_matrix_is_refused_by_name(folder):
+    """What products of NVFP4 are multiplied with."""
+    tiny = dataclasses.replace(NETWORKS[2], embd=128, ff=128, heads=2, head_dim=64, kind="NVFP4")
+    with pytest.raises(ValueError, match=r"'blk.0.attn_\w+.scale' multiplies the products of a matrix, .* the native one does"):
+        load_model(written(folder, tiny))
+
+
 def log_probabilities(logits):
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

@@ -5,8 +5,8 @@
 mod sample;
 
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, ScaleField,
-    WeightType, matmul, peak, piece_rows,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
+    peak, piece_rows, tiles,
 };
 use sample::Sample;
 use std::hint::black_box;
@@ -22,16 +22,12 @@ fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..n)
         .map(|_| {
             s = s.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (s >> 40) as u8 & 0x3f
+            (s >> 40) as u8
         })
         .collect();
-    // Exponents so small would make subnormal numbers, which no model has and CPUs are slow with.
+    // Some bits would make subnormal numbers, which no model has and CPUs are slow with.
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        for field in ty.scale_fields() {
-            if let ScaleField::Exponent(at) = *field {
-                block[at] |= 0x70;
-            }
-        }
+        ty.scale_fields().iter().for_each(|field| field.set(block, 0.01));
     }
     bytes
 }
@@ -74,17 +70,26 @@ fn main() {
             let cols = 2048;
             let row = ty.row_bytes(cols).unwrap();
             let (few, many) = (512 * 1024 / row / 32 * 32, (256 << 20) / row / 32 * 32);
-            let (small, large) = (blocks(ty, few, cols), blocks(ty, many, cols));
-            if let Ok(w) = Matrix::with_layout(Layout::Tiles, ty, &small, few, cols) {
-                let mut tiles = vec![0; small.len()];
-                let pack = best(|| alight_kernels::tiles::pack(ty, cols, w.data(), &mut tiles));
-                let back = best(|| alight_kernels::tiles::unpack(ty, cols, w.data(), &mut tiles));
+            let (mut small, mut large) = (blocks(ty, few, cols), blocks(ty, many, cols));
+            if tiles::packable(ty, few, cols) {
+                let mut packed = vec![0; small.len()];
+                let pack = best(|| tiles::pack(ty, cols, &small, &mut packed));
+                let back = best(|| tiles::unpack(ty, cols, &small, &mut packed));
                 let speed = |s: f64| small.len() as f64 / s / 1e9;
                 println!("  {ty:5} pack {:.1}, unpack {:.1} GB/s", speed(pack), speed(back));
             }
             for layout in [Layout::Rows, Layout::Tiles] {
-                // Random bytes are as good in either layout.
-                let Ok(w) = Matrix::with_layout(layout, ty, &small, few, cols) else { continue };
+                if layout == Layout::Tiles {
+                    if !tiles::packable(ty, few, cols) {
+                        continue;
+                    }
+                    for weights in [&mut small, &mut large] {
+                        let mut packed = vec![0; weights.len()];
+                        tiles::pack(ty, cols, weights, &mut packed);
+                        *weights = packed;
+                    }
+                }
+                let w = Matrix::with_layout(layout, ty, &small, few, cols).unwrap();
                 let big = Matrix::with_layout(layout, ty, &large, many, cols).unwrap();
                 let cached = small.len() as f64 / run(isa, &w, 1) / 1e9;
                 let cold = large.len() as f64 / run(isa, &big, 1) / 1e9;

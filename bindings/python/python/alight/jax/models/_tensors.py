@@ -66,9 +66,15 @@ def find(catalog: Catalog, c: Config) -> Tensors:
     """The tensors of the network by what they are for.
 
     `alight.config` has checked that they are all there, with their shapes and types, and that there are no others.
+
+    Raises:
+        ValueError: The file has a number beside a matrix that multiplies its products (of NVFP4).
     """
 
     all_tensors = catalog.tensors
+    for name in all_tensors:
+        if name.endswith(".scale"):
+            raise ValueError(f"tensor {name!r} multiplies the products of a matrix, which this engine does not do; the native one does")
     names = {norm: f"{norm}.weight" for norm in NORMS if norm != c.feed_forward_norm}
     names |= {"ffn_norm": f"{c.feed_forward_norm}.weight"} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
 
