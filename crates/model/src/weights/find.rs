@@ -70,9 +70,9 @@ impl Finder<'_, '_> {
 
     /// What products with the matrix `name` are multiplied with, or with each of its experts; nothing if the file has
     /// no such numbers.
-    pub(super) fn scales(&self, name: &str, count: usize) -> Result<Vec<f32>, WeightError> {
+    pub(super) fn scales(&self, name: &str, count: usize) -> Result<Box<[f32]>, WeightError> {
         let stem = name.strip_suffix(".weight").unwrap_or(name);
-        Ok(self.optional(&format!("{stem}{SCALE}"), count)?.unwrap_or_default())
+        Ok(self.optional(&format!("{stem}{SCALE}"), count)?.unwrap_or_default().into())
     }
 
     /// A matrix of that shape, or several. Their products are not scaled.
@@ -86,7 +86,7 @@ impl Finder<'_, '_> {
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
         let (bytes, storage) = (info.range(), Storage::Map);
-        let (count, used, interleaved, scales) = (1, 1, false, Vec::new());
+        let (count, used, interleaved, scales) = (1, 1, false, Box::default());
         Ok(MatrixRef {
             shard,
             bytes,

@@ -27,7 +27,7 @@ pub(crate) struct MatrixRef {
     pub(super) interleaved: bool,
     /// What products are multiplied with: one number, or one for each expert, whose matrices follow one another; none
     /// where the file has none.
-    pub(super) scales: Vec<f32>,
+    pub(super) scales: Box<[f32]>,
 }
 
 impl MatrixRef {
