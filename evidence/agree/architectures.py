@@ -89,6 +89,11 @@ QWEN35MOE = Tiny("qwen35moe", "qwen35moe", head_dim=32, heads=4, base=1e5, qk_no
 LOCAL = [True, True, False, True, False, True, False]
 GEMMA4 = Tiny("gemma4", "gemma4", layers=7, head_dim=48, local_dim=24, heads=4, kv_heads=2, base=1e6, local_base=1e4, qk_norm=True,
               window=12, pattern=LOCAL, logit_cap=30.0, shared_kv=2, token_input=20, vocab=733)
+MISTRAL3 = Tiny("mistral3", "mistral3", head_dim=40, heads=4, eps=1e-5, tied=False, scaling=("yarn", 4.0, 16), temperature=0.3,
+                log_multiplier=1.0)
+GLM4 = Tiny("glm4", "glm4", head_dim=40, heads=4, eps=1e-5, tied=False, biases=QKV, rope_dims=20)
+# (By "phi3" in its name llama.cpp would look for tokens of the real one.)
+PHI3 = Tiny("phi 3", "phi3", eps=1e-5, tied=False)
 
 GLM4MOE = Tiny("glm4moe", "glm4moe", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, biases=QKV, rope_dims=20, leading=1,
                shared_ff=88, normed=True, weights_scale=1.7, **MOE)
@@ -157,6 +162,10 @@ CASES = [
     (other(GLM4MOE, "heads normed", qk_norm=True, biases=(), layers=3, leading=2, shared_ff=44), {"heads not normed": dict(qk_norm=False)}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
+    (MISTRAL3, {"no temperature": dict(temperature=None), "another magnitude": dict(log_multiplier=0.5),
+                "an original context of 24": dict(scaling=("yarn", 4.0, 24))}),
+    (GLM4, {"all of a head rotated": dict(rope_dims=40)} | {f"none of {b}": dict(biases=tuple(a for a in QKV if a != b)) for b in QKV}),
+    (PHI3, {"another base": dict(base=1e3)}),
     (SMOLLM3, {"all layers rotated": dict(arch="llama")}),
     (other(SMOLLM3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397),
      {"all layers rotated": dict(arch="llama")}),

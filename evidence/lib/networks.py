@@ -28,6 +28,10 @@ IN_LAYER = {
 SINKS = ("gpt-oss",)
 # Whose attention makes a gate beside each query, and of whose layers most are gated delta nets.
 HYBRIDS = ("qwen35", "qwen35moe")
+# Of whose layers queries, keys and values, or gate and up, are one matrix.
+FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
+# Whose layers have norms of inputs and of outputs.
+SANDWICHES = ("glm4",)
 # Whose layers norm what their parts put out, and not what they take in.
 OUTPUTS_NORMED = ("olmo2", "exaone4")
 # What the norm before the feed-forward part is called in GGUF, where it is not ffn_norm.
@@ -48,7 +52,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     token.
     """
     q, kv = heads * head_dim, kv_heads * head_dim
-    inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED)
+    inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED, *SANDWICHES)
     normed = (q, kv) if qk_norm == "whole" else (head_dim, head_dim)
     queries = 2 * q if arch in HYBRIDS else q
     layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (queries, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
@@ -56,9 +60,13 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     layer |= {"attn_sinks": (heads,)} if arch in SINKS else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
     layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs else {}
-    dense = {"ffn_gate": (ff, embd), "ffn_up": (ff, embd), "ffn_down": (embd, ff)}
+    gate_up = {"ffn_up": (2 * ff, embd)} if arch in FUSED_UP else {"ffn_gate": (ff, embd), "ffn_up": (ff, embd)}
+    dense = gate_up | {"ffn_down": (embd, ff)}
     feed_forward = mixture(arch, embd, experts, expert_ff, shared_ff) if experts else dense
     after = {"post_ffw_norm": (embd,)} if outputs else {}
+    if arch in FUSED_QKV:
+        layer = {**dict.fromkeys(["attn_norm", "attn_qkv"]), **layer, "attn_qkv": (q + 2 * kv, embd)}
+        layer = {name: shape for name, shape in layer.items() if name not in QKV}
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
         here = layer | (dense if i < leading else feed_forward) | after

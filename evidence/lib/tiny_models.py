@@ -54,6 +54,9 @@ class Tiny:
     # Gated delta nets: heads of keys and of values, their length, the taps of the convolution, and the interval at which
     # there is attention in place of one.
     delta: tuple = ()
+    # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
+    temperature: float | None = None
+    log_multiplier: float | None = None
     # Gemma 4: the length of heads in layers with a window, how many of the last layers have no keys and values of their own,
     # whether full layers have values, how many numbers a layer takes from a token.
     local_dim: int = 0
@@ -156,7 +159,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.head_dim * m.heads != m.embd:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
-    if m.arch in ("llama", "granite", "granitemoe", "smollm3"):
+    if m.arch in ("llama", "granite", "granitemoe", "smollm3", "mistral3", "phi3"):
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
         w.add_float32(f"{m.arch}.rope.freq_base_swa", m.local_base)
@@ -172,6 +175,10 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_float32(f"{m.arch}.final_logit_softcapping", m.logit_cap)
     if m.delta:
         add_delta_net(w, *m.delta)
+    if m.temperature is not None:
+        w.add_float32(f"{m.arch}.attention.temperature_scale", m.temperature)
+    if m.log_multiplier is not None:
+        w.add_float32(f"{m.arch}.rope.scaling.yarn_log_multiplier", m.log_multiplier)
     if m.local_dim:
         w.add_uint32("gemma4.attention.key_length_swa", m.local_dim)
         w.add_uint32("gemma4.attention.value_length_swa", m.local_dim)

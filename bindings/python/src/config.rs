@@ -110,7 +110,10 @@ impl<'s> Uniform<'s> {
         let window = windows.iter().copied().flatten().next();
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
             && attention.sinks.is_none()
-            && !(attention.output_gate || attention.value_norm || attention.kv_layer.is_some())
+            && !(attention.output_gate
+                || attention.temperature.is_some()
+                || attention.value_norm
+                || attention.kv_layer.is_some())
             && spec.dense_layers().all(|d| d == dense)
             && spec.layers.iter().all(|layer| {
                 layer.norms == first.norms

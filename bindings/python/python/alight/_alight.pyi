@@ -130,7 +130,7 @@ class Config(Rope):
     """The shape of a network and what its blocks do."""
 
     architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "seed_oss", "smollm3", "olmo2", "exaone4", "qwen2vl", "qwen3vl",
-                          "ernie4_5", "internlm2"]
+                          "ernie4_5", "internlm2", "glm4", "phi3"]
     layers: int
     """Transformer blocks."""
     embedding: int

@@ -47,6 +47,8 @@ pub struct AttentionSpec {
     pub sinks: Option<&'static str>,
     /// What the file calls the output projection.
     pub output: &'static str,
+    /// What queries are multiplied by at distant positions.
+    pub temperature: Option<Temperature>,
     /// Whether values are normed per head, without weights.
     pub value_norm: bool,
     /// Whether values are the keys, before these are normed and rotated, where the file has no `attn_v`.
@@ -56,6 +58,23 @@ pub struct AttentionSpec {
     /// Whether what a head attends to is multiplied by the sigmoid of a gate, which `attn_q` makes beside the query; values
     /// are as long as keys then.
     pub output_gate: bool,
+}
+
+/// A factor on queries that grows with their position: `1 + scale · ln(1 + ⌊(position + offset) / length⌋)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Temperature {
+    /// How fast it grows.
+    pub scale: f32,
+    /// Positions over which it stays the same.
+    pub length: usize,
+    /// Added to positions.
+    pub offset: usize,
+}
+
+impl Temperature {
+    fn at(&self, position: usize) -> f32 {
+        1.0 + self.scale * (((position + self.offset) / self.length) as f32).ln_1p()
+    }
 }
 
 /// Which elements of queries and of keys an RMSNorm works on together, before they are rotated.
@@ -120,6 +139,7 @@ impl AttentionSpec {
             qk_norm: QkNorm::None,
             sinks: None,
             output: "attn_output",
+            temperature: None,
             value_norm: false,
             keys_as_values: false,
             kv_layer: None,
@@ -376,6 +396,9 @@ impl AttentionWeights {
                     .for_each(|head| rms_norm_in_place(isa, head, norm, eps));
             }
             finish(isa, spec, angles, i, (&self.q_bias, &self.q_norm, eps), q);
+            if let Some(temperature) = &spec.temperature {
+                vec::scale(isa, q, temperature.at(pos + i));
+            }
             finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm, eps), k);
         });
     }

@@ -103,9 +103,19 @@ impl DenseWeights {
         hidden: usize,
     ) -> Result<DenseWeights, WeightError> {
         let width = spec.intermediate_size;
+        let [gate, up] = match find.has("ffn_gate") {
+            true => {
+                [find.matrix("ffn_gate", hidden, width)?, find.matrix("ffn_up", hidden, width)?]
+            }
+            // Some have both in one matrix, the gate's rows first.
+            false => {
+                let half = |rows| find.rows_of("ffn_up", [hidden, 2 * width], rows);
+                [half(0..width)?, half(width..2 * width)?]
+            }
+        };
         Ok(DenseWeights {
-            gate: find.matrix("ffn_gate", hidden, width)?,
-            up: find.matrix("ffn_up", hidden, width)?,
+            gate,
+            up,
             down: find.matrix("ffn_down", width, hidden)?,
             gate_bias: find.bias("ffn_gate", width)?,
             up_bias: find.bias("ffn_up", width)?,

@@ -18,7 +18,7 @@ use alight_kernels::rope::RopeParams;
 pub use self::arch::{Architecture, architectures};
 pub use self::error::SpecError;
 use self::keys::Keys;
-pub use crate::parts::attention::{AttentionSpec, QkNorm};
+pub use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
 pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec};
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};

@@ -43,6 +43,11 @@ pub(crate) fn rope(
                 Some(magnitude) => magnitude / yarn_magnitude(f64::from(factor)) as f32,
                 None => positive("rope.scaling.attn_factor", 1e-6..1e6)?.unwrap_or(1.0),
             };
+            // Of models whose makers have put a part of YaRN's magnitude into the scale of attention.
+            let multiplier = "rope.scaling.yarn_log_multiplier";
+            let multiplier = keys.float(multiplier, 0.0..1e6, "a number that is not negative")?;
+            let counted = 1.0 + 0.1 * multiplier.unwrap_or(0.0) * factor.ln().max(0.0);
+            let attn_factor = attn_factor / counted;
             RopeScaling::Yarn {
                 factor,
                 orig_ctx: keys.optional_dimension(original, MAX_CONTEXT)?.unwrap_or(context),

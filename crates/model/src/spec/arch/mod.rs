@@ -6,14 +6,17 @@ mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod internlm2;
 mod llama;
+mod mistral3;
 mod olmo2;
 mod olmoe;
+mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -29,7 +32,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 24] = [
+const ALL: [&Architecture; 27] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -39,6 +42,9 @@ const ALL: [&Architecture; 24] = [
     &granite::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,
     &smollm3::ARCHITECTURE,
+    &mistral3::ARCHITECTURE,
+    &glm4::ARCHITECTURE,
+    &phi3::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,

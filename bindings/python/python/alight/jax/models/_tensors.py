@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ... import Catalog, Tensor
+from ... import Catalog, FormatError, Tensor
 from ._config import Config
 
 MATRICES = {
@@ -75,6 +75,9 @@ def find(catalog: Catalog, c: Config) -> Tensors:
     for name in all_tensors:
         if name.endswith(".scale"):
             raise ValueError(f"tensor {name!r} multiplies the products of a matrix, which this engine does not do; the native one does")
+    if any(f"blk.0.{name}.weight" not in all_tensors for name in MATRICES.values()):
+        why = "several of its matrices are one tensor"
+        raise FormatError(f"architecture {c.architecture!r} is not supported by the JAX engine ({why}); `--engine native` runs it")
     names = {norm: f"{norm}.weight" for norm in NORMS if norm != c.feed_forward_norm}
     names |= {"ffn_norm": f"{c.feed_forward_norm}.weight"} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
 

@@ -1,0 +1,14 @@
+//! `glm4`: norms of inputs and of outputs, half of each head rotated, biases of queries, keys and values, gate and up in one
+//! matrix (GLM-4-0414 and relatives, the dense ones).
+
+use super::{Architecture, llama};
+use crate::spec::keys::Keys;
+use crate::spec::{ModelSpec, Norms, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "glm4", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = llama::read(keys)?;
+    spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::BOTH);
+    Ok(spec)
+}

@@ -1,0 +1,26 @@
+//! `phi3`: queries, keys and values in one matrix, gate and up in another (Phi-3, Phi-4). A window is that of all layers.
+//! Models with factors for long and for short contexts (longrope) are refused.
+
+use alight_kernels::rope::RopePairing;
+
+use super::Architecture;
+use crate::parts::attention::AttentionSpec;
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::window::window;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "phi3", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec {
+        pairing: RopePairing::NeoX,
+        window: window(keys, 0)?,
+        ..AttentionSpec::read(keys)?
+    };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+}
