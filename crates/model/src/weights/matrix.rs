@@ -55,8 +55,20 @@ impl MatrixRef {
     pub(crate) fn made_up(bytes: Range<usize>, count: usize, used: usize) -> MatrixRef {
         let (storage, layout, ty) = (Storage::Map, Layout::Rows, WeightType::Q8_0);
         let rows = bytes.len() / count / 34;
-        let (shard, cols, interleaved) = (0, 32, false);
-        MatrixRef { shard, bytes, storage, layout, ty, rows, cols, count, used, interleaved }
+        let (shard, cols, interleaved, scales) = (0, 32, false, Box::default());
+        MatrixRef {
+            shard,
+            bytes,
+            storage,
+            layout,
+            ty,
+            rows,
+            cols,
+            count,
+            used,
+            interleaved,
+            scales,
+        }
     }
 
     /// Bytes of weights.
