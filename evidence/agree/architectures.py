@@ -199,6 +199,7 @@ SMALLER = [
     # All experts, because rounding would choose others.
     (other(QWEN3MOE, "wide", embd=256, expert_ff=256, head_dim=64, used=7), ["Q8_0", "q4_k_m", "mxfp4_moe", "IQ2_XS", "NVFP4"]),
     (other(QWEN2MOE, "wide", embd=192, heads=6, head_dim=32, expert_ff=96, shared_ff=64, used=7), ["Q4_0", "F16"]),
+    (other(GPT_OSS, "wide", embd=256, expert_ff=256, heads=8, head_dim=64, used=7), ["Q8_0", "MXFP4"]),
 ]
 
 
