@@ -5,6 +5,7 @@
 //! - [`ChatTemplate`] renders a conversation as Python's jinja2 does for Hugging Face.
 //! - [`Vocabulary`] is both of a file; [`Encoder`] makes a prompt of a text or a conversation with them.
 //! - [`StreamDecoder`] shows the tokens of an answer one by one, in whole characters.
+//! - [`output::Parser`] tells thinking, answer and calls of tools apart, in whatever format the model writes them.
 //!
 //! This crate knows nothing of weights. It must never import `alight-model`, `alight-kernels` or
 //! `alight-pages`, print, or read a file. It reads the clock, because templates ask for the date.
@@ -73,6 +74,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod output;
 pub mod prompt;
 pub mod template;
 pub mod tokenizer;

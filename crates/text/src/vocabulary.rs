@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use alight_formats::gguf::{Gguf, GgufError};
 
+use crate::output::Format;
 use crate::template::{ChatError, ChatTemplate, MAX_SOURCE};
 use crate::tokenizer::{Tokenizer, TokenizerError};
 
@@ -50,6 +51,17 @@ impl Vocabulary {
             Err(error) => Some(Err(TemplateError::Metadata(error))),
         };
         Ok(Vocabulary { tokenizer, source, compiled: OnceLock::new(), took: clock.elapsed() })
+    }
+
+    /// The marks that divide what the model writes.
+    pub fn output_format(&self) -> Format {
+        let source = self.source.as_ref().and_then(|source| source.as_deref().ok());
+        Format::of(source, &self.tokenizer)
+    }
+
+    /// Whether the file's chat template asks for `name`, such as `enable_thinking`.
+    pub fn template_names(&self, name: &str) -> bool {
+        matches!(&self.source, Some(Ok(source)) if source.contains(name))
     }
 
     /// The file's chat template, compiled; `None` if it has none.

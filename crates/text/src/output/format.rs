@@ -1,0 +1,74 @@
+//! Which marks a model writes.
+
+use crate::tokenizer::Tokenizer;
+
+/// The marks that divide a model's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// None are known: all of it is the answer.
+    Plain,
+    /// `<think>…</think>`, and `<tool_call>…</tool_call>` around JSON or around
+    /// `<function=NAME><parameter=KEY>…`.
+    ChatMl,
+    /// The channels of gpt-oss: `<|channel|>analysis<|message|>…<|end|>`.
+    Harmony,
+    /// `<|channel>thought\n…<channel|>`, and `<|tool_call>call:NAME{…}<tool_call|>`.
+    Gemma4,
+    /// `[THINK]…[/THINK]`, and `[TOOL_CALLS]`.
+    Mistral,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Format; 5] =
+        [Format::Plain, Format::ChatMl, Format::Harmony, Format::Gemma4, Format::Mistral];
+
+    /// The format of a model, by what its template writes and what is a token of its own. The vocabulary decides
+    /// where it can, because a template may name marks only to take them out of old messages.
+    pub fn of(template: Option<&str>, tokenizer: &Tokenizer) -> Format {
+        let token = |text: &str| tokenizer.token_id(text.as_bytes()).is_some();
+        let written = |text: &str| template.is_some_and(|template| template.contains(text));
+        let think = token("<think>") || written("<think>") || written("</think>");
+        if token("<|channel|>") && token("<|message|>") {
+            Format::Harmony
+        } else if token("<|channel>") && token("<channel|>") {
+            Format::Gemma4
+        } else if think {
+            Format::ChatMl
+        } else if token("[THINK]") || token("[TOOL_CALLS]") {
+            Format::Mistral
+        } else if token("<tool_call>") || written("<tool_call>") {
+            Format::ChatMl
+        } else {
+            Format::Plain
+        }
+    }
+
+    /// The spellings that a parser has to see, also where they are control tokens.
+    pub fn marks(self) -> &'static [&'static str] {
+        match self {
+            Format::Plain => &[],
+            Format::ChatMl => &["<think>", "</think>", "<tool_call>", "</tool_call>"],
+            Format::Harmony => &[
+                "<|start|>",
+                "<|channel|>",
+                "<|message|>",
+                "<|constrain|>",
+                "<|end|>",
+                "<|call|>",
+                "<|return|>",
+            ],
+            Format::Gemma4 => {
+                &["<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|\"|>"]
+            }
+            Format::Mistral => &["[THINK]", "[/THINK]", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
+        }
+    }
+
+    /// The tokens that have to be spelled out for a parser, although they have no text
+    /// ([`Tokenizer::decode_special`]).
+    pub fn hidden_marks(self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let ids = self.marks().iter().filter_map(|mark| tokenizer.token_id(mark.as_bytes()));
+        ids.filter(|id| tokenizer.is_control(*id)).collect()
+    }
+}

@@ -1,0 +1,185 @@
+//! Harmony, the format of gpt-oss: messages with a header that names a channel and perhaps a recipient.
+//!
+//! `<|start|>assistant<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>{…}<|call|>`. A few
+//! headers in a hundred are not in order at temperature 1. So the recipient may stand before or after the
+//! channel, `<|constrain|>json` may be missing, other text in a header is passed over, and a message also ends
+//! where the next one begins.
+
+use super::calls::{self, Call};
+use super::{Each, Part, certain, earliest, floor, give, give_calls};
+
+const START: &str = "<|start|>";
+const CHANNEL: &str = "<|channel|>";
+const MESSAGE: &str = "<|message|>";
+const ENDS: [&str; 3] = ["<|end|>", "<|return|>", "<|call|>"];
+/// What ends a message, and what the next one begins with.
+const AFTER: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, CHANNEL];
+const IN_HEADER: [&str; 5] = ["<|end|>", "<|return|>", "<|call|>", START, MESSAGE];
+/// What a header begins with.
+const HEADS: [&str; 5] = [START, CHANNEL, MESSAGE, "<|constrain|>", "to="];
+/// The longest header in bytes.
+const LONGEST: usize = 1024;
+
+#[derive(Debug)]
+enum State {
+    Header,
+    Message(Part),
+    /// The text begins with the header of a call, `open` bytes; up to `searched` nothing ends it.
+    Call {
+        name: String,
+        otherwise: Part,
+        open: usize,
+        searched: usize,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Harmony {
+    state: State,
+    /// What of the header the prompt has.
+    begun: String,
+}
+
+impl Harmony {
+    pub(super) fn new(prompt_end: &str) -> Harmony {
+        let begun = prompt_end.rfind(START).map_or("", |at| &prompt_end[at..]);
+        let mut harmony = Harmony { state: State::Header, begun: String::new() };
+        match begun.split_once(MESSAGE) {
+            None => harmony.begun = begun.to_owned(),
+            Some((header, text)) if earliest(text, &ENDS).is_none() => {
+                harmony.state = State::Message(channel(header));
+            }
+            Some(_) => {}
+        }
+        harmony
+    }
+
+    /// Hands out the beginning of `text`, which is not empty; its length, 0 if more has to come.
+    pub(super) fn step(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        match &self.state {
+            State::Header => self.header(text, last, each),
+            State::Message(part) => {
+                let part = part.clone();
+                self.message(part, text, last, each)
+            }
+            State::Call { .. } => self.call(text, last, each),
+        }
+    }
+
+    fn header(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let trimmed = text.trim_start();
+        let is_header = HEADS.iter().any(|h| trimmed.starts_with(h) || h.starts_with(trimmed));
+        // The mark that the header begins with does not end it.
+        let from = if text.starts_with(START) { START.len() } else { 0 };
+        let found = earliest(&text[from..], &IN_HEADER).map(|(at, mark)| (from + at, mark));
+        let end = found.map_or(text.len(), |(at, _)| at);
+        if !is_header || end > LONGEST {
+            return self.message(Part::Answer, text, last, each);
+        }
+        match found {
+            Some((at, MESSAGE)) => {
+                let header = std::mem::take(&mut self.begun) + &text[..at];
+                let open = at + MESSAGE.len();
+                match recipient(&header) {
+                    Some(name) => {
+                        let otherwise = channel(&header);
+                        self.state = State::Call { name, otherwise, open, searched: open };
+                        self.call(text, last, each)
+                    }
+                    None => {
+                        self.state = State::Message(channel(&header));
+                        give(Part::Mark, &text[..open], each)
+                    }
+                }
+            }
+            Some((0, mark)) => give(Part::Mark, &text[..mark.len()], each),
+            // A header without a message, or white space between two messages.
+            Some((at, _)) => {
+                let blank = text[..at].trim().is_empty();
+                give(if blank { Part::Mark } else { Part::Answer }, &text[..at], each)
+            }
+            None if last => give(Part::Mark, text, each),
+            None => 0,
+        }
+    }
+
+    fn message(&mut self, part: Part, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        self.begun.clear();
+        match earliest(text, &AFTER) {
+            Some((0, mark)) if ENDS.contains(&mark) => {
+                self.state = State::Header;
+                give(Part::Mark, &text[..mark.len()], each)
+            }
+            // A mark that began the header which was refused is text; one that begins the next does not
+            // belong to this message.
+            Some((0, mark)) => match self.state {
+                State::Header => {
+                    self.state = State::Message(part.clone());
+                    give(part, &text[..mark.len()], each)
+                }
+                _ => {
+                    self.state = State::Header;
+                    self.header(text, last, each)
+                }
+            },
+            found => {
+                self.state = State::Message(part.clone());
+                let end = match found {
+                    Some((at, _)) => at,
+                    None if last => text.len(),
+                    None => certain(text, &AFTER),
+                };
+                give(part, &text[..end], each)
+            }
+        }
+    }
+
+    fn call(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let State::Call { name, otherwise, open, searched } = &mut self.state else { return 0 };
+        let found = earliest(&text[*searched..], &AFTER).map(|(at, mark)| (*searched + at, mark));
+        let (at, end) = match found {
+            Some((at, mark)) if ENDS.contains(&mark) => (at, at + mark.len()),
+            Some((at, _)) => (at, at),
+            None if last => (text.len(), text.len()),
+            None => {
+                let longest = AFTER.iter().map(|mark| mark.len()).max().unwrap_or(0);
+                *searched = floor(text, (text.len() + 1).saturating_sub(longest)).max(*open);
+                return 0;
+            }
+        };
+        let raw = &text[..end];
+        let taken = match calls::arguments(&text[*open..at]) {
+            Some(arguments) => {
+                let call = Call { name: std::mem::take(name), arguments };
+                give_calls(vec![call], raw, each)
+            }
+            None => give(otherwise.clone(), raw, each),
+        };
+        self.state = State::Header;
+        taken
+    }
+}
+
+/// What the messages of a header's channel are.
+fn channel(header: &str) -> Part {
+    let name = header.rsplit_once(CHANNEL).map_or("", |(_, rest)| rest.trim_start());
+    let is = |channel: &str| {
+        let after = name.strip_prefix(channel);
+        after.is_some_and(|rest| !rest.starts_with(|c: char| c.is_alphanumeric()))
+    };
+    if is("analysis") { Part::Thinking } else { Part::Answer }
+}
+
+/// The tool that a header is addressed to.
+fn recipient(header: &str) -> Option<String> {
+    let starts = header.match_indices("to=").map(|(at, _)| at);
+    let mut starts = starts.filter(|&at| {
+        header[..at].chars().next_back().is_none_or(|c| c == '>' || c.is_whitespace())
+    });
+    let name = &header[starts.next()? + "to=".len()..];
+    let end = name.find(|c: char| c.is_whitespace() || c == '<').unwrap_or(name.len());
+    let name = &name[..end];
+    let name = name.strip_prefix("functions.").unwrap_or(name);
+    let nobody = ["", "assistant", "user", "all"].contains(&name);
+    (!nobody).then(|| name.to_owned())
+}

@@ -1,0 +1,158 @@
+//! What a model wrote, apart: thinking, the answer, calls of tools.
+//!
+//! A [`Parser`] is fed the text of an answer piece by piece, with the marks of its [`Format`] in it, and hands
+//! out [`Span`]s. It holds back only what may still become a mark, and the text of a call until that has ended.
+//!
+//! Invariants:
+//! - No text is lost: the raw texts of all spans, joined, are what was fed, however it was cut. The fuzz
+//!   target `output` holds this for every format.
+//! - What looks like a mark and is not in order is answer text, never an error.
+//! - Time is in proportion to the text: what has been searched is not searched again.
+
+mod calls;
+mod format;
+mod harmony;
+mod tags;
+#[cfg(test)]
+mod tests;
+
+pub use calls::Call;
+pub use format::Format;
+
+use harmony::Harmony;
+use tags::Tags;
+
+/// What a piece of the text is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Thinking, before an answer or a call.
+    Thinking,
+    /// What is said to the user.
+    Answer,
+    /// What separates the other parts: marks, headers, the newlines that belong to them.
+    Mark,
+    /// The call of a tool, whole.
+    Call(Call),
+}
+
+/// A piece of what the model wrote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Span<'a> {
+    /// What it is.
+    pub part: Part,
+    /// Its text as the model wrote it. Of several calls that were written as one list, the first has all of it.
+    pub raw: &'a str,
+}
+
+/// Takes spans.
+type Each<'a> = dyn FnMut(Span<'_>) + 'a;
+
+/// The most that is looked at in one go, so that time stays in proportion to the text.
+const CHUNK: usize = 4096;
+
+#[derive(Debug)]
+enum Machine {
+    Plain,
+    Tags(Box<Tags>),
+    Harmony(Harmony),
+}
+
+/// Takes the text of one answer apart.
+#[derive(Debug)]
+pub struct Parser {
+    machine: Machine,
+    /// Text that has not been handed out.
+    held: String,
+}
+
+impl Parser {
+    /// A parser for one answer. `prompt_end` is the end of the prompt with its marks (some 100 characters are
+    /// enough): a template may have opened the thinking already.
+    pub fn new(format: Format, prompt_end: &str) -> Parser {
+        let machine = match format {
+            Format::Plain => Machine::Plain,
+            Format::Harmony => Machine::Harmony(Harmony::new(prompt_end)),
+            _ => Machine::Tags(Box::new(Tags::new(format, prompt_end))),
+        };
+        Parser { machine, held: String::new() }
+    }
+
+    /// Takes the next piece of text, and hands out what is certain now.
+    pub fn push(&mut self, mut text: &str, each: &mut Each<'_>) {
+        while !text.is_empty() {
+            let (piece, rest) = text.split_at(floor(text, CHUNK));
+            self.held.push_str(piece);
+            self.run(false, each);
+            text = rest;
+        }
+    }
+
+    /// The text ends here: hands out the rest.
+    pub fn finish(&mut self, each: &mut Each<'_>) {
+        self.run(true, each);
+    }
+
+    fn run(&mut self, last: bool, each: &mut Each<'_>) {
+        let mut at = 0;
+        while at < self.held.len() {
+            let rest = &self.held[at..];
+            let taken = match &mut self.machine {
+                Machine::Plain => give(Part::Answer, rest, each),
+                Machine::Tags(tags) => tags.step(rest, last, each),
+                Machine::Harmony(harmony) => harmony.step(rest, last, each),
+            };
+            if taken == 0 {
+                break;
+            }
+            at += taken;
+        }
+        self.held.drain(..at);
+    }
+}
+
+/// Hands out a span, unless it is empty; its length.
+fn give(part: Part, raw: &str, each: &mut Each<'_>) -> usize {
+    if !raw.is_empty() {
+        each(Span { part, raw });
+    }
+    raw.len()
+}
+
+/// Hands out calls whose text is `raw`; its length.
+fn give_calls(calls: Vec<Call>, raw: &str, each: &mut Each<'_>) -> usize {
+    let mut text = raw;
+    for call in calls {
+        each(Span { part: Part::Call(call), raw: text });
+        text = "";
+    }
+    raw.len()
+}
+
+/// The largest position of a character that is not above `at`.
+fn floor(text: &str, mut at: usize) -> usize {
+    if at >= text.len() {
+        return text.len();
+    }
+    while !text.is_char_boundary(at) {
+        at -= 1;
+    }
+    at
+}
+
+/// The first of the marks in `text`, and of those that begin there the longest.
+fn earliest<'m, S: AsRef<str>>(text: &str, marks: &'m [S]) -> Option<(usize, &'m str)> {
+    let found = marks.iter().filter_map(|mark| Some((text.find(mark.as_ref())?, mark.as_ref())));
+    found.min_by_key(|(at, mark)| (*at, usize::MAX - mark.len()))
+}
+
+/// How much of `text` may be handed out while its end may be the beginning of a mark.
+fn certain<S: AsRef<str>>(text: &str, marks: &[S]) -> usize {
+    let longest = marks.iter().map(|mark| mark.as_ref().len()).max().unwrap_or(0);
+    let from = floor(text, text.len().saturating_sub(longest));
+    let open = |at: &usize| {
+        let end = &text[*at..];
+        marks.iter().any(|mark| mark.as_ref().len() > end.len() && mark.as_ref().starts_with(end))
+    };
+    let mut ends = text[from..].char_indices().map(|(at, _)| from + at);
+    ends.find(open).unwrap_or(text.len())
+}

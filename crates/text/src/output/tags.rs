@@ -1,0 +1,151 @@
+//! Formats whose parts stand between an opening and a closing mark: `<think>`, Gemma 4's channels, `[THINK]`.
+
+use super::calls::{self, Style};
+use super::{Each, Format, Part, certain, earliest, floor, give, give_calls};
+
+/// Closing marks in the middle of a call that are tried before it is taken for text.
+const TRIES: u32 = 8;
+
+#[derive(Debug)]
+enum State {
+    Answer,
+    Thinking,
+    /// The text begins with the mark of a call, `open` bytes; up to `searched` no closing mark begins.
+    Call {
+        open: usize,
+        searched: usize,
+        tries: u32,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Tags {
+    think_open: &'static str,
+    call_open: &'static str,
+    call_close: &'static str,
+    style: Style,
+    /// Thinking may also begin behind answer text.
+    anywhere: bool,
+    /// The marks, and with one and two newlines before each: those belong to the mark.
+    to_call: [String; 3],
+    to_any: [String; 6],
+    to_answer: [String; 3],
+    state: State,
+    /// Newlines that still belong to the mark before.
+    newlines: u32,
+    /// Answer text has begun. An answer may speak of `<think>` without opening it.
+    begun: bool,
+}
+
+impl Tags {
+    pub(super) fn new(format: Format, prompt_end: &str) -> Tags {
+        let (think_open, think_close, call_open, call_close, style) = match format {
+            Format::Gemma4 => {
+                ("<|channel>thought", "<channel|>", "<|tool_call>", "<tool_call|>", Style::Gemma)
+            }
+            Format::Mistral => {
+                ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[TOOL_CALLS]", Style::Mistral)
+            }
+            _ => ("<think>", "</think>", "<tool_call>", "</tool_call>", Style::ChatMl),
+        };
+        let three = |mark: &str| ["", "\n", "\n\n"].map(|before| format!("{before}{mark}"));
+        let [a, b, c] = three(think_open);
+        let [d, e, f] = three(call_open);
+        let opened = prompt_end.trim_end().ends_with(think_open);
+        Tags {
+            think_open,
+            call_open,
+            call_close,
+            style,
+            anywhere: format == Format::Gemma4,
+            to_call: three(call_open),
+            to_any: [a, b, c, d, e, f],
+            to_answer: three(think_close),
+            state: if opened { State::Thinking } else { State::Answer },
+            newlines: u32::from(opened),
+            begun: false,
+        }
+    }
+
+    /// Hands out the beginning of `text`, which is not empty; its length, 0 if more has to come.
+    pub(super) fn step(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        if let State::Call { .. } = self.state {
+            return self.call(text, last, each);
+        }
+        if self.newlines > 0 && text.starts_with('\n') {
+            self.newlines -= 1;
+            return give(Part::Mark, &text[..1], each);
+        }
+        self.newlines = 0;
+        let thinking = matches!(self.state, State::Thinking);
+        if !thinking && !self.begun {
+            let opens = [self.think_open, self.call_open];
+            let said = text.trim_start();
+            self.begun = !said.is_empty()
+                && !opens.iter().any(|mark| said.starts_with(mark) || mark.starts_with(said));
+        }
+        let part = if thinking { Part::Thinking } else { Part::Answer };
+        let marks: &[String] = match thinking {
+            true => &self.to_answer,
+            false if self.begun && !self.anywhere => &self.to_call,
+            false => &self.to_any,
+        };
+        match earliest(text, marks) {
+            Some((0, mark)) => {
+                let len = mark.len();
+                if thinking {
+                    (self.state, self.newlines, self.begun) = (State::Answer, 2, false);
+                } else if mark.ends_with(self.think_open) {
+                    (self.state, self.newlines) = (State::Thinking, 1);
+                } else {
+                    self.state = State::Call { open: len, searched: len, tries: 0 };
+                    return self.call(text, last, each);
+                }
+                give(Part::Mark, &text[..len], each)
+            }
+            Some((at, _)) => give(part, &text[..at], each),
+            None if last => give(part, text, each),
+            None => give(part, &text[..certain(text, marks)], each),
+        }
+    }
+
+    fn call(&mut self, text: &str, last: bool, each: &mut Each<'_>) -> usize {
+        let State::Call { open, mut searched, mut tries } = self.state else { return 0 };
+        match calls::may_be(self.style, &text[open..]) {
+            Some(true) => {}
+            None if !last => return 0,
+            _ => return self.refuse(&text[..open], each),
+        }
+        // The next call closes one of Mistral's, and is not part of it.
+        let closes = self.call_close != self.call_open;
+        while let Some(at) = text[searched..].find(self.call_close).map(|at| searched + at) {
+            let end = if closes { at + self.call_close.len() } else { at };
+            match calls::parse(self.style, &text[open..at]) {
+                Ok(calls) => {
+                    (self.state, self.newlines, self.begun) = (State::Answer, 2, false);
+                    return give_calls(calls, &text[..end], each);
+                }
+                Err(calls::Unfinished(true)) if tries < TRIES => {
+                    tries += 1;
+                    searched = at + self.call_close.len();
+                }
+                Err(_) => return self.refuse(&text[..end], each),
+            }
+        }
+        if !last {
+            let searched = floor(text, (text.len() + 1).saturating_sub(self.call_close.len()));
+            self.state = State::Call { open, searched: searched.max(open), tries };
+            return 0;
+        }
+        match calls::parse(self.style, &text[open..]) {
+            Ok(calls) => give_calls(calls, text, each),
+            Err(_) => self.refuse(text, each),
+        }
+    }
+
+    /// What is not a call is answer text.
+    fn refuse(&mut self, raw: &str, each: &mut Each<'_>) -> usize {
+        (self.state, self.begun) = (State::Answer, true);
+        give(Part::Answer, raw, each)
+    }
+}

@@ -1,0 +1,67 @@
+//! Any text as what a model wrote, cut anywhere, in every format: no text is lost, calls have JSON objects for
+//! arguments, and where it is cut does not matter.
+#![no_main]
+
+use alight_text::output::{Format, Parser, Part, Span};
+use arbitrary::Arbitrary;
+use libfuzzer_sys::fuzz_target;
+
+#[derive(Arbitrary, Debug)]
+struct Input {
+    format: u8,
+    prompt: u8,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Arbitrary, Debug)]
+enum Piece {
+    Text(String),
+    Mark(u8),
+    Known(u8),
+}
+
+const KNOWN: [&str; 14] = [
+    "\n", "\n\n", "{\"name\":\"f\",\"arguments\":{}}", "{\"a\": 1}", "<function=f>", "</function>",
+    "<parameter=x>", "</parameter>", "call:f{a:1,b:[", "analysis", "commentary", " to=functions.f", "thought",
+    "[{\"name\":\"f\"}]",
+];
+const PROMPTS: [&str; 4] = ["", "<think>\n", "<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"];
+
+/// The spans, neighbours of one part joined; calls one by one.
+fn spans<'t>(format: Format, prompt: &str, texts: impl Iterator<Item = &'t str>) -> Vec<(Part, String)> {
+    let mut parser = Parser::new(format, prompt);
+    let mut spans: Vec<(Part, String)> = Vec::new();
+    let mut take = |span: Span<'_>| match spans.last_mut() {
+        Some((part, raw)) if *part == span.part && !matches!(part, Part::Call(_)) => raw.push_str(span.raw),
+        _ => spans.push((span.part, span.raw.to_owned())),
+    };
+    texts.for_each(|text| parser.push(text, &mut take));
+    parser.finish(&mut take);
+    spans
+}
+
+fuzz_target!(|input: Input| {
+    let format = Format::ALL[usize::from(input.format) % Format::ALL.len()];
+    let prompt = PROMPTS[usize::from(input.prompt) % PROMPTS.len()];
+    let marks = format.marks();
+    let texts = input.pieces.iter().map(|piece| match piece {
+        Piece::Mark(n) if !marks.is_empty() => marks[usize::from(*n) % marks.len()],
+        Piece::Mark(n) | Piece::Known(n) => KNOWN[usize::from(*n) % KNOWN.len()],
+        Piece::Text(text) => text,
+    });
+    let texts: Vec<&str> = texts.collect();
+    let all = texts.concat();
+    let cut = spans(format, prompt, texts.iter().copied());
+    let raw: String = cut.iter().map(|(_, raw)| raw.as_str()).collect();
+    assert_eq!(raw, all);
+    for (part, _) in &cut {
+        if let Part::Call(call) = part {
+            let arguments: serde_json::Value = serde_json::from_str(&call.arguments).expect("JSON");
+            assert!(arguments.is_object() && !call.name.is_empty());
+        }
+    }
+    if all.len() < 1000 {
+        let characters = all.char_indices().map(|(at, c)| &all[at..at + c.len_utf8()]);
+        assert_eq!(spans(format, prompt, characters), cut);
+    }
+});
