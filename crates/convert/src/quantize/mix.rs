@@ -260,12 +260,15 @@ fn is_of_few_levels(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::Q2_0)
 }
 
+/// What norms, routers and small things are called that stay as they are: convolutions of recurrent layers, and the
+/// projection from which all layers take something. (llama.cpp leaves out the same.)
+const STAY: [&str; 4] = ["_norm", "ffn_gate_inp", "ssm_conv1d", "per_layer_model_proj"];
+
 /// Norms, biases, routers and tables of frequencies stay as they are.
 fn is_matrix(name: &str, ne: &[u64]) -> bool {
     ne.get(1).is_some_and(|rows| *rows > 1)
         && name.ends_with(".weight")
-        && !name.contains("_norm")
-        && !name.contains("ffn_gate_inp")
+        && !STAY.iter().any(|part| name.contains(part))
 }
 
 /// The type, or the next larger one of which a row is a whole number of blocks. (For Q1_0 llama.cpp has none.)
@@ -344,6 +347,17 @@ mod tests {
         assert_eq!(fitting(GgmlType::TQ1_0, 40), GgmlType::F16);
         assert_eq!(fitting(GgmlType::Q4_0, 48), GgmlType::F16);
         assert_eq!(fitting(GgmlType::F16, 7), GgmlType::F16);
+    }
+
+    #[test]
+    fn small_things_stay_as_they_are() {
+        for name in
+            ["blk.0.ffn_gate_inp.weight", "blk.0.ssm_conv1d.weight", "per_layer_model_proj.weight"]
+        {
+            assert!(!is_matrix(name, &[64, 64]), "{name}");
+        }
+        assert!(is_matrix("blk.0.ssm_out.weight", &[64, 64]));
+        assert!(!is_matrix("blk.0.attn_norm.weight", &[64]));
     }
 
     /// 32 layers of this many heads to one with keys of its own, and this many experts.
