@@ -408,6 +408,73 @@ fn end_tokens_follow_their_spelling() {
     assert!(tokenizer.is_control(96) && tokenizer.is_end(96));
 }
 
+/// What ends an answer in each family: its eos from the metadata, and tokens of known texts.
+#[test]
+fn each_family_stops_where_its_turns_end() {
+    // (family, index of eos, its special tokens, those that stop)
+    type Family = (&'static str, usize, &'static [&'static str], &'static [&'static str]);
+    let families: &[Family] = &[
+        (
+            "llama 3",
+            0,
+            &["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|start_header_id|>"],
+            &["<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"],
+        ),
+        (
+            "chatml",
+            1,
+            &["<|endoftext|>", "<|im_end|>", "<|im_start|>", "<think>", "</think>", "<tool_call>"],
+            &["<|endoftext|>", "<|im_end|>"],
+        ),
+        (
+            "harmony",
+            0,
+            &["<|return|>", "<|call|>", "<|end|>", "<|start|>", "<|channel|>", "<|message|>"],
+            &["<|return|>", "<|call|>"],
+        ),
+        (
+            "phi 3",
+            0,
+            &["<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>"],
+            &["<|endoftext|>", "<|end|>"],
+        ),
+        ("gemma 3", 0, &["<eos>", "<end_of_turn>", "<start_of_turn>"], &["<eos>", "<end_of_turn>"]),
+        (
+            "gemma 4",
+            0,
+            &[
+                "<eos>",
+                "<turn|>",
+                "<|tool_response>",
+                "</s>",
+                "<|turn>",
+                "<|channel>",
+                "<channel|>",
+            ],
+            &["<eos>", "<turn|>", "<|tool_response>"],
+        ),
+        (
+            "deepseek",
+            0,
+            &["<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"],
+            &["<｜end▁of▁sentence｜>"],
+        ),
+        ("mistral", 0, &["</s>", "[INST]", "[/INST]", "[TOOL_CALLS]", "[THINK]"], &["</s>"]),
+    ];
+    for (family, eos, specials, stops) in families {
+        let plain = Made::bpe(&[], &[]);
+        let first = plain.tokens.len();
+        let made = specials.iter().fold(plain, |made, text| made.token(text, CONTROL));
+        let tokenizer = made.id("eos", (first + eos) as i64).build().unwrap();
+        let found: Vec<&[u8]> =
+            tokenizer.ends().iter().map(|&id| tokenizer.token_text(id)).collect();
+        let mut expected: Vec<&[u8]> = stops.iter().map(|text| text.as_bytes()).collect();
+        // In the order of the vocabulary.
+        expected.sort_by_key(|text| specials.iter().position(|s| s.as_bytes() == *text));
+        assert_eq!(found, expected, "{family}");
+    }
+}
+
 #[test]
 fn tokens_without_text_and_odd_types() {
     let tokenizer = Made::bpe(&[], &[])
