@@ -727,11 +727,10 @@ mod avx512 {
                 for g in 0..k / 32 {
                     let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
                     let out = self.q.add(t * k + 32 * g);
-                    let bytes = |v| _mm_xor_si128(_mm512_cvtepi32_epi8(v), _mm_set1_epi8(-128));
-                    _mm_storeu_si128(out.cast(), bytes(i0));
-                    _mm_storeu_si128(out.add(16).cast(), bytes(i1));
-                    let sums = [_mm512_reduce_add_epi32(i0), _mm512_reduce_add_epi32(i1)];
-                    self.put_sums(t * (k / 32) + g, a, sums);
+                    let [b0, b1] = [i0, i1].map(|v| unsigned(_mm512_cvtepi32_epi8(v)));
+                    _mm_storeu_si128(out.cast(), b0);
+                    _mm_storeu_si128(out.add(16).cast(), b1);
+                    self.put_sums(t * (k / 32) + g, a, sums_of_16(b0, b1));
                 }
             }
         }
@@ -747,9 +746,10 @@ mod avx512 {
                     let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
                     let at = (block * groups + g) * TOKEN_BLOCK;
                     let out = self.tiles.q.add(32 * (at + t));
-                    _mm_storeu_si128(out.cast(), _mm512_cvtepi32_epi8(i0));
-                    _mm_storeu_si128(out.add(16).cast(), _mm512_cvtepi32_epi8(i1));
-                    let (s0, s1) = (_mm512_reduce_add_epi32(i0), _mm512_reduce_add_epi32(i1));
+                    let [b0, b1] = [i0, i1].map(|v| _mm512_cvtepi32_epi8(v));
+                    _mm_storeu_si128(out.cast(), b0);
+                    _mm_storeu_si128(out.add(16).cast(), b1);
+                    let [s0, s1] = sums_of_16(unsigned(b0), unsigned(b1));
                     *self.tiles.scale.add(at + t) = a;
                     *self.tiles.s32.add(at + t) = a * (s0 + s1) as f32;
                     *self.tiles.z32.add(at + t) = -(s0 + s1);
@@ -777,6 +777,22 @@ mod avx512 {
         let v = _mm512_min_ps(v, _mm512_set1_ps(limit));
         let v = _mm512_max_ps(v, _mm512_set1_ps(-limit));
         _mm512_maskz_cvtps_epi32(ordered, v)
+    }
+
+    /// Signed bytes with 128 added to each.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn unsigned(bytes: __m128i) -> __m128i {
+        _mm_xor_si128(bytes, _mm_set1_epi8(-128))
+    }
+
+    /// The sums of 16 and of 16 signed bytes, to each of which 128 was added.
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn sums_of_16(b0: __m128i, b1: __m128i) -> [i32; 2] {
+        let [s0, s1] = [b0, b1].map(|b| _mm_sad_epu8(b, _mm_setzero_si128()));
+        let both = _mm_add_epi64(_mm_unpacklo_epi64(s0, s1), _mm_unpackhi_epi64(s0, s1));
+        [_mm_cvtsi128_si32(both) - 16 * 128, _mm_extract_epi32::<2>(both) - 16 * 128]
     }
 
     /// 32 values of `x` as 8-bit integers, 16 to a register, and their scale.
