@@ -114,7 +114,7 @@ impl<'s> Uniform<'s> {
                 || attention.temperature.is_some()
                 || attention.value_norm
                 || attention.kv_layer.is_some())
-            && spec.dense_layers().all(|d| d == dense)
+            && spec.dense_layers().all(|d| d == dense && !d.fused)
             && spec.layers.iter().all(|layer| {
                 layer.norms == first.norms
                     && layer.residual_scale == first.residual_scale

@@ -311,7 +311,7 @@ fn layers_that_draft_tokens() {
 fn tensors_that_nothing_is_computed_with() {
     // What the network is trained to have and we would leave out: fluent nonsense.
     for spec in Spec::every() {
-        for stray in ["blk.1.attn_sub_norm.weight", "blk.0.ffn_up.scale", "rope_fr\u{1b}qs.weight"]
+        for stray in ["blk.1.attn_sub_norm.weight", "blk.0.ffn_up.offset", "rope_fr\u{1b}qs.weight"]
         {
             let mut b = spec.metadata("");
             let mut names = spec.tensors();
@@ -324,6 +324,16 @@ fn tensors_that_nothing_is_computed_with() {
             refused(&b.file(|_, _| {}), &[&shown, "no place in", spec.arch]);
         }
     }
+    // What multiplies a matrix's products is one number.
+    let spec = Spec::llama();
+    let mut b = spec.metadata("");
+    let mut names = spec.tensors();
+    names.insert(3, ("blk.0.ffn_up.scale".into(), vec![64]));
+    for (name, shape) in names {
+        let shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+        b.tensor(&name, GgmlType::F32, &shape).unwrap();
+    }
+    refused(&b.file(|_, _| {}), &["blk.0.ffn_up.scale", "[64], expected [1]"]);
     let mut qwen = Spec::qwen3();
     qwen.arch = "qwen2";
     let mut b = qwen.metadata("");

@@ -6,16 +6,16 @@
 
 mod prefix;
 mod states;
+mod zeroed;
 
 use std::ops::Range;
 
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, LINE};
-use memmap2::{MmapMut, MmapOptions};
 
-/// The system does not give the memory for a cache.
+/// The system does not give the memory for what a sequence computes.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reserve {bytes} bytes for the key/value cache: {source}; a smaller context (-c) needs less"
+    "cannot reserve {bytes} bytes for keys, values and states: {source}; a smaller context (-c) needs less"
 )]
 pub struct CacheError {
     /// Bytes that were to be reserved.
@@ -26,6 +26,7 @@ pub struct CacheError {
 
 pub use prefix::reusable;
 pub(crate) use states::States;
+use zeroed::Zeroed;
 
 /// What a sequence has computed.
 pub(crate) struct Cache {
@@ -41,7 +42,7 @@ pub(crate) struct Kv {
     /// By layer; `None`: it has no keys and values.
     layers: Vec<Option<KvLayer>>,
     /// The keys of all layers, then their values, of u16. The layers' shapes may differ.
-    memory: Zeroed,
+    memory: Zeroed<u16>,
     capacity: usize,
 }
 
@@ -99,40 +100,6 @@ impl Kv {
 }
 
 const HAS_KEYS: &str = "a layer of attention";
-
-/// Zeros of type u16 that take no memory until they are written.
-struct Zeroed(MmapMut);
-
-impl Zeroed {
-    fn new(len: usize) -> Result<Zeroed, CacheError> {
-        let bytes = len.saturating_mul(2);
-        let error = |source| CacheError { bytes, source };
-        if bytes > isize::MAX as usize {
-            return Err(error(std::io::ErrorKind::OutOfMemory.into()));
-        }
-        let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(error)?;
-        #[cfg(target_os = "linux")]
-        {
-            // Best effort: kernels without huge pages refuse it.
-            let _ = map.advise(memmap2::Advice::NoHugePage);
-        }
-        Ok(Zeroed(map))
-    }
-
-    fn get(&self) -> &[u16] {
-        // SAFETY: any two bytes are a u16.
-        let (head, body, tail) = unsafe { self.0.align_to::<u16>() };
-        debug_assert!(head.is_empty() && tail.is_empty());
-        body
-    }
-
-    fn get_mut(&mut self) -> &mut [u16] {
-        // SAFETY: any two bytes are a u16, and any u16 is two bytes.
-        let (head, body, tail) = unsafe { self.0.align_to_mut::<u16>() };
-        debug_assert!(head.is_empty() && tail.is_empty());
-        body
-    }
-}
 
 #[cfg(test)]
 mod tests {

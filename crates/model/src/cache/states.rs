@@ -5,6 +5,9 @@
 
 use std::ops::Range;
 
+use super::CacheError;
+use super::zeroed::Zeroed;
+
 /// How many earlier states are kept.
 const SNAPSHOTS: usize = 4;
 
@@ -13,45 +16,49 @@ pub(crate) struct States {
     /// By layer: where its state is; empty: it has none.
     layers: Vec<Range<usize>>,
     /// Zeros at the start of a sequence.
-    now: Vec<f32>,
+    now: Zeroed<f32>,
     /// By position.
     snapshots: Vec<Snapshot>,
     /// Memory for further ones.
-    spare: Vec<Vec<f32>>,
+    spare: Vec<Zeroed<f32>>,
 }
 
 struct Snapshot {
     /// The tokens that are in it.
     position: usize,
-    states: Vec<f32>,
+    states: Zeroed<f32>,
 }
 
 impl States {
     /// Those of layers with so many elements each. Memory is taken when it is first written.
-    pub(crate) fn new(lens: impl Iterator<Item = usize>) -> States {
-        let mut end = 0;
+    ///
+    /// # Errors
+    /// The system does not give the address space.
+    pub(crate) fn new(lens: impl Iterator<Item = usize>) -> Result<States, CacheError> {
+        let mut end = 0usize;
         let layers = lens.map(|len| {
-            end += len;
-            end - len..end
+            let start = end;
+            end = end.saturating_add(len);
+            start..end
         });
         let layers = layers.collect();
         let spare = if end == 0 { 0 } else { SNAPSHOTS };
-        States {
+        Ok(States {
             layers,
-            now: vec![0.0; end],
+            now: Zeroed::new(end)?,
             snapshots: Vec::with_capacity(SNAPSHOTS),
-            spare: (0..spare).map(|_| vec![0.0; end]).collect(),
-        }
+            spare: (0..spare).map(|_| Zeroed::new(end)).collect::<Result<_, _>>()?,
+        })
     }
 
     /// Whether no layer has one.
     pub(crate) fn is_empty(&self) -> bool {
-        self.now.is_empty()
+        self.now.get().is_empty()
     }
 
     /// A layer's state.
     pub(crate) fn layer(&mut self, layer: usize) -> &mut [f32] {
-        &mut self.now[self.layers[layer].clone()]
+        &mut self.now.get_mut()[self.layers[layer].clone()]
     }
 
     /// The position of the latest snapshot; 0 without one.
@@ -71,7 +78,7 @@ impl States {
             let least = (0..SNAPSHOTS - 1).min_by_key(gap).expect("several snapshots");
             self.snapshots.remove(least).states
         });
-        states.copy_from_slice(&self.now);
+        states.get_mut().copy_from_slice(self.now.get());
         self.snapshots.push(Snapshot { position, states });
     }
 
@@ -81,8 +88,8 @@ impl States {
             self.spare.push(last.states);
         }
         match self.snapshots.last() {
-            Some(snapshot) => self.now.copy_from_slice(&snapshot.states),
-            None => self.now.fill(0.0),
+            Some(snapshot) => self.now.get_mut().copy_from_slice(snapshot.states.get()),
+            None => self.now.get_mut().fill(0.0),
         }
         self.latest()
     }
@@ -93,7 +100,7 @@ mod tests {
     use super::*;
 
     fn states() -> States {
-        States::new([2, 0, 1].into_iter())
+        States::new([2, 0, 1].into_iter()).unwrap()
     }
 
     #[test]
@@ -113,6 +120,12 @@ mod tests {
         assert_eq!(states.back_to(2), 0);
         assert_eq!((states.layer(0)[0], states.layer(2)[0]), (0.0, 0.0));
         assert_eq!(states.back_to(100), 0, "what came later is gone");
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        let error = States::new([1 << 62, 1 << 62].into_iter()).err().unwrap();
+        assert_eq!(error.bytes, usize::MAX);
     }
 
     #[test]

@@ -64,7 +64,7 @@ impl<'m> Net<'m> {
         let layers = || self.spec.layers.iter().map(|layer| &layer.mixer);
         let shapes: Vec<_> = layers().map(|mixer| parts::kv_shape(mixer, capacity)).collect();
         let kv = Kv::new(capacity, &shapes)?;
-        Ok(Cache { kv, states: States::new(layers().map(parts::state_len)) })
+        Ok(Cache { kv, states: States::new(layers().map(parts::state_len))? })
     }
 
     /// Buffers for calls of up to `batch` tokens with this cache.

@@ -231,20 +231,19 @@ impl<'m> Session<'m> {
 
     /// Computes the deferred token, if there is one.
     fn settle(&mut self) -> Result<(), ModelError> {
-        if let Some(token) = self.deferred {
-            let pos = self.position - 1;
-            let (b, cache) = (&mut self.buffers, &mut self.cache);
-            let run = self.net.run(b, cache, &[token], pos, Want::Nothing);
-            let done = run.map_err(ModelError::from).and_then(|()| self.model.check());
-            if done.is_ok() || !self.cache.states.is_empty() {
-                self.deferred = None;
-            }
-            if done.is_err() && self.deferred.is_none() {
-                self.position = self.cache.states.back_to(pos);
-            }
-            done?;
+        let Some(token) = self.deferred else { return Ok(()) };
+        let pos = self.position - 1;
+        let (b, cache) = (&mut self.buffers, &mut self.cache);
+        let run = self.net.run(b, cache, &[token], pos, Want::Nothing);
+        let done = run.map_err(ModelError::from).and_then(|()| self.model.check());
+        if done.is_ok() {
+            self.deferred = None;
+        } else if !self.cache.states.is_empty() {
+            // They may have a part of the token in them.
+            self.deferred = None;
+            self.position = self.cache.states.back_to(pos);
         }
-        Ok(())
+        done
     }
 
     /// Refuses what cannot be fed.

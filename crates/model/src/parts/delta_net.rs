@@ -20,6 +20,9 @@ use crate::weights::{LayerFinder, MatrixRef, WeightError};
 /// Most tokens that the convolution looks at.
 const MAX_TAPS: usize = 8;
 
+/// Longest head, far above any model's: a state grows with its square.
+const MAX_HEAD: usize = 1024;
+
 /// A gated delta net.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeltaNetSpec {
@@ -42,7 +45,7 @@ impl DeltaNetSpec {
     /// A size that no model can have, or that there is no code for.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<DeltaNetSpec, SpecError> {
         let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
-        let head_dim = keys.dimension("ssm.state_size", MAX_WIDTH)?;
+        let head_dim = keys.dimension("ssm.state_size", MAX_HEAD)?;
         let key_heads = keys.dimension("ssm.group_count", MAX_WIDTH)?;
         let value_heads = keys.dimension("ssm.time_step_rank", MAX_WIDTH)?;
         if !head_dim.is_multiple_of(COLUMNS) {

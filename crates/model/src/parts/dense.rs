@@ -27,6 +27,8 @@ pub struct DenseSpec {
     pub intermediate_size: usize,
     /// Applied to the gate.
     pub activation: Activation,
+    /// Whether the file has gate and up in one matrix, `ffn_up`, the gate's rows first.
+    pub fused: bool,
 }
 
 impl Activation {
@@ -56,7 +58,7 @@ impl DenseSpec {
     /// A size that no model can have.
     pub(crate) fn read_beside_experts(keys: &Keys<'_, '_>) -> Result<DenseSpec, SpecError> {
         let intermediate_size = keys.dimension("feed_forward_length", MAX_WIDTH)?;
-        Ok(DenseSpec { intermediate_size, activation: Activation::Silu })
+        Ok(DenseSpec { intermediate_size, activation: Activation::Silu, fused: false })
     }
 
     /// Checks that the network is no mixture of experts.
@@ -103,12 +105,11 @@ impl DenseWeights {
         hidden: usize,
     ) -> Result<DenseWeights, WeightError> {
         let width = spec.intermediate_size;
-        let [gate, up] = match find.has("ffn_gate") {
-            true => {
+        let [gate, up] = match spec.fused {
+            false => {
                 [find.matrix("ffn_gate", hidden, width)?, find.matrix("ffn_up", hidden, width)?]
             }
-            // Some have both in one matrix, the gate's rows first.
-            false => {
+            true => {
                 let half = |rows| find.rows_of("ffn_up", [hidden, 2 * width], rows);
                 [half(0..width)?, half(width..2 * width)?]
             }

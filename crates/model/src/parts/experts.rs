@@ -85,8 +85,14 @@ impl ExpertsSpec {
             Some(width) => width,
             None => keys.dimension("feed_forward_length", MAX_WIDTH)?,
         };
+        let routing = Routing::read(keys, normalise)?;
+        // What a token's experts write is in memory for all tokens of a batch.
+        if intermediate_size.saturating_mul(routing.used) > MAX_WIDTH {
+            let expected = format!("at most {MAX_WIDTH} for all experts of a token");
+            return Err(keys.value("expert_used_count", routing.used, expected));
+        }
         Ok(ExpertsSpec {
-            routing: Routing::read(keys, normalise)?,
+            routing,
             intermediate_size,
             activation: Activation::Silu,
             shared: None,

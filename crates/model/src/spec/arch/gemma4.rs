@@ -27,6 +27,10 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let attention = attention(keys, layers, &windowed, window)?;
     let shared = shared_layers(keys, &windowed)?;
     let token_input = keys.width_or_none("embedding_length_per_layer_input")?.unwrap_or(0);
+    if layers.saturating_mul(token_input) > MAX_WIDTH {
+        let expected = format!("at most {} for {layers} layers", MAX_WIDTH / layers);
+        return Err(keys.value("embedding_length_per_layer_input", token_input, expected));
+    }
     let context = sizes.context;
     let full = rope(keys, keys.dimension("attention.key_length", MAX_WIDTH)?, context)?;
     let local = local_rope(keys, &full)?;
@@ -39,6 +43,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         feed_forward: FeedForward::Dense(DenseSpec {
             intermediate_size,
             activation: Activation::GeluTanh,
+            fused: false,
         }),
         norms: Norms::BOTH,
         residual_scale: 1.0,

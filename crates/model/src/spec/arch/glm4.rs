@@ -3,12 +3,17 @@
 
 use super::{Architecture, llama};
 use crate::spec::keys::Keys;
-use crate::spec::{ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "glm4", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = llama::read(keys)?;
-    spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::BOTH);
+    for layer in &mut spec.layers {
+        layer.norms = Norms::BOTH;
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            dense.fused = true;
+        }
+    }
     Ok(spec)
 }

@@ -22,5 +22,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         ..AttentionSpec::read(keys)?
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
-    Ok(sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope))
+    let dense = DenseSpec { fused: true, ..DenseSpec::read(keys)? };
+    Ok(sizes.uniform(keys, attention, dense, rope))
 }
