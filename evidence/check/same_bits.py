@@ -122,7 +122,7 @@ def run(args) -> int:
     for model in models:
         command = [*(["--quick"] if args.quick else []), model]
         done = [subprocess.run([program, *command], capture_output=True, text=True) for program in programs]
-        if "Architecture {" in done[0].stderr:  # the error as Rust shows it
+        if "Architecture {" in done[0].stderr or "Unsupported {" in done[0].stderr:  # the errors as Rust shows them
             common.say(f"{model.name}: the base does not run it")
             continue
         found = [one.stdout.splitlines() for one in done]

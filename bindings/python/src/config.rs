@@ -2,7 +2,9 @@
 
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
-use alight_model::spec::{Activation, AttentionSpec, DenseSpec, ModelSpec, Norms, QkNorm};
+use alight_model::spec::{
+    Activation, AttentionSpec, DenseSpec, InputMatrices, ModelSpec, NormKind, Norms, QkNorm,
+};
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -59,9 +61,10 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
         Activation::ClampedSilu => "clamped_silu",
+        Activation::ReluSquared => "relu_squared",
     };
     dict.set_item("gate", gate)?;
-    dict.set_item("rms_eps", spec.norm_eps)?;
+    dict.set_item("rms_eps", spec.norm.eps)?;
     dict.set_item("embedding_scale", spec.embedding_scale)?;
     dict.set_item("residual_scale", spec.layers[0].residual_scale)?;
     dict.set_item("logit_scale", spec.logit_scale)?;
@@ -71,7 +74,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     let qk_norm = match attention.qk_norm {
         QkNorm::None => false,
         QkNorm::Heads => true,
-        QkNorm::HeadsIfThere => return Err(untold("norms that its heads may have")),
+        QkNorm::HeadsIfThere | QkNorm::OwnHeadsIfThere => {
+            return Err(untold("norms that its heads may have"));
+        }
         QkNorm::Whole => return Err(untold("all heads of its queries are normed together")),
     };
     dict.set_item("qk_norm", qk_norm)?;
@@ -111,14 +116,17 @@ impl<'s> Uniform<'s> {
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
             && attention.sinks.is_none()
             && !(attention.output_gate
+                || attention.norm_after_rope
                 || attention.temperature.is_some()
                 || attention.value_norm
                 || attention.kv_layer.is_some())
-            && spec.dense_layers().all(|d| d == dense && !d.fused)
+            && spec.dense_layers().all(|d| d == dense && d.inputs == InputMatrices::GateAndUp)
+            && spec.norm.kind == NormKind::Rms
             && spec.layers.iter().all(|layer| {
                 layer.norms == first.norms
                     && layer.residual_scale == first.residual_scale
                     && layer.token_input == 0
+                    && !layer.parallel
             })
             && windows.iter().flatten().all(|w| Some(*w) == window)
             && spec.attention_layers().all(|a| match (a.rope, a.window) {

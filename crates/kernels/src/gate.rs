@@ -1,11 +1,11 @@
-//! Gates of feed-forward layers: `gate = activation(gate) * up`.
+//! Activations of feed-forward layers: `gate = activation(gate) * up`, or `x = activation(x)` where there is no gate.
 //!
 //! The SIMD levels use their own exp (within 1 ulp): SiLU is within 4 ulp for `x > -87`; GELU within 4
 //! ulp for `x > -1` and a relative error of `2⁻²¹ (1 + |2u|)` below, where the rounding of `u` is
 //! amplified while the result vanishes. Infinities give their limits, NaN stays NaN.
 
 use crate::Isa;
-use crate::lanes::{self, Binary, Lanes, by_level};
+use crate::lanes::{self, Binary, Lanes, Unary, by_level};
 
 /// `gate = silu(gate) * up`, `silu(x) = x / (1 + exp(-x))`. Panics on different lengths.
 pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
@@ -19,6 +19,21 @@ pub fn silu_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
 pub fn gelu_tanh_mul(isa: Isa, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len(), "gate and up lengths");
     by_level!(isa, (gate: &mut [f32], up: &[f32]) -> (), gelu_mul_scalar, gelu_mul_lanes)
+}
+
+/// `x = silu(x)`, as in [`silu_mul`].
+pub fn silu(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), silu_scalar, silu_lanes)
+}
+
+/// `x = gelu(x)`, as in [`gelu_tanh_mul`].
+pub fn gelu_tanh(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), gelu_scalar, gelu_lanes)
+}
+
+/// `x = max(x, 0)²`. What is not a number stays so.
+pub fn relu_squared(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), relu_squared_scalar, relu_squared_lanes)
 }
 
 /// `gate = g · sigmoid(1.702 g) · (u + 1)` with `g = min(gate, 7)` and `u = up` clamped to ±7: gpt-oss's. Panics on
@@ -74,11 +89,28 @@ fn silu_mul_scalar(gate: &mut [f32], up: &[f32]) {
     }
 }
 
+fn silu_scalar(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x = times_sigmoid(*x, *x));
+}
+
+fn gelu(x: f32) -> f32 {
+    let twice_u = 1.595_769 * x * (1.0 + 0.044715 * x * x);
+    times_sigmoid(x, twice_u)
+}
+
 fn gelu_mul_scalar(gate: &mut [f32], up: &[f32]) {
     for (g, u) in gate.iter_mut().zip(up) {
-        let twice_u = 1.595_769 * *g * (1.0 + 0.044715 * *g * *g);
-        *g = times_sigmoid(*g, twice_u) * u;
+        *g = gelu(*g) * u;
     }
+}
+
+fn gelu_scalar(x: &mut [f32]) {
+    x.iter_mut().for_each(|x| *x = gelu(*x));
+}
+
+fn relu_squared_scalar(x: &mut [f32]) {
+    // Not by `max`, which would make a number of what is none.
+    x.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x * *x });
 }
 
 fn clamped_mul_scalar(gate: &mut [f32], up: &[f32]) {
@@ -133,6 +165,61 @@ impl Binary for GeluMul {
         // SAFETY: the caller vouches for the features.
         unsafe { S::mul(lanes::gelu_tanh::<S>(gate), up) }
     }
+}
+
+#[derive(Clone, Copy)]
+struct Silu;
+
+impl Unary for Silu {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { lanes::silu::<S>(x) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Gelu;
+
+impl Unary for Gelu {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { lanes::gelu_tanh::<S>(x) }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct ReluSquared;
+
+impl Unary for ReluSquared {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe {
+            // The second operand wins where it is not a number.
+            let x = S::max(S::splat(0.0), x);
+            S::mul(x, x)
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn silu_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { lanes::map::<S>(x, Silu) }
+}
+
+#[inline(always)]
+unsafe fn gelu_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { lanes::map::<S>(x, Gelu) }
+}
+
+#[inline(always)]
+unsafe fn relu_squared_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe { lanes::map::<S>(x, ReluSquared) }
 }
 
 #[inline(always)]

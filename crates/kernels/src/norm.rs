@@ -1,4 +1,5 @@
-//! RMSNorm: `out = x / sqrt(mean(x²) + eps) * weight` (Zhang and Sennrich 2019).
+//! RMSNorm: `out = x / sqrt(mean(x²) + eps) * weight` (Zhang and Sennrich 2019). LayerNorm (Ba et al. 2016) is the same of
+//! what [`center`] leaves.
 //!
 //! The scalar level sums in f64. The SIMD levels sum squares in f32 in four vectors, so that a lane
 //! adds at most `n / 32` terms: the relative error of the sum is below `(n / 32 + 8) · 2⁻²⁴`
@@ -6,7 +7,7 @@
 //! Squares overflow above 1.8e19, as in other f32 implementations.
 
 use crate::Isa;
-use crate::lanes::{self, Binary, Lanes, by_level};
+use crate::lanes::{self, Binary, Lanes, Unary, by_level};
 
 /// `out = x / sqrt(mean(x²) + eps) * weight`. Panics unless all three have the same length.
 pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
@@ -20,6 +21,37 @@ pub fn rms_norm(isa: Isa, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) 
 pub fn rms_norm_in_place(isa: Isa, x: &mut [f32], weight: &[f32], eps: f32) {
     assert_eq!(x.len(), weight.len(), "norm weight length");
     by_level!(isa, (x: &mut [f32], weight: &[f32], eps: f32) -> (), norm_scalar, norm_lanes)
+}
+
+/// `x = x - mean(x)`. The SIMD levels sum in f32, the scalar level in f64.
+pub fn center(isa: Isa, x: &mut [f32]) {
+    by_level!(isa, (x: &mut [f32]) -> (), center_scalar, center_lanes)
+}
+
+fn center_scalar(x: &mut [f32]) {
+    let mean = x.iter().map(|&v| v as f64).sum::<f64>() / x.len() as f64;
+    x.iter_mut().for_each(|v| *v -= mean as f32);
+}
+
+/// `x + a`.
+#[derive(Clone, Copy)]
+struct Plus(f32);
+
+impl Unary for Plus {
+    #[inline(always)]
+    unsafe fn apply<S: Lanes>(self, x: S::V) -> S::V {
+        // SAFETY: the caller vouches for the features.
+        unsafe { S::add(x, S::splat(self.0)) }
+    }
+}
+
+#[inline(always)]
+unsafe fn center_lanes<S: Lanes>(x: &mut [f32]) {
+    // SAFETY: the caller vouches for the features.
+    unsafe {
+        let mean = lanes::sum::<S>(x) / x.len() as f32;
+        lanes::map::<S>(x, Plus(-mean));
+    }
 }
 
 fn norm_scalar(x: &mut [f32], weight: &[f32], eps: f32) {

@@ -3,8 +3,10 @@
 mod common;
 
 use alight_kernels::Isa;
-use alight_kernels::gate::{clamped_silu_mul, gelu_tanh_mul, silu_mul};
-use alight_kernels::norm::{rms_norm, rms_norm_in_place};
+use alight_kernels::gate::{
+    clamped_silu_mul, gelu_tanh, gelu_tanh_mul, relu_squared, silu, silu_mul,
+};
+use alight_kernels::norm::{center, rms_norm, rms_norm_in_place};
 use alight_kernels::rope::{
     RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply, yarn_magnitude,
 };
@@ -52,6 +54,46 @@ fn rms_norm_is_exact_to_1e_6() {
         rms_norm_in_place(isa, &mut y, &w, eps);
         assert_eq!(y, out);
     });
+}
+
+#[test]
+fn center_takes_the_mean_away() {
+    lengths(|isa, rng, n| {
+        let size = rng.pick(&[1e-3, 1.0, 1e4]);
+        let x: Vec<f32> = rng.normals(n).iter().map(|x| (x + 3.0) * size).collect();
+        let mean = x.iter().map(|&x| f64::from(x)).sum::<f64>() / n as f64;
+        let mut out = x.clone();
+        center(isa, &mut out);
+        let exact = x.iter().map(|&x| f64::from(x) - mean);
+        close(&out, exact, 0.0, 3e-6 * f64::from(size), &format!("{isa} center of {n}"));
+    });
+}
+
+#[test]
+fn activations_without_a_gate_are_gates_of_ones() {
+    lengths(|isa, rng, n| {
+        let x: Vec<f32> = rng.normals(n).iter().map(|x| x * 4.0).collect();
+        let ones = vec![1.0; n];
+        let of = |f: fn(Isa, &mut [f32])| {
+            let mut z = x.clone();
+            f(isa, &mut z);
+            z
+        };
+        let gated = |f: fn(Isa, &mut [f32], &[f32])| {
+            let mut z = x.clone();
+            f(isa, &mut z, &ones);
+            z
+        };
+        assert_eq!(of(silu), gated(silu_mul), "{isa} silu of {n}");
+        assert_eq!(of(gelu_tanh), gated(gelu_tanh_mul), "{isa} gelu of {n}");
+        let exact: Vec<f32> = x.iter().map(|x| x.max(0.0) * x.max(0.0)).collect();
+        assert_eq!(of(relu_squared), exact, "{isa} relu² of {n}");
+    });
+    for isa in Isa::available() {
+        let mut x = vec![f32::NAN; 20];
+        relu_squared(isa, &mut x);
+        assert!(x.iter().all(|x| x.is_nan()), "{isa}");
+    }
 }
 
 #[test]

@@ -199,6 +199,31 @@ pub(crate) unsafe fn dot<S: Lanes>(x: &[f32], y: &[f32]) -> f32 {
     }
 }
 
+/// `Σ x[i]` in four vectors of sums.
+#[inline(always)]
+pub(crate) unsafe fn sum<S: Lanes>(x: &[f32]) -> f32 {
+    let (p, n) = (x.as_ptr(), x.len());
+    let mut i = 0;
+    // SAFETY: pointers stay within the slice; the caller vouches for the features.
+    unsafe {
+        let mut sums = [S::splat(0.0); 4];
+        while i + 4 * S::N <= n {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                *sum = S::add(S::load(p.add(i + j * S::N)), *sum);
+            }
+            i += 4 * S::N;
+        }
+        while i + S::N <= n {
+            sums[0] = S::add(S::load(p.add(i)), sums[0]);
+            i += S::N;
+        }
+        if i < n {
+            sums[1] = S::add(S::load_n(p.add(i), n - i), sums[1]);
+        }
+        S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3])))
+    }
+}
+
 /// The largest element, ignoring NaN; -infinity if there is none.
 #[inline(always)]
 pub(crate) unsafe fn largest<S: Lanes>(x: &[f32]) -> f32 {

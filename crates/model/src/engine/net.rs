@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use alight_kernels::attention::FEW_TOKENS;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::norm::{rms_norm, rms_norm_in_place};
 use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
@@ -29,6 +28,7 @@ use super::compute::Compute;
 use super::step::{Step, Want};
 use crate::cache::{Cache, CacheError, Kv, States};
 use crate::load::{LoadError, Store, arrival};
+use crate::parts::norm::Norm;
 use crate::parts::token_input::TokenInputs;
 use crate::parts::{self, Contribution};
 use crate::spec::ModelSpec;
@@ -106,7 +106,7 @@ impl<'m> Net<'m> {
             compute: self.compute,
             store: self.store,
             hidden: self.spec.hidden_size,
-            norm_eps: self.spec.norm_eps,
+            norm_eps: self.spec.norm.eps,
             layer: 0,
             rows: tokens.len(),
             position,
@@ -119,25 +119,27 @@ impl<'m> Net<'m> {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
             step.wanted = (index + 1 == self.spec.layers.len()).then_some(want);
-            pack_normed(&mut step, pending, w.mixer_norm.as_deref(), w.mixer.input_formats());
+            let (norm, formats) = (w.mixer_norm.as_ref(), w.mixer.input_formats());
+            pack_normed(&mut step, pending, Order::AddThenNorm, norm, formats);
             w.mixer.forward(&spec.mixer, &mut step);
             if step.wanted == Some(Want::Nothing) {
                 return Ok(());
             }
-            let contribution = |bias, norm: &'m Option<Vec<f32>>| Contribution {
+            let contribution = |bias, norm: &'m Option<Norm>| Contribution {
                 bias,
-                norm: norm.as_deref(),
+                norm: norm.as_ref(),
                 scale: spec.residual_scale,
                 output_scale: 1.0,
-                norm_eps: self.spec.norm_eps,
             };
             pending = Some(contribution(w.mixer.output_bias(), &w.mixer_output_norm));
-            let norm = w.feed_forward_norm.as_deref();
-            pack_normed(&mut step, pending, norm, w.feed_forward.input_formats());
+            let (norm, formats) = (w.feed_forward_norm.as_ref(), w.feed_forward.input_formats());
+            let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
+            pack_normed(&mut step, pending, order, norm, formats);
             w.feed_forward.forward(&spec.feed_forward, &mut step);
             let mut last = contribution(w.feed_forward.output_bias(), &w.feed_forward_output_norm);
             if let Some(input) = &w.token_input {
-                pack_normed(&mut step, Some(last), None, input.input_formats());
+                let formats = input.input_formats();
+                pack_normed(&mut step, Some(last), Order::AddThenNorm, None, formats);
                 input.forward(&mut step);
                 last = Contribution { bias: None, norm: Some(&input.norm), scale: 1.0, ..last };
             }
@@ -198,12 +200,12 @@ impl<'m> Net<'m> {
         let projection = inputs.projection.view(self.store);
         let rows = Rows::new(&mut b.token_inputs, all);
         self.compute.project(&projection, rows, &b.acts, &b.threads);
-        let (table, width) = (inputs.table.view(self.store), inputs.norm.len());
+        let (table, width) = (inputs.table.view(self.store), inputs.norm.weight.len());
         let rows = [Rows::new(&mut b.token_inputs, all)];
         self.compute.each_row(n, rows, &b.threads, &|i, [row], scratch| {
             vec::scale(isa, row, 1.0 / (hidden as f32).sqrt());
             for slice in row.chunks_exact_mut(width) {
-                rms_norm_in_place(isa, slice, &inputs.norm, spec.norm_eps);
+                inputs.norm.apply(isa, slice);
             }
             let own = &mut scratch.row[..all];
             table.dequantize_row(tokens[i] as usize, own);
@@ -231,7 +233,8 @@ impl<'m> Net<'m> {
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
             let row = &mut scratch.row[..hidden];
-            rms_norm(isa, x, &w.output_norm, spec.norm_eps, row);
+            row.copy_from_slice(x);
+            w.output_norm.apply(isa, row);
             put(row);
         });
         self.store.arrival().wait(self.store.output_section())?;
@@ -253,29 +256,46 @@ impl<'m> Net<'m> {
     }
 }
 
-/// Carries out a pending contribution, norms the residual stream if there is a norm, and packs it for the step's next
-/// matrices.
+/// Whether the part that comes next takes what the part before has added, or runs parallel to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    AddThenNorm,
+    NormThenAdd,
+}
+
+/// Carries out a pending contribution, and packs the residual stream for the step's next matrices, normed if there is a
+/// norm.
 fn pack_normed(
     step: &mut Step<'_>,
     pending: Option<Contribution<'_>>,
-    norm: Option<&[f32]>,
+    order: Order,
+    norm: Option<&Norm>,
     formats: ActivationFormats,
 ) {
-    let (compute, isa, hidden, eps) = (step.compute, step.compute.isa, step.hidden, step.norm_eps);
+    let (compute, isa, hidden) = (step.compute, step.compute.isa, step.hidden);
     let b = &mut *step.buffers;
     let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
     let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
     compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
-        if let Some(contribution) = &pending {
-            contribution.add_to(isa, x, y);
+        let mut add = |x: &mut [f32]| {
+            if let Some(contribution) = &pending {
+                contribution.add_to(isa, x, y);
+            }
+        };
+        if order == Order::AddThenNorm {
+            add(x);
         }
         match norm {
             Some(norm) => {
                 let row = &mut scratch.row[..hidden];
-                rms_norm(isa, x, norm, eps, row);
+                row.copy_from_slice(x);
+                norm.apply(isa, row);
                 put(row);
             }
             None => put(x),
+        }
+        if order == Order::NormThenAdd {
+            add(x);
         }
     });
 }

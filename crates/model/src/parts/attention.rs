@@ -9,11 +9,11 @@ use std::ops::Range;
 use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::parallel::{Attend, Rows, store_rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::{Isa, vec};
 
+use super::norm::Norm;
 use crate::engine::{Angles, Buffers, Step, WorkSize};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
@@ -42,6 +42,8 @@ pub struct AttentionSpec {
     pub pairing: RopePairing,
     /// Which elements of queries and keys are normed together.
     pub qk_norm: QkNorm,
+    /// Whether that happens after they are rotated, and not before.
+    pub norm_after_rope: bool,
     /// What the file calls the sink of each query head, if they have one: a score of its own that is of no position, so
     /// that weights sum to less than 1.
     pub sinks: Option<&'static str>,
@@ -77,7 +79,7 @@ impl Temperature {
     }
 }
 
-/// Which elements of queries and of keys an RMSNorm works on together, before they are rotated.
+/// Which elements of queries and of keys a norm works on together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// They are not normed.
@@ -86,6 +88,8 @@ pub enum QkNorm {
     Heads,
     /// As `Heads`, where the file has the weights; otherwise not.
     HeadsIfThere,
+    /// Those of a head, where the file has the weights. Each head has its own, `[heads, key_dim]`.
+    OwnHeadsIfThere,
     /// Those of all heads: the weights are `[heads · key_dim]`, and `[kv_heads · key_dim]` of keys.
     Whole,
 }
@@ -137,6 +141,7 @@ impl AttentionSpec {
             rope: Some(0),
             pairing: RopePairing::Interleaved,
             qk_norm: QkNorm::None,
+            norm_after_rope: false,
             sinks: None,
             output: "attn_output",
             temperature: None,
@@ -220,12 +225,12 @@ pub(crate) struct AttentionWeights {
     v_bias: Option<Vec<f32>>,
     /// `[hidden]`
     pub(super) o_bias: Option<Vec<f32>>,
-    /// `[key_dim]`, or `[heads · key_dim]`
-    q_norm: Option<Vec<f32>>,
-    /// `[key_dim]`, or `[kv_heads · key_dim]`
-    k_norm: Option<Vec<f32>>,
+    /// One of `[key_dim]` for all heads, one for each head, or one of `[heads · key_dim]`; or none.
+    q_norm: Vec<Norm>,
+    /// Likewise; `[kv_heads · key_dim]`.
+    k_norm: Vec<Norm>,
     /// `[value_dim]`: ones.
-    v_norm: Option<Vec<f32>>,
+    v_norm: Option<Norm>,
     /// `[heads]`
     sinks: Option<Vec<f32>>,
 }
@@ -270,14 +275,14 @@ impl AttentionWeights {
         spec: &AttentionSpec,
         hidden: usize,
     ) -> Result<AttentionWeights, WeightError> {
-        let [q_width, k_width, _, out_width] = spec.widths();
+        let [.., out_width] = spec.widths();
         let own = spec.kv_layer.is_none();
-        let norm = |name, whole| match spec.qk_norm {
-            QkNorm::None => Ok(None),
-            QkNorm::HeadsIfThere if !find.has(name) => Ok(None),
-            QkNorm::HeadsIfThere => find.norm(name, spec.key_dim).map(Some),
-            QkNorm::Heads => find.norm(name, spec.key_dim).map(Some),
-            QkNorm::Whole => find.norm(name, whole).map(Some),
+        let norm = |name, heads| match spec.qk_norm {
+            QkNorm::None => Ok(Vec::new()),
+            QkNorm::HeadsIfThere | QkNorm::OwnHeadsIfThere if !find.has(name) => Ok(Vec::new()),
+            QkNorm::HeadsIfThere | QkNorm::Heads => Ok(vec![find.norm(name, spec.key_dim)?]),
+            QkNorm::OwnHeadsIfThere => find.norms(name, [spec.key_dim, heads]),
+            QkNorm::Whole => Ok(vec![find.norm(name, heads * spec.key_dim)?]),
         };
         let ((q, q_bias), key, value) = qkv(find, spec, hidden)?;
         let (k, k_bias) = key.unzip();
@@ -292,9 +297,9 @@ impl AttentionWeights {
             k_bias,
             v_bias,
             o_bias: find.bias(spec.output, hidden)?,
-            q_norm: norm("attn_q_norm", q_width)?,
-            k_norm: if own { norm("attn_k_norm", k_width)? } else { None },
-            v_norm: spec.value_norm.then(|| vec![1.0; spec.value_dim]),
+            q_norm: norm("attn_q_norm", spec.heads)?,
+            k_norm: if own { norm("attn_k_norm", spec.kv_heads)? } else { Vec::new() },
+            v_norm: spec.value_norm.then(|| find.unweighted_norm(spec.value_dim)),
             sinks: spec.sinks.map(|name| find.vector(name, spec.heads)).transpose()?,
         })
     }
@@ -373,7 +378,7 @@ impl AttentionWeights {
 
     /// Biases, norms and rotation of queries and keys; keys and values go into the cache.
     fn rope_and_store_kv(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let (isa, pos, n, eps) = (step.compute.isa, step.position, step.rows, step.norm_eps);
+        let (isa, pos, n) = (step.compute.isa, step.position, step.rows);
         let [q_width, k_width, v_width, _] = spec.widths();
         let b = &mut *step.buffers;
         let angles = &b.angles;
@@ -392,26 +397,37 @@ impl AttentionWeights {
                 v.copy_from_slice(k);
             }
             if let Some(norm) = &self.v_norm {
-                v.chunks_exact_mut(norm.len())
-                    .for_each(|head| rms_norm_in_place(isa, head, norm, eps));
+                v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
             }
-            finish(isa, spec, angles, i, (&self.q_bias, &self.q_norm, eps), q);
-            if let Some(temperature) = &spec.temperature {
-                vec::scale(isa, q, temperature.at(pos + i));
-            }
-            finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm, eps), k);
+            self.finish_query(isa, spec, angles, [i, pos + i], q);
+            finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm), k);
         });
     }
 
     /// The same of queries alone, where keys and values are another layer's.
     fn finish_queries(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let (isa, eps) = (step.compute.isa, step.norm_eps);
+        let (isa, pos) = (step.compute.isa, step.position);
         let [q_width, ..] = spec.widths();
         let b = &mut *step.buffers;
         let (angles, rows) = (&b.angles, [Rows::new(&mut b.q, q_width)]);
         step.compute.each_row(step.rows, rows, &b.threads, &|i, [q], _| {
-            finish(isa, spec, angles, i, (&self.q_bias, &self.q_norm, eps), q);
+            self.finish_query(isa, spec, angles, [i, pos + i], q);
         });
+    }
+
+    /// Bias, norm, rotation and temperature of row `row` of the queries, which is at that position.
+    fn finish_query(
+        &self,
+        isa: Isa,
+        spec: &AttentionSpec,
+        angles: &Angles,
+        [row, position]: [usize; 2],
+        q: &mut [f32],
+    ) {
+        finish(isa, spec, angles, row, (&self.q_bias, &self.q_norm), q);
+        if let Some(temperature) = &spec.temperature {
+            vec::scale(isa, q, temperature.at(position));
+        }
     }
 
     /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
@@ -450,22 +466,29 @@ fn finish(
     spec: &AttentionSpec,
     angles: &Angles,
     row: usize,
-    (bias, norm, eps): (&Option<Vec<f32>>, &Option<Vec<f32>>, f32),
+    (bias, norms): (&Option<Vec<f32>>, &[Norm]),
     x: &mut [f32],
 ) {
     if let Some(bias) = bias {
         vec::add_assign(isa, x, bias);
     }
-    if let Some(norm) = norm {
-        // As many elements as there are weights: a head, or the whole row.
-        for part in x.chunks_exact_mut(norm.len()) {
-            rms_norm_in_place(isa, part, norm, eps);
+    let norm = |x: &mut [f32]| {
+        if let Some(first) = norms.first() {
+            // As many elements as there are weights: a head, or the whole row.
+            let parts = x.chunks_exact_mut(first.weight.len());
+            parts.zip(norms.iter().cycle()).for_each(|(part, norm)| norm.apply(isa, part));
         }
+    };
+    if !spec.norm_after_rope {
+        norm(x);
     }
     if let Some(rope) = spec.rope {
         let (cos, sin) = angles.of(row, rope);
         for head in x.chunks_exact_mut(spec.key_dim) {
             rope_apply(isa, head, cos, sin, spec.pairing);
         }
+    }
+    if spec.norm_after_rope {
+        norm(x);
     }
 }

@@ -6,11 +6,11 @@
 
 use alight_kernels::gate::silu_mul;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::parallel::{DeltaRule, Rows};
 use alight_kernels::recurrent::{COLUMNS, conv_silu};
 use alight_kernels::{Isa, vec};
 
+use super::norm::Norm;
 use super::routing::sigmoid;
 use crate::engine::{Step, WorkSize};
 use crate::spec::SpecError;
@@ -117,7 +117,7 @@ pub(crate) struct DeltaNetWeights {
     /// The logarithms' rates of decay, at most 0: `[value_heads]`.
     a: Vec<f32>,
     /// `[head_dim]`
-    norm: Vec<f32>,
+    norm: Norm,
 }
 
 impl DeltaNetWeights {
@@ -175,15 +175,12 @@ impl DeltaNetWeights {
         if !some {
             return;
         }
-        let eps = step.norm_eps;
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.k, inner)];
         let formats = ActivationFormats::of([self.out.kind()]);
         let (acts, threads) = (&mut b.acts, &b.threads);
         step.compute.pack(step.rows, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
-            for head in y.chunks_exact_mut(spec.head_dim) {
-                rms_norm_in_place(isa, head, &self.norm, eps);
-            }
+            y.chunks_exact_mut(spec.head_dim).for_each(|head| self.norm.apply(isa, head));
             silu_mul(isa, z, y);
             put(z);
         });

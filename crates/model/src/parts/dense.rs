@@ -1,4 +1,7 @@
-//! The dense gated feed-forward part: `down(activation(gate(x) + bias) ⊙ (up(x) + bias))`.
+//! The dense feed-forward part: `down(activation(gate(x) + bias) ⊙ (up(x) + bias))`, or without a gate
+//! `down(activation(up(x) + bias))`.
+
+use std::ops::Range;
 
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
@@ -9,7 +12,7 @@ use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
 
-/// The function that is applied to the gate.
+/// The function that is applied to the gate, or to what there is where there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// x · sigmoid(x).
@@ -18,17 +21,30 @@ pub enum Activation {
     GeluTanh,
     /// x · sigmoid(1.702 x) of x that is at most 7, times what is gated plus 1, which is clamped to ±7 before.
     ClampedSilu,
+    /// The square of x, or 0 where x is negative.
+    ReluSquared,
 }
 
-/// A dense gated feed-forward part.
+/// The matrices that the input is multiplied with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InputMatrices {
+    /// `ffn_gate` and `ffn_up`.
+    GateAndUp,
+    /// Both in one, `ffn_up`, the gate's rows first.
+    Fused,
+    /// `ffn_up` alone: there is no gate.
+    Up,
+}
+
+/// A dense feed-forward part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DenseSpec {
     /// Width between the two projections.
     pub intermediate_size: usize,
-    /// Applied to the gate.
+    /// Applied to the gate, or to what there is where there is none.
     pub activation: Activation,
-    /// Whether the file has gate and up in one matrix, `ffn_up`, the gate's rows first.
-    pub fused: bool,
+    /// What the input is multiplied with.
+    pub inputs: InputMatrices,
 }
 
 impl Activation {
@@ -38,6 +54,20 @@ impl Activation {
             Activation::Silu => gate::silu_mul(isa, gate, up),
             Activation::GeluTanh => gate::gelu_tanh_mul(isa, gate, up),
             Activation::ClampedSilu => gate::clamped_silu_mul(isa, gate, up),
+            Activation::ReluSquared => {
+                gate::relu_squared(isa, gate);
+                gate.iter_mut().zip(up).for_each(|(gate, up)| *gate *= up);
+            }
+        }
+    }
+
+    /// `x = activation(x)`, where there is no gate.
+    pub(super) fn apply_alone(self, isa: Isa, x: &mut [f32]) {
+        match self {
+            Activation::Silu => gate::silu(isa, x),
+            Activation::GeluTanh => gate::gelu_tanh(isa, x),
+            Activation::ClampedSilu => unreachable!("it clamps what a gate is multiplied with"),
+            Activation::ReluSquared => gate::relu_squared(isa, x),
         }
     }
 }
@@ -58,7 +88,11 @@ impl DenseSpec {
     /// A size that no model can have.
     pub(crate) fn read_beside_experts(keys: &Keys<'_, '_>) -> Result<DenseSpec, SpecError> {
         let intermediate_size = keys.dimension("feed_forward_length", MAX_WIDTH)?;
-        Ok(DenseSpec { intermediate_size, activation: Activation::Silu, fused: false })
+        Ok(DenseSpec {
+            intermediate_size,
+            activation: Activation::Silu,
+            inputs: InputMatrices::GateAndUp,
+        })
     }
 
     /// Checks that the network is no mixture of experts.
@@ -85,7 +119,7 @@ impl DenseSpec {
 #[derive(Debug)]
 pub(crate) struct DenseWeights {
     /// `[intermediate, hidden]`
-    gate: MatrixRef,
+    gate: Option<MatrixRef>,
     /// `[intermediate, hidden]`
     up: MatrixRef,
     /// `[hidden, intermediate]`
@@ -105,14 +139,12 @@ impl DenseWeights {
         hidden: usize,
     ) -> Result<DenseWeights, WeightError> {
         let width = spec.intermediate_size;
-        let [gate, up] = match spec.fused {
-            false => {
-                [find.matrix("ffn_gate", hidden, width)?, find.matrix("ffn_up", hidden, width)?]
-            }
-            true => {
-                let half = |rows| find.rows_of("ffn_up", [hidden, 2 * width], rows);
-                [half(0..width)?, half(width..2 * width)?]
-            }
+        let half = |rows| find.rows_of("ffn_up", [hidden, 2 * width], rows);
+        let one = |name| find.matrix(name, hidden, width);
+        let (gate, up) = match spec.inputs {
+            InputMatrices::GateAndUp => (Some(one("ffn_gate")?), one("ffn_up")?),
+            InputMatrices::Fused => (Some(half(0..width)?), half(width..2 * width)?),
+            InputMatrices::Up => (None, one("ffn_up")?),
         };
         Ok(DenseWeights {
             gate,
@@ -124,39 +156,46 @@ impl DenseWeights {
         })
     }
 
-    pub(super) fn matrices(&self) -> [&MatrixRef; 3] {
-        [&self.gate, &self.up, &self.down]
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        self.gate.iter().chain([&self.up, &self.down]).collect()
     }
 
-    pub(super) fn matrices_mut(&mut self) -> [&mut MatrixRef; 3] {
-        [&mut self.gate, &mut self.up, &mut self.down]
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
     }
 
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([self.gate.kind(), self.up.kind()])
+        ActivationFormats::of(self.gate.iter().chain([&self.up]).map(MatrixRef::kind))
     }
 
     pub(super) fn forward(&self, spec: &DenseSpec, step: &mut Step<'_>) {
         let (isa, width, hidden) = (step.compute.isa, spec.intermediate_size, step.hidden);
-        let [gate, up, down] = self.matrices().map(|matrix| matrix.view(step.store));
+        let view = |matrix: &MatrixRef| matrix.view(step.store);
+        let (gate, up, down) = (self.gate.as_ref().map(view), view(&self.up), view(&self.down));
         let b = &mut *step.buffers;
-        // A unit computes both products for its columns and joins them while they are in the cache.
-        let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
-        step.compute.multiply(
-            [[&gate, &up]],
-            [outputs],
-            &b.acts,
-            &b.threads,
-            Some(&|_, columns, [gate, up]| {
-                if let Some(bias) = &self.gate_bias {
-                    vec::add_assign(isa, gate, &bias[columns.clone()]);
-                }
-                if let Some(bias) = &self.up_bias {
-                    vec::add_assign(isa, up, &bias[columns]);
-                }
+        let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
+        let add_bias = |bias: &Option<Vec<f32>>, columns: Range<usize>, x: &mut [f32]| {
+            if let Some(bias) = bias {
+                vec::add_assign(isa, x, &bias[columns]);
+            }
+        };
+        if let Some(gate) = gate {
+            // A unit computes both products for its columns and joins them while they are in the cache.
+            let outputs = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
+            let join = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
+                add_bias(&self.gate_bias, columns.clone(), gate);
+                add_bias(&self.up_bias, columns, up);
                 spec.activation.apply(isa, gate, up);
-            }),
-        );
+            };
+            compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&join));
+        } else {
+            let activate = |_: usize, columns: Range<usize>, [up]: [&mut [f32]; 1]| {
+                add_bias(&self.up_bias, columns, up);
+                spec.activation.apply_alone(isa, up);
+            };
+            let output = Rows::new(&mut b.gate, width);
+            compute.multiply([[&up]], [[output]], acts, threads, Some(&activate));
+        }
         let input = Rows::new(&mut b.gate, width);
         let formats = ActivationFormats::of([self.down.kind()]);
         step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);

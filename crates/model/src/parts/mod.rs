@@ -9,18 +9,19 @@ pub(crate) mod attention;
 pub(crate) mod delta_net;
 pub(crate) mod dense;
 pub(crate) mod experts;
+pub(crate) mod norm;
 pub(crate) mod routing;
 pub(crate) mod token_input;
 
 use alight_kernels::attention::KvShape;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::norm::rms_norm_in_place;
 use alight_kernels::{Isa, vec};
 
 use self::attention::AttentionWeights;
 use self::delta_net::DeltaNetWeights;
 use self::dense::DenseWeights;
 use self::experts::ExpertsWeights;
+use self::norm::Norm;
 use crate::engine::{Step, WorkSize};
 use crate::spec::{FeedForward, LayerSpec, Mixer};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -31,11 +32,10 @@ pub(crate) struct Contribution<'m> {
     /// `[hidden]`
     pub(crate) bias: Option<&'m [f32]>,
     /// `[hidden]`
-    pub(crate) norm: Option<&'m [f32]>,
+    pub(crate) norm: Option<&'m Norm>,
     pub(crate) scale: f32,
     /// Factor on the residual stream afterwards.
     pub(crate) output_scale: f32,
-    pub(crate) norm_eps: f32,
 }
 
 impl Contribution<'_> {
@@ -45,7 +45,7 @@ impl Contribution<'_> {
             vec::add_assign(isa, y, bias);
         }
         if let Some(norm) = self.norm {
-            rms_norm_in_place(isa, y, norm, self.norm_eps);
+            norm.apply(isa, y);
         }
         if self.scale != 1.0 {
             vec::scale(isa, y, self.scale);
@@ -150,14 +150,14 @@ impl FeedForwardWeights {
     /// In the order of use.
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         match self {
-            FeedForwardWeights::Dense(part) => part.matrices().into(),
+            FeedForwardWeights::Dense(part) => part.matrices(),
             FeedForwardWeights::Experts(part) => part.matrices(),
         }
     }
 
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         match self {
-            FeedForwardWeights::Dense(part) => part.matrices_mut().into(),
+            FeedForwardWeights::Dense(part) => part.matrices_mut(),
             FeedForwardWeights::Experts(part) => part.matrices_mut(),
         }
     }

@@ -8,6 +8,7 @@ use alight_kernels::gate::gelu_tanh_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 
+use super::norm::Norm;
 use crate::engine::{Step, WorkSize};
 use crate::weights::{Finder, LayerFinder, MatrixRef, WeightError};
 
@@ -19,7 +20,7 @@ pub(crate) struct TokenInputs {
     /// `[layers · width, hidden]`
     pub(crate) projection: MatrixRef,
     /// `[width]`, of each layer's slice of the projection.
-    pub(crate) norm: Vec<f32>,
+    pub(crate) norm: Norm,
 }
 
 impl TokenInputs {
@@ -36,7 +37,7 @@ impl TokenInputs {
         Ok(TokenInputs {
             table: find.embedding("per_layer_token_embd.weight", all, vocab)?,
             projection: find.matrix("per_layer_model_proj.weight", hidden, all)?,
-            norm: find.vector("per_layer_proj_norm.weight", width)?,
+            norm: find.norm("per_layer_proj_norm", width)?,
         })
     }
 }
@@ -54,7 +55,7 @@ pub(crate) struct TokenInputWeights {
     /// `[hidden, width]`
     projection: MatrixRef,
     /// `[hidden]`, of the output.
-    pub(crate) norm: Vec<f32>,
+    pub(crate) norm: Norm,
 }
 
 impl TokenInputWeights {

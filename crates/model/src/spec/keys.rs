@@ -1,6 +1,6 @@
 //! The metadata under an architecture's prefix, with the checks that all of them need.
 
-use alight_formats::gguf::{FromValue, Gguf, GgufError, Value};
+use alight_formats::gguf::{Array, FromValue, Gguf, GgufError, Value};
 
 use super::SpecError;
 
@@ -85,6 +85,26 @@ impl<'a> Keys<'_, 'a> {
             _ => Err(self.value(key, value, bounds(most))),
         });
         checked.collect::<Result<Vec<_>, _>>().map(Some)
+    }
+
+    /// The flags of the layers in the array that `key` has.
+    pub(crate) fn flags(
+        &self,
+        key: &str,
+        array: &Array<'_>,
+        layers: usize,
+    ) -> Result<Vec<bool>, SpecError> {
+        let mut flags: Vec<bool> = match (array.iter_bool(), array.iter_int()) {
+            (Some(flags), _) => flags.take(layers).collect(),
+            (_, Some(numbers)) => numbers.take(layers).map(|number| number != 0).collect(),
+            _ => Vec::new(),
+        };
+        if flags.len() < layers {
+            let found = format!("an array of {} flags", flags.len());
+            return Err(self.value(key, found, format!("{layers}, one per layer")));
+        }
+        flags.truncate(layers);
+        Ok(flags)
     }
 
     /// A width that is 0 or not there if there is no such part.

@@ -20,8 +20,9 @@ pub use self::error::SpecError;
 use self::keys::Keys;
 pub use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
 pub use crate::parts::delta_net::DeltaNetSpec;
-pub use crate::parts::dense::{Activation, DenseSpec};
+pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
+pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
 
 /// A network: sizes, layers, and what comes before and after them.
@@ -35,8 +36,8 @@ pub struct ModelSpec {
     pub vocab: usize,
     /// Positions that the model was trained for.
     pub context: usize,
-    /// Added to the mean square in every RMSNorm.
-    pub norm_eps: f32,
+    /// What all norms have in common.
+    pub norm: NormSpec,
     /// Factor on the rows of the embedding.
     pub embedding_scale: f32,
     /// The layers, in order.
@@ -62,6 +63,8 @@ pub struct LayerSpec {
     pub feed_forward: FeedForward,
     /// The norms of the layer.
     pub norms: Norms,
+    /// Whether the feed-forward part takes the residual stream as the mixer took it, before the mixer's output is added.
+    pub parallel: bool,
     /// Factor on both outputs before they are added.
     pub residual_scale: f32,
     /// How many numbers a third part takes from the token itself; 0: there is no such part.
@@ -90,6 +93,8 @@ impl Norms {
         feed_forward: Some("ffn_norm"),
         feed_forward_output: None,
     };
+    /// Of the mixer's input, from which the feed-forward part takes its own, as Cohere has it.
+    pub const SHARED: Norms = Norms { feed_forward: Norms::INPUTS.mixer, ..Norms::INPUTS };
     /// Of both outputs, as OLMo 2 has them.
     pub const OUTPUTS: Norms = Norms {
         mixer: None,
@@ -149,6 +154,14 @@ impl ModelSpec {
     /// The attention parts of the layers that have one.
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaNet(_) => None,
+        })
+    }
+
+    /// The same, to change them.
+    pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
+        self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Mixer::Attention(attention) => Some(attention),
             Mixer::DeltaNet(_) => None,
         })

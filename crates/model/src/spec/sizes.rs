@@ -4,7 +4,9 @@ use alight_formats::gguf::Array;
 use alight_kernels::rope::RopeParams;
 
 use super::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
-use super::{AttentionSpec, FeedForward, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
+use super::{
+    AttentionSpec, FeedForward, LayerSpec, Mixer, ModelSpec, NormKind, NormSpec, Norms, SpecError,
+};
 
 /// The sizes that every architecture has.
 pub(crate) struct Sizes {
@@ -15,15 +17,23 @@ pub(crate) struct Sizes {
     pub(crate) hidden_size: usize,
     pub(crate) vocab: usize,
     pub(crate) context: usize,
-    pub(crate) norm_eps: f32,
+    pub(crate) norm: NormSpec,
 }
 
 impl Sizes {
-    /// Reads them.
+    /// Reads them, for a network whose norms are RMSNorm.
     ///
     /// # Errors
     /// A size that is missing, or that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Sizes, SpecError> {
+        Sizes::read_with(keys, NormKind::Rms)
+    }
+
+    /// Reads them, for a network with norms of that kind.
+    ///
+    /// # Errors
+    /// A size that is missing, or that no model can have.
+    pub(crate) fn read_with(keys: &Keys<'_, '_>, norm: NormKind) -> Result<Sizes, SpecError> {
         let tokens = "tokenizer.ggml.tokens";
         let vocab = keys.gguf.require::<Array<'_>>(tokens)?.len();
         if vocab == 0 || vocab > i32::MAX as usize {
@@ -40,16 +50,13 @@ impl Sizes {
             return Err(keys.value(key, drafts, format!("fewer than the {blocks} blocks")));
         }
         let draft_layers = drafts as usize;
-        let eps = "attention.layer_norm_rms_epsilon";
         Ok(Sizes {
             layers: blocks - draft_layers,
             draft_layers,
             hidden_size: keys.dimension("embedding_length", MAX_WIDTH)?,
             vocab,
             context: keys.dimension("context_length", MAX_CONTEXT)?,
-            norm_eps: keys
-                .float(eps, 0.0..1.0, "from 0 to below 1")?
-                .ok_or_else(|| keys.missing(eps))?,
+            norm: NormSpec::read(keys, norm)?,
         })
     }
 
@@ -66,6 +73,7 @@ impl Sizes {
             mixer: Mixer::Attention(attention),
             feed_forward: feed_forward.into(),
             norms: Norms::INPUTS,
+            parallel: false,
             residual_scale: 1.0,
             token_input: 0,
         };
@@ -85,7 +93,7 @@ impl Sizes {
             hidden_size: self.hidden_size,
             vocab: self.vocab,
             context: self.context,
-            norm_eps: self.norm_eps,
+            norm: self.norm,
             embedding_scale: 1.0,
             layers,
             ropes,

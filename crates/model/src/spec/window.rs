@@ -2,8 +2,10 @@
 
 use alight_formats::gguf::Value;
 
-use super::SpecError;
+use alight_kernels::rope::RopeParams;
+
 use super::keys::Keys;
+use super::{ModelSpec, SpecError};
 
 /// The width of the sliding window, `default` where the file does not say; 0 is none.
 ///
@@ -18,6 +20,22 @@ pub(crate) fn window(keys: &Keys<'_, '_>, default: usize) -> Result<Option<usize
     Ok(Some(window).filter(|window| *window > 0))
 }
 
+/// Gives the attention of the layers with a flag the window, and the rotary embedding `rope`, which becomes the model's
+/// last.
+pub(crate) fn set_windows(
+    spec: &mut ModelSpec,
+    window: usize,
+    windowed: &[bool],
+    rope: RopeParams,
+) {
+    spec.ropes.push(rope);
+    let last = spec.ropes.len() - 1;
+    for (attention, _) in spec.attention_layers_mut().zip(windowed).filter(|(_, has)| **has) {
+        attention.window = Some(window);
+        attention.rope = Some(last);
+    }
+}
+
 /// Which layers have a sliding window: the file's list of flags, or all but the last of its period (0: all layers).
 ///
 /// # Errors
@@ -29,18 +47,7 @@ pub(crate) fn windowed_layers(
 ) -> Result<Vec<bool>, SpecError> {
     let key = "attention.sliding_window_pattern";
     let period = match keys.gguf.get(&keys.name(key)) {
-        Some(Value::Array(array)) => {
-            let flags: Vec<bool> = match (array.iter_bool(), array.iter_int()) {
-                (Some(flags), _) => flags.collect(),
-                (_, Some(numbers)) => numbers.map(|number| number != 0).collect(),
-                _ => Vec::new(),
-            };
-            if flags.len() < layers {
-                let found = format!("an array of {} flags", flags.len());
-                return Err(keys.value(key, found, format!("{layers}, one per layer")));
-            }
-            return Ok(flags[..layers].to_vec());
-        }
+        Some(Value::Array(array)) => return keys.flags(key, array, layers),
         Some(_) => keys.get::<u32>(key)?.map_or(period, |period| period as usize),
         None => period,
     };

@@ -16,7 +16,8 @@ use alight_pages::Map;
 
 use super::{MatrixRef, WeightError};
 use crate::load::Storage;
-use crate::spec::ModelSpec;
+use crate::parts::norm::{Norm, NormKind};
+use crate::spec::{ModelSpec, NormSpec};
 
 /// Tensors that are of no use for text: heads that classify it or make vectors of it.
 const OTHER_HEADS: [&str; 2] = ["cls.", "dense_"];
@@ -31,6 +32,8 @@ const INPUT_SCALE: &str = ".input_scale";
 pub(crate) struct Finder<'c, 'a> {
     pub(super) catalog: &'c Catalog<'a>,
     pub(super) maps: &'c [&'c Map],
+    /// What all norms have in common.
+    pub(super) norms: NormSpec,
     /// The tensors that were asked for.
     pub(super) found: RefCell<HashSet<*const Placed<'a>>>,
 }
@@ -148,6 +151,17 @@ impl Finder<'_, '_> {
             return Err(WeightError::Value { name: name.into(), index, found, expected });
         }
         Ok(out)
+    }
+
+    /// The norm of rows of `len` elements with the weights `what.weight`, and with the bias `what.bias` where norms can
+    /// have one and the file has it.
+    pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Norm, WeightError> {
+        let bias = match self.norms.kind {
+            NormKind::Rms => None,
+            NormKind::Layer => self.optional(&format!("{what}.bias"), len)?,
+        };
+        let weight = self.vector(&format!("{what}.weight"), len)?;
+        Ok(Norm { spec: self.norms, weight, bias })
     }
 
     /// Whether every tensor of the file was asked for, but for those of layers that predict further tokens.
@@ -311,9 +325,28 @@ impl LayerFinder<'_, '_, '_> {
         }
     }
 
-    /// The weights `what.weight` of a norm, or another vector.
-    pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Vec<f32>, WeightError> {
-        self.all.vector(&self.name(&format!("{what}.weight")), len)
+    /// The norm `what` of rows of `len` elements.
+    pub(crate) fn norm(&self, what: &str, len: usize) -> Result<Norm, WeightError> {
+        self.all.norm(&self.name(what), len)
+    }
+
+    /// A norm of rows of `len` elements without weights.
+    pub(crate) fn unweighted_norm(&self, len: usize) -> Norm {
+        let eps = self.all.norms.eps;
+        let spec = NormSpec { kind: NormKind::Rms, eps };
+        Norm { spec, weight: vec![1.0; len], bias: None }
+    }
+
+    /// The norms `what` of rows of `len` elements, each with its own weights: `[len, count]`.
+    pub(crate) fn norms(
+        &self,
+        what: &str,
+        [len, count]: [usize; 2],
+    ) -> Result<Vec<Norm>, WeightError> {
+        let weights = self.table(&format!("{what}.weight"), [len, count])?;
+        let spec = self.all.norms;
+        let norm = |weight: &[f32]| Norm { spec, weight: weight.to_vec(), bias: None };
+        Ok(weights.chunks_exact(len).map(norm).collect())
     }
 
     /// A small table `[rows, cols]` of that whole name within the layer, copied as f32.

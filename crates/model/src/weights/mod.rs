@@ -17,6 +17,7 @@ pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
 pub(crate) use self::matrix::MatrixRef;
 pub(crate) use self::suspect::not_finite;
+use crate::parts::norm::Norm;
 use crate::parts::token_input::{TokenInputWeights, TokenInputs};
 use crate::parts::{FeedForwardWeights, MixerWeights};
 use crate::spec::{LayerSpec, ModelSpec};
@@ -25,15 +26,15 @@ use crate::spec::{LayerSpec, ModelSpec};
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
     /// `[hidden]`, of the norm before the mixer, where there is one.
-    pub(crate) mixer_norm: Option<Vec<f32>>,
+    pub(crate) mixer_norm: Option<Norm>,
     pub(crate) mixer: MixerWeights,
     /// `[hidden]`, of the norm of the mixer's output, where there is one.
-    pub(crate) mixer_output_norm: Option<Vec<f32>>,
+    pub(crate) mixer_output_norm: Option<Norm>,
     /// `[hidden]`, of the norm before the feed-forward part, where there is one.
-    pub(crate) feed_forward_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward_norm: Option<Norm>,
     pub(crate) feed_forward: FeedForwardWeights,
     /// `[hidden]`, of the norm of the feed-forward part's output, where there is one.
-    pub(crate) feed_forward_output_norm: Option<Vec<f32>>,
+    pub(crate) feed_forward_output_norm: Option<Norm>,
     pub(crate) token_input: Option<TokenInputWeights>,
     /// Factor on the residual stream after the layer.
     pub(crate) output_scale: f32,
@@ -85,7 +86,7 @@ pub(crate) struct Weights {
     pub(crate) token_inputs: Option<TokenInputs>,
     pub(crate) layers: Vec<LayerWeights>,
     /// `[hidden]`.
-    pub(crate) output_norm: Vec<f32>,
+    pub(crate) output_norm: Norm,
     /// `[vocab, hidden]`: the embedding itself where the file has no other.
     pub(crate) output: MatrixRef,
     /// `[vocab]`.
@@ -127,7 +128,7 @@ impl Weights {
         maps: &[M],
     ) -> Result<Weights, WeightError> {
         let maps: Vec<&Map> = maps.iter().map(Borrow::borrow).collect();
-        let find = Finder { catalog, maps: &maps, found: RefCell::default() };
+        let find = Finder { catalog, maps: &maps, norms: spec.norm, found: RefCell::default() };
         let (hidden, vocab) = (spec.hidden_size, spec.vocab);
         let embed = find.embedding("token_embd.weight", hidden, vocab)?;
         let tied = catalog.get("output.weight").is_none();
@@ -139,7 +140,7 @@ impl Weights {
             true => embed.clone(),
         };
         let output_bias = find.optional("output.bias", vocab)?;
-        let output_norm = find.vector("output_norm.weight", hidden)?;
+        let output_norm = find.norm("output_norm", hidden)?;
         let factors = find.optional("rope_freqs.weight", spec.ropes[0].dims / 2)?;
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
             LayerWeights::find(&LayerFinder { all: &find, layer }, spec, hidden)

@@ -10,7 +10,7 @@ use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::{ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "exaone4", read };
 
@@ -26,8 +26,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::OUTPUTS);
     if let Some(window) = window(keys, 0)? {
         let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
-        for (layer, windowed) in spec.layers.iter_mut().zip(windowed) {
-            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
+        for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
             attention.window = windowed.then_some(window);
             attention.rope = attention.rope.filter(|_| windowed);
         }

@@ -7,8 +7,8 @@ use crate::parts::attention::AttentionSpec;
 use crate::parts::dense::{Activation, DenseSpec};
 use crate::spec::keys::Keys;
 use crate::spec::sizes::Sizes;
-use crate::spec::window::{window, windowed_layers};
-use crate::spec::{Mixer, ModelSpec, Norms, QkNorm, SpecError};
+use crate::spec::window::{set_windows, window, windowed_layers};
+use crate::spec::{ModelSpec, Norms, QkNorm, SpecError};
 
 /// What one Gemma has that another has not.
 pub(super) struct Gemma {
@@ -53,13 +53,9 @@ impl Gemma {
         spec.layers.iter_mut().for_each(|layer| layer.norms = Norms::BOTH);
         if let Some(window) = window(keys, self.window)? {
             let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?;
-            spec.ropes.push((self.window_rope)(&spec.ropes[0], base));
+            let rope = (self.window_rope)(&spec.ropes[0], base);
             let windowed = windowed_layers(keys, spec.layers.len(), self.period)?;
-            for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
-                let Mixer::Attention(attention) = &mut layer.mixer else { continue };
-                attention.window = Some(window);
-                attention.rope = Some(1);
-            }
+            set_windows(&mut spec, window, &windowed, rope);
         }
         Ok(spec)
     }

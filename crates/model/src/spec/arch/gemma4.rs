@@ -12,7 +12,7 @@ use crate::spec::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{FeedForward, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, InputMatrices, LayerSpec, Mixer, ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gemma4", read };
 
@@ -43,9 +43,10 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         feed_forward: FeedForward::Dense(DenseSpec {
             intermediate_size,
             activation: Activation::GeluTanh,
-            fused: false,
+            inputs: InputMatrices::GateAndUp,
         }),
         norms: Norms::BOTH,
+        parallel: false,
         residual_scale: 1.0,
         token_input,
     });
@@ -102,15 +103,9 @@ fn attention(
 /// The rotary embedding of layers with a window, given that of the others.
 fn local_rope(keys: &Keys<'_, '_>, others: &RopeParams) -> Result<RopeParams, SpecError> {
     let key = "rope.dimension_count_swa";
-    let dims = match keys.optional_dimension(key, MAX_WIDTH)? {
-        Some(dims) => dims,
-        None => match keys.optional_dimension("attention.key_length_swa", MAX_WIDTH)? {
-            Some(length) => length,
-            None => others.dims,
-        },
-    };
     let length = keys.optional_dimension("attention.key_length_swa", MAX_WIDTH)?;
     let length = length.unwrap_or(others.dims);
+    let dims = keys.optional_dimension(key, MAX_WIDTH)?.unwrap_or(length);
     if dims > length || !dims.is_multiple_of(2) {
         let expected = format!("an even number up to the head's {length}");
         return Err(keys.value(key, dims, expected));

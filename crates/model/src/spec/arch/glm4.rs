@@ -3,7 +3,7 @@
 
 use super::{Architecture, llama};
 use crate::spec::keys::Keys;
-use crate::spec::{FeedForward, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, InputMatrices, ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "glm4", read };
 
@@ -12,7 +12,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     for layer in &mut spec.layers {
         layer.norms = Norms::BOTH;
         if let FeedForward::Dense(dense) = &mut layer.feed_forward {
-            dense.fused = true;
+            dense.inputs = InputMatrices::Fused;
         }
     }
     Ok(spec)

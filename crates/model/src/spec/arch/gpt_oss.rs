@@ -13,7 +13,7 @@ use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::{window, windowed_layers};
-use crate::spec::{FeedForward, Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::{FeedForward, ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gpt-oss", read };
 
@@ -38,9 +38,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     spec.layers.iter_mut().for_each(|layer| layer.norms = NORMS);
     if let Some(window) = window(keys, 0)? {
         let windowed = windowed_layers(keys, spec.layers.len(), 2)?;
-        for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
-            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
-            attention.window = Some(window);
+        for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
+            attention.window = windowed.then_some(window);
         }
     }
     Ok(spec)
@@ -48,9 +47,10 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
 
 fn read_ollamas(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = read(keys)?;
-    for layer in &mut spec.layers {
-        let Mixer::Attention(attention) = &mut layer.mixer else { continue };
+    for attention in spec.attention_layers_mut() {
         (attention.sinks, attention.output) = (Some("attn_sinks"), "attn_out");
+    }
+    for layer in &mut spec.layers {
         if let FeedForward::Experts(experts) = &mut layer.feed_forward {
             experts.interleaved = true;
         }

@@ -11,7 +11,7 @@ use crate::spec::{FeedForward, ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granite", read };
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     read_with(keys, DenseSpec::read(keys)?)
 }
 

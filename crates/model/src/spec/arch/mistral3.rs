@@ -3,7 +3,7 @@
 use super::{Architecture, llama};
 use crate::parts::attention::Temperature;
 use crate::spec::keys::{Keys, MAX_CONTEXT};
-use crate::spec::{Mixer, ModelSpec, SpecError};
+use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "mistral3", read };
 
@@ -12,8 +12,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let scale = keys.float("attention.temperature_scale", 0.0..1e6, "a number from 0 on")?;
     if let Some(scale) = scale.filter(|scale| *scale != 0.0) {
         let length = keys.dimension("rope.scaling.original_context_length", MAX_CONTEXT)?;
-        for layer in &mut spec.layers {
-            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
+        for attention in spec.attention_layers_mut() {
             attention.temperature = Some(Temperature { scale, length, offset: 0 });
         }
     }

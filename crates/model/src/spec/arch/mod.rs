@@ -1,5 +1,8 @@
 //! The architectures: one file each, and one line here that registers it.
 
+mod arcee;
+mod cohere2;
+mod command_r;
 mod ernie4_5;
 mod exaone4;
 mod gemma;
@@ -11,8 +14,10 @@ mod glm4moe;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod hunyuan_dense;
 mod internlm2;
 mod llama;
+mod minicpm;
 mod mistral3;
 mod olmo2;
 mod olmoe;
@@ -27,12 +32,14 @@ mod qwen3moe;
 mod qwen3vl;
 mod seed_oss;
 mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 27] = [
+const ALL: [&Architecture; 34] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -60,6 +67,13 @@ const ALL: [&Architecture; 27] = [
     &gpt_oss::ARCHITECTURE,
     &gpt_oss::OLLAMAS,
     &glm4moe::ARCHITECTURE,
+    &arcee::ARCHITECTURE,
+    &starcoder2::ARCHITECTURE,
+    &stablelm::ARCHITECTURE,
+    &command_r::ARCHITECTURE,
+    &cohere2::ARCHITECTURE,
+    &minicpm::ARCHITECTURE,
+    &hunyuan_dense::ARCHITECTURE,
 ];
 
 /// A family of networks.

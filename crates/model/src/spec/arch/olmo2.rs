@@ -9,8 +9,8 @@ use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::window::{window, windowed_layers};
-use crate::spec::{Mixer, ModelSpec, Norms, SpecError};
+use crate::spec::window::{set_windows, window, windowed_layers};
+use crate::spec::{ModelSpec, Norms, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmo2", read };
 
@@ -28,13 +28,9 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let base = keys.float("rope.freq_base_swa", 1.0..1e30, "from 1 to 1e30")?;
         let RopeParams { dims, base: others, .. } = spec.ropes[0];
         let base = base.unwrap_or(others);
-        spec.ropes.push(RopeParams { dims, base, scaling: RopeScaling::None });
+        let rope = RopeParams { dims, base, scaling: RopeScaling::None };
         let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
-        for (layer, _) in spec.layers.iter_mut().zip(windowed).filter(|(_, has)| *has) {
-            let Mixer::Attention(attention) = &mut layer.mixer else { continue };
-            attention.window = Some(window);
-            attention.rope = Some(1);
-        }
+        set_windows(&mut spec, window, &windowed, rope);
     }
     Ok(spec)
 }

@@ -10,7 +10,7 @@ use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::window::window;
-use crate::spec::{ModelSpec, SpecError};
+use crate::spec::{InputMatrices, ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "phi3", read };
 
@@ -22,6 +22,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         ..AttentionSpec::read(keys)?
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
-    let dense = DenseSpec { fused: true, ..DenseSpec::read(keys)? };
+    let dense = DenseSpec { inputs: InputMatrices::Fused, ..DenseSpec::read(keys)? };
     Ok(sizes.uniform(keys, attention, dense, rope))
 }

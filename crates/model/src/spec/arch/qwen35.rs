@@ -50,12 +50,7 @@ pub(super) fn read_with(
 fn recurrent_layers(keys: &Keys<'_, '_>, layers: usize) -> Result<Vec<bool>, SpecError> {
     let key = "attention.recurrent_layers";
     if let Some(Value::Array(array)) = keys.gguf.get(&keys.name(key)) {
-        let flags: Vec<bool> = array.iter_bool().into_iter().flatten().collect();
-        if flags.len() < layers {
-            let found = format!("an array of {} flags", flags.len());
-            return Err(keys.value(key, found, format!("{layers}, one per layer")));
-        }
-        return Ok(flags);
+        return keys.flags(key, array, layers);
     }
     let interval = keys.optional_dimension("full_attention_interval", layers.max(4))?.unwrap_or(4);
     Ok((0..layers).map(|layer| !(layer + 1).is_multiple_of(interval)).collect())

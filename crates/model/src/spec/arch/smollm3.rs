@@ -2,7 +2,7 @@
 
 use super::{Architecture, llama};
 use crate::spec::keys::Keys;
-use crate::spec::{Mixer, ModelSpec, SpecError};
+use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "smollm3", read };
 
@@ -11,9 +11,7 @@ const PERIOD: usize = 4;
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = llama::read(keys)?;
-    for layer in spec.layers.iter_mut().skip(PERIOD - 1).step_by(PERIOD) {
-        let Mixer::Attention(attention) = &mut layer.mixer else { continue };
-        attention.rope = None;
-    }
+    let unrotated = spec.attention_layers_mut().skip(PERIOD - 1).step_by(PERIOD);
+    unrotated.for_each(|attention| attention.rope = None);
     Ok(spec)
 }

@@ -1,0 +1,63 @@
+//! Norms of the residual stream and of what parts put out, with their weights.
+
+use alight_kernels::norm::{center, rms_norm_in_place};
+use alight_kernels::{Isa, vec};
+
+use crate::spec::SpecError;
+use crate::spec::keys::Keys;
+
+/// What all norms of a network have in common.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormSpec {
+    /// What is computed.
+    pub kind: NormKind,
+    /// Added to the mean square, so that it is never zero.
+    pub eps: f32,
+}
+
+/// What a norm computes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormKind {
+    /// RMSNorm: `x / √(mean(x²) + eps) ⊙ weight` (Zhang and Sennrich 2019).
+    Rms,
+    /// LayerNorm: the same of `x − mean(x)`, and a bias afterwards if the file has one (Ba et al. 2016).
+    Layer,
+}
+
+impl NormSpec {
+    /// Reads the one key of this kind.
+    ///
+    /// # Errors
+    /// It is missing, or no number from 0 to below 1.
+    pub(crate) fn read(keys: &Keys<'_, '_>, kind: NormKind) -> Result<NormSpec, SpecError> {
+        let key = match kind {
+            NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            NormKind::Layer => "attention.layer_norm_epsilon",
+        };
+        let eps = keys.float(key, 0.0..1.0, "from 0 to below 1")?;
+        Ok(NormSpec { kind, eps: eps.ok_or_else(|| keys.missing(key))? })
+    }
+}
+
+/// A norm of rows as long as its weights.
+#[derive(Debug)]
+pub(crate) struct Norm {
+    pub(crate) spec: NormSpec,
+    /// `[width]`
+    pub(crate) weight: Vec<f32>,
+    /// `[width]`
+    pub(crate) bias: Option<Vec<f32>>,
+}
+
+impl Norm {
+    /// Of one row `[width]`.
+    pub(crate) fn apply(&self, isa: Isa, x: &mut [f32]) {
+        if self.spec.kind == NormKind::Layer {
+            center(isa, x);
+        }
+        rms_norm_in_place(isa, x, &self.weight, self.spec.eps);
+        if let Some(bias) = &self.bias {
+            vec::add_assign(isa, x, bias);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! `arcee`: as `llama`, but the feed-forward part has no gate, and its activation is the square of ReLU (Arcee's AFM).
+
+use super::{Architecture, llama};
+use crate::spec::keys::Keys;
+use crate::spec::{Activation, FeedForward, InputMatrices, ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "arcee", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = llama::read(keys)?;
+    for layer in &mut spec.layers {
+        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+            (dense.inputs, dense.activation) = (InputMatrices::Up, Activation::ReluSquared);
+        }
+    }
+    Ok(spec)
+}

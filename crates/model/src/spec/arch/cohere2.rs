@@ -1,0 +1,20 @@
+//! `cohere2`: as `command-r`, but three layers of four have a sliding window, and only those are rotated (Cohere's Command R7B and
+//! Command A).
+
+use super::{Architecture, command_r};
+use crate::spec::keys::Keys;
+use crate::spec::window::{window, windowed_layers};
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "cohere2", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = command_r::read(keys)?;
+    let window = window(keys, 0)?.ok_or_else(|| keys.missing("attention.sliding_window"))?;
+    let windowed = windowed_layers(keys, spec.layers.len(), 4)?;
+    for (attention, windowed) in spec.attention_layers_mut().zip(windowed) {
+        attention.window = windowed.then_some(window);
+        attention.rope = attention.rope.filter(|_| windowed);
+    }
+    Ok(spec)
+}

@@ -1,0 +1,25 @@
+//! `command-r`: LayerNorm without biases, a feed-forward part that is parallel to attention and takes the same input, and a
+//! factor on the logits. In the largest, heads are normed, each with its own weights (Cohere's Command R and R+).
+
+use super::Architecture;
+use crate::parts::attention::AttentionSpec;
+use crate::parts::dense::DenseSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::{ModelSpec, NormKind, Norms, QkNorm, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "command-r", read };
+
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read_with(keys, NormKind::Layer)?;
+    let attention =
+        AttentionSpec { qk_norm: QkNorm::OwnHeadsIfThere, ..AttentionSpec::read(keys)? };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let mut spec = sizes.uniform(keys, attention, DenseSpec::read(keys)?, rope);
+    spec.logit_scale = keys.factor("logit_scale")?;
+    for layer in &mut spec.layers {
+        (layer.norms, layer.parallel) = (Norms::SHARED, true);
+    }
+    Ok(spec)
+}

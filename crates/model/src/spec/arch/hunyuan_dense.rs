@@ -1,0 +1,13 @@
+//! `hunyuan-dense`: as `qwen3`, but queries and keys are normed after they are rotated (Tencent's Hunyuan 0.5B to 7B).
+
+use super::{Architecture, qwen3};
+use crate::spec::keys::Keys;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "hunyuan-dense", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = qwen3::read(keys)?;
+    spec.attention_layers_mut().for_each(|attention| attention.norm_after_rope = true);
+    Ok(spec)
+}
