@@ -99,6 +99,17 @@ GLM4MOE = Tiny("glm4moe", "glm4moe", head_dim=40, heads=4, base=1e6, eps=1e-5, t
                shared_ff=88, normed=True, weights_scale=1.7, **MOE)
 
 
+NORMS = ("attn_norm", "ffn_norm", "output_norm")
+ARCEE = Tiny("arcee", "arcee", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False)
+STARCODER2 = Tiny("starcoder2", "starcoder2", base=1e5, eps=1e-5, vocab=403, biases=(*QKV, "attn_output", "ffn_up", "ffn_down", *NORMS))
+STABLELM = Tiny("stablelm", "stablelm", base=1e4, eps=1e-5, tied=False, rope_dims=8, biases=(*QKV, *NORMS))
+COMMAND_R = Tiny("command-r", "command-r", base=1e4, eps=1e-5, logit_scale=0.6)
+COHERE2 = Tiny("cohere2", "cohere2", layers=5, head_dim=24, heads=4, base=1e4, eps=1e-5, logit_scale=0.6, window=12, vocab=397)
+# (Where the file does not say it, llama.cpp divides logits by what the original multiplies them with.)
+MINICPM = Tiny("minicpm", "minicpm", head_dim=40, heads=4, base=1e4, eps=1e-5, scales=(12.0, 0.0, 0.7, 96 / 256), logit_gain=1.0)
+HUNYUAN = Tiny("hunyuan-dense", "hunyuan-dense", head_dim=40, heads=4, base=1e4, eps=1e-5, qk_norm=True, qk_gain=2.0)
+
+
 def other(m: Tiny, what: str, **change) -> Tiny:
     return replace(m, name=f"{m.name}, {what}", **change)
 
@@ -185,6 +196,25 @@ CASES = [
     (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
     (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),
     (INTERNLM2, {"NeoX rotary": dict(arch="qwen2")}),
+    (ARCEE, {"another base": dict(base=1e3), "other inputs": dict(flipped=("ffn_up",))}),
+    (other(ARCEE, "odd sizes, yarn", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, scaling=YARN), {"not scaled": dict(scaling=None)}),
+    (STARCODER2, {f"none of {b}": dict(biases=tuple(a for a in STARCODER2.biases if a != b)) for b in STARCODER2.biases}
+     | {"another base": dict(base=1e3)}),
+    (other(STARCODER2, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, tied=False), {"another base": dict(base=1e3)}),
+    (STABLELM, {f"none of {b}": dict(biases=tuple(a for a in STABLELM.biases if a != b)) for b in STABLELM.biases}
+     | {"whole heads rotated": dict(rope_dims=16)}),
+    (other(STABLELM, "12B's layers", layers=3, qk_norm="own", qk_gain=3.0, biases=("attn_norm", "output_norm")),
+     {"norms of heads reversed": dict(flipped=("attn_q_norm",)), "none of attn_norm": dict(biases=("output_norm",))}),
+    (COMMAND_R, {"logits not scaled": dict(logit_scale=None), "another base": dict(base=1e3)}),
+    (COHERE2, {"logits not scaled": dict(logit_scale=None), "window of 13": dict(window=13), "period of 3": dict(pattern=3),
+               "all layers rotated, no windows": dict(arch="command-r")}),
+    (other(COHERE2, "odd sizes", layers=8, embd=90, heads=3, kv_heads=1, head_dim=30, ff=151), {"window of 11": dict(window=11)}),
+    (MINICPM, {f"{what} not scaled": dict(scales=tuple(0.0 if j == i else x for j, x in enumerate(MINICPM.scales)))
+               for i, what in ((0, "embedding"), (2, "residual"), (3, "logits"))}),
+    (other(MINICPM, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, scales=(0.6, 0.0, 0.5, 1.6)),
+     {"as of MiniCPM 1": dict(scales=None)}),
+    (HUNYUAN, {"normed before they are rotated": dict(arch="qwen3")}),
+    (other(HUNYUAN, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397), {"normed before": dict(arch="qwen3")}),
 ]
 # In capitals a type by the `gguf` package, else a name that `alight quantize` knows.
 SMALLER = [

@@ -30,6 +30,11 @@ SINKS = ("gpt-oss",)
 HYBRIDS = ("qwen35", "qwen35moe")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
 FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
+# Whose norms are LayerNorm.
+LAYER_NORMED = ("starcoder2", "stablelm", "command-r", "cohere2")
+# Whose feed-forward parts have no gate, and whose feed-forward parts take what attention takes. (Of stablelm those whose heads
+# are normed are parallel.)
+UNGATED, PARALLEL = ("starcoder2", "arcee"), ("command-r", "cohere2")
 # Whose layers have norms of inputs and of outputs.
 SANDWICHES = ("glm4",)
 # Whose layers norm what their parts put out, and not what they take in.
@@ -45,7 +50,8 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
            delta: tuple = (), local: tuple = (), leading: int = 0) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
-    pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole".
+    pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
+    "own": each head with its own weights.
     `delta`: of gated delta nets the heads of keys and of values, their length, the taps, and the interval at which there is
     attention in place of one. `local`: of gemma4 which layers have a window, the length of their heads, how many of the last
     layers have no keys and values of their own, whether full layers have values, and how many numbers a layer takes from a
@@ -53,14 +59,16 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED, *SANDWICHES)
-    normed = (q, kv) if qk_norm == "whole" else (head_dim, head_dim)
+    normed = {"whole": ((q,), (kv,)), "own": ((heads, head_dim), (kv_heads, head_dim))}.get(qk_norm, ((head_dim,), (head_dim,)))
+    parallel = arch in PARALLEL or (arch, qk_norm) == ("stablelm", "own")
     queries = 2 * q if arch in HYBRIDS else q
     layer = ({"attn_norm": (embd,)} if inputs else {}) | {"attn_q": (queries, embd), "attn_k": (kv, embd), "attn_v": (kv, embd)}
-    layer |= {"attn_q_norm": normed[:1], "attn_k_norm": normed[1:]} if qk_norm else {}
+    layer |= {"attn_q_norm": normed[0], "attn_k_norm": normed[1]} if qk_norm else {}
     layer |= {"attn_sinks": (heads,)} if arch in SINKS else {}
     layer |= {"attn_output": (embd, q)} | ({"post_attention_norm": (embd,)} if outputs else {})
-    layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs else {}
+    layer |= {SECOND_NORM.get(arch, "ffn_norm"): (embd,)} if inputs and not parallel else {}
     gate_up = {"ffn_up": (2 * ff, embd)} if arch in FUSED_UP else {"ffn_gate": (ff, embd), "ffn_up": (ff, embd)}
+    gate_up = {"ffn_up": (ff, embd)} if arch in UNGATED else gate_up
     dense = gate_up | {"ffn_down": (embd, ff)}
     feed_forward = mixture(arch, embd, experts, expert_ff, shared_ff) if experts else dense
     after = {"post_ffw_norm": (embd,)} if outputs else {}
@@ -80,11 +88,13 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             if name not in ONLY_BIASES:
                 out[f"blk.{i}.{name}.weight"] = shape
             if name in biases or name in ONLY_BIASES:
-                out[f"blk.{i}.{name}.bias"] = shape[:-1]
+                out[f"blk.{i}.{name}.bias"] = shape[:-1] or shape
     if local and local[-1]:
         out |= {"per_layer_token_embd.weight": (vocab, layers * local[-1]), "per_layer_model_proj.weight": (layers * local[-1], embd),
                 "per_layer_proj_norm.weight": (local[-1],)}
-    return out | {"output_norm.weight": (embd,)} | ({} if tied else {"output.weight": (vocab, embd)})
+    out["output_norm.weight"] = (embd,)
+    out |= {"output_norm.bias": (embd,)} if "output_norm" in biases else {}
+    return out | ({} if tied else {"output.weight": (vocab, embd)})
 
 
 def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple) -> dict[str, tuple]:

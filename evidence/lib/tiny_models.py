@@ -42,7 +42,7 @@ class Tiny:
     eps: float = 1e-6
     tied: bool = True
     biases: tuple = ()
-    # Per head, or "whole".
+    # Per head, or "whole", or "own".
     qk_norm: bool | str = False
     # How many pairs follow each component of a position.
     sections: tuple = ()
@@ -89,6 +89,8 @@ class Tiny:
     factors: bool = False
     # Granite's: of the embedding, of scores, of what parts add, and what logits are divided by.
     scales: tuple | None = None
+    # A factor on the logits.
+    logit_scale: float | None = None
     # (type, factor, original context[, YaRN's magnitude])
     scaling: tuple | None = None
     # Of the weights of q and k: large ones make large scores, which caps bend.
@@ -128,7 +130,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) / math.sqrt(shape[0])
         elif part == "attn_sinks":
             weights = random.standard_normal(shape) * 2.0
-        elif len(shape) == 1:
+        elif len(shape) == 1 or part.endswith("_norm"):
             weights = random.uniform(0.4, 1.6, shape)
             if part == "attn_q_norm" and m.local_dim:
                 # Scores are not divided by the root of a head's length: what F16 does to keys is in them as it is.
@@ -193,6 +195,8 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.scales is not None:
         for key, value in zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), m.scales):
             w.add_float32(f"{m.arch}.{key}", value)
+    if m.logit_scale is not None:
+        w.add_logit_scale(m.logit_scale)
     if m.experts:
         add_experts(w, m)
     if m.scaling is not None:
