@@ -14,6 +14,7 @@ use std::sync::OnceLock;
 use serde::{Serialize, Serializer};
 
 use crate::outcome::Outcome;
+use crate::say;
 use crate::terminal_text::{self, Filter};
 
 /// Writes a text in which nothing drives a terminal: a report whose strings from files went through
@@ -38,28 +39,38 @@ pub fn lossy<P: AsRef<Path>, S: Serializer>(path: &P, serializer: S) -> Result<S
     serializer.serialize_str(&path.as_ref().to_string_lossy())
 }
 
+/// Begins dimmed text on a terminal, and ends it.
+const DIM: &str = "\x1b[2m";
+const USUAL: &str = "\x1b[0m";
+
 /// Writes a text that a model makes, piece by piece.
 #[derive(Debug)]
 pub struct Stream {
     /// On a terminal only.
     filter: Option<Filter>,
     shown: String,
+    /// Whether what was written last is dimmed.
+    dim: bool,
 }
 
 impl Stream {
     /// A text begins.
     pub fn new() -> Stream {
         let filter = io::stdout().is_terminal().then(Filter::default);
-        Stream { filter, shown: String::with_capacity(1024) }
+        Stream { filter, shown: String::with_capacity(1024), dim: false }
     }
 
-    /// Writes its next piece.
+    /// Writes its next piece, `dim` or not on a terminal that may be given styles.
     ///
     /// # Errors
     /// The system's.
-    pub fn write(&mut self, piece: &str) -> io::Result<()> {
+    pub fn write(&mut self, dim: bool, piece: &str) -> io::Result<()> {
         let Some(filter) = &mut self.filter else { return self::write(piece) };
         self.shown.clear();
+        if dim != self.dim && say::colours_allowed() {
+            self.dim = dim;
+            self.shown.push_str(if dim { DIM } else { USUAL });
+        }
         filter.push(piece, &mut self.shown);
         self::write(&self.shown)
     }
@@ -72,6 +83,9 @@ impl Stream {
         self.shown.clear();
         if let Some(filter) = &mut self.filter {
             filter.finish(&mut self.shown);
+        }
+        if self.dim {
+            self.shown.push_str(USUAL);
         }
         self.shown.push('\n');
         self::write(&self.shown)

@@ -62,12 +62,18 @@ pub struct Encoder<'m> {
     vocabulary: &'m Vocabulary,
     style: Style,
     parse_special: bool,
+    thinking: Option<bool>,
 }
 
 impl<'m> Encoder<'m> {
     /// An encoder for a model. With `parse_special`, names of special tokens in texts and messages count.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { vocabulary, style, parse_special }
+        Encoder { vocabulary, style, parse_special, thinking: None }
+    }
+
+    /// The template is told `enable_thinking = false`. One that does not ask for it makes the same as before.
+    pub fn without_thinking(self) -> Encoder<'m> {
+        Encoder { thinking: Some(false), ..self }
     }
 
     /// With a chat template, or the bare text.
@@ -105,7 +111,8 @@ impl<'m> Encoder<'m> {
             Ok(Message { role: message.role.clone(), content })
         });
         let messages = messages.collect::<Result<Vec<Message>, PromptError>>()?;
-        let rendered = template.render(&messages, answer).map_err(PromptError::Chat)?;
+        let rendered = template.render_thinking(&messages, answer, self.thinking);
+        let rendered = rendered.map_err(PromptError::Chat)?;
 
         let (text, plain) = hidden.restore(&rendered);
         let tokens = self.vocabulary.tokenizer.encode_around(&text, &plain, Some(false))?;

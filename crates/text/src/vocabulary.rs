@@ -59,11 +59,6 @@ impl Vocabulary {
         Format::of(source, &self.tokenizer)
     }
 
-    /// Whether the file's chat template asks for `name`, such as `enable_thinking`.
-    pub fn template_names(&self, name: &str) -> bool {
-        matches!(&self.source, Some(Ok(source)) if source.contains(name))
-    }
-
     /// The file's chat template, compiled; `None` if it has none.
     ///
     /// # Errors

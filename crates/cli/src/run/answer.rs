@@ -1,6 +1,5 @@
 //! One answer: the engine's tokens streamed as text, times taken.
 
-use std::io;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -9,14 +8,17 @@ use alight_text::{StreamDecoder, Tokenizer};
 use rusage::Phases;
 
 use super::engine::{Engine, Event, Request};
+use super::parts::{Parts, Show, Sink, Tone};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
 /// What came of it.
 #[derive(Debug)]
 pub struct Answer {
-    /// The text.
+    /// The text, without the thinking if that is not shown.
     pub text: String,
+    /// What was said to the user, without the thinking.
+    pub said: String,
     /// The tokens of the text.
     pub tokens: Vec<u32>,
     /// Why it ended.
@@ -48,19 +50,21 @@ pub const PROMPT: &str = "prompt";
 /// See [`PROMPT`].
 pub const ANSWER: &str = "answer";
 
-/// Streams the answer into `sink`, in pieces of whole characters. `interrupt`: what may end it early. The phases go on
-/// from what was done before.
+/// Streams the answer into `sink`, in pieces of whole characters, as far as `show` says. `parts` takes it apart.
+/// `interrupt`: what may end it early. The phases go on from what was done before.
 pub fn answer(
     engine: &mut dyn Engine,
     tokenizer: &Tokenizer,
+    (mut parts, show): (Parts<'_>, Show),
     request: &Request<'_>,
     interrupt: Option<Interrupt>,
     phases: &mut Phases,
-    sink: &mut dyn FnMut(&str) -> io::Result<()>,
+    sink: &mut Sink<'_>,
 ) -> Outcome<Answer> {
     let began = Instant::now();
     let mut answer = Answer {
         text: String::new(),
+        said: String::new(),
         tokens: Vec::new(),
         finish: Finish::Length,
         prompt_tokens: 0,
@@ -76,7 +80,11 @@ pub fn answer(
             }
             tokenizer.decode_bytes(id, decoder.buffer());
             let piece = decoder.take();
-            failed = if piece.is_empty() { None } else { sink(piece).err() };
+            let all = show == Show::All && !piece.is_empty();
+            failed = if all { sink(Tone::Plain, piece).err() } else { None };
+            if failed.is_none() {
+                failed = parts.push(id, sink).err();
+            }
             answer.text.push_str(piece);
             answer.tokens.push(id);
             answer.written.push(Instant::now());
@@ -102,8 +110,14 @@ pub fn answer(
     phases.end(if answer.tokens.is_empty() { PROMPT } else { ANSWER });
     let rest = decoder.finish();
     if !rest.is_empty() {
-        sink(rest)?;
+        if show == Show::All {
+            sink(Tone::Plain, rest)?;
+        }
         answer.text.push_str(rest);
+    }
+    answer.said = parts.finish(sink)?;
+    if show == Show::Answer {
+        answer.text.clone_from(&answer.said);
     }
     Ok(answer)
 }

@@ -18,6 +18,7 @@ use rustyline::{Config, Editor};
 
 use super::answer::answer;
 use super::engine::{About, Engine, Request};
+use super::parts::{Parts, Tone};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
@@ -83,10 +84,13 @@ pub fn main(
             }
         };
         let mut out = Stream::new();
-        let mut sink = |piece: &str| out.write(piece);
+        let mut sink = |tone, piece: &str| out.write(tone == Tone::Dim, piece);
+        let show = args.show();
+        let parts = Parts::new(about.vocabulary, encoder.style(), &prompt, show);
         let request = Request { prompt: &prompt, sampling, limits };
         let tokenizer = &about.vocabulary.tokenizer;
-        let answer = answer(engine, tokenizer, &request, Some(interrupt), &mut phases, &mut sink)?;
+        let (parts, stop) = ((parts, show), Some(interrupt));
+        let answer = answer(engine, tokenizer, parts, &request, stop, &mut phases, &mut sink)?;
         out.end()?;
         if args.stats {
             let engine = engine.description();
@@ -95,7 +99,7 @@ pub fn main(
         if matches!(answer.finish, Finish::ContextFull) {
             say::note(&context_full(about));
         }
-        chat.answered(&answer.text);
+        chat.answered(&answer.said);
     }
 }
 

@@ -3,10 +3,12 @@
 mod answer;
 mod chat;
 mod engine;
+mod parts;
 mod prompt;
 mod report;
 mod sampling;
 
+use std::io::{self, IsTerminal};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,6 +26,7 @@ use crate::output::{self, Stream};
 use crate::say;
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
+use parts::{Parts, Show, Tone};
 use prompt::Source;
 use sampling::SamplingArgs;
 
@@ -43,6 +46,9 @@ Examples:
 
 Where the prompt comes from: the argument; else --file; else standard input if it is a pipe or a
 file; else it is a chat. Standard input is not read when a prompt is given, unless that is `-`.
+
+Thinking is dimmed on a terminal; a pipe or a file gets all text as the model writes it, unless
+--no-thinking leaves the answer alone.
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.")]
 pub struct RunArgs {
@@ -79,6 +85,10 @@ pub struct RunArgs {
     /// Let special tokens written in the prompt, such as <|im_end|>, be special
     #[arg(long)]
     parse_special: bool,
+
+    /// Show no thinking, and tell the model's chat template to have none, if it knows `enable_thinking`
+    #[arg(long, conflicts_with = "raw")]
+    no_thinking: bool,
 
     /// Write one line of JSON at the end instead of the streamed text
     #[arg(long)]
@@ -177,6 +187,17 @@ fn check_chat(args: &RunArgs) -> Outcome {
 }
 
 impl RunArgs {
+    /// What is shown of an answer.
+    fn show(&self) -> Show {
+        if self.no_thinking {
+            Show::Answer
+        } else if io::stdout().is_terminal() && !self.json && !self.raw {
+            Show::Dimmed
+        } else {
+            Show::All
+        }
+    }
+
     /// How many positions the conversation has, with a model that was trained for so many.
     fn context(&self, trained: usize) -> usize {
         match self.ctx_size {
@@ -205,7 +226,10 @@ impl Front<'_> {
         mut phases: Phases,
     ) -> Outcome {
         let args = self.args;
-        let encoder = Encoder::new(about.vocabulary, style, args.parse_special);
+        let mut encoder = Encoder::new(about.vocabulary, style, args.parse_special);
+        if args.no_thinking {
+            encoder = encoder.without_thinking();
+        }
         let limits = GenerateOptions {
             max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
             ignore_eos: args.ignore_eos,
@@ -222,10 +246,15 @@ impl Front<'_> {
         let interrupt = (!several).then(Interrupt::catch).transpose()?;
         let speaks = args.choice.jax.speaks();
         let mut out = Stream::new();
-        let mut sink = |piece: &str| if args.json || !speaks { Ok(()) } else { out.write(piece) };
+        let mut sink = |tone, piece: &str| match args.json || !speaks {
+            true => Ok(()),
+            false => out.write(tone == Tone::Dim, piece),
+        };
+        let show = args.show();
+        let parts = (Parts::new(about.vocabulary, style, prompt, show), show);
         let request = Request { prompt, sampling, limits };
         let tokenizer = &about.vocabulary.tokenizer;
-        let answer = answer(engine, tokenizer, &request, interrupt, &mut phases, &mut sink)?;
+        let answer = answer(engine, tokenizer, parts, &request, interrupt, &mut phases, &mut sink)?;
         if speaks && !args.json {
             out.end()?;
         }

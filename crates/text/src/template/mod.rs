@@ -192,6 +192,20 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
+        self.render_thinking(messages, add_generation_prompt, None)
+    }
+
+    /// As [`render`](Self::render), with the value of `enable_thinking` if there is one: the name by which most
+    /// templates of models that think ask whether they shall.
+    ///
+    /// # Errors
+    /// As [`render`](Self::render).
+    pub fn render_thinking(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        enable_thinking: Option<bool>,
+    ) -> Result<String, ChatError> {
         let text: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
         let size = Size { messages: messages.len(), bytes: text + messages.len() * 6 * VALUE };
         self.run(&size, |name, budget| {
@@ -207,6 +221,10 @@ impl ChatTemplate {
                     list.list()?
                 }
                 "add_generation_prompt" => Value::Bool(add_generation_prompt),
+                "enable_thinking" => match enable_thinking {
+                    Some(enable) => Value::Bool(enable),
+                    None => return Ok(None),
+                },
                 _ => return Ok(None),
             }))
         })
