@@ -39,9 +39,15 @@ pub fn lossy<P: AsRef<Path>, S: Serializer>(path: &P, serializer: S) -> Result<S
     serializer.serialize_str(&path.as_ref().to_string_lossy())
 }
 
-/// Begins dimmed text on a terminal, and ends it.
+/// Begins dimmed text on a terminal.
 const DIM: &str = "\x1b[2m";
+/// Ends it.
 const USUAL: &str = "\x1b[0m";
+
+/// Whether text may be dimmed: a terminal that may be given styles.
+pub fn can_dim() -> bool {
+    io::stdout().is_terminal() && say::colours_allowed()
+}
 
 /// Writes a text that a model makes, piece by piece.
 #[derive(Debug)]
@@ -49,29 +55,37 @@ pub struct Stream {
     /// On a terminal only.
     filter: Option<Filter>,
     shown: String,
-    /// Whether what was written last is dimmed.
-    dim: bool,
 }
 
 impl Stream {
     /// A text begins.
     pub fn new() -> Stream {
         let filter = io::stdout().is_terminal().then(Filter::default);
-        Stream { filter, shown: String::with_capacity(1024), dim: false }
+        Stream { filter, shown: String::with_capacity(1024) }
     }
 
-    /// Writes its next piece, `dim` or not on a terminal that may be given styles.
+    /// Writes its next piece.
     ///
     /// # Errors
     /// The system's.
-    pub fn write(&mut self, dim: bool, piece: &str) -> io::Result<()> {
+    pub fn write(&mut self, piece: &str) -> io::Result<()> {
         let Some(filter) = &mut self.filter else { return self::write(piece) };
         self.shown.clear();
-        if dim != self.dim && say::colours_allowed() {
-            self.dim = dim;
-            self.shown.push_str(if dim { DIM } else { USUAL });
-        }
         filter.push(piece, &mut self.shown);
+        self::write(&self.shown)
+    }
+
+    /// Writes its next piece dimmed, where [`can_dim`] says so. Each piece ends its style, so that the terminal is as it
+    /// was whatever ends the program between two of them.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn write_dim(&mut self, piece: &str) -> io::Result<()> {
+        let Some(filter) = &mut self.filter else { return self::write(piece) };
+        self.shown.clear();
+        self.shown.push_str(DIM);
+        filter.push(piece, &mut self.shown);
+        self.shown.push_str(USUAL);
         self::write(&self.shown)
     }
 
@@ -83,9 +97,6 @@ impl Stream {
         self.shown.clear();
         if let Some(filter) = &mut self.filter {
             filter.finish(&mut self.shown);
-        }
-        if self.dim {
-            self.shown.push_str(USUAL);
         }
         self.shown.push('\n');
         self::write(&self.shown)

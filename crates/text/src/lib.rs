@@ -3,7 +3,7 @@
 //! Everything is built from the metadata of a model file, which `alight-formats` has parsed:
 //! - [`Tokenizer`] encodes text and decodes tokens, byte-level BPE or SentencePiece.
 //! - [`ChatTemplate`] renders a conversation as Python's jinja2 does for Hugging Face.
-//! - [`Vocabulary`] is both of a file; [`Encoder`] makes a prompt of a text or a conversation with them.
+//! - [`Vocabulary`] is both of a file; [`Encoder`] makes a prompt of a text or a conversation with them, tools included.
 //! - [`StreamDecoder`] shows the tokens of an answer one by one, in whole characters.
 //! - [`output::Parser`] tells thinking, answer and calls of tools apart, in whatever format the model writes them.
 //!

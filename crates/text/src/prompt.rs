@@ -8,7 +8,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::template::{ChatError, Message};
+use serde_json::{Map, Value};
+
+use crate::template::{self, ChatError, Message};
 use crate::tokenizer::{EncodeOptions, TokenizerError};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
@@ -96,28 +98,68 @@ impl<'m> Encoder<'m> {
     /// [`PromptError::NoTemplate`], [`PromptError::Template`], [`PromptError::Chat`],
     /// [`PromptError::Tokenizer`], [`PromptError::NothingRendered`].
     pub fn chat(&self, messages: &[Message], answer: bool) -> Result<Vec<u32>, PromptError> {
+        self.chat_in(template::context(messages, answer))
+    }
+
+    /// The tokens of a conversation with tools, or with anything else that the template may look for: `context` is what
+    /// Hugging Face's `apply_chat_template` hands it. It has `messages`, each with `role`, `content` and perhaps
+    /// `tool_calls`, whose arguments are an object; `tools`, as JSON schemas; `add_generation_prompt`; and perhaps
+    /// `enable_thinking`, `reasoning_effort`, …
+    ///
+    /// # Errors
+    /// As [`chat`](Self::chat).
+    pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
         let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
         let template = template.map_err(|error| PromptError::Template(error.clone()))?;
+        if let Some(thinking) = self.thinking {
+            context.entry("enable_thinking").or_insert(thinking.into());
+        }
         let mut hidden = Hidden::default();
-        let tokenizer = &self.vocabulary.tokenizer;
-        let messages = messages.iter().map(|message| {
-            let content = match self.parse_special {
-                true => message.content.clone(),
-                false => {
-                    let names = tokenizer.control_spellings(&message.content);
-                    hidden.hide(&message.content, names)?
+        if !self.parse_special {
+            for value in context.values_mut() {
+                // That it is not too deep to be walked.
+                template::measure(value, 1).map_err(PromptError::Chat)?;
+                let roles: Vec<Option<Value>> = match value.as_array() {
+                    Some(items) => items.iter().map(|item| item.get("role").cloned()).collect(),
+                    None => Vec::new(),
+                };
+                self.hide(value, &mut hidden)?;
+                // Roles are the caller's words, and templates compare them.
+                for (item, role) in value.as_array_mut().into_iter().flatten().zip(roles) {
+                    if let (Some(object), Some(role)) = (item.as_object_mut(), role) {
+                        object.insert("role".to_owned(), role);
+                    }
                 }
-            };
-            Ok(Message { role: message.role.clone(), content })
-        });
-        let messages = messages.collect::<Result<Vec<Message>, PromptError>>()?;
-        let rendered = template.render_thinking(&messages, answer, self.thinking);
-        let rendered = rendered.map_err(PromptError::Chat)?;
+            }
+        }
+        let rendered = template.render_context(&context).map_err(PromptError::Chat)?;
 
         let (text, plain) = hidden.restore(&rendered);
         let tokens = self.vocabulary.tokenizer.encode_around(&text, &plain, Some(false))?;
         let tokens = self.begun(tokens);
         if tokens.is_empty() { Err(PromptError::NothingRendered) } else { Ok(tokens) }
+    }
+
+    /// Hides the names of special tokens in all texts of a value, the keys of objects included.
+    fn hide(&self, value: &mut Value, hidden: &mut Hidden) -> Result<(), PromptError> {
+        let names = |text: &str| self.vocabulary.tokenizer.control_spellings(text);
+        match value {
+            Value::String(text) => *text = hidden.hide(text, names(text))?,
+            Value::Array(items) => {
+                for item in items {
+                    self.hide(item, hidden)?;
+                }
+            }
+            Value::Object(entries) => {
+                let before = std::mem::take(entries);
+                for (key, mut value) in before {
+                    self.hide(&mut value, hidden)?;
+                    entries.insert(hidden.hide(&key, names(&key))?, value);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+        Ok(())
     }
 
     /// With the begin-of-text token in front where the file asks for one. Many templates write it

@@ -2,13 +2,26 @@
 //! error for callers that do without it.
 
 use alight_formats::gguf::{self, write::Builder};
+use alight_text::output::Format;
 use alight_text::{ChatError, Encoder, Message, PromptError, Style, TemplateError, Vocabulary};
+
+/// The text of tokens. (This vocabulary has no token for a space, which is three bytes.)
+fn text(vocabulary: &Vocabulary, ids: &[u32]) -> String {
+    vocabulary.tokenizer.decode(ids).replace('\u{2581}', " ")
+}
 
 /// The metadata of a vocabulary of bytes, without a token before every text.
 fn metadata() -> Builder {
+    metadata_with(&[])
+}
+
+/// The same with these tokens behind the bytes, each with its type.
+fn metadata_with(more: &[(&str, i32)]) -> Builder {
     let mut tokens = vec!["<unk>".to_owned(), "<s>".into(), "</s>".into()];
     tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
-    let types: Vec<i32> = (0..tokens.len()).map(|id| [2, 3, 3, 6][id.min(3)]).collect();
+    let mut types: Vec<i32> = (0..tokens.len()).map(|id| [2, 3, 3, 6][id.min(3)]).collect();
+    tokens.extend(more.iter().map(|(text, _)| (*text).to_owned()));
+    types.extend(more.iter().map(|(_, ty)| *ty));
     let mut header = Builder::new();
     header.str("tokenizer.ggml.model", "llama");
     header.f32s("tokenizer.ggml.scores", &vec![0.0; tokens.len()]);
@@ -82,4 +95,109 @@ fn a_template_that_renders_to_nothing_is_an_error_that_says_so() {
         assert!(error.to_string().contains("chat template makes no text"), "{error}");
     }
     assert!(!chat("{{ messages[0].content }}").unwrap().is_empty());
+}
+
+/// A vocabulary of bytes and of these tokens, each with its type.
+fn with_tokens(more: &[(&str, i32)], template: Option<&str>) -> Vocabulary {
+    let mut header = metadata_with(more);
+    header.bool("tokenizer.ggml.add_space_prefix", false);
+    if let Some(template) = template {
+        header.str("tokenizer.chat_template", template);
+    }
+    read(&header)
+}
+
+#[test]
+fn no_name_of_a_token_comes_out_of_tools_and_calls() {
+    let name = "x</s>";
+    let context = serde_json::json!({
+        "tools": [{"type": "function", "function": {
+            "name": name, "description": name, "parameters": {"properties": {name: {"enum": [name]}}},
+        }}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": name}]},
+            {"role": "assistant", "content": null, "reasoning_content": name, "tool_calls": [
+                {"id": name, "function": {"name": name, "arguments": {name: [name, 1, true, null]}}},
+            ]},
+            {"role": "tool", "tool_call_id": name, "content": name},
+        ],
+    });
+    let template = "{{ tools | tojson }}{{ messages | tojson }}{{ '</s>' }}";
+    let vocabulary = with_tokens(&[], Some(template));
+    let tokens = |parse_special: bool| {
+        let encoder = Encoder::new(&vocabulary, Style::Chat, parse_special);
+        let ids = encoder.chat_in(context.as_object().unwrap().clone()).unwrap();
+        (text(&vocabulary, &ids), ids.iter().filter(|id| **id == 2).count())
+    };
+    let (said, ends) = tokens(false);
+    let json = |key: &str| serde_json::to_string(&context[key]).unwrap();
+    let compact = |text: &str| text.replace([' ', '\n'], "");
+    assert_eq!(compact(&said), compact(&format!("{}{}", json("tools"), json("messages"))));
+    assert_eq!(ends, 1, "the template's own");
+    // With the caller's leave they count.
+    let named = format!("{}{}", json("tools"), json("messages")).matches("</s>").count();
+    assert_eq!(tokens(true).1, 1 + named);
+    // What is too deep to be walked is an error before anybody walks it.
+    let mut deep = serde_json::Value::Null;
+    for _ in 0..2000 {
+        deep = serde_json::json!([deep]);
+    }
+    let context = serde_json::json!({"messages": [], "tools": deep});
+    let encoder = Encoder::new(&vocabulary, Style::Chat, false);
+    let error = encoder.chat_in(context.as_object().unwrap().clone()).unwrap_err();
+    assert!(matches!(error, PromptError::Chat(ChatError::TooDeep { .. })), "{error:?}");
+}
+
+#[test]
+fn roles_are_compared_even_where_they_are_tokens() {
+    let template =
+        "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% endif %}{% endfor %}";
+    let vocabulary = with_tokens(&[("user", 3)], Some(template));
+    let encoder = Encoder::new(&vocabulary, Style::Chat, false);
+    let ids = encoder.chat(&[Message::user("a user")], true).unwrap();
+    assert_eq!(text(&vocabulary, &ids), "a user");
+}
+
+#[test]
+fn a_template_is_told_of_thinking() {
+    let template = "{% for m in messages %}[{{ m.reasoning_content }}|{{ m.thinking }}|{{ m.content }}]\
+                    {% endfor %}{{ enable_thinking }}";
+    let vocabulary = with_tokens(&[], Some(template));
+    let answer = Message { thinking: Some("Hm".into()), ..Message::assistant("Yes") };
+    let messages = [Message::user("Ok?"), answer];
+    let encoder = Encoder::new(&vocabulary, Style::Chat, false);
+    let text = |ids: Vec<u32>| text(&vocabulary, &ids);
+    assert_eq!(text(encoder.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]");
+    let without = encoder.without_thinking();
+    assert_eq!(text(without.chat(&messages, true).unwrap()), "[||Ok?][Hm|Hm|Yes]False");
+    // What the caller says comes first.
+    let context = serde_json::json!({"messages": [], "enable_thinking": true});
+    let encoder = Encoder::new(&vocabulary, Style::Chat, false).without_thinking();
+    assert_eq!(text(encoder.chat_in(context.as_object().unwrap().clone()).unwrap()), "True");
+}
+
+#[test]
+fn the_format_of_a_model_is_that_of_its_own_tokens() {
+    let qwen3 = "{% if '</think>' in content %}{% endif %}<tool_call>";
+    let old = "{{ content.split('[THINK]') }}";
+    for (tokens, template, format) in [
+        (&["<think>", "</think>", "<tool_call>"][..], Some(qwen3), Format::ChatMl),
+        (&["<think>", "</think>"], None, Format::ChatMl),
+        // Distilled models: the marks are several tokens.
+        (&[], Some("{{ content }}<think>\n"), Format::ChatMl),
+        (&[], Some("<tool_call>"), Format::ChatMl),
+        (&["<|channel|>", "<|message|>", "<|call|>"], Some(qwen3), Format::Harmony),
+        (&["<|channel>", "<channel|>"], Some("<|turn>"), Format::Gemma4),
+        (&["<|channel|>"], None, Format::Plain),
+        (&["[THINK]", "[/THINK]", "[TOOL_CALLS]"], None, Format::Mistral),
+        (&["[TOOL_CALLS]"], None, Format::Mistral),
+        // Mistral's base with somebody's ChatML on top.
+        (&["[TOOL_CALLS]"], Some(qwen3), Format::ChatMl),
+        (&[], Some(old), Format::Plain),
+        (&[], None, Format::Plain),
+    ] {
+        let tokens: Vec<(&str, i32)> = tokens.iter().map(|text| (*text, 3)).collect();
+        let vocabulary = with_tokens(&tokens, template);
+        assert_eq!(vocabulary.output_format(), format, "{tokens:?} {template:?}");
+    }
 }

@@ -4,22 +4,19 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use alight_model::Finish;
-use alight_text::{StreamDecoder, Tokenizer};
 use rusage::Phases;
 
 use super::engine::{Engine, Event, Request};
-use super::parts::{Parts, Show, Sink, Tone};
+use super::parts::{Parts, Texts};
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
 /// What came of it.
 #[derive(Debug)]
 pub struct Answer {
-    /// The text, without the thinking if that is not shown.
-    pub text: String,
-    /// What was said to the user, without the thinking.
-    pub said: String,
-    /// The tokens of the text.
+    /// Its texts.
+    pub texts: Texts,
+    /// Its tokens.
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
@@ -50,42 +47,30 @@ pub const PROMPT: &str = "prompt";
 /// See [`PROMPT`].
 pub const ANSWER: &str = "answer";
 
-/// Streams the answer into `sink`, in pieces of whole characters, as far as `show` says. `parts` takes it apart.
-/// `interrupt`: what may end it early. The phases go on from what was done before.
+/// Streams the answer through `parts`. `interrupt`: what may end it early. The phases go on from what was done before.
 pub fn answer(
     engine: &mut dyn Engine,
-    tokenizer: &Tokenizer,
-    (mut parts, show): (Parts<'_>, Show),
     request: &Request<'_>,
+    mut parts: Parts<'_, '_>,
     interrupt: Option<Interrupt>,
     phases: &mut Phases,
-    sink: &mut Sink<'_>,
 ) -> Outcome<Answer> {
     let began = Instant::now();
     let mut answer = Answer {
-        text: String::new(),
-        said: String::new(),
+        texts: Texts::default(),
         tokens: Vec::new(),
         finish: Finish::Length,
         prompt_tokens: 0,
         prompt: Duration::ZERO,
         written: Vec::new(),
     };
-    let mut decoder = StreamDecoder::new();
     let mut failed = None;
     let mut on_event = |event| {
         if let Event::Token(id) = event {
             if answer.tokens.is_empty() {
                 answer.prompt = began.elapsed();
             }
-            tokenizer.decode_bytes(id, decoder.buffer());
-            let piece = decoder.take();
-            let all = show == Show::All && !piece.is_empty();
-            failed = if all { sink(Tone::Plain, piece).err() } else { None };
-            if failed.is_none() {
-                failed = parts.push(id, sink).err();
-            }
-            answer.text.push_str(piece);
+            failed = parts.push(id).err();
             answer.tokens.push(id);
             answer.written.push(Instant::now());
             if answer.written.len() == 1 {
@@ -108,16 +93,6 @@ pub fn answer(
         answer.prompt = began.elapsed();
     }
     phases.end(if answer.tokens.is_empty() { PROMPT } else { ANSWER });
-    let rest = decoder.finish();
-    if !rest.is_empty() {
-        if show == Show::All {
-            sink(Tone::Plain, rest)?;
-        }
-        answer.text.push_str(rest);
-    }
-    answer.said = parts.finish(sink)?;
-    if show == Show::Answer {
-        answer.text.clone_from(&answer.said);
-    }
+    answer.texts = parts.finish()?;
     Ok(answer)
 }

@@ -18,7 +18,7 @@ use rustyline::{Config, Editor};
 
 use super::answer::answer;
 use super::engine::{About, Engine, Request};
-use super::parts::{Parts, Tone};
+use super::parts::{Parts, Texts, Tone};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, chain};
@@ -84,13 +84,14 @@ pub fn main(
             }
         };
         let mut out = Stream::new();
-        let mut sink = |tone, piece: &str| out.write(tone == Tone::Dim, piece);
-        let show = args.show();
-        let parts = Parts::new(about.vocabulary, encoder.style(), &prompt, show);
+        let mut sink = |tone, piece: &str| match tone {
+            Tone::Plain => out.write(piece),
+            Tone::Dim => out.write_dim(piece),
+        };
+        let style = encoder.style();
+        let parts = Parts::new(about.vocabulary, style, &prompt, args.thinking(), &mut sink);
         let request = Request { prompt: &prompt, sampling, limits };
-        let tokenizer = &about.vocabulary.tokenizer;
-        let (parts, stop) = ((parts, show), Some(interrupt));
-        let answer = answer(engine, tokenizer, parts, &request, stop, &mut phases, &mut sink)?;
+        let answer = answer(engine, &request, parts, Some(interrupt), &mut phases)?;
         out.end()?;
         if args.stats {
             let engine = engine.description();
@@ -99,7 +100,7 @@ pub fn main(
         if matches!(answer.finish, Finish::ContextFull) {
             say::note(&context_full(about));
         }
-        chat.answered(&answer.said);
+        chat.answered(answer.texts);
     }
 }
 
@@ -184,9 +185,10 @@ impl Chat {
     }
 
     /// Takes the answer into the history.
-    fn answered(&mut self, text: &str) {
+    fn answered(&mut self, texts: Texts) {
         if !self.turns.is_empty() {
-            self.turns.push(Message::assistant(text));
+            let thinking = Some(texts.thinking).filter(|thinking| !thinking.is_empty());
+            self.turns.push(Message { thinking, ..Message::assistant(&texts.answer) });
         }
     }
 }

@@ -8,7 +8,6 @@ mod prompt;
 mod report;
 mod sampling;
 
-use std::io::{self, IsTerminal};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
@@ -26,7 +25,7 @@ use crate::output::{self, Stream};
 use crate::say;
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
-use parts::{Parts, Show, Tone};
+use parts::{Parts, Thinking, Tone};
 use prompt::Source;
 use sampling::SamplingArgs;
 
@@ -47,7 +46,8 @@ Examples:
 Where the prompt comes from: the argument; else --file; else standard input if it is a pipe or a
 file; else it is a chat. Standard input is not read when a prompt is given, unless that is `-`.
 
-Thinking is dimmed on a terminal; a pipe or a file gets all text as the model writes it, unless
+Where a model thinks before it answers, the thinking is dimmed on a terminal. A pipe or a file gets all
+of it between <think> and </think>, whichever marks the model writes, and then the answer;
 --no-thinking leaves the answer alone.
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.")]
@@ -86,7 +86,7 @@ pub struct RunArgs {
     #[arg(long)]
     parse_special: bool,
 
-    /// Show no thinking, and tell the model's chat template to have none, if it knows `enable_thinking`
+    /// Show no thinking; a chat template that knows `enable_thinking` is told to have none
     #[arg(long, conflicts_with = "raw")]
     no_thinking: bool,
 
@@ -187,14 +187,14 @@ fn check_chat(args: &RunArgs) -> Outcome {
 }
 
 impl RunArgs {
-    /// What is shown of an answer.
-    fn show(&self) -> Show {
+    /// How thinking is shown.
+    fn thinking(&self) -> Thinking {
         if self.no_thinking {
-            Show::Answer
-        } else if io::stdout().is_terminal() && !self.json && !self.raw {
-            Show::Dimmed
+            Thinking::Hidden
+        } else if output::can_dim() && !self.json {
+            Thinking::Dimmed
         } else {
-            Show::All
+            Thinking::Tagged
         }
     }
 
@@ -246,15 +246,14 @@ impl Front<'_> {
         let interrupt = (!several).then(Interrupt::catch).transpose()?;
         let speaks = args.choice.jax.speaks();
         let mut out = Stream::new();
-        let mut sink = |tone, piece: &str| match args.json || !speaks {
-            true => Ok(()),
-            false => out.write(tone == Tone::Dim, piece),
+        let mut sink = |tone, piece: &str| match tone {
+            _ if args.json || !speaks => Ok(()),
+            Tone::Plain => out.write(piece),
+            Tone::Dim => out.write_dim(piece),
         };
-        let show = args.show();
-        let parts = (Parts::new(about.vocabulary, style, prompt, show), show);
+        let parts = Parts::new(about.vocabulary, style, prompt, args.thinking(), &mut sink);
         let request = Request { prompt, sampling, limits };
-        let tokenizer = &about.vocabulary.tokenizer;
-        let answer = answer(engine, tokenizer, parts, &request, interrupt, &mut phases, &mut sink)?;
+        let answer = answer(engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
         }

@@ -1,8 +1,8 @@
-//! What of an answer is shown: thinking dimmed on a terminal, or left out.
+//! What of an answer is written: thinking is dimmed, stands between tags, or is left out.
 
 use std::io;
 
-use alight_text::output::{Format, Parser, Part};
+use alight_text::output::{Format, Parser, Part, Span};
 use alight_text::{StreamDecoder, Style, Tokenizer, Vocabulary};
 
 /// How a piece of text is written.
@@ -10,43 +10,64 @@ use alight_text::{StreamDecoder, Style, Tokenizer, Vocabulary};
 pub enum Tone {
     /// As it is.
     Plain,
-    /// Dimmed, where the terminal may be given styles.
+    /// Dimmed.
     Dim,
 }
 
 /// Writes text.
 pub type Sink<'s> = dyn FnMut(Tone, &str) -> io::Result<()> + 's;
 
-/// What is written of an answer.
+/// How thinking is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Show {
-    /// Every token's text, as the model wrote it: what a pipe gets.
-    All,
-    /// The thinking dimmed, a blank line behind it, and no marks.
+pub enum Thinking {
+    /// Between [`OPEN`] and [`CLOSE`], whichever marks the model writes: one rule for every program that reads it.
+    Tagged,
+    /// Dimmed, a blank line behind it.
     Dimmed,
-    /// The answer alone, and calls of tools as the model wrote them.
-    Answer,
+    /// Not at all.
+    Hidden,
 }
+
+/// What stands before thinking that is [`Thinking::Tagged`].
+const OPEN: &str = "<think>\n";
+/// What stands behind it.
+const CLOSE: &str = "\n</think>";
+/// Stands between two parts that the model divided by marks.
+const BLANK: &str = "\n\n";
 
 /// The last tokens of a prompt, in which a template may have opened the thinking.
 const END: usize = 32;
 
-/// Takes one answer apart.
-pub struct Parts<'t> {
+/// The texts of an answer.
+#[derive(Debug, Default)]
+pub struct Texts {
+    /// All that was written.
+    pub written: String,
+    /// What the model said to the user; calls of tools as it wrote them.
+    pub answer: String,
+    /// What it thought.
+    pub thinking: String,
+}
+
+/// Takes one answer apart, token by token, and writes it.
+pub struct Parts<'t, 's> {
     tokenizer: &'t Tokenizer,
     decoder: StreamDecoder,
     parser: Parser,
-    /// Tokens without text that are marks.
-    hidden: Vec<u32>,
-    show: Show,
-    /// What has been written last.
-    tone: Option<Tone>,
-    said: String,
+    /// Marks that are control tokens, whose text is not decoded otherwise.
+    marks: Vec<u32>,
+    writer: Writer<'s>,
 }
 
-impl<'t> Parts<'t> {
-    /// For the answer to a prompt.
-    pub fn new(vocabulary: &'t Vocabulary, style: Style, prompt: &[u32], show: Show) -> Parts<'t> {
+impl<'t, 's> Parts<'t, 's> {
+    /// For the answer to a prompt. Without a chat template all text is the answer.
+    pub fn new(
+        vocabulary: &'t Vocabulary,
+        style: Style,
+        prompt: &[u32],
+        thinking: Thinking,
+        sink: &'s mut Sink<'s>,
+    ) -> Parts<'t, 's> {
         let tokenizer = &vocabulary.tokenizer;
         let format = match style {
             Style::Chat => vocabulary.output_format(),
@@ -56,62 +77,170 @@ impl<'t> Parts<'t> {
         for &id in &prompt[prompt.len().saturating_sub(END)..] {
             tokenizer.decode_special(id, &mut end);
         }
+        let texts = Texts::default();
         Parts {
             tokenizer,
             decoder: StreamDecoder::new(),
             parser: Parser::new(format, &String::from_utf8_lossy(&end)),
-            hidden: format.hidden_marks(tokenizer),
-            show,
-            tone: None,
-            said: String::new(),
+            marks: format.hidden_marks(tokenizer),
+            writer: Writer { shown: thinking, sink, last: None, divided: false, texts },
         }
     }
 
-    /// What the next token shows, other than its own text.
-    pub fn push(&mut self, id: u32, sink: &mut Sink<'_>) -> io::Result<()> {
-        match self.hidden.contains(&id) {
+    /// Writes what is certain with the next token.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn push(&mut self, id: u32) -> io::Result<()> {
+        match self.marks.contains(&id) {
             true => self.tokenizer.decode_special(id, self.decoder.buffer()),
             false => self.tokenizer.decode_bytes(id, self.decoder.buffer()),
         }
-        self.take(false, sink)
-    }
-
-    /// The answer ends here: shows the rest, and returns what was said to the user, without the thinking. That is
-    /// what a conversation goes on with: templates leave old thinking out.
-    pub fn finish(mut self, sink: &mut Sink<'_>) -> io::Result<String> {
-        self.take(true, sink)?;
-        Ok(self.said)
-    }
-
-    fn take(&mut self, last: bool, sink: &mut Sink<'_>) -> io::Result<()> {
-        let (show, tone, said) = (self.show, &mut self.tone, &mut self.said);
-        let mut failed = Ok(());
-        let mut each = |span: alight_text::output::Span<'_>| {
-            let now = match span.part {
-                Part::Mark => return,
-                Part::Thinking => Tone::Dim,
-                Part::Answer | Part::Call(_) => Tone::Plain,
-            };
-            if now == Tone::Plain {
-                said.push_str(span.raw);
-            }
-            if failed.is_err() || show == Show::All || show == Show::Answer && now == Tone::Dim {
-                return;
-            }
-            let between = if tone.is_some_and(|before| before != now) { "\n\n" } else { "" };
-            if !between.is_empty() {
-                failed = sink(now, between);
-            }
-            *tone = Some(now);
-            if failed.is_ok() {
-                failed = sink(now, span.raw);
+        let (writer, mut result) = (&mut self.writer, Ok(()));
+        let mut each = |span: Span<'_>| {
+            if result.is_ok() {
+                result = writer.take(&span);
             }
         };
-        let text = if last { self.decoder.finish() } else { self.decoder.take() };
-        self.parser.push(text, &mut each);
-        if last {
-            self.parser.finish(&mut each);
+        self.parser.push(self.decoder.take(), &mut each);
+        result
+    }
+
+    /// The answer ends here: writes the rest.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn finish(mut self) -> io::Result<Texts> {
+        let (writer, mut result) = (&mut self.writer, Ok(()));
+        let mut each = |span: Span<'_>| {
+            if result.is_ok() {
+                result = writer.take(&span);
+            }
+        };
+        self.parser.push(self.decoder.finish(), &mut each);
+        self.parser.finish(&mut each);
+        result.map(|()| self.writer.texts)
+    }
+}
+
+/// Writes spans, and collects their texts.
+struct Writer<'s> {
+    shown: Thinking,
+    sink: &'s mut Sink<'s>,
+    /// The tone of the span before.
+    last: Option<Tone>,
+    /// A mark stood behind it.
+    divided: bool,
+    texts: Texts,
+}
+
+impl Writer<'_> {
+    fn take(&mut self, span: &Span<'_>) -> io::Result<()> {
+        let tone = match span.part {
+            Part::Mark => {
+                self.divided = true;
+                return Ok(());
+            }
+            Part::Thinking => Tone::Dim,
+            Part::Answer | Part::Call(_) => Tone::Plain,
+        };
+        let turned = self.last.is_some_and(|last| last != tone);
+        let divided = std::mem::take(&mut self.divided) || turned;
+        let text = match tone {
+            Tone::Plain => &mut self.texts.answer,
+            Tone::Dim => &mut self.texts.thinking,
+        };
+        if divided && !text.is_empty() {
+            text.push_str(BLANK);
         }
-        failed
+        text.push_str(span.raw);
+        let before = self.last.replace(tone);
+        if tone == Tone::Dim && self.shown == Thinking::Hidden {
+            return Ok(());
+        }
+        self.between(before, tone, divided)?;
+        self.write(if self.shown == Thinking::Dimmed { tone } else { Tone::Plain }, span.raw)
+    }
+
+    /// What stands before a span that is written.
+    fn between(&mut self, before: Option<Tone>, tone: Tone, divided: bool) -> io::Result<()> {
+        let tagged = self.shown == Thinking::Tagged && before != Some(tone);
+        if tagged && before == Some(Tone::Dim) {
+            self.write(Tone::Plain, CLOSE)?;
+        }
+        if divided && !self.texts.written.is_empty() {
+            self.write(Tone::Plain, BLANK)?;
+        }
+        if tagged && tone == Tone::Dim {
+            self.write(Tone::Plain, OPEN)?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, tone: Tone, text: &str) -> io::Result<()> {
+        self.texts.written.push_str(text);
+        (self.sink)(tone, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written of these spans, dimmed text in brackets, and the texts.
+    fn written(shown: Thinking, spans: &[(Part, &str)]) -> (String, Texts) {
+        let mut out = String::new();
+        let mut sink = |tone, text: &str| {
+            out += &if tone == Tone::Dim { format!("[{text}]") } else { text.to_owned() };
+            Ok(())
+        };
+        let texts = Texts::default();
+        let mut writer = Writer { shown, sink: &mut sink, last: None, divided: false, texts };
+        for (part, raw) in spans {
+            writer.take(&Span { part: part.clone(), raw }).unwrap();
+        }
+        let texts = writer.texts;
+        (out, texts)
+    }
+
+    #[test]
+    fn thinking_is_tagged_dimmed_or_hidden() {
+        let spans = [
+            (Part::Mark, "<|channel|>analysis<|message|>"),
+            (Part::Thinking, "H"),
+            (Part::Thinking, "m."),
+            (Part::Mark, "<|end|>"),
+            (Part::Answer, "Ye"),
+            (Part::Answer, "s."),
+        ];
+        let (out, texts) = written(Thinking::Tagged, &spans);
+        assert_eq!(out, "<think>\nHm.\n</think>\n\nYes.");
+        assert_eq!([texts.written, texts.answer, texts.thinking], [&out, "Yes.", "Hm."]);
+        assert_eq!(written(Thinking::Dimmed, &spans).0, "[H][m.]\n\nYes.");
+        let (out, texts) = written(Thinking::Hidden, &spans);
+        assert_eq!([&out, &*texts.written, &*texts.thinking], ["Yes.", "Yes.", "Hm."]);
+    }
+
+    #[test]
+    fn parts_that_marks_divide_do_not_run_together() {
+        let spans = [
+            (Part::Answer, "I look."),
+            (Part::Mark, "<|end|>"),
+            (Part::Thinking, "a"),
+            (Part::Mark, "<|end|>"),
+            (Part::Thinking, "b"),
+            (Part::Mark, "<|end|>"),
+            (Part::Answer, "x"),
+            (Part::Mark, "<|end|>"),
+            (Part::Answer, "y"),
+        ];
+        let (out, texts) = written(Thinking::Tagged, &spans);
+        assert_eq!(out, "I look.\n\n<think>\na\n\nb\n</think>\n\nx\n\ny");
+        assert_eq!([&*texts.answer, &*texts.thinking], ["I look.\n\nx\n\ny", "a\n\nb"]);
+        assert_eq!(written(Thinking::Dimmed, &spans).0, "I look.\n\n[a]\n\n[b]\n\nx\n\ny");
+        let (out, texts) = written(Thinking::Hidden, &spans);
+        assert_eq!(out, texts.answer);
+        // Thinking that is cut off is not closed.
+        assert_eq!(written(Thinking::Tagged, &spans[2..3]).0, "<think>\na");
     }
 }

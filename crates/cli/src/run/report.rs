@@ -17,7 +17,12 @@ use crate::{output, phases, units};
 pub struct Line<'a> {
     #[serde(serialize_with = "output::lossy")]
     model: &'a Path,
+    /// What a pipe would have got.
     text: &'a str,
+    /// What of it was said to the user.
+    answer: &'a str,
+    /// What the model thought, also with --no-thinking; null if it did not.
+    thinking: Option<&'a str>,
     tokens: &'a [u32],
     /// `stop`: the model ended; `length`: -n was reached; `context`: no room; `interrupted`.
     finish: &'static str,
@@ -102,10 +107,13 @@ pub fn json<'a>(
     phases: &Phases,
 ) -> Line<'a> {
     let since = |t: &Instant| ms(*t - started);
+    let texts = &answer.texts;
     let start = engine.start.iter().map(|(name, took)| (format!("{name}_ms"), ms(*took).into()));
     Line {
         model: path,
-        text: &answer.text,
+        text: &texts.written,
+        answer: &texts.answer,
+        thinking: Some(&*texts.thinking).filter(|thinking| !thinking.is_empty()),
         tokens: &answer.tokens,
         finish: finish(&answer.finish),
         prompt_tokens: answer.prompt_tokens,

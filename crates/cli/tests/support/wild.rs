@@ -37,10 +37,14 @@ pub fn model(folder: &Path) -> String {
 
 /// Such a model of other extents.
 pub fn builder(spec: Spec) -> Builder {
-    let mut tokens = vec!["<unk>", "<s>", "</s>", "a", "\u{2581}"];
-    let mut types = vec![2, 3, 3, 1, 1];
-    tokens.extend(WILD);
-    types.extend(WILD.map(|_| 1));
+    let wild = WILD.map(|text| (text, 1));
+    with_tokens(spec, &[&[("a", 1), ("\u{2581}", 1)][..], &wild].concat())
+}
+
+/// A model whose tokens are `<unk>`, `<s>`, `</s>` and these, each with its type.
+pub fn with_tokens(spec: Spec, more: &[(&str, i32)]) -> Builder {
+    let all = [&[("<unk>", 2), ("<s>", 3), ("</s>", 3)][..], more].concat();
+    let (tokens, types): (Vec<&str>, Vec<i32>) = all.into_iter().unzip();
     let spec = Spec { vocab: tokens.len(), ..spec };
     let mut builder = spec.metadata("tokenizer");
     builder.str("tokenizer.ggml.model", "llama");

@@ -56,12 +56,14 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
+    /// What the model thought before it wrote the text. Most templates leave it out of all but the latest messages.
+    pub thinking: Option<String>,
 }
 
 impl Message {
     /// A message.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
-        Message { role: role.into(), content: content.into() }
+        Message { role: role.into(), content: content.into(), thinking: None }
     }
 
     /// A system prompt.
@@ -77,6 +79,20 @@ impl Message {
     /// An answer of the model.
     pub fn assistant(content: &str) -> Message {
         Message::new("assistant", content)
+    }
+
+    /// The object that a template sees. Thinking has two names there: `thinking` is that of gpt-oss.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut message = serde_json::Map::new();
+        let mut put =
+            |key: &str, text: &String| message.insert(key.to_owned(), text.clone().into());
+        put("role", &self.role);
+        put("content", &self.content);
+        if let Some(thinking) = &self.thinking {
+            put("reasoning_content", thinking);
+            put("thinking", thinking);
+        }
+        message.into()
     }
 }
 
@@ -192,47 +208,12 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<String, ChatError> {
-        self.render_thinking(messages, add_generation_prompt, None)
+        self.render_context(&context(messages, add_generation_prompt))
     }
 
-    /// As [`render`](Self::render), with the value of `enable_thinking` if there is one: the name by which most
-    /// templates of models that think ask whether they shall.
-    ///
-    /// # Errors
-    /// As [`render`](Self::render).
-    pub fn render_thinking(
-        &self,
-        messages: &[Message],
-        add_generation_prompt: bool,
-        enable_thinking: Option<bool>,
-    ) -> Result<String, ChatError> {
-        let text: usize = messages.iter().map(|m| m.role.len() + m.content.len()).sum();
-        let size = Size { messages: messages.len(), bytes: text + messages.len() * 6 * VALUE };
-        self.run(&size, |name, budget| {
-            Ok(Some(match name {
-                "messages" => {
-                    let mut list = ListBuilder::new(budget)?;
-                    for message in messages {
-                        let mut map = MapBuilder::new(budget)?;
-                        map.text("role", Value::text(&message.role, budget)?)?;
-                        map.text("content", Value::text(&message.content, budget)?)?;
-                        list.push(map.value()?)?;
-                    }
-                    list.list()?
-                }
-                "add_generation_prompt" => Value::Bool(add_generation_prompt),
-                "enable_thinking" => match enable_thinking {
-                    Some(enable) => Value::Bool(enable),
-                    None => return Ok(None),
-                },
-                _ => return Ok(None),
-            }))
-        })
-    }
-
-    /// As [`render`](Self::render) for any context, such as one with tools: `context` is an
-    /// object with `messages` and whatever else the template may look for. It takes precedence
-    /// over what is there by default (`bos_token`, `eos_token`, and null for `tools` and
+    /// As [`render`](Self::render) for any context, such as one with tools: `context` is what
+    /// Hugging Face's `apply_chat_template` hands a template, with `messages` and whatever else it may look
+    /// for. It takes precedence over what is there by default (`bos_token`, `eos_token`, and null for `tools` and
     /// `documents`).
     ///
     /// # Errors
@@ -286,8 +267,20 @@ impl ChatTemplate {
     }
 }
 
+/// What a template sees of a conversation.
+pub(crate) fn context(
+    messages: &[Message],
+    add_generation_prompt: bool,
+) -> serde_json::Map<String, serde_json::Value> {
+    let messages: Vec<_> = messages.iter().map(Message::to_json).collect();
+    serde_json::Map::from_iter([
+        ("messages".to_owned(), messages.into()),
+        ("add_generation_prompt".to_owned(), add_generation_prompt.into()),
+    ])
+}
+
 /// The size of a JSON value. It recurses as deep as values may nest.
-fn measure(value: &serde_json::Value, depth: u32) -> Result<usize, ChatError> {
+pub(crate) fn measure(value: &serde_json::Value, depth: u32) -> Result<usize, ChatError> {
     if depth >= MAX_DEPTH {
         return Err(ChatError::TooDeep { line: 0, what: "the conversation nests too deeply" });
     }
