@@ -82,7 +82,7 @@ def ids_of(tiny, count=LENGTH, seed=0):
 
 @pytest.mark.parametrize("tiny", NATIVE, ids=lambda tiny: tiny.name)
 def test_other_architectures_are_refused_by_name(tiny, folder):
-    with pytest.raises(alight.FormatError, match=f"'{tiny.arch}' is not supported by the JAX engine .*--engine native"):
+    with pytest.raises(alight.FormatError, match=f"'{tiny.arch}' is not supported by the JAX engine.*--engine native"):
         load_model(written(folder, tiny))
 
 
