@@ -50,6 +50,10 @@ FIRST, LAST = CONTEXT // 2, CONTEXT - 2
 CANDIDATES = 256
 GREEDY = 24
 
+def other(m: Tiny, what: str, **change) -> Tiny:
+    return replace(m, name=f"{m.name}, {what}", **change)
+
+
 QKV = ("attn_q", "attn_k", "attn_v")
 LLAMA = Tiny("llama", "llama", head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False)
 QWEN2 = Tiny("qwen2", "qwen2", base=1e6, biases=QKV, vocab=403)
@@ -89,6 +93,7 @@ QWEN35MOE = Tiny("qwen35moe", "qwen35moe", head_dim=32, heads=4, base=1e5, qk_no
 LOCAL = [True, True, False, True, False, True, False]
 GEMMA4 = Tiny("gemma4", "gemma4", layers=7, head_dim=48, local_dim=24, heads=4, kv_heads=2, base=1e6, local_base=1e4, qk_norm=True,
               window=12, pattern=LOCAL, logit_cap=30.0, shared_kv=2, token_input=20, vocab=733)
+GEMMA4MOE = other(GEMMA4, "experts", layers=3, pattern=LOCAL[1:4], token_input=0, values=False, shared_kv=0, experts=7, used=3, expert_ff=44)
 MISTRAL3 = Tiny("mistral3", "mistral3", head_dim=40, heads=4, eps=1e-5, tied=False, scaling=("yarn", 4.0, 16), temperature=0.3,
                 log_multiplier=1.0)
 GLM4 = Tiny("glm4", "glm4", head_dim=40, heads=4, eps=1e-5, tied=False, biases=QKV, rope_dims=20)
@@ -108,10 +113,6 @@ COHERE2 = Tiny("cohere2", "cohere2", layers=5, head_dim=24, heads=4, base=1e4, e
 # (Where the file does not say it, llama.cpp divides logits by what the original multiplies them with.)
 MINICPM = Tiny("minicpm", "minicpm", head_dim=40, heads=4, base=1e4, eps=1e-5, scales=(12.0, 0.0, 0.7, 96 / 256), logit_gain=1.0)
 HUNYUAN = Tiny("hunyuan-dense", "hunyuan-dense", head_dim=40, heads=4, base=1e4, eps=1e-5, qk_norm=True, qk_gain=2.0)
-
-
-def other(m: Tiny, what: str, **change) -> Tiny:
-    return replace(m, name=f"{m.name}, {what}", **change)
 
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
@@ -165,6 +166,12 @@ CASES = [
               "logits not capped": dict(logit_cap=None), "nothing from tokens": dict(zero=("per_layer_token_embd",)),
               "tokens' inputs of their embeddings missing": dict(zero=("per_layer_model_proj",))}),
     (other(GEMMA4, "no values, no inputs", token_input=0, values=False, shared_kv=0, embd=90, heads=3, kv_heads=1),
+     {"window of 11": dict(window=11)}),
+    (GEMMA4MOE, {"two experts": dict(used=2), "experts in another order": dict(rolled=1),
+                 "sigmoid": dict(gating=2), "router's input not scaled": dict(zero=("ffn_gate_inp.scale",)),
+                 "another norm of experts' inputs": dict(flipped=("pre_ffw_norm_2",)),
+                 "norms of outputs": dict(flipped=("post_ffw_norm_1",)), "scales of experts": dict(flipped=("ffn_down_exps.scale",))}),
+    (other(GEMMA4MOE, "odd sizes", layers=4, pattern=LOCAL[:4], embd=90, heads=3, kv_heads=1, expert_ff=37, experts=5, used=2),
      {"window of 11": dict(window=11)}),
     (GLM4MOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
      | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),

@@ -11,7 +11,7 @@ np = lazily("numpy")
 GEMMAS = ("gemma2", "gemma3", "gemma4")
 QKV = ("attn_q", "attn_k", "attn_v")
 MLP = ("ffn_gate", "ffn_up", "ffn_down")
-EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe")
@@ -79,7 +79,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     for i in range(layers):
         here = layer | (dense if i < leading else feed_forward) | after
         if local:
-            here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff))
+            here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
         recurrent = arch in HYBRIDS and (i + 1) % delta[-1]
         for name, shape in (delta_net(here, embd, *delta) if recurrent else here).items():
             if name in WHOLE:
@@ -97,7 +97,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     return out | ({} if tied else {"output.weight": (vocab, embd)})
 
 
-def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple) -> dict[str, tuple]:
+def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple, mixture: tuple) -> dict[str, tuple]:
     windowed, dim, shared, values, width = local
     embd, heads, kv_heads, head_dim, ff = sizes
     length = dim if windowed[i] else head_dim
@@ -107,11 +107,16 @@ def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple) -> dict[str, t
         layer |= {"attn_v": (kv_heads * length, embd)} if values or windowed[i] else {}
     layer |= {"attn_output": (embd, heads * length), "post_attention_norm": (embd,), "ffn_norm": (embd,), "ffn_gate": (ff, embd),
               "ffn_up": (ff, embd), "ffn_down": (embd, ff), "post_ffw_norm": (embd,), "layer_output_scale": (1,)}
+    if mixture[0]:
+        experts, expert_ff = mixture
+        layer |= {"ffn_gate_inp": (experts, embd), "ffn_gate_inp.scale": (embd,), "ffn_gate_up_exps": (experts, 2 * expert_ff, embd),
+                  "ffn_down_exps": (experts, embd, expert_ff), "ffn_down_exps.scale": (experts,), "pre_ffw_norm_2": (embd,),
+                  "post_ffw_norm_1": (embd,), "post_ffw_norm_2": (embd,)}
     return layer | ({"inp_gate": (width, embd), "proj": (embd, width), "post_norm": (embd,)} if width else {})
 
 
 # Tensors whose names end so in the file.
-WHOLE = ("ssm_a", "ssm_dt.bias")
+WHOLE = ("ssm_a", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale")
 
 
 def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int) -> dict[str, tuple]:
@@ -127,7 +132,7 @@ def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int
 def mixture(arch: str, embd: int, experts: int, ff: int, shared_ff: int) -> dict[str, tuple]:
     """The router and the experts of a layer, and a network for all tokens if it has a width."""
     layer = {"ffn_gate_inp": (experts, embd)} | ({"exp_probs_b": (experts, embd)} if arch in CHOSEN_BY_BIAS else {})
-    layer |= dict(zip(EXPERTS, [(experts, ff, embd)] * 2 + [(experts, embd, ff)]))
+    layer |= dict.fromkeys(EXPERTS[:2], (experts, ff, embd)) | {"ffn_down_exps": (experts, embd, ff)}
     if shared_ff:
         layer |= {"ffn_gate_inp_shexp": (embd,)} if arch in GATED_SHARED else {}
         layer |= dict(zip(SHARED, [(shared_ff, embd)] * 2 + [(embd, shared_ff)]))

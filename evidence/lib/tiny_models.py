@@ -139,11 +139,12 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[-1]))
         if part in networks.EXPERTS:
             weights = np.roll(weights, m.rolled, axis=0)
-        if part in m.flipped or what in m.flipped:
+        names = {part, what, f"{part}.{what}"}
+        if names & set(m.flipped):
             weights = weights[..., ::-1]
         if m.rolled_keys and part in ("attn_qkv", "ssm_conv1d"):
             weights = other_keys(weights, *m.delta[:3], m.rolled_keys)
-        if part in m.zero:
+        if names & set(m.zero):
             weights = np.zeros_like(weights)
         out.append((stored, weights.astype(np.float32)))
         if part == "token_embd" and m.local_dim:

@@ -53,6 +53,10 @@ NATIVE = [
     Tiny("mixtral", "llama", experts=7, used=3, expert_ff=44),
     Tiny("gpt-oss", "gpt-oss", window=12, experts=7, used=3, expert_ff=44),
     Tiny("gemma4", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733),
+    Tiny(
+        "gemma4 with experts", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733,
+        experts=7, used=3, expert_ff=44,
+    ),
     Tiny("qwen35", "qwen35", qk_norm=True, sections=(4, 2, 2, 0), delta=(2, 4, 16, 4, 2)),
 ]  # fmt: skip
 LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]

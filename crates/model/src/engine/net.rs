@@ -70,7 +70,7 @@ impl<'m> Net<'m> {
     /// Buffers for calls of up to `batch` tokens with this cache.
     pub(crate) fn buffers(&self, kv: &Kv, batch: usize) -> Buffers {
         let layers = self.spec.layers.iter();
-        let work = layers.map(parts::work);
+        let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
         let few = batch.min(FEW_TOKENS);
         let partials =
             self.spec.attention_layers().map(|part| part.most_partials(kv.capacity(), few));
@@ -233,8 +233,7 @@ impl<'m> Net<'m> {
         let (acts, threads) = (&mut b.acts, &b.threads);
         self.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
             let row = &mut scratch.row[..hidden];
-            row.copy_from_slice(x);
-            w.output_norm.apply(isa, row);
+            w.output_norm.apply_to(isa, x, row);
             put(row);
         });
         self.store.arrival().wait(self.store.output_section())?;
@@ -288,8 +287,7 @@ fn pack_normed(
         match norm {
             Some(norm) => {
                 let row = &mut scratch.row[..hidden];
-                row.copy_from_slice(x);
-                norm.apply(isa, row);
+                norm.apply_to(isa, x, row);
                 put(row);
             }
             None => put(x),

@@ -1,11 +1,13 @@
 //! What a part of a layer reads and writes while it computes, except for its own weights.
 
+use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::Rows;
 
 use super::buffers::Buffers;
 use super::compute::Compute;
 use crate::cache::Cache;
 use crate::load::Store;
+use crate::parts::norm::Norm;
 
 /// The rows of a call whose logits will be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +36,27 @@ pub(crate) struct Step<'s> {
 }
 
 impl Step<'_> {
+    /// Packs the residual stream, normed, for the next matrices.
+    pub(crate) fn pack_normed(&mut self, norm: &Norm, formats: ActivationFormats) {
+        let (isa, hidden) = (self.compute.isa, self.hidden);
+        let b = &mut *self.buffers;
+        let rows = [Rows::new(&mut b.x, hidden)];
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        self.compute.pack(
+            self.rows,
+            hidden,
+            rows,
+            acts,
+            formats,
+            threads,
+            &|_, [x], scratch, put| {
+                let row = &mut scratch.row[..hidden];
+                norm.apply_to(isa, x, row);
+                put(row);
+            },
+        );
+    }
+
     /// In the last layer, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, row)` makes
     /// that row the first. A mixer calls it when the cache is filled. Returns whether there are any such rows.
     pub(crate) fn keep_wanted_rows(&mut self, keep: impl FnOnce(&mut Buffers, usize)) -> bool {

@@ -392,7 +392,7 @@ impl ExpertsWeights {
         find.not_one_by_one()?;
         let shared = spec.shared.as_ref().map(|shared| SharedWeights::find(find, shared, hidden));
         Ok(ExpertsWeights {
-            router: find.matrix("ffn_gate_inp", hidden, experts)?,
+            router: find.router("ffn_gate_inp", hidden, experts)?,
             router_bias: find.bias("ffn_gate_inp", experts)?,
             selection_bias: find.bias("exp_probs_b", experts)?,
             gate_up: GateUp::find(find, spec, hidden)?,
@@ -429,15 +429,31 @@ impl ExpertsWeights {
         all
     }
 
+    /// The formats of the input of all, where the router and the experts take the same.
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        let shared = self.shared.iter();
-        let shared = shared.flat_map(|s| s.gate_of_output.iter().chain([&s.gate, &s.up]));
+        let shared =
+            self.shared.iter().flat_map(|s| s.gate_of_output.iter().chain([&s.gate, &s.up]));
         let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
         ActivationFormats::of(always.chain(self.gate_up.kinds()))
     }
 
+    /// The formats of the router's input alone.
+    pub(super) fn router_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([self.router.kind()])
+    }
+
+    /// The formats of the experts' input alone.
+    pub(super) fn routed_formats(&self) -> ActivationFormats {
+        ActivationFormats::of(self.gate_up.kinds())
+    }
+
     pub(super) fn forward(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         self.route(spec, step);
+        self.compute_routed(spec, step);
+    }
+
+    /// Computes the experts that [`ExpertsWeights::route`] has chosen on the step's packed input, into `y`.
+    pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         let precision = Precision::of(step.rows);
         let formats = ActivationFormats::of(self.gate_up.kinds());
         let down_formats = ActivationFormats::of([self.down.kind()]);
@@ -471,8 +487,8 @@ impl ExpertsWeights {
         self.down(spec, step);
     }
 
-    /// Experts and weights of every token.
-    fn route(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+    /// Chooses experts and weights of every token by the step's packed input.
+    pub(super) fn route(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         let routing = &spec.routing;
         let router = self.router.view(step.store);
         let shared = self.shared.as_ref().and_then(|shared| shared.gate_of_output.as_ref());

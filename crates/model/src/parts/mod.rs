@@ -8,6 +8,7 @@
 pub(crate) mod attention;
 pub(crate) mod delta_net;
 pub(crate) mod dense;
+pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
 pub(crate) mod norm;
 pub(crate) mod routing;
@@ -20,6 +21,7 @@ use alight_kernels::{Isa, vec};
 use self::attention::AttentionWeights;
 use self::delta_net::DeltaNetWeights;
 use self::dense::DenseWeights;
+use self::dense_and_experts::DenseAndExpertsWeights;
 use self::experts::ExpertsWeights;
 use self::norm::Norm;
 use crate::engine::{Step, WorkSize};
@@ -127,6 +129,7 @@ impl MixerWeights {
 pub(crate) enum FeedForwardWeights {
     Dense(Box<DenseWeights>),
     Experts(Box<ExpertsWeights>),
+    Both(Box<DenseAndExpertsWeights>),
 }
 
 impl FeedForwardWeights {
@@ -144,6 +147,10 @@ impl FeedForwardWeights {
                 let part = ExpertsWeights::find(find, spec, hidden)?;
                 Ok(FeedForwardWeights::Experts(Box::new(part)))
             }
+            FeedForward::Both(spec) => {
+                let part = DenseAndExpertsWeights::find(find, spec, hidden)?;
+                Ok(FeedForwardWeights::Both(Box::new(part)))
+            }
         }
     }
 
@@ -152,6 +159,7 @@ impl FeedForwardWeights {
         match self {
             FeedForwardWeights::Dense(part) => part.matrices(),
             FeedForwardWeights::Experts(part) => part.matrices(),
+            FeedForwardWeights::Both(part) => part.matrices(),
         }
     }
 
@@ -159,6 +167,7 @@ impl FeedForwardWeights {
         match self {
             FeedForwardWeights::Dense(part) => part.matrices_mut(),
             FeedForwardWeights::Experts(part) => part.matrices_mut(),
+            FeedForwardWeights::Both(part) => part.matrices_mut(),
         }
     }
 
@@ -167,6 +176,7 @@ impl FeedForwardWeights {
         match self {
             FeedForwardWeights::Dense(part) => part.input_formats(),
             FeedForwardWeights::Experts(part) => part.input_formats(),
+            FeedForwardWeights::Both(part) => part.input_formats(),
         }
     }
 
@@ -174,7 +184,7 @@ impl FeedForwardWeights {
     pub(crate) fn output_bias(&self) -> Option<&[f32]> {
         match self {
             FeedForwardWeights::Dense(part) => part.down_bias.as_deref(),
-            FeedForwardWeights::Experts(_) => None,
+            FeedForwardWeights::Experts(_) | FeedForwardWeights::Both(_) => None,
         }
     }
 
@@ -185,6 +195,7 @@ impl FeedForwardWeights {
             (FeedForwardWeights::Experts(part), FeedForward::Experts(spec)) => {
                 part.forward(spec, step);
             }
+            (FeedForwardWeights::Both(part), FeedForward::Both(spec)) => part.forward(spec, step),
             _ => unreachable!("weights are found by the layer's spec"),
         }
     }
@@ -207,7 +218,7 @@ pub(crate) fn state_len(mixer: &Mixer) -> usize {
 }
 
 /// What a layer's parts write to.
-pub(crate) fn work(layer: &LayerSpec) -> WorkSize {
+pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
     let mixer = match &layer.mixer {
         Mixer::Attention(spec) => spec.work(),
         Mixer::DeltaNet(spec) => spec.work(),
@@ -215,6 +226,7 @@ pub(crate) fn work(layer: &LayerSpec) -> WorkSize {
     let feed_forward = match &layer.feed_forward {
         FeedForward::Dense(spec) => spec.work(),
         FeedForward::Experts(spec) => spec.work(),
+        FeedForward::Both(spec) => spec.work(hidden),
     };
     mixer.max(feed_forward).max(token_input::work(layer.token_input))
 }

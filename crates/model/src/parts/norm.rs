@@ -50,7 +50,14 @@ pub(crate) struct Norm {
 }
 
 impl Norm {
-    /// Of one row `[width]`.
+    /// Of one row `[width]`, into another.
+    pub(crate) fn apply_to(&self, isa: Isa, x: &[f32], out: &mut [f32]) {
+        // The copy is in the first-level cache and costs less than a second kernel would.
+        out.copy_from_slice(x);
+        self.apply(isa, out);
+    }
+
+    /// Of one row `[width]`, in place.
     pub(crate) fn apply(&self, isa: Isa, x: &mut [f32]) {
         if self.spec.kind == NormKind::Layer {
             center(isa, x);

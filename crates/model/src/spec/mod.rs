@@ -21,6 +21,7 @@ use self::keys::Keys;
 pub use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
 pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
+pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
 pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
@@ -126,6 +127,8 @@ pub enum FeedForward {
     Dense(DenseSpec),
     /// A few of many networks for each token.
     Experts(ExpertsSpec),
+    /// Both, beside each other.
+    Both(DenseAndExpertsSpec),
 }
 
 impl From<DenseSpec> for FeedForward {
@@ -172,6 +175,7 @@ impl ModelSpec {
         self.layers.iter().filter_map(|layer| match &layer.feed_forward {
             FeedForward::Dense(dense) => Some(dense),
             FeedForward::Experts(_) => None,
+            FeedForward::Both(both) => Some(&both.dense),
         })
     }
 
@@ -180,6 +184,7 @@ impl ModelSpec {
         self.layers.iter().filter_map(|layer| match &layer.feed_forward {
             FeedForward::Dense(_) => None,
             FeedForward::Experts(experts) => Some(experts),
+            FeedForward::Both(both) => Some(&both.experts),
         })
     }
 }

@@ -214,6 +214,16 @@ impl LayerFinder<'_, '_, '_> {
         self.all.matrix(&self.name(&format!("{what}.weight")), cols, rows)
     }
 
+    /// As [`LayerFinder::matrix`], of a router. Its products are not scaled: what has that name is a scale of its input.
+    pub(crate) fn router(
+        &self,
+        what: &str,
+        cols: usize,
+        rows: usize,
+    ) -> Result<MatrixRef, WeightError> {
+        self.all.matrix_of(&self.name(&format!("{what}.weight")), &[cols, rows])
+    }
+
     /// Whether the layer has a tensor `what.weight`.
     pub(crate) fn has(&self, what: &str) -> bool {
         self.all.catalog.get(&self.name(&format!("{what}.weight"))).is_some()

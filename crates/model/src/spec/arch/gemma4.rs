@@ -8,6 +8,8 @@ use super::Architecture;
 use super::gemma::cap;
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::{Activation, DenseSpec};
+use crate::parts::dense_and_experts::DenseAndExpertsSpec;
+use crate::parts::experts::ExpertsSpec;
 use crate::spec::keys::{Keys, MAX_LAYERS, MAX_WIDTH};
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
@@ -19,7 +21,13 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "gemma4", rea
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let layers = sizes.layers;
-    DenseSpec::refuse_experts(keys)?;
+    let experts = match keys.get::<u64>("expert_count")?.unwrap_or(0) {
+        0 => None,
+        _ => {
+            let activation = Activation::GeluTanh;
+            Some(ExpertsSpec { activation, ..ExpertsSpec::read(keys, true)? })
+        }
+    };
     let widths = keys.per_layer("feed_forward_length", layers, MAX_WIDTH)?;
     let widths = widths.ok_or_else(|| keys.missing("feed_forward_length"))?;
     let windowed = windowed_layers(keys, layers, 6)?;
@@ -35,20 +43,21 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let full = rope(keys, keys.dimension("attention.key_length", MAX_WIDTH)?, context)?;
     let local = local_rope(keys, &full)?;
     let parts = attention.into_iter().zip(widths).zip(&windowed).enumerate();
-    let all = parts.map(|(layer, ((attention, intermediate_size), windowed))| LayerSpec {
-        mixer: Mixer::Attention(AttentionSpec {
-            kv_layer: shared.as_ref().and_then(|shared| shared.owner(layer, *windowed)),
-            ..attention
-        }),
-        feed_forward: FeedForward::Dense(DenseSpec {
-            intermediate_size,
-            activation: Activation::GeluTanh,
-            inputs: InputMatrices::GateAndUp,
-        }),
-        norms: Norms::BOTH,
-        parallel: false,
-        residual_scale: 1.0,
-        token_input,
+    let all = parts.map(|(layer, ((attention, intermediate_size), windowed))| {
+        let kv_layer = shared.as_ref().and_then(|shared| shared.owner(layer, *windowed));
+        let activation = Activation::GeluTanh;
+        let dense = DenseSpec { intermediate_size, activation, inputs: InputMatrices::GateAndUp };
+        LayerSpec {
+            mixer: Mixer::Attention(AttentionSpec { kv_layer, ..attention }),
+            feed_forward: match experts.clone() {
+                None => FeedForward::Dense(dense),
+                Some(experts) => FeedForward::Both(DenseAndExpertsSpec { dense, experts }),
+            },
+            norms: Norms::BOTH,
+            parallel: false,
+            residual_scale: 1.0,
+            token_input,
+        }
     });
     let all = all.collect();
     let hidden_size = sizes.hidden_size;
