@@ -6,22 +6,32 @@ tests/data/tokenizer_strings.json and in the vocabulary's own .inp file, as plai
 specials recognised, and with beginning and end of sequence; the special ids; the set of tokens
 that end an answer; and the bytes of every token.
 
-Needs llama.cpp's source (its models/ folder) and a libllama.so of the same version.
+Without arguments, llama.cpp is the package `xllamacpp`, and every name is written into a made-up vocabulary whose tokens are
+bytes and pairs of bytes, merged in any order: wherever a text is cut otherwise, another pair is merged. Its texts add what stands
+at the edges of the classes of characters. With llama.cpp's models/ folder and a libllama.so of the same version, also the
+vocabularies in that folder, and everything but ids.
+
+    python -m evidence agree pretokenizers                        every name, by the package
+    python -m evidence agree pretokenizers --only kimi            the names that contain this
+    python -m evidence agree pretokenizers MODELS LIBLLAMA        the vocabularies of llama.cpp's source tree
 """
 
 import ctypes
 import json
 import os
+import random
 import re
 import struct
 import subprocess
 from pathlib import Path
 
 from evidence.agree.tokens import STRINGS, first_difference, our_binary, our_ids
-from evidence.lib import llama
+from evidence.lib import llama, tiny_models, vocabularies
 from evidence.lib.common import ROOT
 
 WORDS = b"[UNK_BYTE_0x".hex()
+# Names whose vocabularies spell bytes in another way than byte-level BPE.
+RAW = ("gemma4", "granite-embed-multi-311m", "sarvam-moe")
 OURS = ROOT / "crates/text/src/tokenizer/pre/mod.rs"
 
 
@@ -151,19 +161,79 @@ def check(vocabulary: Vocabulary, binary: Path, path: Path, label: str, question
     return not differ and not bad
 
 
+# --- by the package ----------------------------------------------------------------------------
+
+# The first and the last of classes that the expressions name, and what stands beside them.
+EDGES = [0x30, 0x41, 0x5A, 0x61, 0x7A, 0xB2, 0xB5, 0xC0, 0x1BA, 0x294, 0x301, 0x378, 0x482, 0x660, 0xE40, 0xE7F, 0xE80, 0xEFF,
+         0x1000, 0x109F, 0x1100, 0x11FF, 0x1780, 0x17FF, 0x1D6A, 0x1F5F, 0x1F7D, 0x2014, 0x2018, 0x201F, 0x2026, 0x2116, 0x2183,
+         0x2F00, 0x2FDF, 0x3000, 0x3001, 0x303F, 0x3040, 0x30FF, 0x3105, 0x312F, 0x3131, 0x318E, 0x3400, 0x4DBF, 0x4E00, 0x8C48,
+         0x9FA5, 0x9FFF, 0xA9E0, 0xAA60, 0xAC00, 0xD7A3, 0xD7AF, 0xF900, 0xFAFF, 0xFE30, 0xFE4F, 0xFF01, 0xFF0F, 0xFF1A, 0xFF5E,
+         0xFF65, 0xFF9F, 0x10400, 0x1E943, 0x20000, 0x2A6DF, 0x2EBEF, 0x2FA1F]
+
+
+def edge_texts() -> list:
+    numbers = ["1" * n + tail for n in range(1, 9) for tail in ("", "a", " 22 333", "²3456")]
+    characters = [chr(c + d) for c in EDGES for d in (-1, 0, 1)]
+    around = [f"a{c}b {c}{c} 7{c}1234{c}\n{c}A'S{c} {c}.  {c}" for c in characters]
+    return [f"x{number} {number}, {number}" for number in numbers] + around + ["/ /\n// \n/ a/b", "  a  b \t c\r\n\r\n  d  ", "a b  c d é f"]
+
+
+def pair_vocabulary(texts: list) -> tuple[list, list, list]:
+    """Tokens, types and merges: 256 bytes, and all pairs of bytes in `texts` in any order."""
+    alphabet = vocabularies.byte_alphabet()
+    raw = [text.encode() for text in texts]
+    pairs = sorted({(a, b) for text in raw for a, b in zip(text, text[1:])})
+    random.Random(1).shuffle(pairs)
+    merges = [f"{alphabet[a]} {alphabet[b]}" for a, b in pairs]
+    control = ["<|bos|>", "<|eos|>"]
+    tokens = alphabet + [merge.replace(" ", "") for merge in merges] + control
+    return tokens, [1] * (len(tokens) - 2) + [3] * 2, merges
+
+
+def write_named(path: Path, name: str, tokens: list, types: list, merges: list) -> None:
+    """A tiny model with this vocabulary under the name of this pre-tokenizer."""
+    ids = {"bos": len(tokens) - 2, "eos": len(tokens) - 1}
+    tiny = tiny_models.Tiny("named", "llama", layers=1, embd=32, ff=32, heads=2, kv_heads=2, vocab=len(tokens))
+    tiny_models.write(tiny, path, lambda w, _: vocabularies.add_tokenizer(w, "gpt2", name, tokens, types, merges=merges, **ids))
+
+
+def by_package(args, binary: Path, texts: list, work: Path) -> bool:
+    texts = [text for text in texts + edge_texts() if "\0" not in text]
+    words = pair_vocabulary(texts)
+    questions = [(text, False, False) for text in texts]
+    good = True
+    for name in our_names():
+        if args.only not in name or name in RAW:
+            continue
+        path = work / "named.gguf"
+        write_named(path, name, *words)
+        theirs, ours = llama.token_ids(path, questions, work), our_ids(binary, path, questions)
+        differ = [(q[0], first_difference(a, b)) for q, a, b in zip(questions, ours, theirs, strict=True) if a != b]
+        print(f"pre {name}: {len(questions) - len(differ)} of {len(questions)} identical", flush=True)
+        for text, where in differ[:5]:
+            print(f"    {text!r} {where}")
+        good &= not differ
+        path.unlink()
+    return good
+
+
 def add_arguments(parser) -> None:
-    parser.add_argument("vocabs", type=Path, help="llama.cpp's models/ folder")
-    parser.add_argument("library", type=Path, help="libllama.so of the same version")
+    parser.add_argument("vocabs", type=Path, nargs="?", help="llama.cpp's models/ folder")
+    parser.add_argument("library", type=Path, nargs="?", help="libllama.so of the same version")
     parser.add_argument("--binary", type=Path, help="the built example (default: builds it)")
     parser.add_argument("--only", default="", help="only labels that contain this")
 
 
 def run(args) -> None:
     binary = args.binary or our_binary()
-    vocabulary = Vocabulary(args.library)
     texts = json.loads(STRINGS.read_text())
     work = ROOT / "target" / "agree_pretokenizers"
     work.mkdir(parents=True, exist_ok=True)
+    if args.vocabs is None:
+        if not by_package(args, binary, texts, work):
+            raise SystemExit(1)
+        return
+    vocabulary = Vocabulary(args.library)
     good = True
 
     def ask(path: Path, label: str, own: list) -> None:
@@ -179,7 +249,7 @@ def run(args) -> None:
     byte_level = (args.vocabs / "ggml-vocab-llama-bpe.gguf").read_bytes()
     raw = with_string((args.vocabs / "ggml-vocab-gemma-4.gguf").read_bytes(), "tokenizer.ggml.model", "gpt2")
     for name in our_names():
-        if name in ("gemma4", "granite-embed-multi-311m", "sarvam-moe"):
+        if name in RAW:
             data = with_new_string(raw, "tokenizer.ggml.pre", name)
         else:
             data = with_string(byte_level, "tokenizer.ggml.pre", name)

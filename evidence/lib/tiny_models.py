@@ -321,10 +321,11 @@ def random_blocks(name: str, weights, kind):
     return blocks.reshape(shape), None
 
 
-def write(m: Tiny, path: Path) -> Path:
+def write(m: Tiny, path: Path, vocabulary=add_vocabulary) -> Path:
+    """`vocabulary` adds the keys of the tokenizer."""
     w = gguf.GGUFWriter(path, m.arch)
     add_metadata(w, m)
-    add_vocabulary(w, m)
+    vocabulary(w, m)
     for name, weights in tensors(m):
         # Routers, convolutions and biases are never smaller.
         small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in ("ffn_gate_inp", "conv1d"))

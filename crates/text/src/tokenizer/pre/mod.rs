@@ -21,6 +21,8 @@ enum Stage {
     /// `\p{N}{1,max}`, 0: `\p{N}+`.
     Numbers(usize),
     AsciiTriples,
+    AsciiTriplesFromRight,
+    NumbersFromRight,
     Punctuation {
         backtick: bool,
     },
@@ -30,6 +32,11 @@ enum Stage {
     HanAndHangul,
     /// `\s?` and a run of this class.
     Spaced(u8),
+    SpacedSigns,
+    SpacedCased,
+    SpaceAtEnd,
+    Asian,
+    Youtu,
     DeepSeek3,
 }
 
@@ -58,6 +65,8 @@ const DIGITS_GPT2: &[Stage] = &[Stage::Numbers(1), Stage::Gpt2];
 const QWEN2: Words = Words { digits: 1, ..LLAMA3 };
 const TEKKEN: Words =
     Words { contractions: false, case: Case::Cut, digits: 1, slashes_after: true, ..LLAMA3 };
+/// What llama.cpp makes of an expression with `\p{Lu}`, `\p{Ll}` and so on: each is any letter.
+const LETTERS_AND_MARKS: Words = Words { marks: true, suffix: true, case: Case::Any, ..TEKKEN };
 const GPT4O: Words = Words { suffix: true, digits: 3, ..TEKKEN };
 const DEEPSEEK3_STAGES: &[Stage] = &[Stage::Numbers(3), Stage::HanAndKana, Stage::DeepSeek3];
 
@@ -115,7 +124,7 @@ impl Pre {
             }
             "laguna" => with(&[Stage::Lines, Stage::Words(QWEN2)]),
             "ufakzeka" => with(&[Stage::Words(Words { contractions: false, ..QWEN2 })]),
-            "seed-coder" => with(&[Stage::Words(Words { newlines_after: false, ..QWEN2 })]),
+            "seed-coder" => with(&[Stage::Words(Words { newlines_after: 0, ..QWEN2 })]),
             "tekken" => Pre { ignore_merges: true, add_bos: true, ..with(&[Stage::Words(TEKKEN)]) },
             "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => {
                 with(&[Stage::Words(GPT4O)])
@@ -123,6 +132,38 @@ impl Pre {
             "granite-embed-multi-97m" => {
                 Pre { ignore_merges: true, ..with(&[Stage::Words(Words { marks: true, ..GPT4O })]) }
             }
+            "tiny_aya" | "cohere2moe" => with(&[
+                Stage::NumbersFromRight,
+                Stage::Words(Words { digits: 3, ..LETTERS_AND_MARKS }),
+            ]),
+            "youtu" => Pre {
+                ignore_merges: true,
+                ..with(&[Stage::Youtu, Stage::Words(LETTERS_AND_MARKS)])
+            },
+            "kimi-k2" => with(&[Stage::Words(Words {
+                contractions: false,
+                suffix: true,
+                han: true,
+                ..LLAMA3
+            })]),
+            // It also writes `\s*[\r\n]` without the plus.
+            "exaone-moe" => with(&[Stage::Words(Words {
+                marks: true,
+                spaces: true,
+                newlines_after: 1,
+                slashes_after: true,
+                ..QWEN2
+            })]),
+            "superbpe" => with(&[Stage::Numbers(0), Stage::AsciiTriplesFromRight]),
+            "afmoe" => with(&[Stage::NumbersFromRight, Stage::Asian, Stage::DeepSeek3]),
+            "deepseek-llm" => with(&[
+                Stage::Newlines,
+                Stage::SpacedCased,
+                Stage::SpacedSigns,
+                Stage::SpaceAtEnd,
+                Stage::HanAndHangul,
+                Stage::Numbers(0),
+            ]),
             "deepseek-coder" => with(&[
                 Stage::Newlines,
                 Stage::Spaced(LETTER),
@@ -179,12 +220,19 @@ impl Stage {
             Stage::Words(rules) => split::words(piece, &rules, ends),
             Stage::Numbers(max) => split::numbers(piece, max, ends),
             Stage::AsciiTriples => split::ascii_triples(piece, ends),
+            Stage::AsciiTriplesFromRight => split::ascii_triples_from_right(piece, ends),
+            Stage::NumbersFromRight => split::numbers_from_right(piece, ends),
             Stage::Punctuation { backtick } => split::punctuation(piece, backtick, ends),
             Stage::Lines => split::lines(piece, ends),
             Stage::Newlines => split::newlines(piece, ends),
             Stage::HanAndKana => split::han_and_kana(piece, ends),
             Stage::HanAndHangul => split::han_and_hangul(piece, ends),
             Stage::Spaced(class) => split::spaced(piece, class, ends),
+            Stage::SpacedSigns => split::spaced_signs(piece, ends),
+            Stage::SpacedCased => split::spaced_cased(piece, ends),
+            Stage::SpaceAtEnd => split::space_at_end(piece, ends),
+            Stage::Asian => split::asian(piece, ends),
+            Stage::Youtu => split::youtu(piece, ends),
             Stage::DeepSeek3 => split::deepseek3(piece, ends),
         }
     }

@@ -111,15 +111,19 @@ pub(crate) struct Words {
     pub(crate) marks: bool,
     /// Runs of letters also take U+200C and U+200D.
     pub(crate) joiners: bool,
+    /// … and a space before a letter, and begin with a letter: `(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+`.
+    pub(crate) spaces: bool,
+    /// Han characters are runs of their own, and no letters.
+    pub(crate) han: bool,
     /// `\p{M}` is not taken by the alternative of other characters.
     pub(crate) no_marks_in_others: bool,
     /// Whether capitals begin a word.
     pub(crate) case: Case,
     /// `\p{N}{1,digits}`; 0 is `\p{N}+`.
     pub(crate) digits: usize,
-    /// The alternative of other characters takes newlines after it.
-    pub(crate) newlines_after: bool,
-    /// … and slashes.
+    /// How many newlines the alternative of other characters takes after it.
+    pub(crate) newlines_after: usize,
+    /// Slashes count as these newlines.
     pub(crate) slashes_after: bool,
 }
 
@@ -130,10 +134,12 @@ pub(crate) const LLAMA3: Words = Words {
     suffix: false,
     marks: false,
     joiners: false,
+    spaces: false,
+    han: false,
     no_marks_in_others: false,
     case: Case::Any,
     digits: 3,
-    newlines_after: true,
+    newlines_after: usize::MAX,
     slashes_after: false,
 };
 
@@ -145,6 +151,10 @@ pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut Ends<'_>) {
         let class = piece.class(at);
         if let Some(end) = contracted {
             at = end;
+        } else if rules.han && is_han(piece.char(at)) {
+            while is_han(piece.char(at)) {
+                at += 1;
+            }
         } else if let Some(end) = word(piece, at, rules) {
             at = end;
         } else if class & NUMBER != 0 {
@@ -183,22 +193,30 @@ fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
 
 fn is_letter(piece: Piece<'_>, at: usize, rules: &Words) -> bool {
     let class = piece.class(at);
+    if rules.han && is_han(piece.char(at)) {
+        return false;
+    }
     class & LETTER != 0
         || (rules.marks && class & MARK != 0)
         || (rules.joiners && matches!(piece.char(at), '\u{200c}' | '\u{200d}'))
 }
 
 fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
-    if !is_letter(piece, at, rules) {
+    if !is_letter(piece, at, rules) || (rules.spaces && !piece.is(at, LETTER)) {
         return None;
     }
     let end = match rules.case {
         Case::Any => {
             let mut end = at + 1;
-            while is_letter(piece, end, rules) {
-                end += 1;
+            loop {
+                if is_letter(piece, end, rules) {
+                    end += 1;
+                } else if rules.spaces && piece.char(end) == ' ' && piece.is(end + 1, LETTER) {
+                    end += 2;
+                } else {
+                    break end;
+                }
             }
-            end
         }
         Case::Cut => cased(piece, at, rules),
     };
@@ -238,10 +256,11 @@ fn others(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
     if end == from {
         return None;
     }
-    while (rules.newlines_after && piece.is(end, NEWLINE))
-        || (rules.slashes_after && piece.char(end) == '/')
-    {
+    let after = |at| piece.is(at, NEWLINE) || (rules.slashes_after && piece.char(at) == '/');
+    let mut taken = 0;
+    while taken < rules.newlines_after && after(end) {
         end += 1;
+        taken += 1;
     }
     Some(end)
 }
@@ -249,6 +268,39 @@ fn others(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
 /// `\p{N}{1,max}` (0: `\p{N}+`) set apart.
 pub(crate) fn numbers(piece: Piece<'_>, max: usize, ends: &mut Ends<'_>) {
     runs(piece, max, |i| piece.is(i, NUMBER), ends);
+}
+
+/// `(?=(\d{3})+(?!\d))`: runs of ASCII digits cut into three from the right.
+pub(crate) fn ascii_triples_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let mut at = 0;
+    while at < piece.len() {
+        let from = at;
+        while piece.char(at).is_ascii_digit() {
+            at += 1;
+        }
+        if at == from {
+            at += 1;
+            continue;
+        }
+        (1..=(at - from) / 3).rev().for_each(|triples| ends.cut(at - 3 * triples));
+    }
+    ends.cut(at);
+}
+
+/// Runs of numbers cut into three from the right, the first of one to three. What stands before a run is in one part with
+/// its first cut, as llama.cpp has it.
+pub(crate) fn numbers_from_right(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let mut at = 0;
+    while at < piece.len() {
+        let end = piece.skip(at, NUMBER);
+        if end == at {
+            at += 1;
+            continue;
+        }
+        (0..(end - at).div_ceil(3)).rev().for_each(|triples| ends.cut(end - 3 * triples));
+        at = end;
+    }
+    ends.cut(at);
 }
 
 /// `[0-9][0-9][0-9]` set apart.
@@ -305,18 +357,95 @@ pub(crate) fn han_and_hangul(piece: Piece<'_>, ends: &mut Ends<'_>) {
 
 /// `\s?[class]+` set apart.
 pub(crate) fn spaced(piece: Piece<'_>, class: u8, ends: &mut Ends<'_>) {
+    spaced_runs(piece, |at| piece.is(at, class), ends);
+}
+
+/// `\s?[!-/:-~！-／：-～‘-‟　-。]+` set apart, but for the white space in it (as in [`han_and_hangul`]).
+pub(crate) fn spaced_signs(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let signs = |at| matches!(piece.char(at), '!'..='/' | ':'..='~' | '！'..='／' | '：'..='～' | '‘'..='‟' | '、' | '。');
+    spaced_runs(piece, signs, ends);
+}
+
+/// `\s?[CASED]+` set apart, where [`CASED`] are the letters of scripts with capitals.
+pub(crate) fn spaced_cased(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let cased = |at| {
+        let c = piece.char(at) as u32;
+        let after = CASED.partition_point(|&(first, _)| first <= c);
+        after > 0 && c <= CASED[after - 1].1
+    };
+    spaced_runs(piece, cased, ends);
+}
+
+/// `\s+$` set apart.
+pub(crate) fn space_at_end(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let mut at = piece.len();
+    while at > 0 && piece.is(at - 1, SPACE) {
+        at -= 1;
+    }
+    ends.cut(at);
+    ends.cut(piece.len());
+}
+
+/// `\s?` and a run of wanted characters set apart.
+fn spaced_runs(piece: Piece<'_>, wanted: impl Fn(usize) -> bool, ends: &mut Ends<'_>) {
     let mut at = 0;
     while at < piece.len() {
-        let from = at + usize::from(piece.is(at, SPACE) && piece.is(at + 1, class));
-        if piece.is(from, class) {
+        let from = at + usize::from(piece.is(at, SPACE) && wanted(at + 1));
+        if wanted(from) {
             ends.cut(at);
-            at = piece.skip(from, class);
+            at = from;
+            while wanted(at) {
+                at += 1;
+            }
             ends.cut(at);
         } else {
             at += 1;
         }
     }
     ends.cut(at);
+}
+
+/// What AFMoE sets apart: runs of Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese. (Where the model's own expression
+/// begins at U+F900, llama.cpp's has U+8C48, into which Unicode normalises it.)
+pub(crate) fn asian(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let wanted = |at| {
+        matches!(piece.char(at) as u32, 0xe40..=0xe7f | 0xe80..=0xeff | 0x1000..=0x109f
+            | 0x1100..=0x11ff | 0x1780..=0x17ff | 0x2f00..=0x2fdf | 0x3040..=0x30ff
+            | 0x3400..=0x4dbf | 0x4e00..=0xfaff | 0xff65..=0xff9f)
+    };
+    runs(piece, 0, wanted, ends);
+}
+
+/// `[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]+` set apart.
+pub(crate) fn youtu(piece: Piece<'_>, ends: &mut Ends<'_>) {
+    let kind = |at| match piece.char(at) {
+        '가'..='힣' | 'ㄱ'..='ㆎ' => 1,
+        '！' | '…' | '“' | '”' | '‘' | '’' | '—' | '：' | '；' | '，' => 2,
+        '、'..='\u{303f}' | '︰'..='﹏' => 2,
+        'ㄅ'..='ㄯ' => 3,
+        '一'..='龥' | '\u{3040}'..='\u{30ff}' => 4,
+        _ => 0,
+    };
+    let mut at = 0;
+    while at < piece.len() {
+        let here = kind(at);
+        if here != 0 {
+            ends.cut(at);
+            while kind(at) == here {
+                at += 1;
+            }
+            ends.cut(at);
+        } else {
+            at += 1;
+        }
+    }
+    ends.cut(at);
+}
+
+/// What llama.cpp takes for a Han character where Kimi K2's expression says `\p{Han}`.
+fn is_han(c: char) -> bool {
+    matches!(c as u32, 0x4e00..=0x9fff | 0x3400..=0x4dbf | 0x20000..=0x2a6df | 0x2a700..=0x2ebef
+        | 0xf900..=0xfaff | 0x2f800..=0x2fa1f)
 }
 
 /// Runs of wanted characters set apart, each cut after every `max` (0: not cut).
@@ -373,3 +502,23 @@ pub(crate) fn deepseek3(piece: Piece<'_>, ends: &mut Ends<'_>) {
     }
     ends.cut(at);
 }
+
+/// `[A-Za-zµÀ-ÖØ-öø-ƺ…]`: the letters of scripts with capitals in DeepSeek LLM's expression, `(first, last)` in order.
+#[rustfmt::skip]
+const CASED: [(u32, u32); 87] = [
+    (0x41, 0x5a), (0x61, 0x7a), (0xb5, 0xb5), (0xc0, 0xd6), (0xd8, 0xf6), (0xf8, 0x1ba), (0x1bc, 0x1bf),
+    (0x1c4, 0x293), (0x295, 0x2af), (0x370, 0x373), (0x376, 0x376), (0x377, 0x377), (0x37b, 0x37d), (0x37f, 0x37f),
+    (0x386, 0x386), (0x388, 0x38a), (0x38c, 0x38c), (0x38e, 0x3a1), (0x3a3, 0x3f5), (0x3f7, 0x481), (0x48a, 0x52f),
+    (0x531, 0x556), (0x10a0, 0x10c5), (0x13a0, 0x13f5), (0x13f8, 0x13fd), (0x1c90, 0x1cba), (0x1cbd, 0x1cbf),
+    (0x1d00, 0x1d2b), (0x1d6b, 0x1d77), (0x1d79, 0x1d9a), (0x1e00, 0x1f15), (0x1f18, 0x1f1d), (0x1f20, 0x1f45),
+    (0x1f48, 0x1f4d), (0x1f50, 0x1f57), (0x1f59, 0x1f59), (0x1f5b, 0x1f5b), (0x1f5d, 0x1f5d), (0x1f5f, 0x1f7d),
+    (0x1f80, 0x1fb4), (0x1fb6, 0x1fbc), (0x1fbe, 0x1fbe), (0x1fc2, 0x1fc4), (0x1fc6, 0x1fcc), (0x1fd0, 0x1fd3),
+    (0x1fd6, 0x1fdb), (0x1fe0, 0x1fec), (0x1ff2, 0x1ff4), (0x1ff6, 0x1ffc), (0x2102, 0x2102), (0x2107, 0x2107),
+    (0x210a, 0x2113), (0x2115, 0x2115), (0x2119, 0x211d), (0x2124, 0x2124), (0x2126, 0x2126), (0x2128, 0x2128),
+    (0x212a, 0x212d), (0x212f, 0x2134), (0x2139, 0x2139), (0x213c, 0x213f), (0x2145, 0x2149), (0x214e, 0x214e),
+    (0x2183, 0x2183), (0x2184, 0x2184), (0x2c00, 0x2c7b), (0x2c7e, 0x2ce4), (0x2ceb, 0x2cee), (0x2cf2, 0x2cf2),
+    (0x2cf3, 0x2cf3), (0xa640, 0xa66d), (0xa680, 0xa69b), (0xa722, 0xa76f), (0xa771, 0xa787), (0xa78b, 0xa78e),
+    (0xab70, 0xabbf), (0xfb00, 0xfb06), (0xfb13, 0xfb17), (0xff21, 0xff3a), (0xff41, 0xff5a), (0x10400, 0x1044f),
+    (0x104b0, 0x104d3), (0x104d8, 0x104fb), (0x10c80, 0x10cb2), (0x10cc0, 0x10cf2), (0x118a0, 0x118df),
+    (0x1e900, 0x1e943),
+];

@@ -99,6 +99,25 @@ fn deepseek() {
 }
 
 #[test]
+fn numbers_from_the_right() {
+    check(&["superbpe"], &["it's a ¦1¦234¦567¦ b ¦890¦ ¦12"]);
+    check(&["tiny_aya", "cohere2moe"], &["1¦234¦567¦HelloWorld's¦ e\u{301}¦ ./\n/¦ ¦12¦x"]);
+    check(&["afmoe"], &["12¦345¦abc¦ ¦678¦日本ไ¦!cd¦ !!\n¦ e\u{301}"]);
+}
+
+#[test]
+fn han_characters_apart() {
+    check(&["kimi-k2"], &["日本¦カナabC's¦123¦4¦ é¦日¦ ¦日¦!!\n", "a¦\u{301}"]);
+    check(&["youtu"], &["가나¦、。¦カナ日¦ abC's¦1¦2¦ ./"]);
+}
+
+#[test]
+fn spaces_within_words() {
+    check(&["exaone-moe"], &["it¦'s¦ two words e\u{301} x¦  ¦ y¦1¦2¦ !//¦ !\r¦\n", "!\n¦\n"]);
+    check(&["deepseek-llm"], &["Ab¦ é¦12¦ ,.¦ ¦日本¦  ", "Ab¦\n¦ cd¦  "]);
+}
+
+#[test]
 fn lines_apart() {
     check(&["gemma4", "sarvam-moe"], &["a b¦\n\n¦c\r¦\n"]);
 }
