@@ -76,6 +76,11 @@ CASES = {
                    dict(form="old")),
     "qwen3": ("Qwen3", dict(head_dim=32, **rope(rope_theta=1e6)), dict(form="old")),
     "qwen3-tied": ("Qwen3", dict(head_dim=32, tie_word_embeddings=True, **rope(rope_theta=1e6)), dict()),
+    "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **rope(rope_theta=1e6)), dict()),
+    "qwen2moe": ("Qwen2Moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=80,
+                                  **rope(rope_theta=1e6)), dict()),
+    "qwen3moe": ("Qwen3Moe", dict(num_experts=7, num_experts_per_tok=3, moe_intermediate_size=32, head_dim=32, norm_topk_prob=True,
+                                  **rope(rope_theta=1e6)), dict()),
     "seed_oss": ("SeedOss", dict(head_dim=32, **rope(rope_theta=1e7)), dict()),
     "gemma2": ("Gemma2", dict(GEMMA, num_hidden_layers=4), dict(form="old", lm_head=True)),
     "gemma2-new": ("Gemma2", dict(GEMMA, num_hidden_layers=4, attn_logit_softcapping=40.0), dict()),
@@ -150,22 +155,47 @@ def as_it_was(said):
 # --- tensors -------------------------------------------------------------------------------------
 
 ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Gemma2": "gemma2", "Gemma3Text": "gemma3",
-                 "SeedOss": "seed_oss"}
+                 "SeedOss": "seed_oss", "Mixtral": "llama", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe"}
+
+# What the files of a mixture call its parts; a `*` is the number of an expert.
+MIXTURE = {"ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.experts.*.gate_proj", "ffn_up_exps": "mlp.experts.*.up_proj",
+           "ffn_down_exps": "mlp.experts.*.down_proj", "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+           "ffn_up_shexp": "mlp.shared_expert.up_proj", "ffn_down_shexp": "mlp.shared_expert.down_proj",
+           "ffn_gate_inp_shexp": "mlp.shared_expert_gate"}
+MIXTRAL = {"ffn_gate_inp": "block_sparse_moe.gate", "ffn_gate_exps": "block_sparse_moe.experts.*.w1",
+           "ffn_up_exps": "block_sparse_moe.experts.*.w3", "ffn_down_exps": "block_sparse_moe.experts.*.w2"}
+
+
+def mixture_names(kind: str, name: str, shape: tuple) -> dict[str, tuple]:
+    """Name and shape of the tensors that make one of a mixture."""
+    *layer, part, what = name.split(".")
+    theirs = (MIXTRAL if kind == "Mixtral" else MIXTURE).get(part) if layer else None
+    if theirs is None:
+        return {}
+    start = f"model.layers.{layer[1]}.{theirs}.{what}"
+    if "*" not in start:
+        return {start: (1, *shape) if part == "ffn_gate_inp_shexp" else shape}
+    return {start.replace("*", str(expert)): shape[1:] for expert in range(shape[0])}
 
 
 def tensors(kind, config, how):
     """Name -> shape."""
     c, arch, prefix = getattr(config, "text_config", config), ARCHITECTURES[kind], how.get("prefix", "model.")
     head, attention_bias = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, getattr(c, "attention_bias", False)
-    biases = networks.QKV if kind == "Qwen2" or attention_bias else ()
+    biases = networks.QKV if kind in ("Qwen2", "Qwen2Moe") or attention_bias else ()
     biases += ("attn_output",) if getattr(c, "attention_out_bias", attention_bias) else ()
     biases += networks.MLP if getattr(c, "mlp_bias", False) else ()
     theirs = networks.shapes(
         arch, layers=c.num_hidden_layers, embd=c.hidden_size, ff=c.intermediate_size, heads=c.num_attention_heads,
         kv_heads=c.num_key_value_heads, head_dim=head, vocab=c.vocab_size, tied=c.tie_word_embeddings and not how.get("lm_head"),
-        biases=biases, qk_norm=kind in ("Qwen3", "Gemma3Text"))
+        biases=biases, qk_norm=kind in ("Qwen3", "Qwen3Moe", "Gemma3Text"),
+        experts=getattr(c, "num_experts", 0) or getattr(c, "num_local_experts", 0),
+        expert_ff=getattr(c, "moe_intermediate_size", c.intermediate_size), shared_ff=getattr(c, "shared_expert_intermediate_size", 0))
     out = {}
     for name, shape in theirs.items():
+        if of_mixture := mixture_names(kind, name, shape):
+            out |= of_mixture
+            continue
         name = networks.hf_name(arch, name)
         out[prefix + name.removeprefix("model.") if name.startswith("model.") else name] = shape
     if how.get("inv_freq"):

@@ -91,6 +91,17 @@ fn renamed(case: &str, name: &str) -> Option<String> {
     let name = name.strip_prefix("language_model.").unwrap_or(name);
     let name = name.strip_prefix("model.").unwrap_or(name);
     let name = name.strip_prefix("language_model.").unwrap_or(name);
+    if let Some((start, rest)) = name.split_once("mlp.experts.") {
+        let (_, part) = rest.split_once('.').unwrap();
+        let part = part.replace("_proj", "_exps");
+        return Some(format!("{}ffn_{part}", start.replace("layers.", "blk.")));
+    }
+    if let Some((start, rest)) = name.split_once("block_sparse_moe.experts.") {
+        let (_, part) = rest.split_once('.').unwrap();
+        let part = part.replace("w1", "gate").replace("w3", "up").replace("w2", "down");
+        let part = part.replace(".weight", "_exps.weight");
+        return Some(format!("{}ffn_{part}", start.replace("layers.", "blk.")));
+    }
     if name.contains("inv_freq") || name.contains("vision") || name.contains("multi_modal") {
         return None;
     }
@@ -109,6 +120,12 @@ fn renamed(case: &str, name: &str) -> Option<String> {
         ("self_attn.k_proj", "attn_k"),
         ("self_attn.v_proj", "attn_v"),
         ("self_attn.o_proj", "attn_output"),
+        ("mlp.shared_expert.gate_proj", "ffn_gate_shexp"),
+        ("mlp.shared_expert.up_proj", "ffn_up_shexp"),
+        ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
+        ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
+        ("mlp.gate.", "ffn_gate_inp."),
+        ("block_sparse_moe.gate.", "ffn_gate_inp."),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),
@@ -146,11 +163,15 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
             if name == "gemma2" && new == "output.weight" {
                 continue;
             }
-            expected += 1;
+            // The experts of a layer are one tensor, one behind the other.
+            let expert = tensor.name.split_once("experts.");
+            let expert = expert.map(|(_, rest)| rest.split('.').next().unwrap().parse().unwrap());
+            let expert: Option<usize> = expert;
+            expected += usize::from(expert.unwrap_or(0) == 0);
             let info = parsed.tensor(&new).unwrap_or_else(|| panic!("{name}: {new}"));
             assert_eq!(info.ty, GgmlType::F32);
             let range = info.range();
-            let found: Vec<f32> = file[range.start as usize..range.end as usize]
+            let mut found: Vec<f32> = file[range.start as usize..range.end as usize]
                 .chunks(4)
                 .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
                 .collect();
@@ -159,6 +180,12 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
             let mut shape = [columns as u64, rows as u64, 1, 1];
             if tensor.shape.len() == 1 {
                 shape = [rows as u64, 1, 1, 1];
+            }
+            if let Some(expert) = expert {
+                let elements = rows * columns;
+                shape[2] = (found.len() / elements) as u64;
+                assert!(shape[2] > 3, "{name}: {new}");
+                found = found[expert * elements..][..elements].to_vec();
             }
             assert_eq!(info.ne, shape, "{name}: {new}");
             let of = |key: &str| config[key].as_u64().unwrap_or(4) as usize;

@@ -1,14 +1,14 @@
 //! A folder of Hugging Face's.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::find::Found;
 use super::side::SideFiles;
-use super::tensor::{Described, Rule, Tensor};
+use super::tensor::{Described, Place, Rule, Tensor};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Elements, Item, ItemData};
+use crate::write::{Elements, Item, ItemData, Piece};
 use alight_files::file_name;
 use alight_formats::GgmlType;
 
@@ -20,13 +20,12 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     let tensors = catalog::read(found, files.maps())?;
     let described: Vec<Described<'_>> = tensors.iter().map(Tensor::described).collect();
     let network = arch::huggingface(side, &described)?;
-    let (mut items, mut skipped) = (Vec::new(), Vec::new());
-    let mut names = HashSet::new();
+    let (mut stacked, mut skipped) = (Stacked::default(), Vec::new());
     let mut notes = network.notes;
     for (tensor, rule) in tensors.iter().zip(network.rules) {
         let taken = match rule {
             Rule::Skip(reason) => Err(reason),
-            Rule::Take { name, heads, add } => Ok((name, heads, add)),
+            Rule::Take { name, heads, add, place } => Ok((name, heads, add, place)),
             Rule::Copy { of, name } => {
                 let original = tensors.iter().find(|tensor| tensor.name == of);
                 let same = original.map(|of| copies::is_copy(files.maps(), tensor, of));
@@ -38,28 +37,27 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
                              but \"{}\" is another: it is kept",
                             tensor.name
                         ));
-                        Ok((name.into(), None, 0.0))
+                        Ok((name.into(), None, 0.0, Place::Whole))
                     }
                     (_, None) => Err("is another than the embedding, which config.json says it is"),
                 }
             }
         };
-        let (name, heads, add) = match taken {
-            Ok(taken) => taken,
-            Err(reason) => {
-                skipped.push((tensor.name.clone(), reason));
-                continue;
+        match taken {
+            Ok((name, heads, add, place)) => {
+                let from = tensor.elements(files.maps())?;
+                let (ne, data) = placed(tensor, place);
+                let to = from.current();
+                let item = Item { name, ne, from, to, data, heads, add };
+                stacked.push(item, place).map_err(|problem| ConvertError::Source {
+                    path: found.folder.clone(),
+                    problem,
+                })?;
             }
-        };
-        if !names.insert(name.clone()) {
-            let problem = format!("has two tensors that would be \"{name}\"");
-            return Err(ConvertError::Source { path: found.folder.clone(), problem });
+            Err(reason) => skipped.push((tensor.name.clone(), reason)),
         }
-        let from = tensor.elements(files.maps())?;
-        let ne = tensor.ne();
-        let data = ItemData::whole(tensor.file, tensor.offset, &ne);
-        items.push(Item { name, ne, from, to: from.current(), data, heads, add });
     }
+    let mut items = stacked.items;
     items.extend(network.extra.into_iter().map(|(name, values)| computed(name, values)));
     let tokens = tokenizer::read(side, network.architecture, network.vocab)?
         .ok_or_else(|| no_tokenizer(side))?;
@@ -76,6 +74,57 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         skipped,
         notes,
     })
+}
+
+/// The tensors of the new file, those of experts each one of which is made of many.
+#[derive(Default)]
+struct Stacked {
+    items: Vec<Item>,
+    indices: HashMap<String, usize>,
+}
+
+impl Stacked {
+    /// Adds a tensor, or what is one expert's of it.
+    fn push(&mut self, item: Item, place: Place) -> Result<(), String> {
+        let Some(&at) = self.indices.get(&item.name) else {
+            self.indices.insert(item.name.clone(), self.items.len());
+            self.items.push(item);
+            return Ok(());
+        };
+        let known = &mut self.items[at];
+        match (&mut known.data, item.data, place) {
+            (ItemData::Pieces(pieces), ItemData::Pieces(more), Place::Expert { .. }) => {
+                if (&known.ne, known.from) != (&item.ne, item.from) {
+                    return Err(format!(
+                        "has experts of {} and of {} for \"{}\", expected one type for all",
+                        known.from, item.from, item.name
+                    ));
+                }
+                pieces.extend(more);
+                Ok(())
+            }
+            _ => Err(format!("has two tensors that would be \"{}\"", item.name)),
+        }
+    }
+}
+
+/// Extents of the tensor that a source's is or is a part of, innermost first, and the part.
+fn placed(tensor: &Tensor, place: Place) -> (Vec<u64>, ItemData) {
+    let mut ne = tensor.ne();
+    let (file, offset) = (tensor.file, tensor.offset);
+    match place {
+        Place::Whole => {}
+        Place::Row => ne.truncate(1),
+        Place::Expert { index, count } => {
+            let (columns, rows) = (ne[0], ne.iter().skip(1).product());
+            let (first_row, first_column) = (index * rows, 0);
+            ne.push(count);
+            let piece = Piece { file, offset, rows, columns, first_row, first_column };
+            return (ne, ItemData::Pieces(vec![piece]));
+        }
+    }
+    let data = ItemData::whole(file, offset, &ne);
+    (ne, data)
 }
 
 /// A vector that is not read but known.

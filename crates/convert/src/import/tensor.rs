@@ -69,6 +69,8 @@ pub(crate) enum Rule {
         heads: Option<u64>,
         /// Is added to every element: 1 for the norms of Gemma, which the source has less one.
         add: f32,
+        /// How it stands in the tensor of that name.
+        place: Place,
     },
     /// It is left out, for this reason.
     Skip(&'static str),
@@ -80,6 +82,17 @@ pub(crate) enum Rule {
         /// Name in GGUF.
         name: Option<&'static str>,
     },
+}
+
+/// How a tensor of a source stands in one of the new file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is all of it.
+    Whole,
+    /// It is all of it, a matrix of one row that becomes a vector.
+    Row,
+    /// It is the matrix of one expert of so many.
+    Expert { index: u64, count: u64 },
 }
 
 /// What the configuration and the names of tensors say about a network.

@@ -20,11 +20,16 @@ pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>) {
         let same = item.from.current();
         item.to = match mix.and_then(|mix| mix.of(&item.name, &item.ne, model)) {
             Some(ty) => ty,
-            None if item.ne.len() == 1 && is_float(same) => GgmlType::F32,
+            None if is_float(same) && (item.ne.len() == 1 || is_small(&item.name)) => GgmlType::F32,
             None if same == GgmlType::F64 => GgmlType::F32,
             None => same,
         };
     }
+}
+
+/// Routers, which are small and decide much: all programs have them in F32.
+fn is_small(name: &str) -> bool {
+    name.ends_with("ffn_gate_inp.weight")
 }
 
 fn is_float(ty: GgmlType) -> bool {

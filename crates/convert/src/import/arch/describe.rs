@@ -18,6 +18,8 @@ pub(super) struct Architecture {
     pub(super) activation: (&'static str, &'static str),
     /// The tensors of a layer.
     pub(super) layer: &'static [Group],
+    /// The mixture of experts that some or all layers have.
+    pub(super) experts: Option<Mixture>,
     /// Rows of queries and keys stand in halves in the source and in pairs in GGUF.
     pub(super) permuted: bool,
     /// What the norms of GGUF are more than those of the source.
@@ -34,6 +36,25 @@ pub(super) struct Architecture {
     /// Metadata that it alone has, and notes.
     pub(super) keys: fn(&Config, &Dimensions, &mut Own) -> Result<(), ConvertError>,
 }
+
+/// How a configuration speaks of a mixture of experts: keys, and what `transformers` takes where they are not said.
+#[derive(Clone, Copy)]
+pub(super) struct Mixture {
+    /// Experts of a layer, if none of [`COUNTS`] says it.
+    pub(super) count: u64,
+    /// Experts that a token goes through.
+    pub(super) used: (&'static str, u64),
+    /// Intermediate size of an expert; that of a dense layer if none.
+    pub(super) width: Option<(&'static str, u64)>,
+    /// Intermediate size of what all tokens go through; none if there is no key.
+    pub(super) shared: Option<(&'static str, u64)>,
+    /// Whether the weights of a token's experts are made to sum to 1, where the configuration says nothing, and in GGUF, if
+    /// that has no key for it.
+    pub(super) normed: Option<(bool, bool)>,
+}
+
+/// Which keys say how many experts a layer has; `transformers` 5 writes the second where 4 wrote the first.
+pub(super) const COUNTS: [&str; 3] = ["num_experts", "num_local_experts", "n_routed_experts"];
 
 /// Where an architecture puts the metadata that it alone has.
 #[derive(Debug, Default)]
@@ -86,6 +107,7 @@ impl Group {
 }
 
 /// When tensors are there.
+#[derive(Clone, Copy)]
 pub(super) enum When {
     Always,
     /// If this flag of the configuration is set.
@@ -95,6 +117,7 @@ pub(super) enum When {
 /// One tensor: its names, without what stands before in a layer, and its shape.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
+    /// A `*` in it is the number of an expert: the tensors of all experts become one, in the order of these numbers.
     pub(super) source: &'static str,
     pub(super) gguf: &'static str,
     /// Outermost first; a vector has no second.
@@ -112,6 +135,8 @@ pub(super) enum Kind {
     Queries,
     /// Rows belong to heads of keys.
     Keys,
+    /// A matrix of one row, which GGUF has as a vector.
+    Row,
 }
 
 /// The size of a network.
@@ -130,6 +155,17 @@ pub(super) struct Dimensions {
     pub(super) eps: f32,
     /// Whether the output is the embedding.
     pub(super) tied: bool,
+    pub(super) experts: Option<Experts>,
+}
+
+/// The size of a mixture of experts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Experts {
+    pub(super) count: u64,
+    pub(super) used: u64,
+    pub(super) width: u64,
+    /// Of what all tokens go through; 0 if there is none.
+    pub(super) shared: u64,
 }
 
 /// An extent.
@@ -144,13 +180,20 @@ pub(super) enum Dim {
     Keys,
     /// One head.
     Head,
+    One,
+    /// Experts of a layer.
+    Experts,
+    /// Intermediate size of an expert.
+    ExpertWidth,
+    /// Intermediate size of what all tokens go through.
+    SharedWidth,
 }
 
-const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {
+pub(super) const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {
     Part { source, gguf, shape: (rows, Some(cols)), kind: Kind::Plain }
 }
 
-const fn vector(source: &'static str, gguf: &'static str, len: Dim) -> Part {
+pub(super) const fn vector(source: &'static str, gguf: &'static str, len: Dim) -> Part {
     Part { source, gguf, shape: (len, None), kind: Kind::Plain }
 }
 
@@ -183,6 +226,48 @@ pub(super) const MATRICES: &[Part] = &[
     matrix("mlp.gate_proj.weight", "ffn_gate.weight", Dim::FeedForward, Dim::Hidden),
     matrix("mlp.up_proj.weight", "ffn_up.weight", Dim::FeedForward, Dim::Hidden),
     matrix("mlp.down_proj.weight", "ffn_down.weight", Dim::Hidden, Dim::FeedForward),
+];
+
+/// Those of attention.
+pub(super) const ATTENTION: &[Part] = MATRICES.split_at(4).0;
+
+/// A router and the experts that it chooses from.
+pub(super) const EXPERTS: &[Part] = &[
+    matrix("mlp.gate.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),
+    matrix("mlp.experts.*.gate_proj.weight", "ffn_gate_exps.weight", Dim::ExpertWidth, Dim::Hidden),
+    matrix("mlp.experts.*.up_proj.weight", "ffn_up_exps.weight", Dim::ExpertWidth, Dim::Hidden),
+    matrix("mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", Dim::Hidden, Dim::ExpertWidth),
+];
+
+/// What all tokens go through, and its gate.
+pub(super) const SHARED_EXPERT: &[Part] = &[
+    matrix(
+        "mlp.shared_expert.gate_proj.weight",
+        "ffn_gate_shexp.weight",
+        Dim::SharedWidth,
+        Dim::Hidden,
+    ),
+    matrix(
+        "mlp.shared_expert.up_proj.weight",
+        "ffn_up_shexp.weight",
+        Dim::SharedWidth,
+        Dim::Hidden,
+    ),
+    matrix(
+        "mlp.shared_expert.down_proj.weight",
+        "ffn_down_shexp.weight",
+        Dim::Hidden,
+        Dim::SharedWidth,
+    ),
+    Part {
+        kind: Kind::Row,
+        ..matrix(
+            "mlp.shared_expert_gate.weight",
+            "ffn_gate_inp_shexp.weight",
+            Dim::One,
+            Dim::Hidden,
+        )
+    },
 ];
 
 /// A norm before attention and one before the feed-forward part.

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::describe::{Architecture, Dim, Dimensions};
+use super::describe::{Architecture, COUNTS, Dim, Dimensions, Experts, Mixture};
 use crate::ConvertError;
 
 /// Limits far above any model, which are those of the program that runs it.
@@ -89,6 +89,10 @@ impl Dimensions {
             vocab,
             eps,
             tied,
+            experts: architecture
+                .experts
+                .map(|mixture| experts(config, &mixture, architecture.gguf, feed_forward))
+                .transpose()?,
         })
     }
 
@@ -101,6 +105,10 @@ impl Dimensions {
             Dim::Queries => self.heads * self.head,
             Dim::Keys => self.kv_heads * self.head,
             Dim::Head => self.head,
+            Dim::One => 1,
+            Dim::Experts => self.experts.map_or(0, |experts| experts.count),
+            Dim::ExpertWidth => self.experts.map_or(0, |experts| experts.width),
+            Dim::SharedWidth => self.experts.map_or(0, |experts| experts.shared),
         }
     }
 
@@ -118,8 +126,43 @@ impl Dimensions {
             Dim::Queries => heads("num_attention_heads", self.heads),
             Dim::Keys => heads("num_key_value_heads", self.kv_heads),
             Dim::Head => said("head_dim", self.head),
+            Dim::One => "one row".into(),
+            Dim::Experts => format!("{} experts", self.of(dim)),
+            Dim::ExpertWidth => format!("experts of width {}", self.of(dim)),
+            Dim::SharedWidth => format!("a shared expert of width {}", self.of(dim)),
         }
     }
+}
+
+/// Most experts of a layer.
+const MAX_EXPERTS: u64 = 4096;
+
+/// What a configuration says of its mixture of experts.
+fn experts(
+    config: &Config,
+    mixture: &Mixture,
+    gguf: &str,
+    feed_forward: u64,
+) -> Result<Experts, ConvertError> {
+    let number = |(key, default), most| config.count(key, most).map(|n| n.unwrap_or(default));
+    let key = COUNTS.into_iter().find(|key| config.get(key).is_some()).unwrap_or(COUNTS[0]);
+    let count = number((key, mixture.count), MAX_EXPERTS)?;
+    let used = number(mixture.used, MAX_EXPERTS)?;
+    if used > count {
+        let expected = format!("at most {key}, {count}");
+        return Err(config.wrong(mixture.used.0, &used.into(), &expected));
+    }
+    let width = mixture.width.map(|width| number(width, MAX_WIDTH)).transpose()?;
+    let shared = mixture.shared.map(|shared| number(shared, MAX_WIDTH)).transpose()?;
+    if let Some((default, always)) = mixture.normed {
+        let key = "norm_topk_prob";
+        let said = if config.get(key).is_some() { config.flag(key)? } else { default };
+        if said != always {
+            let expected = format!("{always}, which is what {gguf} has in GGUF");
+            return Err(config.wrong(key, &said.into(), &expected));
+        }
+    }
+    Ok(Experts { count, used, width: width.unwrap_or(feed_forward), shared: shared.unwrap_or(0) })
 }
 
 /// Rows of the embedding, which have to be those that the configuration promises.

@@ -34,6 +34,7 @@ pub(super) const LLAMA: Architecture = Architecture {
         Group::if_said("attention_bias", OUTPUT_BIAS),
         Group::if_said("mlp_bias", MLP_BIASES),
     ],
+    experts: None,
     permuted: true,
     norm_add: 0.0,
     own_head_length: true,

@@ -14,9 +14,12 @@ mod general;
 mod granite;
 mod llama;
 mod mistral;
+mod mixtral;
 mod naming;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen3moe;
 mod refuse;
 pub(crate) mod rope;
 mod seed_oss;
@@ -34,11 +37,14 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 8] = [
+const KNOWN: [Architecture; 11] = [
     llama::LLAMA,
     mistral::MISTRAL,
+    mixtral::MIXTRAL,
     qwen2::QWEN2,
+    qwen2moe::QWEN2MOE,
     qwen3::QWEN3,
+    qwen3moe::QWEN3MOE,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
     granite::GRANITE,
@@ -95,9 +101,21 @@ fn network_keys(
     }
     rope.keys(own);
     own.add("attention.layer_norm_rms_epsilon", Entry::F32(dimensions.eps));
+    if let Some(experts) = &dimensions.experts {
+        own.add("expert_count", Entry::U32(experts.count as u32));
+        own.add("expert_used_count", Entry::U32(experts.used as u32));
+    }
     if architecture.own_head_length {
         for key in ["attention.key_length", "attention.value_length"] {
             own.add(key, Entry::U32(dimensions.head as u32));
+        }
+    }
+    if let (Some(mixture), Some(experts)) = (&architecture.experts, &dimensions.experts) {
+        if mixture.width.is_some() {
+            own.add("expert_feed_forward_length", Entry::U32(experts.width as u32));
+        }
+        if mixture.shared.is_some() {
+            own.add("expert_shared_feed_forward_length", Entry::U32(experts.shared as u32));
         }
     }
     (architecture.keys)(config, dimensions, own)

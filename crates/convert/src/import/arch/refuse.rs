@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::config::{Config, clipped, shown};
-use super::describe::Architecture;
+use super::describe::{Architecture, COUNTS};
 use crate::ConvertError;
 
 /// Ends of the names of tensors that only quantised checkpoints have.
@@ -43,10 +43,16 @@ pub(super) fn recognise<'a>(
             )));
         }
     }
-    let experts = ["num_local_experts", "num_experts", "n_routed_experts"];
-    let says_experts = experts.into_iter().find(|key| config.get(key).is_some_and(|n| *n != 0));
+    let fits = |architecture: &&Architecture| match (class, model_type) {
+        (Some(class), _) => architecture.classes.contains(&class),
+        (None, Some(model_type)) => architecture.model_types.contains(&model_type),
+        (None, None) => false,
+    };
+    let found = known.iter().find(fits);
+    let says_experts = COUNTS.into_iter().find(|key| config.get(key).is_some_and(|n| *n != 0));
     let is_named = |name: &str| name.contains("Moe") || name.contains("Mixtral");
-    if says_experts.is_some() || class.is_some_and(is_named) {
+    let is_expected = found.is_some_and(|architecture| architecture.experts.is_some());
+    if !is_expected && (says_experts.is_some() || class.is_some_and(is_named)) {
         let name = class.or(model_type).unwrap_or("this model");
         let key = says_experts.map_or(String::new(), |key| format!(" ({key})"));
         return Err(config.error(format!(
@@ -55,12 +61,7 @@ pub(super) fn recognise<'a>(
             clipped(name)
         )));
     }
-    let fits = |architecture: &&Architecture| match (class, model_type) {
-        (Some(class), _) => architecture.classes.contains(&class),
-        (None, Some(model_type)) => architecture.model_types.contains(&model_type),
-        (None, None) => false,
-    };
-    let Some(architecture) = known.iter().find(fits) else {
+    let Some(architecture) = found else {
         return Err(unknown(config, class, model_type, known));
     };
     for flag in architecture.never {

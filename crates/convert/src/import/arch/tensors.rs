@@ -4,10 +4,12 @@
 use std::collections::HashSet;
 
 use super::config::{Config, clipped};
-use super::describe::{Architecture, Dimensions, EMBEDDING, Kind, OUTPUT, OUTPUT_NORM, Part, When};
+use super::describe::{
+    Architecture, Dim, Dimensions, EMBEDDING, Kind, OUTPUT, OUTPUT_NORM, Part, When,
+};
 use super::refuse;
 use crate::ConvertError;
-use crate::import::tensor::{Described, Rule};
+use crate::import::tensor::{Described, Place, Rule};
 
 /// What may stand before the names of all tensors but that of the output: whole models, parts of
 /// one that were saved alone, and models with pictures (first form, second form).
@@ -99,11 +101,11 @@ impl<'a> NetworkTensors<'a> {
                         name: architecture.own_output.then_some(OUTPUT.gguf),
                     }
                 }
-                Some(TensorRole::In(name, part)) => {
+                Some(TensorRole::In(name, part, expert)) => {
                     check(config, dimensions, tensor, &part)?;
                     let elements = tensor.shape.iter().product::<u64>();
                     parameters = parameters.saturating_add(elements);
-                    take(architecture, dimensions, name, &part)
+                    take(architecture, dimensions, name, &part, expert)
                 }
                 None => {
                     others += u64::from(strange.is_some());
@@ -137,8 +139,8 @@ fn layer_parts(config: &Config, architecture: &Architecture) -> Result<Vec<Part>
 
 /// Where a tensor goes.
 enum TensorRole {
-    /// Name in GGUF, and what it is.
-    In(String, Part),
+    /// Name in GGUF, what it is, and of which expert.
+    In(String, Part, Option<u64>),
     Out(&'static str),
     /// It should be the embedding once more.
     Tied,
@@ -166,19 +168,22 @@ impl Names<'_> {
         if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(OUTPUT.source)) {
             return Some(match self.dimensions.tied {
                 true => TensorRole::Tied,
-                false => TensorRole::In(OUTPUT.gguf.into(), OUTPUT),
+                false => TensorRole::In(OUTPUT.gguf.into(), OUTPUT, None),
             });
         }
         let rest = name.strip_prefix(self.source.prefix)?;
         for part in [EMBEDDING, OUTPUT_NORM] {
             if rest == part.source {
-                return Some(TensorRole::In(part.gguf.into(), part));
+                return Some(TensorRole::In(part.gguf.into(), part, None));
             }
         }
         let (layer, rest) = split_layer(rest)?;
-        let part = self.layer.iter().find(|part| part.source == rest)?;
-        let is_there = layer < self.dimensions.layers;
-        is_there.then(|| TensorRole::In(format!("blk.{layer}.{}", part.gguf), *part))
+        let parts = self.layer.iter();
+        let mut found = parts.filter_map(|part| Some((part, part.is_named(rest)?)));
+        let (part, expert) = found.next()?;
+        let experts = self.dimensions.of(Dim::Experts);
+        let is_there = layer < self.dimensions.layers && expert.is_none_or(|n| n < experts);
+        is_there.then(|| TensorRole::In(format!("blk.{layer}.{}", part.gguf), *part, expert))
     }
 
     /// The error about a tensor that has no place.
@@ -220,13 +225,20 @@ impl Names<'_> {
         // Ends at the first that is not there, so that this is not longer than the list of tensors.
         for layer in 0..self.dimensions.layers {
             for part in self.layer {
-                let name = format!("{prefix}layers.{layer}.{}", part.source);
-                if !seen.contains(&*name) {
-                    let layers = self.dimensions.layers;
-                    let hint = format!(
-                        "is a file of the weights missing, or num_hidden_layers, {layers}, wrong?"
-                    );
-                    return missing(name, part, &hint);
+                let experts = match part.source.contains('*') {
+                    true => self.dimensions.of(Dim::Experts),
+                    false => 1,
+                };
+                for expert in 0..experts {
+                    let source = part.source.replace('*', &expert.to_string());
+                    let name = format!("{prefix}layers.{layer}.{source}");
+                    if !seen.contains(&*name) {
+                        let layers = self.dimensions.layers;
+                        let hint = format!(
+                            "is a file of the weights missing, or num_hidden_layers, {layers}, wrong?"
+                        );
+                        return missing(name, part, &hint);
+                    }
                 }
             }
         }
@@ -253,14 +265,38 @@ fn split_layer(name: &str) -> Option<(u64, &str)> {
     (layer.to_string() == digits).then_some((layer, rest))
 }
 
-fn take(architecture: &Architecture, dimensions: &Dimensions, name: String, part: &Part) -> Rule {
+impl Part {
+    /// Whether it is so called in a layer of the source, and of which expert it is then.
+    #[allow(clippy::option_option)]
+    fn is_named(&self, name: &str) -> Option<Option<u64>> {
+        let Some((before, after)) = self.source.split_once('*') else {
+            return (self.source == name).then_some(None);
+        };
+        let digits = name.strip_prefix(before)?.strip_suffix(after)?;
+        let expert = digits.parse::<u64>().ok()?;
+        (expert.to_string() == digits).then_some(Some(expert))
+    }
+}
+
+fn take(
+    architecture: &Architecture,
+    dimensions: &Dimensions,
+    name: String,
+    part: &Part,
+    expert: Option<u64>,
+) -> Rule {
     let heads = match part.kind {
         Kind::Queries if architecture.permuted => Some(dimensions.heads),
         Kind::Keys if architecture.permuted => Some(dimensions.kv_heads),
         _ => None,
     };
     let add = if part.kind == Kind::Norm { architecture.norm_add } else { 0.0 };
-    Rule::Take { name, heads, add }
+    let place = match expert {
+        Some(index) => Place::Expert { index, count: dimensions.of(Dim::Experts) },
+        None if part.kind == Kind::Row => Place::Row,
+        None => Place::Whole,
+    };
+    Rule::Take { name, heads, add, place }
 }
 
 fn check(

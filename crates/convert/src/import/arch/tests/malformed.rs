@@ -304,14 +304,37 @@ fn architectures_that_are_not_known_are_named() {
 #[test]
 fn mixtures_of_experts_and_quantised_checkpoints_are_refused_by_name() {
     for (class, key) in [
-        ("MixtralForCausalLM", "num_local_experts"),
-        ("Qwen3MoeForCausalLM", "num_experts"),
-        ("Qwen2MoeForCausalLM", "x"),
+        ("DbrxMoeForCausalLM", "num_local_experts"),
+        ("NewMoeForCausalLM", "x"),
         ("LlamaForCausalLM", "num_experts"),
     ] {
         let mut case = Case::named("llama");
         let error = case.set("architectures", json!([class])).set(key, 8).error();
         assert!(error.contains(class) && error.contains("mixture of experts"), "{error}");
+    }
+    let mut case = Case::named("qwen3moe");
+    for (key, value, said) in [
+        ("norm_topk_prob", json!(false), "expected true"),
+        ("decoder_sparse_step", json!(2), "expected 1"),
+        ("mlp_only_layers", json!([1]), "expected an empty array"),
+        ("num_experts_per_tok", json!(8), "at most num_local_experts, 7"),
+        ("num_local_experts", json!(1 << 20), "1 to 4096"),
+    ] {
+        let before = case.config[key].clone();
+        let error = case.set(key, value).error();
+        assert!(error.contains(key) && error.contains(said), "{error}");
+        case.set(key, before);
+    }
+    let name = "model.layers.1.mlp.experts.6.up_proj.weight";
+    let mut case = Case::named("qwen3moe");
+    assert!(case.reshape(name, &[32, 63]).error().contains("experts of width 32"));
+    assert!(case.remove(name).error().contains(name));
+    for name in
+        ["experts.7.up_proj.weight", "experts.06.up_proj.weight", "experts.x.up_proj.weight"]
+    {
+        let name = format!("model.layers.1.mlp.{name}");
+        let error = Case::named("qwen3moe").add(&name, &[32, 64]).error();
+        assert!(error.contains(&name) && error.contains("has no place"), "{error}");
     }
     for method in ["gptq", "awq", "fp8", "bitsandbytes"] {
         let mut case = Case::named("llama");

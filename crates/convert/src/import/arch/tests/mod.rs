@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::huggingface;
 use crate::import::side::SideFiles;
-use crate::import::tensor::{Described, Entry, Network, Rule};
+use crate::import::tensor::{Described, Entry, Network, Place, Rule};
 
 fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs").join(file)
@@ -118,5 +118,5 @@ impl Network {
 }
 
 fn taken(name: &str, heads: Option<u64>, add: f32) -> Rule {
-    Rule::Take { name: name.into(), heads, add }
+    Rule::Take { name: name.into(), heads, add, place: Place::Whole }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use super::{Case, taken};
-use crate::import::tensor::{Entry, Network, Rule};
+use crate::import::tensor::{Entry, Network, Place, Rule};
 
 fn f32(network: &Network, key: &str) -> Option<f32> {
     match network.key(key) {
@@ -84,6 +84,62 @@ fn seed_oss_has_its_second_norm_under_another_name() {
     assert_eq!(keys, expected);
     assert_eq!(network.key("seed_oss.attention.key_length"), Some(&Entry::U32(32)));
     assert_eq!(f32(&network, "seed_oss.rope.freq_base"), Some(1e7));
+}
+
+/// What llama.cpp's converter writes of them, by its source.
+#[test]
+fn mixtures_have_their_numbers_and_experts_their_places() {
+    let expert = |name: &str, index, count| Rule::Take {
+        name: name.into(),
+        heads: None,
+        add: 0.0,
+        place: Place::Expert { index, count },
+    };
+    let number = |network: &Network, key: &str| match network.key(key) {
+        Some(Entry::U32(value)) => Some(*value),
+        other => panic!("{key}: {other:?}"),
+    };
+    for (name, gguf, numbers) in [
+        ("mixtral", "llama", &[("expert_count", 4), ("expert_used_count", 2)][..]),
+        (
+            "qwen2moe",
+            "qwen2moe",
+            &[
+                ("expert_count", 5),
+                ("expert_used_count", 2),
+                ("expert_feed_forward_length", 32),
+                ("expert_shared_feed_forward_length", 80),
+            ],
+        ),
+        (
+            "qwen3moe",
+            "qwen3moe",
+            &[("expert_count", 7), ("expert_used_count", 3), ("expert_feed_forward_length", 32)],
+        ),
+    ] {
+        let case = Case::named(name);
+        let network = case.network();
+        assert_eq!(network.architecture, gguf);
+        for (key, value) in numbers {
+            assert_eq!(number(&network, &format!("{gguf}.{key}")), Some(*value), "{name}: {key}");
+        }
+        let said = network.keys.iter().filter(|(key, _)| key.contains("expert")).count();
+        assert_eq!(said, numbers.len(), "{name}");
+    }
+    let case = Case::named("qwen3moe");
+    let rule =
+        |name: &str| case.network().rule(&case, &format!("model.layers.1.mlp.{name}")).clone();
+    assert_eq!(rule("gate.weight"), taken("blk.1.ffn_gate_inp.weight", None, 0.0));
+    assert_eq!(rule("experts.5.down_proj.weight"), expert("blk.1.ffn_down_exps.weight", 5, 7));
+    // The configuration of `transformers` 4.
+    let mut case = Case::named("qwen3moe");
+    case.unset("num_local_experts").set("num_experts", 7);
+    assert_eq!(number(&case.network(), "qwen3moe.expert_count"), Some(7));
+    let case = Case::named("mixtral");
+    let rule = |name: &str| {
+        case.network().rule(&case, &format!("model.layers.0.block_sparse_moe.{name}")).clone()
+    };
+    assert_eq!(rule("experts.3.w3.weight"), expert("blk.0.ffn_up_exps.weight", 3, 4));
 }
 
 #[test]
