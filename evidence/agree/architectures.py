@@ -99,12 +99,13 @@ MISTRAL3 = Tiny("mistral3", "mistral3", head_dim=40, heads=4, eps=1e-5, tied=Fal
 GLM4 = Tiny("glm4", "glm4", head_dim=40, heads=4, eps=1e-5, tied=False, biases=QKV, rope_dims=20)
 # (By "phi3" in its name llama.cpp would look for tokens of the real one.)
 PHI3 = Tiny("phi 3", "phi3", eps=1e-5, tied=False)
+NORMS = ("attn_norm", "ffn_norm", "output_norm")
+PHIMOE = Tiny("phimoe", "phimoe", eps=1e-5, tied=False, biases=(*QKV, "attn_output", *NORMS, "output"), long_context=(32, 1.2), ff=44, **MOE)
 
 GLM4MOE = Tiny("glm4moe", "glm4moe", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, biases=QKV, rope_dims=20, leading=1,
                shared_ff=88, normed=True, weights_scale=1.7, **MOE)
 
 
-NORMS = ("attn_norm", "ffn_norm", "output_norm")
 ARCEE = Tiny("arcee", "arcee", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False)
 STARCODER2 = Tiny("starcoder2", "starcoder2", base=1e5, eps=1e-5, vocab=403, biases=(*QKV, "attn_output", "ffn_up", "ffn_down", *NORMS))
 STABLELM = Tiny("stablelm", "stablelm", base=1e4, eps=1e-5, tied=False, rope_dims=8, biases=(*QKV, *NORMS))
@@ -184,6 +185,12 @@ CASES = [
                 "an original context of 24": dict(scaling=("yarn", 4.0, 24))}),
     (GLM4, {"all of a head rotated": dict(rope_dims=40)} | {f"none of {b}": dict(biases=tuple(a for a in QKV if a != b)) for b in QKV}),
     (PHI3, {"another base": dict(base=1e3)}),
+    (other(PHI3, "short", long_context=(2048, 1.3)), {"other factors": dict(flipped=("short",)), "another magnitude": dict(long_context=(2048, 1.0)),
+                                                      "factors of long sequences": dict(long_context=(32, 1.3))}),
+    (other(PHI3, "long", long_context=(32, 1.3), rope_dims=12),
+     {"other factors": dict(flipped=("long",)), "factors of short sequences": dict(long_context=(2048, 1.3)), "whole heads rotated": dict(rope_dims=16)}),
+    (PHIMOE, {k: v for k, v in WRONG.items()} | {"weights not normalised": dict(normed=False), "factors of short sequences": dict(long_context=(2048, 1.2))}
+     | {f"none of {b}": dict(biases=tuple(a for a in PHIMOE.biases if a != b)) for b in PHIMOE.biases}),
     (SMOLLM3, {"all layers rotated": dict(arch="llama")}),
     (other(SMOLLM3, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397),
      {"all layers rotated": dict(arch="llama")}),

@@ -31,7 +31,7 @@ HYBRIDS = ("qwen35", "qwen35moe")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
 FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
 # Whose norms are LayerNorm.
-LAYER_NORMED = ("starcoder2", "stablelm", "command-r", "cohere2")
+LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2")
 # Whose feed-forward parts have no gate, and whose feed-forward parts take what attention takes. (Of stablelm those whose heads
 # are normed are parallel.)
 UNGATED, PARALLEL = ("starcoder2", "arcee"), ("command-r", "cohere2")
@@ -94,7 +94,8 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
                 "per_layer_proj_norm.weight": (local[-1],)}
     out["output_norm.weight"] = (embd,)
     out |= {"output_norm.bias": (embd,)} if "output_norm" in biases else {}
-    return out | ({} if tied else {"output.weight": (vocab, embd)})
+    out |= {} if tied else {"output.weight": (vocab, embd)}
+    return out | ({"output.bias": (vocab,)} if "output" in biases else {})
 
 
 def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple, mixture: tuple) -> dict[str, tuple]:

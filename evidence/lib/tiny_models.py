@@ -20,6 +20,9 @@ gguf = lazily("gguf")
 np = lazily("numpy")
 
 
+# llama.cpp computes RMSNorm where the original has LayerNorm. What is added to the residual stream has no mean here, so that both
+# are the same: for each tensor the axis of the hidden size.
+CENTRED = {"phimoe": {"token_embd": 1, "attn_output": 0, "ffn_down_exps": 1}}
 SWAPPED = {"ffn_gate_exps": "ffn_up_exps", "ffn_up_exps": "ffn_gate_exps"}
 
 
@@ -89,6 +92,8 @@ class Tiny:
     factors: bool = False
     # Granite's: of the embedding, of scores, of what parts add, and what logits are divided by.
     scales: tuple | None = None
+    # Factors of long and of short sequences: the longest that is short, and what cosines and sines are multiplied by.
+    long_context: tuple = ()
     # A factor on the logits.
     logit_scale: float | None = None
     # (type, factor, original context[, YaRN's magnitude])
@@ -139,6 +144,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) * (gains.get(part, 1.0) / math.sqrt(shape[-1]))
         if part in networks.EXPERTS:
             weights = np.roll(weights, m.rolled, axis=0)
+        if m.arch in CENTRED and part in CENTRED[m.arch]:
+            weights -= weights.mean(axis=CENTRED[m.arch][part], keepdims=True)
         names = {part, what, f"{part}.{what}"}
         if names & set(m.flipped):
             weights = weights[..., ::-1]
@@ -151,6 +158,11 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             # Of a full layer's pairs the first quarter is rotated.
             pairs = m.head_dim // 2
             out.append(("rope_freqs.weight", np.where(np.arange(pairs) < pairs // 4, 1.0, 1e30).astype(np.float32)))
+        if part == "token_embd" and m.long_context:
+            rotated = (m.rope_dims or m.head_dim) // 2
+            for kind, most in (("long", 6.0), ("short", 1.5)):
+                factors = np.linspace(1.0, most, rotated)[:: -1 if kind in m.flipped else 1]
+                out.append((f"rope_factors_{kind}.weight", factors.astype(np.float32)))
         if part == "token_embd" and m.factors:
             factors = networks.rope_factors(m.base, m.head_dim, 8.0, 32)
             out.append(("rope_freqs.weight", factors.astype(np.float32)))
@@ -162,7 +174,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.head_dim * m.heads != m.embd:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
-    if m.arch in ("llama", "granite", "granitemoe", "smollm3", "mistral3", "phi3"):
+    if m.arch in ("llama", "granite", "granitemoe", "smollm3", "mistral3") or m.arch in ("phi3", "phimoe") and m.rope_dims is None:
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
         w.add_float32(f"{m.arch}.rope.freq_base_swa", m.local_base)
@@ -196,6 +208,10 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.scales is not None:
         for key, value in zip(("embedding_scale", "attention.scale", "residual_scale", "logit_scale"), m.scales):
             w.add_float32(f"{m.arch}.{key}", value)
+    if m.long_context:
+        original, magnitude = m.long_context
+        w.add_rope_scaling_orig_ctx_len(original)
+        w.add_rope_scaling_attn_factors(magnitude)
     if m.logit_scale is not None:
         w.add_logit_scale(m.logit_scale)
     if m.experts:

@@ -49,6 +49,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     ] {
         dict.set_item(name, value)?;
     }
+    if spec.long_context.rope.is_some() {
+        return Err(untold("its long sequences are rotated by other factors"));
+    }
     rope(&dict, &spec.ropes[0])?;
     let pairing = match attention.pairing {
         RopePairing::Interleaved => "interleaved",

@@ -49,6 +49,7 @@ NATIVE = [
     Tiny("cohere2", "cohere2", window=12),
     Tiny("minicpm", "minicpm"),
     Tiny("hunyuan-dense", "hunyuan-dense", qk_norm=True),
+    Tiny("ernie4_5, two lists of factors", "ernie4_5", long_context=(32, 1.2)),
     Tiny("qwen3moe", "qwen3moe", qk_norm=True, experts=7, used=3, expert_ff=44),
     Tiny("mixtral", "llama", experts=7, used=3, expert_ff=44),
     Tiny("gpt-oss", "gpt-oss", window=12, experts=7, used=3, expert_ff=44),

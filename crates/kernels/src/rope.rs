@@ -46,9 +46,14 @@ pub enum RopeScaling {
         /// Turns below which a pair is interpolated, usually 1.
         beta_slow: f32,
     },
-    /// Pair `i` is slowed down by the `i`-th of these `dims / 2` factors: the `rope_freqs` tensor
-    /// of Llama 3 files.
-    Factors(Vec<f32>),
+    /// Pair `i` is slowed down by the `i`-th of `dims / 2` factors: the `rope_freqs` tensor of Llama 3 files, or one of
+    /// LongRoPE's (Ding et al. 2024).
+    Factors {
+        /// `[dims / 2]`
+        factors: Vec<f32>,
+        /// What cosines and sines are multiplied by.
+        magnitude: f32,
+    },
 }
 
 /// What determines the angles of a layer.
@@ -90,7 +95,8 @@ impl RopeTable {
             RopeScaling::Linear { factor } => {
                 frequencies.iter_mut().for_each(|f| *f /= *factor as f64);
             }
-            RopeScaling::Factors(factors) => {
+            RopeScaling::Factors { factors, magnitude: of_factors } => {
+                magnitude = f64::from(*of_factors);
                 assert_eq!(factors.len(), dims / 2, "rope factors for {dims} elements");
                 for (f, &factor) in frequencies.iter_mut().zip(factors) {
                     *f /= factor as f64;

@@ -262,6 +262,7 @@ fn rope_rotates_as_defined() {
 fn ggml_angles(pos: usize, dims: usize, base: f32, scaling: &RopeScaling) -> Vec<(f32, f32)> {
     let (mut freq_scale, mut magnitude, mut yarn) = (1.0f32, 1.0f32, None);
     match scaling {
+        RopeScaling::Factors { magnitude: of_factors, .. } => magnitude = *of_factors,
         RopeScaling::Linear { factor } => freq_scale = 1.0 / factor,
         &RopeScaling::Yarn { factor, orig_ctx, ext_factor, attn_factor, beta_fast, beta_slow } => {
             freq_scale = 1.0 / factor;
@@ -284,7 +285,7 @@ fn ggml_angles(pos: usize, dims: usize, base: f32, scaling: &RopeScaling) -> Vec
     let mut out = Vec::new();
     for i in 0..dims / 2 {
         let slow = match scaling {
-            RopeScaling::Factors(f) => f[i],
+            RopeScaling::Factors { factors, .. } => factors[i],
             _ => 1.0,
         };
         let whole = angle / slow;
@@ -314,7 +315,8 @@ fn rope_scalings_agree_with_ggml() {
     let scalings = [
         RopeScaling::None,
         RopeScaling::Linear { factor: 8.0 },
-        RopeScaling::Factors(factors),
+        RopeScaling::Factors { factors: factors.clone(), magnitude: 1.0 },
+        RopeScaling::Factors { factors, magnitude: 1.19 },
         yarn(4.0, 4096, 1.0, 1.0),
         yarn(16.0, 8192, 0.7, 0.9),
         yarn(4.0, 4096, 0.0, 1.0),

@@ -55,6 +55,8 @@ fn main() {
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::qwen3() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen2moe() }.write(folder.path()).0,
         Spec::gpt_oss().write(folder.path()).0,
+        // It becomes long after the prompt, and short again where it is cut.
+        Spec { long_context: Some(80), seed: 61, ..Spec::llama() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen35() }.write(folder.path()).0,
     ];
     paths.extend(common::real_model(common::SMOLLM2));

@@ -42,6 +42,8 @@ pub(crate) struct Net<'m> {
     compute: Compute<'m>,
     /// Frequencies of each of the model's rotary embeddings.
     ropes: Vec<RopeTable>,
+    /// Those of the first in sequences that are not as long, or longer than they are now, if the model tells them apart.
+    other_rope: Option<RopeTable>,
 }
 
 impl<'m> Net<'m> {
@@ -52,7 +54,15 @@ impl<'m> Net<'m> {
         compute: Compute<'m>,
     ) -> Net<'m> {
         let ropes = spec.ropes.iter().map(RopeTable::new).collect();
-        Net { spec, weights, store, compute, ropes }
+        let other_rope = spec.long_context.rope.as_ref().map(RopeTable::new);
+        Net { spec, weights, store, compute, ropes, other_rope }
+    }
+
+    /// Goes on as for long sequences, or back. What the cache holds is of no use then.
+    pub(crate) fn exchange_ropes(&mut self) {
+        if let Some(other) = &mut self.other_rope {
+            std::mem::swap(&mut self.ropes[0], other);
+        }
     }
 
     /// An empty cache of at least `context` positions.

@@ -59,6 +59,20 @@ pub struct Session<'m> {
     deferred: Option<u32>,
     context: usize,
     batch: usize,
+    /// For models that tell long sequences from others.
+    length: Option<Length>,
+}
+
+/// How long a sequence is to a model that rotates long ones in another way. When a sequence becomes long, or short again, it is
+/// computed anew, as the model would have computed it from the beginning: what comes out depends on the tokens alone, and not on the
+/// context that was asked for.
+struct Length {
+    /// Longer sequences are long.
+    original: usize,
+    /// Whether the cache is that of a long sequence.
+    long: bool,
+    /// The tokens of the sequence.
+    tokens: Vec<u32>,
 }
 
 impl<'m> Session<'m> {
@@ -79,6 +93,13 @@ impl<'m> Session<'m> {
             }
         }
         let batch = options.batch.min(context);
+        let original = c.long_context.original;
+        // A sequence that cannot become long need not be remembered.
+        let length = (c.long_context.rope.is_some() && context > original).then(|| Length {
+            original,
+            long: false,
+            tokens: Vec::with_capacity(context),
+        });
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
         let cache = net.cache(context)?;
@@ -94,6 +115,7 @@ impl<'m> Session<'m> {
             deferred: None,
             context,
             batch,
+            length,
         })
     }
 
@@ -128,6 +150,7 @@ impl<'m> Session<'m> {
         f: &mut dyn FnMut(usize, &[f32]),
     ) -> Result<(), ModelError> {
         self.admit(tokens)?;
+        self.become_as_long_as(self.position + tokens.len())?;
         let vocab = self.logits.len();
         let rows = LOGIT_ROWS.min(self.batch);
         if self.many_logits.is_empty() {
@@ -135,8 +158,7 @@ impl<'m> Session<'m> {
         }
         self.settle()?;
         let done = self.each(tokens, rows, f);
-        self.go_back_after(&done);
-        done
+        self.end_call(tokens, done)
     }
 
     /// [`Session::feed_each`] with nothing deferred, the logits of `rows` tokens at a time.
@@ -173,9 +195,40 @@ impl<'m> Session<'m> {
 
     fn append(&mut self, tokens: &[u32], want: Want) -> Result<(), ModelError> {
         self.admit(tokens)?;
+        self.become_as_long_as(self.position + tokens.len())?;
         self.settle()?;
         let done = self.compute(tokens, want);
-        self.go_back_after(&done);
+        self.end_call(tokens, done)
+    }
+
+    /// Computes the sequence anew if the model rotates one of `n` tokens in another way than the cache was.
+    ///
+    /// # Errors
+    /// As [`Session::feed`]; the sequence is empty then.
+    fn become_as_long_as(&mut self, n: usize) -> Result<(), ModelError> {
+        let Some(length) = &mut self.length else { return Ok(()) };
+        if (n > length.original) == length.long {
+            return Ok(());
+        }
+        length.long = !length.long;
+        self.net.exchange_ropes();
+        let mut tokens = std::mem::take(&mut length.tokens);
+        let (all, computed) = (self.position, self.position - usize::from(self.deferred.is_some()));
+        self.position = 0;
+        let done = match computed {
+            0 => Ok(()),
+            _ => self.compute(&tokens[..computed], Want::Nothing),
+        };
+        match done {
+            Ok(()) => self.position = all,
+            Err(_) => {
+                tokens.clear();
+                self.deferred = None;
+            }
+        }
+        if let Some(length) = &mut self.length {
+            length.tokens = tokens;
+        }
         done
     }
 
@@ -209,11 +262,18 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// After an error the states have tokens in them that the sequence has not.
-    fn go_back_after(&mut self, done: &Result<(), ModelError>) {
+    /// Remembers the tokens that were appended. After an error the states have tokens in them that the sequence has not.
+    fn end_call(&mut self, tokens: &[u32], done: Result<(), ModelError>) -> Result<(), ModelError> {
         if done.is_err() && !self.cache.states.is_empty() {
             self.position = self.cache.states.back_to(self.position);
         }
+        if let Some(length) = &mut self.length {
+            if done.is_ok() {
+                length.tokens.extend_from_slice(tokens);
+            }
+            length.tokens.truncate(self.position);
+        }
+        done
     }
 
     /// Appends a token that is computed only if something is fed after it: the last token of an
@@ -226,6 +286,9 @@ impl<'m> Session<'m> {
         self.settle()?;
         self.deferred = Some(token);
         self.position += 1;
+        if let Some(length) = &mut self.length {
+            length.tokens.push(token);
+        }
         Ok(())
     }
 
@@ -292,6 +355,9 @@ impl<'m> Session<'m> {
                 true => n,
                 false => states.back_to(n),
             };
+            if let Some(length) = &mut self.length {
+                length.tokens.truncate(self.position);
+            }
         }
         self.position
     }

@@ -25,16 +25,22 @@ pub enum NormKind {
 }
 
 impl NormSpec {
-    /// Reads the one key of this kind.
+    /// Reads the key of this kind. Some families have the other one (Phi-3.5-MoE, Nemotron-H), which is taken where this is
+    /// missing.
     ///
     /// # Errors
-    /// It is missing, or no number from 0 to below 1.
+    /// Both are missing, or it is no number from 0 to below 1.
     pub(crate) fn read(keys: &Keys<'_, '_>, kind: NormKind) -> Result<NormSpec, SpecError> {
-        let key = match kind {
-            NormKind::Rms => "attention.layer_norm_rms_epsilon",
-            NormKind::Layer => "attention.layer_norm_epsilon",
+        let (rms, layer) = ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon");
+        let [key, other] = match kind {
+            NormKind::Rms => [rms, layer],
+            NormKind::Layer => [layer, rms],
         };
-        let eps = keys.float(key, 0.0..1.0, "from 0 to below 1")?;
+        let read = |key| keys.float(key, 0.0..1.0, "from 0 to below 1");
+        let eps = match read(key)? {
+            Some(eps) => Some(eps),
+            None => read(other)?,
+        };
         Ok(NormSpec { kind, eps: eps.ok_or_else(|| keys.missing(key))? })
     }
 }

@@ -46,12 +46,26 @@ pub struct ModelSpec {
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
     /// are in the first.
     pub ropes: Vec<RopeParams>,
+    /// What is different where the sequence is longer than the original context.
+    pub long_context: LongContext,
     /// How many layers follow in the file that predict further tokens. They are not computed.
     pub draft_layers: usize,
     /// Factor on the logits.
     pub logit_scale: f32,
     /// Soft cap of the logits.
     pub logit_softcap: Option<f32>,
+}
+
+/// What becomes of the first rotary embedding in long sequences (LongRoPE: Phi 3 and 4, MiniCPM): the file has two lists of
+/// factors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LongContext {
+    /// Longer sequences are long.
+    pub original: usize,
+    /// What cosines and sines are multiplied by, in short sequences too.
+    pub magnitude: f32,
+    /// The first rotary embedding in long sequences; `None`: the file has no factors, and all sequences are alike.
+    pub rope: Option<RopeParams>,
 }
 
 /// A layer: `x += residual_scale · norm(mixer(norm(x)))`, then the same with the feed-forward part. Which of the norms there

@@ -2,8 +2,8 @@
 
 use alight_kernels::rope::{RopeParams, RopeScaling, yarn_magnitude};
 
-use super::SpecError;
 use super::keys::{Keys, MAX_CONTEXT, MAX_WIDTH};
+use super::{LongContext, SpecError};
 
 /// The rotary embedding of heads of `key_dim` elements in a model that was trained for `context` positions.
 ///
@@ -29,7 +29,8 @@ pub(crate) fn rope(
     .unwrap_or(1.0);
     let key = "rope.scaling.type";
     let scaling = match keys.get::<&str>(key)?.unwrap_or("linear") {
-        "none" => RopeScaling::None,
+        // The factors are tensors.
+        "none" | "longrope" => RopeScaling::None,
         "linear" if factor == 1.0 => RopeScaling::None,
         "linear" => RopeScaling::Linear { factor },
         "yarn" => {
@@ -60,4 +61,18 @@ pub(crate) fn rope(
         other => return Err(keys.unsupported(key, other, "this RoPE scaling")),
     };
     Ok(RopeParams { dims, base, scaling })
+}
+
+/// The keys of LongRoPE of a model that was trained for `context` positions; its factors are tensors.
+///
+/// # Errors
+/// A value that cannot be computed with.
+pub(crate) fn long_context(keys: &Keys<'_, '_>, context: usize) -> Result<LongContext, SpecError> {
+    let original = "rope.scaling.original_context_length";
+    let magnitude = keys.float("rope.scaling.attn_factor", 1e-6..1e6, "a positive number")?;
+    Ok(LongContext {
+        original: keys.optional_dimension(original, MAX_CONTEXT)?.unwrap_or(context),
+        magnitude: magnitude.unwrap_or(1.0),
+        rope: None,
+    })
 }

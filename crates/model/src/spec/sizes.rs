@@ -4,8 +4,10 @@ use alight_formats::gguf::Array;
 use alight_kernels::rope::RopeParams;
 
 use super::keys::{Keys, MAX_CONTEXT, MAX_LAYERS, MAX_WIDTH};
+use super::rope::long_context;
 use super::{
-    AttentionSpec, FeedForward, LayerSpec, Mixer, ModelSpec, NormKind, NormSpec, Norms, SpecError,
+    AttentionSpec, FeedForward, LayerSpec, LongContext, Mixer, ModelSpec, NormKind, NormSpec,
+    Norms, SpecError,
 };
 
 /// The sizes that every architecture has.
@@ -18,6 +20,7 @@ pub(crate) struct Sizes {
     pub(crate) vocab: usize,
     pub(crate) context: usize,
     pub(crate) norm: NormSpec,
+    pub(crate) long_context: LongContext,
 }
 
 impl Sizes {
@@ -50,13 +53,15 @@ impl Sizes {
             return Err(keys.value(key, drafts, format!("fewer than the {blocks} blocks")));
         }
         let draft_layers = drafts as usize;
+        let context = keys.dimension("context_length", MAX_CONTEXT)?;
         Ok(Sizes {
             layers: blocks - draft_layers,
             draft_layers,
             hidden_size: keys.dimension("embedding_length", MAX_WIDTH)?,
             vocab,
-            context: keys.dimension("context_length", MAX_CONTEXT)?,
+            context,
             norm: NormSpec::read(keys, norm)?,
+            long_context: long_context(keys, context)?,
         })
     }
 
@@ -97,6 +102,7 @@ impl Sizes {
             embedding_scale: 1.0,
             layers,
             ropes,
+            long_context: self.long_context,
             draft_layers: self.draft_layers,
             logit_scale: 1.0,
             logit_softcap: None,

@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 use std::cell::RefCell;
 
 use alight_formats::split::Catalog;
-use alight_kernels::rope::RopeScaling;
+use alight_kernels::rope::{RopeParams, RopeScaling};
 use alight_pages::Map;
 
 pub use self::error::WeightError;
@@ -150,18 +150,40 @@ impl Weights {
         let inputs = (width > 0)
             .then(|| TokenInputs::find(&find, width, [spec.layers.len(), vocab, hidden]));
         let token_inputs = inputs.transpose()?;
-        find.all_found(spec)?;
         if let Some(factors) = factors {
             let rope = &mut spec.ropes[0];
-            rope.scaling = with_factors(&rope.scaling, factors)?;
+            rope.scaling = with_factors("rope_freqs.weight", &rope.scaling, factors, 1.0)?;
         }
+        find_long_context(&find, spec)?;
+        find.all_found(spec)?;
         Ok(Weights { embed, token_inputs, layers, output_norm, output, output_bias, tied })
     }
 }
 
-/// Joins the factors of a `rope_freqs` tensor with a scaling that the metadata asks for.
-fn with_factors(scaling: &RopeScaling, mut factors: Vec<f32>) -> Result<RopeScaling, WeightError> {
-    let name = "rope_freqs.weight";
+/// Puts the factors of short and of long sequences into `spec`, if the file has any.
+fn find_long_context(find: &Finder<'_, '_>, spec: &mut ModelSpec) -> Result<(), WeightError> {
+    let [short, long] = ["rope_factors_short.weight", "rope_factors_long.weight"];
+    if find.catalog.get(long).is_none() {
+        return Ok(());
+    }
+    let (rope, magnitude) = (spec.ropes[0].clone(), spec.long_context.magnitude);
+    let with = |name| {
+        let factors = find.vector(name, rope.dims / 2)?;
+        let scaling = with_factors(name, &rope.scaling, factors, magnitude)?;
+        Ok::<_, WeightError>(RopeParams { scaling, ..rope })
+    };
+    spec.ropes[0] = with(short)?;
+    spec.long_context.rope = Some(with(long)?);
+    Ok(())
+}
+
+/// Joins the factors of the tensor `name` with a scaling that the metadata asks for.
+fn with_factors(
+    name: &str,
+    scaling: &RopeScaling,
+    mut factors: Vec<f32>,
+    magnitude: f32,
+) -> Result<RopeScaling, WeightError> {
     if let Some(index) = factors.iter().position(|f| !(1e-6..=1e30).contains(f)) {
         let found = factors[index];
         let expected = "a positive number";
@@ -176,5 +198,5 @@ fn with_factors(scaling: &RopeScaling, mut factors: Vec<f32>) -> Result<RopeScal
             expected: "no such tensor together with YaRN scaling, which is not supported".into(),
         });
     }
-    Ok(RopeScaling::Factors(factors))
+    Ok(RopeScaling::Factors { factors, magnitude })
 }

@@ -104,6 +104,8 @@ pub struct Spec {
     pub scaling: Scaling,
     /// A `rope_freqs.weight` tensor.
     pub factors: bool,
+    /// Factors of short and of long sequences: the longest that is short.
+    pub long_context: Option<usize>,
     /// The Gemmas: window and period of the global layers.
     pub window: Option<(usize, usize)>,
     /// Gated delta nets: heads of keys and values, their length, and the interval at which there is attention in place of
@@ -142,6 +144,7 @@ impl Spec {
             rope_base: 10_000.0,
             scaling: Scaling::None,
             factors: false,
+            long_context: None,
             window: None,
             delta: None,
             attn_cap: 0.0,
@@ -378,6 +381,12 @@ impl Spec {
         if self.biases {
             all.push(("output.bias".to_owned(), vec![self.vocab]));
         }
+        if self.long_context.is_some() {
+            let pairs = self.rope_dims.unwrap_or(self.key_dim) / 2;
+            for kind in ["short", "long"] {
+                all.push((format!("rope_factors_{kind}.weight"), vec![pairs]));
+            }
+        }
         if self.factors {
             all.push((
                 "rope_freqs.weight".to_owned(),
@@ -431,6 +440,10 @@ impl Spec {
         }
         if let Some(dims) = self.rope_dims {
             b.u32(&key("rope.dimension_count"), dims as u32);
+        }
+        if let Some(original) = self.long_context {
+            b.u32(&key("rope.scaling.original_context_length"), original as u32);
+            b.f32(&key("rope.scaling.attn_factor"), 1.2);
         }
         match self.scaling {
             Scaling::None => {}
@@ -587,7 +600,7 @@ fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random
     } else {
         1.7 / (shape[0] as f32).sqrt()
     };
-    let offset = if vector && name.contains("norm") || name == "rope_freqs.weight" {
+    let offset = if vector && name.contains("norm") || name.starts_with("rope_f") {
         1.2
     } else if name.ends_with("ssm_a") {
         -0.5

@@ -22,6 +22,7 @@ mod mistral3;
 mod olmo2;
 mod olmoe;
 mod phi3;
+mod phimoe;
 mod qwen2;
 mod qwen2moe;
 mod qwen2vl;
@@ -39,7 +40,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 34] = [
+const ALL: [&Architecture; 35] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -52,6 +53,7 @@ const ALL: [&Architecture; 34] = [
     &mistral3::ARCHITECTURE,
     &glm4::ARCHITECTURE,
     &phi3::ARCHITECTURE,
+    &phimoe::ARCHITECTURE,
     &olmo2::ARCHITECTURE,
     &exaone4::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,

@@ -1,5 +1,4 @@
 //! `phi3`: queries, keys and values in one matrix, gate and up in another (Phi-3, Phi-4). A window is that of all layers.
-//! Models with factors for long and for short contexts (longrope) are refused.
 
 use alight_kernels::rope::RopePairing;
 

@@ -1,0 +1,26 @@
+//! `phimoe`: a mixture of experts in every layer, LayerNorm, biases, NeoX rotary pairs (Phi-3.5-MoE). A window is that of all
+//! layers.
+
+use alight_kernels::rope::RopePairing;
+
+use super::Architecture;
+use crate::parts::attention::AttentionSpec;
+use crate::parts::experts::ExpertsSpec;
+use crate::spec::keys::Keys;
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::window::window;
+use crate::spec::{ModelSpec, NormKind, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "phimoe", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read_with(keys, NormKind::Layer)?;
+    let attention = AttentionSpec {
+        pairing: RopePairing::NeoX,
+        window: window(keys, 0)?,
+        ..AttentionSpec::read(keys)?
+    };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    Ok(sizes.uniform(keys, attention, ExpertsSpec::read(keys, true)?, rope))
+}
