@@ -76,6 +76,9 @@ CASES = {
                    dict(form="old")),
     "qwen3": ("Qwen3", dict(head_dim=32, **rope(rope_theta=1e6)), dict(form="old")),
     "qwen3-tied": ("Qwen3", dict(head_dim=32, tie_word_embeddings=True, **rope(rope_theta=1e6)), dict()),
+    "gpt_oss": ("GptOss", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=16, intermediate_size=64, sliding_window=64,
+                               **rope(rope_type="yarn", rope_theta=150000.0, factor=8.0, original_max_position_embeddings=64,
+                                      beta_fast=32.0, beta_slow=1.0, truncate=False)), dict()),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **rope(rope_theta=1e6)), dict()),
     "qwen2moe": ("Qwen2Moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=80,
                                   **rope(rope_theta=1e6)), dict()),
@@ -116,6 +119,8 @@ def configuration(kind, changes, how):
         config = transformers.Gemma3Config(text_config=config, vision_config=vision, mm_tokens_per_image=4)
         config.architectures = ["Gemma3ForConditionalGeneration"]
     said = json.loads(config.to_json_string(use_diff=True))
+    if kind == "GptOss":
+        said["quantization_config"] = {"quant_method": "mxfp4"}
     if how.get("form") == "old":
         as_it_was(said)
         if text := said.get("text_config"):
@@ -178,8 +183,26 @@ def mixture_names(kind: str, name: str, shape: tuple) -> dict[str, tuple]:
     return {start.replace("*", str(expert)): shape[1:] for expert in range(shape[0])}
 
 
+def gpt_oss_tensors(c) -> dict[str, tuple]:
+    """As it is published: experts in blocks of MXFP4, whose scales are apart."""
+    q, kv, ff, experts = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim, c.intermediate_size, c.num_local_experts
+    layer = {f"self_attn.{part}_proj.{what}": (rows, cols) if what == "weight" else (rows,)
+             for part, rows, cols in (("q", q, c.hidden_size), ("k", kv, c.hidden_size), ("v", kv, c.hidden_size), ("o", c.hidden_size, q))
+             for what in ("weight", "bias")}
+    layer |= {"self_attn.sinks": (c.num_attention_heads,), "input_layernorm.weight": (c.hidden_size,),
+              "post_attention_layernorm.weight": (c.hidden_size,), "mlp.router.weight": (experts, c.hidden_size), "mlp.router.bias": (experts,)}
+    for name, rows, cols in (("gate_up_proj", 2 * ff, c.hidden_size), ("down_proj", c.hidden_size, ff)):
+        layer |= {f"mlp.experts.{name}_blocks": (experts, rows, cols // 32, 16), f"mlp.experts.{name}_scales": (experts, rows, cols // 32),
+                  f"mlp.experts.{name}_bias": (experts, rows)}
+    out = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size), "model.norm.weight": (c.hidden_size,),
+           "lm_head.weight": (c.vocab_size, c.hidden_size)}
+    return out | {f"model.layers.{i}.{name}": shape for i in range(c.num_hidden_layers) for name, shape in layer.items()}
+
+
 def tensors(kind, config, how):
     """Name -> shape."""
+    if kind == "GptOss":
+        return gpt_oss_tensors(config)
     c, arch, prefix = getattr(config, "text_config", config), ARCHITECTURES[kind], how.get("prefix", "model.")
     head, attention_bias = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, getattr(c, "attention_bias", False)
     biases = networks.QKV if kind in ("Qwen2", "Qwen2Moe") or attention_bias else ()
@@ -229,6 +252,10 @@ def check_names(kind, config, how, shapes):
 
 
 def values(rng, kind, name, shape):
+    if name.endswith("_blocks"):
+        return rng.integers(0, 256, shape, dtype=np.uint8)
+    if name.endswith("_scales"):
+        return rng.integers(118, 124, shape, dtype=np.uint8)
     values = rng.standard_normal(shape, dtype=np.float32) * np.float32(0.05)
     if name.endswith("norm.weight") and not kind.startswith("Gemma"):
         values += 1
@@ -261,7 +288,8 @@ def write(folder, kind, how, said, shapes, spm):
     (folder / "tokenizer.model").write_bytes(spm)
     ty = how.get("type", "BF16")
     rng = np.random.default_rng(zlib.crc32(folder.name.encode()))
-    data = {name: model.cast(values(rng, kind, name, shape), ty) for name, shape in sorted(shapes.items())}
+    made = {name: values(rng, kind, name, shape) for name, shape in sorted(shapes.items())}
+    data = {name: x if x.dtype == np.uint8 else model.cast(x, ty) for name, x in made.items()}
     hf.write_weights(folder, data, how.get("shards", 1))
 
 

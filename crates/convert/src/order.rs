@@ -12,6 +12,7 @@ const LAYER: &[&str] = &[
     "attn_v",
     "attn_q_norm",
     "attn_k_norm",
+    "attn_sinks",
     "attn_output",
     "post_attention_norm",
     "ffn_norm",

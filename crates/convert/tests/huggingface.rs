@@ -62,16 +62,30 @@ fn write_folder(folder: &Path, tensors: &[Tensor], config: &Value) {
     let (mut header, mut data) = (Map::new(), Vec::new());
     for Tensor { name, shape, first } in tensors {
         let begin = data.len();
+        let dtype = if is_packed(name) { "U8" } else { "F32" };
         for i in 0..shape.iter().product() {
-            data.extend(((first + i) as f32).to_le_bytes());
+            match is_packed(name) {
+                true => data.push(byte(first + i)),
+                false => data.extend(((first + i) as f32).to_le_bytes()),
+            }
         }
         let offsets = json!([begin, data.len()]);
         header
-            .insert(name.clone(), json!({"dtype": "F32", "shape": shape, "data_offsets": offsets}));
+            .insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
     }
     let header = Value::Object(header).to_string();
     let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
     fs::write(folder.join("model.safetensors"), file).unwrap();
+}
+
+/// Blocks of MXFP4, or their scales.
+fn is_packed(name: &str) -> bool {
+    name.ends_with("_blocks") || name.ends_with("_scales")
+}
+
+/// What is in such a tensor.
+fn byte(i: usize) -> u8 {
+    ((i * 40_503) >> 5) as u8
 }
 
 fn convert(folder: &Path) -> (Conversion, Vec<u8>) {
@@ -110,7 +124,7 @@ fn renamed(case: &str, name: &str) -> Option<String> {
         _ if case.starts_with("gemma") => {
             ("post_attention_norm", "pre_feedforward_layernorm", "ffn_norm")
         }
-        "seed_oss" => ("post_attention_norm", "-", "-"),
+        "seed_oss" | "gpt_oss" => ("post_attention_norm", "-", "-"),
         _ => ("ffn_norm", "-", "-"),
     };
     for (from, to) in [
@@ -125,6 +139,8 @@ fn renamed(case: &str, name: &str) -> Option<String> {
         ("mlp.shared_expert.down_proj", "ffn_down_shexp"),
         ("mlp.shared_expert_gate", "ffn_gate_inp_shexp"),
         ("mlp.gate.", "ffn_gate_inp."),
+        ("mlp.router.", "ffn_gate_inp."),
+        ("self_attn.sinks", "attn_sinks.weight"),
         ("block_sparse_moe.gate.", "ffn_gate_inp."),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
@@ -158,6 +174,13 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
         let is_llama = parsed.value::<&str>("general.architecture").unwrap() == Some("llama");
         let mut expected = usize::from(parsed.tensor("rope_freqs.weight").is_some());
         for tensor in &tensors {
+            if name == "gpt_oss" && tensor.name.contains(".experts.") {
+                // See the test below.
+                let counted = !is_packed(&tensor.name) || tensor.name.ends_with("_blocks");
+                let gate_and_up = tensor.name.contains("gate_up");
+                expected += usize::from(counted) * (1 + usize::from(gate_and_up));
+                continue;
+            }
             let Some(new) = renamed(name, &tensor.name) else { continue };
             // The one that should be the embedding, is not, and has no place.
             if name == "gemma2" && new == "output.weight" {
@@ -213,6 +236,52 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
         checked += 1;
     }
     assert!(checked > 20);
+}
+
+#[test]
+fn experts_of_gpt_oss_keep_every_bit_and_gate_and_up_are_taken_apart() {
+    let place = temporary();
+    let (tensors, config) = case("gpt_oss");
+    let folder = place.path().join("gpt_oss");
+    write_folder(&folder, &tensors, &config);
+    let (_, file) = convert(&folder);
+    let parsed = gguf::parse(&file).unwrap();
+    let find = |name: &str| tensors.iter().find(|tensor| tensor.name.ends_with(name)).unwrap();
+    for (new, source, first, step) in [
+        ("ffn_gate_exps", "0.mlp.experts.gate_up_proj", 0, 2),
+        ("ffn_up_exps", "0.mlp.experts.gate_up_proj", 1, 2),
+        ("ffn_down_exps", "0.mlp.experts.down_proj", 0, 1),
+    ] {
+        let (blocks, scales) =
+            (find(&format!("{source}_blocks")), find(&format!("{source}_scales")));
+        let &[experts, rows, per_row, 16] = &blocks.shape[..] else { panic!("{:?}", blocks.shape) };
+        let info = parsed.tensor(&format!("blk.0.{new}.weight")).unwrap();
+        let shape = [per_row * 32, rows / step, experts, 1].map(|n| n as u64);
+        assert_eq!((info.ty, info.ne), (GgmlType::MXFP4, shape), "{new}");
+        let range = info.range();
+        let mut found = file[range.start as usize..range.end as usize].chunks_exact(17);
+        let rows_taken = (0..experts * rows).filter(|row| row % rows % step == first);
+        for block in rows_taken.clone().flat_map(|row| row * per_row..(row + 1) * per_row) {
+            // A scale, and 32 numbers of four bits: the elements j and j + 16 in byte j.
+            let pairs: Vec<u8> = (0..16).map(|i| byte(blocks.first + block * 16 + i)).collect();
+            let element =
+                |i: usize| if i.is_multiple_of(2) { pairs[i / 2] & 15 } else { pairs[i / 2] >> 4 };
+            let mut expected = vec![byte(scales.first + block)];
+            expected.extend((0..16).map(|j| element(j) | element(j + 16) << 4));
+            assert_eq!(found.next().unwrap(), expected, "{new}, block {block}");
+        }
+        assert!(found.next().is_none());
+        let bias = find(&format!("{source}_bias"));
+        let info = parsed.tensor(&format!("blk.0.{new}.bias")).unwrap();
+        assert_eq!(info.ne, [(rows / step) as u64, experts as u64, 1, 1]);
+        let range = info.range();
+        let found: Vec<f32> = file[range.start as usize..range.end as usize]
+            .chunks(4)
+            .map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()))
+            .collect();
+        let expected: Vec<f32> = rows_taken.map(|row| (bias.first + row) as f32).collect();
+        assert_eq!(found, expected, "{new}");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ def expected(m, dtype: str) -> dict[str, np.ndarray]:
 
 def safetensors(path, tensors: dict[str, np.ndarray], metadata=None, pad: int = 8) -> None:
     header, at = {"__metadata__": metadata} if metadata else {}, 0
-    kinds = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16"}
+    kinds = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16", np.dtype(np.uint8): "U8"}
     for name, x in tensors.items():
         header[name] = {"dtype": kinds[x.dtype], "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
         at += x.nbytes

@@ -8,9 +8,10 @@ use super::tensor::{Described, Place, Rule, Tensor};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Elements, Item, ItemData, Piece};
+use crate::write::{Elements, Item, ItemData, Piece, Scales};
 use alight_files::file_name;
 use alight_formats::GgmlType;
+use alight_pages::Map;
 
 /// Reads the headers of the weights and the files beside them.
 ///
@@ -22,8 +23,16 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     let network = arch::huggingface(side, &described)?;
     let (mut stacked, mut skipped) = (Stacked::default(), Vec::new());
     let mut notes = network.notes;
-    for (tensor, rule) in tensors.iter().zip(network.rules) {
+    let flat = tensors.iter().zip(network.rules).flat_map(|(tensor, rule)| {
+        let rules = match rule {
+            Rule::Several(rules) => rules,
+            rule => vec![rule],
+        };
+        rules.into_iter().map(move |rule| (tensor, rule))
+    });
+    for (tensor, rule) in flat {
         let taken = match rule {
+            Rule::Beside | Rule::Several(_) => continue,
             Rule::Skip(reason) => Err(reason),
             Rule::Take { name, heads, add, place } => Ok((name, heads, add, place)),
             Rule::Copy { of, name } => {
@@ -45,8 +54,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         };
         match taken {
             Ok((name, heads, add, place)) => {
-                let from = tensor.elements(files.maps())?;
-                let (ne, data) = placed(tensor, place);
+                let (from, ne, data) = placed(tensor, place, &tensors, files.maps())?;
                 let to = from.current();
                 let item = Item { name, ne, from, to, data, heads, add };
                 stacked.push(item, place).map_err(|problem| ConvertError::Source {
@@ -108,23 +116,73 @@ impl Stacked {
     }
 }
 
-/// Extents of the tensor that a source's is or is a part of, innermost first, and the part.
-fn placed(tensor: &Tensor, place: Place) -> (Vec<u64>, ItemData) {
+/// What the elements of the tensor are that a source's is or is a part of, its extents, innermost first, and the part.
+fn placed(
+    tensor: &Tensor,
+    place: Place,
+    all: &[Tensor],
+    maps: &[Map],
+) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
     let mut ne = tensor.ne();
     let (file, offset) = (tensor.file, tensor.offset);
-    match place {
-        Place::Whole => {}
-        Place::Row => ne.truncate(1),
+    if let Place::Blocks { first, step } = place {
+        return blocks(tensor, (first, step), all, maps);
+    }
+    let from = tensor.elements(maps)?;
+    let pieces = match place {
+        Place::Whole | Place::Blocks { .. } => {
+            return Ok((from, ne.clone(), ItemData::whole(file, offset, &ne)));
+        }
+        Place::Row => {
+            ne.truncate(1);
+            return Ok((from, ne.clone(), ItemData::whole(file, offset, &ne)));
+        }
         Place::Expert { index, count } => {
             let (columns, rows) = (ne[0], ne.iter().skip(1).product());
-            let (first_row, first_column) = (index * rows, 0);
             ne.push(count);
-            let piece = Piece { file, offset, rows, columns, first_row, first_column };
-            return (ne, ItemData::Pieces(vec![piece]));
+            Piece::new(file, offset, (rows, columns), index * rows)
         }
+        Place::Numbers { first, step } => {
+            ne[0] /= step;
+            let size = from.bytes(1).unwrap_or(0);
+            let piece = Piece::new(file, offset + first * size, (ne.iter().product(), 1), 0);
+            Piece { stride: Some(step * size), ..piece }
+        }
+    };
+    Ok((from, ne, ItemData::Pieces(vec![pieces])))
+}
+
+/// Rows of blocks of MXFP4 whose scales are in another tensor: [`Place::Blocks`].
+fn blocks(
+    tensor: &Tensor,
+    (first, step): (u64, u64),
+    all: &[Tensor],
+    maps: &[Map],
+) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
+    let name = tensor.name.strip_suffix("_blocks").map(|name| format!("{name}_scales"));
+    // That it is there has been checked.
+    let scales = all.iter().find(|other| Some(&other.name) == name.as_ref()).unwrap_or(tensor);
+    if let Some(other) = [tensor, scales].into_iter().find(|tensor| tensor.dtype != "U8") {
+        return Err(ConvertError::Dtype {
+            path: maps.get(other.file).map(|map| map.path().to_owned()).unwrap_or_default(),
+            tensor: other.name.clone(),
+            dtype: other.dtype,
+        });
     }
-    let data = ItemData::whole(file, offset, &ne);
-    (ne, data)
+    let &[experts, rows, blocks, _] = &tensor.shape[..] else {
+        return Ok((Elements::Mxfp4Apart, tensor.ne(), ItemData::Pieces(Vec::new())));
+    };
+    let taken = rows / step;
+    let piece = |expert| {
+        let before = expert * rows + first;
+        let offset = tensor.offset + before * blocks * 16;
+        let piece = Piece::new(tensor.file, offset, (taken, blocks * 32), expert * taken);
+        let offset = scales.offset + before * blocks;
+        let scales = Scales { file: scales.file, offset, stride: step * blocks };
+        Piece { stride: Some(step * blocks * 16), scales: Some(scales), ..piece }
+    };
+    let pieces = (0..experts).map(piece).collect();
+    Ok((Elements::Mxfp4Apart, vec![blocks * 32, taken, experts], ItemData::Pieces(pieces)))
 }
 
 /// A vector that is not read but known.

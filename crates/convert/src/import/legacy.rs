@@ -58,6 +58,8 @@ pub(super) fn read(
             columns: piece.columns,
             first_row: piece.first_row,
             first_column: piece.first_column,
+            stride: None,
+            scales: None,
         };
         let from = Elements::Legacy(model.era, tensor.ty);
         items.push(Item {

@@ -72,6 +72,10 @@ pub(crate) enum Rule {
         /// How it stands in the tensor of that name.
         place: Place,
     },
+    /// It is written as several tensors, each of some of its rows.
+    Several(Vec<Rule>),
+    /// It belongs to another.
+    Beside,
     /// It is left out, for this reason.
     Skip(&'static str),
     /// It is left out if it is a copy of the source's tensor `of`, which the configuration says it
@@ -93,6 +97,10 @@ pub(crate) enum Place {
     Row,
     /// It is the matrix of one expert of so many.
     Expert { index: u64, count: u64 },
+    /// Of its blocks of MXFP4, `[experts, rows, blocks, 16]`, it is every `step`-th row of each expert, from `first` on.
+    Blocks { first: u64, step: u64 },
+    /// Of its numbers `[experts, rows]`, it is every `step`-th of each expert, from `first` on.
+    Numbers { first: u64, step: u64 },
 }
 
 /// What the configuration and the names of tensors say about a network.

@@ -27,9 +27,9 @@ pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>) {
     }
 }
 
-/// Routers, which are small and decide much: all programs have them in F32.
+/// Routers and biases of experts, which are small and decide much: all programs have them in F32.
 fn is_small(name: &str) -> bool {
-    name.ends_with("ffn_gate_inp.weight")
+    name.ends_with("ffn_gate_inp.weight") || name.ends_with(".bias")
 }
 
 fn is_float(ty: GgmlType) -> bool {

@@ -40,8 +40,7 @@ impl ItemData {
     /// All of a tensor of these extents (innermost first), in one piece from byte `offset` of a file on.
     pub(crate) fn whole(file: usize, offset: u64, ne: &[u64]) -> ItemData {
         let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.iter().skip(1).product());
-        let (first_row, first_column) = (0, 0);
-        ItemData::Pieces(vec![Piece { file, offset, rows, columns, first_row, first_column }])
+        ItemData::Pieces(vec![Piece::new(file, offset, (rows, columns), 0)])
     }
 }
 
@@ -60,6 +59,34 @@ pub(crate) struct Piece {
     pub(crate) first_row: u64,
     /// The column of the whole tensor that its first element is.
     pub(crate) first_column: u64,
+    /// Bytes from the beginning of one row to that of the next, where something else is between them.
+    pub(crate) stride: Option<u64>,
+    /// Where what belongs to its blocks begins, if that is not with them ([`Elements::Mxfp4Apart`]).
+    pub(crate) scales: Option<Scales>,
+}
+
+/// Scales of blocks that are in a tensor of their own: a byte for each block of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Scales {
+    /// Number of the file.
+    pub(crate) file: usize,
+    /// Where in the file those of the piece's first row begin, in bytes.
+    pub(crate) offset: u64,
+    /// Bytes from the beginning of one row's to that of the next's.
+    pub(crate) stride: u64,
+}
+
+impl Piece {
+    /// So many rows and columns from byte `offset` of a file on, of which the first is the row `first_row` of the tensor.
+    pub(crate) fn new(
+        file: usize,
+        offset: u64,
+        (rows, columns): (u64, u64),
+        first_row: u64,
+    ) -> Piece {
+        let (first_column, stride, scales) = (0, None, None);
+        Piece { file, offset, rows, columns, first_row, first_column, stride, scales }
+    }
 }
 
 /// What elements are.
@@ -69,6 +96,8 @@ pub(crate) enum Elements {
     Gguf(GgmlType),
     /// Of a time before.
     Legacy(Era, LegacyType),
+    /// MXFP4 as gpt-oss is published: 16 bytes of a block's elements, two neighbours in each, and the scales elsewhere.
+    Mxfp4Apart,
 }
 
 /// How elements become those of the new tensor.
@@ -135,6 +164,10 @@ impl Item {
                 }
             }
             Elements::Legacy(_, ty) => WeightType::of(ty.current()).and(floats),
+            Elements::Mxfp4Apart if self.to == GgmlType::MXFP4 && self.add == 0.0 => {
+                Some(Transform::Copy)
+            }
+            Elements::Mxfp4Apart => floats,
         }
     }
 }
@@ -145,6 +178,9 @@ impl Elements {
         match self {
             Elements::Gguf(ty) => ty.row_bytes(elements),
             Elements::Legacy(era, ty) => era.sizes(ty, elements).map(|(bytes, _)| bytes),
+            Elements::Mxfp4Apart => {
+                GgmlType::MXFP4.row_bytes(elements).map(|bytes| bytes / 17 * 16)
+            }
         }
     }
 
@@ -153,6 +189,7 @@ impl Elements {
         match self {
             Elements::Gguf(ty) => ty.block_len(),
             Elements::Legacy(era, ty) => era.block(ty).map_or(1, |(elements, _)| elements),
+            Elements::Mxfp4Apart => GgmlType::MXFP4.block_len(),
         }
     }
 
@@ -161,6 +198,7 @@ impl Elements {
         match self {
             Elements::Gguf(ty) => ty,
             Elements::Legacy(_, ty) => ty.current(),
+            Elements::Mxfp4Apart => GgmlType::MXFP4,
         }
     }
 
@@ -176,6 +214,7 @@ impl fmt::Display for Elements {
             Elements::Gguf(ty) => ty.fmt(f),
             Elements::Legacy(era, ty) if era.upgrade(*ty) == Some(BlockUpgrade::Copy) => ty.fmt(f),
             Elements::Legacy(_, ty) => f.pad(&format!("old {ty}")),
+            Elements::Mxfp4Apart => GgmlType::MXFP4.fmt(f),
         }
     }
 }

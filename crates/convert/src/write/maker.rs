@@ -9,7 +9,7 @@ use alight_kernels::{Isa, WeightType, dequantize_row};
 use alight_pages::Map;
 use alight_pages::assemble::{Buffer, Maker, Reader};
 
-use super::item::{Elements, Item, ItemData, Transform};
+use super::item::{Elements, Item, ItemData, Scales, Transform};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -45,6 +45,7 @@ pub(super) struct Placed<'a> {
 pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
     work: &'w Work<'a>,
     buffer: Buffer,
+    gathered: Vec<u8>,
     scratch: Vec<u8>,
     floats: Vec<f32>,
     on_losses: F,
@@ -102,8 +103,8 @@ impl<F: FnMut(Losses)> Maker for Pieces<'_, '_, F> {
 
 impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     pub(super) fn new(work: &'w Work<'a>, on_losses: F) -> Self {
-        let (buffer, scratch, floats) = (Buffer::default(), Vec::new(), Vec::new());
-        Pieces { work, buffer, scratch, floats, on_losses }
+        let (buffer, gathered) = (Buffer::default(), Vec::new());
+        Pieces { work, buffer, gathered, scratch: Vec::new(), floats: Vec::new(), on_losses }
     }
 
     /// Makes a part of a tensor.
@@ -149,7 +150,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
             Transform::Copy | Transform::ViaF32(_) => None,
         };
         let mut scratch = std::mem::take(&mut self.scratch);
-        let (bytes, unit) = read_units(self.work, item, &run, &mut self.buffer)?;
+        let (buffer, gathered) = (&mut self.buffer, &mut self.gathered);
+        let (bytes, unit) = read_units(self.work, item, &run, buffer, gathered)?;
         let column = item.to.row_bytes(run.piece.first_column).unwrap_or(0);
         let part = item.to.row_bytes(run.piece.columns).unwrap_or(0) as usize;
         let mut losses = Losses::default();
@@ -192,7 +194,8 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         let mut scratch = std::mem::take(&mut self.scratch);
         floats.resize((range.end - range.start) as usize * columns, 0.0);
         for run in units.runs(range.start, range.end) {
-            let (bytes, unit) = read_units(self.work, item, &run, &mut self.buffer)?;
+            let (buffer, gathered) = (&mut self.buffer, &mut self.gathered);
+            let (bytes, unit) = read_units(self.work, item, &run, buffer, gathered)?;
             let first = run.piece.first_column as usize;
             let part = run.piece.columns as usize;
             for (i, bytes) in (0..).zip(bytes.chunks_exact(unit.max(1))) {
@@ -234,19 +237,69 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     }
 }
 
-/// Reads the contiguous units of a run. Returns them and the bytes of one.
+/// Reads the units of a run, which are one behind the other then, blocks with their scales. Returns them and the bytes of one.
 fn read_units<'b>(
     work: &Work<'_>,
     item: &Item,
     run: &Run,
     buffer: &'b mut Buffer,
+    gathered: &'b mut Vec<u8>,
 ) -> Result<(&'b [u8], usize), ConvertError> {
-    let map = &work.maps[run.piece.file];
     let unit = item.from.bytes(run.piece.columns).unwrap_or(0);
-    let start = run.piece.offset + run.skip * unit;
-    match work.readers[run.piece.file].read(start..start + run.count * unit, buffer) {
-        Ok(bytes) => Ok((bytes, unit as usize)),
-        Err(source) => Err(read::failed(map, start, source)),
+    let stride = run.piece.stride.unwrap_or(unit);
+    let rows =
+        Rows { file: run.piece.file, first: run.piece.offset + run.skip * stride, stride, unit };
+    if stride == unit && run.piece.scales.is_none() {
+        return Ok((rows.read(work, run.count, buffer)?, unit as usize));
+    }
+    gathered.clear();
+    let bytes = rows.read(work, run.count, buffer)?;
+    for row in bytes.chunks(stride.max(1) as usize) {
+        gathered.extend_from_slice(&row[..unit as usize]);
+    }
+    let Some(Scales { file, offset, stride }) = run.piece.scales else {
+        return Ok((gathered, unit as usize));
+    };
+    let rows = Rows { file, first: offset + run.skip * stride, stride, unit: unit / 16 };
+    let scales = rows.read(work, run.count, buffer)?.chunks(stride.max(1) as usize);
+    let scales = scales.flat_map(|row| &row[..rows.unit as usize]);
+    let halves: Vec<u8> = std::mem::take(gathered);
+    for (block, scale) in halves.as_chunks::<16>().0.iter().zip(scales) {
+        gathered.push(*scale);
+        gathered.extend(in_halves(block));
+    }
+    Ok((gathered, (unit / 16 * 17) as usize))
+}
+
+/// Elements of a block of MXFP4, of which neighbours share a byte, as GGUF has them: byte `j` has the elements `j` and `j + 16`.
+fn in_halves(pairs: &[u8; 16]) -> [u8; 16] {
+    let element = |i: usize| pairs[i / 2] >> (4 * (i % 2)) & 15;
+    std::array::from_fn(|j| element(j) | element(j + 16) << 4)
+}
+
+/// Rows of a file.
+struct Rows {
+    file: usize,
+    /// Where the first begins.
+    first: u64,
+    /// Bytes from one to the next.
+    stride: u64,
+    /// Bytes of one.
+    unit: u64,
+}
+
+impl Rows {
+    /// All bytes from the first of `count` rows to the end of the last.
+    fn read<'b>(
+        &self,
+        work: &Work<'_>,
+        count: u64,
+        buffer: &'b mut Buffer,
+    ) -> Result<&'b [u8], ConvertError> {
+        let end =
+            self.first + count.saturating_sub(1) * self.stride + self.unit.min(count * self.unit);
+        let read = work.readers[self.file].read(self.first..end, buffer);
+        read.map_err(|source| read::failed(&work.maps[self.file], self.first, source))
     }
 }
 
@@ -277,6 +330,7 @@ fn decode(
     };
     match from {
         Elements::Gguf(ty) => today(ty, bytes, out),
+        Elements::Mxfp4Apart => today(GgmlType::MXFP4, bytes, out),
         Elements::Legacy(era, ty) => {
             let len = ty.current().row_bytes(out.len() as u64).unwrap_or(0);
             scratch.resize(len as usize, 0);

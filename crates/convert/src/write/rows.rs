@@ -45,7 +45,8 @@ impl Units {
         };
         let whole = pieces.iter().all(|piece| piece.columns == columns);
         let mut elements = columns;
-        if whole && item.heads.is_none() && !item.from.whole_rows() {
+        let together = pieces.iter().all(|piece| piece.stride.is_none() && piece.scales.is_none());
+        if whole && together && item.heads.is_none() && !item.from.whole_rows() {
             elements = unit(columns, item);
         }
         let per_row = columns / elements.max(1);
@@ -97,8 +98,15 @@ impl Units {
     }
 }
 
-/// Columns and rows. A vector whose elements belong to the rows of heads counts as one column.
+/// Columns and rows. A vector whose elements belong to the rows of heads counts as one column, and so does what is put together
+/// of single elements.
 fn shape(item: &Item) -> (u64, u64) {
+    if let ItemData::Pieces(pieces) = &item.data
+        && item.heads.is_none()
+        && pieces.iter().all(|piece| piece.columns == 1)
+    {
+        return (1, item.columns() * item.rows());
+    }
     match (item.heads, item.columns(), item.rows()) {
         (Some(_), columns, 1) => (1, columns),
         (_, columns, rows) => (columns, rows),

@@ -11,7 +11,7 @@ use alight_kernels::quantize::quantize_row;
 use alight_kernels::{Isa, WeightType, dequantize_row};
 use proptest::prelude::*;
 
-use super::item::{Elements, Item, ItemData, Piece};
+use super::item::{Elements, Item, ItemData, Piece, Scales};
 use super::{Files, Plan, Target};
 use crate::Options;
 
@@ -65,6 +65,7 @@ impl Case {
                     values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect()
                 }
                 Elements::Gguf(ty) => of(ty),
+                Elements::Mxfp4Apart => unreachable!("has a test of its own"),
                 // Any bits are quants; scales are numbers.
                 Elements::Legacy(era, ty) => {
                     let (block, bytes) = era.block(ty).unwrap();
@@ -108,7 +109,7 @@ impl Case {
                     convert(era, ty, bytes, &mut made, &mut Losses::default()).unwrap();
                     made
                 }
-                Elements::Gguf(_) => bytes.clone(),
+                Elements::Gguf(_) | Elements::Mxfp4Apart => bytes.clone(),
             };
             if self.add == 0.0 && self.from.current() == self.to {
                 out.extend(today);
@@ -150,7 +151,8 @@ impl Case {
                     file.extend(&row[at..at + len]);
                 }
                 let rows = self.rows;
-                pieces.push(Piece { file: number, offset, rows, columns, first_row, first_column });
+                let piece = Piece::new(number, offset, (rows, columns), first_row);
+                pieces.push(Piece { first_column, ..piece });
             }
         }
         pieces
@@ -246,6 +248,87 @@ proptest! {
     }
 }
 
+/// The values of four bits of MXFP4, by the format's definition.
+const FP4: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+#[test]
+fn blocks_whose_scales_are_elsewhere_and_every_other_row() {
+    const EXPERTS: u64 = 3;
+    const ROWS: u64 = 10;
+    const BLOCKS: u64 = 5;
+    let folder = tempfile::tempdir().unwrap();
+    let random = |i: u64, by: u64| (i.wrapping_mul(by) >> 7) as u8;
+    let blocks: Vec<u8> = (0..EXPERTS * ROWS * BLOCKS * 16).map(|i| random(i, 40_503)).collect();
+    // Powers of two that f16 would not have.
+    let scales: Vec<u8> = (0..EXPERTS * ROWS * BLOCKS).map(|i| 100 + random(i, 977) % 60).collect();
+    let numbers: Vec<f32> = (0..EXPERTS * ROWS).map(|i| i as f32).collect();
+    let numbers: Vec<u8> = numbers.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let paths: Vec<PathBuf> = ["a", "b", "c"].map(|name| folder.path().join(name)).into();
+    for (path, bytes) in paths.iter().zip([&blocks, &scales, &numbers]) {
+        std::fs::write(path, [b"xyz", &bytes[..]].concat()).unwrap();
+    }
+    let files = Files::open(&paths, false).unwrap();
+    for (first, step) in [(0, 1), (0, 2), (1, 2)] {
+        let taken = ROWS / step;
+        let piece = |expert: u64| {
+            let row = expert * ROWS + first;
+            let (offset, stride) = (3 + row * BLOCKS, step * BLOCKS);
+            let piece = Piece::new(0, 3 + row * BLOCKS * 16, (taken, BLOCKS * 32), expert * taken);
+            let scales = Some(Scales { file: 1, offset, stride });
+            Piece { stride: Some(step * BLOCKS * 16), scales, ..piece }
+        };
+        let item = |name: &str, to| Item {
+            name: name.into(),
+            ne: vec![BLOCKS * 32, taken, EXPERTS],
+            from: Elements::Mxfp4Apart,
+            to,
+            data: ItemData::Pieces((0..EXPERTS).map(piece).collect()),
+            heads: None,
+            add: 0.0,
+        };
+        let bias = Piece::new(2, 3 + 4 * first, (taken * EXPERTS, 1), 0);
+        let bias = Piece { stride: Some(4 * step), ..bias };
+        let bias = Item {
+            ne: vec![taken, EXPERTS],
+            from: Elements::Gguf(GgmlType::F32),
+            data: ItemData::Pieces(vec![bias]),
+            ..item("bias", GgmlType::F32)
+        };
+        let items = vec![item("same", GgmlType::MXFP4), item("wide", GgmlType::F32), bias];
+        let plan = Plan::new(&paths[0], Builder::with_alignment(4096), items, 4096).unwrap();
+        let dest = folder.path().join("made");
+        plan.write(&files, &target(&dest, &files), 5, &mut |_| ControlFlow::Continue(())).unwrap();
+        let made = std::fs::read(&dest).unwrap();
+        let parsed = gguf::parse(&made).unwrap();
+        let floats = |name: &str| -> Vec<f32> {
+            let tensor = parsed.tensor(name).unwrap();
+            let bytes = &made[tensor.offset as usize..][..tensor.nbytes as usize];
+            match tensor.ty {
+                GgmlType::F32 => {
+                    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+                }
+                _ => {
+                    let mut out = vec![0.0; bytes.len() / 17 * 32];
+                    dequantize_row(WeightType::of(tensor.ty).unwrap(), bytes, &mut out);
+                    out
+                }
+            }
+        };
+        let (mut expected, mut of_bias) = (Vec::new(), Vec::new());
+        for row in (0..EXPERTS * ROWS).filter(|row| row % step == first) {
+            of_bias.push(row as f32);
+            for at in row * BLOCKS * 32..(row + 1) * BLOCKS * 32 {
+                let code = blocks[at as usize / 2] >> (4 * (at % 2)) & 15;
+                let value = FP4[usize::from(code & 7)] * if code > 7 { -1.0 } else { 1.0 };
+                expected.push(value * 2f32.powi(i32::from(scales[at as usize / 32]) - 127));
+            }
+        }
+        assert_eq!(floats("same"), expected, "{first} {step}");
+        assert_eq!(floats("wide"), expected, "{first} {step}");
+        assert_eq!(floats("bias"), of_bias);
+    }
+}
+
 /// A vector, and what is not whole.
 #[test]
 fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
@@ -254,7 +337,7 @@ fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
     let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
     std::fs::write(&path, values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     let files = Files::open(std::slice::from_ref(&path), true).unwrap();
-    let piece = Piece { file: 0, offset: 0, rows: 1, columns: 12, first_row: 0, first_column: 0 };
+    let piece = Piece::new(0, 0, (1, 12), 0);
     let from = Elements::Gguf(GgmlType::F32);
     let item = |pieces: Vec<Piece>, heads| Item {
         name: "q.bias".into(),
@@ -316,14 +399,7 @@ fn a_weight_that_is_none_or_too_large_is_named() {
             ne: vec![32, 2],
             from: Elements::Gguf(GgmlType::F32),
             to,
-            data: ItemData::Pieces(vec![Piece {
-                file: 0,
-                offset: 0,
-                rows: 2,
-                columns: 32,
-                first_row: 0,
-                first_column: 0,
-            }]),
+            data: ItemData::Pieces(vec![Piece::new(0, 0, (2, 32), 0)]),
             heads: None,
             add: 0.0,
         };

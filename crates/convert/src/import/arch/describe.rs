@@ -20,6 +20,8 @@ pub(super) struct Architecture {
     pub(super) layer: &'static [Group],
     /// The mixture of experts that some or all layers have.
     pub(super) experts: Option<Mixture>,
+    /// The `quant_method` of weights that are read although they are quantised.
+    pub(super) quantised: Option<&'static str>,
     /// Rows of queries and keys stand in halves in the source and in pairs in GGUF.
     pub(super) permuted: bool,
     /// What the norms of GGUF are more than those of the source.
@@ -120,8 +122,8 @@ pub(super) struct Part {
     /// A `*` in it is the number of an expert: the tensors of all experts become one, in the order of these numbers.
     pub(super) source: &'static str,
     pub(super) gguf: &'static str,
-    /// Outermost first; a vector has no second.
-    pub(super) shape: (Dim, Option<Dim>),
+    /// Outermost first; `None` behind the last.
+    pub(super) shape: [Option<Dim>; 4],
     pub(super) kind: Kind,
 }
 
@@ -137,6 +139,19 @@ pub(super) enum Kind {
     Keys,
     /// A matrix of one row, which GGUF has as a vector.
     Row,
+    /// Blocks of MXFP4 `[experts, rows, blocks, 16]`, of which GGUF's has every `step`-th row of each expert, from `first` on.
+    /// Their scales are in the tensor whose name ends with `_scales` in place of `_blocks`.
+    Blocks {
+        first: u64,
+        step: u64,
+    },
+    /// The scales of such blocks.
+    Scales,
+    /// Numbers `[experts, rows]`, of which GGUF's has every `step`-th of each expert, from `first` on.
+    Numbers {
+        first: u64,
+        step: u64,
+    },
 }
 
 /// The size of a network.
@@ -187,18 +202,28 @@ pub(super) enum Dim {
     ExpertWidth,
     /// Intermediate size of what all tokens go through.
     SharedWidth,
+    /// Rows of gate and up of an expert together.
+    GateAndUp,
+    /// Blocks of 32 in the hidden size.
+    HiddenBlocks,
+    /// Blocks of 32 in the intermediate size of an expert.
+    WidthBlocks,
+    /// Bytes of such a block.
+    BlockBytes,
+    /// Heads of queries.
+    Heads,
 }
 
 pub(super) const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {
-    Part { source, gguf, shape: (rows, Some(cols)), kind: Kind::Plain }
+    Part { source, gguf, shape: [Some(rows), Some(cols), None, None], kind: Kind::Plain }
 }
 
 pub(super) const fn vector(source: &'static str, gguf: &'static str, len: Dim) -> Part {
-    Part { source, gguf, shape: (len, None), kind: Kind::Plain }
+    Part { source, gguf, shape: [Some(len), None, None, None], kind: Kind::Plain }
 }
 
 const fn norm(source: &'static str, gguf: &'static str, len: Dim) -> Part {
-    Part { source, gguf, shape: (len, None), kind: Kind::Norm }
+    Part { source, gguf, shape: [Some(len), None, None, None], kind: Kind::Norm }
 }
 
 const fn of_heads(part: Part, kind: Kind) -> Part {

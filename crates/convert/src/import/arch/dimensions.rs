@@ -109,6 +109,11 @@ impl Dimensions {
             Dim::Experts => self.experts.map_or(0, |experts| experts.count),
             Dim::ExpertWidth => self.experts.map_or(0, |experts| experts.width),
             Dim::SharedWidth => self.experts.map_or(0, |experts| experts.shared),
+            Dim::GateAndUp => 2 * self.of(Dim::ExpertWidth),
+            Dim::HiddenBlocks => self.hidden / 32,
+            Dim::WidthBlocks => self.of(Dim::ExpertWidth) / 32,
+            Dim::BlockBytes => 16,
+            Dim::Heads => self.heads,
         }
     }
 
@@ -129,6 +134,15 @@ impl Dimensions {
             Dim::One => "one row".into(),
             Dim::Experts => format!("{} experts", self.of(dim)),
             Dim::ExpertWidth => format!("experts of width {}", self.of(dim)),
+            Dim::GateAndUp => {
+                format!("gate and up of experts of width {}", self.of(Dim::ExpertWidth))
+            }
+            Dim::HiddenBlocks => format!("blocks of 32 in {}", said("hidden_size", self.hidden)),
+            Dim::WidthBlocks => {
+                format!("blocks of 32 in experts of width {}", self.of(Dim::ExpertWidth))
+            }
+            Dim::BlockBytes => "bytes of a block".into(),
+            Dim::Heads => said("num_attention_heads", self.heads),
             Dim::SharedWidth => format!("a shared expert of width {}", self.of(dim)),
         }
     }

@@ -34,6 +34,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     layer: &[Group::always(FOUR_NORMS), Group::always(MATRICES)],
     experts: None,
+    quantised: None,
     permuted: false,
     norm_add: 1.0,
     own_head_length: true,

@@ -35,6 +35,7 @@ pub(super) const LLAMA: Architecture = Architecture {
         Group::if_said("mlp_bias", MLP_BIASES),
     ],
     experts: None,
+    quantised: None,
     permuted: true,
     norm_add: 0.0,
     own_head_length: true,

@@ -11,6 +11,7 @@ mod dimensions;
 mod gemma2;
 mod gemma3;
 mod general;
+mod gpt_oss;
 mod granite;
 mod llama;
 mod mistral;
@@ -37,7 +38,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 11] = [
+const KNOWN: [Architecture; 12] = [
     llama::LLAMA,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
@@ -47,6 +48,7 @@ const KNOWN: [Architecture; 11] = [
     qwen3moe::QWEN3MOE,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    gpt_oss::GPT_OSS,
     granite::GRANITE,
     seed_oss::SEED_OSS,
 ];

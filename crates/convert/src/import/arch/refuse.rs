@@ -35,20 +35,24 @@ pub(super) fn recognise<'a>(
 ) -> Result<&'a Architecture, ConvertError> {
     let class = class(config)?;
     let model_type = config.word("model_type")?;
-    for key in ["quantization_config", "compression_config"] {
-        if let Some(quantised) = config.get(key) {
-            let method = quantised.get("quant_method").map_or("an unnamed method".into(), shown);
-            return Err(config.error(format!(
-                "{key} says that the weights are quantised ({method}), which is not read: {ORIGINAL}"
-            )));
-        }
-    }
     let fits = |architecture: &&Architecture| match (class, model_type) {
         (Some(class), _) => architecture.classes.contains(&class),
         (None, Some(model_type)) => architecture.model_types.contains(&model_type),
         (None, None) => false,
     };
     let found = known.iter().find(fits);
+    for key in ["quantization_config", "compression_config"] {
+        if let Some(quantised) = config.get(key) {
+            let read = found.and_then(|architecture| architecture.quantised);
+            if read.is_some() && quantised.get("quant_method").and_then(Value::as_str) == read {
+                continue;
+            }
+            let method = quantised.get("quant_method").map_or("an unnamed method".into(), shown);
+            return Err(config.error(format!(
+                "{key} says that the weights are quantised ({method}), which is not read: {ORIGINAL}"
+            )));
+        }
+    }
     let says_experts = COUNTS.into_iter().find(|key| config.get(key).is_some_and(|n| *n != 0));
     let is_named = |name: &str| name.contains("Moe") || name.contains("Mixtral");
     let is_expected = found.is_some_and(|architecture| architecture.experts.is_some());

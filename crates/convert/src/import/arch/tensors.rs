@@ -103,9 +103,18 @@ impl<'a> NetworkTensors<'a> {
                 }
                 Some(TensorRole::In(name, part, expert)) => {
                     check(config, dimensions, tensor, &part)?;
-                    let elements = tensor.shape.iter().product::<u64>();
-                    parameters = parameters.saturating_add(elements);
+                    parameters = parameters.saturating_add(elements(tensor, &part));
                     take(architecture, dimensions, name, &part, expert)
+                }
+                Some(TensorRole::Several(parts)) => {
+                    let mut rules = Vec::with_capacity(parts.len());
+                    for (name, part) in parts {
+                        check(config, dimensions, tensor, &part)?;
+                        let of_all = parameters.saturating_add(elements(tensor, &part));
+                        parameters = if rules.is_empty() { of_all } else { parameters };
+                        rules.push(take(architecture, dimensions, name, &part, None));
+                    }
+                    Rule::Several(rules)
                 }
                 None => {
                     others += u64::from(strange.is_some());
@@ -141,6 +150,8 @@ fn layer_parts(config: &Config, architecture: &Architecture) -> Result<Vec<Part>
 enum TensorRole {
     /// Name in GGUF, what it is, and of which expert.
     In(String, Part, Option<u64>),
+    /// The same of tensors that are each a part of it.
+    Several(Vec<(String, Part)>),
     Out(&'static str),
     /// It should be the embedding once more.
     Tied,
@@ -179,11 +190,20 @@ impl Names<'_> {
         }
         let (layer, rest) = split_layer(rest)?;
         let parts = self.layer.iter();
-        let mut found = parts.filter_map(|part| Some((part, part.is_named(rest)?)));
-        let (part, expert) = found.next()?;
-        let experts = self.dimensions.of(Dim::Experts);
-        let is_there = layer < self.dimensions.layers && expert.is_none_or(|n| n < experts);
-        is_there.then(|| TensorRole::In(format!("blk.{layer}.{}", part.gguf), *part, expert))
+        let found = parts.filter_map(|part| Some((part, part.is_named(rest)?)));
+        let found: Vec<_> = found.collect();
+        let name = |part: &Part| format!("blk.{layer}.{}", part.gguf);
+        match found[..] {
+            _ if layer >= self.dimensions.layers => None,
+            [] => None,
+            [(part, expert)] => {
+                let is_there = expert.is_none_or(|n| n < self.dimensions.of(Dim::Experts));
+                is_there.then(|| TensorRole::In(name(part), *part, expert))
+            }
+            _ => Some(TensorRole::Several(
+                found.iter().map(|(part, _)| (name(part), **part)).collect(),
+            )),
+        }
     }
 
     /// The error about a tensor that has no place.
@@ -291,12 +311,25 @@ fn take(
         _ => None,
     };
     let add = if part.kind == Kind::Norm { architecture.norm_add } else { 0.0 };
-    let place = match expert {
-        Some(index) => Place::Expert { index, count: dimensions.of(Dim::Experts) },
-        None if part.kind == Kind::Row => Place::Row,
-        None => Place::Whole,
+    let place = match (expert, part.kind) {
+        (Some(index), _) => Place::Expert { index, count: dimensions.of(Dim::Experts) },
+        (None, Kind::Scales) => return Rule::Beside,
+        (None, Kind::Row) => Place::Row,
+        (None, Kind::Blocks { first, step }) => Place::Blocks { first, step },
+        (None, Kind::Numbers { first, step }) => Place::Numbers { first, step },
+        (None, _) => Place::Whole,
     };
     Rule::Take { name, heads, add, place }
+}
+
+/// Parameters in a tensor.
+fn elements(tensor: &Described<'_>, part: &Part) -> u64 {
+    let count = tensor.shape.iter().product::<u64>();
+    match part.kind {
+        Kind::Blocks { .. } => count.saturating_mul(2),
+        Kind::Scales => 0,
+        _ => count,
+    }
 }
 
 fn check(
@@ -318,12 +351,10 @@ fn check(
 }
 
 fn extents(dimensions: &Dimensions, part: &Part) -> Vec<u64> {
-    let (rows, cols) = part.shape;
-    [Some(rows), cols].into_iter().flatten().map(|dim| dimensions.of(dim)).collect()
+    part.shape.into_iter().flatten().map(|dim| dimensions.of(dim)).collect()
 }
 
 fn origins(config: &Config, dimensions: &Dimensions, part: &Part) -> String {
-    let (rows, cols) = part.shape;
-    let words = [Some(rows), cols].into_iter().flatten();
+    let words = part.shape.into_iter().flatten();
     words.map(|dim| dimensions.origin(config, dim)).collect::<Vec<_>>().join("; ")
 }

@@ -139,6 +139,8 @@ impl Model<'_> {
             columns,
             first_row,
             first_column,
+            stride: None,
+            scales: None,
         };
         let parts = 0..self.parts.len();
         let pieces = match split {

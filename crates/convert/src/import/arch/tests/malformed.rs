@@ -336,6 +336,14 @@ fn mixtures_of_experts_and_quantised_checkpoints_are_refused_by_name() {
         let error = Case::named("qwen3moe").add(&name, &[32, 64]).error();
         assert!(error.contains(&name) && error.contains("has no place"), "{error}");
     }
+    let mut case = Case::named("gpt_oss");
+    case.config["quantization_config"]["quant_method"] = "fp8".into();
+    assert!(case.error().contains("quantised"));
+    let mut case = Case::named("gpt_oss");
+    assert!(case.set("swiglu_limit", 6.0).error().contains("expected 7"));
+    let mut case = Case::named("gpt_oss");
+    let name = "model.layers.0.mlp.experts.down_proj_blocks";
+    assert!(case.reshape(name, &[5, 64, 3, 16]).error().contains("blocks of 32"));
     for method in ["gptq", "awq", "fp8", "bitsandbytes"] {
         let mut case = Case::named("llama");
         let error = case.set("quantization_config", json!({"quant_method": method})).error();

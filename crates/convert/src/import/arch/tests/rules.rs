@@ -102,6 +102,11 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
     for (name, gguf, numbers) in [
         ("mixtral", "llama", &[("expert_count", 4), ("expert_used_count", 2)][..]),
         (
+            "gpt_oss",
+            "gpt-oss",
+            &[("expert_count", 5), ("expert_used_count", 2), ("expert_feed_forward_length", 64)],
+        ),
+        (
             "qwen2moe",
             "qwen2moe",
             &[
@@ -131,6 +136,11 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
         |name: &str| case.network().rule(&case, &format!("model.layers.1.mlp.{name}")).clone();
     assert_eq!(rule("gate.weight"), taken("blk.1.ffn_gate_inp.weight", None, 0.0));
     assert_eq!(rule("experts.5.down_proj.weight"), expert("blk.1.ffn_down_exps.weight", 5, 7));
+    let network = Case::named("gpt_oss").network();
+    assert_eq!(number(&network, "gpt-oss.attention.sliding_window"), Some(64));
+    assert_eq!(network.key("gpt-oss.attention.sliding_window_pattern"), None);
+    assert_eq!(number(&network, "gpt-oss.attention.key_length"), Some(16));
+    assert_eq!(number(&network, "gpt-oss.rope.scaling.original_context_length"), Some(64));
     // The configuration of `transformers` 4.
     let mut case = Case::named("qwen3moe");
     case.unset("num_local_experts").set("num_experts", 7);
