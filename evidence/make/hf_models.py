@@ -79,6 +79,12 @@ CASES = {
     "gpt_oss": ("GptOss", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=16, intermediate_size=64, sliding_window=64,
                                **rope(rope_type="yarn", rope_theta=150000.0, factor=8.0, original_max_position_embeddings=64,
                                       beta_fast=32.0, beta_slow=1.0, truncate=False)), dict()),
+    "granitemoe": ("GraniteMoe", dict(num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, logits_scaling=6.0,
+                                      residual_multiplier=0.22, attention_multiplier=0.2), dict()),
+    "granitemoe-shared": ("GraniteMoeShared", dict(num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80), dict()),
+    "olmo2": ("Olmo2", dict(rope(rope_theta=5e5)), dict()),
+    "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=64, **rope(rope_theta=5e5)), dict()),
+    "smollm3": ("SmolLM3", dict(num_hidden_layers=4, **rope(rope_theta=2e6)), dict()),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **rope(rope_theta=1e6)), dict()),
     "qwen2moe": ("Qwen2Moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=80,
                                   **rope(rope_theta=1e6)), dict()),
@@ -160,7 +166,7 @@ def as_it_was(said):
 # --- tensors -------------------------------------------------------------------------------------
 
 ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Gemma2": "gemma2", "Gemma3Text": "gemma3",
-                 "SeedOss": "seed_oss", "Mixtral": "llama", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe"}
+                 "SeedOss": "seed_oss", "Mixtral": "llama", "SmolLM3": "smollm3", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe"}
 
 # What the files of a mixture call its parts; a `*` is the number of an expert.
 MIXTURE = {"ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.experts.*.gate_proj", "ffn_up_exps": "mlp.experts.*.up_proj",
@@ -194,15 +200,51 @@ def gpt_oss_tensors(c) -> dict[str, tuple]:
     for name, rows, cols in (("gate_up_proj", 2 * ff, c.hidden_size), ("down_proj", c.hidden_size, ff)):
         layer |= {f"mlp.experts.{name}_blocks": (experts, rows, cols // 32, 16), f"mlp.experts.{name}_scales": (experts, rows, cols // 32),
                   f"mlp.experts.{name}_bias": (experts, rows)}
-    out = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size), "model.norm.weight": (c.hidden_size,),
-           "lm_head.weight": (c.vocab_size, c.hidden_size)}
+    return of_layers(c, layer)
+
+
+def granitemoe_tensors(c) -> dict[str, tuple]:
+    """Gate and up are one tensor, of all experts together."""
+    kv = c.num_key_value_heads * c.hidden_size // c.num_attention_heads
+    experts, ff, shared = c.num_local_experts, c.intermediate_size, getattr(c, "shared_intermediate_size", 0)
+    layer = {f"self_attn.{part}_proj.weight": (rows, c.hidden_size)
+             for part, rows in (("q", c.hidden_size), ("k", kv), ("v", kv), ("o", c.hidden_size))}
+    layer |= {"input_layernorm.weight": (c.hidden_size,), "post_attention_layernorm.weight": (c.hidden_size,),
+              "block_sparse_moe.router.layer.weight": (experts, c.hidden_size),
+              "block_sparse_moe.input_linear.weight": (experts, 2 * ff, c.hidden_size),
+              "block_sparse_moe.output_linear.weight": (experts, c.hidden_size, ff)}
+    if shared:
+        layer |= {"shared_mlp.input_linear.weight": (2 * shared, c.hidden_size),
+                  "shared_mlp.output_linear.weight": (c.hidden_size, shared)}
+    return of_layers(c, layer)
+
+
+def olmo_tensors(c) -> dict[str, tuple]:
+    """Norms of what a part gives, and of all heads together."""
+    kv, ff = c.num_key_value_heads * c.hidden_size // c.num_attention_heads, c.intermediate_size
+    layer = {f"self_attn.{part}_proj.weight": (rows, c.hidden_size)
+             for part, rows in (("q", c.hidden_size), ("k", kv), ("v", kv), ("o", c.hidden_size))}
+    layer |= {"self_attn.q_norm.weight": (c.hidden_size,), "self_attn.k_norm.weight": (kv,),
+              "post_attention_layernorm.weight": (c.hidden_size,), "post_feedforward_layernorm.weight": (c.hidden_size,),
+              "mlp.gate_proj.weight": (ff, c.hidden_size), "mlp.up_proj.weight": (ff, c.hidden_size),
+              "mlp.down_proj.weight": (c.hidden_size, ff)}
+    return of_layers(c, layer)
+
+
+def of_layers(c, layer: dict[str, tuple]) -> dict[str, tuple]:
+    out = {"model.embed_tokens.weight": (c.vocab_size, c.hidden_size), "model.norm.weight": (c.hidden_size,)}
+    out |= {} if c.tie_word_embeddings else {"lm_head.weight": (c.vocab_size, c.hidden_size)}
     return out | {f"model.layers.{i}.{name}": shape for i in range(c.num_hidden_layers) for name, shape in layer.items()}
+
+
+OTHERS = {"GptOss": gpt_oss_tensors, "GraniteMoe": granitemoe_tensors, "GraniteMoeShared": granitemoe_tensors,
+          "Olmo2": olmo_tensors, "Olmo3": olmo_tensors}
 
 
 def tensors(kind, config, how):
     """Name -> shape."""
-    if kind == "GptOss":
-        return gpt_oss_tensors(config)
+    if kind in OTHERS:
+        return OTHERS[kind](config)
     c, arch, prefix = getattr(config, "text_config", config), ARCHITECTURES[kind], how.get("prefix", "model.")
     head, attention_bias = getattr(c, "head_dim", None) or c.hidden_size // c.num_attention_heads, getattr(c, "attention_bias", False)
     biases = networks.QKV if kind in ("Qwen2", "Qwen2Moe") or attention_bias else ()

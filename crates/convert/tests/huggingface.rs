@@ -124,7 +124,7 @@ fn renamed(case: &str, name: &str) -> Option<String> {
         _ if case.starts_with("gemma") => {
             ("post_attention_norm", "pre_feedforward_layernorm", "ffn_norm")
         }
-        "seed_oss" | "gpt_oss" => ("post_attention_norm", "-", "-"),
+        "seed_oss" | "gpt_oss" | "olmo2" | "olmo3" => ("post_attention_norm", "-", "-"),
         _ => ("ffn_norm", "-", "-"),
     };
     for (from, to) in [
@@ -141,6 +141,7 @@ fn renamed(case: &str, name: &str) -> Option<String> {
         ("mlp.gate.", "ffn_gate_inp."),
         ("mlp.router.", "ffn_gate_inp."),
         ("self_attn.sinks", "attn_sinks.weight"),
+        ("block_sparse_moe.router.layer.", "ffn_gate_inp."),
         ("block_sparse_moe.gate.", "ffn_gate_inp."),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
@@ -171,9 +172,15 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
         write_folder(&folder, &tensors, &config);
         let (_, file) = convert(&folder);
         let parsed = gguf::parse(&file).unwrap();
-        let is_llama = parsed.value::<&str>("general.architecture").unwrap() == Some("llama");
+        let arch = parsed.value::<&str>("general.architecture").unwrap().unwrap();
+        let is_llama = ["llama", "smollm3", "granitemoe"].contains(&arch);
         let mut expected = usize::from(parsed.tensor("rope_freqs.weight").is_some());
         for tensor in &tensors {
+            if tensor.name.contains("put_linear") {
+                // See the last test but one.
+                expected += if tensor.name.contains("input") { 2 } else { 1 };
+                continue;
+            }
             if name == "gpt_oss" && tensor.name.contains(".experts.") {
                 // See the test below.
                 let counted = !is_packed(&tensor.name) || tensor.name.ends_with("_blocks");
@@ -236,6 +243,43 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
         checked += 1;
     }
     assert!(checked > 20);
+}
+
+#[test]
+fn gate_and_up_of_granite_are_halves_of_one_tensor() {
+    let place = temporary();
+    let (tensors, config) = case("granitemoe-shared");
+    let folder = place.path().join("granitemoe-shared");
+    write_folder(&folder, &tensors, &config);
+    let (_, file) = convert(&folder);
+    let parsed = gguf::parse(&file).unwrap();
+    for (new, source, half) in [
+        ("ffn_gate_exps", "block_sparse_moe.input_linear", Some(0)),
+        ("ffn_up_exps", "block_sparse_moe.input_linear", Some(1)),
+        ("ffn_down_exps", "block_sparse_moe.output_linear", None),
+        ("ffn_gate_shexp", "shared_mlp.input_linear", Some(0)),
+        ("ffn_up_shexp", "shared_mlp.input_linear", Some(1)),
+        ("ffn_down_shexp", "shared_mlp.output_linear", None),
+    ] {
+        let source = format!("model.layers.1.{source}.weight");
+        let source = tensors.iter().find(|tensor| tensor.name == source).unwrap();
+        let (experts, rows, columns) = match source.shape[..] {
+            [experts, rows, columns] => (experts, rows, columns),
+            _ => (1, source.shape[0], source.shape[1]),
+        };
+        let taken = if half.is_some() { rows / 2 } else { rows };
+        let info = parsed.tensor(&format!("blk.1.{new}.weight")).unwrap();
+        assert_eq!(info.ne, [columns, taken, experts, 1].map(|n| n as u64), "{new}");
+        let range = info.range();
+        let bytes = &file[range.start as usize..range.end as usize];
+        for (i, bytes) in bytes.chunks(4).enumerate() {
+            let (expert, at) = (i / (taken * columns), i % (taken * columns));
+            let row = half.unwrap_or(0) * taken + at / columns;
+            let value = source.first + (expert * rows + row) * columns + at % columns;
+            let found = f32::from_le_bytes(bytes.try_into().unwrap());
+            assert_eq!(found, value as f32, "{new}, {i}");
+        }
+    }
 }
 
 #[test]

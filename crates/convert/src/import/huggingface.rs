@@ -140,16 +140,28 @@ fn placed(
         Place::Expert { index, count } => {
             let (columns, rows) = (ne[0], ne.iter().skip(1).product());
             ne.push(count);
-            Piece::new(file, offset, (rows, columns), index * rows)
+            vec![Piece::new(file, offset, (rows, columns), index * rows)]
+        }
+        Place::Half(half) => {
+            let columns = ne[0];
+            let row = from.bytes(columns).unwrap_or(0);
+            let matrices: u64 = ne.iter().skip(2).product();
+            ne[1] /= 2;
+            let rows = ne[1];
+            let piece = |matrix: u64| {
+                let offset = offset + (2 * matrix + half) * rows * row;
+                Piece::new(file, offset, (rows, columns), matrix * rows)
+            };
+            (0..matrices).map(piece).collect()
         }
         Place::Numbers { first, step } => {
             ne[0] /= step;
             let size = from.bytes(1).unwrap_or(0);
             let piece = Piece::new(file, offset + first * size, (ne.iter().product(), 1), 0);
-            Piece { stride: Some(step * size), ..piece }
+            vec![Piece { stride: Some(step * size), ..piece }]
         }
     };
-    Ok((from, ne, ItemData::Pieces(vec![pieces])))
+    Ok((from, ne, ItemData::Pieces(pieces)))
 }
 
 /// Rows of blocks of MXFP4 whose scales are in another tensor: [`Place::Blocks`].

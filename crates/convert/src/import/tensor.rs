@@ -99,6 +99,8 @@ pub(crate) enum Place {
     Expert { index: u64, count: u64 },
     /// Of its blocks of MXFP4, `[experts, rows, blocks, 16]`, it is every `step`-th row of each expert, from `first` on.
     Blocks { first: u64, step: u64 },
+    /// It is the first (0) or the second (1) half of the rows of each of its matrices.
+    Half(u64),
     /// Of its numbers `[experts, rows]`, it is every `step`-th of each expert, from `first` on.
     Numbers { first: u64, step: u64 },
 }

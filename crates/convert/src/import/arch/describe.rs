@@ -147,6 +147,8 @@ pub(super) enum Kind {
     },
     /// The scales of such blocks.
     Scales,
+    /// The first (0) or the second (1) half of the rows of each expert, `[experts, rows, columns]`, or of a matrix.
+    Half(u64),
     /// Numbers `[experts, rows]`, of which GGUF's has every `step`-th of each expert, from `first` on.
     Numbers {
         first: u64,
@@ -204,6 +206,8 @@ pub(super) enum Dim {
     SharedWidth,
     /// Rows of gate and up of an expert together.
     GateAndUp,
+    /// Rows of gate and up of what all tokens go through.
+    SharedGateAndUp,
     /// Blocks of 32 in the hidden size.
     HiddenBlocks,
     /// Blocks of 32 in the intermediate size of an expert.
@@ -222,7 +226,7 @@ pub(super) const fn vector(source: &'static str, gguf: &'static str, len: Dim) -
     Part { source, gguf, shape: [Some(len), None, None, None], kind: Kind::Plain }
 }
 
-const fn norm(source: &'static str, gguf: &'static str, len: Dim) -> Part {
+pub(super) const fn norm(source: &'static str, gguf: &'static str, len: Dim) -> Part {
     Part { source, gguf, shape: [Some(len), None, None, None], kind: Kind::Norm }
 }
 

@@ -110,6 +110,7 @@ impl Dimensions {
             Dim::ExpertWidth => self.experts.map_or(0, |experts| experts.width),
             Dim::SharedWidth => self.experts.map_or(0, |experts| experts.shared),
             Dim::GateAndUp => 2 * self.of(Dim::ExpertWidth),
+            Dim::SharedGateAndUp => 2 * self.of(Dim::SharedWidth),
             Dim::HiddenBlocks => self.hidden / 32,
             Dim::WidthBlocks => self.of(Dim::ExpertWidth) / 32,
             Dim::BlockBytes => 16,
@@ -136,6 +137,9 @@ impl Dimensions {
             Dim::ExpertWidth => format!("experts of width {}", self.of(dim)),
             Dim::GateAndUp => {
                 format!("gate and up of experts of width {}", self.of(Dim::ExpertWidth))
+            }
+            Dim::SharedGateAndUp => {
+                format!("gate and up of a shared expert of width {}", self.of(Dim::SharedWidth))
             }
             Dim::HiddenBlocks => format!("blocks of 32 in {}", said("hidden_size", self.hidden)),
             Dim::WidthBlocks => {

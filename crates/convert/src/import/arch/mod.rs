@@ -13,10 +13,12 @@ mod gemma3;
 mod general;
 mod gpt_oss;
 mod granite;
+mod granitemoe;
 mod llama;
 mod mistral;
 mod mixtral;
 mod naming;
+mod olmo2;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -24,6 +26,7 @@ mod qwen3moe;
 mod refuse;
 pub(crate) mod rope;
 mod seed_oss;
+mod smollm3;
 mod tensors;
 mod window;
 
@@ -38,7 +41,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 12] = [
+const KNOWN: [Architecture; 17] = [
     llama::LLAMA,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
@@ -50,7 +53,12 @@ const KNOWN: [Architecture; 12] = [
     gemma3::GEMMA3,
     gpt_oss::GPT_OSS,
     granite::GRANITE,
+    granitemoe::GRANITEMOE,
+    granitemoe::GRANITEMOE_SHARED,
+    olmo2::OLMO2,
+    olmo2::OLMO3,
     seed_oss::SEED_OSS,
+    smollm3::SMOLLM3,
 ];
 
 /// What a folder of Hugging Face's says about its network.

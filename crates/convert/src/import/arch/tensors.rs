@@ -316,6 +316,7 @@ fn take(
         (None, Kind::Scales) => return Rule::Beside,
         (None, Kind::Row) => Place::Row,
         (None, Kind::Blocks { first, step }) => Place::Blocks { first, step },
+        (None, Kind::Half(half)) => Place::Half(half),
         (None, Kind::Numbers { first, step }) => Place::Numbers { first, step },
         (None, _) => Place::Whole,
     };

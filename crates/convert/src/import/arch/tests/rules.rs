@@ -141,6 +141,13 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
     assert_eq!(network.key("gpt-oss.attention.sliding_window_pattern"), None);
     assert_eq!(number(&network, "gpt-oss.attention.key_length"), Some(16));
     assert_eq!(number(&network, "gpt-oss.rope.scaling.original_context_length"), Some(64));
+    for (name, gguf) in [("granitemoe", None), ("granitemoe-shared", Some(80))] {
+        let network = Case::named(name).network();
+        assert_eq!(number(&network, "granitemoe.expert_count"), Some(5));
+        let shared = network.key("granitemoe.expert_shared_feed_forward_length");
+        assert_eq!(shared, gguf.map(Entry::U32).as_ref(), "{name}");
+        assert!(network.key("granitemoe.logit_scale").is_some());
+    }
     // The configuration of `transformers` 4.
     let mut case = Case::named("qwen3moe");
     case.unset("num_local_experts").set("num_experts", 7);
@@ -150,6 +157,30 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
         case.network().rule(&case, &format!("model.layers.0.block_sparse_moe.{name}")).clone()
     };
     assert_eq!(rule("experts.3.w3.weight"), expert("blk.0.ffn_up_exps.weight", 3, 4));
+}
+
+#[test]
+fn olmo_and_smollm3_say_what_their_readers_take_for_granted() {
+    let network = Case::named("olmo3").network();
+    assert_eq!(network.key("olmo2.attention.sliding_window"), Some(&Entry::U32(64)));
+    assert_eq!(network.key("olmo2.attention.sliding_window_pattern"), None);
+    assert_eq!(Case::named("olmo2").network().key("olmo2.attention.sliding_window"), None);
+    let case = Case::named("olmo2");
+    let rule = |name: &str| case.network().rule(&case, &format!("model.layers.1.{name}")).clone();
+    for (source, gguf) in [
+        ("post_attention_layernorm.weight", "blk.1.post_attention_norm.weight"),
+        ("post_feedforward_layernorm.weight", "blk.1.post_ffw_norm.weight"),
+        ("self_attn.k_norm.weight", "blk.1.attn_k_norm.weight"),
+    ] {
+        assert_eq!(rule(source), taken(gguf, None, 0.0));
+    }
+    let mut case = Case::named("smollm3");
+    assert_eq!(case.network().key("smollm3.rope.dimension_count"), Some(&Entry::U32(16)));
+    let rule = case.network().rule(&case, "model.layers.3.self_attn.k_proj.weight").clone();
+    assert_eq!(rule, taken("blk.3.attn_k.weight", Some(2), 0.0));
+    assert!(case.set("no_rope_layers", json!([1, 1, 0, 1])).error().contains("1, 1, 1, 0"));
+    case.unset("no_rope_layers").set("no_rope_layer_interval", 3);
+    assert!(case.error().contains("expected 4"));
 }
 
 #[test]

@@ -1,0 +1,84 @@
+//! `GraniteMoeForCausalLM` and `GraniteMoeSharedForCausalLM`: IBM's Granite 3 1B-A400M and 3B-A800M. Gate and up of the
+//! experts are one tensor, gate first; so are those of what all tokens go through, where there is such a thing.
+
+use super::describe::{
+    ATTENTION, Architecture, Defaults, Dim, Group, Kind, Mixture, Part, TWO_NORMS, matrix,
+};
+use super::granite;
+
+pub(super) const GRANITEMOE: Architecture = Architecture {
+    gguf: "granitemoe",
+    classes: &["GraniteMoeForCausalLM", "GraniteMoeModel"],
+    model_types: &["granitemoe"],
+    defaults: Defaults { ..granite::GRANITE.defaults },
+    layer: &[Group::always(TWO_NORMS), Group::always(ATTENTION), Group::always(EXPERTS)],
+    experts: Some(Mixture {
+        count: 8,
+        used: ("num_experts_per_tok", 2),
+        width: None,
+        shared: None,
+        normed: None,
+    }),
+    never: &["attention_bias"],
+    keys: granite::keys,
+    ..granite::GRANITE
+};
+
+pub(super) const GRANITEMOE_SHARED: Architecture = Architecture {
+    classes: &["GraniteMoeSharedForCausalLM", "GraniteMoeSharedModel"],
+    model_types: &["granitemoeshared"],
+    layer: &[
+        Group::always(TWO_NORMS),
+        Group::always(ATTENTION),
+        Group::always(EXPERTS),
+        Group::always(SHARED),
+    ],
+    experts: Some(Mixture {
+        count: 8,
+        used: ("num_experts_per_tok", 2),
+        width: None,
+        shared: Some(("shared_intermediate_size", 1024)),
+        normed: None,
+    }),
+    ..GRANITEMOE
+};
+
+const EXPERTS: &[Part] = &[
+    matrix(
+        "block_sparse_moe.router.layer.weight",
+        "ffn_gate_inp.weight",
+        Dim::Experts,
+        Dim::Hidden,
+    ),
+    experts("block_sparse_moe.input_linear.weight", "ffn_gate_exps.weight", IN, Kind::Half(0)),
+    experts("block_sparse_moe.input_linear.weight", "ffn_up_exps.weight", IN, Kind::Half(1)),
+    experts("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", OUT, Kind::Plain),
+];
+
+const SHARED: &[Part] = &[
+    half("shared_mlp.input_linear.weight", "ffn_gate_shexp.weight", 0),
+    half("shared_mlp.input_linear.weight", "ffn_up_shexp.weight", 1),
+    matrix(
+        "shared_mlp.output_linear.weight",
+        "ffn_down_shexp.weight",
+        Dim::Hidden,
+        Dim::SharedWidth,
+    ),
+];
+
+/// Rows and columns of an expert's.
+const IN: (Dim, Dim) = (Dim::GateAndUp, Dim::Hidden);
+const OUT: (Dim, Dim) = (Dim::Hidden, Dim::ExpertWidth);
+
+const fn experts(
+    source: &'static str,
+    gguf: &'static str,
+    (rows, columns): (Dim, Dim),
+    kind: Kind,
+) -> Part {
+    Part { source, gguf, shape: [Some(Dim::Experts), Some(rows), Some(columns), None], kind }
+}
+
+const fn half(source: &'static str, gguf: &'static str, half: u64) -> Part {
+    Part { kind: Kind::Half(half), ..matrix(source, gguf, Dim::SharedGateAndUp, Dim::Hidden) }
+}
