@@ -105,6 +105,12 @@ PHIMOE = Tiny("phimoe", "phimoe", eps=1e-5, tied=False, biases=(*QKV, "attn_outp
 GLM4MOE = Tiny("glm4moe", "glm4moe", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, biases=QKV, rope_dims=20, leading=1,
                shared_ff=88, normed=True, weights_scale=1.7, **MOE)
 
+# Five heads for 96 elements; of a query 24 elements that are not rotated and 12 that are.
+DEEPSEEK2 = Tiny("deepseek2", "deepseek2", heads=5, kv_heads=1, base=1e4, tied=False, latent=(28, 40, 24, 12, 20, False), leading=1,
+                 shared_ff=88, gating=2, normed=True, weights_scale=1.7, scaling=("yarn", 8.0, 32), log_multiplier=0.0707,
+                 **(MOE | dict(layers=3)))
+MISTRAL4 = Tiny("mistral4", "mistral4", heads=3, kv_heads=1, base=1e4, tied=False, latent=(30, 50, 14, 10, 22, False), shared_ff=44,
+                gating=1, normed=True, scaling=("yarn", 8.0, 16), log_multiplier=0.1, temperature=0.3, **MOE)
 
 ARCEE = Tiny("arcee", "arcee", head_dim=40, heads=4, base=1e4, eps=1e-5, tied=False)
 STARCODER2 = Tiny("starcoder2", "starcoder2", base=1e5, eps=1e-5, vocab=403, biases=(*QKV, "attn_output", "ffn_up", "ffn_down", *NORMS))
@@ -179,6 +185,22 @@ CASES = [
         "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",)),
         "whole heads rotated": dict(rope_dims=40)}),
     (other(GLM4MOE, "heads normed", qk_norm=True, biases=(), layers=3, leading=2, shared_ff=44), {"heads not normed": dict(qk_norm=False)}),
+    (DEEPSEEK2, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",)),
+        "not scaled": dict(scaling=None), "another part in the scale": dict(log_multiplier=0.02),
+        "no part in the scale": dict(log_multiplier=None), "an original context of 16": dict(scaling=("yarn", 8.0, 16)),
+        "keys the other way round": dict(flipped=("attn_k_b",)), "values the other way round": dict(flipped=("attn_v_b",)),
+        "another norm of latent rows": dict(flipped=("attn_kv_a_norm",)), "another norm of queries": dict(flipped=("attn_q_a_norm",))}),
+    (other(DEEPSEEK2, "as before 2025, groups", embd=90, heads=7, kv_heads=7, latent=(0, 36, 18, 10, 14, True), gating=None, normed=False,
+           weights_scale=3.0, scaling=None, log_multiplier=None, leading=2, experts=8, groups=(4, 2), used=3, vocab=397),
+     {"no groups": dict(groups=None), "three groups": dict(groups=(4, 3)), "sigmoid": dict(gating=2), "weights normalised": dict(normed=True),
+      "latent rows the other way round": dict(flipped=("attn_kv_b",))}),
+    (MISTRAL4, {"no temperature": dict(temperature=None), "an original context of 32": dict(scaling=("yarn", 8.0, 32)),
+                "another part in the scale": dict(log_multiplier=0.05), "sigmoid": dict(gating=2), "two experts": dict(used=2)}),
+    (other(MISTRAL4, "odd sizes", embd=90, heads=4, latent=(0, 26, 15, 6, 33, False), temperature=None, layers=3, leading=1, vocab=397,
+           experts=5, used=5),
+     {"four experts": dict(used=4), "not scaled": dict(scaling=None), "values the other way round": dict(flipped=("attn_v_b",))}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
     (MISTRAL3, {"no temperature": dict(temperature=None), "another magnitude": dict(log_multiplier=0.5),
@@ -244,6 +266,12 @@ SMALLER = [
     (other(QWEN3MOE, "wide", embd=256, expert_ff=256, head_dim=64, used=7), ["Q8_0", "q4_k_m", "mxfp4_moe", "IQ2_XS", "NVFP4"]),
     (other(QWEN2MOE, "wide", embd=192, heads=6, head_dim=32, expert_ff=96, shared_ff=64, used=7), ["Q4_0", "F16"]),
     (other(GPT_OSS, "wide", embd=256, expert_ff=256, heads=8, head_dim=64, used=7), ["Q8_0", "MXFP4"]),
+    # Rows of attn_k_b are too short for K-quants, as DeepSeek's are.
+    (other(DEEPSEEK2, "wide", embd=256, ff=256, expert_ff=256, shared_ff=512, heads=4, latent=(256, 256, 96, 32, 64, False), used=7),
+     ["Q8_0", "q4_k_m", "IQ2_XS"]),
+    (other(DEEPSEEK2, "wide, as before 2025", embd=256, ff=256, expert_ff=256, heads=4, kv_heads=4, latent=(0, 256, 96, 32, 64, True),
+           shared_ff=512, used=7), ["F16", "q4_k_m"]),
+    (other(DEEPSEEK2, "all experts", used=7), ["q8_0", "Q8_0"]),
 ]
 
 

@@ -13,10 +13,12 @@ QKV = ("attn_q", "attn_k", "attn_v")
 MLP = ("ffn_gate", "ffn_up", "ffn_down")
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
 SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+# Whose keys and values are made of one short row per token.
+LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe",), ("exp_probs_b",)
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", *LATENT), ("exp_probs_b",)
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -48,14 +50,14 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
-           delta: tuple = (), local: tuple = (), leading: int = 0) -> dict[str, tuple]:
+           delta: tuple = (), local: tuple = (), leading: int = 0, latent: tuple = ()) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
     `delta`: of gated delta nets the heads of keys and of values, their length, the taps, and the interval at which there is
     attention in place of one. `local`: of gemma4 which layers have a window, the length of their heads, how many of the last
     layers have no keys and values of their own, whether full layers have values, and how many numbers a layer takes from a
-    token.
+    token. `latent`: of latent attention what `latent_attention` takes.
     """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED, *SANDWICHES)
@@ -75,6 +77,8 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     if arch in FUSED_QKV:
         layer = {**dict.fromkeys(["attn_norm", "attn_qkv"]), **layer, "attn_qkv": (q + 2 * kv, embd)}
         layer = {name: shape for name, shape in layer.items() if name not in QKV}
+    if latent:
+        layer = latent_attention(layer, embd, heads, *latent)
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
         here = layer | (dense if i < leading else feed_forward) | after
@@ -114,6 +118,19 @@ def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple, mixture: tuple
                   "ffn_down_exps": (experts, embd, expert_ff), "ffn_down_exps.scale": (experts,), "pre_ffw_norm_2": (embd,),
                   "post_ffw_norm_1": (embd,), "post_ffw_norm_2": (embd,)}
     return layer | ({"inp_gate": (width, embd), "proj": (embd, width), "post_norm": (embd,)} if width else {})
+
+
+def latent_attention(layer: dict, embd: int, heads: int, query_rank: int, rank: int, unrotated: int, rotated: int, value_dim: int,
+                     together: bool) -> dict[str, tuple]:
+    """The layer with latent attention: `query_rank` is 0 where queries are one projection, `together` whether projections of keys
+    and of values are one tensor, as in old files."""
+    width = heads * (unrotated + rotated)
+    queries = {"attn_q_a": (query_rank, embd), "attn_q_a_norm": (query_rank,), "attn_q_b": (width, query_rank)}
+    mixer = (queries if query_rank else {"attn_q": (width, embd)}) | {"attn_kv_a_mqa": (rank + rotated, embd), "attn_kv_a_norm": (rank,)}
+    apart = {"attn_k_b": (heads, rank, unrotated), "attn_v_b": (heads, value_dim, rank)}
+    mixer |= {"attn_kv_b": (heads * (unrotated + value_dim), rank)} if together else apart
+    kept = {name: shape for name, shape in layer.items() if not name.startswith("attn_") or name == "attn_norm"}
+    return {"attn_norm": kept.pop("attn_norm")} | mixer | {"attn_output": (embd, heads * value_dim)} | kept
 
 
 # Tensors whose names end so in the file.

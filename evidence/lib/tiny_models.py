@@ -57,6 +57,8 @@ class Tiny:
     # Gated delta nets: heads of keys and of values, their length, the taps of the convolution, and the interval at which
     # there is attention in place of one.
     delta: tuple = ()
+    # Latent attention: what `networks.latent_attention` takes, from the rank of queries on.
+    latent: tuple = ()
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
     temperature: float | None = None
     log_multiplier: float | None = None
@@ -116,7 +118,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading")}
+    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent")}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
     for name, shape in networks.shapes_of(m, **more).items():
@@ -171,7 +173,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
 
 def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     vocabularies.add_sizes(w, m)
-    if m.head_dim * m.heads != m.embd:
+    if m.head_dim * m.heads != m.embd and not m.latent:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
     if m.arch in ("llama", "granite", "granitemoe", "smollm3", "mistral3") or m.arch in ("phi3", "phimoe") and m.rope_dims is None:
@@ -190,8 +192,12 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_float32(f"{m.arch}.final_logit_softcapping", m.logit_cap)
     if m.delta:
         add_delta_net(w, *m.delta)
+    if m.latent:
+        add_latent_attention(w, *m.latent)
     if m.temperature is not None:
         w.add_float32(f"{m.arch}.attention.temperature_scale", m.temperature)
+        if m.arch in networks.LATENT:
+            w.add_uint32(f"{m.arch}.attention.temperature_length", m.scaling[2])
     if m.log_multiplier is not None:
         w.add_float32(f"{m.arch}.rope.scaling.yarn_log_multiplier", m.log_multiplier)
     if m.local_dim:
@@ -246,6 +252,18 @@ def add_delta_net(w: gguf.GGUFWriter, key_heads: int, value_heads: int, dim: int
     w.add_ssm_time_step_rank(value_heads)
     w.add_ssm_inner_size(value_heads * dim)
     w.add_full_attention_interval(interval)
+
+
+def add_latent_attention(w: gguf.GGUFWriter, query_rank: int, rank: int, unrotated: int, rotated: int, value_dim: int, together: bool) -> None:
+    """The keys of latent attention, as files with their tensors have them."""
+    w.add_q_lora_rank(query_rank)
+    w.add_kv_lora_rank(rank)
+    w.add_rope_dimension_count(rotated)
+    w.add_key_length(unrotated + rotated if together else rank + rotated)
+    w.add_value_length(value_dim if together else rank)
+    if not together:
+        w.add_key_length_mla(unrotated + rotated)
+        w.add_value_length_mla(value_dim)
 
 
 def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
@@ -347,6 +365,8 @@ def write(m: Tiny, path: Path, vocabulary=add_vocabulary) -> Path:
         small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in ("ffn_gate_inp", "conv1d"))
         # Rows of an embedding are read as they are, without what multiplies products.
         here = "Q8_0" if (m.kind, name) == ("NVFP4", "token_embd.weight") else m.kind
+        if small and weights.shape[-1] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[here]][0]:
+            here = "F16" if weights.shape[-1] % 32 else "Q8_0"
         kind = gguf.GGMLQuantizationType[here if small else "F32"]
         try:
             blocks, scales = gguf.quants.quantize(weights, kind), None

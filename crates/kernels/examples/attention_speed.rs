@@ -36,7 +36,7 @@ const fn model(
     dim: usize,
     layers: usize,
 ) -> Model {
-    let shape = KvShape { kv_heads, k_dim: dim, v_dim: dim, capacity: 4096 };
+    let shape = KvShape { kv_heads, k_dim: dim, v_dim: dim, capacity: 4096, shared: false };
     Model { name, shape, group, layers, window: None }
 }
 

@@ -194,7 +194,7 @@ fn attention() {
     {
         for (softcap, window) in [(None, None), (Some(30.0), None), (None, Some(100))] {
             let (group, filled) = ([1, 3, 8][i % 3], 330);
-            let shape = KvShape { kv_heads: 2, k_dim, v_dim, capacity: 352 };
+            let shape = KvShape { kv_heads: 2, k_dim, v_dim, capacity: 352, shared: false };
             let params = AttentionParams { scale: 1.0 / (k_dim as f32).sqrt(), softcap, window };
             let case = format!("attention {k_dim}/{v_dim} group {group} {softcap:?} {window:?}");
             for isa in Isa::available() {

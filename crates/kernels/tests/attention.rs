@@ -33,6 +33,7 @@ impl Case {
             k_dim,
             v_dim,
             capacity: filled.div_ceil(16) * 16 + 16 * rng.range(0, 3),
+            shared: v_dim <= k_dim && rng.pick(&[true, false, false]),
         };
         let params = AttentionParams {
             scale: rng.pick(&[1.0, 1.0 / (k_dim as f32).sqrt()]),
@@ -47,11 +48,15 @@ impl Case {
         let (mut keys, mut values) = (Vec::new(), Vec::new());
         for pos in 0..filled {
             let key = rng.normals(shape.kv_heads * k_dim);
-            let value = rng.normals(shape.kv_heads * v_dim);
+            let value = rng.normals(shape.kv_heads * shape.stored_v_dim());
             kv_store(isa, &shape, &mut k, &mut v, pos, &key, &value);
             let stored = |x: &f32| f16_to_f32(f32_to_f16(*x));
             keys.push(key.iter().map(stored).collect());
-            values.push(value.iter().map(stored).collect());
+            let begins = |key: &[f32]| key[..v_dim].to_vec();
+            values.push(match shape.shared {
+                true => key.chunks(k_dim).flat_map(begins).map(|x| stored(&x)).collect(),
+                false => value.iter().map(stored).collect(),
+            });
         }
         Case { shape, params, group, sinks, filled, k, v, keys, values }
     }
@@ -222,7 +227,7 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
 #[test]
 fn a_range_without_visible_keys_weighs_nothing() {
     for isa in Isa::available() {
-        let shape = KvShape { kv_heads: 1, k_dim: 64, v_dim: 64, capacity: 256 };
+        let shape = KvShape { kv_heads: 1, k_dim: 64, v_dim: 64, capacity: 256, shared: false };
         let (k, v) = (vec![0x7e01; shape.k_len()], vec![0x7e01; shape.v_len()]);
         let cache = KvCache::new(shape, &k, &v);
         let params = AttentionParams { scale: 1.0, softcap: None, window: Some(10) };
@@ -253,7 +258,7 @@ fn a_range_without_visible_keys_weighs_nothing() {
 #[test]
 fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
     for isa in Isa::available() {
-        let shape = KvShape { kv_heads: 1, k_dim: 32, v_dim: 32, capacity: 128 };
+        let shape = KvShape { kv_heads: 1, k_dim: 32, v_dim: 32, capacity: 128, shared: false };
         let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         for pos in 0..128 {
             // Scores from -6.4e6 to 6.3e6: all weight on the last key.
@@ -293,7 +298,7 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
 #[test]
 fn values_beyond_f16_saturate() {
     for isa in Isa::available() {
-        let shape = KvShape { kv_heads: 2, k_dim: 5, v_dim: 19, capacity: 16 };
+        let shape = KvShape { kv_heads: 2, k_dim: 5, v_dim: 19, capacity: 16, shared: false };
         let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         let mut key = vec![1e9; 10];
         let mut value = vec![-1e9; 38];

@@ -161,7 +161,7 @@ fn every_row_is_visited_once() {
 fn attention_and_the_cache_have_the_bits_of_one_call() {
     let mut rng = Rng(2);
     let isa = Isa::best();
-    let shape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 352 };
+    let shape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 352, shared: false };
     let params = AttentionParams { scale: 0.2, softcap: None, window: Option::Some(200) };
     let (group, kd, vd) = (3, 2 * 32, 2 * 48);
     let sinks = rng.normals(2 * group);

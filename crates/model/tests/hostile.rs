@@ -345,6 +345,84 @@ fn tensors_that_nothing_is_computed_with() {
 }
 
 #[test]
+fn latent_attention() {
+    let spec = Spec::deepseek2();
+    for key in ["attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla"]
+    {
+        let name = format!("deepseek2.{key}");
+        refused(&with(&spec, key, |b| b.u32(&name, 0)), &[&name, "is 0", "expected 1 to"]);
+        refused(&with(&spec, key, |b| b.u32(&name, 1 << 20)), &[&name, "1048576", "for 5 heads"]);
+        refused(&with(&spec, key, |b| b.u64(&name, u64::MAX)), &[&name]);
+    }
+    let name = "deepseek2.attention.kv_lora_rank";
+    refused(&with(&spec, "attention.kv_lora_rank", |b| b), &[name, "missing"]);
+    // Nothing is left that is not rotated.
+    let name = "deepseek2.attention.key_length_mla";
+    refused(
+        &with(&spec, "attention.key_length_mla", |b| b.u32(name, 8)),
+        &[name, "is 8", "more than the 8"],
+    );
+    let whole = Spec { rope_dims: Some(9), ..spec.clone() };
+    refused(&with(&whole, "", |b| b), &["deepseek2.rope.dimension_count", "is 9", "even"]);
+    let name = "deepseek2.rope.scaling.yarn_log_multiplier";
+    let multiplier = |value| {
+        let latent = spec.latent.map(|latent| common::Latent { multiplier: value, ..latent });
+        with(&Spec { latent, ..spec.clone() }, "", |b| b)
+    };
+    for bad in [f32::NAN, f32::INFINITY, -1.0] {
+        refused(&multiplier(bad), &[name, "not negative"]);
+    }
+    let scale = "deepseek2.attention.temperature_scale";
+    refused(&with(&spec, "", |b| b.f32(scale, f32::NAN)), &[scale]);
+    let length = "deepseek2.attention.temperature_length";
+    let zero = with(&spec, "", |b| b.f32(scale, 0.1).u32(length, 0));
+    refused(&zero, &[length, "is 0", "expected 1 to"]);
+    let shared = "deepseek2.expert_shared_count";
+    let many = with(&spec, "expert_shared_count", |b| b.u32(shared, 1 << 19));
+    refused(&many, &[shared, "524288", "at most 32768 experts of 32"]);
+}
+
+#[test]
+fn tensors_of_latent_attention() {
+    let spec = Spec::deepseek2();
+    let file = |spec: &Spec, change: &dyn Fn(&str, &mut Vec<u64>) -> bool| {
+        let mut b = spec.metadata("");
+        for (name, shape) in spec.tensors() {
+            let mut shape: Vec<u64> = shape.iter().map(|n| *n as u64).collect();
+            if change(&name, &mut shape) {
+                b.tensor(&name, GgmlType::F32, &shape).unwrap();
+            }
+        }
+        b.file(|_, _| {})
+    };
+    let without = |what: &str| file(&spec, &|name, _| name != what);
+    for what in ["attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm"] {
+        let name = format!("blk.1.{what}.weight");
+        refused(&without(&name), &[&name, "missing"]);
+    }
+    for (what, wanted) in [("attn_k_b", "[24, 48, 5]"), ("attn_v_b", "[48, 20, 5]")] {
+        let name = format!("blk.2.{what}.weight");
+        refused(&without(&name), &[&name, "missing", wanted]);
+        let swapped = file(&spec, &|found, shape| {
+            if found == name {
+                shape.swap(0, 1);
+            }
+            true
+        });
+        refused(&swapped, &[&name, "shape", wanted]);
+    }
+    let old = Spec::deepseek2_before_2025();
+    let name = "blk.0.attn_kv_b.weight";
+    let shorter = file(&old, &|found, shape| {
+        if found == name {
+            shape[1] -= 1;
+        }
+        true
+    });
+    refused(&shorter, &[name, "[64, 167]", "[64, 168]"]);
+}
+
+#[test]
 fn vocabulary_and_embedding_disagree() {
     let spec = Spec::llama();
     let other = Spec { vocab: 299, ..spec.clone() };
@@ -395,6 +473,8 @@ fn weights_of_nonsense_do_not_crash() {
         (Spec::qwen2(), GgmlType::Q8_0),
         (Spec::qwen3(), GgmlType::F32),
         (Spec::llama(), GgmlType::F32),
+        (Spec::deepseek2(), GgmlType::F32),
+        (Spec::deepseek2_before_2025(), GgmlType::Q8_0),
     ] {
         let spec = Spec { ty, ..arch };
         let (bytes, _) = spec.build();

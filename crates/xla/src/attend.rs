@@ -61,6 +61,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         k_dim: attribute("k_dim")?,
         v_dim: attribute("v_dim")?,
         capacity: attribute("capacity")?,
+        shared: false,
     };
     if kv_heads == 0 || shape.k_dim == 0 || shape.v_dim == 0 || !q_heads.is_multiple_of(kv_heads) {
         return Err(Refusal::argument(format!(

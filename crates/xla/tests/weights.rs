@@ -384,7 +384,7 @@ fn rows_are_dequantised() {
     refused(call, "expected [1, 4]");
 }
 
-const SHAPE: KvShape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 1024 };
+const SHAPE: KvShape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 1024, shared: false };
 const LAYERS: usize = 3;
 
 /// Six query heads on two.

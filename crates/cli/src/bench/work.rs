@@ -1,7 +1,7 @@
 //! What a run has to read and to multiply at least, from the model's shapes.
 
 use alight_model::Model;
-use alight_model::spec::AttentionSpec;
+use alight_model::spec::Attended;
 use serde::Serialize;
 
 /// The work of one repetition.
@@ -20,12 +20,12 @@ pub struct Work {
 impl Work {
     /// `tokens` tokens one by one, `depth` before them.
     pub fn decode(model: &Model, depth: usize, tokens: usize) -> Work {
-        let seen = |layer: &AttentionSpec| positions_seen(depth, tokens, layer.window);
+        let seen = |layer: &Attended| positions_seen(depth, tokens, layer.window);
         Work {
             weight_bytes: tokens as f64 * model.decode_bytes() as f64,
-            kv_bytes: over_layers(model, |layer| seen(layer) * kv_bytes(layer)),
+            kv_bytes: over_layers(model, |layer| seen(layer) * layer.bytes as f64),
             weight_macs: tokens as f64 * model.decode_macs() as f64,
-            attention_macs: over_layers(model, |layer| seen(layer) * attention_macs(layer)),
+            attention_macs: over_layers(model, |layer| seen(layer) * layer.macs as f64),
         }
     }
 
@@ -34,12 +34,12 @@ impl Work {
         let output = model.decode_macs().saturating_sub(model.prefill_macs());
         // Each position's keys and values are needed once, however many tokens look at them.
         let held = (depth + tokens) as f64;
-        let seen = |layer: &AttentionSpec| positions_seen(depth, tokens, layer.window);
+        let seen = |layer: &Attended| positions_seen(depth, tokens, layer.window);
         Work {
             weight_bytes: model.decode_bytes() as f64,
-            kv_bytes: over_layers(model, |layer| held * kv_bytes(layer)),
+            kv_bytes: over_layers(model, |layer| held * layer.bytes as f64),
             weight_macs: tokens as f64 * model.prefill_macs() as f64 + output as f64,
-            attention_macs: over_layers(model, |layer| seen(layer) * attention_macs(layer)),
+            attention_macs: over_layers(model, |layer| seen(layer) * layer.macs as f64),
         }
     }
 
@@ -55,18 +55,8 @@ impl Work {
 }
 
 /// The sum over the layers that attend.
-fn over_layers(model: &Model, f: impl Fn(&AttentionSpec) -> f64) -> f64 {
-    model.spec().attention_layers().map(f).sum()
-}
-
-/// Bytes of one position in the cache of a layer: 16-bit keys and values.
-fn kv_bytes(layer: &AttentionSpec) -> f64 {
-    (2 * layer.kv_heads * (layer.key_dim + layer.value_dim)) as f64
-}
-
-/// Multiply-accumulates of one token with one position in a layer: q·k and p·v.
-fn attention_macs(layer: &AttentionSpec) -> f64 {
-    (layer.heads * (layer.key_dim + layer.value_dim)) as f64
+fn over_layers(model: &Model, f: impl Fn(&Attended) -> f64) -> f64 {
+    model.spec().attended().map(|layer| f(&layer)).sum()
 }
 
 /// How many positions `tokens` tokens after `depth` others attend to, in all: each to itself and

@@ -62,6 +62,7 @@ pub(crate) const BLOCK: usize = 64;
 ///   product with a query runs over positions in lanes and needs no horizontal sum.
 /// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with
 ///   rows that short): a kernel has sums for 64 columns in registers, and so reads them front to end.
+///   None are stored where values are the beginnings of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Key/value heads.
@@ -72,6 +73,8 @@ pub struct KvShape {
     pub v_dim: usize,
     /// Positions, a multiple of [`LINE`].
     pub capacity: usize,
+    /// Whether a value is the first `v_dim` elements of the key, and is not stored a second time (latent attention).
+    pub shared: bool,
 }
 
 impl KvShape {
@@ -82,7 +85,12 @@ impl KvShape {
 
     /// Elements (`u16`) of the value cache.
     pub const fn v_len(&self) -> usize {
-        self.kv_heads * self.capacity * self.v_dim
+        self.kv_heads * self.capacity * self.stored_v_dim()
+    }
+
+    /// Elements of a value that are stored beside the key.
+    pub const fn stored_v_dim(&self) -> usize {
+        if self.shared { 0 } else { self.v_dim }
     }
 
     /// Where columns `c..c + width` of the value at `pos` lie within a head, for `c` a multiple of
@@ -95,6 +103,7 @@ impl KvShape {
     fn check(&self) {
         assert!(self.kv_heads > 0 && self.k_dim > 0 && self.v_dim > 0, "empty {self:?}");
         assert!(self.capacity.is_multiple_of(LINE), "capacity must be a multiple of 16: {self:?}");
+        assert!(!self.shared || self.v_dim <= self.k_dim, "values longer than keys: {self:?}");
     }
 }
 
@@ -126,9 +135,9 @@ impl<'a> KvCache<'a> {
         &self.k[kv_head * n..][..n]
     }
 
-    /// Values of one head: `[v_dim / 64][capacity][64]`.
+    /// Values of one head: `[v_dim / 64][capacity][64]`; nothing where they are the beginnings of keys.
     fn values(&self, kv_head: usize) -> &'a [u16] {
-        let n = self.shape.capacity * self.shape.v_dim;
+        let n = self.shape.capacity * self.shape.stored_v_dim();
         &self.v[kv_head * n..][..n]
     }
 }
@@ -294,7 +303,7 @@ pub const fn partial_len(rows: usize, v_dim: usize) -> usize {
 
 /// A sensible number of positions for one [`attend_partial`] piece: some 10–20 µs of work.
 pub const fn chunk_positions(shape: &KvShape) -> usize {
-    let bytes = 2 * (shape.k_dim + shape.v_dim);
+    let bytes = 2 * (shape.k_dim + shape.stored_v_dim());
     let positions = 256 * 1024 / bytes / BLOCK * BLOCK;
     if positions < 128 { 128 } else { positions }
 }

@@ -50,6 +50,13 @@ fn attend_row(
         for (j, &score) in (start..end).zip(scores.iter()) {
             let p = (score - reference).exp();
             l += p;
+            if shape.shared {
+                let line = &k_cache[j / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
+                for (a, elements) in acc[..shape.v_dim].iter_mut().zip(line.chunks_exact(LINE)) {
+                    *a += p * f16_to_f32(elements[j % LINE]);
+                }
+                continue;
+            }
             for (c, acc) in acc[..shape.v_dim].chunks_mut(COLUMNS).enumerate() {
                 let (at, width) = shape.value_columns(j, c * COLUMNS);
                 for (a, &x) in acc.iter_mut().zip(&v_cache[at..at + width]) {

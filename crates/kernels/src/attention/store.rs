@@ -7,7 +7,8 @@ use crate::Isa;
 use crate::half::f32_to_f16;
 use crate::lanes::{Lanes, by_level};
 
-/// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`) of one position.
+/// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`, none where they are the beginnings of keys)
+/// of one position.
 ///
 /// Rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice does not
 /// have its length or `pos` is not below the capacity.
@@ -52,7 +53,7 @@ impl<'a> KvWriter<'a> {
 
     /// Elements of the keys, and of the values, of one position.
     pub(crate) fn widths(&self) -> [usize; 2] {
-        [self.shape.kv_heads * self.shape.k_dim, self.shape.kv_heads * self.shape.v_dim]
+        [self.shape.k_dim, self.shape.stored_v_dim()].map(|dim| self.shape.kv_heads * dim)
     }
 
     /// Stores one position, like [`kv_store`], with the same panics.
@@ -63,7 +64,7 @@ impl<'a> KvWriter<'a> {
         let s = &self.shape;
         assert!(pos < s.capacity, "position {pos} in {s:?}");
         assert_eq!(k.len(), s.kv_heads * s.k_dim, "keys of one position");
-        assert_eq!(v.len(), s.kv_heads * s.v_dim, "values of one position");
+        assert_eq!(v.len(), s.kv_heads * s.stored_v_dim(), "values of one position");
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
             let line = (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
             for (c, part) in head.chunks(COLUMNS).enumerate() {

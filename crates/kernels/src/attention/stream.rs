@@ -2,7 +2,8 @@
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
 //! weighted values added to the panel's sums. With few rows (decode) keys and values are read as
-//! f16 in place; with many (prefill) a block is widened into scratch once for all panels.
+//! f16 in place; with many (prefill) a block is widened into scratch once for all panels. So it is with values that are the
+//! beginnings of keys, which lie across the positions in the cache and are turned into rows on the way.
 
 use std::ops::Range;
 
@@ -101,25 +102,59 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         row.fill(0.0);
         row[pad] = f32::NEG_INFINITY;
     }
-    let acc = partial.as_mut_ptr();
-    let state = Rows {
-        rows,
-        // As even as possible.
-        panel: rows.div_ceil(rows.div_ceil(PANEL)),
-        widen: false,
-        first_pos: pos,
-        group: rows,
-        keys: keys.clone(),
-        q: q.as_ptr(),
-        acc,
-        acc_stride: stride,
-        m: acc.wrapping_add(pad),
-        l: acc.wrapping_add(pad + 1),
-        ml_stride: stride,
-        scores: parts.scores.as_mut_ptr(),
+    let scores = parts.scores.as_mut_ptr();
+    let state = if shape.shared {
+        // Full panels: the rows that fill the last are zeros, and their results are dropped.
+        let all = padded_rows(rows);
+        parts.q[..q.len()].copy_from_slice(q);
+        parts.q[q.len()..all * shape.k_dim].fill(0.0);
+        parts.acc[..all * pad].fill(0.0);
+        let (m, l) = parts.ml.split_at_mut(all);
+        m.fill(f32::NEG_INFINITY);
+        l.fill(0.0);
+        Rows {
+            rows: all,
+            panel: PANEL,
+            widen: true,
+            first_pos: pos,
+            group: all,
+            keys: keys.clone(),
+            q: parts.q.as_ptr(),
+            acc: parts.acc.as_mut_ptr(),
+            acc_stride: pad,
+            m: m.as_mut_ptr(),
+            l: l.as_mut_ptr(),
+            ml_stride: 1,
+            scores,
+        }
+    } else {
+        let acc = partial.as_mut_ptr();
+        Rows {
+            rows,
+            // As even as possible.
+            panel: rows.div_ceil(rows.div_ceil(PANEL)),
+            widen: false,
+            first_pos: pos,
+            group: rows,
+            keys: keys.clone(),
+            q: q.as_ptr(),
+            acc,
+            acc_stride: stride,
+            m: acc.wrapping_add(pad),
+            l: acc.wrapping_add(pad + 1),
+            ml_stride: stride,
+            scores,
+        }
     };
     // SAFETY: the caller's features and lengths; the parts are sized for these rows.
     unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
+    if shape.shared {
+        let (m, l) = parts.ml.split_at(padded_rows(rows));
+        for (r, row) in partial.chunks_exact_mut(stride).enumerate() {
+            row[..pad].copy_from_slice(&parts.acc[r * pad..][..pad]);
+            (row[pad], row[pad + 1]) = (m[r], l[r]);
+        }
+    }
 }
 
 /// See [`super::attend_tile`].
@@ -146,7 +181,7 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     }
     // Rows that fill the last panel: their queries are zeros and their results are dropped.
     packed.for_each(|q| q.fill(0.0));
-    let widen = rows >= WIDEN_ROWS;
+    let widen = shape.shared || rows >= WIDEN_ROWS;
     let (panel, all) = if widen {
         (PANEL, padded_rows(rows))
     } else {
@@ -225,7 +260,16 @@ unsafe fn stream<S: Lanes>(
                 let from = &k_cache[lines.start * k_dim..lines.end * k_dim];
                 widen_rows::<S>(from, from.len(), from.len(), &mut keys[offset..]);
                 let pad = padded(v_dim);
-                for c in (0..v_dim).step_by(COLUMNS) {
+                if shape.shared {
+                    let values = &mut values[(lines.start - block) * pad..];
+                    for (line, values) in keys[offset..offset + from.len()]
+                        .chunks_exact(LINE * k_dim)
+                        .zip(values.chunks_exact_mut(LINE * pad))
+                    {
+                        to_rows(line, v_dim, pad, values);
+                    }
+                }
+                for c in (0..shape.stored_v_dim()).step_by(COLUMNS) {
                     let (at, width) = shape.value_columns(low, c);
                     let from = &v_cache[at..at + (high - low) * width];
                     widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
@@ -246,6 +290,23 @@ unsafe fn stream<S: Lanes>(
             }
         }
         block += BLOCK;
+    }
+}
+
+/// Turns the first `dim` elements of a line of keys, `[k_dim][16]`, into the rows of 16 positions, `pitch` apart, with zeros
+/// from `dim` on.
+#[inline(always)]
+fn to_rows(line: &[f32], dim: usize, pitch: usize, rows: &mut [f32]) {
+    for c in (0..dim).step_by(LINE) {
+        let width = LINE.min(dim - c);
+        let elements = &line[c * LINE..][..width * LINE];
+        for (p, row) in rows.chunks_exact_mut(pitch).enumerate() {
+            let row = &mut row[c..c + LINE];
+            for (x, elements) in row.iter_mut().zip(elements.chunks_exact(LINE)) {
+                *x = elements[p];
+            }
+            row[width..].fill(0.0);
+        }
     }
 }
 

@@ -96,7 +96,10 @@ pub fn each_row<T: Threads, const N: usize>(
 }
 
 /// [`each_row`] of work of so many nanoseconds.
-pub(super) fn cut_rows<T: Threads, const N: usize>(
+///
+/// # Panics
+/// As [`each_row`].
+pub fn cut_rows<T: Threads, const N: usize>(
     threads: &mut T,
     n: usize,
     cut: Cut,

@@ -65,7 +65,7 @@ impl Kv {
                 .map(|s| capacity.saturating_mul(s.kv_heads).saturating_mul(dim(s)));
             lens.fold(0, usize::saturating_add)
         };
-        let (keys, values) = (len(|shape| shape.k_dim), len(|shape| shape.v_dim));
+        let (keys, values) = (len(|shape| shape.k_dim), len(KvShape::stored_v_dim));
         let memory = Zeroed::new(keys.saturating_add(values))?;
         let (mut key, mut value) = (0, keys);
         let layers = shapes.iter().map(|shape| {
@@ -112,7 +112,7 @@ mod tests {
         [k_dim, v_dim]: [usize; 2],
         capacity: usize,
     ) -> Vec<Option<KvShape>> {
-        vec![Some(KvShape { kv_heads, k_dim, v_dim, capacity }); layers]
+        vec![Some(KvShape { kv_heads, k_dim, v_dim, capacity, shared: false }); layers]
     }
 
     #[test]

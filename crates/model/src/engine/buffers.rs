@@ -11,6 +11,7 @@ use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::pool::PerThread;
 use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
+use crate::parts::latent_attention::{LatentBuffers, LatentWork};
 
 /// What the parts of a layer write to: elements per token of each buffer, and the sizes of attention's scratch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,7 +22,7 @@ pub(crate) struct WorkSize {
     pub(crate) v: usize,
     /// What all heads attend to.
     pub(crate) heads_out: usize,
-    /// Queries, keys and values of a recurrent layer after its convolution.
+    /// Queries, keys and values of a recurrent layer after its convolution, or queries before they are absorbed.
     pub(crate) mixed: usize,
     /// The gate, and what it is multiplied with.
     pub(crate) gate: usize,
@@ -32,6 +33,7 @@ pub(crate) struct WorkSize {
     pub(crate) key_dim: usize,
     pub(crate) value_dim: usize,
     pub(crate) experts: ExpertsWork,
+    pub(crate) latent: LatentWork,
 }
 
 impl WorkSize {
@@ -49,13 +51,14 @@ impl WorkSize {
             key_dim: self.key_dim.max(other.key_dim),
             value_dim: self.value_dim.max(other.value_dim),
             experts: self.experts.max(other.experts),
+            latent: self.latent.max(other.latent),
         }
     }
 }
 
 /// What one thread may write to.
 pub(crate) struct Scratch {
-    /// A normed row, `[hidden]`, or what layers take from a token.
+    /// A normed row, `[hidden]`, what layers take from a token, or a row of weights as floats.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
     /// Products of experts that are kept apart until they are summed.
@@ -136,6 +139,7 @@ pub(crate) struct Buffers {
     pub(crate) partials: Vec<f32>,
     pub(crate) threads: PerThread<Scratch>,
     pub(crate) experts: ExpertsBuffers,
+    pub(crate) latent: LatentBuffers,
 }
 
 /// What the sizes of buffers follow from.
@@ -180,8 +184,9 @@ impl Buffers {
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size),
+            latent: LatentBuffers::new(&work.latent, batch),
             threads: PerThread::new(threads, || Scratch {
-                row: vec![0.0; hidden_size.max(token_inputs)],
+                row: vec![0.0; hidden_size.max(token_inputs).max(work.latent.longest())],
                 matmul: MatmulScratch::new(),
                 sums: vec![0.0; work.experts.room_for_sums(batch)],
                 attention: AttentionScratch::new(limits),

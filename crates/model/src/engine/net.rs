@@ -82,8 +82,8 @@ impl<'m> Net<'m> {
         let layers = self.spec.layers.iter();
         let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
         let few = batch.min(FEW_TOKENS);
-        let partials =
-            self.spec.attention_layers().map(|part| part.most_partials(kv.capacity(), few));
+        let mixers = self.spec.layers.iter().map(|layer| &layer.mixer);
+        let partials = mixers.map(|mixer| parts::most_partials(mixer, kv.capacity(), few));
         Buffers::new(&BufferSizes {
             batch,
             threads: self.compute.pool.threads(),

@@ -15,8 +15,8 @@ use alight_kernels::{Isa, vec};
 
 use super::norm::Norm;
 use crate::engine::{Angles, Buffers, Step, WorkSize};
-use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::spec::{Attended, SpecError};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
 
 /// An attention part.
@@ -74,7 +74,7 @@ pub struct Temperature {
 }
 
 impl Temperature {
-    fn at(&self, position: usize) -> f32 {
+    pub(super) fn at(&self, position: usize) -> f32 {
         1.0 + self.scale * (((position + self.offset) / self.length) as f32).ln_1p()
     }
 }
@@ -192,7 +192,15 @@ impl AttentionSpec {
 
     /// The shape of its cache of `capacity` positions.
     pub(crate) fn kv_shape(&self, capacity: usize) -> KvShape {
-        KvShape { kv_heads: self.kv_heads, k_dim: self.key_dim, v_dim: self.value_dim, capacity }
+        let (kv_heads, k_dim, v_dim) = (self.kv_heads, self.key_dim, self.value_dim);
+        KvShape { kv_heads, k_dim, v_dim, capacity, shared: false }
+    }
+
+    /// What a token and a position cost.
+    pub(crate) fn attended(&self) -> Attended {
+        let elements = self.key_dim + self.value_dim;
+        let (bytes, macs) = (2 * self.kv_heads * elements, self.heads * elements);
+        Attended { window: self.window, bytes, macs }
     }
 
     /// Makes row `row` of what is needed after the cache is filled the first one.

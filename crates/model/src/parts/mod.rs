@@ -10,6 +10,7 @@ pub(crate) mod delta_net;
 pub(crate) mod dense;
 pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
+pub(crate) mod latent_attention;
 pub(crate) mod norm;
 pub(crate) mod routing;
 pub(crate) mod token_input;
@@ -23,6 +24,7 @@ use self::delta_net::DeltaNetWeights;
 use self::dense::DenseWeights;
 use self::dense_and_experts::DenseAndExpertsWeights;
 use self::experts::ExpertsWeights;
+use self::latent_attention::LatentAttentionWeights;
 use self::norm::Norm;
 use crate::engine::{Step, WorkSize};
 use crate::spec::{FeedForward, LayerSpec, Mixer};
@@ -64,6 +66,7 @@ impl Contribution<'_> {
 pub(crate) enum MixerWeights {
     Attention(AttentionWeights),
     DeltaNet(DeltaNetWeights),
+    LatentAttention(Box<LatentAttentionWeights>),
 }
 
 impl MixerWeights {
@@ -79,6 +82,10 @@ impl MixerWeights {
             Mixer::DeltaNet(spec) => {
                 DeltaNetWeights::find(find, spec, hidden).map(MixerWeights::DeltaNet)
             }
+            Mixer::LatentAttention(spec) => {
+                let part = LatentAttentionWeights::find(find, spec, hidden)?;
+                Ok(MixerWeights::LatentAttention(Box::new(part)))
+            }
         }
     }
 
@@ -87,6 +94,7 @@ impl MixerWeights {
         match self {
             MixerWeights::Attention(part) => part.matrices(),
             MixerWeights::DeltaNet(part) => part.matrices().into(),
+            MixerWeights::LatentAttention(part) => part.matrices(),
         }
     }
 
@@ -94,6 +102,7 @@ impl MixerWeights {
         match self {
             MixerWeights::Attention(part) => part.matrices_mut(),
             MixerWeights::DeltaNet(part) => part.matrices_mut().into(),
+            MixerWeights::LatentAttention(part) => part.matrices_mut(),
         }
     }
 
@@ -102,6 +111,7 @@ impl MixerWeights {
         match self {
             MixerWeights::Attention(part) => part.input_formats(),
             MixerWeights::DeltaNet(part) => part.input_formats(),
+            MixerWeights::LatentAttention(part) => part.input_formats(),
         }
     }
 
@@ -109,7 +119,7 @@ impl MixerWeights {
     pub(crate) fn output_bias(&self) -> Option<&[f32]> {
         match self {
             MixerWeights::Attention(part) => part.o_bias.as_deref(),
-            MixerWeights::DeltaNet(_) => None,
+            MixerWeights::DeltaNet(_) | MixerWeights::LatentAttention(_) => None,
         }
     }
 
@@ -119,6 +129,9 @@ impl MixerWeights {
         match (self, spec) {
             (MixerWeights::Attention(part), Mixer::Attention(spec)) => part.forward(spec, step),
             (MixerWeights::DeltaNet(part), Mixer::DeltaNet(spec)) => part.forward(spec, step),
+            (MixerWeights::LatentAttention(part), Mixer::LatentAttention(spec)) => {
+                part.forward(spec, step);
+            }
             _ => unreachable!("weights are found by the layer's spec"),
         }
     }
@@ -206,13 +219,23 @@ pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
     match mixer {
         Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape(capacity)),
         Mixer::DeltaNet(_) => None,
+        Mixer::LatentAttention(spec) => Some(spec.kv_shape(capacity)),
+    }
+}
+
+/// f32 elements that a mixer's partial results can take for `tokens` tokens, with a cache of `capacity` positions.
+pub(crate) fn most_partials(mixer: &Mixer, capacity: usize, tokens: usize) -> usize {
+    match mixer {
+        Mixer::Attention(spec) => spec.most_partials(capacity, tokens),
+        Mixer::DeltaNet(_) => 0,
+        Mixer::LatentAttention(spec) => spec.most_partials(capacity, tokens),
     }
 }
 
 /// f32 elements of a mixer's state; 0: it has none.
 pub(crate) fn state_len(mixer: &Mixer) -> usize {
     match mixer {
-        Mixer::Attention(_) => 0,
+        Mixer::Attention(_) | Mixer::LatentAttention(_) => 0,
         Mixer::DeltaNet(spec) => spec.state_len(),
     }
 }
@@ -222,6 +245,7 @@ pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
     let mixer = match &layer.mixer {
         Mixer::Attention(spec) => spec.work(),
         Mixer::DeltaNet(spec) => spec.work(),
+        Mixer::LatentAttention(spec) => spec.work(),
     };
     let feed_forward = match &layer.feed_forward {
         FeedForward::Dense(spec) => spec.work(),

@@ -23,6 +23,7 @@ pub use crate::parts::delta_net::DeltaNetSpec;
 pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
+pub use crate::parts::latent_attention::LatentAttentionSpec;
 pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
 
@@ -132,6 +133,19 @@ pub enum Mixer {
     Attention(AttentionSpec),
     /// A gated delta net, which carries a state from token to token.
     DeltaNet(DeltaNetSpec),
+    /// Softmax attention over one short row in the cache, of which all heads make keys and values.
+    LatentAttention(LatentAttentionSpec),
+}
+
+/// What a token and one position that it attends to cost in a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attended {
+    /// A token sees itself and the `window − 1` positions before it.
+    pub window: Option<usize>,
+    /// Bytes of the position in the cache.
+    pub bytes: usize,
+    /// Multiply-accumulates of all heads.
+    pub macs: usize,
 }
 
 /// The part of a layer that works on each position alone.
@@ -172,7 +186,7 @@ impl ModelSpec {
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaNet(_) => None,
+            Mixer::DeltaNet(_) | Mixer::LatentAttention(_) => None,
         })
     }
 
@@ -180,7 +194,16 @@ impl ModelSpec {
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Mixer::Attention(attention) => Some(attention),
+            Mixer::DeltaNet(_) | Mixer::LatentAttention(_) => None,
+        })
+    }
+
+    /// What attention costs in the layers that have any.
+    pub fn attended(&self) -> impl Iterator<Item = Attended> {
+        self.layers.iter().filter_map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) => Some(attention.attended()),
             Mixer::DeltaNet(_) => None,
+            Mixer::LatentAttention(attention) => Some(attention.attended()),
         })
     }
 

@@ -14,6 +14,28 @@ pub(crate) fn rope(
     key_dim: usize,
     context: usize,
 ) -> Result<RopeParams, SpecError> {
+    rope_with(keys, key_dim, context, magnitude)
+}
+
+/// The key of how much of YaRN's magnitude is in the scale of attention.
+pub(crate) const LOG_MULTIPLIER: &str = "rope.scaling.yarn_log_multiplier";
+
+/// YaRN's magnitude for a context that is stretched by `factor`, where the logarithm is multiplied.
+pub(crate) fn magnitude(multiplier: f32, factor: f32) -> f32 {
+    1.0 + 0.1 * multiplier * factor.ln().max(0.0)
+}
+
+/// As [`rope`], where `counted(multiplier, factor)` is the part of YaRN's magnitude that makers have put into the scale of
+/// attention.
+///
+/// # Errors
+/// As [`rope`].
+pub(crate) fn rope_with(
+    keys: &Keys<'_, '_>,
+    key_dim: usize,
+    context: usize,
+    counted: impl Fn(f32, f32) -> f32,
+) -> Result<RopeParams, SpecError> {
     let key = "rope.dimension_count";
     let dims = keys.optional_dimension(key, MAX_WIDTH)?.unwrap_or(key_dim);
     if dims > key_dim || !dims.is_multiple_of(2) {
@@ -44,11 +66,9 @@ pub(crate) fn rope(
                 Some(magnitude) => magnitude / yarn_magnitude(f64::from(factor)) as f32,
                 None => positive("rope.scaling.attn_factor", 1e-6..1e6)?.unwrap_or(1.0),
             };
-            // Of models whose makers have put a part of YaRN's magnitude into the scale of attention.
-            let multiplier = "rope.scaling.yarn_log_multiplier";
-            let multiplier = keys.float(multiplier, 0.0..1e6, "a number that is not negative")?;
-            let counted = 1.0 + 0.1 * multiplier.unwrap_or(0.0) * factor.ln().max(0.0);
-            let attn_factor = attn_factor / counted;
+            let expected = "a number that is not negative";
+            let multiplier = keys.float(LOG_MULTIPLIER, 0.0..1e6, expected)?.unwrap_or(0.0);
+            let attn_factor = attn_factor / counted(multiplier, factor);
             RopeScaling::Yarn {
                 factor,
                 orig_ctx: keys.optional_dimension(original, MAX_CONTEXT)?.unwrap_or(context),

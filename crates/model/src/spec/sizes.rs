@@ -74,8 +74,19 @@ impl Sizes {
         feed_forward: impl Into<FeedForward>,
         rope: RopeParams,
     ) -> ModelSpec {
+        self.of_layers(keys, Mixer::Attention(attention), feed_forward, rope)
+    }
+
+    /// The same with another mixer in all layers.
+    pub(crate) fn of_layers(
+        self,
+        keys: &Keys<'_, '_>,
+        mixer: Mixer,
+        feed_forward: impl Into<FeedForward>,
+        rope: RopeParams,
+    ) -> ModelSpec {
         let layer = LayerSpec {
-            mixer: Mixer::Attention(attention),
+            mixer,
             feed_forward: feed_forward.into(),
             norms: Norms::INPUTS,
             parallel: false,

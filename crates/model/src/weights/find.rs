@@ -89,7 +89,7 @@ impl Finder<'_, '_> {
         })?;
         let layout = if info.packed { Layout::Tiles } else { Layout::Rows };
         let (bytes, storage) = (info.range(), Storage::Map);
-        let (count, used, interleaved, scales) = (1, 1, false, Box::default());
+        let (count, used, stays_rows, scales) = (1, 1, false, Box::default());
         Ok(MatrixRef {
             shard,
             bytes,
@@ -100,7 +100,7 @@ impl Finder<'_, '_> {
             cols,
             count,
             used,
-            interleaved,
+            stays_rows,
             scales,
         })
     }
@@ -268,7 +268,7 @@ impl LayerFinder<'_, '_, '_> {
                 ("tiles".into(), "rows, of which every second one is a gate".into());
             return Err(WeightError::Shape { name, found, expected });
         }
-        Ok(MatrixRef { interleaved: true, ..all })
+        Ok(MatrixRef { stays_rows: true, ..all })
     }
 
     /// The experts' matrices `what.weight` `[cols, rows, experts]`, each of which is `parts` matrices of equally many
@@ -289,6 +289,24 @@ impl LayerFinder<'_, '_, '_> {
         }
         let scales = self.all.scales(&name, experts)?;
         Ok(MatrixRef { rows, count: parts * experts, used: parts * used, scales, ..all })
+    }
+
+    /// The matrices `what.weight` `[cols, rows]` of `count` heads, one after the other, each of which is a matrix of `first`
+    /// rows and one of the others. They stay rows. Their products are not scaled.
+    pub(crate) fn parts_of_rows(
+        &self,
+        what: &str,
+        [cols, rows]: [usize; 2],
+        [first, count]: [usize; 2],
+    ) -> Result<MatrixRef, WeightError> {
+        let name = self.name(&format!("{what}.weight"));
+        let all = self.all.matrix_of(&name, &[cols, count * rows])?;
+        let whole = [rows, first].iter().all(|rows| rows.is_multiple_of(TILE_ROWS));
+        if all.layout == Layout::Tiles && !whole {
+            let expected = format!("{count} heads of whole tiles of {TILE_ROWS} rows");
+            return Err(WeightError::Shape { name, found: format!("{rows} rows each"), expected });
+        }
+        Ok(MatrixRef { rows, count, used: count, stays_rows: true, ..all })
     }
 
     /// The experts' biases `what.bias` `[len, experts]`, if the file has them: a row for each, of F32.

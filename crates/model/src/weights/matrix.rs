@@ -23,8 +23,8 @@ pub(crate) struct MatrixRef {
     /// How many matrices there are, and how many of them a token reads.
     pub(super) count: usize,
     pub(super) used: usize,
-    /// Whether every second row belongs together, so that they cannot be in tiles.
-    pub(super) interleaved: bool,
+    /// Whether it is read in another way than as rows that follow one another, so that it is not packed into tiles.
+    pub(super) stays_rows: bool,
     /// What products are multiplied with: one number, or one for each expert, whose matrices follow one another; none
     /// where the file has none.
     pub(super) scales: Box<[f32]>,
@@ -55,20 +55,8 @@ impl MatrixRef {
     pub(crate) fn made_up(bytes: Range<usize>, count: usize, used: usize) -> MatrixRef {
         let (storage, layout, ty) = (Storage::Map, Layout::Rows, WeightType::Q8_0);
         let rows = bytes.len() / count / 34;
-        let (shard, cols, interleaved, scales) = (0, 32, false, Box::default());
-        MatrixRef {
-            shard,
-            bytes,
-            storage,
-            layout,
-            ty,
-            rows,
-            cols,
-            count,
-            used,
-            interleaved,
-            scales,
-        }
+        let (shard, cols, stays_rows, scales) = (0, 32, false, Box::default());
+        MatrixRef { shard, bytes, storage, layout, ty, rows, cols, count, used, stays_rows, scales }
     }
 
     /// Bytes of weights.
@@ -89,7 +77,7 @@ impl MatrixRef {
     /// Whether it has a packed form.
     pub(crate) fn packable(&self) -> bool {
         self.layout == Layout::Rows
-            && !self.interleaved
+            && !self.stays_rows
             && tiles::packable(self.ty, self.rows, self.cols)
     }
 

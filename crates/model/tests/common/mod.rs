@@ -84,6 +84,22 @@ pub struct Moe {
     pub biases: bool,
 }
 
+/// Latent attention in every layer; `rope_dims` are rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct Latent {
+    /// 0: queries are one projection.
+    pub query_rank: usize,
+    pub rank: usize,
+    /// Elements of a query that are not rotated.
+    pub unrotated: usize,
+    /// Projections of keys and of values are one tensor, as in old files.
+    pub together: bool,
+    /// YaRN's multiplier, if not 0.
+    pub multiplier: f32,
+    /// Leading layers without experts, whose shared network is this many experts wide.
+    pub leading: usize,
+}
+
 /// A model to make up.
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -111,6 +127,8 @@ pub struct Spec {
     /// Gated delta nets: heads of keys and values, their length, and the interval at which there is attention in place of
     /// one. The convolution has [`TAPS`].
     pub delta: Option<([usize; 3], usize)>,
+    /// Latent attention.
+    pub latent: Option<Latent>,
     pub attn_cap: f32,
     pub logit_cap: f32,
     /// Of every matrix.
@@ -147,6 +165,7 @@ impl Spec {
             long_context: None,
             window: None,
             delta: None,
+            latent: None,
             attn_cap: 0.0,
             logit_cap: 0.0,
             biases: false,
@@ -183,6 +202,48 @@ impl Spec {
             seed: 53,
             ..Spec::llama()
         }
+    }
+
+    pub fn deepseek2() -> Spec {
+        let moe = Moe {
+            experts: 6,
+            used: 3,
+            width: 32,
+            shared: 64,
+            gating: 2,
+            normed: Some(true),
+            scale: 1.5,
+            selection: true,
+            ..Moe::default()
+        };
+        let latent = Latent {
+            query_rank: 40,
+            rank: 48,
+            unrotated: 24,
+            together: false,
+            multiplier: 0.7,
+            leading: 1,
+        };
+        Spec {
+            arch: "deepseek2",
+            heads: 5,
+            kv_heads: 1,
+            value_dim: 20,
+            rope_dims: Some(8),
+            scaling: Scaling::Yarn { factor: 8.0, original: 32, magnitude: 0.0 },
+            latent: Some(latent),
+            moe: Some(moe),
+            seed: 61,
+            ..Spec::llama()
+        }
+    }
+
+    /// Projections of keys and of values are one tensor.
+    pub fn deepseek2_before_2025() -> Spec {
+        let spec = Spec::deepseek2();
+        let latent =
+            spec.latent.map(|latent| Latent { query_rank: 0, rank: 64, together: true, ..latent });
+        Spec { value_dim: 32, heads: 3, latent, ty: GgmlType::F16, seed: 68, ..spec }
     }
 
     pub fn gemma3() -> Spec {
@@ -335,15 +396,20 @@ impl Spec {
                 add("attn_k_norm.weight", &[self.key_dim]);
                 continue;
             }
-            add("attn_q.weight", &[self.embd, q]);
-            add("attn_k.weight", &[self.embd, k]);
-            add("attn_v.weight", &[self.embd, v]);
+            match &self.latent {
+                Some(latent) => self.latent_attention(latent, &mut add),
+                None => {
+                    add("attn_q.weight", &[self.embd, q]);
+                    add("attn_k.weight", &[self.embd, k]);
+                    add("attn_v.weight", &[self.embd, v]);
+                }
+            }
             add("attn_output.weight", &[o, self.embd]);
             add(&format!("{}.weight", self.second_norm()), &[self.embd]);
             if self.arch == "gpt-oss" {
                 add("attn_sinks.weight", &[self.heads]);
             }
-            match &self.moe {
+            match self.moe.as_ref().filter(|_| self.latent.is_none_or(|m| l >= m.leading)) {
                 Some(moe) => self.mixture(moe).iter().for_each(|(name, shape)| add(name, shape)),
                 None => {
                     add("ffn_gate.weight", &[self.embd, self.ff]);
@@ -396,6 +462,27 @@ impl Spec {
         all
     }
 
+    fn latent_attention(&self, latent: &Latent, add: &mut impl FnMut(&str, &[usize])) {
+        let Latent { query_rank, rank, unrotated, .. } = *latent;
+        let (heads, rotated) = (self.heads, self.rope_dims.unwrap());
+        let q = heads * (unrotated + rotated);
+        if query_rank > 0 {
+            add("attn_q_a.weight", &[self.embd, query_rank]);
+            add("attn_q_a_norm.weight", &[query_rank]);
+            add("attn_q_b.weight", &[query_rank, q]);
+        } else {
+            add("attn_q.weight", &[self.embd, q]);
+        }
+        add("attn_kv_a_mqa.weight", &[self.embd, rank + rotated]);
+        add("attn_kv_a_norm.weight", &[rank]);
+        if latent.together {
+            add("attn_kv_b.weight", &[rank, heads * (unrotated + self.value_dim)]);
+        } else {
+            add("attn_k_b.weight", &[unrotated, rank, heads]);
+            add("attn_v_b.weight", &[rank, self.value_dim, heads]);
+        }
+    }
+
     fn delta_net(&self, [keys, values, dim]: [usize; 3], add: &mut impl FnMut(&str, &[usize])) {
         let (inner, mixed) = (values * dim, (2 * keys + values) * dim);
         add("attn_qkv.weight", &[self.embd, mixed]);
@@ -432,10 +519,15 @@ impl Spec {
             b.f32(&key("attention.layer_norm_rms_epsilon"), self.eps);
         }
         b.f32(&key("rope.freq_base"), self.rope_base);
-        if self.key_dim != self.embd / self.heads && skip != "attention.key_length" {
+        if let Some(latent) = &self.latent {
+            self.latent_keys(latent, skip, &mut b);
+        } else if self.key_dim != self.embd / self.heads && skip != "attention.key_length" {
             b.u32(&key("attention.key_length"), self.key_dim as u32);
         }
-        if self.value_dim != self.embd / self.heads && skip != "attention.value_length" {
+        if self.latent.is_none()
+            && self.value_dim != self.embd / self.heads
+            && skip != "attention.value_length"
+        {
             b.u32(&key("attention.value_length"), self.value_dim as u32);
         }
         if let Some(dims) = self.rope_dims {
@@ -511,13 +603,44 @@ impl Spec {
         b
     }
 
+    fn latent_keys(&self, latent: &Latent, skip: &str, b: &mut Builder) {
+        let Latent { query_rank, rank, unrotated, together, .. } = *latent;
+        let rotated = self.rope_dims.unwrap();
+        let key_dim = unrotated + rotated;
+        let (key, value) =
+            if together { (key_dim, self.value_dim) } else { (rank + rotated, rank) };
+        let of_heads = if together { [0, 0] } else { [key_dim, self.value_dim] };
+        for (name, value) in [
+            ("attention.q_lora_rank", query_rank),
+            ("attention.kv_lora_rank", rank),
+            ("attention.key_length", key),
+            ("attention.value_length", value),
+            ("attention.key_length_mla", of_heads[0]),
+            ("attention.value_length_mla", of_heads[1]),
+            ("leading_dense_block_count", latent.leading),
+        ] {
+            if skip != name && value > 0 {
+                b.u32(&format!("{}.{name}", self.arch), value as u32);
+            }
+        }
+        if latent.multiplier != 0.0 {
+            // Files have a tenth of it.
+            let name = format!("{}.rope.scaling.yarn_log_multiplier", self.arch);
+            b.f32(&name, latent.multiplier / 10.0);
+        }
+    }
+
     fn mixture_keys(&self, moe: &Moe, skip: &str, b: &mut Builder) {
         let key = |name: &str| format!("{}.{name}", self.arch);
+        let shared = match self.latent {
+            Some(_) => "expert_shared_count",
+            None => "expert_shared_feed_forward_length",
+        };
         for (name, value) in [
             ("expert_count", moe.experts),
             ("expert_used_count", moe.used),
             ("expert_feed_forward_length", moe.width),
-            ("expert_shared_feed_forward_length", moe.shared),
+            (shared, if self.latent.is_some() { moe.shared / moe.width } else { moe.shared }),
             ("expert_gating_func", moe.gating as usize),
             ("expert_group_count", moe.groups.0 as usize),
             ("expert_group_used_count", moe.groups.1 as usize),

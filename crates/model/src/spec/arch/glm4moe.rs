@@ -9,7 +9,7 @@ use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::routing::Gating;
-use crate::spec::keys::{Keys, MAX_LAYERS};
+use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
 use crate::spec::{ModelSpec, Norms, SpecError};
@@ -32,11 +32,6 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = sizes.uniform(keys, attention, experts, rope);
     let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };
     spec.layers.iter_mut().for_each(|layer| layer.norms = norms);
-    let leading = keys.get::<u64>("leading_dense_block_count")?.unwrap_or(0);
-    let leading = usize::try_from(leading).unwrap_or(MAX_LAYERS).min(spec.layers.len());
-    if leading > 0 {
-        let dense = DenseSpec::read_beside_experts(keys)?;
-        spec.layers[..leading].iter_mut().for_each(|l| l.feed_forward = dense.clone().into());
-    }
+    DenseSpec::put_before_experts(keys, &mut spec)?;
     Ok(spec)
 }

@@ -3,6 +3,7 @@
 mod arcee;
 mod cohere2;
 mod command_r;
+mod deepseek2;
 mod ernie4_5;
 mod exaone4;
 mod gemma;
@@ -40,7 +41,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 35] = [
+const ALL: [&Architecture; 37] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -69,6 +70,8 @@ const ALL: [&Architecture; 35] = [
     &gpt_oss::ARCHITECTURE,
     &gpt_oss::OLLAMAS,
     &glm4moe::ARCHITECTURE,
+    &deepseek2::ARCHITECTURE,
+    &deepseek2::MISTRAL4,
     &arcee::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
     &stablelm::ARCHITECTURE,

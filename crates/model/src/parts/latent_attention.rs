@@ -1,0 +1,501 @@
+//! Latent attention (MLA: DeepSeek-V2, 2024): keys and values of all heads are projections of one short row per token, and the
+//! cache keeps nothing but that row, `[latent | rotated]`: `rank` elements that are normed, and `rotated` ones that carry the
+//! position and are the same for all heads.
+//!
+//! Keys and values are never made of it. Each head's query goes through the transpose of its key projection instead (it
+//! is *absorbed*), so that it can be multiplied with the row as it is; what a head attends to is a sum of latent rows, which its
+//! value projection makes short. So it is attention with one key head of `rank + rotated` elements, whose beginning is
+//! the value, for single tokens and for prompts alike:
+//! ```text
+//! score(h, j) = scale · (Kₕᵀ qₕ · latent_j + rotated qₕ · rotated_j)
+//! out(h)      = Vₕ Σⱼ softmax(score)ⱼ latent_j
+//! ```
+//! (For a token and a position before it that is `2 · rank + rotated` products in a head, where keys and values made of the
+//! rows would take `key_dim + value_dim`: 1088 against 320 of DeepSeek's. But making them takes `rank · (unrotated +
+//! value_dim)` products for each position and head, 131072, and again in each batch.)
+
+use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
+use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, Precision};
+use alight_kernels::parallel::{self, Attend, Bank, Cut, Place, Rows, store_rows};
+use alight_kernels::rope::{RopePairing, rope_apply};
+use alight_kernels::vec;
+
+use super::attention::Temperature;
+use super::norm::Norm;
+use crate::engine::{Step, WorkSize};
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::spec::{Attended, SpecError};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// Products that a thread adds in a nanosecond, about, where rows of weights are made first.
+const PRODUCTS_PER_NS: usize = 2;
+
+/// Attention over latent rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentAttentionSpec {
+    /// Query heads.
+    pub heads: usize,
+    /// Width between the two projections that make queries; `None`: it is one projection.
+    pub query_rank: Option<usize>,
+    /// Elements of a latent row.
+    pub rank: usize,
+    /// Elements of a query that are rotated, and that follow the latent row in the cache.
+    pub rotated: usize,
+    /// Elements of a query that are not rotated; they come first.
+    pub unrotated: usize,
+    /// Length of a head's output.
+    pub value_dim: usize,
+    /// Factor on the scores.
+    pub scale: f32,
+    /// What queries are multiplied by at distant positions.
+    pub temperature: Option<Temperature>,
+}
+
+impl LatentAttentionSpec {
+    /// Reads its keys, as files have them since April 2025 (`key_length_mla`) and before.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<LatentAttentionSpec, SpecError> {
+        let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
+        let query_rank = keys.width_or_none("attention.q_lora_rank")?;
+        let rank = keys.dimension("attention.kv_lora_rank", MAX_WIDTH)?;
+        let rotated = keys.dimension("rope.dimension_count", MAX_WIDTH)?;
+        // In newer files the plain keys are the lengths in the cache.
+        let length = |of_heads, plain| -> Result<(&str, usize), SpecError> {
+            match keys.optional_dimension(of_heads, MAX_WIDTH)? {
+                Some(found) => Ok((of_heads, found)),
+                None => Ok((plain, keys.dimension(plain, MAX_WIDTH)?)),
+            }
+        };
+        let (key, key_dim) = length("attention.key_length_mla", "attention.key_length")?;
+        let (value, value_dim) = length("attention.value_length_mla", "attention.value_length")?;
+        if key_dim <= rotated {
+            let expected = format!("more than the {rotated} elements that are rotated");
+            return Err(keys.value(key, key_dim, expected));
+        }
+        let of_latent = "attention.kv_lora_rank";
+        for (key, width, more) in
+            [(key, key_dim, 0), (value, value_dim, 0), (of_latent, rank, rotated)]
+        {
+            if heads.saturating_mul(width + more) > MAX_WIDTH {
+                let most = (MAX_WIDTH / heads).saturating_sub(more);
+                return Err(keys.value(key, width, format!("at most {most} for {heads} heads")));
+            }
+        }
+        Ok(LatentAttentionSpec {
+            heads,
+            query_rank,
+            rank,
+            rotated,
+            unrotated: key_dim - rotated,
+            value_dim,
+            scale: 1.0 / (key_dim as f32).sqrt(),
+            temperature: None,
+        })
+    }
+
+    /// Length of a query before it is absorbed.
+    fn key_dim(&self) -> usize {
+        self.unrotated + self.rotated
+    }
+
+    /// Elements that the cache keeps of a token.
+    fn row(&self) -> usize {
+        self.rank + self.rotated
+    }
+
+    /// What it writes to: queries in `mixed`, and absorbed in `q`; the rows of the cache in `k`; what makes queries, where
+    /// that is two projections, in `v`; sums of latent rows and then what heads put out in `heads_out`.
+    pub(crate) fn work(&self) -> WorkSize {
+        let heads = self.heads;
+        WorkSize {
+            mixed: heads * self.key_dim(),
+            q: heads * self.row(),
+            k: self.row(),
+            v: self.query_rank.unwrap_or(0),
+            heads_out: heads * self.rank.max(self.value_dim),
+            widest_input: (heads * self.value_dim).max(self.query_rank.unwrap_or(0)),
+            attention_rows: heads * tile_tokens(heads).max(1),
+            key_dim: self.row(),
+            value_dim: self.rank,
+            latent: LatentWork {
+                heads,
+                input: self.unrotated.max(self.rank),
+                output: self.rank.max(self.value_dim),
+            },
+            ..WorkSize::default()
+        }
+    }
+
+    /// f32 elements that the partial results of `tokens` tokens can take, with a cache of `capacity` positions.
+    pub(crate) fn most_partials(&self, capacity: usize, tokens: usize) -> usize {
+        Attend::most_partials(&self.kv_shape(capacity), self.heads, tokens)
+    }
+
+    /// What a token and a position cost.
+    pub(crate) fn attended(&self) -> Attended {
+        let macs = self.heads * (self.row() + self.rank);
+        Attended { window: None, bytes: 2 * self.row(), macs }
+    }
+
+    /// The shape of its cache of `capacity` positions.
+    pub(crate) fn kv_shape(&self, capacity: usize) -> KvShape {
+        KvShape { kv_heads: 1, k_dim: self.row(), v_dim: self.rank, capacity, shared: true }
+    }
+}
+
+/// What the sizes of [`LatentBuffers`] follow from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LatentWork {
+    heads: usize,
+    /// The longest input of a matrix of one head, and its longest output.
+    input: usize,
+    output: usize,
+}
+
+impl LatentWork {
+    /// The longest row of a head's matrix.
+    pub(crate) fn longest(&self) -> usize {
+        self.input
+    }
+
+    pub(crate) fn max(self, other: LatentWork) -> LatentWork {
+        LatentWork {
+            heads: self.heads.max(other.heads),
+            input: self.input.max(other.input),
+            output: self.output.max(other.output),
+        }
+    }
+}
+
+/// What products with a matrix for each head write to. Head `h` has the slots from `h · stride` on, one for each token.
+pub(crate) struct LatentBuffers {
+    /// The heads.
+    places: Vec<Place>,
+    /// Their input, a token for each slot.
+    packed: Activations,
+    /// Their output, `[slots, output]`.
+    out: Vec<f32>,
+}
+
+impl LatentBuffers {
+    pub(crate) fn new(work: &LatentWork, batch: usize) -> LatentBuffers {
+        let slots = work.heads * batch.next_multiple_of(ActivationFormats::LONGEST_BLOCK);
+        LatentBuffers {
+            places: Vec::with_capacity(work.heads),
+            packed: Activations::new(slots, work.input),
+            out: vec![0.0; slots * work.output],
+        }
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct LatentAttentionWeights {
+    queries: Queries,
+    /// `[rank + rotated, hidden]`
+    rows: MatrixRef,
+    /// `[rank]`
+    norm: Norm,
+    heads: Heads,
+    /// `[hidden, heads · value_dim]`
+    o: MatrixRef,
+}
+
+/// What makes the queries of all heads, `[heads · key_dim]`.
+#[derive(Debug)]
+enum Queries {
+    /// `[heads · key_dim, hidden]`
+    Plain(MatrixRef),
+    /// `[query_rank, hidden]`, its norm, and `[heads · key_dim, query_rank]`.
+    Normed(MatrixRef, Norm, MatrixRef),
+}
+
+/// The projections of each head.
+#[derive(Debug)]
+enum Heads {
+    /// `[heads][rank, unrotated]` of keys, which is their transpose, and `[heads][value_dim, rank]` of values.
+    Apart { keys: MatrixRef, values: MatrixRef },
+    /// `[heads][unrotated + value_dim, rank]`, as files before April 2025 have them.
+    Together(MatrixRef),
+}
+
+impl LatentAttentionWeights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &LatentAttentionSpec,
+        hidden: usize,
+    ) -> Result<LatentAttentionWeights, WeightError> {
+        let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
+        let width = heads * spec.key_dim();
+        let queries = match spec.query_rank {
+            None => Queries::Plain(find.matrix("attn_q", hidden, width)?),
+            Some(query_rank) => Queries::Normed(
+                find.matrix("attn_q_a", hidden, query_rank)?,
+                find.norm("attn_q_a_norm", query_rank)?,
+                find.matrix("attn_q_b", query_rank, width)?,
+            ),
+        };
+        let together = "attn_kv_b";
+        let heads_of = if find.has(together) && !find.has("attn_k_b") {
+            let rows = unrotated + value_dim;
+            Heads::Together(find.parts_of_rows(together, [rank, rows], [unrotated, heads])?)
+        } else {
+            // Some files have both forms.
+            find.ignore(&format!("{together}.weight"));
+            Heads::Apart {
+                keys: find.experts("attn_k_b", [unrotated, rank, heads], 1, heads)?,
+                values: find.experts("attn_v_b", [rank, value_dim, heads], 1, heads)?,
+            }
+        };
+        Ok(LatentAttentionWeights {
+            queries,
+            rows: find.matrix("attn_kv_a_mqa", hidden, spec.row())?,
+            norm: find.norm("attn_kv_a_norm", rank)?,
+            heads: heads_of,
+            o: find.matrix("attn_output", heads * value_dim, hidden)?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        let mut all = match &self.queries {
+            Queries::Plain(q) => vec![q, &self.rows],
+            Queries::Normed(a, _, b) => vec![a, &self.rows, b],
+        };
+        match &self.heads {
+            Heads::Apart { keys, values } => all.extend([keys, values]),
+            Heads::Together(both) => all.push(both),
+        }
+        all.push(&self.o);
+        all
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let mut all = match &mut self.queries {
+            Queries::Plain(q) => vec![q, &mut self.rows],
+            Queries::Normed(a, _, b) => vec![a, &mut self.rows, b],
+        };
+        match &mut self.heads {
+            Heads::Apart { keys, values } => all.extend([keys, values]),
+            Heads::Together(both) => all.push(both),
+        }
+        all.push(&mut self.o);
+        all
+    }
+
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        let (Queries::Plain(first) | Queries::Normed(first, ..)) = &self.queries;
+        ActivationFormats::of([first.kind(), self.rows.kind()])
+    }
+
+    pub(super) fn forward(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+        self.project(spec, step);
+        self.rotate_and_store(spec, step);
+        let width = spec.heads * spec.key_dim();
+        if !step.keep_wanted_rows(|b, last| Rows::new(&mut b.mixed, width).copy(last, 0)) {
+            return;
+        }
+        self.absorb(spec, step);
+        attend(spec, step);
+        self.make_values(spec, step);
+        let formats = ActivationFormats::of([self.o.kind()]);
+        let o = self.o.view(step.store);
+        let b = &mut *step.buffers;
+        let input = Rows::new(&mut b.heads_out, spec.heads * spec.value_dim);
+        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+
+    /// Queries into `mixed`, and the rows of the cache into `k`.
+    fn project(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+        let width = spec.heads * spec.key_dim();
+        let (isa, compute, store, n) = (step.compute.isa, step.compute, step.store, step.rows);
+        let b = &mut *step.buffers;
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        let made = self.rows.view(store);
+        let made_rows = Rows::new(&mut b.k, spec.row());
+        match &self.queries {
+            Queries::Plain(q) => {
+                let outputs = [[Rows::new(&mut b.mixed, width)], [made_rows]];
+                compute.multiply([[&q.view(store)], [&made]], outputs, acts, threads, None);
+            }
+            Queries::Normed(first, norm, second) => {
+                let rank = first.all_rows();
+                let outputs = [[Rows::new(&mut b.v, rank)], [made_rows]];
+                compute.multiply([[&first.view(store)], [&made]], outputs, acts, threads, None);
+                let formats = ActivationFormats::of([second.kind()]);
+                let rows = [Rows::new(&mut b.v, rank)];
+                compute.pack(n, rank, rows, acts, formats, threads, &|_, [row], _, put| {
+                    norm.apply(isa, row);
+                    put(row);
+                });
+                let out = Rows::new(&mut b.mixed, width);
+                compute.project(&second.view(store), out, acts, threads);
+            }
+        }
+    }
+
+    /// The norm of the latent rows, rotation and temperature; rows go into the cache.
+    fn rotate_and_store(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+        let (isa, pos, n) = (step.compute.isa, step.position, step.rows);
+        let b = &mut *step.buffers;
+        let angles = &b.angles;
+        let writer = step.cache.kv.writer(step.layer);
+        let rows = [
+            Rows::new(&mut b.mixed, spec.heads * spec.key_dim()),
+            Rows::new(&mut b.k, spec.row()),
+            Rows::new(&mut b.v, 0),
+        ];
+        let threads = &mut step.compute.threads(&b.threads);
+        store_rows(threads, isa, writer, [pos, n], rows, &|i, [q, row, _]| {
+            let (cos, sin) = angles.of(i, 0);
+            let (latent, rotated) = row.split_at_mut(spec.rank);
+            self.norm.apply(isa, latent);
+            rope_apply(isa, rotated, cos, sin, RopePairing::Interleaved);
+            for head in q.chunks_exact_mut(spec.key_dim()) {
+                rope_apply(isa, &mut head[spec.unrotated..], cos, sin, RopePairing::Interleaved);
+            }
+            if let Some(temperature) = &spec.temperature {
+                vec::scale(isa, q, temperature.at(pos + i));
+            }
+        });
+    }
+
+    /// Queries `[rows, heads, key_dim]` in `mixed` become `[rows, heads, rank + rotated]` in `q`.
+    fn absorb(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+        let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
+        let (key_dim, row) = (spec.key_dim(), spec.row());
+        let stride = match &self.heads {
+            Heads::Apart { keys, .. } => {
+                let store = step.store;
+                let matrix = |head| keys.part(head, store);
+                let queries = std::mem::take(&mut step.buffers.mixed);
+                let shape = [heads, unrotated, rank];
+                let stride = multiply_heads(step, (&queries, key_dim), keys, matrix, shape);
+                step.buffers.mixed = queries;
+                stride
+            }
+            Heads::Together(both) => self.multiply_transposed(both, spec, step),
+        };
+        let b = &mut *step.buffers;
+        let (mixed, slots) = (&b.mixed, &b.latent.out);
+        let rows = [Rows::new(&mut b.q, heads * row)];
+        step.compute.each_row(step.rows, rows, &b.threads, &|token, [q], _| {
+            for (head, q) in q.chunks_exact_mut(row).enumerate() {
+                let (latent, rotated) = q.split_at_mut(rank);
+                latent.copy_from_slice(&slots[(head * stride + token) * rank..][..rank]);
+                let query = &mixed[(token * heads + head) * key_dim..][..key_dim];
+                rotated.copy_from_slice(&query[unrotated..]);
+            }
+        });
+    }
+
+    /// Each head's query with the transpose of its key projection: the sum of its rows, each times an element of the query.
+    /// Returns the distance between heads, in slots.
+    fn multiply_transposed(
+        &self,
+        both: &MatrixRef,
+        spec: &LatentAttentionSpec,
+        step: &mut Step<'_>,
+    ) -> usize {
+        let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
+        let (isa, n, store) = (step.compute.isa, step.rows, step.store);
+        let b = &mut *step.buffers;
+        let queries = &b.mixed;
+        let rows = [Rows::new(&mut b.latent.out, n * rank)];
+        let cut = Cut { take: 1, ..Cut::default() };
+        let threads = &mut step.compute.threads(&b.threads);
+        let cost = heads * unrotated * rank * (n + 1) / PRODUCTS_PER_NS;
+        parallel::cut_rows(threads, heads, cut, cost, rows, &|head, [out], scratch| {
+            let matrix = both.part(head, store);
+            out.fill(0.0);
+            let row = &mut scratch.row[..rank];
+            for i in 0..unrotated {
+                matrix.dequantize_row(i, row);
+                for (token, out) in out.chunks_exact_mut(rank).enumerate() {
+                    let query = &queries[(token * heads + head) * spec.key_dim()..];
+                    vec::add_times(isa, out, row, query[i]);
+                }
+            }
+        });
+        n
+    }
+
+    /// Sums of latent rows `[rows, heads, rank]` in `heads_out` become values `[rows, heads, value_dim]` there.
+    fn make_values(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+        let LatentAttentionSpec { heads, rank, unrotated, value_dim, .. } = *spec;
+        let store = step.store;
+        let (of, first) = match &self.heads {
+            Heads::Apart { values, .. } => (values, 0),
+            Heads::Together(both) => (both, unrotated),
+        };
+        let matrix = |head| of.part(head, store).rows_in(first..first + value_dim);
+        let sums = std::mem::take(&mut step.buffers.heads_out);
+        let stride = multiply_heads(step, (&sums, rank), of, matrix, [heads, rank, value_dim]);
+        step.buffers.heads_out = sums;
+        let b = &mut *step.buffers;
+        let slots = &b.latent.out;
+        let rows = [Rows::new(&mut b.heads_out, heads * value_dim)];
+        step.compute.each_row(step.rows, rows, &b.threads, &|token, [out], _| {
+            for (head, out) in out.chunks_exact_mut(value_dim).enumerate() {
+                let at = (head * stride + token) * value_dim;
+                out.copy_from_slice(&slots[at..at + value_dim]);
+            }
+        });
+    }
+}
+
+/// Multiplies each head's part of every row with the head's matrix: `input` `[rows, heads, distance]`, of which the first
+/// `cols` elements count, into slots of `rows` elements. Returns the distance between heads, in slots.
+fn multiply_heads<'m>(
+    step: &mut Step<'_>,
+    (input, distance): (&[f32], usize),
+    of: &MatrixRef,
+    matrix: impl Fn(usize) -> Matrix<'m> + Sync,
+    [heads, cols, rows]: [usize; 3],
+) -> usize {
+    let (isa, n) = (step.compute.isa, step.rows);
+    let (precision, formats) = (Precision::of(n), ActivationFormats::of([of.kind()]));
+    // One token is multiplied with each matrix by itself.
+    let stride = match precision {
+        Precision::Bits16 => 1,
+        Precision::Bits8 => n.next_multiple_of(formats.block()),
+    };
+    let b = &mut *step.buffers;
+    let LatentBuffers { places, packed, out } = &mut b.latent;
+    places.clear();
+    places.extend((0..heads).map(|head| Place { matrix: head, first: head * stride, slots: n }));
+    let threads = &mut step.compute.threads(&b.threads);
+    let into = (&mut *packed, formats);
+    parallel::pack_as(
+        precision,
+        threads,
+        isa,
+        [heads * stride, cols],
+        [],
+        into,
+        &|slot, [], _, put| {
+            let (head, token) = (slot / stride, slot % stride);
+            if token < n {
+                put(&input[(token * heads + head) * distance..][..cols]);
+            }
+        },
+    );
+    let one = |head| [matrix(head)];
+    let bank = Bank::new(rows, &one, packed, places);
+    let output = [[Rows::new(out, rows)]];
+    parallel::multiply_banks(threads, [bank], output, &|_, _, _, _, _| {});
+    stride
+}
+
+/// `q` `[rows, heads, rank + rotated]` gives sums of latent rows, `[rows, heads, rank]`, in `heads_out`.
+fn attend(spec: &LatentAttentionSpec, step: &mut Step<'_>) {
+    let params = AttentionParams { scale: spec.scale, softcap: None, window: None };
+    let (cache, pos, tokens) = (step.cache.kv.layer(step.layer), step.position, step.rows);
+    let b = &mut *step.buffers;
+    let threads = &mut step.compute.threads(&b.threads);
+    let (isa, group, sinks) = (step.compute.isa, spec.heads, None);
+    let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
+    attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
+}

@@ -1,0 +1,64 @@
+//! `deepseek2`: latent attention, and behind leading dense layers a mixture of experts with a network for all tokens (DeepSeek
+//! V2, V2-Lite, V3 and R1, Kimi-K2, GLM-4.7-Flash, Mistral Large 3). `mistral4` (Mistral Small 4) is the same network.
+
+use alight_kernels::rope::RopeScaling;
+
+use super::Architecture;
+use crate::parts::attention::Temperature;
+use crate::parts::dense::DenseSpec;
+use crate::parts::experts::{ExpertsSpec, SharedExpert};
+use crate::parts::latent_attention::LatentAttentionSpec;
+use crate::parts::routing::Gating;
+use crate::spec::keys::{Keys, MAX_CONTEXT};
+use crate::spec::rope::{LOG_MULTIPLIER, magnitude, rope_with};
+use crate::spec::sizes::Sizes;
+use crate::spec::{Mixer, ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "deepseek2", read };
+
+pub(super) const MISTRAL4: Architecture = Architecture { name: "mistral4", read };
+
+/// Layers and tokens of GLM-4.7-Flash (without and with the layer that predicts further tokens), of which early files leave
+/// out what makes probabilities of a router's logits.
+const GLM_FLASH: ([usize; 2], usize) = ([47, 48], 154_880);
+
+/// The part of YaRN's magnitude that cosines and sines do not have: all of it, where any of it is in the scale of attention. (All
+/// of these models have the same multiplier for both.)
+fn counted(tenth: f32, factor: f32) -> f32 {
+    if tenth == 0.0 { 1.0 } else { magnitude(1.0, factor) }
+}
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let mut attention = LatentAttentionSpec::read(keys)?;
+    let rope = rope_with(keys, attention.rotated, sizes.context, counted)?;
+    if let RopeScaling::Yarn { factor, .. } = rope.scaling {
+        // These files say a tenth of the multiplier.
+        let tenth = keys.get::<f32>(LOG_MULTIPLIER)?.unwrap_or(0.0);
+        attention.scale *= magnitude(10.0 * tenth, factor).powi(2);
+    }
+    attention.temperature = temperature(keys)?;
+    let mut experts = ExpertsSpec::read(keys, false)?;
+    if keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0
+        && GLM_FLASH.0.contains(&sizes.layers)
+        && GLM_FLASH.1 == sizes.vocab
+    {
+        experts.routing.gating = Gating::Sigmoid;
+    }
+    experts.shared = SharedExpert::as_wide_as(keys, experts.intermediate_size)?;
+    let mixer = Mixer::LatentAttention(attention);
+    let mut spec = sizes.of_layers(keys, mixer, experts, rope);
+    DenseSpec::put_before_experts(keys, &mut spec)?;
+    Ok(spec)
+}
+
+/// What queries are multiplied by at distant positions, in Mistral Large 3.
+fn temperature(keys: &Keys<'_, '_>) -> Result<Option<Temperature>, SpecError> {
+    let scale = keys.float("attention.temperature_scale", 0.0..1e6, "a number from 0 on")?;
+    let Some(scale) = scale.filter(|scale| *scale != 0.0) else { return Ok(None) };
+    let length = match keys.optional_dimension("attention.temperature_length", MAX_CONTEXT)? {
+        Some(length) => length,
+        None => keys.dimension("rope.scaling.original_context_length", MAX_CONTEXT)?,
+    };
+    Ok(Some(Temperature { scale, length, offset: 0 }))
+}
