@@ -84,6 +84,7 @@ CASES = {
     "granitemoe-shared": ("GraniteMoeShared", dict(num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80), dict()),
     "olmo2": ("Olmo2", dict(rope(rope_theta=5e5)), dict()),
     "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=64, **rope(rope_theta=5e5)), dict()),
+    "phi3": ("Phi3", dict(original_max_position_embeddings=512, sliding_window=64), dict(form="old")),
     "smollm3": ("SmolLM3", dict(num_hidden_layers=4, **rope(rope_theta=2e6)), dict()),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **rope(rope_theta=1e6)), dict()),
     "qwen2moe": ("Qwen2Moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=80,
@@ -237,8 +238,17 @@ def of_layers(c, layer: dict[str, tuple]) -> dict[str, tuple]:
     return out | {f"model.layers.{i}.{name}": shape for i in range(c.num_hidden_layers) for name, shape in layer.items()}
 
 
+def phi3_tensors(c) -> dict[str, tuple]:
+    """Queries, keys and values are one tensor, gate and up another."""
+    kv = c.num_key_value_heads * c.hidden_size // c.num_attention_heads
+    return of_layers(c, {
+        "self_attn.qkv_proj.weight": (c.hidden_size + 2 * kv, c.hidden_size), "self_attn.o_proj.weight": (c.hidden_size, c.hidden_size),
+        "mlp.gate_up_proj.weight": (2 * c.intermediate_size, c.hidden_size), "mlp.down_proj.weight": (c.hidden_size, c.intermediate_size),
+        "input_layernorm.weight": (c.hidden_size,), "post_attention_layernorm.weight": (c.hidden_size,)})
+
+
 OTHERS = {"GptOss": gpt_oss_tensors, "GraniteMoe": granitemoe_tensors, "GraniteMoeShared": granitemoe_tensors,
-          "Olmo2": olmo_tensors, "Olmo3": olmo_tensors}
+          "Phi3": phi3_tensors, "Olmo2": olmo_tensors, "Olmo3": olmo_tensors}
 
 
 def tensors(kind, config, how):

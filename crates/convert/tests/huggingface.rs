@@ -143,6 +143,8 @@ fn renamed(case: &str, name: &str) -> Option<String> {
         ("self_attn.sinks", "attn_sinks.weight"),
         ("block_sparse_moe.router.layer.", "ffn_gate_inp."),
         ("block_sparse_moe.gate.", "ffn_gate_inp."),
+        ("self_attn.qkv_proj", "attn_qkv"),
+        ("mlp.gate_up_proj", "ffn_up"),
         ("mlp.gate_proj", "ffn_gate"),
         ("mlp.up_proj", "ffn_up"),
         ("mlp.down_proj", "ffn_down"),

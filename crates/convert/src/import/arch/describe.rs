@@ -216,6 +216,10 @@ pub(super) enum Dim {
     BlockBytes,
     /// Heads of queries.
     Heads,
+    /// All query, key and value heads.
+    Fused,
+    /// Gate and up of a dense layer.
+    FusedUp,
 }
 
 pub(super) const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {

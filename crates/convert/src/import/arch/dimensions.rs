@@ -115,6 +115,8 @@ impl Dimensions {
             Dim::WidthBlocks => self.of(Dim::ExpertWidth) / 32,
             Dim::BlockBytes => 16,
             Dim::Heads => self.heads,
+            Dim::Fused => self.of(Dim::Queries) + 2 * self.of(Dim::Keys),
+            Dim::FusedUp => 2 * self.feed_forward,
         }
     }
 
@@ -147,6 +149,12 @@ impl Dimensions {
             }
             Dim::BlockBytes => "bytes of a block".into(),
             Dim::Heads => said("num_attention_heads", self.heads),
+            Dim::Fused => format!(
+                "all heads of queries, keys and values: {} + 2 × {}",
+                self.of(Dim::Queries),
+                self.of(Dim::Keys)
+            ),
+            Dim::FusedUp => format!("2 × {}", said("intermediate_size", self.feed_forward)),
             Dim::SharedWidth => format!("a shared expert of width {}", self.of(dim)),
         }
     }

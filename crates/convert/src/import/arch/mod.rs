@@ -19,6 +19,7 @@ mod mistral;
 mod mixtral;
 mod naming;
 mod olmo2;
+mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -41,7 +42,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 17] = [
+const KNOWN: [Architecture; 18] = [
     llama::LLAMA,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
@@ -57,6 +58,7 @@ const KNOWN: [Architecture; 17] = [
     granitemoe::GRANITEMOE_SHARED,
     olmo2::OLMO2,
     olmo2::OLMO3,
+    phi3::PHI3,
     seed_oss::SEED_OSS,
     smollm3::SMOLLM3,
 ];

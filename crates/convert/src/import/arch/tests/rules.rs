@@ -174,6 +174,20 @@ fn olmo_and_smollm3_say_what_their_readers_take_for_granted() {
     ] {
         assert_eq!(rule(source), taken(gguf, None, 0.0));
     }
+    let mut case = Case::named("phi3");
+    let rule = case.network().rule(&case, "model.layers.1.self_attn.qkv_proj.weight").clone();
+    assert_eq!(rule, taken("blk.1.attn_qkv.weight", None, 0.0));
+    for (key, value) in [
+        ("rope.dimension_count", 16),
+        ("rope.scaling.original_context_length", 512),
+        ("attention.sliding_window", 64),
+    ] {
+        assert_eq!(case.network().key(&format!("phi3.{key}")), Some(&Entry::U32(value)), "{key}");
+    }
+    case.set("sliding_window", Value::Null);
+    assert_eq!(case.network().key("phi3.attention.sliding_window"), Some(&Entry::U32(0)));
+    let long = json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]});
+    assert!(case.set("rope_scaling", long).error().contains("longrope"));
     let mut case = Case::named("smollm3");
     assert_eq!(case.network().key("smollm3.rope.dimension_count"), Some(&Entry::U32(16)));
     let rule = case.network().rule(&case, "model.layers.3.self_attn.k_proj.weight").clone();
