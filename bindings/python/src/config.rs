@@ -3,7 +3,8 @@
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
 use alight_model::spec::{
-    Activation, AttentionSpec, DenseSpec, InputMatrices, ModelSpec, NormKind, Norms, QkNorm,
+    Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, ModelSpec, NormKind,
+    Norms, QkNorm,
 };
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -26,20 +27,26 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
             "architecture '{name}' is not supported by the JAX engine ({what}); `--engine native` runs it"
         ))
     };
-    if spec.expert_layers().next().is_some() {
-        return Err(untold("it is a mixture of experts"));
-    }
+    let experts = match experts(&spec) {
+        Ok(experts) => experts,
+        Err(why) => return Err(untold(why)),
+    };
     if spec.attention_layers().count() < spec.layers.len() {
         return Err(untold("it has recurrent layers"));
     }
     let layers = Uniform::of(&spec).ok_or_else(|| untold("its layers differ in shape"))?;
-    let (attention, dense) = (&layers.attention, layers.dense);
+    let attention = &layers.attention;
+    let (width, activation) = match (layers.dense, experts) {
+        (Some(dense), _) => (dense.intermediate_size, dense.activation),
+        (None, Some(experts)) => (0, experts.activation),
+        (None, None) => return Err(untold("it has no feed-forward part")),
+    };
     let dict = PyDict::new(py);
     dict.set_item("architecture", spec.architecture)?;
     for (name, value) in [
         ("layers", spec.layers.len()),
         ("embedding", spec.hidden_size),
-        ("feed_forward", dense.intermediate_size),
+        ("feed_forward", width),
         ("heads", attention.heads),
         ("kv_heads", attention.kv_heads),
         ("key_dim", attention.key_dim),
@@ -60,13 +67,14 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     dict.set_item("rope_pairing", pairing)?;
     dict.set_item("rotates", attention.rope.is_some())?;
     dict.set_item("local", layers.windows(py, &spec)?)?;
-    let gate = match dense.activation {
+    let gate = match activation {
         Activation::Silu => "silu",
         Activation::GeluTanh => "gelu_tanh",
         Activation::ClampedSilu => "clamped_silu",
         Activation::ReluSquared => "relu_squared",
     };
     dict.set_item("gate", gate)?;
+    dict.set_item("experts", experts.map(|experts| mixture(py, experts)).transpose()?)?;
     dict.set_item("rms_eps", spec.norm.eps)?;
     dict.set_item("embedding_scale", spec.embedding_scale)?;
     dict.set_item("residual_scale", spec.layers[0].residual_scale)?;
@@ -95,11 +103,41 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     Ok(dict)
 }
 
+/// The mixture of experts that all layers have, if they have one; or why it cannot be told.
+fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
+    let Some(first) = spec.expert_layers().next() else { return Ok(None) };
+    let routing = &first.routing;
+    if spec.dense_layers().next().is_some() || spec.expert_layers().any(|other| other != first) {
+        return Err("its layers differ in shape");
+    }
+    if first.shared.is_some() || first.interleaved {
+        return Err("it is a mixture of experts with a network for all tokens");
+    }
+    if first.activation != Activation::Silu {
+        return Err("it is a mixture of experts with another activation");
+    }
+    match (routing.gating, routing.groups) {
+        (Gating::Softmax, 1) => Ok(Some(first)),
+        _ => Err("it is a mixture of experts that are chosen in another way"),
+    }
+}
+
+fn mixture<'py>(py: Python<'py>, experts: &ExpertsSpec) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("count", experts.routing.experts)?;
+    dict.set_item("used", experts.routing.used)?;
+    dict.set_item("feed_forward", experts.intermediate_size)?;
+    dict.set_item("normalised", experts.routing.normalise)?;
+    dict.set_item("scale", experts.routing.scale)?;
+    Ok(dict)
+}
+
 /// Layers that differ by their windows alone, and by the rotary embedding that goes with them.
 struct Uniform<'s> {
     /// Without a window, and with the first rotary embedding, if layers are rotated.
     attention: AttentionSpec,
-    dense: &'s DenseSpec,
+    /// `None`: all of them are mixtures of experts.
+    dense: Option<&'s DenseSpec>,
     /// The window, and which layers have it.
     window: Option<(usize, Vec<bool>)>,
 }
@@ -112,7 +150,8 @@ impl<'s> Uniform<'s> {
             ..a.clone()
         };
         let attention = plain(spec.attention_layers().next()?);
-        let dense = spec.dense_layers().next()?;
+        let dense = spec.dense_layers().next();
+        let plain_dense = |d: &DenseSpec| Some(d) == dense && d.inputs == InputMatrices::GateAndUp;
         let first = spec.layers.first()?;
         let windows: Vec<Option<usize>> = spec.attention_layers().map(|a| a.window).collect();
         let window = windows.iter().copied().flatten().next();
@@ -123,7 +162,7 @@ impl<'s> Uniform<'s> {
                 || attention.temperature.is_some()
                 || attention.value_norm
                 || attention.kv_layer.is_some())
-            && spec.dense_layers().all(|d| d == dense && d.inputs == InputMatrices::GateAndUp)
+            && spec.dense_layers().all(plain_dense)
             && spec.norm.kind == NormKind::Rms
             && spec.layers.iter().all(|layer| {
                 layer.norms == first.norms

@@ -33,6 +33,8 @@ NETWORKS = [
     Tiny("qwen3vl", "qwen3vl", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, sections=(8, 6, 6, 0)),
     Tiny("ernie4_5", "ernie4_5", layers=2, base=1e4, eps=1e-5),
     Tiny("internlm2", "internlm2", layers=2, base=1e4, eps=1e-5, tied=False),
+    Tiny("qwen3moe", "qwen3moe", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, experts=7, used=3, expert_ff=44),
+    Tiny("mixtral", "llama", layers=2, head_dim=40, heads=4, base=1e6, ff=44, experts=5, used=2, expert_ff=44),
 ]
 # What `--engine native` alone runs.
 NATIVE = [
@@ -50,8 +52,7 @@ NATIVE = [
     Tiny("minicpm", "minicpm"),
     Tiny("hunyuan-dense", "hunyuan-dense", qk_norm=True),
     Tiny("ernie4_5, two lists of factors", "ernie4_5", long_context=(32, 1.2)),
-    Tiny("qwen3moe", "qwen3moe", qk_norm=True, experts=7, used=3, expert_ff=44),
-    Tiny("mixtral", "llama", experts=7, used=3, expert_ff=44),
+    Tiny("qwen2moe", "qwen2moe", biases=BIASES[:3], experts=7, used=3, expert_ff=44, shared_ff=48),
     Tiny("gpt-oss", "gpt-oss", window=12, experts=7, used=3, expert_ff=44),
     Tiny("gemma4", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733),
     Tiny(
@@ -60,7 +61,7 @@ NATIVE = [
     ),
     Tiny("qwen35", "qwen35", qk_norm=True, sections=(4, 2, 2, 0), delta=(2, 4, 16, 4, 2)),
 ]  # fmt: skip
-LLAMA, GEMMA2 = NETWORKS[0], NETWORKS[3]
+LLAMA, GEMMA2, QWEN3MOE = NETWORKS[0], NETWORKS[3], NETWORKS[-2]
 LENGTH = 48
 TOLERANCE = 0.02
 """Of log-probabilities: keys and values are float16, which two orders of summing round differently now and then."""
@@ -135,7 +136,13 @@ def test_what_the_native_engine_says(tiny, folder, command):
 
 
 @pytest.mark.parametrize(
-    ("tiny", "weights", "counts"), [(LLAMA, "native", (1, 3)), (GEMMA2, "native", (1, 2, 4, 8)), (GEMMA2, "f32", (1, 2, 4, 8))]
+    ("tiny", "weights", "counts"), [
+        (LLAMA, "native", (1, 3)),
+        (GEMMA2, "native", (1, 2, 4, 8)),
+        (GEMMA2, "f32", (1, 2, 4, 8)),
+        (QWEN3MOE, "native", (1, 2, 3)),
+        (QWEN3MOE, "f32", (1, 2, 3)),
+    ],
 )
 def test_any_number_of_ranks(tiny, weights, counts, folder):
     prompt = ids_of(tiny)
@@ -151,10 +158,13 @@ def test_any_number_of_ranks(tiny, weights, counts, folder):
     assert tokens[0][0] == wanted[-1].argmax()
 
 
-@pytest.mark.parametrize("kind", ["F16", "Q8_0", "Q4_0"])
-def test_weights_where_they_lie(kind, folder):
-    """Quantised, cut between blocks; a token at a time, since several are rounded to 8 bits."""
-    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind=kind)
+@pytest.mark.parametrize(
+    ("kind", "experts"), [("F16", {}), ("Q8_0", {}), ("Q4_0", {}), ("Q8_0", {"arch": "qwen3moe", "experts": 5, "used": 5, "expert_ff": 96})]
+)
+def test_weights_where_they_lie(kind, experts, folder):
+    """Quantised, cut between blocks; a token at a time, since several are rounded to 8 bits. Of a mixture all experts are
+    used, because rounding would choose others."""
+    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind=kind, **experts)
     prompt = ids_of(tiny, 20)
     wanted = loaded(folder, tiny, weights="f32", context=64).logits(prompt)
     for ranks in (1, 3):
@@ -162,12 +172,15 @@ def test_weights_where_they_lie(kind, folder):
         assert apart(wanted, model.logits(prompt)) < 0.1
 
 
-def test_tiles(folder, tmp_path, command):
+@pytest.mark.parametrize(
+    ("experts", "name"), [({}, "ffn_down"), ({"arch": "qwen3moe", "experts": 5, "used": 2, "expert_ff": 96}, "ffn_down_exps")]
+)
+def test_tiles(experts, name, folder, tmp_path, command):
     """A packed file gives the same logits as the one that it was made of, and is cut as that is."""
-    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind="Q4_0")
+    tiny = dataclasses.replace(NETWORKS[2], name="wide", embd=128, ff=224, heads=4, head_dim=32, kind="Q4_0", **experts)
     path, packed = written(folder, tiny), tmp_path / "packed.gguf"
     subprocess.run([command, "pack", path, "-o", packed], check=True, capture_output=True)
-    assert alight.open(packed)["blk.0.ffn_down.weight"].packed
+    assert alight.open(packed)[f"blk.0.{name}.weight"].packed
     prompt = ids_of(tiny, 20)
     found = [load_model(one, tp=3, context=64).logits(prompt) for one in (path, packed)]
     assert apart(*found) < TOLERANCE

@@ -36,6 +36,7 @@ mod call;
 #[cfg(target_os = "linux")]
 pub mod cuda;
 mod embed;
+mod experts;
 mod frame;
 mod matmul;
 mod places;
@@ -106,6 +107,7 @@ pub fn targets() -> Vec<Target> {
         allreduce_norm::TARGETS,
         attend::TARGETS,
         embed::TARGETS,
+        experts::TARGETS,
         matmul::TARGETS,
         #[cfg(target_os = "linux")]
         cuda::TARGETS,

@@ -159,31 +159,11 @@ struct Cut {
 impl Cut {
     /// Of the device that calls, for `matrices` matrices.
     fn of(frame: Frame<'_>, matrices: usize) -> Result<Cut, Refusal> {
-        let list = |name: &str, count: Option<usize>| {
-            let values = frame.integers(name)?;
-            if count.is_some_and(|count| count != values.len()) {
-                let (found, count) = (values.len(), count.unwrap_or_default());
-                return Err(Refusal::argument(format!(
-                    "the attribute '{name}' has {found} elements, expected {count}"
-                )));
-            }
-            values.into_iter().map(|value| size(name, value)).collect::<Result<Vec<_>, _>>()
-        };
+        let list = |name, count| list(frame, name, count);
         let starts = list("col_start", None)?;
         let ranks = starts.len();
         let counts = list("col_count", Some(ranks))?;
-        let devices = frame.integers("devices")?;
-        if ranks == 0 || devices.is_empty() || !devices.len().is_multiple_of(ranks) {
-            return Err(Refusal::argument(format!(
-                "{} devices, expected a multiple of the {ranks} ranks",
-                devices.len()
-            )));
-        }
-        let device = frame.device()?;
-        let rank = devices.iter().position(|other| *other == device).map(|at| at % ranks);
-        let rank = rank.ok_or_else(|| {
-            Refusal::argument(format!("device {device} is not among the ranks {devices:?}"))
-        })?;
+        let (rank, devices) = rank(frame, ranks)?;
         let heights = list("rows", Some(matrices))?;
         let width = size("cols", frame.integer("cols")?)?;
         let row_starts = list("row_start", Some(matrices * ranks))?;
@@ -205,8 +185,41 @@ impl Cut {
             columns: within("columns", starts[rank], counts[rank], width)?,
             heights,
             width,
-            devices: devices.len(),
+            devices,
             threads: frame.integer("threads")?,
         })
     }
+}
+
+/// The sizes in an attribute: `count` of them, if that is known.
+pub(crate) fn list(
+    frame: Frame<'_>,
+    name: &str,
+    count: Option<usize>,
+) -> Result<Vec<usize>, Refusal> {
+    let values = frame.integers(name)?;
+    if count.is_some_and(|count| count != values.len()) {
+        let (found, count) = (values.len(), count.unwrap_or_default());
+        return Err(Refusal::argument(format!(
+            "the attribute '{name}' has {found} elements, expected {count}"
+        )));
+    }
+    values.into_iter().map(|value| size(name, value)).collect()
+}
+
+/// Which of `ranks` ranks the device is that calls, and how many devices there are.
+pub(crate) fn rank(frame: Frame<'_>, ranks: usize) -> Result<(usize, usize), Refusal> {
+    let devices = frame.integers("devices")?;
+    if ranks == 0 || devices.is_empty() || !devices.len().is_multiple_of(ranks) {
+        return Err(Refusal::argument(format!(
+            "{} devices, expected a multiple of the {ranks} ranks",
+            devices.len()
+        )));
+    }
+    let device = frame.device()?;
+    let rank = devices.iter().position(|other| *other == device).map(|at| at % ranks);
+    let rank = rank.ok_or_else(|| {
+        Refusal::argument(format!("device {device} is not among the ranks {devices:?}"))
+    })?;
+    Ok((rank, devices.len()))
 }

@@ -42,6 +42,27 @@ pub(crate) fn matrix<'a>(
     Matrix::with_layout(layout, ty, data, rows, cols).map_err(|error| refuse(error.to_string()))
 }
 
+/// The place of matrix `number` of a stack of `[rows, cols]` matrices at a place.
+pub(crate) fn in_stack(
+    place: &[u32; 4],
+    number: usize,
+    rows: usize,
+    cols: usize,
+    name: &dyn std::fmt::Display,
+) -> Result<[u32; 4], Refusal> {
+    let [low, high, ty, layout] = *place;
+    // What is wrong with the type is said where the matrix is made.
+    let bytes = WeightType::from_gguf(ty).and_then(|ty| ty.row_bytes(cols)).unwrap_or(0);
+    let offset = u64::from(high) << 32 | u64::from(low);
+    let stride = bytes.checked_mul(rows).and_then(|bytes| bytes.checked_mul(number));
+    let offset = stride.and_then(|bytes| offset.checked_add(bytes as u64)).ok_or_else(|| {
+        Refusal::argument(format!(
+            "{name}: {number} times {rows} rows of {bytes} bytes are no place"
+        ))
+    })?;
+    Ok([offset as u32, (offset >> 32) as u32, ty, layout])
+}
+
 /// The types that have kernels, with their ids.
 fn known() -> String {
     WeightType::ALL.map(|ty| format!("{} ({ty})", ty.ggml().id())).join(", ")

@@ -126,17 +126,32 @@ class Local(Rope):
     """Which layers they are, [layers]."""
 
 @type_check_only
+class Experts(TypedDict):
+    """A mixture of experts, the same in all layers: a softmax over the router's logits chooses `used` of `count` experts."""
+
+    count: int
+    used: int
+    feed_forward: int
+    """Width of an expert."""
+    normalised: bool
+    """Whether the shares of the chosen experts are divided by their sum."""
+    scale: float
+    """Factor on the shares."""
+
+@type_check_only
 class Config(Rope):
     """The shape of a network and what its blocks do."""
 
     architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "seed_oss", "smollm3", "olmo2", "exaone4", "qwen2vl", "qwen3vl",
-                          "ernie4_5", "internlm2", "glm4", "phi3"]
+                          "ernie4_5", "internlm2", "glm4", "phi3", "qwen3moe"]
     layers: int
     """Transformer blocks."""
     embedding: int
     """Width of the residual stream."""
     feed_forward: int
-    """Width of the feed-forward layer."""
+    """Width of the feed-forward layer; 0 where `experts` are in place of it."""
+    experts: Experts | None
+    """The mixture of experts of every layer, if there is one."""
     heads: int
     """Query heads."""
     kv_heads: int

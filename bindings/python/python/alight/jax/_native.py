@@ -138,6 +138,56 @@ def matmul(
     return tuple(found)
 
 
+def experts(
+    file: jax.Array,
+    places: jax.Array | npt.NDArray[np.uint32],
+    x: jax.Array,
+    chosen: jax.Array,
+    shares: jax.Array,
+    spans: Spans,
+    *,
+    count: int,
+    width: int,
+    mesh: Mesh,
+    axis: str = "tp",
+    threads: int = 0,
+) -> jax.Array:
+    """What a rank's experts of a mixture add: `float32[T, C]` of `x` `float32[T, C]`.
+
+    `places` `uint32[3, 4]` are those of the stacks of `count` gates, ups and downs, `[width, C]`, `[width, C]` and `[C, width]`
+    each; token `t` goes through the experts `chosen` `int32[T, K]`, whose outputs are multiplied by `shares` `float32[T, K]`
+    and summed in this order, those that the rank has by `spans`. Each is read once for all of its tokens. `threads` is as for
+    `matmul`.
+    """
+    ranks = _axis("experts", mesh, axis)
+    _file(file)
+    _array("places", places, (3, 4), np.uint32)
+    _array("x", x, (None, None), np.float32)
+    _array("chosen", chosen, (x.shape[0], None), np.int32)
+    _array("shares", shares, chosen.shape, np.float32)
+    if len(spans) != ranks:
+        raise ValueError(f"spans: experts of {len(spans)} ranks, and axis {axis!r} has {ranks}")
+    for rank, (start, own) in enumerate(spans):
+        if min(start, own) < 0 or start + own > count:
+            raise ValueError(f"spans: rank {rank} has {own} experts from {start} on, and there are {count}")
+    result = jax.ShapeDtypeStruct(x.shape, np.float32)  # type: ignore[no-untyped-call, unused-ignore]
+    _ffi.register()
+    found: jax.Array = jax.ffi.ffi_call("alight_experts", result)(
+        file,
+        places,
+        x,
+        chosen,
+        shares,
+        devices=_devices(mesh, axis),
+        experts=np.int64(count),
+        width=np.int64(width),
+        first=np.array([start for start, _ in spans], np.int64),
+        count=np.array([own for _, own in spans], np.int64),
+        threads=_threads(threads),
+    )
+    return found
+
+
 def embed(
     file: jax.Array,
     place: jax.Array | npt.NDArray[np.uint32],

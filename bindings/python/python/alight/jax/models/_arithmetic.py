@@ -59,5 +59,11 @@ class Arithmetic(Protocol):
     def down(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         """The rank's part of the sum that the feed-forward adds to the residual."""
 
+    def router(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
+        """Logits of all experts `[tokens, experts]`, float32, the same on every rank."""
+
+    def experts(self, weights: Arrays, layer: Arrays, x: jax.Array, chosen: jax.Array, shares: jax.Array) -> jax.Array:
+        """What the rank's experts add to the residual: `chosen` (int32) and `shares` are `[tokens, used]`."""
+
     def logits(self, weights: Arrays, x: jax.Array) -> jax.Array:
         """Logits of the rank's part of the vocabulary, float32, without bias and cap."""

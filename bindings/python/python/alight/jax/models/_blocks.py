@@ -4,7 +4,7 @@ For `T` tokens, on each rank, a block is (collectives in brackets):
 
     q, k, v of h; biases, norms of q and k, rotation; k and v into the cache; attention
     h, x = [sum of o over the ranks, post-norm?, x +=, norm]
-    gate · up of h
+    gate · up of h, or of a mixture of experts: the router, and the rank's experts
     h, x = [sum of down over the ranks, post-norm?, x +=, norm of the next layer, or of the output]
 """
 
@@ -20,8 +20,11 @@ import numpy as np
 from jax import lax
 
 from ._arithmetic import Arithmetic, Cache
-from ._config import Config
+from ._config import Config, Experts
 from ._cut import Cut
+
+LEAST_SUM = np.float32(2**-14)
+"""No sum of shares is taken as smaller, as in the native engine."""
 
 Params: TypeAlias = Mapping[str, Mapping[str, jax.Array]]
 """`weights` and `matrices` of the arithmetic, `vectors` and `norms` of all layers: as a rank sees them."""
@@ -75,6 +78,15 @@ def gated(kind: str, gate: jax.Array, up: jax.Array) -> jax.Array:
     return active * up
 
 
+def choose(experts: Experts, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Which experts each token goes through, int32, and their shares: `[T, used]` of `logits` `[T, count]`. Of equals the one
+    with the lower number comes first."""
+    shares, chosen = lax.top_k(jax.nn.softmax(logits, axis=-1), experts.used)
+    if experts.normalised:
+        shares = shares / jnp.maximum(shares.sum(axis=-1, keepdims=True), LEAST_SUM)
+    return chosen, shares * np.float32(experts.scale)
+
+
 def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
     """Runs `tokens` `[T]`, which follow the `pos` positions in the cache: the normed residual stream `[T, embedding]`
     after the last block, and the cache with them in it."""
@@ -99,9 +111,12 @@ def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: 
         y, cache = ops.attend((q, k, values), cache, index, pos, v["window"])
         y = once(ops.output(weights, matrices, y.astype(x.dtype)), v.get("o_bias")).astype(x.dtype)
         h, x = net.collective(y, x, v["ffn_norm"], post_weight=v.get("post_attention_norm"))
-        gate, up = ops.gate_up(weights, matrices, h)
-        gate, up = (y + v[name] if name in v else y for y, name in ((gate, "gate_bias"), (up, "up_bias")))
-        y = ops.down(weights, matrices, gated(c.gate, gate, up).astype(x.dtype))
+        if c.experts is None:
+            gate, up = ops.gate_up(weights, matrices, h)
+            gate, up = (y + v[name] if name in v else y for y, name in ((gate, "gate_bias"), (up, "up_bias")))
+            y = ops.down(weights, matrices, gated(c.gate, gate, up).astype(x.dtype))
+        else:
+            y = ops.experts(weights, matrices, h, *choose(c.experts, ops.router(weights, matrices, h)))
         y = once(y, v.get("down_bias")).astype(x.dtype)
         h, x = net.collective(y, x, v["next_norm"], post_weight=v.get("post_ffw_norm"))
         return (x, h, cache), None

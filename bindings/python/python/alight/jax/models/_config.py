@@ -39,6 +39,20 @@ class Local:
 
 
 @dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in every layer: a softmax over the router's logits chooses `used` of `count` for each token."""
+
+    count: int
+    used: int
+    feed_forward: int
+    """Width of an expert."""
+    normalised: bool
+    """Whether the shares of the chosen are divided by their sum."""
+    scale: float
+    """On the shares."""
+
+
+@dataclass(frozen=True)
 class Config:
     """The shape of a network and what its blocks do; as `alight.config` tells them."""
 
@@ -46,6 +60,8 @@ class Config:
     layers: int
     embedding: int
     feed_forward: int
+    """0 where there are experts."""
+    experts: Experts | None
     heads: int
     kv_heads: int
     key_dim: int
@@ -89,11 +105,12 @@ def read(catalog: Catalog) -> Config:
     if found["residual_scale"] != 1.0 or found["logit_scale"] != 1.0 or not found["rotates"]:
         name = found["architecture"]
         raise FormatError(f"architecture {name!r} is not supported by the JAX engine; `--engine native` runs it")
-    local = found["local"]
+    local, experts = found["local"], found["experts"]
     plain = {field.name: found[field.name] for field in fields(Config) if field.name in found}
     return Config(
         **plain
         | {
+            "experts": None if experts is None else Experts(**experts),
             "rope": _rope(found),
             "neox": found["rope_pairing"] == "neox",
             "local": None if local is None else Local(local["window"], tuple(local["layers"]), _rope(local)),

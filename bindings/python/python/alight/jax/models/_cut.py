@@ -36,12 +36,15 @@ class Cut:
     """Query heads of each rank, each with one."""
     feed_forward: tuple[Span, ...]
     """Rows of gate and up, columns of down."""
+    experts: tuple[Span, ...]
+    """Whole experts."""
     vocab: tuple[Span, ...]
     """Rows of the embedding and of the output."""
     kv_slots: int
     head_slots: int
     """A multiple of `kv_slots`: the n-th part of them goes with the n-th key/value head."""
     feed_forward_slots: int
+    expert_slots: int
     vocab_slots: int
 
     @property
@@ -50,7 +53,15 @@ class Cut:
 
 
 def cut(
-    ranks: int, *, heads: int, kv_heads: int, feed_forward: int, vocab: int, head_grain: int = 1, feed_forward_grain: int = 1
+    ranks: int,
+    *,
+    heads: int,
+    kv_heads: int,
+    feed_forward: int,
+    vocab: int,
+    experts: int = 0,
+    head_grain: int = 1,
+    feed_forward_grain: int = 1,
 ) -> Cut:
     """Cuts a network for `ranks` ranks.
 
@@ -66,15 +77,17 @@ def cut(
         )
     kv, queries, kv_slots, head_slots = _attention(ranks, heads, kv_heads, head_grain)
     parts = _even(feed_forward // feed_forward_grain, ranks)
-    rows = _even(vocab, ranks)
+    rows, whole = _even(vocab, ranks), _even(experts, ranks)
     return Cut(
         kv_heads=kv,
         heads=queries,
         feed_forward=tuple(span.times(feed_forward_grain) for span in parts),
+        experts=whole,
         vocab=rows,
         kv_slots=kv_slots,
         head_slots=head_slots,
         feed_forward_slots=parts[0].count * feed_forward_grain,
+        expert_slots=whole[0].count,
         vocab_slots=rows[0].count,
     )
 

@@ -102,6 +102,7 @@ def _cut(c: Config, ranks: int, heads: int, feed_forward: int) -> Cut:
         heads=c.heads,
         kv_heads=c.kv_heads,
         feed_forward=c.feed_forward,
+        experts=0 if c.experts is None else c.experts.count,
         vocab=c.vocab,
         head_grain=heads,
         feed_forward_grain=feed_forward,

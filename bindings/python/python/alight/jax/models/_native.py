@@ -28,7 +28,8 @@ from ._tensors import Layer, Tensors
 def grains(config: Config, tensors: Tensors) -> tuple[int, int]:
     """How many query heads, and how many columns of the feed-forward, stay together, so that blocks stay whole."""
     heads = math.lcm(*(_block(layer.o) for layer in tensors.layers))
-    down = math.lcm(*(_block(layer.down) for layer in tensors.layers))
+    # Of a mixture, whole experts are cut.
+    down = 1 if config.experts else math.lcm(*(_block(layer.down) for layer in tensors.layers))
     return heads // math.gcd(heads, config.value_dim), down
 
 
@@ -77,13 +78,21 @@ class Native:
             "output": places([tensors.output]),
         }
         self.array_specs: Specs = dict.fromkeys(self.arrays, SAME)
-        self.stacks: Arrays = {
+        stacks = {
             "qkv": stack(lambda layer: (layer.q, layer.k, layer.v)),
             "o": stack(lambda layer: (layer.o,)),
-            "gate_up": stack(lambda layer: (layer.gate, layer.up)),
-            "down": stack(lambda layer: (layer.down,)),
         }
+        if c.experts is None:
+            stacks |= {"gate_up": stack(lambda layer: (layer.gate, layer.up)), "down": stack(lambda layer: (layer.down,))}
+        else:
+            stacks |= {
+                "experts": stack(lambda layer: (layer.gate, layer.up, layer.down)),
+                "router": stack(lambda layer: [layer.router] if layer.router else []),
+            }
+            self.experts_of_ranks = _spans(cut.experts, 1)
+        self.stacks: Arrays = stacks
         self.stack_specs: Specs = dict.fromkeys(self.stacks, SAME)
+        self.cuts: dict[str, tuple[handlers.Cut, ...]]
 
         def rows(height: int, parts: tuple[Span, ...], slots: int, unit: int = 1) -> handlers.Cut:
             return handlers.Cut((height * unit, d), rows=_spans(parts, unit), slots=slots * unit)
@@ -98,10 +107,13 @@ class Native:
                 rows(c.kv_heads, cut.kv_heads, cut.kv_slots, c.value_dim),
             ),
             "o": (columns(c.heads, cut.heads, c.value_dim),),
-            "gate_up": (rows(c.feed_forward, cut.feed_forward, cut.feed_forward_slots),) * 2,
-            "down": (columns(c.feed_forward, cut.feed_forward),),
             "output": (rows(c.vocab, cut.vocab, cut.vocab_slots),),
         }
+        if c.experts is None:
+            self.cuts["gate_up"] = (rows(c.feed_forward, cut.feed_forward, cut.feed_forward_slots),) * 2
+            self.cuts["down"] = (columns(c.feed_forward, cut.feed_forward),)
+        else:
+            self.cuts["router"] = (handlers.Cut((c.experts.count, d)),)
 
     def _products(self, weights: Arrays, name: str, places: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
         return handlers.matmul(weights["file"], places, x, self.cuts[name], mesh=self.mesh, axis=self.axis)
@@ -137,6 +149,25 @@ class Native:
 
     def down(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "down", layer["down"], x)[0]
+
+    def router(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
+        return self._products(weights, "router", layer["router"], x)[0]
+
+    def experts(self, weights: Arrays, layer: Arrays, x: jax.Array, chosen: jax.Array, shares: jax.Array) -> jax.Array:
+        experts = self.config.experts
+        assert experts is not None
+        return handlers.experts(
+            weights["file"],
+            layer["experts"],
+            x,
+            chosen,
+            shares,
+            self.experts_of_ranks,
+            count=experts.count,
+            width=experts.feed_forward,
+            mesh=self.mesh,
+            axis=self.axis,
+        )
 
     def logits(self, weights: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "output", weights["output"], x)[0]

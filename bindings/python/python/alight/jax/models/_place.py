@@ -33,12 +33,12 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> Host:
 
 
 def read(tensor: Tensor, dtype: Any, rows: Span, columns: Span | None = None) -> Host:
-    """Elements of a tensor as floats: rows (elements of a vector), and columns of a matrix."""
+    """Elements of a tensor as floats: rows (elements of a vector, matrices of a stack), and columns of a matrix."""
     ranges = [(rows.start, rows.stop)]
     if columns is not None:
         ranges.append((columns.start, columns.stop))
-    elif len(tensor.shape) == 2:
-        ranges.append((0, tensor.shape[1]))
+    else:
+        ranges += [(0, length) for length in tensor.shape[1:]]
     block = tensor.read(ranges, dtype=np.dtype(dtype).name)
     return np.ndarray(tuple(block.shape), dtype, buffer=memoryview(block))
 

@@ -19,6 +19,9 @@ MATRICES = {
 }
 """What a matrix of a layer is called in files, by its role. A bias of it has the same name."""
 
+EXPERTS = {"router": "ffn_gate_inp", "gate": "ffn_gate_exps", "up": "ffn_up_exps", "down": "ffn_down_exps"}
+"""What takes the place of some of them in a mixture of experts. The last three are stacks `[experts, rows, columns]`."""
+
 NORMS = ("attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
 """What the norms of a layer are called, here and in files; not every network has all of them, and files of some call
 `ffn_norm` by another name."""
@@ -35,6 +38,8 @@ class Layer:
     gate: Tensor
     up: Tensor
     down: Tensor
+    router: Tensor | None
+    """Of a mixture of experts, whose `gate`, `up` and `down` are stacks `[experts, rows, columns]`."""
     vectors: dict[str, Tensor]
     """Norms and biases that are there, by what they are called within the block."""
 
@@ -60,6 +65,8 @@ class Tensors:
             yield self.output
         for layer in self.layers:
             yield from (layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down)
+            if layer.router is not None:
+                yield layer.router
 
 
 def find(catalog: Catalog, c: Config) -> Tensors:
@@ -75,17 +82,23 @@ def find(catalog: Catalog, c: Config) -> Tensors:
     for name in all_tensors:
         if name.endswith(".scale"):
             raise ValueError(f"tensor {name!r} multiplies the products of a matrix, which this engine does not do; the native one does")
-    if any(f"blk.0.{name}.weight" not in all_tensors for name in MATRICES.values()):
+    roles = MATRICES if c.experts is None else MATRICES | EXPERTS
+    why = None
+    if any(f"blk.0.{name}.weight" not in all_tensors for name in roles.values()):
         why = "several of its matrices are one tensor"
+    elif c.experts and any(f"blk.0.{name}.bias" in all_tensors for name in ("exp_probs_b", *EXPERTS.values())):
+        why = "its router or its experts have biases"
+    if why:
         raise FormatError(f"architecture {c.architecture!r} is not supported by the JAX engine ({why}); `--engine native` runs it")
     names = {norm: f"{norm}.weight" for norm in NORMS if norm != c.feed_forward_norm}
     names |= {"ffn_norm": f"{c.feed_forward_norm}.weight"} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
 
     def layer(number: int) -> Layer:
         prefix = f"blk.{number}."
-        matrices = {role: catalog[f"{prefix}{name}.weight"] for role, name in MATRICES.items()}
+        matrices = {role: catalog[f"{prefix}{name}.weight"] for role, name in roles.items()}
+        router = matrices.pop("router", None)
         vectors = {key: all_tensors[prefix + name] for key, name in names.items() if prefix + name in all_tensors}
-        return Layer(**matrices, vectors=vectors)
+        return Layer(**matrices, router=router, vectors=vectors)
 
     embedding = catalog["token_embd.weight"]
     return Tensors(

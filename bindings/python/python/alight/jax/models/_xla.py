@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +13,9 @@ from jax.sharding import Mesh
 
 from ... import Tensor
 from ._arithmetic import Arrays, Cache, Specs
-from ._config import Config
+from ._config import Config, Experts
 from ._cut import Cut, Span
-from ._place import Host, put, ranked, read, zeros
+from ._place import SAME, Host, put, ranked, read, zeros
 from ._tensors import Layer, Tensors
 
 
@@ -63,13 +63,50 @@ class Xla:
         embedding = whole(tensors.embedding)
         self.arrays: Arrays = {"embedding": embedding, "output": embedding if tensors.tied else whole(tensors.output)}
         self.array_specs: Specs = {name: ranked(axis, 0) for name in self.arrays}
-        self.stacks: Arrays = {
+        stacks = {
             "qkv": stack(int(self.widths.sum()), d, qkv),
             "o": stack(d, cut.head_slots * width, lambda rank, layer: columns(layer.o, cut.heads[rank].times(width))),
-            "gate_up": stack(2 * cut.feed_forward_slots, d, gate_up),
-            "down": stack(d, cut.feed_forward_slots, lambda rank, layer: columns(layer.down, cut.feed_forward[rank])),
         }
-        self.stack_specs: Specs = {name: ranked(axis, 1) for name in self.stacks}
+        if c.experts is None:
+            stacks |= {
+                "gate_up": stack(2 * cut.feed_forward_slots, d, gate_up),
+                "down": stack(d, cut.feed_forward_slots, lambda rank, layer: columns(layer.down, cut.feed_forward[rank])),
+            }
+        else:
+            stacks |= self._mixture(c.experts, tensors, mesh)
+        self.stacks: Arrays = stacks
+        self.stack_specs: Specs = {name: SAME if name == "router" else ranked(axis, 1) for name in stacks}
+
+    def _mixture(self, experts: Experts, tensors: Tensors, mesh: Mesh) -> dict[str, jax.Array]:
+        """The router of every layer, and the experts of each rank, `[layers, experts, rows, columns]`."""
+        d, width, slots = self.config.embedding, experts.feed_forward, self.cut.expert_slots
+
+        def stack(rows: int, columns: int, parts: Callable[[Layer], Sequence[Tensor]]) -> jax.Array:
+            def make(rank: int) -> Host:
+                out, own = zeros((len(tensors.layers), slots, rows, columns), self.dtype), self.cut.experts[rank]
+                for number, layer in enumerate(tensors.layers):
+                    at = 0
+                    for tensor in parts(layer):
+                        height = tensor.shape[1]
+                        if own.count:
+                            out[number, : own.count, at : at + height] = read(tensor, self.dtype, own)
+                        at += height
+                return out
+
+            return put(mesh, self.axis, ranked(self.axis, 1), make)
+
+        def routers(_: int) -> Host:
+            out = zeros((len(tensors.layers), experts.count, d), np.float32)
+            for number, layer in enumerate(tensors.layers):
+                assert layer.router is not None
+                out[number] = read(layer.router, np.float32, Span(0, experts.count))
+            return out
+
+        return {
+            "router": put(mesh, self.axis, SAME, routers),
+            "gate_up": stack(2 * width, d, lambda layer: (layer.gate, layer.up)),
+            "down": stack(d, width, lambda layer: (layer.down,)),
+        }
 
     def _rows(self, parts: list[tuple[Tensor, Span, int]]) -> Host:
         """Rows of several matrices, each in so many slots, one below the other."""
@@ -149,6 +186,50 @@ class Xla:
 
     def down(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._dot(x, layer["down"])
+
+    def router(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
+        return self._dot(x, layer["router"])
+
+    def experts(self, weights: Arrays, layer: Arrays, x: jax.Array, chosen: jax.Array, shares: jax.Array) -> jax.Array:
+        slots = self.cut.expert_slots
+        local = chosen - lax.axis_index(self.axis) * slots
+        own = (local >= 0) & (local < slots)
+        return self._one(layer, x, local, own, shares) if x.shape[0] == 1 else self._several(layer, x, local, own, shares)
+
+    def _one(self, layer: Arrays, x: jax.Array, local: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
+        """One token: the weights of its experts alone are read."""
+
+        def expert(number: jax.Array) -> jax.Array:
+            gate_up, down = (lax.dynamic_index_in_dim(layer[name], number, keepdims=False) for name in ("gate_up", "down"))
+            gate, up = jnp.split(self._dot(x, gate_up), 2, axis=1)
+            return self._dot((jax.nn.silu(gate) * up).astype(self.stream), down)
+
+        def other(_: jax.Array) -> jax.Array:
+            return jnp.zeros(x.shape, jnp.float32)
+
+        out = other(local)
+        for nth in range(local.shape[1]):
+            out = out + shares[0, nth] * lax.cond(own[0, nth], expert, other, local[0, nth])
+        return out
+
+    def _several(self, layer: Arrays, x: jax.Array, local: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
+        """Several tokens: pairs of a token and an expert are sorted by expert, those of other ranks last."""
+        tokens, used = local.shape
+        slots = self.cut.expert_slots
+        numbers = jnp.where(own, local, slots).ravel()
+        order = jnp.argsort(numbers, stable=True)
+        sizes = jnp.bincount(numbers, length=slots + 1)[:slots].astype(jnp.int32)
+        kind = jnp.promote_types(self.stream, self.dtype)
+
+        def products(rows: jax.Array, matrices: jax.Array) -> jax.Array:
+            stacked = matrices.astype(kind).swapaxes(1, 2)
+            return lax.ragged_dot(rows.astype(kind), stacked, sizes, preferred_element_type=jnp.float32)
+
+        gate, up = jnp.split(products(x[order // used], layer["gate_up"]), 2, axis=1)
+        y = products((jax.nn.silu(gate) * up).astype(self.stream), layer["down"])
+        # Rows of other ranks' pairs are of no expert here, whatever is in them.
+        apart = jnp.zeros((tokens * used, x.shape[1]), jnp.float32).at[order].set(y).reshape(tokens, used, -1)
+        return (jnp.where(own[..., None], apart, 0) * shares[..., None]).sum(axis=1)
 
     def logits(self, weights: Arrays, x: jax.Array) -> jax.Array:
         return self._dot(x, weights["output"])

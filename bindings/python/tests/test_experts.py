@@ -1,0 +1,100 @@
+"""`alight_experts`: a mixture's experts on the bytes of a file, against float64."""
+
+import dataclasses
+from functools import partial
+
+import alight
+import jax
+import numpy as np
+import pytest
+from alight.jax import _native as native
+from evidence.lib import tiny_models
+from evidence.lib.tiny_models import Tiny
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+COUNT, USED, WIDTH, EMBEDDING = 7, 3, 96, 64
+TINY = Tiny("qwen3moe", "qwen3moe", layers=1, embd=EMBEDDING, heads=4, qk_norm=True, experts=COUNT, used=USED, expert_ff=WIDTH)
+NAMES = [f"blk.0.ffn_{name}_exps.weight" for name in ("gate", "up", "down")]
+XLA_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
+
+
+@pytest.fixture(scope="module")
+def catalogs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("experts")
+    return {kind: alight.open(tiny_models.write(dataclasses.replace(TINY, kind=kind), folder / f"{kind}.gguf")) for kind in ("F32", "Q8_0")}
+
+
+def floats(tensor):
+    block = tensor.read(dtype="float32")
+    return np.ndarray(tuple(block.shape), np.float32, buffer=memoryview(block)).astype(np.float64)
+
+
+def inputs(tokens, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((tokens, EMBEDDING)).astype(np.float32)
+    chosen = np.stack([rng.permutation(COUNT)[:USED] for _ in range(tokens)]).astype(np.int32)
+    return x, chosen, rng.uniform(0.1, 1, (tokens, USED)).astype(np.float32)
+
+
+def computed(catalog, ranks, x, chosen, shares, places=None, **more):
+    """Each rank's part `[ranks, T, C]`."""
+    mesh = Mesh(np.array(jax.devices()[:ranks]), ("tp",))
+    each = -(-COUNT // ranks)
+    spans = tuple((min(r * each, COUNT), max(0, min(each, COUNT - r * each))) for r in range(ranks))
+    body = partial(native.experts, spans=spans, count=COUNT, width=WIDTH, mesh=mesh, **more)
+    call = jax.jit(
+        jax.shard_map(lambda *a: body(*a)[None], mesh=mesh, in_specs=(P(),) * 5, out_specs=P("tp"), check_vma=False)
+    )
+    places = native.places([catalog[name] for name in NAMES]) if places is None else places
+    return np.asarray(call(native.file_array(catalog, mesh), places, x, chosen, shares))
+
+
+def exact(catalog, x, chosen, shares):
+    gate, up, down = (floats(catalog[name]) for name in NAMES)
+    out = np.zeros(x.shape)
+    for t, row in enumerate(x.astype(np.float64)):
+        for expert, share in zip(chosen[t], shares[t].astype(np.float64), strict=True):
+            g = gate[expert] @ row
+            out[t] += share * (down[expert] @ (g / (1 + np.exp(-g)) * (up[expert] @ row)))
+    return out
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 8])
+@pytest.mark.parametrize("tokens", [1, 2, 33])
+def test_what_float64_says(catalogs, ranks, tokens):
+    given = inputs(tokens)
+    found = computed(catalogs["F32"], ranks, *given)
+    wanted = exact(catalogs["F32"], *given)
+    assert np.abs(found.sum(axis=0) - wanted).max() < 1e-5 * np.abs(wanted).max()
+    if ranks == 8:
+        assert (found[-1] == 0).all()  # It has no experts.
+    found = computed(catalogs["Q8_0"], ranks, *given)
+    wanted = exact(catalogs["Q8_0"], *given)
+    # Activations are rounded to 16 bits, or to 8.
+    assert np.abs(found.sum(axis=0) - wanted).max() < (1e-3 if tokens == 1 else 0.03) * np.abs(wanted).max()
+
+
+def test_tokens_beside_one_and_threads_change_no_bit(catalogs):
+    x, chosen, shares = inputs(33)
+    whole = computed(catalogs["Q8_0"], 1, x, chosen, shares)[0]
+    assert (computed(catalogs["Q8_0"], 1, x, chosen, shares, threads=4)[0] == whole).all()
+    for part in (slice(0, 2), slice(5, 20)):
+        assert (computed(catalogs["Q8_0"], 1, x[part], chosen[part], shares[part])[0] == whole[part]).all()
+
+
+def test_what_a_program_may_not_say(catalogs):
+    x, chosen, shares = inputs(2)
+    for expert in (-1, COUNT, 2**31 - 1):
+        bad = chosen.copy()
+        bad[1, 2] = expert
+        with pytest.raises(XLA_ERRORS, match=f"alight_experts: expert {expert}, expected one of 0..{COUNT}"):
+            computed(catalogs["F32"], 1, x, bad, shares)
+    good = native.places([catalogs["F32"][name] for name in NAMES])
+    for index, value, text in ((1, 2**32 - 1, "where the file has"), (2, 4, "type 4 of GGUF has no kernels"), (3, 2, "layout 2, expected 0")):
+        bad = good.copy()
+        bad[2, index] = value
+        with pytest.raises(XLA_ERRORS, match=rf"alight_experts: the down of expert \d: .*{text}"):
+            computed(catalogs["F32"], 1, x, chosen, shares, bad)
+    with pytest.raises(ValueError, match="chosen: expected"):
+        computed(catalogs["F32"], 1, x, chosen[:1], shares)

@@ -1,0 +1,174 @@
+//! `alight_experts`: what a rank's experts of a mixture add, on the bytes of a model file.
+//!
+//! Arguments: file `u8[N]`, places `u32[3, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, x `f32[T, C]`,
+//! chosen `s32[T, K]`, shares `f32[T, K]`. Result: `f32[T, C]`.
+//!
+//! Attributes: `devices` (their numbers, group by group, in the order of the ranks); `experts` (an int64), of which a stack
+//! has a matrix each, `width` (an int64) between the two products; `first`, `count` (int64 arrays) `[n]`: which experts each
+//! of the `n` ranks has; `threads` (an int64): how many to use, 0 for those that are worth it.
+//!
+//! `y[t] = Σⱼ shares[t, j] · down(silu(gate(x[t])) ⊙ up(x[t]))` over the chosen experts `chosen[t, j]` that the rank has, in the
+//! order in which they were chosen. Each expert is read once for all of its tokens, and others are not touched. Bits do not
+//! depend on the number of threads, nor on the tokens beside one (but one token alone is rounded to 16 bits, several to 8).
+
+use alight_kernels::gate::silu_mul;
+use alight_kernels::matmul::Precision;
+use alight_kernels::parallel::{Product, Rows, multiply, pack_as};
+use alight_kernels::{ActivationFormats, Isa, Matrix, vec};
+
+use crate::api::{CallFrame, Error, Handler};
+use crate::arrays::{expect, size, slice, slice_mut, two};
+use crate::frame::{Frame, Refusal, handle};
+use crate::matmul::{list, rank};
+use crate::places;
+use crate::scratch::{MOST_TOKENS, with_activations, with_floats};
+use crate::team::Team;
+use crate::{Stage, Target};
+
+pub(crate) const TARGETS: &[Target] = &[Target {
+    name: "alight_experts",
+    platform: "cpu",
+    stages: &[(Stage::Execute, alight_experts as Handler)],
+    state: None,
+}];
+
+/// The stage that calls, on every device.
+///
+/// # Safety
+/// For XLA to call, with its frame.
+unsafe extern "C" fn alight_experts(frame: *mut CallFrame) -> *mut Error {
+    // SAFETY: passed on.
+    unsafe { handle(frame, 0, execute) }
+}
+
+fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
+    run(frame).map_err(|Refusal(code, text)| Refusal(code, format!("alight_experts: {text}")))
+}
+
+/// A chosen expert of a token: the expert, the token, and its place among all pairs.
+type Pair = (usize, usize, usize);
+
+/// The stacks of matrices, and their sizes.
+struct Stacks<'a> {
+    file: &'a [u8],
+    places: &'a [[u32; 4]],
+    width: usize,
+    cols: usize,
+}
+
+impl<'a> Stacks<'a> {
+    /// Gate, up and down of an expert.
+    fn of(&self, expert: usize) -> Result<[Matrix<'a>; 3], Refusal> {
+        let (width, cols) = (self.width, self.cols);
+        let one = |i: usize, what: &str, rows: usize, cols: usize| {
+            let name = format!("the {what} of expert {expert}");
+            let place = places::in_stack(&self.places[i], expert, rows, cols, &name)?;
+            places::matrix(self.file, &place, rows, cols, &name)
+        };
+        Ok([one(0, "gate", width, cols)?, one(1, "up", width, cols)?, one(2, "down", cols, width)?])
+    }
+}
+
+fn run(frame: Frame<'_>) -> Result<(), Refusal> {
+    let (arguments, results) = (frame.arguments()?, frame.results()?);
+    let ([file, places, x, chosen, shares], [result]) = (&arguments[..], &results[..]) else {
+        return Err(Refusal::argument(format!(
+            "{} arguments and {} results, expected file, places, x, chosen and shares, and one result",
+            arguments.len(),
+            results.len()
+        )));
+    };
+    let [tokens, cols] = two("x", x)?;
+    let [_, used] = two("chosen", chosen)?;
+    expect("chosen", chosen, &[tokens, used])?;
+    expect("shares", shares, &[tokens, used])?;
+    expect("the result", result, &[tokens, cols])?;
+    // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
+    // the call, and the result overlaps nothing.
+    let (file, numbers, values, chosen, shares, out) = unsafe {
+        (
+            slice::<u8>("file", file)?,
+            slice::<u32>("places", places)?,
+            slice::<f32>("x", x)?,
+            slice::<i32>("chosen", chosen)?,
+            slice::<f32>("shares", shares)?,
+            slice_mut::<f32>("the result", result)?,
+        )
+    };
+    let places = places::all(numbers, places.dims, 3)?;
+    let experts = size("experts", frame.integer("experts")?)?;
+    let width = size("width", frame.integer("width")?)?;
+    let first = list(frame, "first", None)?;
+    let count = list(frame, "count", Some(first.len()))?;
+    let (rank, devices) = rank(frame, first.len())?;
+    let own = first[rank]..first[rank].saturating_add(count[rank]).min(experts);
+    let mut pairs: Vec<Pair> = Vec::with_capacity(chosen.len());
+    for (pair, expert) in chosen.iter().enumerate() {
+        let found = usize::try_from(*expert).ok().filter(|expert| *expert < experts);
+        let found = found.ok_or_else(|| {
+            Refusal::argument(format!("expert {expert}, expected one of 0..{experts}"))
+        })?;
+        if own.contains(&found) {
+            pairs.push((found, pair / used, pair));
+        }
+    }
+    out.fill(0.0);
+    if pairs.is_empty() || cols == 0 || width == 0 {
+        return Ok(());
+    }
+    pairs.sort_unstable();
+    let stacks = Stacks { file, places, width, cols };
+    let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
+    let precision = Precision::of(tokens);
+    // An output for each pair, so that a token's are summed in its own order.
+    with_floats(chosen.len() * cols, |outputs| {
+        for group in pairs.chunk_by(|a, b| a.0 == b.0) {
+            let matrices = stacks.of(group[0].0)?;
+            for part in group.chunks(MOST_TOKENS) {
+                expert(&mut team, precision, &matrices, (values, part), outputs);
+            }
+        }
+        pairs.sort_unstable_by_key(|(_, _, pair)| *pair);
+        for (_, token, pair) in &pairs {
+            let row = &mut out[token * cols..][..cols];
+            vec::add_times(Isa::best(), row, &outputs[pair * cols..][..cols], shares[*pair]);
+        }
+        Ok(())
+    })
+}
+
+/// Computes one expert for some pairs, into their rows of `outputs`. `values` are `x`.
+fn expert(
+    team: &mut Team<'_>,
+    precision: Precision,
+    [gate, up, down]: &[Matrix<'_>; 3],
+    (values, pairs): (&[f32], &[Pair]),
+    outputs: &mut [f32],
+) {
+    let (isa, n, width, cols) = (Isa::best(), pairs.len(), gate.rows(), gate.cols());
+    with_floats(n * (2 * width + cols), |floats| {
+        let (gates, rest) = floats.split_at_mut(n * width);
+        let (ups, products) = rest.split_at_mut(n * width);
+        with_activations(n, cols, |packed| {
+            let formats = ActivationFormats::of([gate.kind(), up.kind()]);
+            let into = (&mut *packed, formats);
+            pack_as(precision, team, isa, [n, cols], [], into, &|i, [], _, put| {
+                put(&values[pairs[i].1 * cols..][..cols]);
+            });
+            let both = [
+                Product::of_rows(*gate, 0..width, gates, width),
+                Product::of_rows(*up, 0..width, ups, width),
+            ];
+            multiply(team, &[both], packed, Some(&|_, _, [gate, up]| silu_mul(isa, gate, up)));
+        });
+        with_activations(n, width, |packed| {
+            let into = (&mut *packed, ActivationFormats::of([down.kind()]));
+            let rows = [Rows::new(gates, width)];
+            pack_as(precision, team, isa, [n, width], rows, into, &|_, [row], _, put| put(row));
+            multiply(team, &[[Product::of_rows(*down, 0..cols, products, cols)]], packed, None);
+        });
+        for ((_, _, pair), row) in pairs.iter().zip(products.chunks_exact(cols)) {
+            outputs[pair * cols..][..cols].copy_from_slice(row);
+        }
+    });
+}
