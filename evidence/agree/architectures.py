@@ -120,6 +120,10 @@ COHERE2 = Tiny("cohere2", "cohere2", layers=5, head_dim=24, heads=4, base=1e4, e
 # (Where the file does not say it, llama.cpp divides logits by what the original multiplies them with.)
 MINICPM = Tiny("minicpm", "minicpm", head_dim=40, heads=4, base=1e4, eps=1e-5, scales=(12.0, 0.0, 0.7, 96 / 256), logit_gain=1.0)
 HUNYUAN = Tiny("hunyuan-dense", "hunyuan-dense", head_dim=40, heads=4, base=1e4, eps=1e-5, qk_norm=True, qk_gain=2.0)
+# Convolutions of three tokens, attention in two layers.
+LFM2 = Tiny("lfm2", "lfm2", layers=5, head_dim=24, heads=4, base=1e6, eps=1e-5, qk_norm=True, layout="ccaca", short_conv=3, qk_gain=2.0)
+LFM2MOE = Tiny("lfm2moe", "lfm2moe", head_dim=24, heads=4, base=1e6, eps=1e-5, qk_norm=True, layout="cac", short_conv=3, leading=1,
+               gating=2, **(MOE | dict(layers=3)))
 
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
@@ -228,6 +232,15 @@ CASES = [
               "decays of other heads": dict(flipped=("ssm_a",)), "no bias of decays": dict(zero=("ssm_dt",)),
               "rates of 1/2": dict(zero=("ssm_beta",)), "a gate of other inputs": dict(flipped=("attn_gate",))}),
     (QWEN35MOE, WRONG | {"weights not normalised": dict(normed=False), "shared gate of 1/2": dict(zero=("ffn_gate_inp_shexp",))}),
+    (LFM2, {"the convolution backwards": dict(flipped=("conv",)), "gates of other inputs": dict(flipped=("in_proj",)), "another base": dict(base=1e3),
+            "a convolution of the present alone": dict(short_conv=1), "norms of heads reversed": dict(flipped=("attn_q_norm",))}),
+    (other(LFM2, "odd sizes", layers=4, embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, layout="acac", short_conv=4),
+     {"the convolution backwards": dict(flipped=("conv",))}),
+    (LFM2MOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no bias of the choice": dict(zero=("exp_probs_b",)),
+        "no leading layer's part": dict(zero=("ffn_down",))}),
+    (other(LFM2MOE, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, expert_ff=37, experts=5, used=2, leading=0, layout="ccac", layers=4),
+     {"one expert": dict(used=1)}),
     (QWEN2VL, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
     (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),
@@ -265,6 +278,7 @@ SMALLER = [
     # All experts, because rounding would choose others.
     (other(QWEN3MOE, "wide", embd=256, expert_ff=256, head_dim=64, used=7), ["Q8_0", "q4_k_m", "mxfp4_moe", "IQ2_XS", "NVFP4"]),
     (other(QWEN2MOE, "wide", embd=192, heads=6, head_dim=32, expert_ff=96, shared_ff=64, used=7), ["Q4_0", "F16"]),
+    (other(LFM2, "wide", embd=256, ff=256, heads=8, head_dim=32), ["Q8_0", "q4_k_m"]),
     (other(GPT_OSS, "wide", embd=256, expert_ff=256, heads=8, head_dim=64, used=7), ["Q8_0", "MXFP4"]),
     # Rows of attn_k_b are too short for K-quants, as DeepSeek's are.
     (other(DEEPSEEK2, "wide", embd=256, ff=256, expert_ff=256, shared_ff=512, heads=4, latent=(256, 256, 96, 32, 64, False), used=7),

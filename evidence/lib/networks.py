@@ -18,7 +18,7 @@ LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", *LATENT), ("exp_probs_b",)
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", *LATENT), ("exp_probs_b",)
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -30,6 +30,12 @@ IN_LAYER = {
 SINKS = ("gpt-oss",)
 # Whose attention makes a gate beside each query, and of whose layers most are gated delta nets.
 HYBRIDS = ("qwen35", "qwen35moe")
+# The mixers of layers: a short convolution, Mamba-2's, attention.
+LAYOUT = "cma"
+# What the last norm is called, where it is not output_norm.
+LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
+# Matrices that are never of a smaller type.
+ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
 FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
 # Whose norms are LayerNorm.
@@ -50,14 +56,15 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
-           delta: tuple = (), local: tuple = (), leading: int = 0, latent: tuple = ()) -> dict[str, tuple]:
+           delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
+           mamba: tuple = (), latent: tuple = ()) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
     `delta`: of gated delta nets the heads of keys and of values, their length, the taps, and the interval at which there is
     attention in place of one. `local`: of gemma4 which layers have a window, the length of their heads, how many of the last
     layers have no keys and values of their own, whether full layers have values, and how many numbers a layer takes from a
-    token. `latent`: of latent attention what `latent_attention` takes.
+    token. `latent`: of latent attention what `latent_attention` takes. `layout`: the mixers of the layers, by their letters in `LAYOUT`.
     """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED, *SANDWICHES)
@@ -84,8 +91,11 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         here = layer | (dense if i < leading else feed_forward) | after
         if local:
             here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
-        recurrent = arch in HYBRIDS and (i + 1) % delta[-1]
-        for name, shape in (delta_net(here, embd, *delta) if recurrent else here).items():
+        if arch in HYBRIDS and (i + 1) % delta[-1]:
+            here = delta_net(here, embd, *delta)
+        if layout and layout[i] != "a":
+            here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
+        for name, shape in here.items():
             if name in WHOLE:
                 out[f"blk.{i}.{name}"] = shape
                 continue
@@ -96,7 +106,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     if local and local[-1]:
         out |= {"per_layer_token_embd.weight": (vocab, layers * local[-1]), "per_layer_model_proj.weight": (layers * local[-1], embd),
                 "per_layer_proj_norm.weight": (local[-1],)}
-    out["output_norm.weight"] = (embd,)
+    out[f"{LAST_NORM.get(arch, 'output_norm')}.weight"] = (embd,)
     out |= {"output_norm.bias": (embd,)} if "output_norm" in biases else {}
     out |= {} if tied else {"output.weight": (vocab, embd)}
     return out | ({"output.bias": (vocab,)} if "output" in biases else {})
@@ -129,12 +139,11 @@ def latent_attention(layer: dict, embd: int, heads: int, query_rank: int, rank: 
     mixer = (queries if query_rank else {"attn_q": (width, embd)}) | {"attn_kv_a_mqa": (rank + rotated, embd), "attn_kv_a_norm": (rank,)}
     apart = {"attn_k_b": (heads, rank, unrotated), "attn_v_b": (heads, value_dim, rank)}
     mixer |= {"attn_kv_b": (heads * (unrotated + value_dim), rank)} if together else apart
-    kept = {name: shape for name, shape in layer.items() if not name.startswith("attn_") or name == "attn_norm"}
-    return {"attn_norm": kept.pop("attn_norm")} | mixer | {"attn_output": (embd, heads * value_dim)} | kept
+    return instead_of_attention(layer, mixer | {"attn_output": (embd, heads * value_dim)})
 
 
 # Tensors whose names end so in the file.
-WHOLE = ("ssm_a", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale")
+WHOLE = ("ssm_a", "ssm_d", "ssm_conv1d.bias", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale")
 
 
 def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int) -> dict[str, tuple]:
@@ -143,6 +152,21 @@ def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int
     mixer = {"attn_qkv": (mixed, embd), "attn_gate": (inner, embd), "ssm_alpha": (value_heads, embd),
              "ssm_beta": (value_heads, embd), "ssm_conv1d": (mixed, taps), "ssm_dt.bias": (value_heads,), "ssm_a": (value_heads,),
              "ssm_norm": (dim,), "ssm_out": (embd, inner)}
+    return instead_of_attention(layer, mixer)
+
+
+def short_convolution(embd: int, taps: int) -> dict[str, tuple]:
+    return {"shortconv.in_proj": (3 * embd, embd), "shortconv.conv": (embd, taps), "shortconv.out_proj": (embd, embd)}
+
+
+def mamba2(embd: int, heads: int, groups: int, dim: int, length: int, taps: int) -> dict[str, tuple]:
+    inner, mixed = heads * dim, heads * dim + 2 * groups * length
+    return {"ssm_in": (inner + mixed + heads, embd), "ssm_conv1d": (mixed, taps), "ssm_conv1d.bias": (mixed,), "ssm_dt.bias": (heads,),
+            "ssm_a": (heads, 1), "ssm_d": (heads, 1), "ssm_norm": (groups, inner // groups), "ssm_out": (embd, inner)}
+
+
+def instead_of_attention(layer: dict, mixer: dict) -> dict[str, tuple]:
+    """The layer with another mixer."""
     kept = {name: shape for name, shape in layer.items() if not name.startswith("attn_") or name == "attn_norm"}
     return {"attn_norm": kept.pop("attn_norm")} | mixer | kept
 

@@ -59,6 +59,11 @@ class Tiny:
     delta: tuple = ()
     # Latent attention: what `networks.latent_attention` takes, from the rank of queries on.
     latent: tuple = ()
+    # What the mixer of each layer is, where only some are attention: a letter of `networks.LAYOUT` each.
+    layout: str = ""
+    # The taps of short convolutions, or the heads, groups, lengths of heads and of keys, and taps of Mamba-2's mixers.
+    short_conv: int = 0
+    mamba: tuple = ()
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
     temperature: float | None = None
     log_multiplier: float | None = None
@@ -118,7 +123,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = {key: getattr(m, key) for key in ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent")}
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba")
+    more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
     for name, shape in networks.shapes_of(m, **more).items():
@@ -194,6 +200,10 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         add_delta_net(w, *m.delta)
     if m.latent:
         add_latent_attention(w, *m.latent)
+    if m.short_conv:
+        w.add_shortconv_l_cache(m.short_conv)
+    if m.mamba:
+        add_mamba(w, *m.mamba)
     if m.temperature is not None:
         w.add_float32(f"{m.arch}.attention.temperature_scale", m.temperature)
         if m.arch in networks.LATENT:
@@ -264,6 +274,15 @@ def add_latent_attention(w: gguf.GGUFWriter, query_rank: int, rank: int, unrotat
     if not together:
         w.add_key_length_mla(unrotated + rotated)
         w.add_value_length_mla(value_dim)
+
+
+def add_mamba(w: gguf.GGUFWriter, heads: int, groups: int, dim: int, length: int, taps: int) -> None:
+    """The keys of Mamba-2's mixers."""
+    w.add_ssm_conv_kernel(taps)
+    w.add_ssm_state_size(length)
+    w.add_ssm_group_count(groups)
+    w.add_ssm_time_step_rank(heads)
+    w.add_ssm_inner_size(heads * dim)
 
 
 def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
@@ -362,7 +381,7 @@ def write(m: Tiny, path: Path, vocabulary=add_vocabulary) -> Path:
     vocabulary(w, m)
     for name, weights in tensors(m):
         # Routers, convolutions and biases are never smaller.
-        small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in ("ffn_gate_inp", "conv1d"))
+        small = weights.ndim >= 2 and name.endswith(".weight") and not any(part in name for part in networks.ALWAYS_F32)
         # Rows of an embedding are read as they are, without what multiplies products.
         here = "Q8_0" if (m.kind, name) == ("NVFP4", "token_embd.weight") else m.kind
         if small and weights.shape[-1] % gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[here]][0]:

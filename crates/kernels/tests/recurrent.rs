@@ -3,8 +3,8 @@
 mod common;
 
 use alight_kernels::Isa;
-use alight_kernels::parallel::{Cost, DeltaRule, Rows, Scratch, Threads};
-use alight_kernels::recurrent::{COLUMNS, conv_silu};
+use alight_kernels::parallel::{Cost, DeltaRule, Rows, Scratch, StateSpace, Threads};
+use alight_kernels::recurrent::{COLUMNS, Filter, convolve};
 use common::Rng;
 use std::ops::Range;
 
@@ -155,18 +155,85 @@ fn tokens_one_by_one_give_the_same_bits_as_many() {
 #[test]
 fn the_convolution_is_its_formula_with_any_number_of_channels() {
     let mut rng = Rng(3);
-    for channels in [1, 7, 16, 50] {
+    for (channels, silu, biased) in
+        [(1, true, false), (7, false, true), (16, true, true), (50, false, false), (50, true, true)]
+    {
         let rows: Vec<Vec<f32>> = (0..4).map(|_| rng.normals(channels)).collect();
-        let taps = rng.normals(4 * channels);
+        let (taps, bias) = (rng.normals(4 * channels), rng.normals(channels));
         let rows: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        let filter = Filter { taps: &taps, bias: biased.then_some(&bias), silu };
         for isa in Isa::available() {
             let mut out = vec![0.0; channels];
-            conv_silu(isa, &mut out, &rows, &taps);
+            convolve(isa, &mut out, &rows, filter);
             for c in 0..channels {
+                let first = if biased { f64::from(bias[c]) } else { 0.0 };
                 let sum: f64 =
                     (0..4).map(|j| f64::from(rows[j][c]) * f64::from(taps[j * channels + c])).sum();
-                let exact = sum / (1.0 + (-sum).exp());
+                let sum = first + sum;
+                let exact = if silu { sum / (1.0 + (-sum).exp()) } else { sum };
                 assert!((f64::from(out[c]) - exact).abs() < 2e-6, "{isa}: {} {exact}", out[c]);
+            }
+        }
+    }
+}
+
+/// A Mamba-2 mixer's tokens in parts of `part`, `[TOKENS, heads · dim]`, and the same by its formula.
+fn state_space(isa: Isa, [heads, groups, dim, len]: [usize; 4], part: usize) -> [Vec<f32>; 2] {
+    let mut rng = Rng(9);
+    let (inner, width) = (heads * dim, heads * dim + 2 * groups * len);
+    let (mixed, past) = (rng.normals(TOKENS * width), rng.normals(heads));
+    let unit = |x: &f32| 1.0 / (1.0 + (-x).exp());
+    let decays: Vec<f32> = rng.normals(TOKENS * heads).iter().map(unit).collect();
+    let rates: Vec<f32> = rng.normals(TOKENS * heads).iter().map(unit).collect();
+    let mut state = vec![0.0; StateSpace::state_len(heads, dim, len)];
+    let mut out = vec![f32::NAN; TOKENS * inner];
+    for first in (0..TOKENS).step_by(part) {
+        let n = part.min(TOKENS - first);
+        let space = StateSpace {
+            heads,
+            groups,
+            dim,
+            len,
+            mixed: &mixed[first * width..],
+            decays: &decays[first * heads..],
+            rates: &rates[first * heads..],
+            past: &past,
+        };
+        let rows = Rows::new(&mut out[first * inner..(first + n) * inner], inner);
+        space.run(&mut Reversed, isa, n, &mut state, rows);
+    }
+    let mut exact = Vec::new();
+    let mut state = vec![0f64; inner * len];
+    for token in 0..TOKENS {
+        let row: Vec<f64> = mixed[token * width..][..width].iter().map(|x| f64::from(*x)).collect();
+        for column in 0..inner {
+            let head = column / dim;
+            let group = head * groups / heads;
+            let number = |of: &[f32]| f64::from(of[token * heads + head]);
+            let mut sum = f64::from(past[head]) * row[column];
+            for i in 0..len {
+                let s = &mut state[column * len + i];
+                *s = number(&decays) * *s
+                    + number(&rates) * row[column] * row[inner + group * len + i];
+                sum += *s * row[inner + (groups + group) * len + i];
+            }
+            exact.push(sum as f32);
+        }
+    }
+    [out, exact]
+}
+
+#[test]
+fn a_state_space_is_its_formula_and_does_not_depend_on_parts() {
+    for sizes in [[4, 2, 32, 20], [1, 1, 16, 4], [6, 3, 16, 128]] {
+        for isa in Isa::available() {
+            let [whole, exact] = state_space(isa, sizes, TOKENS);
+            let most = exact.iter().fold(1f32, |m, x| m.max(x.abs()));
+            for (found, exact) in whole.iter().zip(&exact) {
+                assert!((found - exact).abs() < 4e-6 * most, "{isa} {sizes:?}: {found} {exact}");
+            }
+            for part in [1, 4, 20] {
+                assert_eq!(state_space(isa, sizes, part)[0], whole, "{isa}, {part} at a time");
             }
         }
     }

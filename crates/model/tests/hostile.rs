@@ -195,7 +195,16 @@ fn tensors(spec: &Spec, change: impl Fn(&str, &mut Vec<u64>, &mut GgmlType) -> b
 fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
     let llama = Spec { biases: true, tied: false, factors: true, ..Spec::llama() };
     let [qwen2, qwen3, qwen2moe] = [Spec::qwen2(), Spec::qwen3(), Spec::qwen2moe()];
-    for spec in [llama, qwen2, qwen3, Spec::gemma2(), Spec::gemma3(), qwen2moe, Spec::gpt_oss()] {
+    for spec in [
+        llama,
+        qwen2,
+        qwen3,
+        Spec::gemma2(),
+        Spec::gemma3(),
+        qwen2moe,
+        Spec::gpt_oss(),
+        Spec::lfm2(),
+    ] {
         for (name, shape) in spec.tensors() {
             let optional = name.ends_with(".bias")
                 || ["output.weight", "rope_freqs.weight"].contains(&name.as_str());
@@ -228,6 +237,35 @@ fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
             refused(&typed, &[&name, "type I", "F16"]);
         }
     }
+}
+
+#[test]
+fn short_convolutions() {
+    let spec = Spec::lfm2();
+    let taps = "lfm2.shortconv.l_cache";
+    for (bad, expected) in [(0, "is 0, expected 1 to 8"), (9, "is 9"), (1 << 31, "2147483648")] {
+        refused(&with(&spec, "shortconv.l_cache", |b| b.u32(taps, bad)), &[taps, expected]);
+    }
+    refused(&with(&spec, "shortconv.l_cache", |b| b), &[taps, "missing"]);
+    refused(
+        &with(&spec, "shortconv.l_cache", |b| b.u32(taps, 3)),
+        &["blk.0.shortconv.conv.weight", "[4, 64]", "expected [3, 64]"],
+    );
+    let kv = "attention.head_count_kv";
+    let key = format!("lfm2.{kv}");
+    refused(&with(&spec, kv, |b| b), &[&key, "missing"]);
+    for (bad, expected) in [
+        (&[0, 0, 2][..], "3 integers"),
+        (&[0, 0, 3, 0, 0], "divisor of the 4"),
+        (&[0, 0, 1 << 30, 0, 0], "expected 0 to"),
+    ] {
+        refused(&with(&spec, kv, |b| b.u32s(&key, bad)), &[&key, expected]);
+    }
+    // Attention where the file has a convolution.
+    refused(
+        &with(&spec, kv, |b| b.u32s(&key, &[2, 0, 2, 0, 0])),
+        &["blk.0.attn_q.weight", "missing"],
+    );
 }
 
 #[test]

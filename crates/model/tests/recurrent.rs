@@ -5,9 +5,14 @@ mod common;
 use alight_model::{Model, OpenOptions, Session, SessionOptions};
 use common::{Spec, distance, tokens};
 
-fn model(folder: &tempfile::TempDir) -> Model {
-    let (path, _) = Spec::qwen35().write(folder.path());
-    Model::open(&path, &OpenOptions { threads: Some(2), ..OpenOptions::default() }).unwrap()
+/// Calls `check` with a model of each kind of recurrent layers.
+fn each(check: impl Fn(&Model)) {
+    let folder = tempfile::tempdir().unwrap();
+    for spec in Spec::recurrent() {
+        let (path, _) = spec.write(folder.path());
+        let options = OpenOptions { threads: Some(2), ..OpenOptions::default() };
+        check(&Model::open(&path, &options).unwrap());
+    }
 }
 
 fn session(model: &Model) -> Session<'_> {
@@ -19,19 +24,21 @@ const BOUND: f32 = 2e-4;
 
 #[test]
 fn any_parts_give_the_same() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = model(&folder);
+    each(any_parts_give_the_same_in);
+}
+
+fn any_parts_give_the_same_in(model: &Model) {
     let prompt = tokens(130, model.spec().vocab, 5);
-    let whole = session(&model).feed(&prompt).unwrap().to_vec();
+    let whole = session(model).feed(&prompt).unwrap().to_vec();
     for part in [1, 3, 33, 60] {
-        let mut session = session(&model);
+        let mut session = session(model);
         for piece in prompt.chunks(part) {
             session.feed(piece).unwrap();
         }
         let apart = distance(&whole, session.logits());
         assert!(apart < BOUND, "{part} at a time: {apart}");
     }
-    let mut each = session(&model);
+    let mut each = session(model);
     let mut last = Vec::new();
     each.feed_each(&prompt, &mut |_, logits| last = logits.to_vec()).unwrap();
     assert!(distance(&whole, &last) < BOUND);
@@ -39,10 +46,12 @@ fn any_parts_give_the_same() {
 
 #[test]
 fn a_sequence_goes_back_to_the_end_of_a_prompt() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = model(&folder);
+    each(a_sequence_goes_back_to_the_end_of_a_prompt_in);
+}
+
+fn a_sequence_goes_back_to_the_end_of_a_prompt_in(model: &Model) {
     let (first, second) = (tokens(70, model.spec().vocab, 5), tokens(20, model.spec().vocab, 6));
-    let mut session = session(&model);
+    let mut session = session(model);
     session.feed(&first).unwrap();
     let after_second = session.feed(&second).unwrap().to_vec();
     for token in tokens(9, model.spec().vocab, 7) {
@@ -66,10 +75,12 @@ fn a_sequence_goes_back_to_the_end_of_a_prompt() {
 
 #[test]
 fn a_deferred_token_is_taken_back_without_going_further() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = model(&folder);
+    each(a_deferred_token_is_taken_back_without_going_further_in);
+}
+
+fn a_deferred_token_is_taken_back_without_going_further_in(model: &Model) {
     let prompt = tokens(11, model.spec().vocab, 5);
-    let mut session = session(&model);
+    let mut session = session(model);
     session.feed(&prompt).unwrap();
     let next = session.feed(&[7]).unwrap().to_vec();
     session.defer(9).unwrap();
@@ -82,10 +93,12 @@ fn a_deferred_token_is_taken_back_without_going_further() {
 
 #[test]
 fn what_a_snapshot_is_of_is_not_what_came_later() {
-    let folder = tempfile::tempdir().unwrap();
-    let model = model(&folder);
+    each(what_a_snapshot_is_of_is_not_what_came_later_in);
+}
+
+fn what_a_snapshot_is_of_is_not_what_came_later_in(model: &Model) {
     let (prompt, other) = (tokens(40, model.spec().vocab, 5), tokens(40, model.spec().vocab, 8));
-    let mut session = session(&model);
+    let mut session = session(model);
     session.feed(&other[..30]).unwrap();
     session.feed(&other[30..]).unwrap();
     session.truncate(0);

@@ -262,7 +262,8 @@ fn is_of_few_levels(ty: GgmlType) -> bool {
 
 /// What norms, routers and small things are called that stay as they are: convolutions of recurrent layers, and the
 /// projection from which all layers take something. (llama.cpp leaves out the same.)
-const STAY: [&str; 4] = ["_norm", "ffn_gate_inp", "ssm_conv1d", "per_layer_model_proj"];
+const STAY: [&str; 5] =
+    ["_norm", "ffn_gate_inp", "ssm_conv1d", "shortconv.conv", "per_layer_model_proj"];
 
 /// Norms, biases, routers and tables of frequencies stay as they are.
 fn is_matrix(name: &str, ne: &[u64]) -> bool {
@@ -351,9 +352,12 @@ mod tests {
 
     #[test]
     fn small_things_stay_as_they_are() {
-        for name in
-            ["blk.0.ffn_gate_inp.weight", "blk.0.ssm_conv1d.weight", "per_layer_model_proj.weight"]
-        {
+        for name in [
+            "blk.0.ffn_gate_inp.weight",
+            "blk.0.ssm_conv1d.weight",
+            "blk.0.shortconv.conv.weight",
+            "per_layer_model_proj.weight",
+        ] {
             assert!(!is_matrix(name, &[64, 64]), "{name}");
         }
         assert!(is_matrix("blk.0.ssm_out.weight", &[64, 64]));

@@ -14,7 +14,7 @@ mod rows;
 pub use attend::{Attend, store, store_rows};
 pub use experts::{Bank, Place, SumScratch, Term, multiply_and_sum, multiply_banks, room_for_sums};
 pub use products::{ColumnsFn, Product, UNIT_ROWS, multiply};
-pub use recurrent::DeltaRule;
+pub use recurrent::{DeltaRule, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack, pack_as};
 
 use crate::attention::{AttentionLimits, AttentionScratch};

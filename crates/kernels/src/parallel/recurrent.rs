@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Cost, Rows, Threads};
 use crate::Isa;
-use crate::recurrent::{COLUMNS, DeltaStep, delta_step};
+use crate::recurrent::{COLUMNS, DeltaStep, SsmStep, delta_step, ssm_step};
 
 /// Nanoseconds that a token takes on a block of columns, for each element of a head, about.
 const NS_PER_ELEMENT: usize = 1;
@@ -47,40 +47,115 @@ impl DeltaRule<'_> {
         out: Rows<'_>,
     ) {
         let DeltaRule { key_heads, value_heads, dim, .. } = *self;
-        assert_eq!(state.len(), DeltaRule::state_len(value_heads, dim), "the state");
-        assert!(dim.is_multiple_of(COLUMNS), "{dim} elements of a head");
-        let (width, blocks) = ((2 * key_heads + value_heads) * dim, dim / COLUMNS);
-        let (states, _) = Rows::new(state, dim * COLUMNS).into_output();
-        let (out, _) = out.into_output();
-        let units = value_heads * blocks;
-        let cost = Cost { take: 1, ..Cost::of(units * n * dim * NS_PER_ELEMENT) };
-        threads.run(units, cost, &|units: Range<usize>, _: &mut T::Scratch| {
-            for unit in units {
-                let (head, block) = (unit / blocks, unit % blocks);
-                let from = if self.neighbours {
-                    head / (value_heads / key_heads)
-                } else {
-                    head % key_heads
-                };
-                let columns = head * dim + block * COLUMNS..head * dim + (block + 1) * COLUMNS;
-                // SAFETY: the states are borrowed exclusively, and a block of them is one unit's.
-                let state = unsafe { states.row_mut(unit, 0..dim * COLUMNS) };
-                for token in 0..n {
-                    let row = &self.mixed[token * width..][..width];
-                    let (queries, rest) = row.split_at(key_heads * dim);
-                    let (keys, values) = rest.split_at(key_heads * dim);
-                    let step = DeltaStep {
-                        query: &queries[from * dim..][..dim],
-                        key: &keys[from * dim..][..dim],
-                        value: &values[columns.clone()],
-                        decay: self.decays[token * value_heads + head],
-                        rate: self.rates[token * value_heads + head],
-                    };
-                    // SAFETY: the output is borrowed exclusively, and these columns are one unit's.
-                    let out = unsafe { out.row_mut(token, columns.clone()) };
-                    delta_step(isa, state, step, out);
-                }
-            }
+        let width = (2 * key_heads + value_heads) * dim;
+        let heads = [value_heads, dim, dim];
+        each_block(threads, heads, n, state, out, &|token, head, columns, state, out| {
+            let from =
+                if self.neighbours { head / (value_heads / key_heads) } else { head % key_heads };
+            let row = &self.mixed[token * width..][..width];
+            let (queries, rest) = row.split_at(key_heads * dim);
+            let (keys, values) = rest.split_at(key_heads * dim);
+            let step = DeltaStep {
+                query: &queries[from * dim..][..dim],
+                key: &keys[from * dim..][..dim],
+                value: &values[columns],
+                decay: self.decays[token * value_heads + head],
+                rate: self.rates[token * value_heads + head],
+            };
+            delta_step(isa, state, step, out);
         });
     }
+}
+
+/// Heads of a Mamba-2 mixer, and where their numbers are.
+#[derive(Clone, Copy, Debug)]
+pub struct StateSpace<'a> {
+    /// Heads.
+    pub heads: usize,
+    /// Groups of neighbouring heads that share keys and queries; divides `heads`.
+    pub groups: usize,
+    /// Elements of a head's input and output; a multiple of [`COLUMNS`].
+    pub dim: usize,
+    /// Elements of a key and a query; a multiple of 4.
+    pub len: usize,
+    /// Inputs of all heads, then keys and then queries of all groups: `[tokens, heads · dim + 2 · groups · len]`.
+    pub mixed: &'a [f32],
+    /// What states are multiplied by, `[tokens, heads]`.
+    pub decays: &'a [f32],
+    /// Factors on what is added, `[tokens, heads]`.
+    pub rates: &'a [f32],
+    /// Factors on what goes past the states, `[heads]`.
+    pub past: &'a [f32],
+}
+
+impl StateSpace<'_> {
+    /// Elements of the state: `[heads, dim / COLUMNS, len, COLUMNS]`.
+    pub fn state_len(heads: usize, dim: usize, len: usize) -> usize {
+        heads * dim * len
+    }
+
+    /// Runs `n` tokens through `state`, and writes `[tokens, heads · dim]` to `out`.
+    ///
+    /// # Panics
+    /// If a slice is shorter than its shape.
+    pub fn run<T: Threads>(
+        &self,
+        threads: &mut T,
+        isa: Isa,
+        n: usize,
+        state: &mut [f32],
+        out: Rows<'_>,
+    ) {
+        let StateSpace { heads, groups, dim, len, .. } = *self;
+        let (inner, width) = (heads * dim, heads * dim + 2 * groups * len);
+        let shape = [heads, dim, len];
+        each_block(threads, shape, n, state, out, &|token, head, columns, state, out| {
+            let row = &self.mixed[token * width..][..width];
+            let (keys, queries) = row[inner..].split_at(groups * len);
+            let from = head / (heads / groups) * len;
+            let step = SsmStep {
+                key: &keys[from..][..len],
+                query: &queries[from..][..len],
+                x: &row[columns],
+                decay: self.decays[token * heads + head],
+                rate: self.rates[token * heads + head],
+                past: self.past[head],
+            };
+            ssm_step(isa, state, step, out);
+        });
+    }
+}
+
+/// What is done with a token on a block of columns: `f(token, head, columns among those of all heads, block of the state,
+/// output of these columns)`.
+type BlockFn<'f> = dyn Fn(usize, usize, Range<usize>, &mut [f32], &mut [f32]) + Sync + 'f;
+
+/// Calls `f` for `n` tokens, in their order, with each block of columns of a state `[heads, dim / COLUMNS, len, COLUMNS]`.
+fn each_block<T: Threads>(
+    threads: &mut T,
+    [heads, dim, len]: [usize; 3],
+    n: usize,
+    state: &mut [f32],
+    out: Rows<'_>,
+    f: &BlockFn<'_>,
+) {
+    assert!(dim.is_multiple_of(COLUMNS), "{dim} elements of a head");
+    assert_eq!(state.len(), heads * dim * len, "the state");
+    let blocks = dim / COLUMNS;
+    let (states, _) = Rows::new(state, len * COLUMNS).into_output();
+    let (out, _) = out.into_output();
+    let units = heads * blocks;
+    let cost = Cost { take: 1, ..Cost::of(units * n * len * NS_PER_ELEMENT) };
+    threads.run(units, cost, &|units: Range<usize>, _: &mut T::Scratch| {
+        for unit in units {
+            // SAFETY: the states are borrowed exclusively, and a block of them is one unit's.
+            let state = unsafe { states.row_mut(unit, 0..len * COLUMNS) };
+            let columns = unit * COLUMNS..(unit + 1) * COLUMNS;
+            for token in 0..n {
+                // SAFETY: the output is borrowed exclusively, and these columns are one unit's.
+                let out = unsafe { out.row_mut(token, columns.clone()) };
+                f(token, unit / blocks, columns.clone(), state, out);
+            }
+        }
+    });
 }

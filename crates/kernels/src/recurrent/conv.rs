@@ -3,49 +3,64 @@
 use crate::Isa;
 use crate::lanes::{self, Lanes, by_level};
 
-/// `out[c] = silu(Σ_j taps[j, c] · rows[j][c])`: one token of a causal depthwise convolution. `rows` are the inputs of the last
-/// tokens, the present one last, and `taps` is `[rows, channels]`.
+/// What a causal depthwise convolution computes of each channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Filter<'a> {
+    /// Weights of the last tokens, the present one last: `[tokens, channels]`.
+    pub taps: &'a [f32],
+    /// `[channels]`
+    pub bias: Option<&'a [f32]>,
+    /// Whether SiLU follows.
+    pub silu: bool,
+}
+
+/// `out[c] = silu(bias[c] + Σ_j taps[j, c] · rows[j][c])`: one token of a causal depthwise convolution. `rows` are the inputs of
+/// the last tokens, the present one last.
 ///
 /// # Panics
-/// If a row, or the taps, are not of `out`'s length (times the number of rows).
-pub fn conv_silu(isa: Isa, out: &mut [f32], rows: &[&[f32]], taps: &[f32]) {
-    assert_eq!(taps.len(), rows.len() * out.len(), "taps");
+/// If a row, the bias, or the taps, are not of `out`'s length (times the number of rows).
+pub fn convolve(isa: Isa, out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) {
+    assert_eq!(filter.taps.len(), rows.len() * out.len(), "taps");
+    assert!(filter.bias.is_none_or(|bias| bias.len() == out.len()), "biases");
     assert!(rows.iter().all(|row| row.len() == out.len()), "channels");
     by_level!(
         isa,
-        (out: &mut [f32], rows: &[&[f32]], taps: &[f32]) -> (),
-        conv_silu_scalar,
-        conv_silu_lanes
+        (out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) -> (),
+        convolve_scalar,
+        convolve_lanes
     )
 }
 
-fn conv_silu_scalar(out: &mut [f32], rows: &[&[f32]], taps: &[f32]) {
+fn convolve_scalar(out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) {
     let channels = out.len();
     for (c, out) in out.iter_mut().enumerate() {
-        let sum: f32 =
-            rows.iter().enumerate().map(|(j, row)| row[c] * taps[j * channels + c]).sum();
-        *out = sum / (1.0 + (-sum).exp());
+        let first = filter.bias.map_or(0.0, |bias| bias[c]);
+        let products =
+            rows.iter().enumerate().map(|(j, row)| row[c] * filter.taps[j * channels + c]);
+        let sum = products.fold(first, |sum, product| sum + product);
+        *out = if filter.silu { sum / (1.0 + (-sum).exp()) } else { sum };
     }
 }
 
 #[inline(always)]
-unsafe fn conv_silu_lanes<S: Lanes>(out: &mut [f32], rows: &[&[f32]], taps: &[f32]) {
-    let channels = out.len();
+unsafe fn convolve_lanes<S: Lanes>(out: &mut [f32], rows: &[&[f32]], filter: Filter<'_>) {
+    let (channels, taps) = (out.len(), filter.taps);
     let mut c = 0;
     while c < channels {
         let n = (channels - c).min(S::N);
-        // SAFETY: n elements follow in `out`, in each row and in each tap's row, which are as long; the caller vouches for
-        // the features.
+        // SAFETY: n elements follow in `out`, in each row, in the bias and in each tap's row, which are as long; the caller
+        // vouches for the features.
         unsafe {
-            let mut sum = S::splat(0.0);
+            let load = |p: *const f32| if n == S::N { S::load(p) } else { S::load_n(p, n) };
+            let mut sum = match filter.bias {
+                Some(bias) => load(bias.as_ptr().add(c)),
+                None => S::splat(0.0),
+            };
             for (j, row) in rows.iter().enumerate() {
                 let (x, tap) = (row.as_ptr().add(c), taps.as_ptr().add(j * channels + c));
-                sum = match n == S::N {
-                    true => S::fma(S::load(x), S::load(tap), sum),
-                    false => S::fma(S::load_n(x, n), S::load_n(tap, n), sum),
-                };
+                sum = S::fma(load(x), load(tap), sum);
             }
-            let value = lanes::silu::<S>(sum);
+            let value = if filter.silu { lanes::silu::<S>(sum) } else { sum };
             match n == S::N {
                 true => S::store(out.as_mut_ptr().add(c), value),
                 false => S::store_n(out.as_mut_ptr().add(c), value, n),

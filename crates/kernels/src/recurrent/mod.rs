@@ -7,6 +7,8 @@
 
 mod conv;
 mod delta;
+mod ssm;
 
-pub use conv::conv_silu;
+pub use conv::{Filter, convolve};
 pub use delta::{COLUMNS, DeltaStep, delta_step};
+pub use ssm::{SsmStep, ssm_step};

@@ -94,30 +94,65 @@ pub enum QkNorm {
     Whole,
 }
 
+/// The length of a head by that key, or a share of the hidden size.
+fn head_dim(keys: &Keys<'_, '_>, key: &str, heads: usize) -> Result<usize, SpecError> {
+    let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
+    match keys.optional_dimension(key, MAX_WIDTH)? {
+        Some(dim) => Ok(dim),
+        None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
+        None => {
+            let expected = format!("a divisor of the embedding length {hidden}");
+            Err(keys.value("attention.head_count", heads, expected))
+        }
+    }
+}
+
 impl AttentionSpec {
     /// Reads its keys: full attention with the model's first rotary embedding, interleaved pairs, and `1/√key_dim`.
     ///
     /// # Errors
     /// A size that no model can have.
     pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<AttentionSpec, SpecError> {
-        let hidden = keys.dimension("embedding_length", MAX_WIDTH)?;
+        let kv_heads = keys.optional_dimension("attention.head_count_kv", MAX_WIDTH)?;
+        AttentionSpec::read_with(keys, kv_heads)
+    }
+
+    /// As [`AttentionSpec::read`] for each layer of a network of which only those have attention that have heads of keys.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn read_where_there(
+        keys: &Keys<'_, '_>,
+        layers: usize,
+    ) -> Result<Vec<Option<AttentionSpec>>, SpecError> {
+        let key = "attention.head_count_kv";
+        let found = keys.per_layer_in(key, layers, 0..=MAX_WIDTH)?;
+        let counts = found.ok_or_else(|| keys.missing(key))?;
+        let each = counts.into_iter().map(|kv_heads| match kv_heads {
+            0 => Ok(None),
+            some => AttentionSpec::read_with(keys, Some(some)).map(Some),
+        });
+        each.collect()
+    }
+
+    /// The length of a key.
+    ///
+    /// # Errors
+    /// A length that no model can have.
+    pub(crate) fn key_dim(keys: &Keys<'_, '_>) -> Result<usize, SpecError> {
         let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
-        let kv_heads =
-            keys.optional_dimension("attention.head_count_kv", MAX_WIDTH)?.unwrap_or(heads);
+        head_dim(keys, "attention.key_length", heads)
+    }
+
+    fn read_with(keys: &Keys<'_, '_>, kv_heads: Option<usize>) -> Result<AttentionSpec, SpecError> {
+        let heads = keys.dimension("attention.head_count", MAX_WIDTH)?;
+        let kv_heads = kv_heads.unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
             let expected = format!("a divisor of the {heads} query heads");
             return Err(keys.value("attention.head_count_kv", kv_heads, expected));
         }
-        let head_dim = |key| match keys.optional_dimension(key, MAX_WIDTH)? {
-            Some(dim) => Ok(dim),
-            None if hidden.is_multiple_of(heads) => Ok(hidden / heads),
-            None => {
-                let expected = format!("a divisor of the embedding length {hidden}");
-                Err(keys.value("attention.head_count", heads, expected))
-            }
-        };
-        let key_dim = head_dim("attention.key_length")?;
-        let value_dim = head_dim("attention.value_length")?;
+        let key_dim = head_dim(keys, "attention.key_length", heads)?;
+        let value_dim = head_dim(keys, "attention.value_length", heads)?;
         for (key, dim) in [("attention.key_length", key_dim), ("attention.value_length", value_dim)]
         {
             if heads * dim > MAX_WIDTH {

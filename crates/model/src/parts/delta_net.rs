@@ -7,18 +7,16 @@
 use alight_kernels::gate::silu_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{DeltaRule, Rows};
-use alight_kernels::recurrent::{COLUMNS, conv_silu};
+use alight_kernels::recurrent::COLUMNS;
 use alight_kernels::{Isa, vec};
 
+use super::convolution::{Columns, Convolution, MAX_TAPS};
 use super::norm::Norm;
 use super::routing::sigmoid;
 use crate::engine::{Step, WorkSize};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
-
-/// Most tokens that the convolution looks at.
-const MAX_TAPS: usize = 8;
 
 /// Longest head, far above any model's: a state grows with its square.
 const MAX_HEAD: usize = 1024;
@@ -78,7 +76,8 @@ impl DeltaNetSpec {
 
     /// f32 elements of its state: `[taps − 1, mixed]`, then what [`DeltaRule::state_len`] says.
     pub(crate) fn state_len(&self) -> usize {
-        (self.taps - 1) * self.mixed() + DeltaRule::state_len(self.value_heads, self.head_dim)
+        Convolution::state_len([self.taps, self.mixed()])
+            + DeltaRule::state_len(self.value_heads, self.head_dim)
     }
 
     /// What it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
@@ -110,8 +109,8 @@ pub(crate) struct DeltaNetWeights {
     beta: MatrixRef,
     /// `[hidden, inner]`
     out: MatrixRef,
-    /// `[taps, mixed]`, the present token's last.
-    taps: Vec<f32>,
+    /// Of queries, keys and values.
+    convolution: Convolution,
     /// `[value_heads]`
     dt_bias: Vec<f32>,
     /// The logarithms' rates of decay, at most 0: `[value_heads]`.
@@ -127,15 +126,14 @@ impl DeltaNetWeights {
         hidden: usize,
     ) -> Result<DeltaNetWeights, WeightError> {
         let (heads, inner, mixed) = (spec.value_heads, spec.inner(), spec.mixed());
-        let by_channel = find.table("ssm_conv1d.weight", [spec.taps, mixed])?;
-        let taps = (0..spec.taps * mixed).map(|i| by_channel[i % mixed * spec.taps + i / mixed]);
+        let size = [spec.taps, mixed];
         Ok(DeltaNetWeights {
             qkv: find.matrix("attn_qkv", hidden, mixed)?,
             z: find.matrix("attn_gate", hidden, inner)?,
             alpha: find.matrix("ssm_alpha", hidden, heads)?,
             beta: find.matrix("ssm_beta", hidden, heads)?,
             out: find.matrix("ssm_out", inner, hidden)?,
-            taps: taps.collect(),
+            convolution: Convolution::find(find, "ssm_conv1d", size, true)?,
             dt_bias: find.vector("ssm_dt.bias", heads)?,
             a: find.vector("ssm_a", heads)?,
             norm: find.norm("ssm_norm", spec.head_dim)?,
@@ -191,25 +189,19 @@ impl DeltaNetWeights {
     /// of the last row.
     fn mix(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
         let (isa, n, eps, width) = (step.compute.isa, step.rows, step.norm_eps, spec.mixed());
-        let (before, heads) = (spec.taps - 1, spec.value_heads);
+        let heads = spec.value_heads;
         let b = &mut *step.buffers;
         let state = step.cache.states.layer(step.layer);
-        let (earlier, _) = state.split_at_mut(before * width);
-        // Row `i` of the inputs: the state's come first.
-        let (raw, past) = (&b.q[..n * width], &*earlier);
-        let input = |i: usize| match i.checked_sub(before) {
-            Some(row) => &raw[row * width..][..width],
-            None => &past[i * width..][..width],
-        };
+        let (earlier, _) = state.split_at_mut(Convolution::state_len([spec.taps, width]));
+        let inputs = Columns { rows: &b.q, stride: width, first: 0 };
+        let before = &*earlier;
         let rows = [
             Rows::new(&mut b.mixed, width),
             Rows::new(&mut b.v, heads),
             Rows::new(&mut b.gate, heads),
         ];
         step.compute.each_row(n, rows, &b.threads, &|i, [mixed, alpha, beta], _| {
-            let inputs: [&[f32]; MAX_TAPS] =
-                std::array::from_fn(|j| input(i + j.min(spec.taps - 1)));
-            conv_silu(isa, mixed, &inputs[..spec.taps], &self.taps);
+            self.convolution.apply(isa, before, inputs, i, mixed);
             let (queries, rest) = mixed.split_at_mut(spec.key_heads * spec.head_dim);
             let keys = &mut rest[..spec.key_heads * spec.head_dim];
             let unit = 1.0 / (spec.head_dim as f32).sqrt();
@@ -222,15 +214,7 @@ impl DeltaNetWeights {
             }
             beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
         });
-        for i in 0..before {
-            // The row of the inputs that is row `i` now; of the state's rows only later ones, which are still as they were.
-            match (n + i).checked_sub(before) {
-                Some(row) => {
-                    earlier[i * width..][..width].copy_from_slice(&b.q[row * width..][..width])
-                }
-                None => earlier.copy_within((n + i) * width..(n + i + 1) * width, i * width),
-            }
-        }
+        self.convolution.keep(earlier, inputs, n);
     }
 }
 
@@ -246,7 +230,7 @@ fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
 fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let b = &mut *step.buffers;
     let state = step.cache.states.layer(step.layer);
-    let (_, state) = state.split_at_mut((spec.taps - 1) * spec.mixed());
+    let (_, state) = state.split_at_mut(Convolution::state_len([spec.taps, spec.mixed()]));
     let rule = DeltaRule {
         key_heads: spec.key_heads,
         value_heads: spec.value_heads,

@@ -6,6 +6,7 @@
 //! together with the next norm.
 
 pub(crate) mod attention;
+mod convolution;
 pub(crate) mod delta_net;
 pub(crate) mod dense;
 pub(crate) mod dense_and_experts;
@@ -13,6 +14,7 @@ pub(crate) mod experts;
 pub(crate) mod latent_attention;
 pub(crate) mod norm;
 pub(crate) mod routing;
+pub(crate) mod short_conv;
 pub(crate) mod token_input;
 
 use alight_kernels::attention::KvShape;
@@ -26,6 +28,7 @@ use self::dense_and_experts::DenseAndExpertsWeights;
 use self::experts::ExpertsWeights;
 use self::latent_attention::LatentAttentionWeights;
 use self::norm::Norm;
+use self::short_conv::ShortConvWeights;
 use crate::engine::{Step, WorkSize};
 use crate::spec::{FeedForward, LayerSpec, Mixer};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -67,6 +70,7 @@ pub(crate) enum MixerWeights {
     Attention(AttentionWeights),
     DeltaNet(DeltaNetWeights),
     LatentAttention(Box<LatentAttentionWeights>),
+    ShortConv(ShortConvWeights),
 }
 
 impl MixerWeights {
@@ -86,6 +90,9 @@ impl MixerWeights {
                 let part = LatentAttentionWeights::find(find, spec, hidden)?;
                 Ok(MixerWeights::LatentAttention(Box::new(part)))
             }
+            Mixer::ShortConv(spec) => {
+                ShortConvWeights::find(find, spec, hidden).map(MixerWeights::ShortConv)
+            }
         }
     }
 
@@ -95,6 +102,7 @@ impl MixerWeights {
             MixerWeights::Attention(part) => part.matrices(),
             MixerWeights::DeltaNet(part) => part.matrices().into(),
             MixerWeights::LatentAttention(part) => part.matrices(),
+            MixerWeights::ShortConv(part) => part.matrices(),
         }
     }
 
@@ -103,6 +111,7 @@ impl MixerWeights {
             MixerWeights::Attention(part) => part.matrices_mut(),
             MixerWeights::DeltaNet(part) => part.matrices_mut().into(),
             MixerWeights::LatentAttention(part) => part.matrices_mut(),
+            MixerWeights::ShortConv(part) => part.matrices_mut(),
         }
     }
 
@@ -112,6 +121,7 @@ impl MixerWeights {
             MixerWeights::Attention(part) => part.input_formats(),
             MixerWeights::DeltaNet(part) => part.input_formats(),
             MixerWeights::LatentAttention(part) => part.input_formats(),
+            MixerWeights::ShortConv(part) => part.input_formats(),
         }
     }
 
@@ -119,7 +129,9 @@ impl MixerWeights {
     pub(crate) fn output_bias(&self) -> Option<&[f32]> {
         match self {
             MixerWeights::Attention(part) => part.o_bias.as_deref(),
-            MixerWeights::DeltaNet(_) | MixerWeights::LatentAttention(_) => None,
+            MixerWeights::DeltaNet(_)
+            | MixerWeights::LatentAttention(_)
+            | MixerWeights::ShortConv(_) => None,
         }
     }
 
@@ -132,6 +144,7 @@ impl MixerWeights {
             (MixerWeights::LatentAttention(part), Mixer::LatentAttention(spec)) => {
                 part.forward(spec, step);
             }
+            (MixerWeights::ShortConv(part), Mixer::ShortConv(spec)) => part.forward(spec, step),
             _ => unreachable!("weights are found by the layer's spec"),
         }
     }
@@ -218,7 +231,7 @@ impl FeedForwardWeights {
 pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
     match mixer {
         Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape(capacity)),
-        Mixer::DeltaNet(_) => None,
+        Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
         Mixer::LatentAttention(spec) => Some(spec.kv_shape(capacity)),
     }
 }
@@ -227,7 +240,7 @@ pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
 pub(crate) fn most_partials(mixer: &Mixer, capacity: usize, tokens: usize) -> usize {
     match mixer {
         Mixer::Attention(spec) => spec.most_partials(capacity, tokens),
-        Mixer::DeltaNet(_) => 0,
+        Mixer::DeltaNet(_) | Mixer::ShortConv(_) => 0,
         Mixer::LatentAttention(spec) => spec.most_partials(capacity, tokens),
     }
 }
@@ -237,6 +250,7 @@ pub(crate) fn state_len(mixer: &Mixer) -> usize {
     match mixer {
         Mixer::Attention(_) | Mixer::LatentAttention(_) => 0,
         Mixer::DeltaNet(spec) => spec.state_len(),
+        Mixer::ShortConv(spec) => spec.state_len(),
     }
 }
 
@@ -246,6 +260,7 @@ pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
         Mixer::Attention(spec) => spec.work(),
         Mixer::DeltaNet(spec) => spec.work(),
         Mixer::LatentAttention(spec) => spec.work(),
+        Mixer::ShortConv(spec) => spec.work(),
     };
     let feed_forward = match &layer.feed_forward {
         FeedForward::Dense(spec) => spec.work(),

@@ -1,5 +1,7 @@
 //! The metadata under an architecture's prefix, with the checks that all of them need.
 
+use std::ops::RangeInclusive;
+
 use alight_formats::gguf::{Array, FromValue, Gguf, GgufError, Value};
 
 use super::SpecError;
@@ -72,19 +74,35 @@ impl<'a> Keys<'_, 'a> {
         layers: usize,
         most: usize,
     ) -> Result<Option<Vec<usize>>, SpecError> {
-        let Some(Value::Array(array)) = self.gguf.get(&self.name(key)) else {
-            return Ok(self.optional_dimension(key, most)?.map(|value| vec![value; layers]));
+        self.per_layer_in(key, layers, 1..=most)
+    }
+
+    /// A whole number in `range` for each layer: the file's list, or one for all.
+    pub(crate) fn per_layer_in(
+        &self,
+        key: &str,
+        layers: usize,
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<Vec<usize>>, SpecError> {
+        let expected = || format!("{} to {}", range.start(), range.end());
+        let checked = |value: i128| match usize::try_from(value) {
+            Ok(checked) if range.contains(&checked) => Ok(checked),
+            _ => Err(self.value(key, value, expected())),
+        };
+        let array = match self.gguf.get(&self.name(key)) {
+            None => return Ok(None),
+            Some(Value::Array(array)) => array,
+            Some(_) => {
+                let value = checked(i128::from(self.get::<i64>(key)?.unwrap_or(0)))?;
+                return Ok(Some(vec![value; layers]));
+            }
         };
         let values: Vec<i128> = array.iter_int().into_iter().flatten().take(layers).collect();
         if values.len() < layers {
             let found = format!("an array of {} integers", values.len());
             return Err(self.value(key, found, format!("{layers}, one per layer")));
         }
-        let checked = values.into_iter().map(|value| match usize::try_from(value) {
-            Ok(checked) if (1..=most).contains(&checked) => Ok(checked),
-            _ => Err(self.value(key, value, bounds(most))),
-        });
-        checked.collect::<Result<Vec<_>, _>>().map(Some)
+        values.into_iter().map(checked).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
     /// The flags of the layers in the array that `key` has.

@@ -26,6 +26,7 @@ pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
 pub use crate::parts::latent_attention::LatentAttentionSpec;
 pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
+pub use crate::parts::short_conv::ShortConvSpec;
 
 /// A network: sizes, layers, and what comes before and after them.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +41,8 @@ pub struct ModelSpec {
     pub context: usize,
     /// What all norms have in common.
     pub norm: NormSpec,
+    /// What the file calls the norm before the output.
+    pub output_norm: &'static str,
     /// Factor on the rows of the embedding.
     pub embedding_scale: f32,
     /// The layers, in order.
@@ -135,6 +138,8 @@ pub enum Mixer {
     DeltaNet(DeltaNetSpec),
     /// Softmax attention over one short row in the cache, of which all heads make keys and values.
     LatentAttention(LatentAttentionSpec),
+    /// A short convolution, which carries its last inputs from token to token.
+    ShortConv(ShortConvSpec),
 }
 
 /// What a token and one position that it attends to cost in a layer.
@@ -186,7 +191,7 @@ impl ModelSpec {
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaNet(_) | Mixer::LatentAttention(_) => None,
+            _ => None,
         })
     }
 
@@ -194,7 +199,7 @@ impl ModelSpec {
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
             Mixer::Attention(attention) => Some(attention),
-            Mixer::DeltaNet(_) | Mixer::LatentAttention(_) => None,
+            _ => None,
         })
     }
 
@@ -202,7 +207,7 @@ impl ModelSpec {
     pub fn attended(&self) -> impl Iterator<Item = Attended> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => Some(attention.attended()),
-            Mixer::DeltaNet(_) => None,
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
             Mixer::LatentAttention(attention) => Some(attention.attended()),
         })
     }

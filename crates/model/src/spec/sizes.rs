@@ -85,16 +85,28 @@ impl Sizes {
         feed_forward: impl Into<FeedForward>,
         rope: RopeParams,
     ) -> ModelSpec {
-        let layer = LayerSpec {
+        let mixers = std::iter::repeat_n(mixer, self.layers);
+        self.of_mixers(keys, mixers, &feed_forward.into(), rope)
+    }
+
+    /// A network of layers with these mixers, whose attention has the rotary embedding `rope`, and the same feed-forward
+    /// part.
+    pub(crate) fn of_mixers(
+        self,
+        keys: &Keys<'_, '_>,
+        mixers: impl Iterator<Item = Mixer>,
+        feed_forward: &FeedForward,
+        rope: RopeParams,
+    ) -> ModelSpec {
+        let layers = mixers.map(|mixer| LayerSpec {
             mixer,
-            feed_forward: feed_forward.into(),
+            feed_forward: feed_forward.clone(),
             norms: Norms::INPUTS,
             parallel: false,
             residual_scale: 1.0,
             token_input: 0,
-        };
-        let layers = vec![layer; self.layers];
-        self.network(keys, layers, vec![rope])
+        });
+        self.network(keys, layers.collect(), vec![rope])
     }
 
     /// A network of those layers and rotary embeddings.
@@ -110,6 +122,7 @@ impl Sizes {
             vocab: self.vocab,
             context: self.context,
             norm: self.norm,
+            output_norm: "output_norm",
             embedding_scale: 1.0,
             layers,
             ropes,

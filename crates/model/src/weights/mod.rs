@@ -140,7 +140,7 @@ impl Weights {
             true => embed.clone(),
         };
         let output_bias = find.optional("output.bias", vocab)?;
-        let output_norm = find.norm("output_norm", hidden)?;
+        let output_norm = find.norm(spec.output_norm, hidden)?;
         let factors = find.optional("rope_freqs.weight", spec.ropes[0].dims / 2)?;
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
             LayerWeights::find(&LayerFinder { all: &find, layer }, spec, hidden)

@@ -124,9 +124,8 @@ pub struct Spec {
     pub long_context: Option<usize>,
     /// The Gemmas: window and period of the global layers.
     pub window: Option<(usize, usize)>,
-    /// Gated delta nets: heads of keys and values, their length, and the interval at which there is attention in place of
-    /// one. The convolution has [`TAPS`].
-    pub delta: Option<([usize; 3], usize)>,
+    /// What most layers have in place of attention, and the interval at which there is attention.
+    pub recurrent: Option<(Recurrence, usize)>,
     /// Latent attention.
     pub latent: Option<Latent>,
     pub attn_cap: f32,
@@ -139,6 +138,14 @@ pub struct Spec {
     pub ty: GgmlType,
     pub seed: u64,
     pub moe: Option<Moe>,
+}
+
+/// A mixer that carries a state from token to token.
+#[derive(Clone, Copy, Debug)]
+pub enum Recurrence {
+    /// Heads of keys and of values, and their length.
+    DeltaNet([usize; 3]),
+    ShortConv,
 }
 
 /// Tokens that convolutions look at.
@@ -164,7 +171,7 @@ impl Spec {
             factors: false,
             long_context: None,
             window: None,
-            delta: None,
+            recurrent: None,
             latent: None,
             attn_cap: 0.0,
             logit_cap: 0.0,
@@ -293,10 +300,21 @@ impl Spec {
             key_dim: 32,
             value_dim: 32,
             eps: 1e-6,
-            delta: Some(([2, 4, 32], 3)),
+            recurrent: Some((Recurrence::DeltaNet([2, 4, 32]), 3)),
             seed: 24,
             ..Spec::llama()
         }
+    }
+
+    /// Short convolutions, and every third layer with keys and values.
+    pub fn lfm2() -> Spec {
+        let recurrent = Some((Recurrence::ShortConv, 3));
+        Spec { arch: "lfm2", layers: 5, recurrent, seed: 25, ..Spec::llama() }
+    }
+
+    /// One of each kind of recurrent layers.
+    pub fn recurrent() -> [Spec; 2] {
+        [Spec::qwen35(), Spec::lfm2()]
     }
 
     /// Caps so low that they bend what the random weights give.
@@ -329,12 +347,15 @@ impl Spec {
 
     /// Whether queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
-        ["qwen3", "qwen35", "gemma3", "qwen3moe"].contains(&self.arch)
+        ["qwen3", "qwen35", "gemma3", "qwen3moe", "lfm2"].contains(&self.arch)
     }
 
     /// What the norm before the feed-forward part is called.
     pub fn second_norm(&self) -> &'static str {
-        if self.arch == "gpt-oss" { "post_attention_norm" } else { "ffn_norm" }
+        match self.arch {
+            "gpt-oss" | "qwen35" => "post_attention_norm",
+            _ => "ffn_norm",
+        }
     }
 
     /// Name and shape of each tensor of a mixture of experts in a layer.
@@ -379,32 +400,22 @@ impl Spec {
                 all.push((format!("blk.{l}.{name}"), shape.to_vec()));
             };
             add("attn_norm.weight", &[self.embd]);
-            if let Some((sizes, interval)) = self.delta {
-                add("post_attention_norm.weight", &[self.embd]);
-                add("ffn_gate.weight", &[self.embd, self.ff]);
-                add("ffn_up.weight", &[self.embd, self.ff]);
-                add("ffn_down.weight", &[self.ff, self.embd]);
-                if !(l + 1).is_multiple_of(interval) {
-                    self.delta_net(sizes, &mut add);
-                    continue;
-                }
-                add("attn_q.weight", &[self.embd, 2 * q]);
-                add("attn_k.weight", &[self.embd, k]);
-                add("attn_v.weight", &[self.embd, v]);
-                add("attn_output.weight", &[o, self.embd]);
-                add("attn_q_norm.weight", &[self.key_dim]);
-                add("attn_k_norm.weight", &[self.key_dim]);
-                continue;
-            }
-            match &self.latent {
-                Some(latent) => self.latent_attention(latent, &mut add),
+            let recurrence = self.recurrence(l);
+            match recurrence {
+                Some(recurrence) => self.recurrent_mixer(recurrence, &mut add),
                 None => {
-                    add("attn_q.weight", &[self.embd, q]);
-                    add("attn_k.weight", &[self.embd, k]);
-                    add("attn_v.weight", &[self.embd, v]);
+                    match &self.latent {
+                        Some(latent) => self.latent_attention(latent, &mut add),
+                        None => {
+                            let gate = if self.arch == "qwen35" { q } else { 0 };
+                            add("attn_q.weight", &[self.embd, q + gate]);
+                            add("attn_k.weight", &[self.embd, k]);
+                            add("attn_v.weight", &[self.embd, v]);
+                        }
+                    }
+                    add("attn_output.weight", &[o, self.embd]);
                 }
             }
-            add("attn_output.weight", &[o, self.embd]);
             add(&format!("{}.weight", self.second_norm()), &[self.embd]);
             if self.arch == "gpt-oss" {
                 add("attn_sinks.weight", &[self.heads]);
@@ -431,7 +442,7 @@ impl Spec {
                 bias("ffn_up", self.ff);
                 bias("ffn_down", self.embd);
             }
-            if self.norms_qk() {
+            if self.norms_qk() && recurrence.is_none() {
                 add("attn_q_norm.weight", &[self.key_dim]);
                 add("attn_k_norm.weight", &[self.key_dim]);
             }
@@ -440,7 +451,8 @@ impl Spec {
                 add("post_ffw_norm.weight", &[self.embd]);
             }
         }
-        all.push(("output_norm.weight".to_owned(), vec![self.embd]));
+        let last = if self.arch == "lfm2" { "token_embd_norm" } else { "output_norm" };
+        all.push((format!("{last}.weight"), vec![self.embd]));
         if !self.tied {
             all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
         }
@@ -483,17 +495,59 @@ impl Spec {
         }
     }
 
-    fn delta_net(&self, [keys, values, dim]: [usize; 3], add: &mut impl FnMut(&str, &[usize])) {
-        let (inner, mixed) = (values * dim, (2 * keys + values) * dim);
-        add("attn_qkv.weight", &[self.embd, mixed]);
-        add("attn_gate.weight", &[self.embd, inner]);
-        add("ssm_alpha.weight", &[self.embd, values]);
-        add("ssm_beta.weight", &[self.embd, values]);
-        add("ssm_conv1d.weight", &[TAPS, mixed]);
-        add("ssm_dt.bias", &[values]);
-        add("ssm_a", &[values]);
-        add("ssm_norm.weight", &[dim]);
-        add("ssm_out.weight", &[inner, self.embd]);
+    /// What a layer has in place of attention, if anything.
+    fn recurrence(&self, layer: usize) -> Option<Recurrence> {
+        let (recurrence, interval) = self.recurrent?;
+        (!(layer + 1).is_multiple_of(interval)).then_some(recurrence)
+    }
+
+    fn recurrent_mixer(&self, recurrence: Recurrence, add: &mut impl FnMut(&str, &[usize])) {
+        let embd = self.embd;
+        match recurrence {
+            Recurrence::DeltaNet([keys, values, dim]) => {
+                let (inner, mixed) = (values * dim, (2 * keys + values) * dim);
+                add("attn_qkv.weight", &[embd, mixed]);
+                add("attn_gate.weight", &[embd, inner]);
+                add("ssm_alpha.weight", &[embd, values]);
+                add("ssm_beta.weight", &[embd, values]);
+                add("ssm_conv1d.weight", &[TAPS, mixed]);
+                add("ssm_dt.bias", &[values]);
+                add("ssm_a", &[values]);
+                add("ssm_norm.weight", &[dim]);
+                add("ssm_out.weight", &[inner, embd]);
+            }
+            Recurrence::ShortConv => {
+                add("shortconv.in_proj.weight", &[embd, 3 * embd]);
+                add("shortconv.conv.weight", &[TAPS, embd]);
+                add("shortconv.out_proj.weight", &[embd, embd]);
+            }
+        }
+    }
+
+    /// The keys of recurrent layers, and of which layers they are.
+    fn recurrent_keys(&self, recurrence: Recurrence, interval: usize, skip: &str, b: &mut Builder) {
+        let ssm = |heads: usize, dim: usize, groups: usize, len: usize| {
+            vec![
+                ("ssm.conv_kernel", TAPS),
+                ("ssm.state_size", len),
+                ("ssm.group_count", groups),
+                ("ssm.time_step_rank", heads),
+                ("ssm.inner_size", heads * dim),
+            ]
+        };
+        let keys = match recurrence {
+            Recurrence::DeltaNet([keys, values, dim]) => {
+                let mut all = ssm(values, dim, keys, dim);
+                all.push(("full_attention_interval", interval));
+                all
+            }
+            Recurrence::ShortConv => vec![("shortconv.l_cache", TAPS)],
+        };
+        for (name, value) in keys {
+            if skip != name {
+                b.u32(&format!("{}.{name}", self.arch), value as u32);
+            }
+        }
     }
 
     /// The metadata; `skip` leaves out one key.
@@ -509,11 +563,21 @@ impl Spec {
             ("embedding_length", self.embd),
             ("feed_forward_length", self.ff),
             ("attention.head_count", self.heads),
-            ("attention.head_count_kv", self.kv_heads),
         ] {
             if skip != name {
                 b.u32(&key(name), value as u32);
             }
+        }
+        let kv = "attention.head_count_kv";
+        match self.recurrent {
+            Some((Recurrence::ShortConv, _)) if skip != kv => {
+                let heads = |l| if self.recurrence(l).is_none() { self.kv_heads as u32 } else { 0 };
+                b.u32s(&key(kv), &(0..self.layers).map(heads).collect::<Vec<_>>());
+            }
+            _ if skip != kv => {
+                b.u32(&key(kv), self.kv_heads as u32);
+            }
+            _ => {}
         }
         if skip != "attention.layer_norm_rms_epsilon" {
             b.f32(&key("attention.layer_norm_rms_epsilon"), self.eps);
@@ -561,19 +625,8 @@ impl Spec {
                 b.u32(&key("attention.sliding_window_pattern"), period as u32);
             }
         }
-        if let Some(([keys, values, dim], interval)) = self.delta {
-            for (name, value) in [
-                ("ssm.conv_kernel", TAPS),
-                ("ssm.state_size", dim),
-                ("ssm.group_count", keys),
-                ("ssm.time_step_rank", values),
-                ("ssm.inner_size", values * dim),
-                ("full_attention_interval", interval),
-            ] {
-                if skip != name {
-                    b.u32(&key(name), value as u32);
-                }
-            }
+        if let Some((recurrence, interval)) = self.recurrent {
+            self.recurrent_keys(recurrence, interval, skip, &mut b);
         }
         if self.attn_cap != 0.0 {
             b.f32(&key("attn_logit_softcapping"), self.attn_cap);
@@ -686,7 +739,9 @@ impl Spec {
         for (name, shape) in self.tensors() {
             let elements: usize = shape.iter().product();
             let float = shape.len() == 1
-                || ["ffn_gate_inp", "conv1d"].iter().any(|part| name.contains(part))
+                || ["ffn_gate_inp", "conv1d", "shortconv.conv"]
+                    .iter()
+                    .any(|part| name.contains(part))
                 || name.ends_with(".bias");
             let ty = if float { GgmlType::F32 } else { self.ty };
             let bytes = fill(ty, &name, &shape, elements, &mut random);

@@ -17,6 +17,8 @@ mod granite;
 mod granitemoe;
 mod hunyuan_dense;
 mod internlm2;
+mod lfm2;
+mod lfm2moe;
 mod llama;
 mod minicpm;
 mod mistral3;
@@ -41,7 +43,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 37] = [
+const ALL: [&Architecture; 39] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -79,6 +81,8 @@ const ALL: [&Architecture; 37] = [
     &cohere2::ARCHITECTURE,
     &minicpm::ARCHITECTURE,
     &hunyuan_dense::ARCHITECTURE,
+    &lfm2::ARCHITECTURE,
+    &lfm2moe::ARCHITECTURE,
 ];
 
 /// A family of networks.

@@ -1,0 +1,93 @@
+//! The causal depthwise convolution that recurrent mixers begin with. Its part of a mixer's state is the inputs of the last
+//! tokens before the present one.
+
+use alight_kernels::Isa;
+use alight_kernels::recurrent::{Filter, convolve};
+
+use crate::weights::{LayerFinder, WeightError};
+
+/// Most tokens that a convolution looks at.
+pub(super) const MAX_TAPS: usize = 8;
+
+/// The weights of a convolution.
+#[derive(Debug)]
+pub(super) struct Convolution {
+    /// `[tokens, channels]`, the present token's last.
+    taps: Vec<f32>,
+    /// `[channels]`
+    bias: Option<Vec<f32>>,
+    channels: usize,
+    /// Whether SiLU follows.
+    silu: bool,
+}
+
+/// Some columns of rows of `stride` elements: the inputs of a call's tokens.
+#[derive(Clone, Copy)]
+pub(super) struct Columns<'a> {
+    pub(super) rows: &'a [f32],
+    pub(super) stride: usize,
+    /// The first of the columns.
+    pub(super) first: usize,
+}
+
+impl Convolution {
+    /// That of the tensor `what.weight` `[taps, channels]` and its bias, if the file has one.
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        what: &str,
+        [taps, channels]: [usize; 2],
+        silu: bool,
+    ) -> Result<Convolution, WeightError> {
+        let by_channel = find.table(&format!("{what}.weight"), [taps, channels])?;
+        let by_tap = (0..taps * channels).map(|i| by_channel[i % channels * taps + i / channels]);
+        let bias = find.bias(what, channels)?;
+        Ok(Convolution { taps: by_tap.collect(), bias, channels, silu })
+    }
+
+    /// f32 elements of its part of a state: `[taps − 1, channels]`.
+    pub(super) fn state_len([taps, channels]: [usize; 2]) -> usize {
+        (taps - 1) * channels
+    }
+
+    /// Computes token `i` of a call into `out` `[channels]`; `before` is the state.
+    pub(super) fn apply(
+        &self,
+        isa: Isa,
+        before: &[f32],
+        inputs: Columns<'_>,
+        i: usize,
+        out: &mut [f32],
+    ) {
+        let (width, taps) = (self.channels, self.taps.len() / self.channels);
+        // Row `j` of all inputs: the state's come first.
+        let row = |j: usize| match j.checked_sub(taps - 1) {
+            Some(token) => inputs.of(token, width),
+            None => &before[j * width..][..width],
+        };
+        let rows: [&[f32]; MAX_TAPS] = std::array::from_fn(|j| row(i + j.min(taps - 1)));
+        let filter = Filter { taps: &self.taps, bias: self.bias.as_deref(), silu: self.silu };
+        convolve(isa, out, &rows[..taps], filter);
+    }
+
+    /// Makes the state that of the last of a call's `n` tokens.
+    pub(super) fn keep(&self, state: &mut [f32], inputs: Columns<'_>, n: usize) {
+        let width = self.channels;
+        let before = state.len() / width;
+        for i in 0..before {
+            // The row of all inputs that is row `i` now; of the state's rows only later ones, which are still as they were.
+            match (n + i).checked_sub(before) {
+                Some(token) => {
+                    state[i * width..][..width].copy_from_slice(inputs.of(token, width));
+                }
+                None => state.copy_within((n + i) * width..(n + i + 1) * width, i * width),
+            }
+        }
+    }
+}
+
+impl Columns<'_> {
+    /// The `width` columns of a token.
+    fn of(&self, token: usize, width: usize) -> &[f32] {
+        &self.rows[token * self.stride + self.first..][..width]
+    }
+}

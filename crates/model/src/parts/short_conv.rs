@@ -1,0 +1,116 @@
+//! The short convolution of LFM2 (Liquid AI 2025): `out(C ⊙ conv(B ⊙ X))`, where B, C and X are projections of the input. The
+//! convolution has neither bias nor activation. Its state, in f32, is B ⊙ X of the last tokens.
+
+use std::ops::Range;
+
+use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::parallel::Rows;
+
+use super::convolution::{Columns, Convolution, MAX_TAPS};
+use crate::engine::{Step, WorkSize};
+use crate::spec::SpecError;
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// A short convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShortConvSpec {
+    /// Channels: the hidden size.
+    pub channels: usize,
+    /// Tokens that it looks at, the present one included.
+    pub taps: usize,
+}
+
+impl ShortConvSpec {
+    /// Reads its keys.
+    ///
+    /// # Errors
+    /// A size that no model can have.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<ShortConvSpec, SpecError> {
+        Ok(ShortConvSpec {
+            channels: keys.dimension("embedding_length", MAX_WIDTH)?,
+            taps: keys.dimension("shortconv.l_cache", MAX_TAPS)?,
+        })
+    }
+
+    /// f32 elements of its state: `[taps − 1, channels]`.
+    pub(crate) fn state_len(&self) -> usize {
+        Convolution::state_len([self.taps, self.channels])
+    }
+
+    /// What it writes to: B and then B ⊙ X in `q`, C in `k`, X in `v`, the convolution in `mixed`.
+    pub(crate) fn work(&self) -> WorkSize {
+        let width = self.channels;
+        WorkSize { q: width, k: width, v: width, mixed: width, ..WorkSize::default() }
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct ShortConvWeights {
+    /// B, C and X, `[channels, hidden]` each: rows of one tensor, in this order.
+    inputs: [MatrixRef; 3],
+    /// `[hidden, channels]`
+    out: MatrixRef,
+    convolution: Convolution,
+}
+
+impl ShortConvWeights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &ShortConvSpec,
+        hidden: usize,
+    ) -> Result<ShortConvWeights, WeightError> {
+        let width = spec.channels;
+        let third = |i: usize| {
+            find.rows_of("shortconv.in_proj", [hidden, 3 * width], i * width..(i + 1) * width)
+        };
+        let size = [spec.taps, width];
+        Ok(ShortConvWeights {
+            inputs: [third(0)?, third(1)?, third(2)?],
+            out: find.matrix("shortconv.out_proj", width, hidden)?,
+            convolution: Convolution::find(find, "shortconv.conv", size, false)?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        self.inputs.iter().chain([&self.out]).collect()
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        self.inputs.iter_mut().chain([&mut self.out]).collect()
+    }
+
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of(self.inputs.iter().map(MatrixRef::kind))
+    }
+
+    pub(super) fn forward(&self, spec: &ShortConvSpec, step: &mut Step<'_>) {
+        let (isa, n, width) = (step.compute.isa, step.rows, spec.channels);
+        let inputs = self.inputs.each_ref().map(|matrix| matrix.view(step.store));
+        let out = self.out.view(step.store);
+        let b = &mut *step.buffers;
+        let outputs = [&mut b.q, &mut b.k, &mut b.v].map(|rows| Rows::new(rows, width));
+        let gate = |_: usize, _: Range<usize>, [b, _, x]: [&mut [f32]; 3]| {
+            b.iter_mut().zip(x).for_each(|(b, x)| *b *= *x);
+        };
+        step.compute.multiply([inputs.each_ref()], [outputs], &b.acts, &b.threads, Some(&gate));
+        let state = step.cache.states.layer(step.layer);
+        let inputs = Columns { rows: &b.q, stride: width, first: 0 };
+        let (rows, gates) = ([Rows::new(&mut b.mixed, width)], &b.k);
+        let before = &*state;
+        step.compute.each_row(n, rows, &b.threads, &|i, [mixed], _| {
+            self.convolution.apply(isa, before, inputs, i, mixed);
+            mixed.iter_mut().zip(&gates[i * width..]).for_each(|(x, gate)| *x *= gate);
+        });
+        self.convolution.keep(state, inputs, n);
+        if !step.keep_wanted_rows(|b, last| Rows::new(&mut b.mixed, width).copy(last, 0)) {
+            return;
+        }
+        let b = &mut *step.buffers;
+        let input = Rows::new(&mut b.mixed, width);
+        let formats = ActivationFormats::of([self.out.kind()]);
+        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+}

@@ -1,0 +1,21 @@
+//! `lfm2moe`: as `lfm2`, with a mixture of experts behind leading dense layers, chosen by their sigmoids with a bias for the
+//! choice alone (LFM2-8B-A1B).
+
+use super::{Architecture, lfm2};
+use crate::parts::dense::DenseSpec;
+use crate::parts::experts::ExpertsSpec;
+use crate::parts::routing::Gating;
+use crate::spec::keys::Keys;
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "lfm2moe", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut experts = ExpertsSpec::read(keys, true)?;
+    if keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0 {
+        experts.routing.gating = Gating::Sigmoid;
+    }
+    let mut spec = lfm2::read_with(keys, experts)?;
+    DenseSpec::put_before_experts(keys, &mut spec)?;
+    Ok(spec)
+}
