@@ -109,6 +109,10 @@ GLM4MOE = Tiny("glm4moe", "glm4moe", head_dim=40, heads=4, base=1e6, eps=1e-5, t
 DEEPSEEK2 = Tiny("deepseek2", "deepseek2", heads=5, kv_heads=1, base=1e4, tied=False, latent=(28, 40, 24, 12, 20, False), leading=1,
                  shared_ff=88, gating=2, normed=True, weights_scale=1.7, scaling=("yarn", 8.0, 32), log_multiplier=0.0707,
                  **(MOE | dict(layers=3)))
+MINIMAX_M2 = Tiny("minimax-m2", "minimax-m2", head_dim=40, heads=4, base=1e6, tied=False, qk_norm="whole", qk_gain=3.0, rope_dims=20,
+                  gating=2, ff=44, **MOE)
+LLAMA4 = Tiny("llama4", "llama4", head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, rope_dims=40, interleave=2, shared_ff=44,
+              gating=2, **(MOE | dict(layers=5, used=1)))
 MISTRAL4 = Tiny("mistral4", "mistral4", heads=3, kv_heads=1, base=1e4, tied=False, latent=(30, 50, 14, 10, 22, False), shared_ff=44,
                 gating=1, normed=True, scaling=("yarn", 8.0, 16), log_multiplier=0.1, temperature=0.3, **MOE)
 
@@ -205,6 +209,16 @@ CASES = [
     (other(MISTRAL4, "odd sizes", embd=90, heads=4, latent=(0, 26, 15, 6, 33, False), temperature=None, layers=3, leading=1, vocab=397,
            experts=5, used=5),
      {"four experts": dict(used=4), "not scaled": dict(scaling=None), "values the other way round": dict(flipped=("attn_v_b",))}),
+    (MINIMAX_M2, {"softmax": dict(gating=1), "two experts": dict(used=2), "experts in another order": dict(rolled=1),
+                  "no bias of the choice": dict(zero=("exp_probs_b",)), "whole heads rotated": dict(rope_dims=40),
+                  "another norm of keys": dict(flipped=("attn_k_norm",))}),
+    (other(MINIMAX_M2, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, rope_dims=14, ff=37, expert_ff=37, experts=5, used=5, vocab=397),
+     {"four experts": dict(used=4)}),
+    (LLAMA4, {"two experts": dict(used=2), "experts in another order": dict(rolled=1), "gate and up swapped": dict(swapped=True),
+              "no shared network": dict(zero=("ffn_down_shexp",)), "another base": dict(base=1e3)}),
+    (other(LLAMA4, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, rope_dims=30, expert_ff=37, shared_ff=37, experts=2, used=2,
+           interleave=1, layers=4, vocab=397), {"one expert": dict(used=1)}),
+    (other(LLAMA4, "Maverick's experts", experts=128, expert_ff=20, shared_ff=20, layers=4, used=1), {"other experts": dict(rolled=5)}),
     (GEMMA3, {"window of 13": dict(window=13), "period of 5": dict(pattern=5), "one base": dict(local_base=1e6)}),
     (other(GEMMA3, "linear", scaling=LINEAR), {"not scaled": dict(scaling=None)}),
     (MISTRAL3, {"no temperature": dict(temperature=None), "another magnitude": dict(log_multiplier=0.5),

@@ -18,7 +18,7 @@ LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", *LATENT), ("exp_probs_b",)
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", *LATENT), ("exp_probs_b",)
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -57,14 +57,15 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
            delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
-           mamba: tuple = (), latent: tuple = ()) -> dict[str, tuple]:
+           mamba: tuple = (), latent: tuple = (), interleave: int = 0) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
     `delta`: of gated delta nets the heads of keys and of values, their length, the taps, and the interval at which there is
     attention in place of one. `local`: of gemma4 which layers have a window, the length of their heads, how many of the last
     layers have no keys and values of their own, whether full layers have values, and how many numbers a layer takes from a
-    token. `latent`: of latent attention what `latent_attention` takes. `layout`: the mixers of the layers, by their letters in `LAYOUT`.
+    token. `latent`: of latent attention what `latent_attention` takes. `layout`: the mixers of the layers, by their letters in `LAYOUT`. `interleave`: there are
+    experts in every so many layers alone.
     """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED, *SANDWICHES)
@@ -88,7 +89,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         layer = latent_attention(layer, embd, heads, *latent)
     out = {"token_embd.weight": (vocab, embd)}
     for i in range(layers):
-        here = layer | (dense if i < leading else feed_forward) | after
+        here = layer | (dense if i < leading or interleave and (i + 1) % interleave else feed_forward) | after
         if local:
             here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
         if arch in HYBRIDS and (i + 1) % delta[-1]:

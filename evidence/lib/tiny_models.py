@@ -80,6 +80,8 @@ class Tiny:
     rope_dims: int | None = None
     # Layers without experts before those with.
     leading: int = 0
+    # There are experts in every so many layers alone.
+    interleave: int = 0
     # Keys of the router: its function (llama.cpp's number), whether weights are normalised, a factor on them, groups of
     # experts and how many of them are chosen from.
     gating: int | None = None
@@ -123,7 +125,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba")
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -290,6 +292,8 @@ def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
     w.add_expert_count(m.experts)
     w.add_expert_used_count(m.used)
     w.add_expert_feed_forward_length(m.expert_ff)
+    if m.interleave:
+        w.add_interleave_moe_layer_step(m.interleave)
     if m.shared_ff and m.arch in networks.CHOSEN_BY_BIAS:
         w.add_expert_shared_count(m.shared_ff // m.expert_ff)
     elif m.shared_ff:

@@ -3,8 +3,8 @@
 use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
 use alight_model::spec::{
-    Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, ModelSpec, NormKind,
-    Norms, QkNorm,
+    Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, Mixer, ModelSpec,
+    NormKind, Norms, QkNorm,
 };
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -31,6 +31,9 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         Ok(experts) => experts,
         Err(why) => return Err(untold(why)),
     };
+    if spec.layers.iter().any(|layer| matches!(layer.mixer, Mixer::LatentAttention(_))) {
+        return Err(untold("latent attention"));
+    }
     if spec.attention_layers().count() < spec.layers.len() {
         return Err(untold("it has recurrent layers"));
     }
@@ -88,6 +91,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         QkNorm::HeadsIfThere | QkNorm::OwnHeadsIfThere => {
             return Err(untold("norms that its heads may have"));
         }
+        QkNorm::Unweighted => return Err(untold("norms of heads without weights")),
         QkNorm::Whole => return Err(untold("all heads of its queries are normed together")),
     };
     dict.set_item("qk_norm", qk_norm)?;
@@ -110,7 +114,7 @@ fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
     if spec.dense_layers().next().is_some() || spec.expert_layers().any(|other| other != first) {
         return Err("its layers differ in shape");
     }
-    if first.shared.is_some() || first.interleaved {
+    if first.shared.is_some() || first.interleaved || first.weighs_input {
         return Err("it is a mixture of experts with a network for all tokens");
     }
     if first.activation != Activation::Silu {
@@ -161,6 +165,7 @@ impl<'s> Uniform<'s> {
                 || attention.norm_after_rope
                 || attention.temperature.is_some()
                 || attention.value_norm
+                || attention.chunked
                 || attention.kv_layer.is_some())
             && spec.dense_layers().all(plain_dense)
             && spec.norm.kind == NormKind::Rms

@@ -15,7 +15,7 @@ use std::time::Instant;
 use alight_kernels::Isa;
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
-    Queries, Tile, attend_merge, attend_partial, attend_tile, chunk_positions, partial_len,
+    Queries, Tile, Window, attend_merge, attend_partial, attend_tile, chunk_positions, partial_len,
     tile_tokens,
 };
 use alight_kernels::half::f32_to_f16;
@@ -26,7 +26,7 @@ struct Model {
     shape: KvShape,
     group: usize,
     layers: usize,
-    window: Option<usize>,
+    window: Option<Window>,
 }
 
 const fn model(
@@ -43,7 +43,7 @@ const fn model(
 const MODELS: [Model; 5] = [
     model("SmolLM2 135M", 3, 3, 64, 30),
     model("Gemma 3 270M", 1, 4, 256, 18),
-    Model { window: Some(512), ..model("Gemma 3 270M local", 1, 4, 256, 18) },
+    Model { window: Some(Window::Sliding(512)), ..model("Gemma 3 270M local", 1, 4, 256, 18) },
     model("Llama 8B (4 layers)", 8, 4, 128, 4),
     model("multi-query, 1 row", 8, 1, 128, 4),
 ];

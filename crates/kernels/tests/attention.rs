@@ -5,7 +5,7 @@ mod common;
 use alight_kernels::Isa;
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
-    Queries, Tile, attend_merge, attend_partial, attend_tile, kv_store, partial_len,
+    Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store, partial_len,
 };
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
 use common::Rng;
@@ -38,7 +38,17 @@ impl Case {
         let params = AttentionParams {
             scale: rng.pick(&[1.0, 1.0 / (k_dim as f32).sqrt()]),
             softcap: rng.pick(&[None, None, Some(3.0), Some(50.0)]),
-            window: rng.pick(&[None, None, Some(1), Some(17), Some(64), Some(100)]),
+            window: rng.pick(&[
+                None,
+                None,
+                Some(Window::Sliding(1)),
+                Some(Window::Sliding(17)),
+                Some(Window::Sliding(64)),
+                Some(Window::Sliding(100)),
+                Some(Window::Chunk(1)),
+                Some(Window::Chunk(23)),
+                Some(Window::Chunk(64)),
+            ]),
         };
         let heads = shape.kv_heads * group;
         let sinks =
@@ -76,7 +86,11 @@ impl Case {
         let (kd, vd) = (self.shape.k_dim, self.shape.v_dim);
         let mut weights = Vec::new();
         for j in 0..=pos {
-            if self.params.window.is_some_and(|w| pos - j >= w) {
+            let hidden = self.params.window.is_some_and(|window| match window {
+                Window::Sliding(positions) => pos - j >= positions,
+                Window::Chunk(positions) => j / positions != pos / positions,
+            });
+            if hidden {
                 continue;
             }
             let key = &self.keys[j][kv_head * kd..][..kd];
@@ -230,7 +244,8 @@ fn a_range_without_visible_keys_weighs_nothing() {
         let shape = KvShape { kv_heads: 1, k_dim: 64, v_dim: 64, capacity: 256, shared: false };
         let (k, v) = (vec![0x7e01; shape.k_len()], vec![0x7e01; shape.v_len()]);
         let cache = KvCache::new(shape, &k, &v);
-        let params = AttentionParams { scale: 1.0, softcap: None, window: Some(10) };
+        let params =
+            AttentionParams { scale: 1.0, softcap: None, window: Some(Window::Sliding(10)) };
         let mut scratch = AttentionScratch::new(AttentionLimits { rows: 3, k_dim: 64, v_dim: 64 });
         let q = vec![1.0; 3 * 64];
         for keys in [0..90, 101..256, 40..40] {

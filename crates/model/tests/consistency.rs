@@ -20,6 +20,7 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen2moe() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q4_0, ..Spec::gpt_oss() }.write(folder.path()).0,
         Spec::deepseek2().write(folder.path()).0,
+        Spec::llama4().write(folder.path()).0,
         Spec::deepseek2_before_2025().write(folder.path()).0,
     ];
     all.extend(common::real_model(common::SMOLLM2));

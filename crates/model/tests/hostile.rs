@@ -383,6 +383,18 @@ fn tensors_that_nothing_is_computed_with() {
 }
 
 #[test]
+fn what_llama4_adds() {
+    let spec = Spec::llama4();
+    let step = "llama4.interleave_moe_layer_step";
+    refused(&with(&spec, "interleave_moe_layer_step", |b| b), &[step, "missing"]);
+    let zero = with(&spec, "interleave_moe_layer_step", |b| b.u32(step, 0));
+    refused(&zero, &[step, "is 0", "expected 1 to"]);
+    let whole = Spec { window: None, ..spec };
+    let chunk = "llama4.attention.sliding_window";
+    refused(&with(&whole, "", |b| b.u32(chunk, 0)), &[chunk, "without chunks"]);
+}
+
+#[test]
 fn latent_attention() {
     let spec = Spec::deepseek2();
     for key in ["attention.kv_lora_rank", "attention.key_length_mla", "attention.value_length_mla"]

@@ -59,6 +59,7 @@ fn main() {
         Spec { long_context: Some(80), seed: 61, ..Spec::llama() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen35() }.write(folder.path()).0,
         Spec::deepseek2().write(folder.path()).0,
+        Spec::llama4().write(folder.path()).0,
         Spec::deepseek2_before_2025().write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::lfm2() }.write(folder.path()).0,
     ];

@@ -84,7 +84,7 @@ impl Oracle<'_> {
                 }
             }
             let (sin, cos) = angle.sin_cos();
-            let pairs = ["llama", "deepseek2"].contains(&s.arch);
+            let pairs = ["llama", "deepseek2", "llama4"].contains(&s.arch);
             let (a, b) = if pairs { (2 * i, 2 * i + 1) } else { (i, i + dims / 2) };
             let (x, y) = (head[a], head[b]);
             head[a] = (x * cos - y * sin) * magnitude;
@@ -169,7 +169,12 @@ impl Oracle<'_> {
         let scale = if moe.scale == 0.0 { 1.0 } else { moe.scale as f64 };
         let mut y = vec![0.0; x.len()];
         for (expert, weight) in chosen.into_iter().zip(weights) {
-            let out = self.expert(moe, name, expert, x);
+            // Llama 4 weighs what goes in.
+            let within = self.spec.arch == "llama4";
+            let weighed: Vec<f64> =
+                x.iter().map(|x| if within { weight * x } else { *x }).collect();
+            let out = self.expert(moe, name, expert, &weighed);
+            let weight = if within { 1.0 } else { weight };
             y.iter_mut().zip(out).for_each(|(y, o)| *y += weight * scale * o);
         }
         if moe.shared > 0 {
@@ -302,12 +307,22 @@ impl Oracle<'_> {
                     let normed = self.norm(&name(what), head);
                     head.copy_from_slice(&normed);
                 }
-                self.rope(layer, pos, head);
+                // Of Llama 4 every fourth layer is not rotated, and the others' norm is without weights.
+                let llama4 = s.arch == "llama4";
+                if !llama4 || self.is_local(layer) {
+                    self.rope(layer, pos, head);
+                }
+                if llama4 && self.is_local(layer) {
+                    let mean = head.iter().map(|x| x * x).sum::<f64>() / head.len() as f64;
+                    let r = 1.0 / (mean + s.eps as f64).sqrt();
+                    head.iter_mut().for_each(|x| *x *= r);
+                }
             }
         }
         keys.push(k.into_iter().map(f16).collect());
         values.push(v.into_iter().map(f16).collect());
         let first = match s.window {
+            Some((chunk, _)) if s.arch == "llama4" && self.is_local(layer) => pos / chunk * chunk,
             Some((window, _)) if self.is_local(layer) => (pos + 1).saturating_sub(window),
             _ => 0,
         };
@@ -619,6 +634,14 @@ fn gpt_oss_with_sinks_biases_and_clamps() {
     // Pieces of attention that are merged, and a gate beyond the clamp.
     let long =
         Spec { layers: 2, context: 2048, window: Some((300, 2)), seed: 60, ..Spec::gpt_oss() };
+    check(&long, 700, TIGHT, TIGHT);
+}
+
+#[test]
+fn llama4_with_chunks_and_weights_of_what_goes_in() {
+    check(&Spec::llama4(), 90, TIGHT, TIGHT);
+    // A chunk that begins within a piece of attention, and more tokens than a tile.
+    let long = Spec { context: 2048, window: Some((300, 4)), seed: 70, ..Spec::llama4() };
     check(&long, 700, TIGHT, TIGHT);
 }
 

@@ -13,7 +13,7 @@
 //! not depend on the number of threads.
 
 use alight_kernels::Isa;
-use alight_kernels::attention::{AttentionParams, KvCache, KvShape, KvWriter, LINE};
+use alight_kernels::attention::{AttentionParams, KvCache, KvShape, KvWriter, LINE, Window};
 use alight_kernels::parallel::{Attend, store};
 
 use crate::api::{CallFrame, Error, Handler};
@@ -120,7 +120,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let params = AttentionParams {
         scale: frame.float("scale")?,
         softcap: Some(softcap).filter(|cap| *cap != 0.0),
-        window: Some(window).filter(|window| *window != 0),
+        window: Some(window).filter(|window| *window != 0).map(Window::Sliding),
     };
     let devices = frame.integers("devices")?.len();
     let mut team = Team::new(frame, frame.integer("threads")?, devices)?;

@@ -7,7 +7,7 @@ mod standin;
 
 use alight_kernels::attention::{
     AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries, Tile,
-    attend_tile, kv_store,
+    Window, attend_tile, kv_store,
 };
 use alight_kernels::tiles::pack;
 use alight_kernels::{
@@ -460,7 +460,7 @@ fn attention_is_the_kernels_on_any_threads() {
         let params = AttentionParams {
             scale: 0.2,
             softcap: Some(4.0),
-            window: Some(window as usize).filter(|w| *w > 0),
+            window: Some(window as usize).filter(|w| *w > 0).map(Window::Sliding),
         };
         let cache = KvCache::new(SHAPE, k_layer, v_layer);
         let mut out = vec![0.0; tokens * 288];

@@ -149,15 +149,25 @@ pub struct AttentionParams {
     pub scale: f32,
     /// `Some(cap)`: scores become `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// `Some(w)`: a token sees itself and the `w - 1` positions before it.
-    pub window: Option<usize>,
+    /// What a token sees of the positions up to its own; `None`: all of them.
+    pub window: Option<Window>,
+}
+
+/// The positions that a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Window {
+    /// Itself and those before it, so many in all.
+    Sliding(usize),
+    /// Those of its chunk of so many: positions from a multiple of it on.
+    Chunk(usize),
 }
 
 impl AttentionParams {
     /// The positions that the token at `pos` attends.
     pub fn visible(&self, pos: usize) -> Range<usize> {
         let start = match self.window {
-            Some(w) => (pos + 1).saturating_sub(w),
+            Some(Window::Sliding(positions)) => (pos + 1).saturating_sub(positions),
+            Some(Window::Chunk(positions)) => pos / positions * positions,
             None => 0,
         };
         start..pos + 1

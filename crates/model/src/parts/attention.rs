@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
+use alight_kernels::attention::{AttentionParams, KvShape, Window, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{Attend, Rows, store_rows};
@@ -36,6 +36,8 @@ pub struct AttentionSpec {
     pub softcap: Option<f32>,
     /// A token sees itself and the `window − 1` positions before it.
     pub window: Option<usize>,
+    /// Whether the window is the chunk of so many positions that a token is in, and not those before it.
+    pub chunked: bool,
     /// Which of the model's rotary embeddings turns queries and keys; `None`: they are not turned.
     pub rope: Option<usize>,
     /// Which elements of a head rotate together.
@@ -86,6 +88,8 @@ pub enum QkNorm {
     None,
     /// Those of a head. All heads have the same weights, `[key_dim]`.
     Heads,
+    /// Those of a head, without weights.
+    Unweighted,
     /// As `Heads`, where the file has the weights; otherwise not.
     HeadsIfThere,
     /// Those of a head, where the file has the weights. Each head has its own, `[heads, key_dim]`.
@@ -173,6 +177,7 @@ impl AttentionSpec {
             scale: 1.0 / (key_dim as f32).sqrt(),
             softcap: None,
             window: None,
+            chunked: false,
             rope: Some(0),
             pairing: RopePairing::Interleaved,
             qk_norm: QkNorm::None,
@@ -248,7 +253,11 @@ impl AttentionSpec {
     }
 
     fn params(&self) -> AttentionParams {
-        AttentionParams { scale: self.scale, softcap: self.softcap, window: self.window }
+        let window = self.window.map(|positions| match self.chunked {
+            false => Window::Sliding(positions),
+            true => Window::Chunk(positions),
+        });
+        AttentionParams { scale: self.scale, softcap: self.softcap, window }
     }
 }
 
@@ -322,6 +331,7 @@ impl AttentionWeights {
         let own = spec.kv_layer.is_none();
         let norm = |name, heads| match spec.qk_norm {
             QkNorm::None => Ok(Vec::new()),
+            QkNorm::Unweighted => Ok(vec![find.unweighted_norm(spec.key_dim)]),
             QkNorm::HeadsIfThere | QkNorm::OwnHeadsIfThere if !find.has(name) => Ok(Vec::new()),
             QkNorm::HeadsIfThere | QkNorm::Heads => Ok(vec![find.norm(name, spec.key_dim)?]),
             QkNorm::OwnHeadsIfThere => find.norms(name, [spec.key_dim, heads]),

@@ -34,6 +34,8 @@ pub struct ExpertsSpec {
     pub shared: Option<SharedExpert>,
     /// Whether, where gate and up are one tensor, its rows are those of gate and up in turn.
     pub interleaved: bool,
+    /// Whether weights are on what experts take, and not on what they put out.
+    pub weighs_input: bool,
 }
 
 /// A network of a mixture that all tokens go through.
@@ -97,6 +99,7 @@ impl ExpertsSpec {
             activation: Activation::Silu,
             shared: None,
             interleaved: false,
+            weighs_input: false,
         })
     }
 
@@ -218,6 +221,7 @@ impl ExpertsBuffers {
             for ((expert, &weight), term) in chosen.iter().zip(weights).zip(&mut *terms) {
                 let slot = &mut next[*expert as usize];
                 self.token_of[*slot] = Some(token);
+                let weight = if spec.weighs_input { 1.0 } else { weight };
                 *term = Term { slot: *slot, weight };
                 *slot += 1;
             }
@@ -228,6 +232,14 @@ impl ExpertsBuffers {
         }
         end
     }
+}
+
+/// The weight that a token gives an expert which was chosen for it, in `chosen` `[tokens, 2 · used]`.
+fn weight_of(routing: &Routing, chosen: &[f32], token: Option<usize>, expert: usize) -> f32 {
+    let Some(token) = token else { return 0.0 };
+    let (experts, weights) = chosen[2 * token * routing.used..].split_at(routing.used);
+    let found = experts.iter().zip(weights).find(|(other, _)| **other as usize == expert);
+    found.map_or(0.0, |(_, weight)| *weight)
 }
 
 /// Its tensors.
@@ -550,8 +562,14 @@ impl ExpertsWeights {
             threads,
             banks,
             outputs,
-            &|bank, _, expert, columns, [gate, up]| {
+            &|bank, slot, expert, columns, [gate, up]| {
                 if bank == 0 {
+                    if spec.weighs_input {
+                        // What is linear in the input is multiplied instead of it.
+                        let weight = weight_of(&spec.routing, &e.chosen, e.token_of[slot], expert);
+                        vec::scale(isa, gate, weight);
+                        vec::scale(isa, up, weight);
+                    }
                     let products = [&mut *gate, &mut *up];
                     self.gate_up.add_biases(expert, store, &columns, products);
                 }

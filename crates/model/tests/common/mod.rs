@@ -211,6 +211,21 @@ impl Spec {
         }
     }
 
+    /// Chunks shorter than a prompt, and every fourth layer without rotation.
+    pub fn llama4() -> Spec {
+        let moe = Moe {
+            experts: 5,
+            used: 2,
+            width: 32,
+            shared: 32,
+            gating: 2,
+            normed: Some(false),
+            ..Moe::default()
+        };
+        let window = Some((12, 4));
+        Spec { arch: "llama4", layers: 5, window, moe: Some(moe), seed: 69, ..Spec::llama() }
+    }
+
     pub fn deepseek2() -> Spec {
         let moe = Moe {
             experts: 6,
@@ -684,6 +699,9 @@ impl Spec {
     }
 
     fn mixture_keys(&self, moe: &Moe, skip: &str, b: &mut Builder) {
+        if self.arch == "llama4" && skip != "interleave_moe_layer_step" {
+            b.u32("llama4.interleave_moe_layer_step", 1);
+        }
         let key = |name: &str| format!("{}.{name}", self.arch);
         let shared = match self.latent {
             Some(_) => "expert_shared_count",

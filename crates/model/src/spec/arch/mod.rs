@@ -20,7 +20,9 @@ mod internlm2;
 mod lfm2;
 mod lfm2moe;
 mod llama;
+mod llama4;
 mod minicpm;
+mod minimax_m2;
 mod mistral3;
 mod olmo2;
 mod olmoe;
@@ -43,7 +45,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 39] = [
+const ALL: [&Architecture; 41] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -74,6 +76,8 @@ const ALL: [&Architecture; 39] = [
     &glm4moe::ARCHITECTURE,
     &deepseek2::ARCHITECTURE,
     &deepseek2::MISTRAL4,
+    &minimax_m2::ARCHITECTURE,
+    &llama4::ARCHITECTURE,
     &arcee::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
     &stablelm::ARCHITECTURE,

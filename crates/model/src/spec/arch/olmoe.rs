@@ -13,7 +13,7 @@ use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "olmoe", read };
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
     let attention = AttentionSpec {
         pairing: RopePairing::NeoX,

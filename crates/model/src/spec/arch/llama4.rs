@@ -1,0 +1,63 @@
+//! `llama4`: of four layers three see the chunk of the context that they are in, and the fourth sees all of it, is not rotated,
+//! and has queries that grow at distant positions; in every layer, or every so many, a mixture of which a token goes through one
+//! expert, whose input is multiplied by the router's sigmoid, and a network for all tokens (Meta's Llama 4).
+
+use super::Architecture;
+use crate::parts::attention::{AttentionSpec, QkNorm, Temperature};
+use crate::parts::dense::DenseSpec;
+use crate::parts::experts::{ExpertsSpec, SharedExpert};
+use crate::parts::routing::Gating;
+use crate::spec::keys::{Keys, MAX_LAYERS};
+use crate::spec::rope::rope;
+use crate::spec::sizes::Sizes;
+use crate::spec::window::{window, windowed_layers};
+use crate::spec::{ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "llama4", read };
+
+/// No key says which layers are not rotated.
+const PERIOD: usize = 4;
+
+/// Positions of a chunk, where the file does not say.
+const CHUNK: usize = 8192;
+
+/// No key says how queries of layers without rotation grow.
+const TEMPERATURE: Temperature = Temperature { scale: 0.1, length: 8192, offset: 1 };
+
+/// Queries and keys of Maverick, which has so many experts, are not normed.
+const MAVERICK: usize = 128;
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let sizes = Sizes::read(keys)?;
+    let attention = AttentionSpec { norm_after_rope: true, ..AttentionSpec::read(keys)? };
+    let rope = rope(keys, attention.key_dim, sizes.context)?;
+    let mut experts = ExpertsSpec::read(keys, false)?;
+    experts.routing.gating = Gating::Sigmoid;
+    experts.weighs_input = true;
+    let intermediate_size = experts.intermediate_size;
+    experts.shared = Some(SharedExpert { intermediate_size, gated: false });
+    let step = keys.dimension("interleave_moe_layer_step", MAX_LAYERS)?;
+    let normed = experts.routing.experts != MAVERICK;
+    let key = "attention.sliding_window";
+    let Some(chunk) = window(keys, CHUNK)? else {
+        return Err(keys.unsupported(key, 0, "Llama 4 without chunks"));
+    };
+    let chunked = windowed_layers(keys, sizes.layers, PERIOD)?;
+    let mut spec = sizes.uniform(keys, attention, experts, rope);
+    for (i, (attention, chunked)) in spec.attention_layers_mut().zip(chunked).enumerate() {
+        attention.window = chunked.then_some(chunk);
+        attention.chunked = chunked;
+        if (i + 1).is_multiple_of(PERIOD) {
+            (attention.rope, attention.temperature) = (None, Some(TEMPERATURE));
+        } else if normed {
+            attention.qk_norm = QkNorm::Unweighted;
+        }
+    }
+    if step > 1 {
+        let dense = DenseSpec::read_beside_experts(keys)?;
+        let others = spec.layers.iter_mut().enumerate();
+        let others = others.filter(|(i, _)| !(i + 1).is_multiple_of(step));
+        others.for_each(|(_, layer)| layer.feed_forward = dense.clone().into());
+    }
+    Ok(spec)
+}
