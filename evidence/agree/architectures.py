@@ -129,6 +129,10 @@ LFM2 = Tiny("lfm2", "lfm2", layers=5, head_dim=24, heads=4, base=1e6, eps=1e-5, 
 LFM2MOE = Tiny("lfm2moe", "lfm2moe", head_dim=24, heads=4, base=1e6, eps=1e-5, qk_norm=True, layout="cac", short_conv=3, leading=1,
                gating=2, **(MOE | dict(layers=3)))
 
+# Mamba-2 of six heads in two groups, and attention in one layer of four, without rotation.
+GRANITEHYBRID = Tiny("granitehybrid", "granitehybrid", head_dim=24, heads=4, eps=1e-5, tied=False, scales=SCALES, layout="mmam",
+                     mamba=(6, 2, 32, 20, 4), rotated=False)
+
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -255,6 +259,13 @@ CASES = [
         "no leading layer's part": dict(zero=("ffn_down",))}),
     (other(LFM2MOE, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, expert_ff=37, experts=5, used=2, leading=0, layout="ccac", layers=4),
      {"one expert": dict(used=1)}),
+    (GRANITEHYBRID, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "decays of other heads": dict(flipped=("ssm_a",)),
+                     "no bias of steps": dict(zero=("ssm_dt",)), "nothing past the states": dict(zero=("ssm_d",)),
+                     "no bias of the convolution": dict(zero=("ssm_conv1d.bias",)), "rotated": dict(rotated=True),
+                     "norms reversed": dict(flipped=("ssm_norm",))}),
+    (other(GRANITEHYBRID, "odd sizes, experts, rotated", embd=90, heads=3, kv_heads=1, head_dim=30, ff=37, expert_ff=37, experts=5, used=2, vocab=397,
+           shared_ff=44, layers=3, layout="mam", mamba=(3, 1, 48, 12, 3), rotated=True),
+     {"no shared network": dict(zero=("ffn_down_shexp",)), "the convolution backwards": dict(flipped=("ssm_conv1d",))}),
     (QWEN2VL, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
     (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),

@@ -64,6 +64,8 @@ class Tiny:
     # The taps of short convolutions, or the heads, groups, lengths of heads and of keys, and taps of Mamba-2's mixers.
     short_conv: int = 0
     mamba: tuple = ()
+    # Whether queries and keys are rotated, where the file says it.
+    rotated: bool = True
     # Of queries at distant positions, and how much of YaRN's magnitude is in the scale of attention.
     temperature: float | None = None
     log_multiplier: float | None = None
@@ -145,6 +147,8 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
             weights = random.standard_normal(shape) / math.sqrt(shape[0])
         elif part == "attn_sinks":
             weights = random.standard_normal(shape) * 2.0
+        elif what == "ssm_d":
+            weights = random.uniform(0.4, 1.6, shape)
         elif len(shape) == 1 or part.endswith("_norm"):
             weights = random.uniform(0.4, 1.6, shape)
             if part == "attn_q_norm" and m.local_dim:
@@ -184,7 +188,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
     if m.head_dim * m.heads != m.embd and not m.latent:
         w.add_key_length(m.head_dim)
         w.add_value_length(m.head_dim)
-    if m.arch in ("llama", "granite", "granitemoe", "smollm3", "mistral3") or m.arch in ("phi3", "phimoe") and m.rope_dims is None:
+    if m.arch in ("llama", "granite", "granitemoe", "granitehybrid", "smollm3", "mistral3") or m.arch in ("phi3", "phimoe") and m.rope_dims is None:
         w.add_rope_dimension_count(m.head_dim)
     if m.local_base is not None:
         w.add_float32(f"{m.arch}.rope.freq_base_swa", m.local_base)
@@ -206,6 +210,7 @@ def add_metadata(w: gguf.GGUFWriter, m: Tiny) -> None:
         w.add_shortconv_l_cache(m.short_conv)
     if m.mamba:
         add_mamba(w, *m.mamba)
+        w.add_rope_scaling_finetuned(m.rotated)
     if m.temperature is not None:
         w.add_float32(f"{m.arch}.attention.temperature_scale", m.temperature)
         if m.arch in networks.LATENT:

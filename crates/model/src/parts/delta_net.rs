@@ -12,7 +12,7 @@ use alight_kernels::{Isa, vec};
 
 use super::convolution::{Columns, Convolution, MAX_TAPS};
 use super::norm::Norm;
-use super::routing::sigmoid;
+use super::routing::{sigmoid, softplus};
 use crate::engine::{Step, WorkSize};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
@@ -208,9 +208,7 @@ impl DeltaNetWeights {
             to_length(isa, queries, spec.head_dim, unit, eps);
             to_length(isa, keys, spec.head_dim, 1.0, eps);
             for ((alpha, bias), a) in alpha.iter_mut().zip(&self.dt_bias).zip(&self.a) {
-                let x = *alpha + bias;
-                let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
-                *alpha = (a * softplus).exp();
+                *alpha = (a * softplus(*alpha + bias)).exp();
             }
             beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
         });

@@ -12,6 +12,7 @@ pub(crate) mod dense;
 pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
 pub(crate) mod latent_attention;
+pub(crate) mod mamba2;
 pub(crate) mod norm;
 pub(crate) mod routing;
 pub(crate) mod short_conv;
@@ -27,6 +28,7 @@ use self::dense::DenseWeights;
 use self::dense_and_experts::DenseAndExpertsWeights;
 use self::experts::ExpertsWeights;
 use self::latent_attention::LatentAttentionWeights;
+use self::mamba2::Mamba2Weights;
 use self::norm::Norm;
 use self::short_conv::ShortConvWeights;
 use crate::engine::{Step, WorkSize};
@@ -71,6 +73,7 @@ pub(crate) enum MixerWeights {
     DeltaNet(DeltaNetWeights),
     LatentAttention(Box<LatentAttentionWeights>),
     ShortConv(ShortConvWeights),
+    Mamba2(Mamba2Weights),
 }
 
 impl MixerWeights {
@@ -93,6 +96,9 @@ impl MixerWeights {
             Mixer::ShortConv(spec) => {
                 ShortConvWeights::find(find, spec, hidden).map(MixerWeights::ShortConv)
             }
+            Mixer::Mamba2(spec) => {
+                Mamba2Weights::find(find, spec, hidden).map(MixerWeights::Mamba2)
+            }
         }
     }
 
@@ -103,6 +109,7 @@ impl MixerWeights {
             MixerWeights::DeltaNet(part) => part.matrices().into(),
             MixerWeights::LatentAttention(part) => part.matrices(),
             MixerWeights::ShortConv(part) => part.matrices(),
+            MixerWeights::Mamba2(part) => part.matrices(),
         }
     }
 
@@ -112,6 +119,7 @@ impl MixerWeights {
             MixerWeights::DeltaNet(part) => part.matrices_mut().into(),
             MixerWeights::LatentAttention(part) => part.matrices_mut(),
             MixerWeights::ShortConv(part) => part.matrices_mut(),
+            MixerWeights::Mamba2(part) => part.matrices_mut(),
         }
     }
 
@@ -122,6 +130,7 @@ impl MixerWeights {
             MixerWeights::DeltaNet(part) => part.input_formats(),
             MixerWeights::LatentAttention(part) => part.input_formats(),
             MixerWeights::ShortConv(part) => part.input_formats(),
+            MixerWeights::Mamba2(part) => part.input_formats(),
         }
     }
 
@@ -131,7 +140,8 @@ impl MixerWeights {
             MixerWeights::Attention(part) => part.o_bias.as_deref(),
             MixerWeights::DeltaNet(_)
             | MixerWeights::LatentAttention(_)
-            | MixerWeights::ShortConv(_) => None,
+            | MixerWeights::ShortConv(_)
+            | MixerWeights::Mamba2(_) => None,
         }
     }
 
@@ -145,6 +155,7 @@ impl MixerWeights {
                 part.forward(spec, step);
             }
             (MixerWeights::ShortConv(part), Mixer::ShortConv(spec)) => part.forward(spec, step),
+            (MixerWeights::Mamba2(part), Mixer::Mamba2(spec)) => part.forward(spec, step),
             _ => unreachable!("weights are found by the layer's spec"),
         }
     }
@@ -231,7 +242,7 @@ impl FeedForwardWeights {
 pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
     match mixer {
         Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape(capacity)),
-        Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
+        Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
         Mixer::LatentAttention(spec) => Some(spec.kv_shape(capacity)),
     }
 }
@@ -240,7 +251,7 @@ pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
 pub(crate) fn most_partials(mixer: &Mixer, capacity: usize, tokens: usize) -> usize {
     match mixer {
         Mixer::Attention(spec) => spec.most_partials(capacity, tokens),
-        Mixer::DeltaNet(_) | Mixer::ShortConv(_) => 0,
+        Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => 0,
         Mixer::LatentAttention(spec) => spec.most_partials(capacity, tokens),
     }
 }
@@ -251,6 +262,7 @@ pub(crate) fn state_len(mixer: &Mixer) -> usize {
         Mixer::Attention(_) | Mixer::LatentAttention(_) => 0,
         Mixer::DeltaNet(spec) => spec.state_len(),
         Mixer::ShortConv(spec) => spec.state_len(),
+        Mixer::Mamba2(spec) => spec.state_len(),
     }
 }
 
@@ -261,6 +273,7 @@ pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
         Mixer::DeltaNet(spec) => spec.work(),
         Mixer::LatentAttention(spec) => spec.work(),
         Mixer::ShortConv(spec) => spec.work(),
+        Mixer::Mamba2(spec) => spec.work(),
     };
     let feed_forward = match &layer.feed_forward {
         FeedForward::Dense(spec) => spec.work(),

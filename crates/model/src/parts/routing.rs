@@ -115,7 +115,7 @@ impl Routing {
             Gating::Sigmoid => logits.iter_mut().for_each(|x| *x = sigmoid(*x)),
             Gating::SoftmaxOfChosen => {}
             Gating::SqrtSoftplus => {
-                logits.iter_mut().for_each(|x| *x = (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt());
+                logits.iter_mut().for_each(|x| *x = softplus(*x).sqrt());
             }
         }
     }
@@ -147,6 +147,11 @@ impl Routing {
             }
         }
     }
+}
+
+/// ln(1 + eˣ).
+pub(super) fn softplus(x: f32) -> f32 {
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
 /// The weight of a shared expert with a gate of its own.

@@ -24,6 +24,7 @@ pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
 pub use crate::parts::latent_attention::LatentAttentionSpec;
+pub use crate::parts::mamba2::Mamba2Spec;
 pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
 pub use crate::parts::short_conv::ShortConvSpec;
@@ -140,6 +141,8 @@ pub enum Mixer {
     LatentAttention(LatentAttentionSpec),
     /// A short convolution, which carries its last inputs from token to token.
     ShortConv(ShortConvSpec),
+    /// Mamba-2, which carries a state from token to token.
+    Mamba2(Mamba2Spec),
 }
 
 /// What a token and one position that it attends to cost in a layer.
@@ -207,7 +210,7 @@ impl ModelSpec {
     pub fn attended(&self) -> impl Iterator<Item = Attended> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Attention(attention) => Some(attention.attended()),
-            Mixer::DeltaNet(_) | Mixer::ShortConv(_) => None,
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
             Mixer::LatentAttention(attention) => Some(attention.attended()),
         })
     }

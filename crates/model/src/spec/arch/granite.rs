@@ -7,7 +7,7 @@ use crate::parts::dense::DenseSpec;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
-use crate::spec::{FeedForward, ModelSpec, SpecError};
+use crate::spec::{FeedForward, Mixer, ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granite", read };
 
@@ -21,17 +21,27 @@ pub(super) fn read_with(
     feed_forward: impl Into<FeedForward>,
 ) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::read(keys)?;
-    let attention = AttentionSpec::read(keys)?;
+    let attention = Mixer::Attention(AttentionSpec::read(keys)?);
+    let mixers = std::iter::repeat_n(attention, sizes.layers);
+    of_mixers(keys, sizes, mixers, &feed_forward.into())
+}
+
+/// The network with those mixers.
+pub(super) fn of_mixers(
+    keys: &Keys<'_, '_>,
+    sizes: Sizes,
+    mixers: impl Iterator<Item = Mixer>,
+    feed_forward: &FeedForward,
+) -> Result<ModelSpec, SpecError> {
     let scale = keys.float("attention.scale", 0.0..1e6, "a positive number")?;
     // Files of models that have no positions at all say that their rotary embedding was not trained.
     let rotates = keys.get::<bool>("rope.scaling.finetuned")?.unwrap_or(true);
-    let rope = rope(keys, attention.key_dim, sizes.context)?;
-    let attention = AttentionSpec {
-        scale: scale.filter(|scale| *scale != 0.0).unwrap_or(attention.scale),
-        rope: attention.rope.filter(|_| rotates),
-        ..attention
-    };
-    let mut spec = sizes.uniform(keys, attention, feed_forward, rope);
+    let rope = rope(keys, AttentionSpec::key_dim(keys)?, sizes.context)?;
+    let mut spec = sizes.of_mixers(keys, mixers, feed_forward, rope);
+    for attention in spec.attention_layers_mut() {
+        attention.scale = scale.filter(|scale| *scale != 0.0).unwrap_or(attention.scale);
+        attention.rope = attention.rope.filter(|_| rotates);
+    }
     spec.embedding_scale = keys.factor("embedding_scale")?;
     spec.logit_scale = 1.0 / keys.factor("logit_scale")?;
     let residual_scale = keys.factor("residual_scale")?;

@@ -9,7 +9,12 @@ use crate::spec::{ModelSpec, SpecError};
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "granitemoe", read };
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    granite::read_with(keys, experts(keys)?)
+}
+
+/// The mixture of a layer.
+pub(super) fn experts(keys: &Keys<'_, '_>) -> Result<ExpertsSpec, SpecError> {
     let shared = keys.width_or_none(SHARED_WIDTH)?;
     let shared = shared.map(|width| SharedExpert { intermediate_size: width, gated: false });
-    granite::read_with(keys, ExpertsSpec { shared, ..ExpertsSpec::read(keys, true)? })
+    Ok(ExpertsSpec { shared, ..ExpertsSpec::read(keys, true)? })
 }

@@ -14,6 +14,7 @@ mod glm4;
 mod glm4moe;
 mod gpt_oss;
 mod granite;
+mod granitehybrid;
 mod granitemoe;
 mod hunyuan_dense;
 mod internlm2;
@@ -45,7 +46,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 41] = [
+const ALL: [&Architecture; 42] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -85,6 +86,7 @@ const ALL: [&Architecture; 41] = [
     &cohere2::ARCHITECTURE,
     &minicpm::ARCHITECTURE,
     &hunyuan_dense::ARCHITECTURE,
+    &granitehybrid::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &lfm2moe::ARCHITECTURE,
 ];

@@ -1,0 +1,235 @@
+//! Mamba-2 (Dao and Gu 2024): a short causal convolution of inputs, keys and queries, a state for each head that decays by a
+//! factor of the token's own, and a norm of its output behind a gate.
+//!
+//! Its state, in f32, has the inputs of the convolution's last tokens and the matrices. Every token is computed in the same
+//! order of operations whether it comes alone or in a batch.
+
+use alight_kernels::gate::silu_mul;
+use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::parallel::{Rows, StateSpace};
+use alight_kernels::recurrent::COLUMNS;
+
+use super::convolution::{Columns, Convolution, MAX_TAPS};
+use super::norm::Norm;
+use super::routing::softplus;
+use crate::engine::{Step, WorkSize};
+use crate::spec::SpecError;
+use crate::spec::keys::{Keys, MAX_WIDTH};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// Longest key, far above any model's.
+const MAX_LEN: usize = 4096;
+
+/// A Mamba-2 mixer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mamba2Spec {
+    /// Heads.
+    pub heads: usize,
+    /// Groups of neighbouring heads that share keys and queries, and whose outputs are normed together; divides `heads`.
+    pub groups: usize,
+    /// Length of a head's input and output.
+    pub head_dim: usize,
+    /// Length of a key and a query.
+    pub key_len: usize,
+    /// Tokens that the convolution looks at, the present one included.
+    pub taps: usize,
+}
+
+impl Mamba2Spec {
+    /// Reads its keys.
+    ///
+    /// # Errors
+    /// A size that no model can have, or that there is no code for.
+    pub(crate) fn read(keys: &Keys<'_, '_>) -> Result<Mamba2Spec, SpecError> {
+        let taps = keys.dimension("ssm.conv_kernel", MAX_TAPS)?;
+        let key_len = keys.dimension("ssm.state_size", MAX_LEN)?;
+        let groups = keys.dimension("ssm.group_count", MAX_WIDTH)?;
+        let heads = keys.dimension("ssm.time_step_rank", MAX_WIDTH)?;
+        let inner = keys.dimension("ssm.inner_size", MAX_WIDTH)?;
+        if !key_len.is_multiple_of(4) {
+            let what = "a length of keys that is not a multiple of 4";
+            return Err(keys.unsupported("ssm.state_size", key_len, what));
+        }
+        if !heads.is_multiple_of(groups) {
+            let expected = format!("a divisor of the {heads} heads");
+            return Err(keys.value("ssm.group_count", groups, expected));
+        }
+        if groups * key_len > MAX_WIDTH {
+            let expected = format!("at most {} keys of {key_len}", MAX_WIDTH / key_len);
+            return Err(keys.value("ssm.group_count", groups, expected));
+        }
+        if !inner.is_multiple_of(heads) {
+            let expected = format!("a multiple of the {heads} heads");
+            return Err(keys.value("ssm.inner_size", inner, expected));
+        }
+        let head_dim = inner / heads;
+        if !head_dim.is_multiple_of(COLUMNS) {
+            let what = "heads whose length is not a multiple of 16";
+            return Err(keys.unsupported("ssm.inner_size", inner, what));
+        }
+        Ok(Mamba2Spec { heads, groups, head_dim, key_len, taps })
+    }
+
+    /// Width of all heads' inputs, and of the output.
+    fn inner(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Width of inputs, keys and queries.
+    fn mixed(&self) -> usize {
+        self.inner() + 2 * self.groups * self.key_len
+    }
+
+    /// Width of what the input is projected to: gate, inputs, keys, queries, and the lengths of steps.
+    fn projected(&self) -> usize {
+        self.inner() + self.mixed() + self.heads
+    }
+
+    /// f32 elements of the convolution's state, `[taps − 1, mixed]`.
+    fn convolved_len(&self) -> usize {
+        Convolution::state_len([self.taps, self.mixed()])
+    }
+
+    /// f32 elements of its state: the convolution's, then what [`StateSpace::state_len`] says.
+    pub(crate) fn state_len(&self) -> usize {
+        self.convolved_len() + StateSpace::state_len(self.heads, self.head_dim, self.key_len)
+    }
+
+    /// What it writes to: what the input is projected to in `q`, what is convolved in `mixed`, decays in `v`, the lengths of
+    /// steps in `gate`.
+    pub(crate) fn work(&self) -> WorkSize {
+        WorkSize {
+            q: self.projected(),
+            mixed: self.mixed(),
+            v: self.heads,
+            gate: self.heads,
+            heads_out: self.inner(),
+            widest_input: self.inner(),
+            ..WorkSize::default()
+        }
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct Mamba2Weights {
+    /// `[projected, hidden]`
+    input: MatrixRef,
+    /// `[hidden, inner]`
+    out: MatrixRef,
+    /// Of inputs, keys and queries.
+    convolution: Convolution,
+    /// `[heads]`
+    dt_bias: Vec<f32>,
+    /// Rates of decay, at most 0: `[heads]`.
+    a: Vec<f32>,
+    /// Factors on what goes past the states, `[heads]`.
+    d: Vec<f32>,
+    /// Of each group, `[inner / groups]`.
+    norms: Vec<Norm>,
+}
+
+impl Mamba2Weights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &Mamba2Spec,
+        hidden: usize,
+    ) -> Result<Mamba2Weights, WeightError> {
+        let (heads, inner) = (spec.heads, spec.inner());
+        let size = [spec.taps, spec.mixed()];
+        Ok(Mamba2Weights {
+            input: find.matrix("ssm_in", hidden, spec.projected())?,
+            out: find.matrix("ssm_out", inner, hidden)?,
+            convolution: Convolution::find(find, "ssm_conv1d", size, true)?,
+            dt_bias: find.vector("ssm_dt.bias", heads)?,
+            a: find.table("ssm_a", [1, heads])?,
+            d: find.table("ssm_d", [1, heads])?,
+            norms: find.norms("ssm_norm", [inner / spec.groups, spec.groups])?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        vec![&self.input, &self.out]
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        vec![&mut self.input, &mut self.out]
+    }
+
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        ActivationFormats::of([self.input.kind()])
+    }
+
+    pub(super) fn forward(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
+        let (isa, inner, all) = (step.compute.isa, spec.inner(), spec.projected());
+        let (input, out) = (self.input.view(step.store), self.out.view(step.store));
+        let b = &mut *step.buffers;
+        step.compute.project(&input, Rows::new(&mut b.q, all), &b.acts, &b.threads);
+        self.mix(spec, step);
+        self.recur(spec, step);
+        let some = step.keep_wanted_rows(|b, last| {
+            Rows::new(&mut b.heads_out, inner).copy(last, 0);
+            Rows::new(&mut b.q, all).copy(last, 0);
+        });
+        if !some {
+            return;
+        }
+        let b = &mut *step.buffers;
+        let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.q, all)];
+        let formats = ActivationFormats::of([self.out.kind()]);
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        step.compute.pack(step.rows, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
+            let z = &mut z[..inner];
+            silu_mul(isa, z, y);
+            for (group, norm) in z.chunks_exact_mut(inner / spec.groups).zip(&self.norms) {
+                norm.apply(isa, group);
+            }
+            put(z);
+        });
+        step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+
+    /// The convolution, decays and lengths of steps; the convolution's part of the state becomes that of the last row.
+    fn mix(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
+        let (isa, n, heads, all) = (step.compute.isa, step.rows, spec.heads, spec.projected());
+        let b = &mut *step.buffers;
+        let state = step.cache.states.layer(step.layer);
+        let (earlier, _) = state.split_at_mut(spec.convolved_len());
+        let inputs = Columns { rows: &b.q, stride: all, first: spec.inner() };
+        let (before, projected) = (&*earlier, &b.q);
+        let rows = [
+            Rows::new(&mut b.mixed, spec.mixed()),
+            Rows::new(&mut b.v, heads),
+            Rows::new(&mut b.gate, heads),
+        ];
+        step.compute.each_row(n, rows, &b.threads, &|i, [mixed, decays, steps], _| {
+            self.convolution.apply(isa, before, inputs, i, mixed);
+            let lengths = &projected[i * all + all - heads..][..heads];
+            for (head, (decay, step)) in decays.iter_mut().zip(steps).enumerate() {
+                *step = softplus(lengths[head] + self.dt_bias[head]);
+                *decay = (*step * self.a[head]).exp();
+            }
+        });
+        self.convolution.keep(earlier, inputs, n);
+    }
+
+    /// The recurrence over the rows: `[rows, inner]` into `heads_out`.
+    fn recur(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
+        let b = &mut *step.buffers;
+        let state = step.cache.states.layer(step.layer);
+        let (_, state) = state.split_at_mut(spec.convolved_len());
+        let space = StateSpace {
+            heads: spec.heads,
+            groups: spec.groups,
+            dim: spec.head_dim,
+            len: spec.key_len,
+            mixed: &b.mixed,
+            decays: &b.v,
+            rates: &b.gate,
+            past: &self.d,
+        };
+        let out = Rows::new(&mut b.heads_out, spec.inner());
+        let threads = &mut step.compute.threads(&b.threads);
+        space.run(threads, step.compute.isa, step.rows, state, out);
+    }
+}
