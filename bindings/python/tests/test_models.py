@@ -60,6 +60,7 @@ NATIVE = [
         experts=7, used=3, expert_ff=44,
     ),
     Tiny("qwen35", "qwen35", qk_norm=True, sections=(4, 2, 2, 0), delta=(2, 4, 16, 4, 2)),
+    Tiny("granitehybrid", "granitehybrid", layout="mmam", mamba=(6, 2, 32, 20, 4)),
     Tiny("lfm2", "lfm2", qk_norm=True, layout="caca", short_conv=3),
     Tiny("lfm2moe", "lfm2moe", qk_norm=True, layout="caca", short_conv=3, experts=7, used=3, expert_ff=44),
 ]  # fmt: skip

@@ -14,6 +14,7 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec { ty: alight_formats::GgmlType::Q4_0, ..Spec::gemma3() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::qwen35() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::lfm2() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::granitehybrid() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, biases: true, ..Spec::gemma2() }
             .write(folder.path())
             .0,

@@ -269,6 +269,28 @@ fn short_convolutions() {
 }
 
 #[test]
+fn mamba_2() {
+    let spec = Spec::granitehybrid();
+    for (name, bad, expected) in [
+        ("ssm.conv_kernel", 9, "expected 1 to 8"),
+        ("ssm.state_size", 18, "not a multiple of 4"),
+        ("ssm.state_size", 1 << 20, "expected 1 to 4096"),
+        ("ssm.group_count", 3, "divisor of the 4"),
+        ("ssm.time_step_rank", 6, "multiple of the 6"),
+        ("ssm.inner_size", 96, "not a multiple of 16"),
+        ("ssm.inner_size", 0, "is 0"),
+    ] {
+        let key = format!("granitehybrid.{name}");
+        refused(&with(&spec, name, |b| b.u32(&key, bad)), &[&key, expected]);
+        refused(&with(&spec, name, |b| b), &[&key, "missing"]);
+    }
+    refused(
+        &with(&spec, "ssm.state_size", |b| b.u32("granitehybrid.ssm.state_size", 24)),
+        &["blk.0.ssm_in.weight", "expected [64, 340]"],
+    );
+}
+
+#[test]
 fn mixtures_of_experts() {
     let spec = Spec::qwen3moe();
     let moe = spec.moe.unwrap();

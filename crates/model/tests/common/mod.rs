@@ -146,6 +146,8 @@ pub enum Recurrence {
     /// Heads of keys and of values, and their length.
     DeltaNet([usize; 3]),
     ShortConv,
+    /// Of Mamba-2 heads, groups, their length and that of keys.
+    Mamba2([usize; 4]),
 }
 
 /// Tokens that convolutions look at.
@@ -327,9 +329,15 @@ impl Spec {
         Spec { arch: "lfm2", layers: 5, recurrent, seed: 25, ..Spec::llama() }
     }
 
+    /// Layers of Mamba-2, and every third with keys and values.
+    pub fn granitehybrid() -> Spec {
+        let recurrent = Some((Recurrence::Mamba2([4, 2, 32, 20]), 3));
+        Spec { arch: "granitehybrid", layers: 5, recurrent, seed: 26, ..Spec::llama() }
+    }
+
     /// One of each kind of recurrent layers.
-    pub fn recurrent() -> [Spec; 2] {
-        [Spec::qwen35(), Spec::lfm2()]
+    pub fn recurrent() -> [Spec; 3] {
+        [Spec::qwen35(), Spec::lfm2(), Spec::granitehybrid()]
     }
 
     /// Caps so low that they bend what the random weights give.
@@ -536,6 +544,17 @@ impl Spec {
                 add("shortconv.conv.weight", &[TAPS, embd]);
                 add("shortconv.out_proj.weight", &[embd, embd]);
             }
+            Recurrence::Mamba2([heads, groups, dim, len]) => {
+                let (inner, mixed) = (heads * dim, heads * dim + 2 * groups * len);
+                add("ssm_in.weight", &[embd, inner + mixed + heads]);
+                add("ssm_conv1d.weight", &[TAPS, mixed]);
+                add("ssm_conv1d.bias", &[mixed]);
+                add("ssm_dt.bias", &[heads]);
+                add("ssm_a", &[1, heads]);
+                add("ssm_d", &[1, heads]);
+                add("ssm_norm.weight", &[inner / groups, groups]);
+                add("ssm_out.weight", &[inner, embd]);
+            }
         }
     }
 
@@ -557,6 +576,7 @@ impl Spec {
                 all
             }
             Recurrence::ShortConv => vec![("shortconv.l_cache", TAPS)],
+            Recurrence::Mamba2([heads, groups, dim, len]) => ssm(heads, dim, groups, len),
         };
         for (name, value) in keys {
             if skip != name {
@@ -585,7 +605,7 @@ impl Spec {
         }
         let kv = "attention.head_count_kv";
         match self.recurrent {
-            Some((Recurrence::ShortConv, _)) if skip != kv => {
+            Some((Recurrence::ShortConv | Recurrence::Mamba2(_), _)) if skip != kv => {
                 let heads = |l| if self.recurrence(l).is_none() { self.kv_heads as u32 } else { 0 };
                 b.u32s(&key(kv), &(0..self.layers).map(heads).collect::<Vec<_>>());
             }
@@ -757,7 +777,7 @@ impl Spec {
         for (name, shape) in self.tensors() {
             let elements: usize = shape.iter().product();
             let float = shape.len() == 1
-                || ["ffn_gate_inp", "conv1d", "shortconv.conv"]
+                || ["ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_a", "ssm_d", "ssm_norm"]
                     .iter()
                     .any(|part| name.contains(part))
                 || name.ends_with(".bias");
