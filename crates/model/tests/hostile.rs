@@ -276,7 +276,7 @@ fn mamba_2() {
         ("ssm.state_size", 18, "not a multiple of 4"),
         ("ssm.state_size", 1 << 20, "expected 1 to 4096"),
         ("ssm.group_count", 3, "divisor of the 4"),
-        ("ssm.time_step_rank", 6, "multiple of the 6"),
+        ("ssm.time_step_rank", 0, "is 0"),
         ("ssm.inner_size", 96, "not a multiple of 16"),
         ("ssm.inner_size", 0, "is 0"),
     ] {
@@ -284,9 +284,14 @@ fn mamba_2() {
         refused(&with(&spec, name, |b| b.u32(&key, bad)), &[&key, expected]);
         refused(&with(&spec, name, |b| b), &[&key, "missing"]);
     }
+    // Heads that do not divide the width.
+    refused(
+        &with(&spec, "ssm.time_step_rank", |b| b.u32("granitehybrid.ssm.time_step_rank", 6)),
+        &["granitehybrid.ssm.inner_size", "is 128", "multiple of the 6 heads"],
+    );
     refused(
         &with(&spec, "ssm.state_size", |b| b.u32("granitehybrid.ssm.state_size", 24)),
-        &["blk.0.ssm_in.weight", "expected [64, 340]"],
+        &["blk.0.ssm_in.weight", "[64, 340]", "expected [64, 356]"],
     );
 }
 
