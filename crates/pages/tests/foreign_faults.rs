@@ -62,13 +62,14 @@ fn foreign_map() -> *const u8 {
     start.cast()
 }
 
-/// A map of ours that works, so that the handler is installed; and one that was closed.
-fn our_map() -> (tempfile::NamedTempFile, Map) {
+/// A map of ours that works, so that the handler is installed; and one that was closed. Its file has no name any more, so that a
+/// process that is killed leaves none behind.
+fn our_map() -> (File, Map) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&vec![1; LEN]).unwrap();
     drop(Map::open(file.path()).unwrap());
     let map = Map::open(file.path()).unwrap();
-    (file, map)
+    (file.into_file(), map)
 }
 
 fn touch(at: *const u8) -> u8 {
@@ -201,7 +202,7 @@ fn an_earlier_handler_gets_foreign_faults_and_not_ours() {
     }
     let (file, map) = our_map();
     if case == "ours" {
-        File::options().write(true).open(file.path()).unwrap().set_len(0).unwrap();
+        file.set_len(0).unwrap();
         assert_eq!(map.bytes()[LEN - 1], 0);
         assert!(matches!(map.check(), Err(MapError::FileShrank { .. })));
     } else if case == "sent" {
