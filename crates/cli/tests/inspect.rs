@@ -201,6 +201,31 @@ fn on_disk() -> tempfile::TempDir {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn what_of_each_expert_is_in_the_page_cache_is_shown() {
+    let dir = on_disk();
+    let mut b = Builder::with_alignment(4096);
+    b.str("general.architecture", "transmogrifier");
+    b.u32("transmogrifier.expert_count", 3).u32("transmogrifier.expert_used_count", 2);
+    b.tensor("blk.0.ffn_up_exps.weight", GgmlType::F32, &[1024, BIG / 4096, 3]).unwrap();
+    let path = write(&dir.path().join("m.gguf"), &b);
+    assert_eq!(alight_pages::evict(&fs::File::open(&path).unwrap()).unwrap().cached, 0, "a disk");
+    warm_second(&path);
+    let json = alight(&["inspect", &path, "--json"]).succeeds().stdout;
+    let got: Value = serde_json::from_str(&json).unwrap();
+    let experts = &got["experts"];
+    assert_eq!((&experts["count"], &experts["used"]), (&Value::from(3), &Value::from(2)));
+    assert_eq!(experts["bytes"], 3 * BIG);
+    let cached = |i: usize| experts["cached_bytes"][i].as_u64().unwrap();
+    assert_eq!(cached(1), BIG);
+    assert!(cached(0) < BIG && cached(2) < BIG, "{experts}");
+    warm_second(&path);
+    let text = alight(&["inspect", &path]).succeeds().stdout;
+    let line = text.lines().find(|line| line.starts_with("experts ")).unwrap();
+    assert!(line.contains("3, 2 for each token, 75.5 MB; in memory 1 of them"), "{line}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn what_is_in_the_page_cache_is_shown() {
     let dir = on_disk();
     let path = a_third_cached(dir.path());

@@ -69,9 +69,11 @@ fn file(map: &Map) -> Option<FileCached> {
     Some(FileCached { bytes, source: whole.probe.name(), parts })
 }
 
-fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
+/// Bytes of a range of a file that are cached; `None`: the system does not count them for this user.
+pub fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
     let len = range.end - range.start;
-    let found = residency(map.file(), range).ok()?;
+    let found =
+        residency(map.file(), range).ok().filter(|found| found.probe != CacheProbe::Sampled)?;
     Some(page_bytes(found.cached, found.pages, len))
 }
 

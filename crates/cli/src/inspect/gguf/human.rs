@@ -68,7 +68,10 @@ fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
         )?;
         cached_line(cached.as_ref(), file.bytes, canvas, out)?;
     }
-    Ok(())
+    match &model.experts {
+        Some(experts) => experts.write(canvas, out),
+        None => Ok(()),
+    }
 }
 
 fn metadata(gguf: &Gguf<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -3,6 +3,7 @@
 //! ```text
 //! { format, shape_order, architecture, name, parameters, tensor_bytes, bits_per_weight,
 //!   types: [{type, tensors, …}],
+//!   experts?: {count, used, bytes, cached_bytes: […]},
 //!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors,
 //!            cached_bytes, cached_source}],
 //!   metadata: [{key, type, elem_type?, len?, value}],
@@ -20,6 +21,7 @@ use alight_formats::split::Placed;
 use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
+use super::experts::Experts;
 use super::{Opened, OpenedFile};
 use crate::inspect::cached::FileCached;
 use crate::inspect::parts::alignment_of;
@@ -39,6 +41,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         architecture: text("general.architecture"),
         name: text("general.name"),
         summary: &model.summary,
+        experts: model.experts.as_ref(),
         files: model.files.iter().zip(&model.cached.files).map(File::of).collect(),
         metadata: Metadata(gguf),
         tensors: model.catalog.tensors.iter().zip(&model.cached.tensors).map(Tensor::of).collect(),
@@ -55,6 +58,9 @@ struct Report<'a> {
     name: Option<Cow<'a, str>>,
     #[serde(flatten)]
     summary: &'a Summary,
+    /// Of a mixture of experts alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    experts: Option<&'a Experts>,
     files: Vec<File<'a>>,
     metadata: Metadata<'a>,
     tensors: Vec<Tensor<'a>>,

@@ -1,6 +1,7 @@
 //! GGUF: all shards of a model, with its metadata. Shows architectures that alight cannot run and types
 //! that it has no kernels for, too.
 
+mod experts;
 mod human;
 mod json;
 
@@ -11,6 +12,7 @@ use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use anyhow::{Context, anyhow};
 
+use self::experts::Experts;
 use super::cached::{Cached, Canvas};
 use super::map;
 use super::summary::Summary;
@@ -38,6 +40,7 @@ pub fn main(path: &Path, as_json: bool) -> Outcome {
         summary: Summary::of(
             catalog.tensors.iter().map(|t| (t.info.ty.name(), t.info.elements(), t.info.nbytes)),
         ),
+        experts: Experts::of(&files[0], &catalog, &maps),
         catalog: &catalog,
     };
     let mut text = Vec::new();
@@ -56,6 +59,7 @@ struct Opened<'a> {
     catalog: &'a Catalog<'a>,
     summary: Summary,
     cached: Cached,
+    experts: Option<Experts>,
 }
 
 /// One file.
