@@ -90,6 +90,8 @@ QWEN35 = Tiny("qwen35", "qwen35", layers=5, head_dim=40, heads=4, base=1e5, qk_n
               sections=(4, 3, 3, 0), delta=(2, 6, 32, 4, 3))
 QWEN35MOE = Tiny("qwen35moe", "qwen35moe", head_dim=32, heads=4, base=1e5, qk_norm=True, rope_dims=16, vocab=403,
                  sections=(3, 3, 2, 0), delta=(1, 3, 16, 4, 2), shared_ff=72, **(MOE | dict(layers=4)))
+QWEN3NEXT = Tiny("qwen3next", "qwen3next", head_dim=32, heads=4, base=1e5, qk_norm=True, rope_dims=16, vocab=403,
+                 delta=(2, 6, 16, 4, 2), shared_ff=72, **(MOE | dict(layers=4)))
 LOCAL = [True, True, False, True, False, True, False]
 GEMMA4 = Tiny("gemma4", "gemma4", layers=7, head_dim=48, local_dim=24, heads=4, kv_heads=2, base=1e6, local_base=1e4, qk_norm=True,
               window=12, pattern=LOCAL, logit_cap=30.0, shared_kv=2, token_input=20, vocab=733)
@@ -249,6 +251,11 @@ CASES = [
               "values with their neighbours' keys": dict(rolled_keys=1), "the convolution backwards": dict(flipped=("ssm_conv1d",)),
               "decays of other heads": dict(flipped=("ssm_a",)), "no bias of decays": dict(zero=("ssm_dt",)),
               "rates of 1/2": dict(zero=("ssm_beta",)), "a gate of other inputs": dict(flipped=("attn_gate",))}),
+    (QWEN3NEXT, WRONG | {"values with their neighbours' keys": dict(rolled_keys=1), "all of a head rotated": dict(rope_dims=32),
+                         "rates and decays of other inputs": dict(flipped=("ssm_ba",)), "decays of other heads": dict(flipped=("ssm_a",)),
+                         "shared gate of 1/2": dict(zero=("ffn_gate_inp_shexp",))}),
+    (other(QWEN3NEXT, "odd sizes", layers=5, embd=90, heads=3, kv_heads=1, head_dim=30, rope_dims=14, expert_ff=37, experts=5, used=5,
+           delta=(3, 6, 16, 3, 3)), {"another base": dict(base=1e3)}),
     (QWEN35MOE, WRONG | {"weights not normalised": dict(normed=False), "shared gate of 1/2": dict(zero=("ffn_gate_inp_shexp",))}),
     (LFM2, {"the convolution backwards": dict(flipped=("conv",)), "gates of other inputs": dict(flipped=("in_proj",)), "another base": dict(base=1e3),
             "a convolution of the present alone": dict(short_conv=1), "norms of heads reversed": dict(flipped=("attn_q_norm",))}),

@@ -16,7 +16,7 @@ SHARED = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 # Whose keys and values are made of one short row per token.
 LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
-GATED_SHARED = ("qwen2moe", "qwen35moe")
+GATED_SHARED = ("qwen2moe", "qwen35moe", "qwen3next")
 # Their experts are chosen with a bias, which has no matrix.
 CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", *LATENT), ("exp_probs_b",)
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
@@ -29,7 +29,7 @@ IN_LAYER = {
 # Whose attention has a score for each head that is of no position.
 SINKS = ("gpt-oss",)
 # Whose attention makes a gate beside each query, and of whose layers most are gated delta nets.
-HYBRIDS = ("qwen35", "qwen35moe")
+HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
 # The mixers of layers: a short convolution, Mamba-2's, attention.
 LAYOUT = "cma"
 # What the last norm is called, where it is not output_norm.
@@ -93,7 +93,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         if local:
             here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
         if arch in HYBRIDS and (i + 1) % delta[-1]:
-            here = delta_net(here, embd, *delta)
+            here = delta_net(arch, here, embd, *delta)
         if layout and layout[i] != "a":
             here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
         for name, shape in here.items():
@@ -147,11 +147,13 @@ def latent_attention(layer: dict, embd: int, heads: int, query_rank: int, rank: 
 WHOLE = ("ssm_a", "ssm_d", "ssm_conv1d.bias", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale")
 
 
-def delta_net(layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int) -> dict[str, tuple]:
+def delta_net(arch: str, layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int) -> dict[str, tuple]:
     """The layer with a gated delta net in place of attention."""
     inner, mixed = value_heads * dim, (2 * key_heads + value_heads) * dim
-    mixer = {"attn_qkv": (mixed, embd), "attn_gate": (inner, embd), "ssm_alpha": (value_heads, embd),
-             "ssm_beta": (value_heads, embd), "ssm_conv1d": (mixed, taps), "ssm_dt.bias": (value_heads,), "ssm_a": (value_heads,),
+    # Of qwen3next one tensor makes both.
+    rates = {"ssm_ba": (2 * value_heads, embd)} if arch == "qwen3next" else dict.fromkeys(("ssm_alpha", "ssm_beta"), (value_heads, embd))
+    mixer = {"attn_qkv": (mixed, embd), "attn_gate": (inner, embd), **rates,
+             "ssm_conv1d": (mixed, taps), "ssm_dt.bias": (value_heads,), "ssm_a": (value_heads,),
              "ssm_norm": (dim,), "ssm_out": (embd, inner)}
     return instead_of_attention(layer, mixer)
 

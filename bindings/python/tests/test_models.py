@@ -59,6 +59,7 @@ NATIVE = [
         "gemma4 with experts", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733,
         experts=7, used=3, expert_ff=44,
     ),
+    Tiny("qwen3next", "qwen3next", qk_norm=True, delta=(2, 4, 16, 4, 2), shared_ff=48, experts=7, used=3, expert_ff=44),
     Tiny("qwen35", "qwen35", qk_norm=True, sections=(4, 2, 2, 0), delta=(2, 4, 16, 4, 2)),
     Tiny("granitehybrid", "granitehybrid", layout="mmam", mamba=(6, 2, 32, 20, 4)),
     Tiny("lfm2", "lfm2", qk_norm=True, layout="caca", short_conv=3),

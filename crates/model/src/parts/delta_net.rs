@@ -32,7 +32,8 @@ pub struct DeltaNetSpec {
     pub head_dim: usize,
     /// Tokens that the convolution looks at, the present one included.
     pub taps: usize,
-    /// Whether neighbouring value heads share a key head; if not, value head `h` has key head `h mod key_heads`.
+    /// Whether neighbouring value heads share a key head, and the file has what makes rates and decays in one tensor, key head
+    /// by key head. If not, value head `h` has key head `h mod key_heads`, and there are two tensors.
     pub neighbours: bool,
 }
 
@@ -81,7 +82,8 @@ impl DeltaNetSpec {
     }
 
     /// What it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
-    /// output in `k`, decays in `v`, rates in `gate`.
+    /// output in `k`, decays in `v`, rates in `gate`; what makes both, where it is one product, in `heads_out`, which is not
+    /// needed yet.
     pub(crate) fn work(&self) -> WorkSize {
         WorkSize {
             q: self.mixed(),
@@ -89,7 +91,7 @@ impl DeltaNetSpec {
             k: self.inner(),
             v: self.value_heads,
             gate: self.value_heads,
-            heads_out: self.inner(),
+            heads_out: self.inner().max(2 * self.value_heads),
             widest_input: self.inner(),
             ..WorkSize::default()
         }
@@ -103,10 +105,7 @@ pub(crate) struct DeltaNetWeights {
     qkv: MatrixRef,
     /// Gate of the output, `[inner, hidden]`.
     z: MatrixRef,
-    /// `[value_heads, hidden]`
-    alpha: MatrixRef,
-    /// `[value_heads, hidden]`
-    beta: MatrixRef,
+    rates: Rates,
     /// `[hidden, inner]`
     out: MatrixRef,
     /// Of queries, keys and values.
@@ -117,6 +116,31 @@ pub(crate) struct DeltaNetWeights {
     a: Vec<f32>,
     /// `[head_dim]`
     norm: Norm,
+}
+
+/// What makes decays (alpha) and rates (beta).
+#[derive(Debug)]
+enum Rates {
+    /// Alpha and beta, `[value_heads, hidden]` each.
+    Apart([MatrixRef; 2]),
+    /// `[2 · value_heads, hidden]`: for each key head the rows of its value heads' betas, then of their alphas.
+    Together(MatrixRef),
+}
+
+impl Rates {
+    fn matrices(&self) -> &[MatrixRef] {
+        match self {
+            Rates::Apart(both) => both,
+            Rates::Together(both) => std::slice::from_ref(both),
+        }
+    }
+
+    fn matrices_mut(&mut self) -> &mut [MatrixRef] {
+        match self {
+            Rates::Apart(both) => both,
+            Rates::Together(both) => std::slice::from_mut(both),
+        }
+    }
 }
 
 impl DeltaNetWeights {
@@ -130,8 +154,13 @@ impl DeltaNetWeights {
         Ok(DeltaNetWeights {
             qkv: find.matrix("attn_qkv", hidden, mixed)?,
             z: find.matrix("attn_gate", hidden, inner)?,
-            alpha: find.matrix("ssm_alpha", hidden, heads)?,
-            beta: find.matrix("ssm_beta", hidden, heads)?,
+            rates: match spec.neighbours {
+                false => Rates::Apart([
+                    find.matrix("ssm_alpha", hidden, heads)?,
+                    find.matrix("ssm_beta", hidden, heads)?,
+                ]),
+                true => Rates::Together(find.matrix("ssm_ba", hidden, 2 * heads)?),
+            },
             out: find.matrix("ssm_out", inner, hidden)?,
             convolution: Convolution::find(find, "ssm_conv1d", size, true)?,
             dt_bias: find.vector("ssm_dt.bias", heads)?,
@@ -140,30 +169,23 @@ impl DeltaNetWeights {
         })
     }
 
-    pub(super) fn matrices(&self) -> [&MatrixRef; 5] {
-        [&self.qkv, &self.z, &self.alpha, &self.beta, &self.out]
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        [&self.qkv, &self.z].into_iter().chain(self.rates.matrices()).chain([&self.out]).collect()
     }
 
-    pub(super) fn matrices_mut(&mut self) -> [&mut MatrixRef; 5] {
-        [&mut self.qkv, &mut self.z, &mut self.alpha, &mut self.beta, &mut self.out]
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let inputs = [&mut self.qkv, &mut self.z].into_iter();
+        inputs.chain(self.rates.matrices_mut()).chain([&mut self.out]).collect()
     }
 
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([&self.qkv, &self.z, &self.alpha, &self.beta].map(MatrixRef::kind))
+        let inputs = [&self.qkv, &self.z].into_iter().chain(self.rates.matrices());
+        ActivationFormats::of(inputs.map(MatrixRef::kind))
     }
 
     pub(super) fn forward(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
-        let [qkv, z, alpha, beta, out] = self.matrices().map(|matrix| matrix.view(step.store));
-        let (isa, inner, heads) = (step.compute.isa, spec.inner(), spec.value_heads);
-        let b = &mut *step.buffers;
-        let outputs = [
-            [Rows::new(&mut b.q, spec.mixed())],
-            [Rows::new(&mut b.k, inner)],
-            [Rows::new(&mut b.v, heads)],
-            [Rows::new(&mut b.gate, heads)],
-        ];
-        let products = [[&qkv], [&z], [&alpha], [&beta]];
-        step.compute.multiply(products, outputs, &b.acts, &b.threads, None);
+        let (isa, inner, out) = (step.compute.isa, spec.inner(), self.out.view(step.store));
+        self.project(spec, step);
         self.mix(spec, step);
         recur(spec, step);
         let some = step.keep_wanted_rows(|b, last| {
@@ -183,6 +205,40 @@ impl DeltaNetWeights {
             put(z);
         });
         step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
+    }
+
+    /// Queries, keys and values into `q`, the gate of the output into `k`, and what decays and rates are made of into `v` and
+    /// `gate`.
+    fn project(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
+        let view = |matrix: &MatrixRef| matrix.view(step.store);
+        let (qkv, z, heads) = (view(&self.qkv), view(&self.z), spec.value_heads);
+        let b = &mut *step.buffers;
+        let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
+        let mixed = [Rows::new(&mut b.q, spec.mixed())];
+        let gates = [Rows::new(&mut b.k, spec.inner())];
+        match &self.rates {
+            Rates::Apart([alpha, beta]) => {
+                let rates = [[Rows::new(&mut b.v, heads)], [Rows::new(&mut b.gate, heads)]];
+                let [alphas, betas] = rates;
+                let products = [[&qkv], [&z], [&view(alpha)], [&view(beta)]];
+                compute.multiply(products, [mixed, gates, alphas, betas], acts, threads, None);
+            }
+            Rates::Together(both) => {
+                let rates = [Rows::new(&mut b.heads_out, 2 * heads)];
+                let products = [[&qkv], [&z], [&view(both)]];
+                compute.multiply(products, [mixed, gates, rates], acts, threads, None);
+                let (both, group) = (&b.heads_out, heads / spec.key_heads);
+                let rows = [Rows::new(&mut b.v, heads), Rows::new(&mut b.gate, heads)];
+                compute.each_row(step.rows, rows, threads, &|i, [alphas, betas], _| {
+                    let both = both[i * 2 * heads..][..2 * heads].chunks_exact(2 * group);
+                    let own = alphas.chunks_exact_mut(group).zip(betas.chunks_exact_mut(group));
+                    for (both, (alpha, beta)) in both.zip(own) {
+                        beta.copy_from_slice(&both[..group]);
+                        alpha.copy_from_slice(&both[group..]);
+                    }
+                });
+            }
+        }
     }
 
     /// The convolution, the norms of queries and keys, decays and rates; the convolution's part of the state becomes that

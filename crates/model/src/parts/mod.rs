@@ -106,7 +106,7 @@ impl MixerWeights {
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
         match self {
             MixerWeights::Attention(part) => part.matrices(),
-            MixerWeights::DeltaNet(part) => part.matrices().into(),
+            MixerWeights::DeltaNet(part) => part.matrices(),
             MixerWeights::LatentAttention(part) => part.matrices(),
             MixerWeights::ShortConv(part) => part.matrices(),
             MixerWeights::Mamba2(part) => part.matrices(),
@@ -116,7 +116,7 @@ impl MixerWeights {
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
         match self {
             MixerWeights::Attention(part) => part.matrices_mut(),
-            MixerWeights::DeltaNet(part) => part.matrices_mut().into(),
+            MixerWeights::DeltaNet(part) => part.matrices_mut(),
             MixerWeights::LatentAttention(part) => part.matrices_mut(),
             MixerWeights::ShortConv(part) => part.matrices_mut(),
             MixerWeights::Mamba2(part) => part.matrices_mut(),

@@ -36,6 +36,7 @@ mod qwen3;
 mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 mod qwen3vl;
 mod seed_oss;
 mod smollm3;
@@ -46,7 +47,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 42] = [
+const ALL: [&Architecture; 43] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -66,6 +67,7 @@ const ALL: [&Architecture; 42] = [
     &qwen3vl::ARCHITECTURE,
     &qwen35::ARCHITECTURE,
     &qwen35moe::ARCHITECTURE,
+    &qwen3next::ARCHITECTURE,
     &ernie4_5::ARCHITECTURE,
     &internlm2::ARCHITECTURE,
     &qwen3moe::ARCHITECTURE,

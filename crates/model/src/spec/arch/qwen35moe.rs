@@ -7,7 +7,7 @@ use crate::spec::{ModelSpec, SpecError};
 
 pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen35moe", read };
 
-fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+pub(super) fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut experts = ExpertsSpec::read(keys, true)?;
     let intermediate_size = keys.dimension(SHARED_WIDTH, MAX_WIDTH)?;
     experts.shared = Some(SharedExpert { intermediate_size, gated: true });

@@ -1,0 +1,18 @@
+//! `qwen3next`: as `qwen35moe`, but neighbouring value heads of the delta nets share a key head (Qwen3-Next, Qwen3-Coder-Next).
+//! Files of before December 2025, whose `ssm_in` is one tensor, lack `attn_qkv` and are refused.
+
+use super::{Architecture, qwen35moe};
+use crate::spec::keys::Keys;
+use crate::spec::{Mixer, ModelSpec, SpecError};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen3next", read };
+
+fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
+    let mut spec = qwen35moe::read(keys)?;
+    for layer in &mut spec.layers {
+        if let Mixer::DeltaNet(delta_net) = &mut layer.mixer {
+            delta_net.neighbours = true;
+        }
+    }
+    Ok(spec)
+}
