@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output model
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -250,7 +250,8 @@ bench-peer:
 # --- fuzz --------------------------------------------------------------------------------------
 
 .PHONY: fuzz
-fuzz: need-rust need-fuzz
+fuzz: need-rust need-fuzz .venv/stamp
+	$(VENV) -m evidence make fuzz-models fuzz/models
 	cargo +nightly run --quiet --manifest-path fuzz/Cargo.toml --example seeds
 	@for target in $(FUZZ_TARGETS); do \
 		echo "fuzzing $$target for $(FUZZ_SECONDS) s" >&2; \

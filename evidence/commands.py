@@ -85,6 +85,7 @@ COMMANDS = (
     Command("make codebooks", CI, VENV, "", "code books of block types, from the gguf package; --check compares"),
     Command("make cross", "cross", ANY, "rustup, pip", "`rusage` for six systems, on x86_64 and aarch64"),
     Command("make dequant-vectors", CI, VENV, "", "reference vectors of dequantisation; --check compares"),
+    Command("make fuzz-models", "fuzz", VENV, "", "tiny models of every architecture, which the fuzz target `model` changes"),
     Command("make hf-models", BY_HAND, OWN, "transformers, sentencepiece, numpy", "tiny models as Hugging Face has them, every architecture"),
     Command("make legacy", CI, VENV, "", "small models from before GGUF, for a test of crates/formats"),
     Command("make quantize-vectors", CI, VENV, "", "reference vectors of quantisation; --check compares"),

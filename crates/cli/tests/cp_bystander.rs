@@ -68,6 +68,10 @@ fn what_a_bystander_has_cached_stays() {
             // Read within the group, so that it counts as the group's.
             run(&["sh", "-c", "cat \"$0\" > /dev/null", at("bystander").to_str().unwrap()]);
             let before = cached(&bystander);
+            // As below.
+            if before < BYSTANDER + 4096 && tries < 3 {
+                continue;
+            }
             assert_eq!(before, BYSTANDER + 4096);
             let way = format!("--method={method}");
             let mut args = copy.to_vec();
