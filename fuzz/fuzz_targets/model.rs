@@ -7,7 +7,7 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
-use alight_formats::gguf::Gguf;
+use alight_formats::gguf;
 use alight_model::{Model, OpenOptions, Repack, Session, SessionOptions};
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
@@ -54,16 +54,16 @@ fn seeds() -> &'static [Seed] {
 }
 
 fn seed(bytes: Vec<u8>) -> Seed {
-    let gguf = Gguf::parse(&bytes).expect("a seed that is in order");
-    let header = gguf.header_len as usize;
+    let parsed = gguf::parse(&bytes).expect("a seed that is in order");
+    let header = parsed.header_len as usize;
     let find = |name: &str| {
         let found = bytes[..header].windows(name.len()).position(|part| part == name.as_bytes());
         found.expect("a name of the header")
     };
     // Not the vocabulary, of which there is a lot.
-    let own = gguf.metadata.iter().filter(|(key, _)| !key.starts_with("tokenizer."));
+    let own = parsed.metadata.iter().filter(|(key, _)| !key.starts_with("tokenizer."));
     let keys = own.map(|(key, _)| (find(key), key.len())).collect();
-    let tensors = gguf.tensors.iter().map(|tensor| find(tensor.name)).collect();
+    let tensors = parsed.tensors.iter().map(|tensor| find(tensor.name)).collect();
     Seed { header, keys, tensors, bytes }
 }
 
