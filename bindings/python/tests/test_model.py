@@ -127,7 +127,8 @@ def test_scales_of_granite(tmp_path):
 
 def test_what_the_engine_refuses_is_refused(tmp_path, every_type):
     for wrong, made in [
-        ('metadata "llama.rope.scaling.type" is longrope', {"rope__scaling__type": "longrope"}),
+        ('metadata "llama.rope.scaling.type" is dynamic', {"rope__scaling__type": "dynamic"}),
+        ('tensor "rope_factors_short.weight" is missing', {"rope__scaling__type": "longrope"}),
         ('tensor "blk.1.ffn_up.weight" is missing', {"drop": ["blk.1.ffn_up"]}),
         ('tensor "rope_freqs.weight" has the value 0', {"factors": [0] * 8}),
         ('architecture "mamba" is not supported', {"architecture": "mamba"}),

@@ -69,6 +69,8 @@ pub struct LongContext {
     pub original: usize,
     /// What cosines and sines are multiplied by, in short sequences too.
     pub magnitude: f32,
+    /// Whether the keys say that the file has factors.
+    pub announced: bool,
     /// The first rotary embedding in long sequences; `None`: the file has no factors, and all sequences are alike.
     pub rope: Option<RopeParams>,
 }

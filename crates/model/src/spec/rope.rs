@@ -93,6 +93,7 @@ pub(crate) fn long_context(keys: &Keys<'_, '_>, context: usize) -> Result<LongCo
     Ok(LongContext {
         original: keys.optional_dimension(original, MAX_CONTEXT)?.unwrap_or(context),
         magnitude: magnitude.unwrap_or(1.0),
+        announced: keys.get::<&str>("rope.scaling.type")? == Some("longrope"),
         rope: None,
     })
 }

@@ -163,7 +163,7 @@ impl Weights {
 /// Puts the factors of short and of long sequences into `spec`, if the file has any.
 fn find_long_context(find: &Finder<'_, '_>, spec: &mut ModelSpec) -> Result<(), WeightError> {
     let [short, long] = ["rope_factors_short.weight", "rope_factors_long.weight"];
-    if find.catalog.get(long).is_none() {
+    if find.catalog.get(long).is_none() && !spec.long_context.announced {
         return Ok(());
     }
     let (rope, magnitude) = (spec.ropes[0].clone(), spec.long_context.magnitude);
