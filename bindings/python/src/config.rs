@@ -4,7 +4,7 @@ use alight_kernels::rope::{RopePairing, RopeParams, RopeTable};
 use alight_model::describe;
 use alight_model::spec::{
     Activation, AttentionSpec, DenseSpec, ExpertsSpec, Gating, InputMatrices, Mixer, ModelSpec,
-    NormKind, Norms, QkNorm,
+    NormKind, Norms, QkNorm, Routing,
 };
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
@@ -83,6 +83,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
     dict.set_item("residual_scale", spec.layers[0].residual_scale)?;
     dict.set_item("logit_scale", spec.logit_scale)?;
     dict.set_item("attention_scale", attention.scale)?;
+    dict.set_item("sinks", attention.sinks)?;
     dict.set_item("attention_softcap", attention.softcap)?;
     dict.set_item("logit_softcap", spec.logit_softcap)?;
     let qk_norm = match attention.qk_norm {
@@ -114,20 +115,36 @@ fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
     if spec.dense_layers().next().is_some() || spec.expert_layers().any(|other| other != first) {
         return Err("its layers differ in shape");
     }
-    if first.shared.is_some() || first.interleaved || first.weighs_input {
+    if first.shared.is_some() {
         return Err("it is a mixture of experts with a network for all tokens");
     }
-    if first.activation != Activation::Silu {
+    if first.weighs_input {
+        return Err("it is a mixture of experts whose inputs are weighted");
+    }
+    if first.interleaved {
+        return Err("it is a mixture of experts whose gates and ups are one tensor, row by row");
+    }
+    if !matches!(first.activation, Activation::Silu | Activation::ClampedSilu) {
         return Err("it is a mixture of experts with another activation");
     }
-    match (routing.gating, routing.groups) {
-        (Gating::Softmax, 1) => Ok(Some(first)),
+    match gating(routing) {
+        Some(_) if routing.groups == 1 => Ok(Some(first)),
         _ => Err("it is a mixture of experts that are chosen in another way"),
+    }
+}
+
+/// How the dict calls what makes shares of a router's logits.
+fn gating(routing: &Routing) -> Option<&'static str> {
+    match routing.gating {
+        Gating::Softmax => Some("softmax"),
+        Gating::SoftmaxOfChosen => Some("softmax_of_chosen"),
+        Gating::Sigmoid | Gating::SqrtSoftplus => None,
     }
 }
 
 fn mixture<'py>(py: Python<'py>, experts: &ExpertsSpec) -> PyResult<Bound<'py, PyDict>> {
     let dict = PyDict::new(py);
+    dict.set_item("gating", gating(&experts.routing))?;
     dict.set_item("count", experts.routing.experts)?;
     dict.set_item("used", experts.routing.used)?;
     dict.set_item("feed_forward", experts.intermediate_size)?;
@@ -142,8 +159,8 @@ struct Uniform<'s> {
     attention: AttentionSpec,
     /// `None`: all of them are mixtures of experts.
     dense: Option<&'s DenseSpec>,
-    /// The window, and which layers have it.
-    window: Option<(usize, Vec<bool>)>,
+    /// The window, which layers have it, and which of the model's rotary embeddings goes with it.
+    window: Option<(usize, Vec<bool>, usize)>,
 }
 
 impl<'s> Uniform<'s> {
@@ -159,8 +176,8 @@ impl<'s> Uniform<'s> {
         let first = spec.layers.first()?;
         let windows: Vec<Option<usize>> = spec.attention_layers().map(|a| a.window).collect();
         let window = windows.iter().copied().flatten().next();
+        let local = spec.attention_layers().find(|a| a.window.is_some()).and_then(|a| a.rope);
         let alike = spec.attention_layers().all(|a| plain(a) == attention)
-            && attention.sinks.is_none()
             && !(attention.output_gate
                 || attention.norm_after_rope
                 || attention.temperature.is_some()
@@ -176,12 +193,12 @@ impl<'s> Uniform<'s> {
                     && !layer.parallel
             })
             && windows.iter().flatten().all(|w| Some(*w) == window)
-            && spec.attention_layers().all(|a| match (a.rope, a.window) {
-                (None | Some(0), None) => true,
-                (rope, Some(_)) => rope == Some(1),
-                _ => false,
+            && spec.attention_layers().all(|a| match a.window {
+                None => matches!(a.rope, None | Some(0)),
+                Some(_) => a.rope.is_some() && a.rope == local,
             });
-        let window = window.map(|w| (w, windows.iter().map(Option::is_some).collect()));
+        let layers = || windows.iter().map(Option::is_some).collect();
+        let window = window.zip(local).map(|(window, rope)| (window, layers(), rope));
         alike.then_some(Uniform { attention, dense, window })
     }
 
@@ -191,11 +208,11 @@ impl<'s> Uniform<'s> {
         py: Python<'py>,
         spec: &ModelSpec,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let Some((window, layers)) = &self.window else { return Ok(None) };
+        let Some((window, layers, with)) = &self.window else { return Ok(None) };
         let dict = PyDict::new(py);
         dict.set_item("window", window)?;
         dict.set_item("layers", layers)?;
-        rope(&dict, &spec.ropes[1])?;
+        rope(&dict, &spec.ropes[*with])?;
         Ok(Some(dict))
     }
 }

@@ -15,14 +15,17 @@ from jax.sharding import PartitionSpec as P
 
 COUNT, USED, WIDTH, EMBEDDING = 7, 3, 96, 64
 TINY = Tiny("qwen3moe", "qwen3moe", layers=1, embd=EMBEDDING, heads=4, qk_norm=True, experts=COUNT, used=USED, expert_ff=WIDTH)
-NAMES = [f"blk.0.ffn_{name}_exps.weight" for name in ("gate", "up", "down")]
+NAMES = [f"blk.0.ffn_{name}_exps.{what}" for what in ("weight", "bias") for name in ("gate", "up", "down")]
+# gpt-oss's: biases, and the clamped SiLU.
+BIASED = dataclasses.replace(TINY, arch="gpt-oss", qk_norm=False, biases=("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"), seed=3)
 XLA_ERRORS = (jax.errors.JaxRuntimeError, ValueError)
 
 
 @pytest.fixture(scope="module")
 def catalogs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("experts")
-    return {kind: alight.open(tiny_models.write(dataclasses.replace(TINY, kind=kind), folder / f"{kind}.gguf")) for kind in ("F32", "Q8_0")}
+    made = {kind: dataclasses.replace(TINY, kind=kind) for kind in ("F32", "Q8_0")} | {"biased": BIASED}
+    return {kind: alight.open(tiny_models.write(tiny, folder / f"{kind}.gguf")) for kind, tiny in made.items()}
 
 
 def floats(tensor):
@@ -46,17 +49,21 @@ def computed(catalog, ranks, x, chosen, shares, places=None, **more):
     call = jax.jit(
         jax.shard_map(lambda *a: body(*a)[None], mesh=mesh, in_specs=(P(),) * 5, out_specs=P("tp"), check_vma=False)
     )
-    places = native.places([catalog[name] for name in NAMES]) if places is None else places
+    places = native.places(map(catalog.tensors.get, NAMES)) if places is None else places
     return np.asarray(call(native.file_array(catalog, mesh), places, x, chosen, shares))
 
 
-def exact(catalog, x, chosen, shares):
-    gate, up, down = (floats(catalog[name]) for name in NAMES)
+def exact(catalog, x, chosen, shares, clamped=False):
+    (gate, up, down), biases = (floats(catalog[name]) for name in NAMES[:3]), NAMES[3:]
+    biases = [floats(catalog[name]) if name in catalog.tensors else np.zeros((COUNT, 1)) for name in biases]
     out = np.zeros(x.shape)
     for t, row in enumerate(x.astype(np.float64)):
         for expert, share in zip(chosen[t], shares[t].astype(np.float64), strict=True):
-            g = gate[expert] @ row
-            out[t] += share * (down[expert] @ (g / (1 + np.exp(-g)) * (up[expert] @ row)))
+            g, u = gate[expert] @ row + biases[0][expert], up[expert] @ row + biases[1][expert]
+            if clamped:
+                g, u = np.minimum(g, 7), np.clip(u, -7, 7) + 1
+            active = g / (1 + np.exp(-(1.702 if clamped else 1.0) * g))
+            out[t] += share * (down[expert] @ (active * u) + biases[2][expert])
     return out
 
 
@@ -75,6 +82,24 @@ def test_what_float64_says(catalogs, ranks, tokens):
     assert np.abs(found.sum(axis=0) - wanted).max() < (1e-3 if tokens == 1 else 0.03) * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("tokens", [1, 33])
+def test_biases_and_clamps(catalogs, ranks, tokens):
+    x, *choice = inputs(tokens)
+    x *= 8  # Beyond the clamps.
+    found = computed(catalogs["biased"], ranks, x, *choice, gate="clamped_silu").sum(axis=0)
+    wanted = exact(catalogs["biased"], x, *choice, clamped=True)
+    most = np.abs(wanted).max()
+    assert np.abs(found - wanted).max() < 1e-5 * most
+    # What may not pass for it.
+    assert np.abs(found - exact(catalogs["biased"], x, *choice)).max() > 0.1 * most
+    places = native.places(map(catalogs["biased"].tensors.get, NAMES))
+    for bias in (3, 4, 5):
+        without = np.where(np.arange(6)[:, None] == bias, np.uint32(0), places)
+        wrong = computed(catalogs["biased"], ranks, x, *choice, without, gate="clamped_silu").sum(axis=0)
+        assert np.abs(found - wrong).max() > 0.01 * most
+
+
 def test_tokens_beside_one_and_threads_change_no_bit(catalogs):
     x, chosen, shares = inputs(33)
     whole = computed(catalogs["Q8_0"], 1, x, chosen, shares)[0]
@@ -90,11 +115,18 @@ def test_what_a_program_may_not_say(catalogs):
         bad[1, 2] = expert
         with pytest.raises(XLA_ERRORS, match=f"alight_experts: expert {expert}, expected one of 0..{COUNT}"):
             computed(catalogs["F32"], 1, x, bad, shares)
-    good = native.places([catalogs["F32"][name] for name in NAMES])
+    good = native.places(map(catalogs["biased"].tensors.get, NAMES))
     for index, value, text in ((1, 2**32 - 1, "where the file has"), (2, 4, "type 4 of GGUF has no kernels"), (3, 2, "layout 2, expected 0")):
         bad = good.copy()
         bad[2, index] = value
         with pytest.raises(XLA_ERRORS, match=rf"alight_experts: the down of expert \d: .*{text}"):
-            computed(catalogs["F32"], 1, x, chosen, shares, bad)
+            computed(catalogs["biased"], 1, x, chosen, shares, bad)
+    for index, value, text in ((1, 2**32 - 1, "where the file has"), (2, 8, "Rows of Q8_0, expected rows of F32")):
+        bad = good.copy()
+        bad[3, index] = value
+        with pytest.raises(XLA_ERRORS, match=f"alight_experts: the biases of gates: .*{text}"):
+            computed(catalogs["biased"], 1, x, chosen, shares, bad)
+    with pytest.raises(ValueError, match="gate: expected one of 'silu', 'clamped_silu', found 'gelu'"):
+        computed(catalogs["F32"], 1, x, chosen, shares, gate="gelu")
     with pytest.raises(ValueError, match="chosen: expected"):
         computed(catalogs["F32"], 1, x, chosen[:1], shares)

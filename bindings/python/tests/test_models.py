@@ -13,8 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from alight.jax.models import Sampling, _load, _model, _native, _sample, load_model
+from alight.jax.models import Sampling, _blocks, _load, _model, _native, _sample, load_model
 from alight.jax.models._programs import Request, State
+from evidence.agree import architectures
 from evidence.lib import tiny_models
 from evidence.lib.tiny_models import Tiny
 from jax.sharding import Mesh
@@ -35,37 +36,22 @@ NETWORKS = [
     Tiny("internlm2", "internlm2", layers=2, base=1e4, eps=1e-5, tied=False),
     Tiny("qwen3moe", "qwen3moe", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, experts=7, used=3, expert_ff=44),
     Tiny("mixtral", "llama", layers=2, head_dim=40, heads=4, base=1e6, ff=44, experts=5, used=2, expert_ff=44),
+    # Sinks, windows on every second layer, YaRN beyond its original context, and biases everywhere.
+    dataclasses.replace(architectures.GPT_OSS, scaling=("yarn", 8.0, 16)),
 ]
-# What `--engine native` alone runs.
-NATIVE = [
-    Tiny("smollm3", "smollm3"),
-    Tiny("olmo2", "olmo2", qk_norm="whole"),
-    Tiny("exaone4", "exaone4", qk_norm=True),
-    Tiny("mistral3", "mistral3", scaling=("yarn", 4.0, 16), temperature=0.3),
-    Tiny("glm4", "glm4", biases=BIASES[:3]),
-    Tiny("phi 3", "phi3"),
-    Tiny("arcee", "arcee"),
-    Tiny("starcoder2", "starcoder2"),
-    Tiny("stablelm", "stablelm"),
-    Tiny("command-r", "command-r", logit_scale=0.6),
-    Tiny("cohere2", "cohere2", window=12),
-    Tiny("minicpm", "minicpm"),
-    Tiny("hunyuan-dense", "hunyuan-dense", qk_norm=True),
+
+
+def hashable(tiny, **change):
+    """A model that differs by `change`, as a key of what has been made: lists are not."""
+    tiny = dataclasses.replace(tiny, **change)
+    return dataclasses.replace(tiny, pattern=tuple(tiny.pattern)) if isinstance(tiny.pattern, list) else tiny
+
+
+# What `--engine native` alone runs: architectures of none of these, and what some of these may have.
+NATIVE = [hashable(m) for m, _ in architectures.CASES if m.arch not in {tiny.arch for tiny in NETWORKS}] + [
     Tiny("ernie4_5, two lists of factors", "ernie4_5", long_context=(32, 1.2)),
-    Tiny("qwen2moe", "qwen2moe", biases=BIASES[:3], experts=7, used=3, expert_ff=44, shared_ff=48),
-    Tiny("gpt-oss", "gpt-oss", window=12, experts=7, used=3, expert_ff=44),
-    Tiny("gemma4", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733),
-    Tiny(
-        "gemma4 with experts", "gemma4", head_dim=24, local_dim=16, qk_norm=True, window=8, pattern=(True, True, False, True), vocab=733,
-        experts=7, used=3, expert_ff=44,
-    ),
-    Tiny("qwen3next", "qwen3next", qk_norm=True, delta=(2, 4, 16, 4, 2), shared_ff=48, experts=7, used=3, expert_ff=44),
-    Tiny("qwen35", "qwen35", qk_norm=True, sections=(4, 2, 2, 0), delta=(2, 4, 16, 4, 2)),
-    Tiny("granitehybrid", "granitehybrid", layout="mmam", mamba=(6, 2, 32, 20, 4)),
-    Tiny("lfm2", "lfm2", qk_norm=True, layout="caca", short_conv=3),
-    Tiny("lfm2moe", "lfm2moe", qk_norm=True, layout="caca", short_conv=3, experts=7, used=3, expert_ff=44),
-]  # fmt: skip
-LLAMA, GEMMA2, QWEN3MOE = NETWORKS[0], NETWORKS[3], NETWORKS[-2]
+]
+LLAMA, GEMMA2, QWEN3MOE, GPT_OSS = NETWORKS[0], NETWORKS[3], NETWORKS[-3], NETWORKS[-1]
 LENGTH = 48
 TOLERANCE = 0.02
 """Of log-probabilities: keys and values are float16, which two orders of summing round differently now and then."""
@@ -92,8 +78,37 @@ def ids_of(tiny, count=LENGTH, seed=0):
 
 @pytest.mark.parametrize("tiny", NATIVE, ids=lambda tiny: tiny.name)
 def test_other_architectures_are_refused_by_name(tiny, folder):
-    with pytest.raises(alight.FormatError, match=f"'{tiny.arch}' is not supported by the JAX engine.*--engine native"):
+    sentence = f"architecture '{tiny.arch}' is not supported by the JAX engine( \\([^()]+\\))?; `--engine native` runs it"
+    with pytest.raises(alight.FormatError, match=f"^{sentence}$"):
         load_model(written(folder, tiny))
+
+
+def ollamas(tiny):
+    """The tensors of gpt-oss by Ollama's names, some of which are of several of the others."""
+    joined = {"attn_q": "attn_qkv", "attn_k": "attn_qkv", "attn_v": "attn_qkv", "ffn_gate_exps": "ffn_gate_up_exps",
+              "ffn_up_exps": "ffn_gate_up_exps", "attn_output": "attn_out", "post_attention_norm": "ffn_norm"}  # fmt: skip
+    found = {}
+    for name, values in TENSORS(dataclasses.replace(tiny, arch="gpt-oss")):
+        *layer, part, what = name.split(".")
+        name = ".".join([*layer, part] if part == "attn_sinks" else [*layer, joined.get(part, part), what])
+        found[name] = np.concatenate([found[name], values], axis=-2) if name in found else values
+    return list(found.items())
+
+
+TENSORS = tiny_models.tensors
+
+
+def test_gpt_oss_as_ollama_has_it_is_refused_by_name(folder, monkeypatch):
+    monkeypatch.setattr(tiny_models, "tensors", ollamas)
+    test_other_architectures_are_refused_by_name(Tiny("gptoss", "gptoss", window=12, experts=7, used=3, expert_ff=44), folder)
+
+
+def test_every_architecture_is_run_or_refused(folder):
+    with pytest.raises(alight.FormatError, match="; supported are ") as error:
+        alight.config(written(folder, Tiny("unknown", "unknown")))
+    known = str(error.value).split("; supported are ")[1].split(", ")
+    assert len(known) > 40
+    assert sorted(known) == sorted({tiny.arch for tiny in NETWORKS + NATIVE} | {"gptoss"})
 
 
 def test_a_number_beside_a_matrix_is_refused_by_name(folder):
@@ -146,6 +161,8 @@ def test_what_the_native_engine_says(tiny, folder, command):
         (GEMMA2, "f32", (1, 2, 4, 8)),
         (QWEN3MOE, "native", (1, 2, 3)),
         (QWEN3MOE, "f32", (1, 2, 3)),
+        (GPT_OSS, "native", (1, 2, 3)),
+        (GPT_OSS, "f32", (1, 2, 3)),
     ],
 )
 def test_any_number_of_ranks(tiny, weights, counts, folder):
@@ -162,8 +179,40 @@ def test_any_number_of_ranks(tiny, weights, counts, folder):
     assert tokens[0][0] == wanted[-1].argmax()
 
 
+MISTAKES = {
+    what: change for tiny, controls in architectures.CASES if tiny is architectures.GPT_OSS for what, change in controls.items()
+} | {"odd layers local": dict(pattern=(False, True))}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_seen(mistake, folder):
+    """The tolerance is one that gpt-oss with one thing wrong does not meet."""
+    prompt = ids_of(GPT_OSS)
+    wanted = loaded(folder, GPT_OSS, weights="native", context=96).logits(prompt)
+    wrong = load_model(written(folder, hashable(GPT_OSS, **mistake)), weights="native", context=96)
+    assert apart(wanted, wrong.logits(prompt)) > 5 * TOLERANCE
+
+
+def test_the_clamped_gate():
+    gate, up = np.random.default_rng(0).standard_normal((2, 1000)).astype(np.float32) * 8
+    g, u = np.minimum(gate.astype(np.float64), 7), np.clip(up.astype(np.float64), -7, 7)
+    wanted = g / (1 + np.exp(-1.702 * g)) * (u + 1)
+    assert np.abs(_blocks.gated("clamped_silu", jnp.array(gate), jnp.array(up)) - wanted).max() < 1e-5
+    with pytest.raises(ValueError, match="gate: 'relu'"):
+        _blocks.gated("relu", gate, up)
+
+
+ALL_EXPERTS = {"experts": 5, "used": 5, "expert_ff": 96}
+
+
 @pytest.mark.parametrize(
-    ("kind", "experts"), [("F16", {}), ("Q8_0", {}), ("Q4_0", {}), ("Q8_0", {"arch": "qwen3moe", "experts": 5, "used": 5, "expert_ff": 96})]
+    ("kind", "experts"), [
+        ("F16", {}),
+        ("Q8_0", {}),
+        ("Q4_0", {}),
+        ("Q8_0", {"arch": "qwen3moe", **ALL_EXPERTS}),
+        ("MXFP4", {"arch": "gpt-oss", "qk_norm": False, "window": 12, "biases": GPT_OSS.biases, **ALL_EXPERTS}),
+    ],
 )
 def test_weights_where_they_lie(kind, experts, folder):
     """Quantised, cut between blocks; a token at a time, since several are rounded to 8 bits. Of a mixture all experts are

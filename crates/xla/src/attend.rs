@@ -1,8 +1,9 @@
 //! `alight_attend`: keys and values of new tokens into the cache of a layer, and their attention to all that is in it.
 //!
 //! Arguments: q `f32[T, q_heads · k_dim]`, k `f32[T, kv_heads · k_dim]`, v `f32[T, kv_heads · v_dim]`, the caches of keys
-//! `f16[L, …]` and values `f16[L, …]`, and `s32[]` each: layer, pos, window (0: none). Results: `f32[T, q_heads · v_dim]`, and
-//! both caches, which have to be the arguments' memory (`input_output_aliases`): nothing of them is copied.
+//! `f16[L, …]` and values `f16[L, …]`, and `s32[]` each: layer, pos, window (0: none); sinks `f32[q_heads]`, a score of each
+//! query head that is of no position, or `f32[0]`: none. Results: `f32[T, q_heads · v_dim]`, and both caches, which have to be
+//! the arguments' memory (`input_output_aliases`): nothing of them is copied.
 //!
 //! Attributes, int64 unless said: `q_heads`, `kv_heads`, `k_dim`, `v_dim`, `capacity` (positions, a multiple of 16), `scale`
 //! and `softcap` (float32; a cap of 0 is none), `devices` (int64 array: those that call at the same time), `threads`: how many
@@ -45,35 +46,17 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
 
 fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let (arguments, results) = (frame.arguments()?, frame.results()?);
-    let ([q, k, v, k_cache, v_cache, layer, pos, window], [out, new_k, new_v]) =
+    let ([q, k, v, k_cache, v_cache, layer, pos, window, sinks], [out, new_k, new_v]) =
         (&arguments[..], &results[..])
     else {
         return Err(Refusal::argument(format!(
-            "{} arguments and {} results, expected q, k, v, two caches, layer, pos and window, and three results",
+            "{} arguments and {} results, expected q, k, v, two caches, layer, pos, window and sinks, and three results",
             arguments.len(),
             results.len()
         )));
     };
-    let attribute = |name: &str| size(name, frame.integer(name)?);
-    let (q_heads, kv_heads) = (attribute("q_heads")?, attribute("kv_heads")?);
-    let shape = KvShape {
-        kv_heads,
-        k_dim: attribute("k_dim")?,
-        v_dim: attribute("v_dim")?,
-        capacity: attribute("capacity")?,
-        shared: false,
-    };
-    if kv_heads == 0 || shape.k_dim == 0 || shape.v_dim == 0 || !q_heads.is_multiple_of(kv_heads) {
-        return Err(Refusal::argument(format!(
-            "{q_heads} query heads on {shape:?}, expected none of these to be 0, and query heads for each"
-        )));
-    }
-    if !shape.capacity.is_multiple_of(LINE) {
-        return Err(Refusal::argument(format!(
-            "a capacity of {}, expected a multiple of {LINE}",
-            shape.capacity
-        )));
-    }
+    let (q_heads, shape) = heads(frame)?;
+    let kv_heads = shape.kv_heads;
     let tokens = usize::try_from(q.dims.first().copied().unwrap_or(0)).unwrap_or(0);
     let wide = |heads: usize, dim: usize| {
         heads.checked_mul(dim).ok_or_else(|| Refusal::argument("heads wider than any memory"))
@@ -82,13 +65,16 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     expect("k", k, &[tokens, wide(kv_heads, shape.k_dim)?])?;
     expect("v", v, &[tokens, wide(kv_heads, shape.v_dim)?])?;
     expect("the result", out, &[tokens, wide(q_heads, shape.v_dim)?])?;
+    let has_sinks = sinks.count() != Some(0);
+    expect("sinks", sinks, &[if has_sinks { q_heads } else { 0 }])?;
     // SAFETY: XLA's arrays have the sizes that it says, dense and row-major (the default layout of a custom call), live for
     // the call; results overlap nothing but the caches they are aliased with, which are used through the results alone.
-    let (q, k, v, out) = unsafe {
+    let (q, k, v, sinks, out) = unsafe {
         (
             slice::<f32>("q", q)?,
             slice::<f32>("k", k)?,
             slice::<f32>("v", v)?,
+            slice::<f32>("sinks", sinks)?,
             slice_mut::<f32>("the result", out)?,
         )
     };
@@ -128,10 +114,35 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let writer = KvWriter::new(shape, keys, values);
     store(&mut team, isa, writer, [pos, tokens], k, v);
     let cache = KvCache::new(shape, keys, values);
-    let group = q_heads / kv_heads;
-    let attend = Attend { isa, params, cache, group, sinks: None, pos, tokens };
+    let (group, sinks) = (q_heads / kv_heads, has_sinks.then_some(sinks));
+    let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
     with_floats(attend.partials(), |partials| attend.run(&mut team, q, out, partials));
     Ok(())
+}
+
+/// How many query heads there are, and what is kept of a position.
+fn heads(frame: Frame<'_>) -> Result<(usize, KvShape), Refusal> {
+    let attribute = |name: &str| size(name, frame.integer(name)?);
+    let (q_heads, kv_heads) = (attribute("q_heads")?, attribute("kv_heads")?);
+    let shape = KvShape {
+        kv_heads,
+        k_dim: attribute("k_dim")?,
+        v_dim: attribute("v_dim")?,
+        capacity: attribute("capacity")?,
+        shared: false,
+    };
+    if kv_heads == 0 || shape.k_dim == 0 || shape.v_dim == 0 || !q_heads.is_multiple_of(kv_heads) {
+        return Err(Refusal::argument(format!(
+            "{q_heads} query heads on {shape:?}, expected none of these to be 0, and query heads for each"
+        )));
+    }
+    if !shape.capacity.is_multiple_of(LINE) {
+        return Err(Refusal::argument(format!(
+            "a capacity of {}, expected a multiple of {LINE}",
+            shape.capacity
+        )));
+    }
+    Ok((q_heads, shape))
 }
 
 /// A layer's part of a cache `[L, …]`, in the memory of the result.

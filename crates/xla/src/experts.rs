@@ -1,20 +1,25 @@
 //! `alight_experts`: what a rank's experts of a mixture add, on the bytes of a model file.
 //!
-//! Arguments: file `u8[N]`, places `u32[3, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, x `f32[T, C]`,
-//! chosen `s32[T, K]`, shares `f32[T, K]`. Result: `f32[T, C]`.
+//! Arguments: file `u8[N]`, places `u32[6, 4]` (see [`crate::places`]) of the stacks of gates, ups and downs, and of their biases
+//! (F32, a row for each expert; a place of zeros is none), x `f32[T, C]`, chosen `s32[T, K]`, shares `f32[T, K]`. Result:
+//! `f32[T, C]`.
 //!
 //! Attributes: `devices` (their numbers, group by group, in the order of the ranks); `experts` (an int64), of which a stack
-//! has a matrix each, `width` (an int64) between the two products; `first`, `count` (int64 arrays) `[n]`: which experts each
-//! of the `n` ranks has; `threads` (an int64): how many to use, 0 for those that are worth it.
+//! has a matrix each, `width` (an int64) between the two products, `gate` (an int64): 0 for SiLU, 1 for gpt-oss's clamped SiLU;
+//! `first`, `count` (int64 arrays) `[n]`: which experts each of the `n` ranks has; `threads` (an int64): how many to use, 0 for
+//! those that are worth it.
 //!
-//! `y[t] = Σⱼ shares[t, j] · down(silu(gate(x[t])) ⊙ up(x[t]))` over the chosen experts `chosen[t, j]` that the rank has, in the
-//! order in which they were chosen. Each expert is read once for all of its tokens, and others are not touched. Bits do not
-//! depend on the number of threads, nor on the tokens beside one (but one token alone is rounded to 16 bits, several to 8).
+//! `y[t] = Σⱼ shares[t, j] · down(active(gate(x[t]), up(x[t])))` over the chosen experts `chosen[t, j]` that the rank has, in the
+//! order in which they were chosen; gate, up and down are products with a matrix, plus its bias. Each expert is read once for
+//! all of its tokens, and others are not touched. Bits do not depend on the number of threads, nor on the tokens beside one
+//! (but one token alone is rounded to 16 bits, several to 8).
 
-use alight_kernels::gate::silu_mul;
+use std::ops::Range;
+
+use alight_kernels::gate::{clamped_silu_mul, silu_mul};
 use alight_kernels::matmul::Precision;
 use alight_kernels::parallel::{Product, Rows, multiply, pack_as};
-use alight_kernels::{ActivationFormats, Isa, Matrix, vec};
+use alight_kernels::{ActivationFormats, Isa, Layout, Matrix, WeightType, vec};
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{expect, size, slice, slice_mut, two};
@@ -48,24 +53,66 @@ fn execute(frame: Frame<'_>) -> Result<(), Refusal> {
 /// A chosen expert of a token: the expert, the token, and its place among all pairs.
 type Pair = (usize, usize, usize);
 
+/// `gate = active(gate, up)`.
+type Gate = fn(Isa, &mut [f32], &[f32]);
+
 /// The stacks of matrices, and their sizes.
 struct Stacks<'a> {
     file: &'a [u8],
     places: &'a [[u32; 4]],
+    experts: usize,
     width: usize,
     cols: usize,
 }
 
+/// The matrices of an expert, or their biases.
+#[derive(Clone, Copy)]
+struct Three<T> {
+    gate: T,
+    up: T,
+    down: T,
+}
+
+/// The place of a bias that is not there. (No tensor is where a file begins.)
+const NONE: [u32; 4] = [0; 4];
+
 impl<'a> Stacks<'a> {
-    /// Gate, up and down of an expert.
-    fn of(&self, expert: usize) -> Result<[Matrix<'a>; 3], Refusal> {
+    /// The matrices of an expert.
+    fn of(&self, expert: usize) -> Result<Three<Matrix<'a>>, Refusal> {
         let (width, cols) = (self.width, self.cols);
         let one = |i: usize, what: &str, rows: usize, cols: usize| {
             let name = format!("the {what} of expert {expert}");
             let place = places::in_stack(&self.places[i], expert, rows, cols, &name)?;
             places::matrix(self.file, &place, rows, cols, &name)
         };
-        Ok([one(0, "gate", width, cols)?, one(1, "up", width, cols)?, one(2, "down", cols, width)?])
+        Ok(Three {
+            gate: one(0, "gate", width, cols)?,
+            up: one(1, "up", width, cols)?,
+            down: one(2, "down", cols, width)?,
+        })
+    }
+
+    /// The biases of all experts, `[experts, width]`, `[experts, width]` and `[experts, cols]`, where there are some.
+    fn biases(&self) -> Result<Three<Option<Matrix<'a>>>, Refusal> {
+        let one = |i: usize, what: &str, cols: usize| {
+            let (place, name) = (&self.places[i], format!("the biases of {what}"));
+            if *place == NONE {
+                return Ok(None);
+            }
+            let all = places::matrix(self.file, place, self.experts, cols, &name)?;
+            match all.kind() {
+                (WeightType::F32, Layout::Rows) => Ok(Some(all)),
+                (found, layout) => {
+                    let text = format!("{name}: {layout:?} of {found}, expected rows of F32");
+                    Err(Refusal::argument(text))
+                }
+            }
+        };
+        Ok(Three {
+            gate: one(3, "gates", self.width)?,
+            up: one(4, "ups", self.width)?,
+            down: one(5, "downs", self.cols)?,
+        })
     }
 }
 
@@ -95,9 +142,17 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
             slice_mut::<f32>("the result", result)?,
         )
     };
-    let places = places::all(numbers, places.dims, 3)?;
+    let places = places::all(numbers, places.dims, 6)?;
     let experts = size("experts", frame.integer("experts")?)?;
     let width = size("width", frame.integer("width")?)?;
+    let gate: Gate = match frame.integer("gate")? {
+        0 => silu_mul,
+        1 => clamped_silu_mul,
+        other => {
+            let text = format!("the attribute 'gate' has {other}, expected 0 or 1");
+            return Err(Refusal::argument(text));
+        }
+    };
     let first = list(frame, "first", None)?;
     let count = list(frame, "count", Some(first.len()))?;
     let (rank, devices) = rank(frame, first.len())?;
@@ -117,7 +172,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         return Ok(());
     }
     pairs.sort_unstable();
-    let stacks = Stacks { file, places, width, cols };
+    let stacks = Stacks { file, places, experts, width, cols };
+    let biases = stacks.biases()?;
     let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
     let precision = Precision::of(tokens);
     // An output for each pair, so that a token's are summed in its own order.
@@ -125,7 +181,8 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
         for group in pairs.chunk_by(|a, b| a.0 == b.0) {
             let matrices = stacks.of(group[0].0)?;
             for part in group.chunks(MOST_TOKENS) {
-                expert(&mut team, precision, &matrices, (values, part), outputs);
+                let how = (precision, gate);
+                expert(&mut team, how, (&matrices, &biases), (values, part), outputs);
             }
         }
         pairs.sort_unstable_by_key(|(_, _, pair)| *pair);
@@ -140,12 +197,16 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
 /// Computes one expert for some pairs, into their rows of `outputs`. `values` are `x`.
 fn expert(
     team: &mut Team<'_>,
-    precision: Precision,
-    [gate, up, down]: &[Matrix<'_>; 3],
+    (precision, active): (Precision, Gate),
+    (Three { gate, up, down }, biases): (&Three<Matrix<'_>>, &Three<Option<Matrix<'_>>>),
     (values, pairs): (&[f32], &[Pair]),
     outputs: &mut [f32],
 ) {
     let (isa, n, width, cols) = (Isa::best(), pairs.len(), gate.rows(), gate.cols());
+    let number = pairs[0].0;
+    let add = |bias: &Option<Matrix<'_>>, first: usize, products: &mut [f32]| {
+        bias.iter().for_each(|bias| bias.add_float_row(number, (first, 1), products));
+    };
     with_floats(n * (2 * width + cols), |floats| {
         let (gates, rest) = floats.split_at_mut(n * width);
         let (ups, products) = rest.split_at_mut(n * width);
@@ -159,7 +220,12 @@ fn expert(
                 Product::of_rows(*gate, 0..width, gates, width),
                 Product::of_rows(*up, 0..width, ups, width),
             ];
-            multiply(team, &[both], packed, Some(&|_, _, [gate, up]| silu_mul(isa, gate, up)));
+            let then = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
+                add(&biases.gate, columns.start, gate);
+                add(&biases.up, columns.start, up);
+                active(isa, gate, up);
+            };
+            multiply(team, &[both], packed, Some(&then));
         });
         with_activations(n, width, |packed| {
             let into = (&mut *packed, ActivationFormats::of([down.kind()]));
@@ -167,7 +233,8 @@ fn expert(
             pack_as(precision, team, isa, [n, width], rows, into, &|_, [row], _, put| put(row));
             multiply(team, &[[Product::of_rows(*down, 0..cols, products, cols)]], packed, None);
         });
-        for ((_, _, pair), row) in pairs.iter().zip(products.chunks_exact(cols)) {
+        for ((_, _, pair), row) in pairs.iter().zip(products.chunks_exact_mut(cols)) {
+            add(&biases.down, 0, row);
             outputs[pair * cols..][..cols].copy_from_slice(row);
         }
     });

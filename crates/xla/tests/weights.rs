@@ -387,6 +387,9 @@ fn rows_are_dequantised() {
 const SHAPE: KvShape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 1024, shared: false };
 const LAYERS: usize = 3;
 
+/// Of six query heads: weights of next to nothing, and of nearly all.
+const SINKS: [f32; 6] = [0.5, -20.0, 9.0, -1.0, 3.5, 2.0];
+
 /// Six query heads on two.
 fn attention(tokens: usize, pos: i32, window: i32, threads: Threads) -> Call {
     let cache = |length: usize, seed| -> Array {
@@ -412,6 +415,7 @@ fn attention(tokens: usize, pos: i32, window: i32, threads: Threads) -> Call {
             Array::s32(1),
             Array::s32(pos),
             Array::s32(window),
+            Array::f32s(&[6], &SINKS),
         ],
         results: vec![nan(&[t, 288]), keys, values],
         aliases: vec![(1, 3), (2, 4)],
@@ -475,7 +479,7 @@ fn attention_is_the_kernels_on_any_threads() {
                     kv_head: head,
                     q: Queries { data: &q, stride: 192 },
                     heads: 3 * head..3 * head + 3,
-                    sinks: None,
+                    sinks: Some(&SINKS[3 * head..][..3]),
                     tokens: 0..tokens,
                     first_pos: pos as usize,
                 },
@@ -510,6 +514,20 @@ fn attention_that_cannot_be_is_an_error() {
     refused(attention(2, i32::MAX, 0, Threads::None), "from position 2147483647 on");
     refused(attention(2, 0, -3, Threads::None), "'window' has -3");
     assert!(attention(2, 0, i32::MAX, Threads::None).run().is_ok());
+    let sinks = |array: Array| {
+        let mut call = attention(2, 0, 0, Threads::None);
+        call.arguments[8] = array;
+        call
+    };
+    refused(sinks(Array::f32s(&[5], &SINKS[..5])), "sinks is [5], expected [6]");
+    refused(sinks(Array::f32s(&[2, 3], &SINKS)), "sinks is [2, 3], expected [6]");
+    refused(sinks(Array::s32(1)), "sinks is [], expected [6]");
+    // None, and some that are next to nothing.
+    let without = sinks(Array::f32s(&[0], &[])).run().unwrap()[0].floats();
+    let least = sinks(Array::f32s(&[6], &[-200.0; 6])).run().unwrap()[0].floats();
+    let most = attention(2, 0, 0, Threads::None).run().unwrap()[0].floats();
+    assert!(without.iter().zip(&least).all(|(a, b)| (a - b).abs() <= 2e-6));
+    assert!(without.iter().zip(&most).any(|(a, b)| (a - b).abs() > 0.1));
     let with = |name: &str, value: i64| {
         let mut call = attention(2, 0, 0, Threads::None);
         call.set(name, Attr::Integer(value));

@@ -127,8 +127,10 @@ class Local(Rope):
 
 @type_check_only
 class Experts(TypedDict):
-    """A mixture of experts, the same in all layers: a softmax over the router's logits chooses `used` of `count` experts."""
+    """A mixture of experts, the same in all layers: a router chooses `used` of `count` experts for each token."""
 
+    gating: Literal["softmax", "softmax_of_chosen"]
+    """What makes shares of the router's logits: a softmax over all experts, or one over the chosen."""
     count: int
     used: int
     feed_forward: int
@@ -143,7 +145,7 @@ class Config(Rope):
     """The shape of a network and what its blocks do."""
 
     architecture: Literal["llama", "qwen2", "qwen3", "gemma2", "gemma3", "granite", "seed_oss", "smollm3", "olmo2", "exaone4", "qwen2vl", "qwen3vl",
-                          "ernie4_5", "internlm2", "glm4", "phi3", "qwen3moe"]
+                          "ernie4_5", "internlm2", "glm4", "phi3", "qwen3moe", "gpt-oss"]
     layers: int
     """Transformer blocks."""
     embedding: int
@@ -184,8 +186,10 @@ class Config(Rope):
     """Soft cap of attention scores."""
     logit_softcap: float | None
     """Soft cap of the logits."""
-    gate: Literal["silu", "gelu_tanh"]
-    """The activation of the feed-forward gate."""
+    sinks: str | None
+    """What the file calls the scores of query heads that are of no position, if they have them."""
+    gate: Literal["silu", "gelu_tanh", "clamped_silu"]
+    """The activation of the feed-forward gate; the last one is gpt-oss's."""
     qk_norm: bool
     """Whether queries and keys are normed per head."""
     feed_forward_norm: Literal["ffn_norm", "post_attention_norm"]

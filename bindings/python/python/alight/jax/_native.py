@@ -26,6 +26,9 @@ from . import _ffi, _mesh
 LINE = 16
 """What a capacity is a multiple of."""
 
+GATES = ("silu", "clamped_silu")
+"""What is done to the gates of experts. The second is gpt-oss's."""
+
 Spans: TypeAlias = tuple[tuple[int, int], ...]
 """(start, count) for each rank; a count of 0 is nothing."""
 
@@ -66,10 +69,14 @@ def file_array(catalog: Catalog, mesh: Mesh, file: int = 0) -> jax.Array:
     return jax.make_array_from_single_device_arrays(view.shape, whole, parts)
 
 
-def places(tensors: Iterable[Tensor]) -> npt.NDArray[np.uint32]:
-    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles)."""
+def places(tensors: Iterable[Tensor | None]) -> npt.NDArray[np.uint32]:
+    """The places of matrices in their file, `uint32[m, 4]`: offset (low, high), type, layout (0: rows, 1: tiles); zeros for one
+    that is not there."""
     found = []
     for tensor in tensors:
+        if tensor is None:
+            found.append((0, 0, 0, 0))
+            continue
         if tensor.type not in WEIGHT_TYPES:
             known = ", ".join(WEIGHT_TYPES)
             raise ValueError(f"tensor {tensor.name!r}: no kernels for its type {tensor.type}; there are some for {known}")
@@ -149,19 +156,21 @@ def experts(
     count: int,
     width: int,
     mesh: Mesh,
+    gate: str = "silu",
     axis: str = "tp",
     threads: int = 0,
 ) -> jax.Array:
     """What a rank's experts of a mixture add: `float32[T, C]` of `x` `float32[T, C]`.
 
-    `places` `uint32[3, 4]` are those of the stacks of `count` gates, ups and downs, `[width, C]`, `[width, C]` and `[C, width]`
-    each; token `t` goes through the experts `chosen` `int32[T, K]`, whose outputs are multiplied by `shares` `float32[T, K]`
-    and summed in this order, those that the rank has by `spans`. Each is read once for all of its tokens. `threads` is as for
+    `places` `uint32[6, 4]` are those of the stacks of `count` gates, ups and downs, `[width, C]`, `[width, C]` and `[C, width]`
+    each, and of their biases, float32 `[count, width]`, `[count, width]` and `[count, C]`, or zeros; token `t` goes through the
+    experts `chosen` `int32[T, K]`, whose outputs are multiplied by `shares` `float32[T, K]` and summed in this order, those
+    that the rank has by `spans`. Each is read once for all of its tokens. `gate` is one of `GATES`; `threads` is as for
     `matmul`.
     """
     ranks = _axis("experts", mesh, axis)
     _file(file)
-    _array("places", places, (3, 4), np.uint32)
+    _array("places", places, (6, 4), np.uint32)
     _array("x", x, (None, None), np.float32)
     _array("chosen", chosen, (x.shape[0], None), np.int32)
     _array("shares", shares, chosen.shape, np.float32)
@@ -170,6 +179,8 @@ def experts(
     for rank, (start, own) in enumerate(spans):
         if min(start, own) < 0 or start + own > count:
             raise ValueError(f"spans: rank {rank} has {own} experts from {start} on, and there are {count}")
+    if gate not in GATES:
+        raise ValueError(f"gate: expected one of {', '.join(map(repr, GATES))}, found {gate!r}")
     result = jax.ShapeDtypeStruct(x.shape, np.float32)  # type: ignore[no-untyped-call, unused-ignore]
     _ffi.register()
     found: jax.Array = jax.ffi.ffi_call("alight_experts", result)(
@@ -181,6 +192,7 @@ def experts(
         devices=_devices(mesh, axis),
         experts=np.int64(count),
         width=np.int64(width),
+        gate=np.int64(GATES.index(gate)),
         first=np.array([start for start, _ in spans], np.int64),
         count=np.array([own for _, own in spans], np.int64),
         threads=_threads(threads),
@@ -239,6 +251,7 @@ def attend(
     heads: Heads,
     *,
     mesh: Mesh,
+    sinks: jax.Array | None = None,
     axis: str = "tp",
     threads: int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -247,7 +260,8 @@ def attend(
 
     The caches are written in place where the program lets XLA do it: where they are donated, or carried in a loop, and
     nothing else uses the old ones. Keys and values are rounded to float16. The token at position `p` sees positions `j ≤ p`
-    with `p - j < window`; 0 is no window. `threads` is as for `matmul`.
+    with `p - j < window`; 0 is no window. `sinks` `float32[q_heads]` are scores of no position: they take weight from the
+    others. `threads` is as for `matmul`.
     """
     _axis("attend", mesh, axis)
     h = heads
@@ -259,6 +273,8 @@ def attend(
     _array("q", q, (None, h.q_heads * h.k_dim), np.float32)
     _array("k", k, (q.shape[0], h.kv_heads * h.k_dim), np.float32)
     _array("v", v, (q.shape[0], h.kv_heads * h.v_dim), np.float32)
+    sinks = jnp.zeros(0, np.float32) if sinks is None else sinks
+    _array("sinks", sinks, (h.q_heads if sinks.size else 0,), np.float32)
     if k_cache.ndim == 0 or v_cache.ndim == 0 or k_cache.shape[0] != v_cache.shape[0]:
         raise ValueError(f"caches: expected [layers, …] of the same layers, found {k_cache.shape} and {v_cache.shape}")
     for name, cache, (layers, length) in zip(("k_cache", "v_cache"), (k_cache, v_cache), h.cache(k_cache.shape[0]), strict=True):
@@ -282,6 +298,7 @@ def attend(
         k_cache,
         v_cache,
         *numbers,
+        sinks,
         q_heads=np.int64(h.q_heads),
         kv_heads=np.int64(h.kv_heads),
         k_dim=np.int64(h.k_dim),

@@ -47,8 +47,10 @@ class Arithmetic(Protocol):
         layer: jax.Array,
         pos: jax.Array,
         window: jax.Array,
+        sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        """Stores keys and values at `pos` and on, and attends: `[tokens, the rank's heads × value_dim]`."""
+        """Stores keys and values at `pos` and on, and attends: `[tokens, the rank's heads × value_dim]`. `sinks`: a score of
+        each of the rank's heads that is of no position."""
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         """The rank's part of the sum that attention adds to the residual."""
@@ -60,7 +62,7 @@ class Arithmetic(Protocol):
         """The rank's part of the sum that the feed-forward adds to the residual."""
 
     def router(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
-        """Logits of all experts `[tokens, experts]`, float32, the same on every rank."""
+        """Logits of all experts `[tokens, experts]`, float32, without bias, the same on every rank."""
 
     def experts(self, weights: Arrays, layer: Arrays, x: jax.Array, chosen: jax.Array, shares: jax.Array) -> jax.Array:
         """What the rank's experts add to the residual: `chosen` (int32) and `shares` are `[tokens, used]`."""

@@ -23,6 +23,9 @@ from ._arithmetic import Arithmetic, Cache
 from ._config import Config, Experts
 from ._cut import Cut
 
+CLAMP, SLOPE = np.float32(7), np.float32(1.702)
+"""Of the clamped SiLU."""
+
 LEAST_SUM = np.float32(2**-14)
 """No sum of shares is taken as smaller, as in the native engine."""
 
@@ -74,14 +77,25 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, neox: bool) -> jax.Arra
 
 def gated(kind: str, gate: jax.Array, up: jax.Array) -> jax.Array:
     """activation(gate) · up"""
-    active = jax.nn.silu(gate) if kind == "silu" else jax.nn.gelu(gate, approximate=True)
-    return active * up
+    if kind == "silu":
+        return jax.nn.silu(gate) * up
+    if kind == "gelu_tanh":
+        return jax.nn.gelu(gate, approximate=True) * up
+    if kind == "clamped_silu":
+        # gpt-oss's.
+        gate, up = jnp.minimum(gate, CLAMP), jnp.clip(up, -CLAMP, CLAMP)
+        return gate * jax.nn.sigmoid(SLOPE * gate) * (up + 1)
+    raise ValueError(f"gate: {kind!r}, expected 'silu', 'gelu_tanh' or 'clamped_silu'")
 
 
 def choose(experts: Experts, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Which experts each token goes through, int32, and their shares: `[T, used]` of `logits` `[T, count]`. Of equals the one
     with the lower number comes first."""
-    shares, chosen = lax.top_k(jax.nn.softmax(logits, axis=-1), experts.used)
+    if experts.gating == "softmax":
+        shares, chosen = lax.top_k(jax.nn.softmax(logits, axis=-1), experts.used)
+    else:
+        best, chosen = lax.top_k(logits, experts.used)
+        shares = jax.nn.softmax(best, axis=-1)
     if experts.normalised:
         shares = shares / jnp.maximum(shares.sum(axis=-1, keepdims=True), LEAST_SUM)
     return chosen, shares * np.float32(experts.scale)
@@ -108,7 +122,7 @@ def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: 
         angles = rope[0] if c.local is None else lax.dynamic_index_in_dim(rope, v["local"], keepdims=False)
         q, k = _heads(net, q, k, v, angles)
         values = values + v["v_bias"] if "v_bias" in v else values
-        y, cache = ops.attend((q, k, values), cache, index, pos, v["window"])
+        y, cache = ops.attend((q, k, values), cache, index, pos, v["window"], v.get("sinks"))
         y = once(ops.output(weights, matrices, y.astype(x.dtype)), v.get("o_bias")).astype(x.dtype)
         h, x = net.collective(y, x, v["ffn_norm"], post_weight=v.get("post_attention_norm"))
         if c.experts is None:
@@ -116,7 +130,9 @@ def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: 
             gate, up = (y + v[name] if name in v else y for y, name in ((gate, "gate_bias"), (up, "up_bias")))
             y = ops.down(weights, matrices, gated(c.gate, gate, up).astype(x.dtype))
         else:
-            y = ops.experts(weights, matrices, h, *choose(c.experts, ops.router(weights, matrices, h)))
+            scores = ops.router(weights, matrices, h)
+            scores = scores + v["router_bias"] if "router_bias" in v else scores
+            y = ops.experts(weights, matrices, h, *choose(c.experts, scores))
         y = once(y, v.get("down_bias")).astype(x.dtype)
         h, x = net.collective(y, x, v["next_norm"], post_weight=v.get("post_ffw_norm"))
         return (x, h, cache), None

@@ -40,8 +40,10 @@ class Local:
 
 @dataclass(frozen=True)
 class Experts:
-    """A mixture of experts in every layer: a softmax over the router's logits chooses `used` of `count` for each token."""
+    """A mixture of experts in every layer: a router chooses `used` of `count` for each token."""
 
+    gating: str
+    """What makes shares of the router's logits: "softmax", or "softmax_of_chosen", after the choice."""
     count: int
     used: int
     feed_forward: int
@@ -76,9 +78,11 @@ class Config:
     embedding_scale: float
     attention_scale: float
     attention_softcap: float | None
+    sinks: str | None
+    """What the file calls the scores of query heads that are of no position, if they have them."""
     logit_softcap: float | None
     gate: str
-    """"silu" or "gelu_tanh"."""
+    """"silu", "gelu_tanh" or "clamped_silu"; of experts, too."""
     qk_norm: bool
     feed_forward_norm: str
     """What the norm before the feed-forward part is called in the file."""

@@ -22,7 +22,7 @@ from ._arithmetic import Arrays, Cache, Specs
 from ._config import Config
 from ._cut import Cut, Span
 from ._place import SAME, put
-from ._tensors import Layer, Tensors
+from ._tensors import EXPERTS, Layer, Tensors
 
 
 def grains(config: Config, tensors: Tensors) -> tuple[int, int]:
@@ -63,12 +63,13 @@ class Native:
         self.heads = handlers.Heads(
             cut.head_slots, cut.kv_slots, c.key_dim, c.value_dim, capacity, c.attention_scale, c.attention_softcap
         )
+        stacked = [f"{EXPERTS[role]}.bias" for role in ("gate", "up", "down")]
 
-        def places(found: Sequence[Tensor]) -> jax.Array:
+        def places(found: Sequence[Tensor | None]) -> jax.Array:
             numbers = handlers.places(found)
             return put(mesh, axis, SAME, lambda _: numbers)
 
-        def stack(of: Callable[[Layer], Sequence[Tensor]]) -> jax.Array:
+        def stack(of: Callable[[Layer], Sequence[Tensor | None]]) -> jax.Array:
             numbers = np.stack([handlers.places(of(layer)) for layer in tensors.layers])
             return put(mesh, axis, SAME, lambda _: numbers)
 
@@ -86,7 +87,7 @@ class Native:
             stacks |= {"gate_up": stack(lambda layer: (layer.gate, layer.up)), "down": stack(lambda layer: (layer.down,))}
         else:
             stacks |= {
-                "experts": stack(lambda layer: (layer.gate, layer.up, layer.down)),
+                "experts": stack(lambda layer: (layer.gate, layer.up, layer.down, *map(layer.vectors.get, stacked))),
                 "router": stack(lambda layer: [layer.router] if layer.router else []),
             }
             self.experts_of_ranks = _spans(cut.experts, 1)
@@ -136,8 +137,9 @@ class Native:
         layer: jax.Array,
         pos: jax.Array,
         window: jax.Array,
+        sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        out, *cached = handlers.attend(*qkv, *cache, layer, pos, window, self.heads, mesh=self.mesh, axis=self.axis)
+        out, *cached = handlers.attend(*qkv, *cache, layer, pos, window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis)
         return out, (cached[0], cached[1])
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
@@ -165,6 +167,7 @@ class Native:
             self.experts_of_ranks,
             count=experts.count,
             width=experts.feed_forward,
+            gate=self.config.gate,
             mesh=self.mesh,
             axis=self.axis,
         )

@@ -41,7 +41,8 @@ class Layer:
     router: Tensor | None
     """Of a mixture of experts, whose `gate`, `up` and `down` are stacks `[experts, rows, columns]`."""
     vectors: dict[str, Tensor]
-    """Norms and biases that are there, by what they are called within the block."""
+    """Norms, biases and sinks that are there, by what they are called within the block. Biases of experts are
+    `[experts, rows]`."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +87,13 @@ def find(catalog: Catalog, c: Config) -> Tensors:
     why = None
     if any(f"blk.0.{name}.weight" not in all_tensors for name in roles.values()):
         why = "several of its matrices are one tensor"
-    elif c.experts and any(f"blk.0.{name}.bias" in all_tensors for name in ("exp_probs_b", *EXPERTS.values())):
-        why = "its router or its experts have biases"
+    elif c.experts and any(name.endswith("exp_probs_b.bias") for name in all_tensors):
+        why = "its experts are chosen with biases"
     if why:
         raise FormatError(f"architecture {c.architecture!r} is not supported by the JAX engine ({why}); `--engine native` runs it")
     names = {norm: f"{norm}.weight" for norm in NORMS if norm != c.feed_forward_norm}
-    names |= {"ffn_norm": f"{c.feed_forward_norm}.weight"} | {f"{m}.bias": f"{m}.bias" for m in MATRICES.values()}
+    names |= {"ffn_norm": f"{c.feed_forward_norm}.weight"} | {f"{m}.bias": f"{m}.bias" for m in roles.values()}
+    names |= {} if c.sinks is None else {"sinks": c.sinks}
 
     def layer(number: int) -> Layer:
         prefix = f"blk.{number}."

@@ -21,13 +21,13 @@ NORMS = {
     "post_attention_norm": "post_attention_norm",
     "post_ffw_norm": "post_ffw_norm",
 }
-SUMMED = {"attn_output.bias": "o_bias", "ffn_down.bias": "down_bias"}
-"""Added to a sum over the ranks: once."""
+WHOLE = {"attn_output.bias": "o_bias", "ffn_down.bias": "down_bias", "ffn_gate_inp.bias": "router_bias"}
+"""Biases that every rank has all of. The first two are added to a sum over the ranks: once."""
 
 
 class Vectors:
     """`arrays`: `first_norm` `[embedding]`, `output_bias`, `rope` `[global, local; cos, sin; positions, pairs]`.
-    `stacks` `[layers, …]`: norms, biases, `window`, and `next_norm`: the norm of what comes after the layer."""
+    `stacks` `[layers, …]`: norms, biases, `sinks`, `window`, and `next_norm`: the norm of what comes after the layer."""
 
     def __init__(self, c: Config, cut: Cut, tensors: Tensors, mesh: Mesh, axis: str, positions: int) -> None:
         self.arrays: dict[str, jax.Array] = {}
@@ -40,7 +40,7 @@ class Vectors:
             arrays[name], specs[name] = put(mesh, axis, SAME, lambda _: values), SAME
 
         def add_cut(name: str, found: Sequence[Tensor | None], part: Callable[[int], Span], slots: int) -> None:
-            """A bias, each rank's part of it; zeros for the layers that have none."""
+            """A bias or sinks, each rank's part of it; zeros for the layers that have none."""
             if any(found):
                 full = [None if tensor is None else vector(tensor) for tensor in found]
 
@@ -62,10 +62,12 @@ class Vectors:
         for name, short in NORMS.items():
             if name in tensors.layers[0].vectors:
                 add(short, np.stack([vector(layer.vectors[name]) for layer in tensors.layers]))
-        for name, short in SUMMED.items():
-            if any(each(name)):
-                none = np.zeros(c.embedding, np.float32)
-                add(short, np.stack([none if one is None else vector(one) for one in each(name)]))
+        for name, short in WHOLE.items():
+            found = [None if one is None else vector(one) for one in each(name)]
+            some = next((values for values in found if values is not None), None)
+            if some is not None:
+                add(short, np.stack([np.zeros_like(some) if values is None else values for values in found]))
+        add_cut("sinks", each("sinks"), lambda rank: cut.heads[rank], cut.head_slots)
         add_cut("q_bias", each("attn_q.bias"), lambda rank: cut.heads[rank].times(c.key_dim), cut.head_slots * c.key_dim)
         add_cut("k_bias", each("attn_k.bias"), lambda rank: cut.kv_heads[rank].times(c.key_dim), cut.kv_slots * c.key_dim)
         add_cut("v_bias", each("attn_v.bias"), lambda rank: cut.kv_heads[rank].times(c.value_dim), cut.kv_slots * c.value_dim)

@@ -13,10 +13,11 @@ from jax.sharding import Mesh
 
 from ... import Tensor
 from ._arithmetic import Arrays, Cache, Specs
+from ._blocks import gated
 from ._config import Config, Experts
 from ._cut import Cut, Span
 from ._place import SAME, Host, put, ranked, read, zeros
-from ._tensors import Layer, Tensors
+from ._tensors import EXPERTS, Layer, Tensors
 
 
 class Xla:
@@ -78,8 +79,10 @@ class Xla:
         self.stack_specs: Specs = {name: SAME if name == "router" else ranked(axis, 1) for name in stacks}
 
     def _mixture(self, experts: Experts, tensors: Tensors, mesh: Mesh) -> dict[str, jax.Array]:
-        """The router of every layer, and the experts of each rank, `[layers, experts, rows, columns]`."""
+        """The router of every layer, and the experts of each rank, `[layers, experts, rows, columns]`, with the biases that
+        there are, `[layers, experts, rows]`."""
         d, width, slots = self.config.embedding, experts.feed_forward, self.cut.expert_slots
+        made = {}
 
         def stack(rows: int, columns: int, parts: Callable[[Layer], Sequence[Tensor]]) -> jax.Array:
             def make(rank: int) -> Host:
@@ -102,7 +105,24 @@ class Xla:
                 out[number] = read(layer.router, np.float32, Span(0, experts.count))
             return out
 
-        return {
+        def biases(rows: int, roles: Sequence[str]) -> Callable[[int], Host]:
+            """Zeros for those that a layer does not have."""
+
+            def make(rank: int) -> Host:
+                out, own = zeros((len(tensors.layers), slots, rows), np.float32), self.cut.experts[rank]
+                for number, layer in enumerate(tensors.layers):
+                    found = [layer.vectors.get(f"{EXPERTS[role]}.bias") for role in roles]
+                    for tensor, part in zip(found, np.split(out[number], len(roles), axis=1), strict=True):
+                        if tensor is not None and own.count:
+                            part[: own.count] = read(tensor, np.float32, own)
+                return out
+
+            return make
+
+        for name, rows, roles in (("gate_up_bias", 2 * width, ("gate", "up")), ("down_bias", d, ("down",))):
+            if any(f"{EXPERTS[role]}.bias" in layer.vectors for role in roles for layer in tensors.layers):
+                made[name] = put(mesh, self.axis, ranked(self.axis, 1), biases(rows, roles))
+        return made | {
             "router": put(mesh, self.axis, SAME, routers),
             "gate_up": stack(2 * width, d, lambda layer: (layer.gate, layer.up)),
             "down": stack(d, width, lambda layer: (layer.down,)),
@@ -149,6 +169,7 @@ class Xla:
         layer: jax.Array,
         pos: jax.Array,
         window: jax.Array,
+        sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
         c, (heads, group) = self.config, self.shape
         tokens = qkv[0].shape[0]
@@ -173,7 +194,12 @@ class Xla:
         # How far back each position is, of each token: a token sees itself and what is in its window.
         back = (pos + jnp.arange(tokens))[:, None] - jnp.arange(self.capacity)[None, :]
         seen = (back >= 0) & ((window == 0) | (back < window))
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+        scores = jnp.where(seen, scores, -jnp.inf)
+        if sinks is not None:
+            # One more position, whose value is zero.
+            more = jnp.broadcast_to(sinks.reshape(heads, group, 1, 1), (heads, group, tokens, 1))
+            scores = jnp.concatenate([scores, more], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1)[..., : self.capacity]
         out = jnp.einsum("hgtp,hpd->thgd", weights.astype(kind), v, preferred_element_type=jnp.float32)
         return out.reshape(tokens, -1), (keys, values)
 
@@ -200,9 +226,12 @@ class Xla:
         """One token: the weights of its experts alone are read."""
 
         def expert(number: jax.Array) -> jax.Array:
-            gate_up, down = (lax.dynamic_index_in_dim(layer[name], number, keepdims=False) for name in ("gate_up", "down"))
-            gate, up = jnp.split(self._dot(x, gate_up), 2, axis=1)
-            return self._dot((jax.nn.silu(gate) * up).astype(self.stream), down)
+            def product(x: jax.Array, name: str) -> jax.Array:
+                matrix = lax.dynamic_index_in_dim(layer[name], number, keepdims=False)
+                return self._biased(self._dot(x, matrix), layer, name, number)
+
+            gate, up = jnp.split(product(x, "gate_up"), 2, axis=1)
+            return product(gated(self.config.gate, gate, up).astype(self.stream), "down")
 
         def other(_: jax.Array) -> jax.Array:
             return jnp.zeros(x.shape, jnp.float32)
@@ -211,6 +240,11 @@ class Xla:
         for nth in range(local.shape[1]):
             out = out + shares[0, nth] * lax.cond(own[0, nth], expert, other, local[0, nth])
         return out
+
+    def _biased(self, products: jax.Array, layer: Arrays, name: str, experts: jax.Array) -> jax.Array:
+        """Products with matrices of those experts, plus their biases, if there are any."""
+        bias = layer.get(f"{name}_bias")
+        return products if bias is None else products + bias[experts]
 
     def _several(self, layer: Arrays, x: jax.Array, local: jax.Array, own: jax.Array, shares: jax.Array) -> jax.Array:
         """Several tokens: pairs of a token and an expert are sorted by expert, those of other ranks last."""
@@ -221,12 +255,13 @@ class Xla:
         sizes = jnp.bincount(numbers, length=slots + 1)[:slots].astype(jnp.int32)
         kind = jnp.promote_types(self.stream, self.dtype)
 
-        def products(rows: jax.Array, matrices: jax.Array) -> jax.Array:
-            stacked = matrices.astype(kind).swapaxes(1, 2)
-            return lax.ragged_dot(rows.astype(kind), stacked, sizes, preferred_element_type=jnp.float32)
+        def products(rows: jax.Array, name: str) -> jax.Array:
+            stacked = layer[name].astype(kind).swapaxes(1, 2)
+            found = lax.ragged_dot(rows.astype(kind), stacked, sizes, preferred_element_type=jnp.float32)
+            return self._biased(found, layer, name, jnp.minimum(numbers[order], slots - 1))
 
-        gate, up = jnp.split(products(x[order // used], layer["gate_up"]), 2, axis=1)
-        y = products((jax.nn.silu(gate) * up).astype(self.stream), layer["down"])
+        gate, up = jnp.split(products(x[order // used], "gate_up"), 2, axis=1)
+        y = products(gated(self.config.gate, gate, up).astype(self.stream), "down")
         # Rows of other ranks' pairs are of no expert here, whatever is in them.
         apart = jnp.zeros((tokens * used, x.shape[1]), jnp.float32).at[order].set(y).reshape(tokens, used, -1)
         return (jnp.where(own[..., None], apart, 0) * shares[..., None]).sum(axis=1)
