@@ -135,6 +135,12 @@ LFM2MOE = Tiny("lfm2moe", "lfm2moe", head_dim=24, heads=4, base=1e6, eps=1e-5, q
 GRANITEHYBRID = Tiny("granitehybrid", "granitehybrid", head_dim=24, heads=4, eps=1e-5, tied=False, scales=SCALES, layout="mmam",
                      mamba=(6, 2, 32, 20, 4), rotated=False)
 
+# Mixers and feed-forward parts by themselves, the last layer being one of the latter.
+NEMOTRON_H = Tiny("nemotron_h", "nemotron_h", head_dim=24, heads=4, eps=1e-5, tied=False, layers=6, layout="mfamff", mamba=(6, 2, 32, 20, 4),
+                  qk_gain=3.0)
+NEMOTRON_H_MOE = Tiny("nemotron_h_moe", "nemotron_h_moe", head_dim=40, heads=4, eps=1e-5, tied=False, layout="mfaf", mamba=(6, 2, 32, 20, 4),
+                      shared_ff=72, normed=True, weights_scale=1.7, qk_gain=3.0, **(MOE | dict(layers=4)))
+
 
 YARN, LINEAR = ("yarn", 4.0, 64), ("linear", 4.0, 0)
 ALL = (*QKV, "attn_output", "ffn_gate", "ffn_up", "ffn_down")
@@ -273,6 +279,22 @@ CASES = [
     (other(GRANITEHYBRID, "odd sizes, experts, rotated", embd=72, heads=3, kv_heads=1, head_dim=30, ff=37, expert_ff=37, experts=5, used=2, vocab=397,
            shared_ff=44, layers=3, layout="mam", mamba=(3, 1, 48, 12, 3), rotated=True),
      {"no shared network": dict(zero=("ffn_down_shexp",)), "the convolution backwards": dict(flipped=("ssm_conv1d",))}),
+    (NEMOTRON_H, {"the convolution backwards": dict(flipped=("ssm_conv1d",)), "no decays": dict(zero=("ssm_a",)),
+                  "nothing past the states": dict(zero=("ssm_d",)), "norms reversed": dict(flipped=("ssm_norm",)),
+                  "keys of other inputs": dict(flipped=("attn_k",)), "no feed-forward part": dict(zero=("ffn_down",)),
+                  "feed-forward parts of other inputs": dict(flipped=("ffn_up",))}),
+    (other(NEMOTRON_H, "odd sizes, biases", embd=72, heads=3, kv_heads=1, head_dim=30, ff=37, vocab=397, layout="fmafm", layers=5,
+           mamba=(3, 1, 48, 12, 3), biases=("attn_output", "ffn_up", "ffn_down")),
+     {f"none of {b}": dict(biases=tuple(a for a in ("attn_output", "ffn_up", "ffn_down") if a != b)) for b in ("attn_output", "ffn_up", "ffn_down")}),
+    (NEMOTRON_H_MOE, {k: v for k, v in WRONG.items() if k not in ("sigmoid", "gate and up swapped")}
+     | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),
+        "no bias of the choice": dict(zero=("exp_probs_b",)), "no shared network": dict(zero=("ffn_down_shexp",))}),
+    (other(NEMOTRON_H_MOE, "latent", layout="amff", qk_gain=1.0, latent_experts=52, experts=6, used=2),
+     {"the latent row of other inputs": dict(flipped=("ffn_latent_down",)), "outputs of other latent rows": dict(flipped=("ffn_latent_up",)),
+      "no shared network": dict(zero=("ffn_down_shexp",)), "one expert": dict(used=1)}),
+    (other(NEMOTRON_H_MOE, "odd sizes", layers=5, layout="fmfam", embd=90, heads=3, kv_heads=1, head_dim=30, expert_ff=37, shared_ff=41, experts=5,
+           used=5, vocab=397, mamba=(3, 1, 48, 12, 3), normed=None),
+     {"weights normalised": dict(normed=True), "four experts": dict(used=4)}),
     (QWEN2VL, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
     (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),
@@ -318,6 +340,8 @@ SMALLER = [
     (other(DEEPSEEK2, "wide, as before 2025", embd=256, ff=256, expert_ff=256, heads=4, kv_heads=4, latent=(0, 256, 96, 32, 64, True),
            shared_ff=512, used=7), ["F16", "q4_k_m"]),
     (other(DEEPSEEK2, "all experts", used=7), ["q8_0", "Q8_0"]),
+    (other(NEMOTRON_H_MOE, "wide, latent", embd=512, expert_ff=256, shared_ff=256, latent_experts=256, heads=8, head_dim=64, used=7,
+           mamba=(8, 2, 64, 32, 4)), ["Q8_0", "q4_k_m"]),
 ]
 
 

@@ -18,7 +18,11 @@ LATENT = ("deepseek2", "mistral4")
 # Their shared experts are behind a gate of their own.
 GATED_SHARED = ("qwen2moe", "qwen35moe", "qwen3next")
 # Their experts are chosen with a bias, which has no matrix.
-CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", *LATENT), ("exp_probs_b",)
+CHOSEN_BY_BIAS, ONLY_BIASES = ("glm4moe", "lfm2moe", "minimax-m2", "nemotron_h_moe", *LATENT), ("exp_probs_b",)
+# Whose files say how many experts a network for all tokens is as wide as.
+SHARED_COUNTED = ("glm4moe", *LATENT)
+# Of whose layers each is a mixer or a feed-forward part.
+ONE_PART = ("nemotron_h", "nemotron_h_moe")
 SIZES = ("layers", "embd", "ff", "heads", "kv_heads", "head_dim", "vocab", "tied")
 # Of a layer, in Hugging Face's files. Gemma has four norms in a layer, and other names for two of them.
 IN_LAYER = {
@@ -30,19 +34,21 @@ IN_LAYER = {
 SINKS = ("gpt-oss",)
 # Whose attention makes a gate beside each query, and of whose layers most are gated delta nets.
 HYBRIDS = ("qwen35", "qwen35moe", "qwen3next")
-# The mixers of layers: a short convolution, Mamba-2's, attention.
-LAYOUT = "cma"
+# The mixers of layers: a short convolution, Mamba-2's, attention; or the one part of a layer, where it is a feed-forward part.
+LAYOUT = "cmaf"
 # What the last norm is called, where it is not output_norm.
 LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
-ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv")
+ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_norm")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
 FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
 # Whose norms are LayerNorm.
 LAYER_NORMED = ("phimoe", "starcoder2", "stablelm", "command-r", "cohere2")
+# Whose files have the key of LayerNorm's epsilon.
+EPS_OF_LAYER_NORM = (*(arch for arch in LAYER_NORMED if arch != "phimoe"), *ONE_PART)
 # Whose feed-forward parts have no gate, and whose feed-forward parts take what attention takes. (Of stablelm those whose heads
 # are normed are parallel.)
-UNGATED, PARALLEL = ("starcoder2", "arcee"), ("command-r", "cohere2")
+UNGATED, PARALLEL = ("starcoder2", "arcee", *ONE_PART), ("command-r", "cohere2")
 # Whose layers have norms of inputs and of outputs.
 SANDWICHES = ("glm4",)
 # Whose layers norm what their parts put out, and not what they take in.
@@ -57,7 +63,7 @@ OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "out
 def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: int, head_dim: int, vocab: int, tied: bool,
            biases: tuple = (), qk_norm: bool | str = False, experts: int = 0, expert_ff: int = 0, shared_ff: int = 0,
            delta: tuple = (), local: tuple = (), leading: int = 0, layout: str = "", short_conv: int = 0,
-           mamba: tuple = (), latent: tuple = (), interleave: int = 0) -> dict[str, tuple]:
+           mamba: tuple = (), latent: tuple = (), interleave: int = 0, latent_experts: int = 0) -> dict[str, tuple]:
     """Name and shape, [rows, columns], [experts, rows, columns] or [length], of every tensor in the order of the forward
     pass. `biases`: the parts of a layer that have one. `qk_norm`: whether queries and keys are normed, per head or "whole", or
     "own": each head with its own weights.
@@ -65,7 +71,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     attention in place of one. `local`: of gemma4 which layers have a window, the length of their heads, how many of the last
     layers have no keys and values of their own, whether full layers have values, and how many numbers a layer takes from a
     token. `latent`: of latent attention what `latent_attention` takes. `layout`: the mixers of the layers, by their letters in `LAYOUT`. `interleave`: there are
-    experts in every so many layers alone.
+    experts in every so many layers alone. `latent_experts`: the length of what experts take, if it is one of its own.
     """
     q, kv = heads * head_dim, kv_heads * head_dim
     inputs, outputs = arch not in OUTPUTS_NORMED, arch in (*GEMMAS, *OUTPUTS_NORMED, *SANDWICHES)
@@ -80,7 +86,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     gate_up = {"ffn_up": (2 * ff, embd)} if arch in FUSED_UP else {"ffn_gate": (ff, embd), "ffn_up": (ff, embd)}
     gate_up = {"ffn_up": (ff, embd)} if arch in UNGATED else gate_up
     dense = gate_up | {"ffn_down": (embd, ff)}
-    feed_forward = mixture(arch, embd, experts, expert_ff, shared_ff) if experts else dense
+    feed_forward = mixture(arch, embd, experts, expert_ff, shared_ff, latent_experts) if experts else dense
     after = {"post_ffw_norm": (embd,)} if outputs else {}
     if arch in FUSED_QKV:
         layer = {**dict.fromkeys(["attn_norm", "attn_qkv"]), **layer, "attn_qkv": (q + 2 * kv, embd)}
@@ -94,8 +100,10 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
         if arch in HYBRIDS and (i + 1) % delta[-1]:
             here = delta_net(arch, here, embd, *delta)
-        if layout and layout[i] != "a":
+        if layout and layout[i] in "cm":
             here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
+        if arch in ONE_PART:
+            here = one_part(here, feed_forward, layout[i])
         for name, shape in here.items():
             if name in WHOLE:
                 out[f"blk.{i}.{name}"] = shape
@@ -174,13 +182,23 @@ def instead_of_attention(layer: dict, mixer: dict) -> dict[str, tuple]:
     return {"attn_norm": kept.pop("attn_norm")} | mixer | kept
 
 
-def mixture(arch: str, embd: int, experts: int, ff: int, shared_ff: int) -> dict[str, tuple]:
+def one_part(layer: dict, feed_forward: dict, kind: str) -> dict[str, tuple]:
+    """The layer without its feed-forward part, or that part alone, with the one norm."""
+    mixer = {name: shape for name, shape in layer.items() if name != "ffn_norm" and name not in feed_forward}
+    return {"attn_norm": layer["attn_norm"]} | (feed_forward if kind == "f" else mixer)
+
+
+def mixture(arch: str, embd: int, experts: int, ff: int, shared_ff: int, latent: int = 0) -> dict[str, tuple]:
     """The router and the experts of a layer, and a network for all tokens if it has a width."""
+    width = latent or embd
     layer = {"ffn_gate_inp": (experts, embd)} | ({"exp_probs_b": (experts, embd)} if arch in CHOSEN_BY_BIAS else {})
-    layer |= dict.fromkeys(EXPERTS[:2], (experts, ff, embd)) | {"ffn_down_exps": (experts, embd, ff)}
+    layer |= {"ffn_latent_down": (latent, embd), "ffn_latent_up": (embd, latent)} if latent else {}
+    layer |= dict.fromkeys(EXPERTS[:2], (experts, ff, width)) | {"ffn_down_exps": (experts, width, ff)}
     if shared_ff:
         layer |= {"ffn_gate_inp_shexp": (embd,)} if arch in GATED_SHARED else {}
         layer |= dict(zip(SHARED, [(shared_ff, embd)] * 2 + [(embd, shared_ff)]))
+    if arch in UNGATED:
+        layer = {name: shape for name, shape in layer.items() if name not in ("ffn_gate_exps", "ffn_gate_shexp")}
     return layer
 
 

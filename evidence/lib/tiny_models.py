@@ -54,12 +54,14 @@ class Tiny:
     used: int = 0
     expert_ff: int = 0
     shared_ff: int = 0
+    # The length of what experts take in, where it is not the hidden size.
+    latent_experts: int = 0
     # Gated delta nets: heads of keys and of values, their length, the taps of the convolution, and the interval at which
     # there is attention in place of one.
     delta: tuple = ()
     # Latent attention: what `networks.latent_attention` takes, from the rank of queries on.
     latent: tuple = ()
-    # What the mixer of each layer is, where only some are attention: a letter of `networks.LAYOUT` each.
+    # What the mixer of each layer is, or its one part, where only some are attention: a letter of `networks.LAYOUT` each.
     layout: str = ""
     # The taps of short convolutions, or the heads, groups, lengths of heads and of keys, and taps of Mamba-2's mixers.
     short_conv: int = 0
@@ -127,7 +129,7 @@ def tensors(m: Tiny) -> list[tuple[str, np.ndarray]]:
     gains = {"token_embd": m.logit_gain if m.tied else 1.0, "output": m.logit_gain, "attn_q": m.qk_gain, "attn_k": m.qk_gain,
              "ffn_gate": 1.5, "ffn_gate_exps": 1.5, "ffn_down_exps": 1.5, "ffn_gate_inp": 2.0}
     out = []
-    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave")
+    more = ("biases", "qk_norm", "experts", "expert_ff", "shared_ff", "delta", "leading", "latent", "layout", "short_conv", "mamba", "interleave", "latent_experts")
     more = {key: getattr(m, key) for key in more}
     if m.local_dim:
         more["local"] = (m.pattern, m.local_dim, m.shared_kv, m.values, m.token_input)
@@ -299,7 +301,9 @@ def add_experts(w: gguf.GGUFWriter, m: Tiny) -> None:
     w.add_expert_feed_forward_length(m.expert_ff)
     if m.interleave:
         w.add_interleave_moe_layer_step(m.interleave)
-    if m.shared_ff and m.arch in networks.CHOSEN_BY_BIAS:
+    if m.latent_experts:
+        w.add_moe_latent_size(m.latent_experts)
+    if m.shared_ff and m.arch in networks.SHARED_COUNTED:
         w.add_expert_shared_count(m.shared_ff // m.expert_ff)
     elif m.shared_ff:
         w.add_expert_shared_feed_forward_length(m.shared_ff)

@@ -158,4 +158,4 @@ def add_sizes(w: gguf.GGUFWriter, m) -> None:
     w.add_head_count(m.heads)
     w.add_head_count_kv([m.kv_heads * (kind == "a") for kind in layout] or m.kv_heads)
     w.add_rope_freq_base(m.base)
-    (w.add_layer_norm_eps if m.arch in networks.LAYER_NORMED and m.arch != "phimoe" else w.add_layer_norm_rms_eps)(m.eps)
+    (w.add_layer_norm_eps if m.arch in networks.EPS_OF_LAYER_NORM else w.add_layer_norm_rms_eps)(m.eps)

@@ -31,7 +31,7 @@ pub fn config<'py>(py: Python<'py>, model: Given<'py>) -> PyResult<Bound<'py, Py
         Ok(experts) => experts,
         Err(why) => return Err(untold(why)),
     };
-    if spec.layers.iter().any(|layer| matches!(layer.mixer, Mixer::LatentAttention(_))) {
+    if spec.layers.iter().any(|layer| matches!(layer.mixer, Some(Mixer::LatentAttention(_)))) {
         return Err(untold("latent attention"));
     }
     if spec.attention_layers().count() < spec.layers.len() {
@@ -118,13 +118,7 @@ fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
     if first.shared.is_some() {
         return Err("it is a mixture of experts with a network for all tokens");
     }
-    if first.weighs_input {
-        return Err("it is a mixture of experts whose inputs are weighted");
-    }
-    if first.interleaved {
-        return Err("it is a mixture of experts whose gates and ups are one tensor, row by row");
-    }
-    if !matches!(first.activation, Activation::Silu | Activation::ClampedSilu) {
+    if !matches!(first.activation, Activation::Silu | Activation::ClampedSilu) || !first.gated {
         return Err("it is a mixture of experts with another activation");
     }
     match gating(routing) {

@@ -9,8 +9,8 @@
 //! [feed forward] for a dense one: [gate·up], pack, [down]
 //!               for experts: [router], choice, sorting, [gate·up of the chosen], pack, [down, sum]
 //! ```
-//! In the last layer only the rows whose logits are asked for go on after the cache is filled. Logits are computed for
-//! those rows.
+//! In the last layer that stores something for later tokens, only the rows whose logits are asked for go on after the cache
+//! is filled. Logits are computed for those rows.
 //!
 //! Invariants: a run allocates nothing; how work is cut follows from shapes and positions and never from the number of
 //! threads, so neither do the results.
@@ -71,10 +71,10 @@ impl<'m> Net<'m> {
     /// The system does not give the address space.
     pub(crate) fn cache(&self, context: usize) -> Result<Cache, CacheError> {
         let capacity = Kv::capacity_for(context);
-        let layers = || self.spec.layers.iter().map(|layer| &layer.mixer);
-        let shapes: Vec<_> = layers().map(|mixer| parts::kv_shape(mixer, capacity)).collect();
-        let kv = Kv::new(capacity, &shapes)?;
-        Ok(Cache { kv, states: States::new(layers().map(parts::state_len))? })
+        let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
+        let shapes = layers().map(|mixer| mixer.and_then(|m| parts::kv_shape(m, capacity)));
+        let kv = Kv::new(capacity, &shapes.collect::<Vec<_>>())?;
+        Ok(Cache { kv, states: States::new(layers().map(|m| m.map_or(0, parts::state_len)))? })
     }
 
     /// Buffers for calls of up to `batch` tokens with this cache.
@@ -82,8 +82,8 @@ impl<'m> Net<'m> {
         let layers = self.spec.layers.iter();
         let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
         let few = batch.min(FEW_TOKENS);
-        let mixers = self.spec.layers.iter().map(|layer| &layer.mixer);
-        let partials = mixers.map(|mixer| parts::most_partials(mixer, kv.capacity(), few));
+        let mixers = self.spec.mixers();
+        let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, kv.capacity(), few));
         Buffers::new(&BufferSizes {
             batch,
             threads: self.compute.pool.threads(),
@@ -125,35 +125,43 @@ impl<'m> Net<'m> {
             cache,
         };
         let mut pending = None;
+        let last_filled = self.spec.mixers().rfind(|(_, mixer)| parts::fills_cache(mixer));
         for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
-            step.wanted = (index + 1 == self.spec.layers.len()).then_some(want);
-            let (norm, formats) = (w.mixer_norm.as_ref(), w.mixer.input_formats());
-            pack_normed(&mut step, pending, Order::AddThenNorm, norm, formats);
-            w.mixer.forward(&spec.mixer, &mut step);
-            if step.wanted == Some(Want::Nothing) {
-                return Ok(());
-            }
+            step.wanted = last_filled.filter(|(last, _)| *last == index).map(|_| want);
             let contribution = |bias, norm: &'m Option<Norm>| Contribution {
                 bias,
                 norm: norm.as_ref(),
                 scale: spec.residual_scale,
                 output_scale: 1.0,
             };
-            pending = Some(contribution(w.mixer.output_bias(), &w.mixer_output_norm));
-            let (norm, formats) = (w.feed_forward_norm.as_ref(), w.feed_forward.input_formats());
-            let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
-            pack_normed(&mut step, pending, order, norm, formats);
-            w.feed_forward.forward(&spec.feed_forward, &mut step);
-            let mut last = contribution(w.feed_forward.output_bias(), &w.feed_forward_output_norm);
+            if let (Some(mixer), Some(w)) = (&spec.mixer, &w.mixer) {
+                let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
+                pack_normed(&mut step, pending, Order::AddThenNorm, norm, formats);
+                w.part.forward(mixer, &mut step);
+                if step.wanted == Some(Want::Nothing) {
+                    return Ok(());
+                }
+                pending = Some(contribution(w.part.output_bias(), &w.output_norm));
+            }
+            if let (Some(feed_forward), Some(w)) = (&spec.feed_forward, &w.feed_forward) {
+                let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
+                let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
+                pack_normed(&mut step, pending, order, norm, formats);
+                w.part.forward(feed_forward, &mut step);
+                pending = Some(contribution(w.part.output_bias(), &w.output_norm));
+            }
             if let Some(input) = &w.token_input {
                 let formats = input.input_formats();
-                pack_normed(&mut step, Some(last), Order::AddThenNorm, None, formats);
+                pack_normed(&mut step, pending, Order::AddThenNorm, None, formats);
                 input.forward(&mut step);
-                last = Contribution { bias: None, norm: Some(&input.norm), scale: 1.0, ..last };
+                let (norm, scale) = (Some(&input.norm), 1.0);
+                pending = Some(Contribution { bias: None, norm, scale, output_scale: 1.0 });
             }
-            pending = Some(Contribution { output_scale: w.output_scale, ..last });
+            if let Some(contribution) = &mut pending {
+                contribution.output_scale = w.output_scale;
+            }
         }
         if let Some(contribution) = pending {
             let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);

@@ -29,7 +29,7 @@ pub(crate) struct Step<'s> {
     pub(crate) rows: usize,
     /// The position of the first row; the others follow.
     pub(crate) position: usize,
-    /// In the last layer: which rows are still needed when the cache is filled.
+    /// In the last layer that stores something: which rows are still needed when the cache is filled.
     pub(super) wanted: Option<Want>,
     pub(crate) buffers: &'s mut Buffers,
     pub(crate) cache: &'s mut Cache,
@@ -57,7 +57,7 @@ impl Step<'_> {
         );
     }
 
-    /// In the last layer, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, row)` makes
+    /// In the last layer that stores something, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, row)` makes
     /// that row the first. A mixer calls it when the cache is filled. Returns whether there are any such rows.
     pub(crate) fn keep_wanted_rows(&mut self, keep: impl FnOnce(&mut Buffers, usize)) -> bool {
         match self.wanted {
@@ -67,6 +67,8 @@ impl Step<'_> {
                 Rows::new(&mut self.buffers.x, self.hidden).copy(last, 0);
                 let width = self.buffers.token_input_width;
                 Rows::new(&mut self.buffers.token_inputs, width).copy(last, 0);
+                let width = self.buffers.angles.width;
+                Rows::new(&mut self.buffers.angles.values, width).copy(last, 0);
                 keep(self.buffers, last);
                 self.position += last;
                 self.rows = 1;

@@ -107,7 +107,8 @@ impl DenseSpec {
         let leading = usize::try_from(leading).unwrap_or(MAX_LAYERS).min(spec.layers.len());
         if leading > 0 {
             let dense = DenseSpec::read_beside_experts(keys)?;
-            spec.layers[..leading].iter_mut().for_each(|l| l.feed_forward = dense.clone().into());
+            let dense = Some(dense.into());
+            spec.layers[..leading].iter_mut().for_each(|l| l.feed_forward.clone_from(&dense));
         }
         Ok(())
     }
@@ -149,27 +150,43 @@ pub(crate) struct DenseWeights {
     pub(super) down_bias: Option<Vec<f32>>,
 }
 
+/// What the file calls its gate, up and down.
+const NAMES: [&str; 3] = ["ffn_gate", "ffn_up", "ffn_down"];
+
+/// What it calls those of the network that all tokens of a mixture of experts go through.
+pub(super) const SHARED_NAMES: [&str; 3] = ["ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp"];
+
 impl DenseWeights {
     pub(super) fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &DenseSpec,
         hidden: usize,
     ) -> Result<DenseWeights, WeightError> {
+        DenseWeights::find_named(find, spec, hidden, NAMES)
+    }
+
+    /// Finds gate, up and down by those names.
+    pub(super) fn find_named(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &DenseSpec,
+        hidden: usize,
+        [gate_name, up_name, down_name]: [&str; 3],
+    ) -> Result<DenseWeights, WeightError> {
         let width = spec.intermediate_size;
-        let half = |rows| find.rows_of("ffn_up", [hidden, 2 * width], rows);
+        let half = |rows| find.rows_of(up_name, [hidden, 2 * width], rows);
         let one = |name| find.matrix(name, hidden, width);
         let (gate, up) = match spec.inputs {
-            InputMatrices::GateAndUp => (Some(one("ffn_gate")?), one("ffn_up")?),
+            InputMatrices::GateAndUp => (Some(one(gate_name)?), one(up_name)?),
             InputMatrices::Fused => (Some(half(0..width)?), half(width..2 * width)?),
-            InputMatrices::Up => (None, one("ffn_up")?),
+            InputMatrices::Up => (None, one(up_name)?),
         };
         Ok(DenseWeights {
             gate,
             up,
-            down: find.matrix("ffn_down", width, hidden)?,
-            gate_bias: find.bias("ffn_gate", width)?,
-            up_bias: find.bias("ffn_up", width)?,
-            down_bias: find.bias("ffn_down", hidden)?,
+            down: find.matrix(down_name, width, hidden)?,
+            gate_bias: find.bias(gate_name, width)?,
+            up_bias: find.bias(up_name, width)?,
+            down_bias: find.bias(down_name, hidden)?,
         })
     }
 
@@ -181,8 +198,13 @@ impl DenseWeights {
         self.gate.iter_mut().chain([&mut self.up, &mut self.down]).collect()
     }
 
+    /// What its input is multiplied with.
+    pub(super) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
+        self.gate.iter().chain([&self.up])
+    }
+
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        ActivationFormats::of(self.gate.iter().chain([&self.up]).map(MatrixRef::kind))
+        ActivationFormats::of(self.inputs().map(MatrixRef::kind))
     }
 
     pub(super) fn forward(&self, spec: &DenseSpec, step: &mut Step<'_>) {

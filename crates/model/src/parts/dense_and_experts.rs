@@ -93,7 +93,8 @@ impl DenseAndExpertsWeights {
             self.dense_norm.apply(isa, y);
             kept.copy_from_slice(y);
         });
-        step.pack_normed(&self.router_norm, self.experts.router_formats());
+        let formats = ActivationFormats::of([self.experts.router().kind()]);
+        step.pack_normed(&self.router_norm, formats);
         self.experts.route(&spec.experts, step);
         step.pack_normed(&self.experts_input_norm, self.experts.routed_formats());
         self.experts.compute_routed(&spec.experts, step);

@@ -1,4 +1,4 @@
-//! A mixture of experts: a router chooses a few of many small gated networks for each token, and their outputs are summed
+//! A mixture of experts: a router chooses a few of many small networks for each token, and their outputs are summed
 //! by the router's weights, with that of a shared network that all tokens go through, where there is one.
 //!
 //! The pairs of a token and one of its experts are sorted by expert, into *slots*; each chosen expert's weights are read
@@ -13,8 +13,8 @@ use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, Precision};
 use alight_kernels::parallel::{self, Bank, Place, Rows, Term};
 use alight_kernels::{Layout, WeightType, vec};
 
-use super::dense::Activation;
-use super::routing::{Routing, sigmoid};
+use super::dense::{Activation, SHARED_NAMES};
+use super::routing::{Routing, USED, sigmoid};
 use crate::engine::{Step, WorkSize};
 use crate::load::Store;
 use crate::spec::SpecError;
@@ -28,8 +28,10 @@ pub struct ExpertsSpec {
     pub routing: Routing,
     /// Width between an expert's two projections.
     pub intermediate_size: usize,
-    /// Applied to the gate.
+    /// Applied to the gate, or to what there is where there is none.
     pub activation: Activation,
+    /// Whether experts and the network for all tokens have a gate.
+    pub gated: bool,
     /// A network for all tokens.
     pub shared: Option<SharedExpert>,
     /// Whether, where gate and up are one tensor, its rows are those of gate and up in turn.
@@ -87,16 +89,28 @@ impl ExpertsSpec {
             Some(width) => width,
             None => keys.dimension("feed_forward_length", MAX_WIDTH)?,
         };
-        let routing = Routing::read(keys, normalise)?;
+        ExpertsSpec::new(keys, Routing::read(keys, normalise)?, intermediate_size)
+    }
+
+    /// Gated experts of that width, with SiLU and without a shared network.
+    ///
+    /// # Errors
+    /// More of them for each token than any model has.
+    pub(crate) fn new(
+        keys: &Keys<'_, '_>,
+        routing: Routing,
+        intermediate_size: usize,
+    ) -> Result<ExpertsSpec, SpecError> {
         // What a token's experts write is in memory for all tokens of a batch.
         if intermediate_size.saturating_mul(routing.used) > MAX_WIDTH {
             let expected = format!("at most {MAX_WIDTH} for all experts of a token");
-            return Err(keys.value("expert_used_count", routing.used, expected));
+            return Err(keys.value(USED, routing.used, expected));
         }
         Ok(ExpertsSpec {
             routing,
             intermediate_size,
             activation: Activation::Silu,
+            gated: true,
             shared: None,
             interleaved: false,
             weighs_input: false,
@@ -242,7 +256,14 @@ fn weight_of(routing: &Routing, chosen: &[f32], token: Option<usize>, expert: us
     found.map_or(0.0, |(_, weight)| *weight)
 }
 
-/// Its tensors.
+/// The first `M` of two.
+fn first_of<T, const M: usize>(both: [T; 2]) -> [T; M] {
+    let mut both = both.into_iter();
+    std::array::from_fn(|_| both.next().expect("one or two"))
+}
+
+/// Its tensors. `width` is the length of what the experts take in and put out: the hidden size, but for those of
+/// [`LatentExpertsSpec`](super::latent_experts::LatentExpertsSpec).
 #[derive(Debug)]
 pub(crate) struct ExpertsWeights {
     /// `[experts, hidden]`
@@ -252,22 +273,24 @@ pub(crate) struct ExpertsWeights {
     /// `[experts]`, for the choice alone.
     selection_bias: Option<Vec<f32>>,
     gate_up: GateUp,
-    /// `[experts][hidden, intermediate]`
+    /// `[experts][width, intermediate]`
     down: MatrixRef,
-    /// `[experts][1, hidden]`
+    /// `[experts][1, width]`
     down_bias: Option<MatrixRef>,
     shared: Option<SharedWeights>,
 }
 
-/// The two projections that make a gate and what it is multiplied with, and their biases.
+/// The two projections that make a gate and what it is multiplied with, and their biases; or the one where there is no gate.
 #[derive(Debug)]
 enum GateUp {
-    /// `[experts][intermediate, hidden]` each; biases `[experts][1, intermediate]`.
+    /// `[experts][intermediate, width]` each; biases `[experts][1, intermediate]`.
     Apart([MatrixRef; 2], [Option<MatrixRef>; 2]),
-    /// `[experts · 2][intermediate, hidden]`: an expert's gate, then its up; bias `[experts][1, 2 · intermediate]`.
+    /// `[experts · 2][intermediate, width]`: an expert's gate, then its up; bias `[experts][1, 2 · intermediate]`.
     Fused(MatrixRef, Option<MatrixRef>),
-    /// `[experts][2 · intermediate, hidden]`: a row of gate, then one of up; bias `[experts][1, 2 · intermediate]`.
+    /// `[experts][2 · intermediate, width]`: a row of gate, then one of up; bias `[experts][1, 2 · intermediate]`.
     Interleaved(MatrixRef, Option<MatrixRef>),
+    /// `[experts][intermediate, width]`; bias `[experts][1, intermediate]`.
+    Up(MatrixRef, Option<MatrixRef>),
 }
 
 /// Tensors of the shared network.
@@ -275,8 +298,8 @@ enum GateUp {
 struct SharedWeights {
     /// `[1, hidden]`
     gate_of_output: Option<MatrixRef>,
-    /// `[intermediate, hidden]`
-    gate: MatrixRef,
+    /// `[intermediate, hidden]`, where experts have a gate.
+    gate: Option<MatrixRef>,
     /// `[intermediate, hidden]`
     up: MatrixRef,
     /// `[hidden, intermediate]`
@@ -284,19 +307,27 @@ struct SharedWeights {
 }
 
 impl SharedWeights {
+    /// Of a mixture whose experts are `gated`.
     fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &SharedExpert,
+        gated: bool,
         hidden: usize,
     ) -> Result<SharedWeights, WeightError> {
         let width = spec.intermediate_size;
+        let [gate, up, down] = SHARED_NAMES;
         let gate_of_output = spec.gated.then(|| find.matrix("ffn_gate_inp_shexp", hidden, 1));
         Ok(SharedWeights {
             gate_of_output: gate_of_output.transpose()?,
-            gate: find.matrix("ffn_gate_shexp", hidden, width)?,
-            up: find.matrix("ffn_up_shexp", hidden, width)?,
-            down: find.matrix("ffn_down_shexp", width, hidden)?,
+            gate: gated.then(|| find.matrix(gate, hidden, width)).transpose()?,
+            up: find.matrix(up, hidden, width)?,
+            down: find.matrix(down, width, hidden)?,
         })
+    }
+
+    /// The matrices that the layer's input is multiplied with.
+    fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
+        self.gate.iter().chain([&self.up])
     }
 }
 
@@ -304,22 +335,25 @@ impl GateUp {
     fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &ExpertsSpec,
-        hidden: usize,
+        input: usize,
     ) -> Result<GateUp, WeightError> {
         let width = spec.intermediate_size;
         let Routing { experts, used, .. } = spec.routing;
         let fused = "ffn_gate_up_exps";
-        if find.has(fused) {
-            let shape = [hidden, 2 * width, experts];
+        if spec.gated && find.has(fused) {
+            let shape = [input, 2 * width, experts];
             let bias = find.experts_bias(fused, 2 * width, experts, used)?;
             return Ok(match spec.interleaved {
                 false => GateUp::Fused(find.experts(fused, shape, 2, used)?, bias),
                 true => GateUp::Interleaved(find.interleaved(fused, shape, used)?, bias),
             });
         }
-        let one = |name| find.experts(name, [hidden, width, experts], 1, used);
+        let one = |name| find.experts(name, [input, width, experts], 1, used);
         let bias = |name| find.experts_bias(name, width, experts, used);
         let (gate, up) = ("ffn_gate_exps", "ffn_up_exps");
+        if !spec.gated {
+            return Ok(GateUp::Up(one(up)?, bias(up)?));
+        }
         Ok(GateUp::Apart([one(gate)?, one(up)?], [bias(gate)?, bias(up)?]))
     }
 
@@ -327,8 +361,8 @@ impl GateUp {
     fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let (matrices, biases) = match self {
             GateUp::Apart(both, biases) => (&both[..], &biases[..]),
-            GateUp::Fused(both, bias) | GateUp::Interleaved(both, bias) => {
-                (std::slice::from_ref(both), std::slice::from_ref(bias))
+            GateUp::Fused(one, bias) | GateUp::Interleaved(one, bias) | GateUp::Up(one, bias) => {
+                (std::slice::from_ref(one), std::slice::from_ref(bias))
             }
         };
         matrices.iter().chain(biases.iter().flatten())
@@ -337,8 +371,8 @@ impl GateUp {
     fn matrices_mut(&mut self) -> impl Iterator<Item = &mut MatrixRef> {
         let (matrices, biases) = match self {
             GateUp::Apart(both, biases) => (&mut both[..], &mut biases[..]),
-            GateUp::Fused(both, bias) | GateUp::Interleaved(both, bias) => {
-                (std::slice::from_mut(both), std::slice::from_mut(bias))
+            GateUp::Fused(one, bias) | GateUp::Interleaved(one, bias) | GateUp::Up(one, bias) => {
+                (std::slice::from_mut(one), std::slice::from_mut(bias))
             }
         };
         matrices.iter_mut().chain(biases.iter_mut().flatten())
@@ -347,48 +381,42 @@ impl GateUp {
     fn kinds(&self) -> [(WeightType, Layout); 2] {
         match self {
             GateUp::Apart(both, _) => [both[0].kind(), both[1].kind()],
-            GateUp::Fused(both, _) | GateUp::Interleaved(both, _) => [both.kind(); 2],
-        }
-    }
-
-    /// Gate and up of an expert.
-    fn view<'m>(&self, expert: usize, store: &'m Store) -> [Matrix<'m>; 2] {
-        match self {
-            GateUp::Apart(both, _) => [both[0].part(expert, store), both[1].part(expert, store)],
-            GateUp::Fused(both, _) => [0, 1].map(|i| both.part(2 * expert + i, store)),
-            GateUp::Interleaved(both, _) => {
-                [0, 1].map(|i| both.part(expert, store).every_second_row(i))
+            GateUp::Fused(one, _) | GateUp::Interleaved(one, _) | GateUp::Up(one, _) => {
+                [one.kind(); 2]
             }
         }
     }
 
-    /// Adds the biases of an expert to some columns of its products.
-    fn add_biases(
+    /// One of an expert's matrices: 0 is the gate, if there is one, and the last is up.
+    fn view<'m>(&self, expert: usize, which: usize, store: &'m Store) -> Matrix<'m> {
+        match self {
+            GateUp::Apart(both, _) => both[which].part(expert, store),
+            GateUp::Fused(both, _) => both.part(2 * expert + which, store),
+            GateUp::Interleaved(both, _) => both.part(expert, store).every_second_row(which),
+            GateUp::Up(up, _) => up.part(expert, store),
+        }
+    }
+
+    /// Adds the bias of one of an expert's matrices to the columns from `first` on of its products.
+    fn add_bias(
         &self,
         expert: usize,
+        which: usize,
         store: &Store,
-        columns: &Range<usize>,
-        [gate, up]: [&mut [f32]; 2],
+        first: usize,
+        products: &mut [f32],
     ) {
-        let add = |bias: &MatrixRef, at: (usize, usize), products: &mut [f32]| {
-            bias.part(expert, store).add_float_row(0, at, products);
+        let (bias, at) = match self {
+            GateUp::Apart(_, biases) => (&biases[which], (first, 1)),
+            GateUp::Fused(_, bias) => {
+                let half = bias.as_ref().map_or(0, |bias| bias.cols() / 2);
+                (bias, (which * half + first, 1))
+            }
+            GateUp::Interleaved(_, bias) => (bias, (2 * first + which, 2)),
+            GateUp::Up(_, bias) => (bias, (first, 1)),
         };
-        let first = columns.start;
-        match self {
-            GateUp::Apart(_, [gate_bias, up_bias]) => {
-                for (bias, products) in [(gate_bias, gate), (up_bias, up)] {
-                    bias.iter().for_each(|bias| add(bias, (first, 1), products));
-                }
-            }
-            GateUp::Fused(_, Some(bias)) => {
-                add(bias, (first, 1), gate);
-                add(bias, (bias.cols() / 2 + first, 1), up);
-            }
-            GateUp::Interleaved(_, Some(bias)) => {
-                add(bias, (2 * first, 2), gate);
-                add(bias, (2 * first + 1, 2), up);
-            }
-            GateUp::Fused(_, None) | GateUp::Interleaved(_, None) => {}
+        if let Some(bias) = bias {
+            bias.part(expert, store).add_float_row(0, at, products);
         }
     }
 }
@@ -399,17 +427,28 @@ impl ExpertsWeights {
         spec: &ExpertsSpec,
         hidden: usize,
     ) -> Result<ExpertsWeights, WeightError> {
-        let width = spec.intermediate_size;
+        ExpertsWeights::find_of_width(find, spec, hidden, hidden)
+    }
+
+    /// Experts that take in and put out `width` elements, by a router that takes `hidden`.
+    pub(super) fn find_of_width(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &ExpertsSpec,
+        hidden: usize,
+        width: usize,
+    ) -> Result<ExpertsWeights, WeightError> {
+        let inner = spec.intermediate_size;
         let Routing { experts, used, .. } = spec.routing;
         find.not_one_by_one()?;
-        let shared = spec.shared.as_ref().map(|shared| SharedWeights::find(find, shared, hidden));
+        let shared = spec.shared.as_ref();
+        let shared = shared.map(|shared| SharedWeights::find(find, shared, spec.gated, hidden));
         Ok(ExpertsWeights {
             router: find.router("ffn_gate_inp", hidden, experts)?,
             router_bias: find.bias("ffn_gate_inp", experts)?,
             selection_bias: find.bias("exp_probs_b", experts)?,
-            gate_up: GateUp::find(find, spec, hidden)?,
-            down: find.experts("ffn_down_exps", [width, hidden, experts], 1, used)?,
-            down_bias: find.experts_bias("ffn_down_exps", hidden, experts, used)?,
+            gate_up: GateUp::find(find, spec, width)?,
+            down: find.experts("ffn_down_exps", [inner, width, experts], 1, used)?,
+            down_bias: find.experts_bias("ffn_down_exps", width, experts, used)?,
             shared: shared.transpose()?,
         })
     }
@@ -419,7 +458,7 @@ impl ExpertsWeights {
         let shared = self.shared.as_ref();
         all.extend(shared.and_then(|shared| shared.gate_of_output.as_ref()));
         all.extend(self.gate_up.matrices());
-        all.extend(shared.map(|shared| [&shared.gate, &shared.up]).into_iter().flatten());
+        all.extend(shared.into_iter().flat_map(SharedWeights::inputs));
         all.push(&self.down);
         all.extend(shared.map(|shared| &shared.down));
         all.extend(&self.down_bias);
@@ -432,7 +471,7 @@ impl ExpertsWeights {
         all.extend(self.gate_up.matrices_mut());
         if let Some(shared) = &mut self.shared {
             all.extend(&mut shared.gate_of_output);
-            all.extend([&mut shared.gate, &mut shared.up]);
+            all.extend(shared.gate.iter_mut().chain([&mut shared.up]));
             ends.push(&mut shared.down);
         }
         all.push(&mut self.down);
@@ -443,15 +482,17 @@ impl ExpertsWeights {
 
     /// The formats of the input of all, where the router and the experts take the same.
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        let shared =
-            self.shared.iter().flat_map(|s| s.gate_of_output.iter().chain([&s.gate, &s.up]));
+        let shared = self
+            .shared
+            .iter()
+            .flat_map(|shared| shared.gate_of_output.iter().chain(shared.inputs()));
         let always = [&self.router].into_iter().chain(shared).map(MatrixRef::kind);
         ActivationFormats::of(always.chain(self.gate_up.kinds()))
     }
 
-    /// The formats of the router's input alone.
-    pub(super) fn router_formats(&self) -> ActivationFormats {
-        ActivationFormats::of([self.router.kind()])
+    /// What makes the router's logits.
+    pub(super) fn router(&self) -> &MatrixRef {
+        &self.router
     }
 
     /// The formats of the experts' input alone.
@@ -466,7 +507,7 @@ impl ExpertsWeights {
 
     /// Computes the experts that [`ExpertsWeights::route`] has chosen on the step's packed input, into `y`.
     pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        let precision = Precision::of(step.rows);
+        let (precision, isa) = (Precision::of(step.rows), step.compute.isa);
         let formats = ActivationFormats::of(self.gate_up.kinds());
         let down_formats = ActivationFormats::of([self.down.kind()]);
         // One token is multiplied with each expert by itself.
@@ -479,8 +520,13 @@ impl ExpertsWeights {
         let threads = &mut step.compute.threads(&b.threads);
         let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
         parallel::gather(threads, &b.acts, (packed, formats), slots, &|slot| token_of[slot]);
-        self.gate_up(spec, step);
-        let (b, isa) = (&mut *step.buffers, step.compute.isa);
+        match spec.gated {
+            true => {
+                self.inputs::<2>(spec, step, &|[gate, up]| spec.activation.apply(isa, gate, up))
+            }
+            false => self.inputs::<1>(spec, step, &|[up]| spec.activation.apply_alone(isa, up)),
+        }
+        let b = &mut *step.buffers;
         let threads = &mut step.compute.threads(&b.threads);
         let input = [Rows::new(&mut b.experts.gate, spec.intermediate_size)];
         let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
@@ -533,20 +579,28 @@ impl ExpertsWeights {
         [Place { matrix: 0, first: 0, slots: rows }]
     }
 
-    /// Gates of all slots and of the shared network.
-    fn gate_up(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+    /// Multiplies all slots, and the shared network's rows, with the `M` matrices that take them in, and joins the products.
+    fn inputs<const M: usize>(
+        &self,
+        spec: &ExpertsSpec,
+        step: &mut Step<'_>,
+        join: &(dyn Fn([&mut [f32]; M]) + Sync),
+    ) {
         let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
         let all = self.shared_places(step.rows);
         let b = &mut *step.buffers;
         let e = &mut b.experts;
-        let one = |expert| self.gate_up.view(expert, store);
+        let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, store));
         // Without a shared network it has no places.
         let (shared_width, shared_places) = match &spec.shared {
             Some(shared) => (shared.intermediate_size, &all[..]),
             None => (width, &all[..0]),
         };
         let shared = |_| match &self.shared {
-            Some(shared) => [shared.gate.view(store), shared.up.view(store)],
+            Some(shared) => {
+                let mut matrices = shared.inputs();
+                std::array::from_fn(|_| matrices.next().expect("as experts have").view(store))
+            }
             None => one(0),
         };
         let banks = [
@@ -554,33 +608,34 @@ impl ExpertsWeights {
             Bank::new(shared_width, &shared, &b.acts, shared_places),
         ];
         let outputs = [
-            [Rows::new(&mut e.gate, width), Rows::new(&mut e.up, width)],
-            [Rows::new(&mut b.gate, shared_width), Rows::new(&mut b.up, shared_width)],
+            first_of([Rows::new(&mut e.gate, width), Rows::new(&mut e.up, width)]),
+            first_of([Rows::new(&mut b.gate, shared_width), Rows::new(&mut b.up, shared_width)]),
         ];
         let threads = &mut step.compute.threads(&b.threads);
+        let (chosen, token_of) = (&e.chosen, &e.token_of);
         parallel::multiply_banks(
             threads,
             banks,
             outputs,
-            &|bank, slot, expert, columns, [gate, up]| {
+            &|bank, slot, expert, columns, mut products| {
                 if bank == 0 {
-                    if spec.weighs_input {
-                        // What is linear in the input is multiplied instead of it.
-                        let weight = weight_of(&spec.routing, &e.chosen, e.token_of[slot], expert);
-                        vec::scale(isa, gate, weight);
-                        vec::scale(isa, up, weight);
+                    // What is linear in the input is multiplied instead of it.
+                    let weight = spec
+                        .weighs_input
+                        .then(|| weight_of(&spec.routing, chosen, token_of[slot], expert));
+                    for (i, products) in products.iter_mut().enumerate() {
+                        weight.iter().for_each(|weight| vec::scale(isa, products, *weight));
+                        self.gate_up.add_bias(expert, i, store, columns.start, products);
                     }
-                    let products = [&mut *gate, &mut *up];
-                    self.gate_up.add_biases(expert, store, &columns, products);
                 }
-                spec.activation.apply(isa, gate, up);
+                join(products);
             },
         );
     }
 
     /// Outputs of all slots and of the shared network, and their sums.
     fn down(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        let (isa, store, hidden) = (step.compute.isa, step.store, step.hidden);
+        let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
         let all = self.shared_places(step.rows);
         let b = &mut *step.buffers;
         let e = &b.experts;
@@ -591,8 +646,8 @@ impl ExpertsWeights {
             None => one(0),
         };
         let banks = [
-            Bank::new(hidden, &one, &e.packed, &e.places),
-            Bank::new(hidden, &shared, &b.acts, places),
+            Bank::new(width, &one, &e.packed, &e.places),
+            Bank::new(width, &shared, &b.acts, places),
         ];
         let bias = self.down_bias.as_ref();
         let then =
@@ -604,7 +659,7 @@ impl ExpertsWeights {
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
         let terms = (&e.terms[..step.rows * per_token], per_token);
         let threads = &mut step.compute.threads(&b.threads);
-        let out = Rows::new(&mut b.y, hidden);
+        let out = Rows::new(&mut b.y, width);
         parallel::multiply_and_sum(threads, isa, banks, &then, terms, out);
     }
 }

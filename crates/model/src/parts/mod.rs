@@ -12,6 +12,7 @@ pub(crate) mod dense;
 pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
 pub(crate) mod latent_attention;
+pub(crate) mod latent_experts;
 pub(crate) mod mamba2;
 pub(crate) mod norm;
 pub(crate) mod routing;
@@ -28,6 +29,7 @@ use self::dense::DenseWeights;
 use self::dense_and_experts::DenseAndExpertsWeights;
 use self::experts::ExpertsWeights;
 use self::latent_attention::LatentAttentionWeights;
+use self::latent_experts::LatentExpertsWeights;
 use self::mamba2::Mamba2Weights;
 use self::norm::Norm;
 use self::short_conv::ShortConvWeights;
@@ -166,6 +168,7 @@ impl MixerWeights {
 pub(crate) enum FeedForwardWeights {
     Dense(Box<DenseWeights>),
     Experts(Box<ExpertsWeights>),
+    LatentExperts(Box<LatentExpertsWeights>),
     Both(Box<DenseAndExpertsWeights>),
 }
 
@@ -184,6 +187,10 @@ impl FeedForwardWeights {
                 let part = ExpertsWeights::find(find, spec, hidden)?;
                 Ok(FeedForwardWeights::Experts(Box::new(part)))
             }
+            FeedForward::LatentExperts(spec) => {
+                let part = LatentExpertsWeights::find(find, spec, hidden)?;
+                Ok(FeedForwardWeights::LatentExperts(Box::new(part)))
+            }
             FeedForward::Both(spec) => {
                 let part = DenseAndExpertsWeights::find(find, spec, hidden)?;
                 Ok(FeedForwardWeights::Both(Box::new(part)))
@@ -196,6 +203,7 @@ impl FeedForwardWeights {
         match self {
             FeedForwardWeights::Dense(part) => part.matrices(),
             FeedForwardWeights::Experts(part) => part.matrices(),
+            FeedForwardWeights::LatentExperts(part) => part.matrices(),
             FeedForwardWeights::Both(part) => part.matrices(),
         }
     }
@@ -204,6 +212,7 @@ impl FeedForwardWeights {
         match self {
             FeedForwardWeights::Dense(part) => part.matrices_mut(),
             FeedForwardWeights::Experts(part) => part.matrices_mut(),
+            FeedForwardWeights::LatentExperts(part) => part.matrices_mut(),
             FeedForwardWeights::Both(part) => part.matrices_mut(),
         }
     }
@@ -213,6 +222,7 @@ impl FeedForwardWeights {
         match self {
             FeedForwardWeights::Dense(part) => part.input_formats(),
             FeedForwardWeights::Experts(part) => part.input_formats(),
+            FeedForwardWeights::LatentExperts(part) => part.input_formats(),
             FeedForwardWeights::Both(part) => part.input_formats(),
         }
     }
@@ -221,7 +231,9 @@ impl FeedForwardWeights {
     pub(crate) fn output_bias(&self) -> Option<&[f32]> {
         match self {
             FeedForwardWeights::Dense(part) => part.down_bias.as_deref(),
-            FeedForwardWeights::Experts(_) | FeedForwardWeights::Both(_) => None,
+            FeedForwardWeights::Experts(_)
+            | FeedForwardWeights::LatentExperts(_)
+            | FeedForwardWeights::Both(_) => None,
         }
     }
 
@@ -230,6 +242,9 @@ impl FeedForwardWeights {
         match (self, spec) {
             (FeedForwardWeights::Dense(part), FeedForward::Dense(spec)) => part.forward(spec, step),
             (FeedForwardWeights::Experts(part), FeedForward::Experts(spec)) => {
+                part.forward(spec, step);
+            }
+            (FeedForwardWeights::LatentExperts(part), FeedForward::LatentExperts(spec)) => {
                 part.forward(spec, step);
             }
             (FeedForwardWeights::Both(part), FeedForward::Both(spec)) => part.forward(spec, step),
@@ -244,6 +259,16 @@ pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
         Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape(capacity)),
         Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
         Mixer::LatentAttention(spec) => Some(spec.kv_shape(capacity)),
+    }
+}
+
+/// Whether a mixer stores something that later tokens need.
+pub(crate) fn fills_cache(mixer: &Mixer) -> bool {
+    match mixer {
+        Mixer::Attention(spec) => spec.kv_layer.is_none(),
+        Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) | Mixer::LatentAttention(_) => {
+            true
+        }
     }
 }
 
@@ -268,17 +293,19 @@ pub(crate) fn state_len(mixer: &Mixer) -> usize {
 
 /// What a layer's parts write to.
 pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
-    let mixer = match &layer.mixer {
+    let mixer = layer.mixer.as_ref().map(|mixer| match mixer {
         Mixer::Attention(spec) => spec.work(),
         Mixer::DeltaNet(spec) => spec.work(),
         Mixer::LatentAttention(spec) => spec.work(),
         Mixer::ShortConv(spec) => spec.work(),
         Mixer::Mamba2(spec) => spec.work(),
-    };
-    let feed_forward = match &layer.feed_forward {
+    });
+    let feed_forward = layer.feed_forward.as_ref().map(|feed_forward| match feed_forward {
         FeedForward::Dense(spec) => spec.work(),
         FeedForward::Experts(spec) => spec.work(),
+        FeedForward::LatentExperts(spec) => spec.work(hidden),
         FeedForward::Both(spec) => spec.work(hidden),
-    };
-    mixer.max(feed_forward).max(token_input::work(layer.token_input))
+    });
+    let parts = [mixer, feed_forward, Some(token_input::work(layer.token_input))];
+    parts.into_iter().flatten().fold(WorkSize::default(), WorkSize::max)
 }

@@ -38,6 +38,12 @@ pub struct Routing {
 /// Limit far above any model: DeepSeek-V3 has 256 experts, Qwen3-Next 512.
 const MAX_EXPERTS: usize = 1 << 14;
 
+/// The key of what makes probabilities of a router's logits.
+const GATING: &str = "expert_gating_func";
+
+/// The key of how many experts a token goes through.
+pub(crate) const USED: &str = "expert_used_count";
+
 /// No sum of weights is taken as smaller. (2⁻¹⁴, the smallest normal f16: llama.cpp's.)
 const LEAST_SUM: f32 = 6.103_515_6e-5;
 
@@ -48,16 +54,36 @@ impl Routing {
     /// # Errors
     /// A value that no model can have, or a gating that is not known.
     pub(crate) fn read(keys: &Keys<'_, '_>, normalise: bool) -> Result<Routing, SpecError> {
-        let experts = keys.dimension("expert_count", MAX_EXPERTS)?;
-        let used = keys.dimension("expert_used_count", experts)?;
-        let key = "expert_gating_func";
-        let gating = match keys.get::<u64>(key)?.unwrap_or(0) {
+        let experts = Routing::experts(keys)?;
+        let used = keys.dimension(USED, experts)?;
+        Routing::read_used(keys, used, normalise)
+    }
+
+    /// How many experts there are.
+    ///
+    /// # Errors
+    /// A number that no model can have.
+    pub(crate) fn experts(keys: &Keys<'_, '_>) -> Result<usize, SpecError> {
+        keys.dimension("expert_count", MAX_EXPERTS)
+    }
+
+    /// As [`Routing::read`], for a layer whose tokens go through `used` experts, at most as many as there are.
+    ///
+    /// # Errors
+    /// A value that no model can have, or a gating that is not known.
+    pub(crate) fn read_used(
+        keys: &Keys<'_, '_>,
+        used: usize,
+        normalise: bool,
+    ) -> Result<Routing, SpecError> {
+        let experts = Routing::experts(keys)?;
+        let gating = match keys.get::<u64>(GATING)?.unwrap_or(0) {
             0 | 1 => Gating::Softmax,
             2 => Gating::Sigmoid,
             3 => Gating::SoftmaxOfChosen,
             4 => Gating::SqrtSoftplus,
             other => {
-                return Err(keys.unsupported(key, other, "this function of a router's logits"));
+                return Err(keys.unsupported(GATING, other, "this function of a router's logits"));
             }
         };
         let (groups, groups_used) = groups(keys, experts, used)?;
@@ -70,6 +96,17 @@ impl Routing {
             normalise: keys.get::<bool>("expert_weights_norm")?.unwrap_or(normalise),
             scale: keys.factor("expert_weights_scale")?,
         })
+    }
+
+    /// The same with the experts' sigmoids as probabilities, where the file does not say what makes them.
+    ///
+    /// # Errors
+    /// A key of the wrong type.
+    pub(crate) fn sigmoid_unless_said(self, keys: &Keys<'_, '_>) -> Result<Routing, SpecError> {
+        match keys.get::<u64>(GATING)?.unwrap_or(0) {
+            0 => Ok(Routing { gating: Gating::Sigmoid, ..self }),
+            _ => Ok(self),
+        }
     }
 
     /// Chooses experts for one token. `logits` `[experts]` become probabilities, `scores` is as long and what the choice

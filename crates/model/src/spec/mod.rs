@@ -24,6 +24,7 @@ pub use crate::parts::dense::{Activation, DenseSpec, InputMatrices};
 pub use crate::parts::dense_and_experts::DenseAndExpertsSpec;
 pub use crate::parts::experts::{ExpertsSpec, SharedExpert};
 pub use crate::parts::latent_attention::LatentAttentionSpec;
+pub use crate::parts::latent_experts::LatentExpertsSpec;
 pub use crate::parts::mamba2::Mamba2Spec;
 pub use crate::parts::norm::{NormKind, NormSpec};
 pub use crate::parts::routing::{Gating, Routing};
@@ -76,13 +77,13 @@ pub struct LongContext {
 }
 
 /// A layer: `x += residual_scale · norm(mixer(norm(x)))`, then the same with the feed-forward part. Which of the norms there
-/// are is said by `norms`.
+/// are is said by `norms`. It has at least one of the two parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// What exchanges information between positions.
-    pub mixer: Mixer,
-    /// What computes on each position by itself.
-    pub feed_forward: FeedForward,
+    /// What exchanges information between positions; `None`: the layer is a feed-forward part alone.
+    pub mixer: Option<Mixer>,
+    /// What computes on each position by itself; `None`: the layer is a mixer alone.
+    pub feed_forward: Option<FeedForward>,
     /// The norms of the layer.
     pub norms: Norms,
     /// Whether the feed-forward part takes the residual stream as the mixer took it, before the mixer's output is added.
@@ -165,7 +166,9 @@ pub enum FeedForward {
     Dense(DenseSpec),
     /// A few of many networks for each token.
     Experts(ExpertsSpec),
-    /// Both, beside each other.
+    /// A few of many networks for each token, which work on a shorter row than the residual stream.
+    LatentExperts(LatentExpertsSpec),
+    /// A dense part and experts, beside each other.
     Both(DenseAndExpertsSpec),
 }
 
@@ -192,10 +195,16 @@ impl ModelSpec {
         (architecture.read)(&Keys { gguf, prefix: architecture.name })
     }
 
+    /// The mixers of the layers that have one, with the number of the layer.
+    pub fn mixers(&self) -> impl DoubleEndedIterator<Item = (usize, &Mixer)> {
+        let layers = self.layers.iter().enumerate();
+        layers.filter_map(|(index, layer)| Some((index, layer.mixer.as_ref()?)))
+    }
+
     /// The attention parts of the layers that have one.
     pub fn attention_layers(&self) -> impl Iterator<Item = &AttentionSpec> {
         self.layers.iter().filter_map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) => Some(attention),
+            Some(Mixer::Attention(attention)) => Some(attention),
             _ => None,
         })
     }
@@ -203,14 +212,14 @@ impl ModelSpec {
     /// The same, to change them.
     pub(crate) fn attention_layers_mut(&mut self) -> impl Iterator<Item = &mut AttentionSpec> {
         self.layers.iter_mut().filter_map(|layer| match &mut layer.mixer {
-            Mixer::Attention(attention) => Some(attention),
+            Some(Mixer::Attention(attention)) => Some(attention),
             _ => None,
         })
     }
 
     /// What attention costs in the layers that have any.
     pub fn attended(&self) -> impl Iterator<Item = Attended> {
-        self.layers.iter().filter_map(|layer| match &layer.mixer {
+        self.mixers().filter_map(|(_, mixer)| match mixer {
             Mixer::Attention(attention) => Some(attention.attended()),
             Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
             Mixer::LatentAttention(attention) => Some(attention.attended()),
@@ -219,18 +228,19 @@ impl ModelSpec {
 
     /// The dense feed-forward parts of the layers that have one.
     pub fn dense_layers(&self) -> impl Iterator<Item = &DenseSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+        self.layers.iter().filter_map(|layer| match layer.feed_forward.as_ref()? {
             FeedForward::Dense(dense) => Some(dense),
-            FeedForward::Experts(_) => None,
+            FeedForward::Experts(_) | FeedForward::LatentExperts(_) => None,
             FeedForward::Both(both) => Some(&both.dense),
         })
     }
 
     /// The mixtures of experts of the layers that have one.
     pub fn expert_layers(&self) -> impl Iterator<Item = &ExpertsSpec> {
-        self.layers.iter().filter_map(|layer| match &layer.feed_forward {
+        self.layers.iter().filter_map(|layer| match layer.feed_forward.as_ref()? {
             FeedForward::Dense(_) => None,
             FeedForward::Experts(experts) => Some(experts),
+            FeedForward::LatentExperts(latent) => Some(&latent.experts),
             FeedForward::Both(both) => Some(&both.experts),
         })
     }

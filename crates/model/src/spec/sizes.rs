@@ -99,8 +99,8 @@ impl Sizes {
         rope: RopeParams,
     ) -> ModelSpec {
         let layers = mixers.map(|mixer| LayerSpec {
-            mixer,
-            feed_forward: feed_forward.clone(),
+            mixer: Some(mixer),
+            feed_forward: Some(feed_forward.clone()),
             norms: Norms::INPUTS,
             parallel: false,
             residual_scale: 1.0,

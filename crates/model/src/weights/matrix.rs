@@ -96,6 +96,11 @@ impl MatrixRef {
         self.count * self.rows
     }
 
+    /// Rows of each.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
     /// Input features.
     pub(crate) fn cols(&self) -> usize {
         self.cols

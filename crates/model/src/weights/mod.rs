@@ -22,19 +22,34 @@ use crate::parts::token_input::{TokenInputWeights, TokenInputs};
 use crate::parts::{FeedForwardWeights, MixerWeights};
 use crate::spec::{LayerSpec, ModelSpec};
 
-/// The weights of one layer.
+/// The weights of a part and of the norms around it.
+#[derive(Debug)]
+pub(crate) struct Branch<P> {
+    /// `[hidden]`, of the norm of its input, where there is one.
+    pub(crate) norm: Option<Norm>,
+    pub(crate) part: P,
+    /// `[hidden]`, of the norm of its output, where there is one.
+    pub(crate) output_norm: Option<Norm>,
+}
+
+impl<P> Branch<P> {
+    /// The branch of a layer whose norms have those names.
+    fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        part: P,
+        [norm, output_norm]: [Option<&str>; 2],
+        hidden: usize,
+    ) -> Result<Branch<P>, WeightError> {
+        let norm_of = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
+        Ok(Branch { norm: norm_of(norm)?, part, output_norm: norm_of(output_norm)? })
+    }
+}
+
+/// The weights of one layer, which has at least one of the first two.
 #[derive(Debug)]
 pub(crate) struct LayerWeights {
-    /// `[hidden]`, of the norm before the mixer, where there is one.
-    pub(crate) mixer_norm: Option<Norm>,
-    pub(crate) mixer: MixerWeights,
-    /// `[hidden]`, of the norm of the mixer's output, where there is one.
-    pub(crate) mixer_output_norm: Option<Norm>,
-    /// `[hidden]`, of the norm before the feed-forward part, where there is one.
-    pub(crate) feed_forward_norm: Option<Norm>,
-    pub(crate) feed_forward: FeedForwardWeights,
-    /// `[hidden]`, of the norm of the feed-forward part's output, where there is one.
-    pub(crate) feed_forward_output_norm: Option<Norm>,
+    pub(crate) mixer: Option<Branch<MixerWeights>>,
+    pub(crate) feed_forward: Option<Branch<FeedForwardWeights>>,
     pub(crate) token_input: Option<TokenInputWeights>,
     /// Factor on the residual stream after the layer.
     pub(crate) output_scale: f32,
@@ -46,17 +61,21 @@ impl LayerWeights {
         spec: &LayerSpec,
         hidden: usize,
     ) -> Result<LayerWeights, WeightError> {
-        let norm = |name: Option<&str>| name.map(|name| find.norm(name, hidden)).transpose();
+        let norms = &spec.norms;
+        let mixer = spec.mixer.as_ref().map(|mixer| {
+            let part = MixerWeights::find(find, mixer, hidden)?;
+            Branch::find(find, part, [norms.mixer, norms.mixer_output], hidden)
+        });
+        let feed_forward = spec.feed_forward.as_ref().map(|feed_forward| {
+            let part = FeedForwardWeights::find(find, feed_forward, hidden)?;
+            Branch::find(find, part, [norms.feed_forward, norms.feed_forward_output], hidden)
+        });
         let token_input =
             (spec.token_input > 0).then(|| TokenInputWeights::find(find, spec.token_input, hidden));
         let output_scale = find.optional("layer_output_scale.weight", 1)?;
         Ok(LayerWeights {
-            mixer_norm: norm(spec.norms.mixer)?,
-            mixer: MixerWeights::find(find, &spec.mixer, hidden)?,
-            mixer_output_norm: norm(spec.norms.mixer_output)?,
-            feed_forward_norm: norm(spec.norms.feed_forward)?,
-            feed_forward: FeedForwardWeights::find(find, &spec.feed_forward, hidden)?,
-            feed_forward_output_norm: norm(spec.norms.feed_forward_output)?,
+            mixer: mixer.transpose()?,
+            feed_forward: feed_forward.transpose()?,
             token_input: token_input.transpose()?,
             output_scale: output_scale.map_or(1.0, |scale| scale[0]),
         })
@@ -64,15 +83,17 @@ impl LayerWeights {
 
     /// The layer's matrices, in the order in which they are used.
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
-        let mut all = self.mixer.matrices();
-        all.append(&mut self.feed_forward.matrices());
+        let mixer = self.mixer.iter().flat_map(|mixer| mixer.part.matrices());
+        let mut all: Vec<_> = mixer.collect();
+        all.extend(self.feed_forward.iter().flat_map(|branch| branch.part.matrices()));
         all.extend(self.token_input.iter().flat_map(TokenInputWeights::matrices));
         all
     }
 
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let mut all = self.mixer.matrices_mut();
-        all.append(&mut self.feed_forward.matrices_mut());
+        let mixer = self.mixer.iter_mut().flat_map(|mixer| mixer.part.matrices_mut());
+        let mut all: Vec<_> = mixer.collect();
+        all.extend(self.feed_forward.iter_mut().flat_map(|branch| branch.part.matrices_mut()));
         all.extend(self.token_input.iter_mut().flat_map(TokenInputWeights::matrices_mut));
         all
     }
@@ -141,7 +162,9 @@ impl Weights {
         };
         let output_bias = find.optional("output.bias", vocab)?;
         let output_norm = find.norm(spec.output_norm, hidden)?;
-        let factors = find.optional("rope_freqs.weight", spec.ropes[0].dims / 2)?;
+        let factors =
+            spec.ropes.first().map(|rope| find.optional("rope_freqs.weight", rope.dims / 2));
+        let factors = factors.transpose()?.flatten();
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
             LayerWeights::find(&LayerFinder { all: &find, layer }, spec, hidden)
         });
@@ -166,7 +189,8 @@ fn find_long_context(find: &Finder<'_, '_>, spec: &mut ModelSpec) -> Result<(), 
     if find.catalog.get(long).is_none() && !spec.long_context.announced {
         return Ok(());
     }
-    let (rope, magnitude) = (spec.ropes[0].clone(), spec.long_context.magnitude);
+    let Some(rope) = spec.ropes.first().cloned() else { return Ok(()) };
+    let magnitude = spec.long_context.magnitude;
     let with = |name| {
         let factors = find.vector(name, rope.dims / 2)?;
         let scaling = with_factors(name, &rope.scaling, factors, magnitude)?;

@@ -9,7 +9,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "arcee", read
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = llama::read(keys)?;
     for layer in &mut spec.layers {
-        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+        if let Some(FeedForward::Dense(dense)) = &mut layer.feed_forward {
             (dense.inputs, dense.activation) = (InputMatrices::Up, Activation::ReluSquared);
         }
     }

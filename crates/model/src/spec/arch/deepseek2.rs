@@ -8,7 +8,6 @@ use crate::parts::attention::Temperature;
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
 use crate::parts::latent_attention::LatentAttentionSpec;
-use crate::parts::routing::Gating;
 use crate::spec::keys::{Keys, MAX_CONTEXT};
 use crate::spec::rope::{LOG_MULTIPLIER, magnitude, rope_with};
 use crate::spec::sizes::Sizes;
@@ -39,11 +38,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     }
     attention.temperature = temperature(keys)?;
     let mut experts = ExpertsSpec::read(keys, false)?;
-    if keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0
-        && GLM_FLASH.0.contains(&sizes.layers)
-        && GLM_FLASH.1 == sizes.vocab
-    {
-        experts.routing.gating = Gating::Sigmoid;
+    if GLM_FLASH.0.contains(&sizes.layers) && GLM_FLASH.1 == sizes.vocab {
+        experts.routing = experts.routing.sigmoid_unless_said(keys)?;
     }
     experts.shared = SharedExpert::as_wide_as(keys, experts.intermediate_size)?;
     let mixer = Mixer::LatentAttention(attention);

@@ -48,11 +48,11 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let activation = Activation::GeluTanh;
         let dense = DenseSpec { intermediate_size, activation, inputs: InputMatrices::GateAndUp };
         LayerSpec {
-            mixer: Mixer::Attention(AttentionSpec { kv_layer, ..attention }),
-            feed_forward: match experts.clone() {
+            mixer: Some(Mixer::Attention(AttentionSpec { kv_layer, ..attention })),
+            feed_forward: Some(match experts.clone() {
                 None => FeedForward::Dense(dense),
                 Some(experts) => FeedForward::Both(DenseAndExpertsSpec { dense, experts }),
-            },
+            }),
             norms: Norms::BOTH,
             parallel: false,
             residual_scale: 1.0,

@@ -11,7 +11,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = llama::read(keys)?;
     for layer in &mut spec.layers {
         layer.norms = Norms::BOTH;
-        if let FeedForward::Dense(dense) = &mut layer.feed_forward {
+        if let Some(FeedForward::Dense(dense)) = &mut layer.feed_forward {
             dense.inputs = InputMatrices::Fused;
         }
     }

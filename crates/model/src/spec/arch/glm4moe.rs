@@ -8,7 +8,6 @@ use super::Architecture;
 use crate::parts::attention::{AttentionSpec, QkNorm};
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::{ExpertsSpec, SharedExpert};
-use crate::parts::routing::Gating;
 use crate::spec::keys::Keys;
 use crate::spec::rope::rope;
 use crate::spec::sizes::Sizes;
@@ -25,9 +24,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     };
     let rope = rope(keys, attention.key_dim, sizes.context)?;
     let mut experts = ExpertsSpec::read(keys, false)?;
-    if keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0 {
-        experts.routing.gating = Gating::Sigmoid;
-    }
+    experts.routing = experts.routing.sigmoid_unless_said(keys)?;
     experts.shared = SharedExpert::as_wide_as(keys, experts.intermediate_size)?;
     let mut spec = sizes.uniform(keys, attention, experts, rope);
     let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };

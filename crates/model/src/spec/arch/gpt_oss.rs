@@ -51,7 +51,7 @@ fn read_ollamas(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         (attention.sinks, attention.output) = (Some("attn_sinks"), "attn_out");
     }
     for layer in &mut spec.layers {
-        if let FeedForward::Experts(experts) = &mut layer.feed_forward {
+        if let Some(FeedForward::Experts(experts)) = &mut layer.feed_forward {
             experts.interleaved = true;
         }
         layer.norms = Norms::INPUTS;

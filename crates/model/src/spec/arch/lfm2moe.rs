@@ -4,7 +4,6 @@
 use super::{Architecture, lfm2};
 use crate::parts::dense::DenseSpec;
 use crate::parts::experts::ExpertsSpec;
-use crate::parts::routing::Gating;
 use crate::spec::keys::Keys;
 use crate::spec::{ModelSpec, SpecError};
 
@@ -12,9 +11,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "lfm2moe", re
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut experts = ExpertsSpec::read(keys, true)?;
-    if keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0 {
-        experts.routing.gating = Gating::Sigmoid;
-    }
+    experts.routing = experts.routing.sigmoid_unless_said(keys)?;
     let mut spec = lfm2::read_with(keys, experts)?;
     DenseSpec::put_before_experts(keys, &mut spec)?;
     Ok(spec)

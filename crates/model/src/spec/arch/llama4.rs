@@ -57,7 +57,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         let dense = DenseSpec::read_beside_experts(keys)?;
         let others = spec.layers.iter_mut().enumerate();
         let others = others.filter(|(i, _)| !(i + 1).is_multiple_of(step));
-        others.for_each(|(_, layer)| layer.feed_forward = dense.clone().into());
+        others.for_each(|(_, layer)| layer.feed_forward = Some(dense.clone().into()));
     }
     Ok(spec)
 }

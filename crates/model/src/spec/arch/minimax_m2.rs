@@ -2,7 +2,7 @@
 //! pairs on part of a head; queries and keys are normed over all heads together (MiniMax M2).
 
 use super::{Architecture, olmoe};
-use crate::parts::routing::Gating;
+use crate::parts::routing::Routing;
 use crate::spec::keys::Keys;
 use crate::spec::{FeedForward, ModelSpec, SpecError};
 
@@ -10,13 +10,10 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "minimax-m2",
 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = olmoe::read(keys)?;
-    let unsaid = keys.get::<u64>("expert_gating_func")?.unwrap_or(0) == 0;
     for layer in &mut spec.layers {
-        if let FeedForward::Experts(experts) = &mut layer.feed_forward {
-            experts.routing.normalise = true;
-            if unsaid {
-                experts.routing.gating = Gating::Sigmoid;
-            }
+        if let Some(FeedForward::Experts(experts)) = &mut layer.feed_forward {
+            let routing = experts.routing.clone().sigmoid_unless_said(keys)?;
+            experts.routing = Routing { normalise: true, ..routing };
         }
     }
     Ok(spec)

@@ -25,6 +25,7 @@ mod llama4;
 mod minicpm;
 mod minimax_m2;
 mod mistral3;
+mod nemotron_h;
 mod olmo2;
 mod olmoe;
 mod phi3;
@@ -47,7 +48,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 43] = [
+const ALL: [&Architecture; 45] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -91,6 +92,8 @@ const ALL: [&Architecture; 43] = [
     &granitehybrid::ARCHITECTURE,
     &lfm2::ARCHITECTURE,
     &lfm2moe::ARCHITECTURE,
+    &nemotron_h::ARCHITECTURE,
+    &nemotron_h::MIXTURE,
 ];
 
 /// A family of networks.

@@ -40,7 +40,7 @@ pub(super) fn read_with(
     for (layer, recurrent) in spec.layers.iter_mut().zip(recurrent) {
         layer.norms = norms;
         if recurrent {
-            layer.mixer = Mixer::DeltaNet(delta_net.clone());
+            layer.mixer = Some(Mixer::DeltaNet(delta_net.clone()));
         }
     }
     Ok(spec)

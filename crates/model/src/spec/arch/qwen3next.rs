@@ -10,7 +10,7 @@ pub(super) const ARCHITECTURE: Architecture = Architecture { name: "qwen3next", 
 fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mut spec = qwen35moe::read(keys)?;
     for layer in &mut spec.layers {
-        if let Mixer::DeltaNet(delta_net) = &mut layer.mixer {
+        if let Some(Mixer::DeltaNet(delta_net)) = &mut layer.mixer {
             delta_net.neighbours = true;
         }
     }

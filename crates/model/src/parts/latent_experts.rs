@@ -1,0 +1,117 @@
+//! A mixture of experts that work on a shorter row than the residual stream (Nemotron 3 Super), beside a network for all tokens
+//! that works on the whole one.
+//!
+//! `y = latent_up(experts(latent_down(input))) + shared(input)`. The router takes the whole input.
+
+use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::parallel::Rows;
+use alight_kernels::vec;
+
+use super::dense::{DenseSpec, DenseWeights, SHARED_NAMES};
+use super::experts::{ExpertsSpec, ExpertsWeights};
+use crate::engine::{Step, WorkSize};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// A mixture of experts on a shorter row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentExpertsSpec {
+    /// Length of what the experts take in and put out; at most the hidden size.
+    pub latent_size: usize,
+    /// The mixture, without a shared network.
+    pub experts: ExpertsSpec,
+    /// The network for all tokens.
+    pub shared: Option<DenseSpec>,
+}
+
+impl LatentExpertsSpec {
+    /// What it writes to: the experts' input in `k`, the shared network's output in `q`.
+    pub(crate) fn work(&self, hidden: usize) -> WorkSize {
+        let own = WorkSize { q: hidden, k: self.latent_size, ..WorkSize::default() };
+        let shared = self.shared.as_ref().map(DenseSpec::work).unwrap_or_default();
+        own.max(self.experts.work()).max(shared)
+    }
+}
+
+/// Its tensors.
+#[derive(Debug)]
+pub(crate) struct LatentExpertsWeights {
+    /// `[latent, hidden]`
+    down: MatrixRef,
+    /// `[hidden, latent]`
+    up: MatrixRef,
+    experts: ExpertsWeights,
+    shared: Option<DenseWeights>,
+}
+
+impl LatentExpertsWeights {
+    pub(super) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        spec: &LatentExpertsSpec,
+        hidden: usize,
+    ) -> Result<LatentExpertsWeights, WeightError> {
+        let latent = spec.latent_size;
+        let shared = spec.shared.as_ref();
+        let shared = shared.map(|s| DenseWeights::find_named(find, s, hidden, SHARED_NAMES));
+        Ok(LatentExpertsWeights {
+            down: find.matrix("ffn_latent_down", hidden, latent)?,
+            up: find.matrix("ffn_latent_up", latent, hidden)?,
+            experts: ExpertsWeights::find_of_width(find, &spec.experts, hidden, latent)?,
+            shared: shared.transpose()?,
+        })
+    }
+
+    pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
+        let shared = self.shared.iter().flat_map(DenseWeights::matrices);
+        let mut all: Vec<_> = [&self.down].into_iter().chain(shared).collect();
+        all.append(&mut self.experts.matrices());
+        all.push(&self.up);
+        all
+    }
+
+    pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let shared = self.shared.iter_mut().flat_map(DenseWeights::matrices_mut);
+        let mut all: Vec<_> = [&mut self.down].into_iter().chain(shared).collect();
+        all.append(&mut self.experts.matrices_mut());
+        all.push(&mut self.up);
+        all
+    }
+
+    pub(super) fn input_formats(&self) -> ActivationFormats {
+        let shared = self.shared.iter().flat_map(DenseWeights::inputs);
+        let all = [&self.down, self.experts.router()].into_iter().chain(shared);
+        ActivationFormats::of(all.map(MatrixRef::kind))
+    }
+
+    pub(super) fn forward(&self, spec: &LatentExpertsSpec, step: &mut Step<'_>) {
+        let (isa, hidden, latent) = (step.compute.isa, step.hidden, spec.latent_size);
+        let [down, up] = [&self.down, &self.up].map(|matrix| matrix.view(step.store));
+        self.experts.route(&spec.experts, step);
+        let b = &mut *step.buffers;
+        step.compute.project(&down, Rows::new(&mut b.k, latent), &b.acts, &b.threads);
+        if let (Some(spec), Some(shared)) = (&spec.shared, &self.shared) {
+            shared.forward(spec, step);
+            let b = &mut *step.buffers;
+            let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
+            step.compute.each_row(step.rows, rows, &b.threads, &|_, [kept, y], _| {
+                kept.copy_from_slice(y);
+                shared.down_bias.iter().for_each(|bias| vec::add_assign(isa, kept, bias));
+            });
+        }
+        let b = &mut *step.buffers;
+        let formats = self.experts.routed_formats();
+        let input = Rows::new(&mut b.k, latent);
+        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        self.experts.compute_routed(&spec.experts, step);
+        let b = &mut *step.buffers;
+        let formats = ActivationFormats::of([self.up.kind()]);
+        let output = Rows::new(&mut b.y, latent);
+        step.compute.pack_rows(step.rows, output, &mut b.acts, formats, &b.threads);
+        step.compute.project(&up, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
+        if self.shared.is_some() {
+            let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
+            step.compute.each_row(step.rows, rows, &b.threads, &|_, [kept, y], _| {
+                vec::add_assign(isa, y, kept);
+            });
+        }
+    }
+}
