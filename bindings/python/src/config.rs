@@ -118,6 +118,12 @@ fn experts(spec: &ModelSpec) -> Result<Option<&ExpertsSpec>, &'static str> {
     if first.shared.is_some() {
         return Err("it is a mixture of experts with a network for all tokens");
     }
+    if first.weighs_input {
+        return Err("it is a mixture of experts whose inputs are weighted");
+    }
+    if first.interleaved {
+        return Err("it is a mixture of experts whose gates and ups are one tensor, row by row");
+    }
     if !matches!(first.activation, Activation::Silu | Activation::ClampedSilu) || !first.gated {
         return Err("it is a mixture of experts with another activation");
     }

@@ -15,6 +15,10 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::qwen35() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::lfm2() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::F16, ..Spec::granitehybrid() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::nemotron_h() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::nemotron_h_moe() }
+            .write(folder.path())
+            .0,
         Spec { ty: alight_formats::GgmlType::Q8_0, biases: true, ..Spec::gemma2() }
             .write(folder.path())
             .0,

@@ -204,6 +204,7 @@ fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
         qwen2moe,
         Spec::gpt_oss(),
         Spec::lfm2(),
+        Spec::nemotron_h_moe(),
     ] {
         for (name, shape) in spec.tensors() {
             let optional = name.ends_with(".bias")
@@ -292,6 +293,42 @@ fn mamba_2() {
     refused(
         &with(&spec, "ssm.state_size", |b| b.u32("granitehybrid.ssm.state_size", 24)),
         &["blk.0.ssm_in.weight", "[64, 340]", "expected [64, 356]"],
+    );
+}
+
+#[test]
+fn layers_of_one_part() {
+    let spec = Spec::nemotron_h();
+    let (widths, kv) = ("nemotron_h.feed_forward_length", "nemotron_h.attention.head_count_kv");
+    let with_widths = |all: &[u32]| with(&spec, "feed_forward_length", |b| b.u32s(widths, all));
+    refused(&with(&spec, "feed_forward_length", |b| b), &[widths, "missing"]);
+    refused(&with(&spec, "attention.head_count_kv", |b| b), &[kv, "missing"]);
+    refused(&with_widths(&[0, 96, 0, 0]), &[widths, "4 integers", "5, one per layer"]);
+    refused(&with_widths(&[0, 1 << 30, 0, 0, 96]), &[widths, "expected 0 to"]);
+    refused(&with_widths(&[96; 5]), &[widths, "not 0 for any layer", "no token sees another"]);
+    // A mixer where the file has a feed-forward part, and the other way round.
+    refused(&with_widths(&[0, 0, 0, 0, 96]), &["blk.1.ssm_in.weight", "missing"]);
+    refused(&with_widths(&[96, 96, 0, 0, 96]), &["blk.0.ffn_up.weight", "missing"]);
+
+    let spec = Spec::nemotron_h_moe();
+    let key = |name: &str| format!("nemotron_h_moe.{name}");
+    for (name, bad, expected) in [
+        ("moe_latent_size", 65, "is 65, expected 1 to 64"),
+        ("expert_used_count", 0, "at least one"),
+        ("expert_used_count", 7, "expected 0 to 6"),
+        ("expert_feed_forward_length", 0, "a width"),
+        ("expert_feed_forward_length", 1 << 20, "at most 1048576 for all experts"),
+    ] {
+        let found = match name {
+            "expert_feed_forward_length" if bad > 1 => key("expert_used_count"),
+            _ => key(name),
+        };
+        refused(&with(&spec, name, |b| b.u32(&key(name), bad)), &[&found, expected]);
+    }
+    refused(&with(&spec, "expert_used_count", |b| b), &[&key("expert_used_count"), "missing"]);
+    refused(
+        &with(&spec, "moe_latent_size", |b| b),
+        &["blk.1.ffn_up_exps.weight", "expected [64, 32, 6]"],
     );
 }
 

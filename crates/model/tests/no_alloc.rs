@@ -63,6 +63,10 @@ fn main() {
         Spec::deepseek2_before_2025().write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::lfm2() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::granitehybrid() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::nemotron_h() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::nemotron_h_moe() }
+            .write(folder.path())
+            .0,
     ];
     paths.extend(common::real_model(common::SMOLLM2));
     paths.extend(common::real_model(common::GEMMA3));

@@ -84,7 +84,7 @@ impl Oracle<'_> {
                 }
             }
             let (sin, cos) = angle.sin_cos();
-            let pairs = ["llama", "deepseek2", "llama4"].contains(&s.arch);
+            let pairs = ["llama", "granite", "deepseek2", "llama4"].contains(&s.arch);
             let (a, b) = if pairs { (2 * i, 2 * i + 1) } else { (i, i + dims / 2) };
             let (x, y) = (head[a], head[b]);
             head[a] = (x * cos - y * sin) * magnitude;
@@ -107,7 +107,17 @@ impl Oracle<'_> {
         // The 27B of either Gemma.
         let by_width = [("gemma2", 46), ("gemma3", 62)].contains(&(s.arch, s.layers));
         let dim = if by_width { s.embd / s.heads } else { s.key_dim };
-        1.0 / (dim as f64).sqrt()
+        let [_, scores, ..] = self.factors();
+        if scores == 0.0 { 1.0 / (dim as f64).sqrt() } else { scores }
+    }
+
+    /// Of the embedding, of q·k (0: the usual one), of what parts add, and what logits are divided by.
+    fn factors(&self) -> [f64; 4] {
+        match self.spec.scales {
+            Some(scales) => scales.map(f64::from),
+            None if self.spec.is_gemma() => [(self.spec.embd as f64).sqrt(), 0.0, 1.0, 1.0],
+            None => [1.0, 0.0, 1.0, 1.0],
+        }
     }
 
     /// down(activation(gate x) ⊙ up x), of the tensors of these names.
@@ -359,9 +369,8 @@ impl Oracle<'_> {
         for (pos, &token) in tokens.iter().enumerate() {
             let embed = self.weight("token_embd.weight");
             let mut x = embed[token as usize * s.embd..][..s.embd].to_vec();
-            if gemma {
-                x.iter_mut().for_each(|x| *x *= (s.embd as f64).sqrt());
-            }
+            let [of_embedding, _, of_parts, of_logits] = self.factors();
+            x.iter_mut().for_each(|x| *x *= of_embedding);
             for layer in 0..s.layers {
                 let name = |what: &str| format!("blk.{layer}.{what}");
                 let h = self.norm(&name("attn_norm"), &x);
@@ -373,7 +382,7 @@ impl Oracle<'_> {
                 if gemma {
                     y = self.norm(&name("post_attention_norm"), &y);
                 }
-                x.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
+                x.iter_mut().zip(&y).for_each(|(x, y)| *x += y * of_parts);
                 let h = self.norm(&name(s.second_norm()), &x);
                 let experts = s.latent.is_none_or(|latent| layer >= latent.leading);
                 let mut y = match s.moe.as_ref().filter(|_| experts) {
@@ -383,14 +392,15 @@ impl Oracle<'_> {
                 if gemma {
                     y = self.norm(&name("post_ffw_norm"), &y);
                 }
-                x.iter_mut().zip(&y).for_each(|(x, y)| *x += y);
+                x.iter_mut().zip(&y).for_each(|(x, y)| *x += y * of_parts);
             }
             let h = self.norm("output_norm", &x);
             let mut logits = self.linear(if s.tied { "token_embd" } else { "output" }, &h);
             if let (true, Some(bias)) = (s.tied, self.w.get("output.bias")) {
                 logits.iter_mut().zip(bias).for_each(|(l, b)| *l += b);
             }
-            all.push(logits.into_iter().map(|logit| capped(logit, logit_cap)).collect());
+            let logits = logits.into_iter().map(|logit| capped(logit / of_logits, logit_cap));
+            all.push(logits.collect());
         }
         all
     }
@@ -556,6 +566,18 @@ fn qwen2_biases_and_separate_output() {
         TIGHT,
         TIGHT,
     );
+}
+
+#[test]
+fn granite_with_its_four_scales() {
+    check(&Spec::granite(), 90, TIGHT, TIGHT);
+    check(&Spec { tied: false, seed: 40, ..Spec::granite() }, 40, TIGHT, TIGHT);
+}
+
+#[test]
+fn seed_oss_biases_and_the_other_name_of_a_norm() {
+    check(&Spec::seed_oss(), 90, TIGHT, TIGHT);
+    check(&Spec { heads: 6, kv_heads: 3, seed: 41, ..Spec::seed_oss() }, 40, TIGHT, TIGHT);
 }
 
 #[test]

@@ -82,6 +82,10 @@ pub struct Moe {
     pub selection: bool,
     /// Of the router and of the experts.
     pub biases: bool,
+    /// Neither the experts nor the network for all tokens have a gate.
+    pub ungated: bool,
+    /// Length of what experts take in, if not the hidden size.
+    pub latent: usize,
 }
 
 /// Latent attention in every layer; `rope_dims` are rotated.
@@ -126,6 +130,11 @@ pub struct Spec {
     pub window: Option<(usize, usize)>,
     /// What most layers have in place of attention, and the interval at which there is attention.
     pub recurrent: Option<(Recurrence, usize)>,
+    /// Where each layer has one part: a letter for each, `m` for what `recurrent` says, `a` for attention, `f` for a
+    /// feed-forward part.
+    pub layout: &'static str,
+    /// Granite's factors: of the embedding, of scores, of what parts add, and what logits are divided by.
+    pub scales: Option<[f32; 4]>,
     /// Latent attention.
     pub latent: Option<Latent>,
     pub attn_cap: f32,
@@ -174,6 +183,8 @@ impl Spec {
             long_context: None,
             window: None,
             recurrent: None,
+            layout: "",
+            scales: None,
             latent: None,
             attn_cap: 0.0,
             logit_cap: 0.0,
@@ -335,9 +346,44 @@ impl Spec {
         Spec { arch: "granitehybrid", layers: 5, recurrent, seed: 26, ..Spec::llama() }
     }
 
-    /// One of each kind of recurrent layers.
-    pub fn recurrent() -> [Spec; 3] {
-        [Spec::qwen35(), Spec::lfm2(), Spec::granitehybrid()]
+    /// Layers of one part each, of which the last one stores nothing.
+    pub fn nemotron_h() -> Spec {
+        let (arch, layout, seed) = ("nemotron_h", "mfamf", 27);
+        Spec { arch, layout, seed, key_dim: 24, value_dim: 24, ..Spec::granitehybrid() }
+    }
+
+    /// The same with experts on rows of a length of their own.
+    pub fn nemotron_h_moe() -> Spec {
+        let moe = Moe {
+            experts: 6,
+            used: 2,
+            width: 32,
+            shared: 64,
+            gating: 2,
+            normed: Some(true),
+            scale: 1.5,
+            selection: true,
+            ungated: true,
+            latent: 32,
+            ..Moe::default()
+        };
+        Spec { arch: "nemotron_h_moe", moe: Some(moe), seed: 28, ..Spec::nemotron_h() }
+    }
+
+    /// One of each kind of recurrent layers, and those of one part each.
+    pub fn recurrent() -> [Spec; 5] {
+        let [nemotron_h, nemotron_h_moe] = [Spec::nemotron_h(), Spec::nemotron_h_moe()];
+        [Spec::qwen35(), Spec::lfm2(), Spec::granitehybrid(), nemotron_h, nemotron_h_moe]
+    }
+
+    pub fn granite() -> Spec {
+        let scales = Some([0.6, 0.25, 0.5, 1.6]);
+        Spec { arch: "granite", scales, seed: 38, ..Spec::llama() }
+    }
+
+    /// As `qwen2`, with another name for a norm.
+    pub fn seed_oss() -> Spec {
+        Spec { arch: "seed_oss", key_dim: 24, value_dim: 24, seed: 39, ..Spec::qwen2() }
     }
 
     /// Caps so low that they bend what the random weights give.
@@ -357,11 +403,12 @@ impl Spec {
     }
 
     /// One of each architecture.
-    pub fn every() -> [Spec; 8] {
+    pub fn every() -> [Spec; 10] {
         let dense = [Spec::llama(), Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()];
         let [llama, qwen2, qwen3, gemma2, gemma3] = dense;
-        let (qwen3moe, qwen2moe) = (Spec::qwen3moe(), Spec::qwen2moe());
-        [llama, qwen2, qwen3, gemma2, gemma3, qwen3moe, qwen2moe, Spec::gpt_oss()]
+        let [granite, seed_oss] = [Spec::granite(), Spec::seed_oss()];
+        let [qwen3moe, qwen2moe, gpt_oss] = [Spec::qwen3moe(), Spec::qwen2moe(), Spec::gpt_oss()];
+        [llama, qwen2, qwen3, gemma2, gemma3, granite, seed_oss, qwen3moe, qwen2moe, gpt_oss]
     }
 
     pub fn is_gemma(&self) -> bool {
@@ -376,7 +423,8 @@ impl Spec {
     /// What the norm before the feed-forward part is called.
     pub fn second_norm(&self) -> &'static str {
         match self.arch {
-            "gpt-oss" | "qwen35" => "post_attention_norm",
+            "gpt-oss" | "qwen35" | "seed_oss" => "post_attention_norm",
+            _ if !self.layout.is_empty() => "attn_norm",
             _ => "ffn_norm",
         }
     }
@@ -384,15 +432,21 @@ impl Spec {
     /// Name and shape of each tensor of a mixture of experts in a layer.
     fn mixture(&self, moe: &Moe) -> Vec<(&'static str, Vec<usize>)> {
         let (e, f, x) = (self.embd, moe.width, moe.experts);
+        let width = if moe.latent > 0 { moe.latent } else { e };
         let mut all = vec![("ffn_gate_inp.weight", vec![e, x])];
-        match moe.fused {
-            true => all.push(("ffn_gate_up_exps.weight", vec![e, 2 * f, x])),
-            false => {
-                all.push(("ffn_gate_exps.weight", vec![e, f, x]));
-                all.push(("ffn_up_exps.weight", vec![e, f, x]));
-            }
+        if moe.latent > 0 {
+            all.push(("ffn_latent_down.weight", vec![e, moe.latent]));
+            all.push(("ffn_latent_up.weight", vec![moe.latent, e]));
         }
-        all.push(("ffn_down_exps.weight", vec![f, e, x]));
+        match (moe.fused, moe.ungated) {
+            (true, _) => all.push(("ffn_gate_up_exps.weight", vec![width, 2 * f, x])),
+            (false, false) => {
+                all.push(("ffn_gate_exps.weight", vec![width, f, x]));
+                all.push(("ffn_up_exps.weight", vec![width, f, x]));
+            }
+            (false, true) => all.push(("ffn_up_exps.weight", vec![width, f, x])),
+        }
+        all.push(("ffn_down_exps.weight", vec![f, width, x]));
         if moe.selection {
             all.push(("exp_probs_b.bias", vec![x]));
         }
@@ -406,7 +460,9 @@ impl Spec {
             if self.arch == "qwen2moe" {
                 all.push(("ffn_gate_inp_shexp.weight", vec![e]));
             }
-            all.push(("ffn_gate_shexp.weight", vec![e, moe.shared]));
+            if !moe.ungated {
+                all.push(("ffn_gate_shexp.weight", vec![e, moe.shared]));
+            }
             all.push(("ffn_up_shexp.weight", vec![e, moe.shared]));
             all.push(("ffn_down_shexp.weight", vec![moe.shared, e]));
         }
@@ -423,6 +479,10 @@ impl Spec {
                 all.push((format!("blk.{l}.{name}"), shape.to_vec()));
             };
             add("attn_norm.weight", &[self.embd]);
+            if self.letter(l) == Some('f') {
+                self.feed_forward(l, &mut add);
+                continue;
+            }
             let recurrence = self.recurrence(l);
             match recurrence {
                 Some(recurrence) => self.recurrent_mixer(recurrence, &mut add),
@@ -439,18 +499,14 @@ impl Spec {
                     add("attn_output.weight", &[o, self.embd]);
                 }
             }
+            if !self.layout.is_empty() {
+                continue;
+            }
             add(&format!("{}.weight", self.second_norm()), &[self.embd]);
             if self.arch == "gpt-oss" {
                 add("attn_sinks.weight", &[self.heads]);
             }
-            match self.moe.as_ref().filter(|_| self.latent.is_none_or(|m| l >= m.leading)) {
-                Some(moe) => self.mixture(moe).iter().for_each(|(name, shape)| add(name, shape)),
-                None => {
-                    add("ffn_gate.weight", &[self.embd, self.ff]);
-                    add("ffn_up.weight", &[self.embd, self.ff]);
-                    add("ffn_down.weight", &[self.ff, self.embd]);
-                }
-            }
+            self.feed_forward(l, &mut add);
             let mut bias = |name: &str, n: usize| add(&format!("{name}.bias"), &[n]);
             if self.biases || self.qkv_biases {
                 bias("attn_q", q);
@@ -521,7 +577,29 @@ impl Spec {
     /// What a layer has in place of attention, if anything.
     fn recurrence(&self, layer: usize) -> Option<Recurrence> {
         let (recurrence, interval) = self.recurrent?;
-        (!(layer + 1).is_multiple_of(interval)).then_some(recurrence)
+        let here = match self.letter(layer) {
+            Some(letter) => letter == 'm',
+            None => !(layer + 1).is_multiple_of(interval),
+        };
+        here.then_some(recurrence)
+    }
+
+    /// What a layer has instead of two parts.
+    fn letter(&self, layer: usize) -> Option<char> {
+        self.layout.chars().nth(layer)
+    }
+
+    fn feed_forward(&self, layer: usize, add: &mut impl FnMut(&str, &[usize])) {
+        match self.moe.as_ref().filter(|_| self.latent.is_none_or(|m| layer >= m.leading)) {
+            Some(moe) => self.mixture(moe).iter().for_each(|(name, shape)| add(name, shape)),
+            None => {
+                if self.layout.is_empty() {
+                    add("ffn_gate.weight", &[self.embd, self.ff]);
+                }
+                add("ffn_up.weight", &[self.embd, self.ff]);
+                add("ffn_down.weight", &[self.ff, self.embd]);
+            }
+        }
     }
 
     fn recurrent_mixer(&self, recurrence: Recurrence, add: &mut impl FnMut(&str, &[usize])) {
@@ -596,18 +674,32 @@ impl Spec {
             ("block_count", self.layers),
             ("context_length", self.context),
             ("embedding_length", self.embd),
-            ("feed_forward_length", self.ff),
             ("attention.head_count", self.heads),
         ] {
             if skip != name {
                 b.u32(&key(name), value as u32);
             }
         }
+        let of_layers = |value: usize, letter: char| {
+            let here = |found: char| if found == letter { value as u32 } else { 0 };
+            self.layout.chars().map(here).collect::<Vec<_>>()
+        };
+        match self.layout {
+            _ if skip == "feed_forward_length" => {}
+            "" => {
+                b.u32(&key("feed_forward_length"), self.ff as u32);
+            }
+            _ => {
+                b.u32s(&key("feed_forward_length"), &of_layers(self.ff, 'f'));
+            }
+        }
         let kv = "attention.head_count_kv";
         match self.recurrent {
             Some((Recurrence::ShortConv | Recurrence::Mamba2(_), _)) if skip != kv => {
                 let heads = |l| if self.recurrence(l).is_none() { self.kv_heads as u32 } else { 0 };
-                b.u32s(&key(kv), &(0..self.layers).map(heads).collect::<Vec<_>>());
+                let all = (0..self.layers).map(heads).collect::<Vec<_>>();
+                let some = of_layers(self.kv_heads, 'a');
+                b.u32s(&key(kv), if self.layout.is_empty() { &all } else { &some });
             }
             _ if skip != kv => {
                 b.u32(&key(kv), self.kv_heads as u32);
@@ -649,6 +741,12 @@ impl Spec {
                 if magnitude != 0.0 {
                     b.f32(&key("rope.scaling.yarn_attn_factor"), magnitude);
                 }
+            }
+        }
+        if let Some(scales) = self.scales {
+            let names = ["embedding_scale", "attention.scale", "residual_scale", "logit_scale"];
+            for (name, scale) in names.into_iter().zip(scales) {
+                b.f32(&key(name), scale);
             }
         }
         if let Some(moe) = &self.moe {
@@ -732,6 +830,7 @@ impl Spec {
             ("expert_used_count", moe.used),
             ("expert_feed_forward_length", moe.width),
             (shared, if self.latent.is_some() { moe.shared / moe.width } else { moe.shared }),
+            ("moe_latent_size", moe.latent),
             ("expert_gating_func", moe.gating as usize),
             ("expert_group_count", moe.groups.0 as usize),
             ("expert_group_used_count", moe.groups.1 as usize),
@@ -808,7 +907,8 @@ pub fn kernel_type(ty: GgmlType) -> WeightType {
 
 /// Random weights of a scale that keeps activations near 1.
 fn fill(ty: GgmlType, name: &str, shape: &[usize], n: usize, random: &mut Random) -> Vec<u8> {
-    let vector = shape.len() == 1;
+    // Rates of decay are negative.
+    let vector = shape.len() == 1 || name.ends_with("ssm_a");
     let scale = if name == "token_embd.weight" {
         1.0
     } else if vector {
