@@ -195,7 +195,7 @@ fn every_weight_of_every_architecture_is_where_it_belongs() {
             if name == "gemma2" && new == "output.weight" {
                 continue;
             }
-            // The experts of a layer are one tensor, one behind the other.
+            // The experts of a layer are one tensor, contiguous in their order.
             let expert = tensor.name.split_once("experts.");
             let expert = expert.map(|(_, rest)| rest.split('.').next().unwrap().parse().unwrap());
             let expert: Option<usize> = expert;

@@ -237,7 +237,7 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     }
 }
 
-/// Reads the units of a run, which are one behind the other then, blocks with their scales. Returns them and the bytes of one.
+/// Reads the units of a run, which are contiguous then, blocks with their scales. Returns them and the bytes of one.
 fn read_units<'b>(
     work: &Work<'_>,
     item: &Item,

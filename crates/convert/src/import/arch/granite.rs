@@ -1,7 +1,7 @@
 //! `GraniteForCausalLM`: IBM's Granite 3 and 4, the dense ones: as Llama, with four scales.
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, Dimensions, Own};
+use super::describe::{Architecture, Dimensions, Own};
 use super::llama;
 use crate::ConvertError;
 use crate::import::tensor::Entry;
@@ -10,7 +10,6 @@ pub(super) const GRANITE: Architecture = Architecture {
     gguf: "granite",
     classes: &["GraniteForCausalLM", "GraniteModel"],
     model_types: &["granite"],
-    defaults: Defaults { ..llama::LLAMA.defaults },
     keys,
     ..llama::LLAMA
 };
@@ -23,11 +22,7 @@ const SCALES: [(&str, &str); 4] = [
     ("logits_scaling", "logit_scale"),
 ];
 
-pub(super) fn keys(
-    config: &Config,
-    dimensions: &Dimensions,
-    own: &mut Own,
-) -> Result<(), ConvertError> {
+fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
     llama::keys(config, dimensions, own)?;
     for (source, gguf) in SCALES {
         let scale = config.number(source, 1e-9..1e9)?.unwrap_or(1.0);

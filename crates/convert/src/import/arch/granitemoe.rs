@@ -2,7 +2,7 @@
 //! experts are one tensor, gate first; so are those of what all tokens go through, where there is such a thing.
 
 use super::describe::{
-    ATTENTION, Architecture, Defaults, Dim, Group, Kind, Mixture, Part, TWO_NORMS, matrix,
+    ATTENTION, Architecture, Dim, Group, Kind, Mixture, Part, TWO_NORMS, matrix,
 };
 use super::granite;
 
@@ -10,17 +10,9 @@ pub(super) const GRANITEMOE: Architecture = Architecture {
     gguf: "granitemoe",
     classes: &["GraniteMoeForCausalLM", "GraniteMoeModel"],
     model_types: &["granitemoe"],
-    defaults: Defaults { ..granite::GRANITE.defaults },
     layer: &[Group::always(TWO_NORMS), Group::always(ATTENTION), Group::always(EXPERTS)],
-    experts: Some(Mixture {
-        count: 8,
-        used: ("num_experts_per_tok", 2),
-        width: None,
-        shared: None,
-        normed: None,
-    }),
+    experts: Some(MIXTURE),
     never: &["attention_bias"],
-    keys: granite::keys,
     ..granite::GRANITE
 };
 
@@ -33,15 +25,12 @@ pub(super) const GRANITEMOE_SHARED: Architecture = Architecture {
         Group::always(EXPERTS),
         Group::always(SHARED),
     ],
-    experts: Some(Mixture {
-        count: 8,
-        used: ("num_experts_per_tok", 2),
-        width: None,
-        shared: Some(("shared_intermediate_size", 1024)),
-        normed: None,
-    }),
+    experts: Some(Mixture { shared: Some(("shared_intermediate_size", 1024)), ..MIXTURE }),
     ..GRANITEMOE
 };
+
+const MIXTURE: Mixture =
+    Mixture { count: 8, used: ("num_experts_per_tok", 2), width: None, shared: None, normed: None };
 
 const EXPERTS: &[Part] = &[
     matrix(

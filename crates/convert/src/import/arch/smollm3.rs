@@ -3,10 +3,7 @@
 use serde_json::Value;
 
 use super::config::{Config, whole};
-use super::describe::{
-    Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, MLP_BIASES, OUTPUT_BIAS,
-    Own, TWO_NORMS,
-};
+use super::describe::{Architecture, Defaults, Dimensions, Own};
 use super::llama;
 use crate::ConvertError;
 
@@ -27,13 +24,6 @@ pub(super) const SMOLLM3: Architecture = Architecture {
         tied: true,
         ..llama::LLAMA.defaults
     },
-    layer: &[
-        Group::always(TWO_NORMS),
-        Group::always(MATRICES),
-        Group::if_said("attention_bias", INPUT_BIASES),
-        Group::if_said("attention_bias", OUTPUT_BIAS),
-        Group::if_said("mlp_bias", MLP_BIASES),
-    ],
     never: &["use_sliding_window"],
     keys,
     ..llama::LLAMA
