@@ -1,8 +1,11 @@
 """The same tiny models as `agree architectures`, against Hugging Face `transformers`: the definition of each family by
-those who made it, in float64, where llama.cpp's reading of it is somebody's too. With --folders, the way of a model
-from Hugging Face's files through `alight convert` to log-probabilities, beside transformers on those files.
+those who made it, in float64, where llama.cpp's reading of it is somebody's too. With --published or --folders, the way of
+a model from Hugging Face's files through `alight convert` to log-probabilities, beside transformers on those files.
 
     PYTHON -m evidence agree transformers [ARCHITECTURE…]
+    PYTHON -m evidence agree transformers --published [NAME…]  tiny models that transformers makes (evidence/lib/published.py);
+                                                              config.json in the forms of transformers 5 and 4 has to give the
+                                                              same file, and a changed value of it another answer, or an error
     PYTHON -m evidence agree transformers --folders FOLDER     models as Hugging Face has them, one in each folder there
                                                               (`make hf-models` makes some)
 
@@ -16,14 +19,17 @@ Needs torch and transformers, which are in no requirements.txt, besides numpy an
 
 from __future__ import annotations
 
+import json
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from evidence.agree import architectures as agree
-from evidence.lib import common, networks, tiny_models
+from evidence.lib import common, networks, published, tiny_models
 from evidence.lib.lazy import lazily
 from evidence.lib.tiny_models import Tiny
+from evidence.make import hf_models
 
 np = lazily("numpy")
 torch = lazily("torch")
@@ -114,27 +120,69 @@ def theirs(m: Tiny, tokens: list[int]) -> np.ndarray:
     return torch.log_softmax(logits, dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
 
 
-def converted(args, report: agree.Report, source: Path, folder: Path, text: Path) -> None:
-    """What becomes of a folder of Hugging Face's, beside transformers reading it."""
+def by_transformers(source: Path, tokens: list[int]) -> np.ndarray:
+    """Log-probabilities `[positions, vocabulary]` of what a folder has, in float64."""
+    kind = transformers.AutoConfig.from_pretrained(source)
+    task = "ImageTextToText" if hasattr(kind, "text_config") else "CausalLM"
+    model = getattr(transformers, f"AutoModelFor{task}").from_pretrained(source, dtype=torch.float64, attn_implementation="eager", experts_implementation="eager")
+    model = model.double().eval()  # what was quantised, too
+    if kind.get_text_config().tie_word_embeddings:  # whatever else the files have
+        model.get_output_embeddings().weight = model.get_input_embeddings().weight
+    with torch.no_grad():
+        logits = model(torch.tensor([tokens])).logits[0].double()
+    return torch.log_softmax(logits, dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
+
+
+def converted(args, report: agree.Report, source: Path, folder: Path, text: Path, limit: float = CONVERTED, left_out: float = 0.0) -> np.ndarray:
+    """What becomes of a folder of Hugging Face's, beside transformers reading it, which is returned."""
     path = folder / "converted.gguf"
     agree.alight(args, "convert", source, "-o", path, "--force")
     ways = (("in a batch", agree.CONTEXT), ("one by one", 1))
     found = {what: agree.ours(args, path, text, batch) for what, batch in ways}
-    kind = transformers.AutoConfig.from_pretrained(source)
-    task = "ImageTextToText" if hasattr(kind, "text_config") else "CausalLM"
-    model = getattr(transformers, f"AutoModelFor{task}").from_pretrained(source, dtype=torch.float64, attn_implementation="eager").eval()
-    if kind.get_text_config().tie_word_embeddings:  # whatever else the files have
-        model.get_output_embeddings().weight = model.get_input_embeddings().weight
-    with torch.no_grad():
-        logits = model(torch.tensor([found["one by one"][0]])).logits[0].double()
-    exact = torch.log_softmax(logits, dim=-1).numpy()[agree.FIRST : agree.LAST + 1]
+    exact = by_transformers(source, found["one by one"][0])
     for what, (_, ours) in found.items():
-        report.within(source.name, what, agree.apart(exact, ours)[0], CONVERTED)
+        report.within(source.name, what, agree.apart(exact, ours, left_out)[0], limit)
+    return exact
+
+
+def publish(args, report: agree.Report, case: published.Published, folder: Path, text: Path) -> None:
+    """A tiny model as its makers would publish it, and the same with a value of its configuration changed."""
+    source = folder / "new" / case.name
+    published.write(case, source)
+    (source / "tokenizer.model").write_bytes(hf_models.tokenizer(case.kind))
+    left_out = 0.1 if case.experts else 0.0
+    exact = converted(args, report, source, folder, text, agree.TOLERANCE, left_out)
+    said = json.loads((source / "config.json").read_text())
+    other = folder / "other" / case.name
+    shutil.rmtree(other.parent, ignore_errors=True)
+    shutil.copytree(source, other)
+
+    def again(said: dict) -> Path:
+        (other / "config.json").write_text(json.dumps(said))
+        path = folder / "other.gguf"
+        agree.alight(args, "convert", other, "-o", path, "--force")
+        return path
+
+    if case.old:
+        old = json.loads(json.dumps(said))
+        hf_models.as_it_was(old)
+        same = again(old).read_bytes() == (folder / "converted.gguf").read_bytes()
+        report.add(same, f"{case.name}: config.json of transformers 4 gives the same file")
+    for what, changes in case.mistakes.items():
+        try:
+            path = again(published.changed(said, changes))
+        except agree.Trouble as trouble:
+            key = next(iter(changes)).split(".")[-1]
+            report.add(key in str(trouble), f"{case.name}: with a mistake: {what}: refused: {trouble}")
+            continue
+        _, found = agree.ours(args, path, text, agree.CONTEXT)
+        report.within(case.name, f"with a mistake: {what}", agree.apart(exact, found, left_out)[0], agree.CONTROL, above=True)
 
 
 def add_arguments(parser) -> None:
     parser.add_argument("names", nargs="*", help="architectures (default: all)")
     parser.add_argument("--folders", type=Path, help="folder of folders with config.json")
+    parser.add_argument("--published", action="store_true", help="what transformers publishes, converted; names are those of these cases")
     parser.add_argument("--seed", type=int, default=1, help="of the weights and the texts")
     parser.add_argument("-q", "--quiet", action="store_true", help="only what fails, and the sum")
     common.add_arguments(parser, threads=1)
@@ -154,7 +202,14 @@ def run(args) -> int:
                 converted(args, report, source.parent, folder, text)
             except agree.Trouble as trouble:
                 report.add(False, f"{source.parent.name}: {trouble}")
-        for m, controls in [] if args.folders else [*agree.CASES, *MORE]:
+        for case in published.CASES if args.published else []:
+            if args.names and case.name not in args.names:
+                continue
+            try:
+                publish(args, report, case, folder, text)
+            except agree.Trouble as trouble:
+                report.add(False, f"{case.name}: {trouble}")
+        for m, controls in [] if args.folders or args.published else [*agree.CASES, *MORE]:
             # Mixtures of experts are compared with llama.cpp alone so far.
             if args.names and m.arch not in args.names or m.arch not in CLASSES or m.experts:
                 continue

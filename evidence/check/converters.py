@@ -37,6 +37,7 @@ SAME = "said, where theirs leaves it to the reader: the same value"
 LEFT = {"llama.rope.freq_base": 10000.0, "gemma2.rope.freq_base": 10000.0, "tokenizer.ggml.add_bos_token": True,
         "tokenizer.ggml.add_eos_token": False, "tokenizer.ggml.add_space_prefix": True, "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.unknown_token_id": 0}
+FOLLOWS = "said, where theirs leaves it to the reader: it follows from the width and the number of heads"
 NAMES = "words about the file, which no source has"
 ALLOWED = [
     (r"only ours: general\.alignment", "ours is made to be mapped"),
@@ -51,6 +52,10 @@ ALLOWED = [
     (r"HF: gemma2.*: only ours: gemma2\.rope\.freq_base", SAME),
     (r"HF: gemma3.*: only ours: gemma3\.attention\.sliding_window_pattern",
      "config.json has another pattern than every sixth layer, which theirs does not say"),
+    (r"HF: .*: only ours: .*\.attention\.(key|value)_length", FOLLOWS),
+    (r"HF: gemma3-pictures: only ours: tokenizer\.ggml\.padding_token_id", "the text part of config.json says it; theirs asks the whole alone"),
+    (r"HF: qwen3_5_moe: only ours: qwen35moe\.feed_forward_length", "its class has it where config.json does not, and no layer uses it"),
+    (r"HF: .*: bytes: blk\.\d+\.ssm_a", "ours is e to its power to the last bit, theirs as near as torch's vectors are"),
     (r"only theirs: tokenizer\.ggml\.add_bos_token", "theirs has an exception for Granite's number of tokens, 49152; no is the default"),
 ]
 # convert_llama_ggml_to_gguf.py hands the `gguf` package numbers of elements where it has asked for bytes since 2024, so that
@@ -62,6 +67,27 @@ def add_tensor(self, name, data, raw_shape=None, raw_dtype=None):
     plain(self, name, data, raw_shape=gguf.quants.quant_shape_to_byte_shape(raw_shape, raw_dtype), raw_dtype=raw_dtype)
 gguf.GGUFWriter.add_tensor = add_tensor
 sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+# The vocabulary of these small folders is a tokenizer.model, whatever their family has: so networks of all families are compared,
+# and vocabularies where the folders have those of real models. What predicts further tokens is left out, as by ours.
+NETWORKS = """
+import os, runpy, sys
+sys.argv = sys.argv[1:]
+sys.path[:0] = [os.path.dirname(sys.argv[0])]
+from conversion.base import ModelBase, TextModel
+plain = {name: getattr(TextModel, name) for name in ("_set_vocab_gpt2", "_set_vocab_glm")}
+def vocabulary(name):
+    def of(self):
+        has = [(self.dir_model / file).is_file() for file in ("tokenizer.json", "tokenizer.model")]
+        plain[name](self) if has != [False, True] else self._set_vocab_sentencepiece()
+    return of
+for name in plain:
+    setattr(TextModel, name, vocabulary(name))
+from conversion.glm import Glm4Model
+Glm4Model.set_vocab = TextModel.set_vocab
+ModelBase.no_mtp = True
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -103,7 +129,7 @@ class Comparison:
         if kept and kept.is_file():
             shutil.copyfile(kept, out)
             return ""
-        mended = ["-c", MENDED] if "ggml" in script else []
+        mended = {"convert_hf_to_gguf.py": ["-c", NETWORKS], "convert_llama_ggml_to_gguf.py": ["-c", MENDED]}.get(script, [])
         line = [self.args.peer_python, *mended, self.args.llama_source / script, *line]
         # Some of it is found beside the working directory, and nothing may be asked of the network.
         env = os.environ | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join([str(self.args.llama_source / "gguf-py"), str(self.args.llama_source)])}

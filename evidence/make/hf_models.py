@@ -79,13 +79,15 @@ CASES = {
     "gpt_oss": ("GptOss", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=16, intermediate_size=64, sliding_window=64,
                                **rope(rope_type="yarn", rope_theta=150000.0, factor=8.0, original_max_position_embeddings=64,
                                       beta_fast=32.0, beta_slow=1.0, truncate=False)), dict()),
+    "granite": ("Granite", dict(embedding_multiplier=12.0, logits_scaling=6.0, residual_multiplier=0.22, attention_multiplier=0.2,
+                                **rope(rope_theta=1e6)), dict(form="old")),
     "granitemoe": ("GraniteMoe", dict(num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, logits_scaling=6.0,
                                       residual_multiplier=0.22, attention_multiplier=0.2), dict()),
     "granitemoe-shared": ("GraniteMoeShared", dict(num_local_experts=5, num_experts_per_tok=2, shared_intermediate_size=80), dict()),
     "olmo2": ("Olmo2", dict(rope(rope_theta=5e5)), dict()),
     "olmo3": ("Olmo3", dict(num_hidden_layers=4, sliding_window=64, **rope(rope_theta=5e5)), dict()),
-    "phi3": ("Phi3", dict(original_max_position_embeddings=512, sliding_window=64), dict(form="old")),
-    "smollm3": ("SmolLM3", dict(num_hidden_layers=4, **rope(rope_theta=2e6)), dict()),
+    "phi3": ("Phi3", dict(original_max_position_embeddings=512, sliding_window=64, pad_token_id=0), dict(form="old")),
+    "smollm3": ("SmolLM3", dict(num_hidden_layers=4, pad_token_id=0, bos_token_id=1, eos_token_id=2, **rope(rope_theta=2e6)), dict()),
     "mixtral": ("Mixtral", dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=None, **rope(rope_theta=1e6)), dict()),
     "qwen2moe": ("Qwen2Moe", dict(num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32, shared_expert_intermediate_size=80,
                                   **rope(rope_theta=1e6)), dict()),
@@ -167,7 +169,7 @@ def as_it_was(said):
 # --- tensors -------------------------------------------------------------------------------------
 
 ARCHITECTURES = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3", "Gemma2": "gemma2", "Gemma3Text": "gemma3",
-                 "SeedOss": "seed_oss", "Mixtral": "llama", "SmolLM3": "smollm3", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe"}
+                 "Granite": "granite", "SeedOss": "seed_oss", "Mixtral": "llama", "SmolLM3": "smollm3", "Qwen2Moe": "qwen2moe", "Qwen3Moe": "qwen3moe"}
 
 # What the files of a mixture call its parts; a `*` is the number of an expert.
 MIXTURE = {"ffn_gate_inp": "mlp.gate", "ffn_gate_exps": "mlp.experts.*.gate_proj", "ffn_up_exps": "mlp.experts.*.up_proj",

@@ -14,7 +14,7 @@ use crate::quantize::{QuantizationMix, Shape};
 use alight_files::Headers;
 
 use crate::source;
-use crate::write::{Elements, Item, ItemData, Plan};
+use crate::write::{Change, Elements, Item, ItemData, Order, Plan};
 
 /// Metadata that is written anew.
 const FILE_TYPE: &str = "general.file_type";
@@ -76,7 +76,8 @@ fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>) -> Vec<Item> {
             to: chosen.unwrap_or(info.ty),
             data: ItemData::whole(shard, info.offset, info.shape()),
             heads: None,
-            add: 0.0,
+            change: Change::None,
+            order: Order::Same,
         }
     };
     execution_order(&names).into_iter().map(item).collect()

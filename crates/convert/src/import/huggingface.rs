@@ -8,7 +8,7 @@ use super::tensor::{Described, Place, Rule, Tensor};
 use super::{Draft, arch, catalog, copies, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Elements, Item, ItemData, Piece, Scales};
+use crate::write::{Change, Elements, Item, ItemData, Order, Piece, Scales, Tiles};
 use alight_files::file_name;
 use alight_formats::GgmlType;
 use alight_pages::Map;
@@ -22,7 +22,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
     let described: Vec<Described<'_>> = tensors.iter().map(Tensor::described).collect();
     let network = arch::huggingface(side, &described)?;
     let (mut stacked, mut skipped) = (Stacked::default(), Vec::new());
-    let mut notes = network.notes;
+    let (mut notes, tile) = (network.notes, network.tile);
     let flat = tensors.iter().zip(network.rules).flat_map(|(tensor, rule)| {
         let rules = match rule {
             Rule::Several(rules) => rules,
@@ -34,7 +34,7 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
         let taken = match rule {
             Rule::Beside | Rule::Several(_) => continue,
             Rule::Skip(reason) => Err(reason),
-            Rule::Take { name, heads, add, place } => Ok((name, heads, add, place)),
+            Rule::Take { name, heads, change, place } => Ok((name, heads, change, place)),
             Rule::Copy { of, name } => {
                 let original = tensors.iter().find(|tensor| tensor.name == of);
                 let same = original.map(|of| copies::is_copy(files.maps(), tensor, of));
@@ -46,18 +46,19 @@ pub(super) fn read(found: &Found, files: &Files, side: &SideFiles) -> Result<Dra
                              but \"{}\" is another: it is kept",
                             tensor.name
                         ));
-                        Ok((name.into(), None, 0.0, Place::Whole))
+                        Ok((name.into(), None, Change::None, Place::Whole))
                     }
                     (_, None) => Err("is another than the embedding, which config.json says it is"),
                 }
             }
         };
         match taken {
-            Ok((name, heads, add, place)) => {
-                let (from, ne, data) = placed(tensor, place, &tensors, files.maps())?;
-                let to = from.current();
-                let item = Item { name, ne, from, to, data, heads, add };
-                stacked.push(item, place).map_err(|problem| ConvertError::Source {
+            Ok((name, heads, change, place)) => {
+                let source = Source { tensor, all: &tensors, maps: files.maps(), tile };
+                let (from, ne, data) = source.placed(&place)?;
+                let (to, order) = (from.current(), order(tensor, &place));
+                let item = Item { name, ne, from, to, data, heads, change, order };
+                stacked.push(item, &place).map_err(|problem| ConvertError::Source {
                     path: found.folder.clone(),
                     problem,
                 })?;
@@ -93,7 +94,7 @@ struct Stacked {
 
 impl Stacked {
     /// Adds a tensor, or what is one expert's of it.
-    fn push(&mut self, item: Item, place: Place) -> Result<(), String> {
+    fn push(&mut self, item: Item, place: &Place) -> Result<(), String> {
         let Some(&at) = self.indices.get(&item.name) else {
             self.indices.insert(item.name.clone(), self.items.len());
             self.items.push(item);
@@ -116,35 +117,91 @@ impl Stacked {
     }
 }
 
-/// What the elements of the tensor are that a source's is or is a part of, its extents, innermost first, and the part.
-fn placed(
-    tensor: &Tensor,
-    place: Place,
-    all: &[Tensor],
-    maps: &[Map],
-) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
+/// The order in which a tensor's elements are in the new one, where that is not a matter of whole rows.
+fn order(tensor: &Tensor, place: &Place) -> Order {
+    match place {
+        Place::Columns(runs) => Order::Columns(runs.clone()),
+        Place::Transposed { rows, .. } => {
+            Order::Transposed { rows: *rows, columns: tensor.shape.last().copied().unwrap_or(1) }
+        }
+        _ => Order::Same,
+    }
+}
+
+/// A tensor of the source, and what it takes to find what it is made of.
+struct Source<'a> {
+    tensor: &'a Tensor,
+    all: &'a [Tensor],
+    maps: &'a [Map],
+    /// Rows and columns that have a scale together, of matrices of F8.
+    tile: Option<(u64, u64)>,
+}
+
+impl Source<'_> {
+    /// What the elements of the tensor are that it is or is a part of, its extents, innermost first, and the part.
+    fn placed(&self, place: &Place) -> Result<(Elements, Vec<u64>, ItemData), ConvertError> {
+        if let Place::Blocks { first, step } = *place {
+            return blocks(self.tensor, (first, step), self.all, self.maps);
+        }
+        let tiles = self.tiles()?;
+        let from = match tiles {
+            Some(_) => Elements::Fp8,
+            None => self.tensor.elements(self.maps)?,
+        };
+        let (ne, mut pieces) = pieces(self.tensor, from, place);
+        pieces.iter_mut().for_each(|piece| piece.tiles = tiles);
+        Ok((from, ne, ItemData::Pieces(pieces)))
+    }
+
+    /// The scales of a matrix of F8.
+    fn tiles(&self) -> Result<Option<Tiles>, ConvertError> {
+        let tensor = self.tensor;
+        let Some(tile) = self.tile.filter(|_| tensor.dtype == "F8_E4M3") else { return Ok(None) };
+        let error = |tensor: &Tensor, problem: String| ConvertError::Source {
+            path: self.maps.get(tensor.file).map(|map| map.path().to_owned()).unwrap_or_default(),
+            problem: format!("tensor \"{}\" {problem}", tensor.name),
+        };
+        let name = format!("{}_scale_inv", tensor.name);
+        let Some(scales) = self.all.iter().find(|other| other.name == name) else {
+            return Err(error(tensor, format!("is F8_E4M3, and there is no \"{name}\" beside it")));
+        };
+        let &[rows, columns] = &tensor.shape[..] else {
+            let shape = &tensor.shape;
+            return Err(error(tensor, format!("is F8_E4M3 of {shape:?}, expected a matrix")));
+        };
+        let expected = [rows.div_ceil(tile.0), columns.div_ceil(tile.1)];
+        if scales.shape != expected {
+            let found = &scales.shape;
+            let problem = format!("is {found:?}, expected {expected:?}, a scale for each tile");
+            return Err(error(scales, problem));
+        }
+        let ty = scales.ty.filter(|ty| matches!(ty, GgmlType::F32 | GgmlType::BF16));
+        let Some(ty) = ty else {
+            return Err(error(scales, format!("is {}, expected F32 or BF16", scales.dtype)));
+        };
+        let (file, offset, start) = (scales.file, scales.offset, tensor.offset);
+        Ok(Some(Tiles { file, offset, ty, start, columns, tile }))
+    }
+}
+
+/// The extents, innermost first, of the tensor that a source's is or is a part of, and the part.
+fn pieces(tensor: &Tensor, from: Elements, place: &Place) -> (Vec<u64>, Vec<Piece>) {
     let mut ne = tensor.ne();
     let (file, offset) = (tensor.file, tensor.offset);
-    if let Place::Blocks { first, step } = place {
-        return blocks(tensor, (first, step), all, maps);
-    }
-    let from = tensor.elements(maps)?;
-    let pieces = match place {
-        Place::Whole | Place::Blocks { .. } => {
-            return Ok((from, ne.clone(), ItemData::whole(file, offset, &ne)));
-        }
+    let (columns, rows) = (ne[0], ne.iter().skip(1).product::<u64>());
+    let whole = |rows| vec![Piece::new(file, offset, (rows, columns), 0)];
+    let row = from.bytes(columns).unwrap_or(0);
+    match place {
+        Place::Whole | Place::Blocks { .. } | Place::Columns(_) => (ne, whole(rows)),
         Place::Row => {
             ne.truncate(1);
-            return Ok((from, ne.clone(), ItemData::whole(file, offset, &ne)));
+            (ne, whole(1))
         }
         Place::Expert { index, count } => {
-            let (columns, rows) = (ne[0], ne.iter().skip(1).product());
-            ne.push(count);
-            vec![Piece::new(file, offset, (rows, columns), index * rows)]
+            ne.push(*count);
+            (ne, vec![Piece::new(file, offset, (rows, columns), index * rows)])
         }
         Place::Half(half) => {
-            let columns = ne[0];
-            let row = from.bytes(columns).unwrap_or(0);
             let matrices: u64 = ne.iter().skip(2).product();
             ne[1] /= 2;
             let rows = ne[1];
@@ -152,16 +209,48 @@ fn placed(
                 let offset = offset + (2 * matrix + half) * rows * row;
                 Piece::new(file, offset, (rows, columns), matrix * rows)
             };
-            (0..matrices).map(piece).collect()
+            (ne, (0..matrices).map(piece).collect())
         }
         Place::Numbers { first, step } => {
             ne[0] /= step;
             let size = from.bytes(1).unwrap_or(0);
             let piece = Piece::new(file, offset + first * size, (ne.iter().product(), 1), 0);
-            vec![Piece { stride: Some(step * size), ..piece }]
+            (ne, vec![Piece { stride: Some(step * size), ..piece }])
         }
-    };
-    Ok((from, ne, ItemData::Pieces(pieces)))
+        Place::Rows(runs) => {
+            let is_vector = tensor.shape.len() < 2;
+            let (columns, row) =
+                if is_vector { (1, from.bytes(1).unwrap_or(0)) } else { (columns, row) };
+            let (taken, pieces) = gathered(runs, |first, count, at| {
+                Piece::new(file, offset + first * row, (count, columns), at)
+            });
+            (if is_vector { vec![taken] } else { vec![columns, taken] }, pieces)
+        }
+        Place::Heads(runs) => {
+            let (taken, pieces) = gathered(runs, |first, count, at| {
+                Piece::new(file, offset + first * row, (count, columns), at)
+            });
+            let heads = runs.len().max(1) as u64;
+            (vec![columns, taken / heads, heads], pieces)
+        }
+        Place::Transposed { rows: taken, of } => {
+            let heads = rows / of;
+            let piece = Piece::new(file, offset, (heads, taken * columns), 0);
+            (vec![*taken, columns, heads], vec![Piece { stride: Some(of * row), ..piece }])
+        }
+    }
+}
+
+/// Pieces of runs of rows (first, how many), and how many rows these are together.
+fn gathered(runs: &[(u64, u64)], piece: impl Fn(u64, u64, u64) -> Piece) -> (u64, Vec<Piece>) {
+    let mut taken = 0;
+    let pieces = runs.iter().map(|&(first, count)| {
+        let piece = piece(first, count, taken);
+        taken += count;
+        piece
+    });
+    let pieces = pieces.collect();
+    (taken, pieces)
 }
 
 /// Rows of blocks of MXFP4 whose scales are in another tensor: [`Place::Blocks`].
@@ -206,7 +295,8 @@ pub(super) fn computed(name: String, values: Vec<f32>) -> Item {
         to: GgmlType::F32,
         data: ItemData::Values(values),
         heads: None,
-        add: 0.0,
+        change: Change::None,
+        order: Order::Same,
     }
 }
 

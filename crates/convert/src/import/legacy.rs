@@ -10,7 +10,7 @@ use super::tokenizer::Tokens;
 use super::{Draft, Request, huggingface, tokenizer};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::{Elements, Item, ItemData, Piece};
+use crate::write::{Change, Elements, Item, ItemData, Order, Piece};
 
 /// What LLaMA 1 and 2 were trained with, none of which is in the files.
 const CONTEXT: [u32; 2] = [2048, 4096];
@@ -60,6 +60,7 @@ pub(super) fn read(
             first_column: piece.first_column,
             stride: None,
             scales: None,
+            tiles: None,
         };
         let from = Elements::Legacy(model.era, tensor.ty);
         items.push(Item {
@@ -69,7 +70,8 @@ pub(super) fn read(
             to: from.current(),
             data: ItemData::Pieces(tensor.pieces.iter().map(piece).collect()),
             heads: None,
-            add: 0.0,
+            change: Change::None,
+            order: Order::Same,
         });
     }
     let mut notes = Vec::new();

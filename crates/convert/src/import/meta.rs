@@ -13,7 +13,7 @@ use super::tensor::Tensor;
 use super::{Draft, Request, huggingface, tokenizer, torch};
 use crate::ConvertError;
 use crate::files::Files;
-use crate::write::Item;
+use crate::write::{Change, Item, Order};
 use params::Params;
 
 /// Reads all parts.
@@ -54,7 +54,8 @@ pub(super) fn read(
             to: from.current(),
             data,
             heads: None,
-            add: 0.0,
+            change: Change::None,
+            order: Order::Same,
         });
     }
     model.check_layers(&items)?;

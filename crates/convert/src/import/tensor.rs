@@ -5,7 +5,7 @@ use alight_formats::gguf::write::Builder;
 use alight_pages::Map;
 
 use crate::ConvertError;
-use crate::write::Elements;
+use crate::write::{Change, Elements};
 
 /// A tensor in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +67,8 @@ pub(crate) enum Rule {
         /// For the rows of queries and keys of this many heads, which stand in halves in the source
         /// (row `k · d/2 + j` of a head of `d` rows) and in pairs in GGUF (row `2j + k`).
         heads: Option<u64>,
-        /// Is added to every element: 1 for the norms of Gemma, which the source has less one.
-        add: f32,
+        /// What is done to every element: 1 is added to the norms of Gemma, which the source has less one.
+        change: Change,
         /// How it stands in the tensor of that name.
         place: Place,
     },
@@ -89,7 +89,7 @@ pub(crate) enum Rule {
 }
 
 /// How a tensor of a source stands in one of the new file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// It is all of it.
     Whole,
@@ -103,6 +103,14 @@ pub(crate) enum Place {
     Half(u64),
     /// Of its numbers `[experts, rows]`, it is every `step`-th of each expert, from `first` on.
     Numbers { first: u64, step: u64 },
+    /// It is these of its rows (first, how many) in this order; extents between the rows and the columns are of 1.
+    Rows(Vec<(u64, u64)>),
+    /// It is all of it, its columns in this order: (first, how many).
+    Columns(Vec<(u64, u64)>),
+    /// The first `rows` of every `of` rows of its are a matrix of a head, which stands transposed: `[heads, columns, rows]`.
+    Transposed { rows: u64, of: u64 },
+    /// These of its rows are a matrix for each of so many heads: `[heads, rows / heads, columns]`.
+    Heads(Vec<(u64, u64)>),
 }
 
 /// What the configuration and the names of tensors say about a network.
@@ -118,6 +126,8 @@ pub(crate) struct Network {
     pub(crate) extra: Vec<(String, Vec<f32>)>,
     /// Rows of the embedding.
     pub(crate) vocab: u64,
+    /// Rows and columns that have a scale together, of matrices of F8.
+    pub(crate) tile: Option<(u64, u64)>,
     /// What a person should know: what the source says and GGUF cannot.
     pub(crate) notes: Vec<String>,
 }

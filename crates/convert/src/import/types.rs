@@ -27,9 +27,10 @@ pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>) {
     }
 }
 
-/// Routers and biases of experts, which are small and decide much: all programs have them in F32.
+/// Routers, biases of experts and taps of convolutions, which are small and decide much: all programs have them in F32.
 fn is_small(name: &str) -> bool {
-    name.ends_with("ffn_gate_inp.weight") || name.ends_with(".bias")
+    let ends = ["ffn_gate_inp.weight", ".bias", "ssm_conv1d.weight", "shortconv.conv.weight"];
+    ends.iter().any(|end| name.ends_with(end))
 }
 
 fn is_float(ty: GgmlType) -> bool {

@@ -23,8 +23,85 @@ pub(crate) struct Item {
     /// For the rows of this many heads: the two halves of each head's rows are to alternate. (Row
     /// `k · d/2 + j` of a head of `d` rows becomes row `2j + k`.)
     pub(crate) heads: Option<u64>,
-    /// Is added to every element.
-    pub(crate) add: f32,
+    /// What is done to every element.
+    pub(crate) change: Change,
+    /// How the elements of a row, or of a matrix, are put in another order.
+    pub(crate) order: Order,
+}
+
+/// What is done to every element.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Change {
+    None,
+    /// Is added.
+    Add(f32),
+    /// −e to its power, computed in f64.
+    NegativeExp,
+}
+
+impl Change {
+    /// Applies it.
+    pub(crate) fn apply(self, values: &mut [f32]) {
+        match self {
+            Change::None => {}
+            Change::Add(more) => values.iter_mut().for_each(|value| *value += more),
+            Change::NegativeExp => {
+                values.iter_mut().for_each(|value| *value = -f64::from(*value).exp() as f32);
+            }
+        }
+    }
+}
+
+/// The order of elements in the new tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// That of the source.
+    Same,
+    /// The columns of each row are those of the source's, in this order: (first, how many).
+    Columns(Vec<(u64, u64)>),
+    /// Each matrix of so many columns is the transpose of one of so many rows.
+    Transposed { rows: u64, columns: u64 },
+}
+
+impl Order {
+    /// Puts the elements of one unit, of `size` bytes each, in this order.
+    pub(crate) fn arrange(&self, unit: &[u8], size: usize, out: &mut Vec<u8>) {
+        out.clear();
+        match self {
+            Order::Same => out.extend_from_slice(unit),
+            Order::Columns(runs) => {
+                for (first, count) in runs {
+                    let first = *first as usize * size;
+                    out.extend_from_slice(&unit[first..first + *count as usize * size]);
+                }
+            }
+            Order::Transposed { rows, columns } => {
+                let (rows, columns) = (*rows as usize, *columns as usize);
+                for column in 0..columns {
+                    for row in 0..rows {
+                        let at = (row * columns + column) * size;
+                        out.extend_from_slice(&unit[at..at + size]);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a unit of so many elements has this order.
+    pub(crate) fn fits(&self, elements: u64) -> bool {
+        match self {
+            Order::Same => true,
+            Order::Columns(runs) => {
+                let mut sorted = runs.clone();
+                sorted.sort_unstable();
+                let end = sorted.iter().try_fold(0u64, |end, (first, count)| {
+                    (*first == end).then(|| end.checked_add(*count)).flatten()
+                });
+                end == Some(elements)
+            }
+            Order::Transposed { rows, columns } => rows.checked_mul(*columns) == Some(elements),
+        }
+    }
 }
 
 /// Where the elements of a tensor are.
@@ -63,6 +140,8 @@ pub(crate) struct Piece {
     pub(crate) stride: Option<u64>,
     /// Where what belongs to its blocks begins, if that is not with them ([`Elements::Mxfp4Apart`]).
     pub(crate) scales: Option<Scales>,
+    /// The scales of its elements, if they are [`Elements::Fp8`].
+    pub(crate) tiles: Option<Tiles>,
 }
 
 /// Scales of blocks that are in a tensor of their own: a byte for each block of a row.
@@ -76,6 +155,31 @@ pub(crate) struct Scales {
     pub(crate) stride: u64,
 }
 
+/// The scales of a matrix of elements of one byte: one for each tile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tiles {
+    /// Number of the file.
+    pub(crate) file: usize,
+    /// Where in the file they begin, in bytes: `[rows / tile.0, columns / tile.1]`, rounded up.
+    pub(crate) offset: u64,
+    /// Their type: F32 or BF16.
+    pub(crate) ty: GgmlType,
+    /// Where in its file the matrix begins, in bytes.
+    pub(crate) start: u64,
+    /// Columns of the matrix.
+    pub(crate) columns: u64,
+    /// Rows and columns of a tile.
+    pub(crate) tile: (u64, u64),
+}
+
+impl Tiles {
+    /// Row and column of the element at this byte of the file of the matrix.
+    pub(crate) fn position(&self, byte: u64) -> (u64, u64) {
+        let element = byte.saturating_sub(self.start);
+        (element / self.columns.max(1), element % self.columns.max(1))
+    }
+}
+
 impl Piece {
     /// So many rows and columns from byte `offset` of a file on, of which the first is the row `first_row` of the tensor.
     pub(crate) fn new(
@@ -84,8 +188,8 @@ impl Piece {
         (rows, columns): (u64, u64),
         first_row: u64,
     ) -> Piece {
-        let (first_column, stride, scales) = (0, None, None);
-        Piece { file, offset, rows, columns, first_row, first_column, stride, scales }
+        let (first_column, stride, scales, tiles) = (0, None, None, None);
+        Piece { file, offset, rows, columns, first_row, first_column, stride, scales, tiles }
     }
 }
 
@@ -98,6 +202,8 @@ pub(crate) enum Elements {
     Legacy(Era, LegacyType),
     /// MXFP4 as gpt-oss is published: 16 bytes of a block's elements, two neighbours in each, and the scales elsewhere.
     Mxfp4Apart,
+    /// F8_E4M3, with a scale for each tile of the matrix elsewhere ([`Tiles`]).
+    Fp8,
 }
 
 /// How elements become those of the new tensor.
@@ -152,10 +258,10 @@ impl Item {
         }
         let floats = WeightType::of(self.to).filter(|ty| ty.quantizes()).map(Transform::ViaF32);
         match self.from {
-            Elements::Gguf(ty) if ty == self.to && self.add == 0.0 => Some(Transform::Copy),
+            Elements::Gguf(ty) if ty == self.to && self.is_unchanged() => Some(Transform::Copy),
             Elements::Gguf(GgmlType::F64) => floats,
             Elements::Gguf(ty) => WeightType::of(ty).and(floats),
-            Elements::Legacy(era, ty) if ty.current() == self.to && self.add == 0.0 => {
+            Elements::Legacy(era, ty) if ty.current() == self.to && self.is_unchanged() => {
                 match era.upgrade(ty)? {
                     BlockUpgrade::Copy => Some(Transform::Copy),
                     BlockUpgrade::Move | BlockUpgrade::Rescale | BlockUpgrade::Decode => {
@@ -164,11 +270,16 @@ impl Item {
                 }
             }
             Elements::Legacy(_, ty) => WeightType::of(ty.current()).and(floats),
-            Elements::Mxfp4Apart if self.to == GgmlType::MXFP4 && self.add == 0.0 => {
+            Elements::Mxfp4Apart if self.to == GgmlType::MXFP4 && self.is_unchanged() => {
                 Some(Transform::Copy)
             }
-            Elements::Mxfp4Apart => floats,
+            Elements::Mxfp4Apart | Elements::Fp8 => floats,
         }
+    }
+
+    /// Whether elements keep their values, and blocks their places.
+    fn is_unchanged(&self) -> bool {
+        self.change == Change::None && (self.order == Order::Same || self.from.block() == 1)
     }
 }
 
@@ -181,6 +292,7 @@ impl Elements {
             Elements::Mxfp4Apart => {
                 GgmlType::MXFP4.row_bytes(elements).map(|bytes| bytes / 17 * 16)
             }
+            Elements::Fp8 => Some(elements),
         }
     }
 
@@ -190,6 +302,7 @@ impl Elements {
             Elements::Gguf(ty) => ty.block_len(),
             Elements::Legacy(era, ty) => era.block(ty).map_or(1, |(elements, _)| elements),
             Elements::Mxfp4Apart => GgmlType::MXFP4.block_len(),
+            Elements::Fp8 => 1,
         }
     }
 
@@ -199,6 +312,7 @@ impl Elements {
             Elements::Gguf(ty) => ty,
             Elements::Legacy(_, ty) => ty.current(),
             Elements::Mxfp4Apart => GgmlType::MXFP4,
+            Elements::Fp8 => GgmlType::BF16,
         }
     }
 
@@ -215,6 +329,7 @@ impl fmt::Display for Elements {
             Elements::Legacy(era, ty) if era.upgrade(*ty) == Some(BlockUpgrade::Copy) => ty.fmt(f),
             Elements::Legacy(_, ty) => f.pad(&format!("old {ty}")),
             Elements::Mxfp4Apart => GgmlType::MXFP4.fmt(f),
+            Elements::Fp8 => f.pad("F8_E4M3"),
         }
     }
 }

@@ -9,7 +9,7 @@ use alight_kernels::{Isa, WeightType, dequantize_row};
 use alight_pages::Map;
 use alight_pages::assemble::{Buffer, Maker, Reader};
 
-use super::item::{Elements, Item, ItemData, Scales, Transform};
+use super::item::{Elements, Item, ItemData, Order, Scales, Tiles, Transform};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -155,13 +155,20 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
         let column = item.to.row_bytes(run.piece.first_column).unwrap_or(0);
         let part = item.to.row_bytes(run.piece.columns).unwrap_or(0) as usize;
         let mut losses = Losses::default();
-        if blocks.is_none() && run.step == 1 && part as u64 == units.bytes {
+        let is_plain = blocks.is_none() && item.order == Order::Same;
+        if is_plain && run.step == 1 && part as u64 == units.bytes {
             out.put(run.first * units.bytes, bytes);
         } else {
             for (i, bytes) in (0..).zip(bytes.chunks_exact(unit.max(1))) {
                 let at = (run.first + i * run.step) * units.bytes + column;
                 let Some((era, ty)) = blocks else {
-                    out.put(at, bytes);
+                    if item.order == Order::Same {
+                        out.put(at, bytes);
+                    } else {
+                        let size = item.from.bytes(1).unwrap_or(1) as usize;
+                        item.order.arrange(bytes, size, &mut scratch);
+                        out.put(at, &scratch);
+                    }
                     continue;
                 };
                 scratch.resize(part, 0);
@@ -203,8 +210,18 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
                 let row = &mut floats[row * columns + first..][..part];
                 decode(item.from, bytes, row, &mut scratch)
                     .map_err(|source| bad_blocks(self.work, item, &run, source))?;
-                if item.add != 0.0 {
-                    row.iter_mut().for_each(|value| *value += item.add);
+                item.change.apply(row);
+            }
+            if let Some(tiles) = run.piece.tiles {
+                let scaled = Scaled { tiles, run: &run, unit: unit as u64, from: range.start };
+                scaled.apply(self.work, &mut floats, columns, &mut self.buffer)?;
+            }
+        }
+        if item.order != Order::Same {
+            for row in floats.chunks_exact_mut(columns.max(1)) {
+                item.order.arrange(bytes_of(row, &mut self.gathered), 4, &mut scratch);
+                for (value, bytes) in row.iter_mut().zip(scratch.as_chunks().0) {
+                    *value = f32::from_le_bytes(*bytes);
                 }
             }
         }
@@ -277,6 +294,63 @@ fn in_halves(pairs: &[u8; 16]) -> [u8; 16] {
     std::array::from_fn(|j| element(j) | element(j + 16) << 4)
 }
 
+/// The bytes of some numbers.
+fn bytes_of<'b>(values: &[f32], out: &'b mut Vec<u8>) -> &'b [u8] {
+    out.clear();
+    values.iter().for_each(|value| out.extend_from_slice(&value.to_le_bytes()));
+    out
+}
+
+/// Decoded elements of a matrix whose tiles have scales.
+struct Scaled<'r> {
+    tiles: Tiles,
+    run: &'r Run,
+    /// Bytes, and elements, of a unit of the source.
+    unit: u64,
+    /// The unit that the first row of the decoded ones is.
+    from: u64,
+}
+
+impl Scaled<'_> {
+    /// Multiplies the elements of the run's units, which are rows of `columns` floats, by the scales of their tiles.
+    fn apply(
+        &self,
+        work: &Work<'_>,
+        floats: &mut [f32],
+        columns: usize,
+        buffer: &mut Buffer,
+    ) -> Result<(), ConvertError> {
+        let Scaled { tiles, run, unit, from } = self;
+        if run.count == 0 || *unit == 0 {
+            return Ok(());
+        }
+        let stride = run.piece.stride.unwrap_or(*unit);
+        let begin = |i: u64| run.piece.offset + (run.skip + i) * stride;
+        let last = tiles.position(begin(run.count - 1) + unit - 1).0 / tiles.tile.0;
+        let first = tiles.position(begin(0)).0 / tiles.tile.0;
+        let per_row = tiles.columns.div_ceil(tiles.tile.1);
+        let size = tiles.ty.row_bytes(1).unwrap_or(4);
+        let (at, count) = (tiles.offset + first * per_row * size, (last - first + 1) * per_row);
+        let rows = Rows { file: tiles.file, first: at, stride: size, unit: size };
+        let bytes = rows.read(work, count, buffer)?;
+        let mut scales = vec![0.0; count as usize];
+        // That there is one has been checked.
+        if let Some(ty) = WeightType::of(tiles.ty) {
+            dequantize_row(ty, bytes, &mut scales);
+        }
+        for i in 0..run.count {
+            let row = (run.first + i * run.step - from) as usize;
+            let values = &mut floats[row * columns + run.piece.first_column as usize..];
+            for (byte, value) in (begin(i)..begin(i) + unit).zip(values) {
+                let (row, column) = tiles.position(byte);
+                let tile = (row / tiles.tile.0 - first) * per_row + column / tiles.tile.1;
+                *value *= scales[tile as usize];
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Rows of a file.
 struct Rows {
     file: usize,
@@ -308,6 +382,17 @@ fn bad_blocks(work: &Work<'_>, item: &Item, run: &Run, source: BlockError) -> Co
     ConvertError::Blocks { path, tensor: item.name.clone(), source }
 }
 
+/// F8_E4M3FN: four bits of exponent with bias 7, three of mantissa, no infinities; 0x7F and 0xFF are not numbers.
+fn from_e4m3(byte: u8) -> f32 {
+    let (exponent, mantissa) = (i32::from(byte >> 3 & 15), f32::from(byte & 7));
+    let size = match (exponent, byte & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => mantissa / 512.0,
+        _ => (8.0 + mantissa) / 8.0 * 2f32.powi(exponent - 7),
+    };
+    if byte & 0x80 == 0 { size } else { -size }
+}
+
 /// Whole blocks into floats.
 fn decode(
     from: Elements,
@@ -331,6 +416,9 @@ fn decode(
     match from {
         Elements::Gguf(ty) => today(ty, bytes, out),
         Elements::Mxfp4Apart => today(GgmlType::MXFP4, bytes, out),
+        Elements::Fp8 => {
+            out.iter_mut().zip(bytes).for_each(|(value, byte)| *value = from_e4m3(*byte));
+        }
         Elements::Legacy(era, ty) => {
             let len = ty.current().row_bytes(out.len() as u64).unwrap_or(0);
             scratch.resize(len as usize, 0);

@@ -21,7 +21,7 @@ use alight_kernels::Isa;
 use alight_pages::Threads;
 use alight_pages::assemble::{AssembleError, Reader, assemble};
 
-pub(crate) use item::{Elements, Item, ItemData, Piece, Scales, Transform};
+pub(crate) use item::{Change, Elements, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
 
 use crate::dest::Target;
 use crate::files::Files;

@@ -1,6 +1,6 @@
 //! Which rows of a source make which rows of the new tensor.
 
-use super::item::{Elements, Item, ItemData, Piece};
+use super::item::{Elements, Item, ItemData, Order, Piece};
 
 /// Most elements of a unit, if its rows can be divided.
 const UNIT: u64 = 8192;
@@ -45,7 +45,8 @@ impl Units {
         };
         let whole = pieces.iter().all(|piece| piece.columns == columns);
         let mut elements = columns;
-        let together = pieces.iter().all(|piece| piece.stride.is_none() && piece.scales.is_none());
+        let together = item.order == Order::Same
+            && pieces.iter().all(|piece| piece.stride.is_none() && piece.scales.is_none());
         if whole && together && item.heads.is_none() && !item.from.whole_rows() {
             elements = unit(columns, item);
         }
@@ -106,6 +107,11 @@ fn shape(item: &Item) -> (u64, u64) {
         && pieces.iter().all(|piece| piece.columns == 1)
     {
         return (1, item.columns() * item.rows());
+    }
+    if let Order::Transposed { rows, columns } = item.order {
+        // A unit is a whole matrix.
+        let unit = rows.saturating_mul(columns).max(1);
+        return (unit, item.columns().saturating_mul(item.rows()) / unit);
     }
     match (item.heads, item.columns(), item.rows()) {
         (Some(_), columns, 1) => (1, columns),
@@ -172,6 +178,9 @@ pub(crate) fn fit(item: &Item) -> bool {
     });
     let covered: u128 = pieces.iter().map(area).sum();
     heads
+        && item.order.fits(columns)
+        && (item.order == Order::Same || pieces.iter().all(|piece| piece.columns == columns))
+        && item.to.row_bytes(item.columns()).is_some()
         && blocks(item.from, columns)
         && inside
         && apart

@@ -109,7 +109,7 @@ impl Case {
                     convert(era, ty, bytes, &mut made, &mut Losses::default()).unwrap();
                     made
                 }
-                Elements::Gguf(_) | Elements::Mxfp4Apart => bytes.clone(),
+                Elements::Gguf(_) | Elements::Mxfp4Apart | Elements::Fp8 => bytes.clone(),
             };
             if self.add == 0.0 && self.from.current() == self.to {
                 out.extend(today);
@@ -219,7 +219,8 @@ proptest! {
                 to: case.to,
                 data: ItemData::Pieces(case.pieces(&source, &mut contents)),
                 heads: case.heads,
-                add: case.add,
+                change: if case.add == 0.0 { Change::None } else { Change::Add(case.add) },
+                order: Order::Same,
             });
         }
         let paths: Vec<PathBuf> = ["a", "b"].map(|name| folder.path().join(name)).into();
@@ -284,7 +285,8 @@ fn blocks_whose_scales_are_elsewhere_and_every_other_row() {
             to,
             data: ItemData::Pieces((0..EXPERTS).map(piece).collect()),
             heads: None,
-            add: 0.0,
+            change: Change::None,
+            order: Order::Same,
         };
         let bias = Piece::new(2, 3 + 4 * first, (taken * EXPERTS, 1), 0);
         let bias = Piece { stride: Some(4 * step), ..bias };
@@ -346,7 +348,8 @@ fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {
         to: GgmlType::F32,
         data: ItemData::Pieces(pieces),
         heads,
-        add: 0.0,
+        change: Change::None,
+        order: Order::Same,
     };
     let plan = |item| Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096);
     let dest = folder.path().join("made");
@@ -401,7 +404,8 @@ fn a_weight_that_is_none_or_too_large_is_named() {
             to,
             data: ItemData::Pieces(vec![Piece::new(0, 0, (2, 32), 0)]),
             heads: None,
-            add: 0.0,
+            change: Change::None,
+            order: Order::Same,
         };
         let plan = Plan::new(&path, Builder::with_alignment(4096), vec![item], 4096).unwrap();
         let error =

@@ -18,6 +18,10 @@ pub(super) struct Architecture {
     pub(super) activation: (&'static str, &'static str),
     /// The tensors of a layer.
     pub(super) layer: &'static [Group],
+    /// The tensors outside of layers, but for the embedding and the output.
+    pub(super) outside: &'static [Part],
+    /// Sizes that it alone has, and what distinguishes its layers.
+    pub(super) more: fn(&Config, &Dimensions) -> Result<More, ConvertError>,
     /// The mixture of experts that some or all layers have.
     pub(super) experts: Option<Mixture>,
     /// The `quant_method` of weights that are read although they are quantised.
@@ -29,6 +33,8 @@ pub(super) struct Architecture {
     /// Whether the length of a head goes into the metadata, or has to be the one that follows from
     /// the width and the number of heads.
     pub(super) own_head_length: bool,
+    /// Whether keys and values are in a latent space, so that their heads and lengths are among its own metadata.
+    pub(super) latent: bool,
     /// Whether GGUF's can have an output that is not its embedding.
     pub(super) own_output: bool,
     /// Flags that GGUF's cannot have set.
@@ -90,9 +96,12 @@ pub(super) struct Defaults {
     /// Base of the layers with a sliding window, where it is another.
     pub(super) local_theta: Option<f64>,
     pub(super) tied: bool,
+    /// The share of a head that rotates; `None` if all of it does, always.
+    pub(super) partial: Option<f64>,
 }
 
 /// Tensors of a layer that are there together or not at all.
+#[derive(Clone, Copy)]
 pub(super) struct Group {
     pub(super) when: When,
     pub(super) parts: &'static [Part],
@@ -101,6 +110,11 @@ pub(super) struct Group {
 impl Group {
     pub(super) const fn always(parts: &'static [Part]) -> Group {
         Group { when: When::Always, parts }
+    }
+
+    /// In the layers that have this trait.
+    pub(super) const fn of_layers(named: &'static str, parts: &'static [Part]) -> Group {
+        Group { when: When::Trait(named), parts }
     }
 
     pub(super) const fn if_said(flag: &'static str, parts: &'static [Part]) -> Group {
@@ -114,7 +128,41 @@ pub(super) enum When {
     Always,
     /// If this flag of the configuration is set.
     Said(&'static str),
+    /// In the layers that have this trait ([`More`]).
+    Trait(&'static str),
+    /// If the source has a tensor whose name ends so, or if it has none.
+    Stored(&'static str, bool),
 }
+
+/// Sizes that an architecture alone has, and what distinguishes its layers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct More {
+    /// Sizes of [`Dim::Named`].
+    pub(super) sizes: Vec<(Dim, u64)>,
+    /// The layers; none if all are alike.
+    pub(super) layers: Vec<Layer>,
+}
+
+/// What distinguishes a layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Layer {
+    /// What [`When::Trait`] asks for.
+    pub(super) traits: Vec<&'static str>,
+    /// Sizes that go before those of all layers.
+    pub(super) sizes: Vec<(Dim, u64)>,
+}
+
+impl Layer {
+    pub(super) fn with(named: &'static str) -> Layer {
+        Layer { traits: vec![named], sizes: Vec::new() }
+    }
+}
+
+/// Name of the number of layers behind the last that predict further tokens, which are left out.
+pub(super) const FURTHER: &str = "num_nextn_predict_layers";
+
+/// Which rows or columns of a tensor are taken, in their order: (first, how many).
+pub(super) type Runs = fn(&Dimensions) -> Vec<(u64, u64)>;
 
 /// One tensor: its names, without what stands before in a layer, and its shape.
 #[derive(Clone, Copy)]
@@ -128,9 +176,19 @@ pub(super) struct Part {
 }
 
 /// What distinguishes tensors of one shape.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(super) enum Kind {
     Plain,
+    /// Some of the rows, or all of them in another order.
+    Rows(Runs),
+    /// All columns, in another order.
+    Columns(Runs),
+    /// Logarithms of rates, of which GGUF has minus the rates, in another order.
+    Rates(Runs),
+    /// The first rows of each head, which GGUF has transposed: (rows, of how many).
+    Transposed(fn(&Dimensions) -> (u64, u64)),
+    /// Some rows of each head: a matrix for each.
+    Heads(Runs),
     /// A norm, to which some architectures add one.
     Norm,
     /// Rows belong to heads of queries.
@@ -157,7 +215,7 @@ pub(super) enum Kind {
 }
 
 /// The size of a network.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct Dimensions {
     pub(super) layers: u64,
     pub(super) hidden: u64,
@@ -173,6 +231,7 @@ pub(super) struct Dimensions {
     /// Whether the output is the embedding.
     pub(super) tied: bool,
     pub(super) experts: Option<Experts>,
+    pub(super) more: More,
 }
 
 /// The size of a mixture of experts.
@@ -186,7 +245,7 @@ pub(super) struct Experts {
 }
 
 /// An extent.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dim {
     Vocab,
     Hidden,
@@ -220,6 +279,8 @@ pub(super) enum Dim {
     Fused,
     /// Gate and up of a dense layer.
     FusedUp,
+    /// A size that an architecture alone has, in the words of messages ([`More`]).
+    Named(&'static str),
 }
 
 pub(super) const fn matrix(source: &'static str, gguf: &'static str, rows: Dim, cols: Dim) -> Part {
@@ -271,6 +332,34 @@ pub(super) const EXPERTS: &[Part] = &[
     matrix("mlp.experts.*.up_proj.weight", "ffn_up_exps.weight", Dim::ExpertWidth, Dim::Hidden),
     matrix("mlp.experts.*.down_proj.weight", "ffn_down_exps.weight", Dim::Hidden, Dim::ExpertWidth),
 ];
+
+/// [`EXPERTS`], those of a layer in one tensor each.
+pub(super) const EXPERTS_TOGETHER: &[Part] = &[
+    EXPERTS[0],
+    of_experts("mlp.experts.gate_up_proj", "ffn_gate_exps.weight", GATE_UP, Kind::Half(0)),
+    of_experts("mlp.experts.gate_up_proj", "ffn_up_exps.weight", GATE_UP, Kind::Half(1)),
+    of_experts("mlp.experts.down_proj", "ffn_down_exps.weight", DOWN, Kind::Plain),
+];
+
+/// Either of both.
+pub(super) const EITHER_EXPERTS: [Group; 2] = [
+    Group { when: When::Stored("mlp.experts.gate_up_proj", false), parts: EXPERTS },
+    Group { when: When::Stored("mlp.experts.gate_up_proj", true), parts: EXPERTS_TOGETHER },
+];
+
+/// Rows and columns of an expert's.
+pub(super) const GATE_UP: (Dim, Dim) = (Dim::GateAndUp, Dim::Hidden);
+pub(super) const DOWN: (Dim, Dim) = (Dim::Hidden, Dim::ExpertWidth);
+
+/// A matrix of each expert of a layer, in one tensor.
+pub(super) const fn of_experts(
+    source: &'static str,
+    gguf: &'static str,
+    (rows, columns): (Dim, Dim),
+    kind: Kind,
+) -> Part {
+    Part { source, gguf, shape: [Some(Dim::Experts), Some(rows), Some(columns), None], kind }
+}
 
 /// What all tokens go through, and its gate.
 pub(super) const SHARED_EXPERT: &[Part] = &[

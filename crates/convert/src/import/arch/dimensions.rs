@@ -3,12 +3,12 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::describe::{Architecture, COUNTS, Dim, Dimensions, Experts, Mixture};
+use super::describe::{Architecture, COUNTS, Dim, Dimensions, Experts, Mixture, More};
 use crate::ConvertError;
 
 /// Limits far above any model, which are those of the program that runs it.
 const MAX_LAYERS: u64 = 4096;
-const MAX_WIDTH: u64 = 1 << 20;
+pub(super) const MAX_WIDTH: u64 = 1 << 20;
 pub(super) const MAX_CONTEXT: u64 = 1 << 30;
 const MAX_VOCAB: u64 = i32::MAX as u64;
 
@@ -78,7 +78,7 @@ impl Dimensions {
             return Err(config.wrong("tie_word_embeddings", &tied.into(), &expected));
         }
         let eps = config.number("rms_norm_eps", 0.0..1.0)?.unwrap_or(default.eps) as f32;
-        Ok(Dimensions {
+        let mut dimensions = Dimensions {
             layers,
             hidden,
             feed_forward,
@@ -93,12 +93,32 @@ impl Dimensions {
                 .experts
                 .map(|mixture| experts(config, &mixture, architecture.gguf, feed_forward))
                 .transpose()?,
-        })
+            more: More::default(),
+        };
+        dimensions.more = (architecture.more)(config, &dimensions)?;
+        Ok(dimensions)
+    }
+
+    /// An extent in numbers, of a tensor of this layer.
+    pub(super) fn at(&self, layer: Option<u64>, dim: Dim) -> u64 {
+        let sizes = layer.and_then(|n| self.more.layers.get(n as usize)).map(|layer| &layer.sizes);
+        let own = sizes.and_then(|sizes| sizes.iter().find(|(known, _)| *known == dim));
+        own.map_or_else(|| self.of(dim), |(_, size)| *size)
+    }
+
+    /// Whether this layer has that trait.
+    pub(super) fn has(&self, layer: u64, named: &str) -> bool {
+        let layer = self.more.layers.get(layer as usize);
+        layer.is_some_and(|layer| layer.traits.contains(&named))
     }
 
     /// An extent in numbers.
     pub(super) fn of(&self, dim: Dim) -> u64 {
         match dim {
+            Dim::Named(_) => {
+                let found = self.more.sizes.iter().find(|(known, _)| *known == dim);
+                found.map_or(0, |(_, size)| *size)
+            }
             Dim::Vocab => self.vocab,
             Dim::Hidden => self.hidden,
             Dim::FeedForward => self.feed_forward,
@@ -135,6 +155,7 @@ impl Dimensions {
             Dim::Keys => heads("num_key_value_heads", self.kv_heads),
             Dim::Head => said("head_dim", self.head),
             Dim::One => "one row".into(),
+            Dim::Named(name) => name.into(),
             Dim::Experts => format!("{} experts", self.of(dim)),
             Dim::ExpertWidth => format!("experts of width {}", self.of(dim)),
             Dim::GateAndUp => {

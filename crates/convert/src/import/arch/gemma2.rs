@@ -5,7 +5,9 @@
 use serde_json::Value;
 
 use super::config::Config;
-use super::describe::{Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, Own};
+use super::describe::{
+    Architecture, Defaults, Dimensions, FOUR_NORMS, Group, MATRICES, More, OUTPUT_NORM, Own,
+};
 use super::window::{Local, write};
 use crate::ConvertError;
 use crate::import::tensor::Entry;
@@ -30,14 +32,18 @@ pub(super) const GEMMA2: Architecture = Architecture {
         theta: 10_000.0,
         local_theta: None,
         tied: true,
+        partial: None,
     },
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     layer: &[Group::always(FOUR_NORMS), Group::always(MATRICES)],
+    outside: &[OUTPUT_NORM],
+    more: |_, _| Ok(More::default()),
     experts: None,
     quantised: None,
     permuted: false,
     norm_add: 1.0,
     own_head_length: true,
+    latent: false,
     own_output: false,
     never: &["attention_bias", "use_bidirectional_attention"],
     others: &[],

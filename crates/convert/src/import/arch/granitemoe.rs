@@ -2,7 +2,8 @@
 //! experts are one tensor, gate first; so are those of what all tokens go through, where there is such a thing.
 
 use super::describe::{
-    ATTENTION, Architecture, Dim, Group, Kind, Mixture, Part, TWO_NORMS, matrix,
+    ATTENTION, Architecture, DOWN, Dim, GATE_UP, Group, Kind, Mixture, Part, TWO_NORMS, matrix,
+    of_experts,
 };
 use super::granite;
 
@@ -39,9 +40,19 @@ const EXPERTS: &[Part] = &[
         Dim::Experts,
         Dim::Hidden,
     ),
-    experts("block_sparse_moe.input_linear.weight", "ffn_gate_exps.weight", IN, Kind::Half(0)),
-    experts("block_sparse_moe.input_linear.weight", "ffn_up_exps.weight", IN, Kind::Half(1)),
-    experts("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", OUT, Kind::Plain),
+    of_experts(
+        "block_sparse_moe.input_linear.weight",
+        "ffn_gate_exps.weight",
+        GATE_UP,
+        Kind::Half(0),
+    ),
+    of_experts(
+        "block_sparse_moe.input_linear.weight",
+        "ffn_up_exps.weight",
+        GATE_UP,
+        Kind::Half(1),
+    ),
+    of_experts("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", DOWN, Kind::Plain),
 ];
 
 const SHARED: &[Part] = &[
@@ -54,19 +65,6 @@ const SHARED: &[Part] = &[
         Dim::SharedWidth,
     ),
 ];
-
-/// Rows and columns of an expert's.
-const IN: (Dim, Dim) = (Dim::GateAndUp, Dim::Hidden);
-const OUT: (Dim, Dim) = (Dim::Hidden, Dim::ExpertWidth);
-
-const fn experts(
-    source: &'static str,
-    gguf: &'static str,
-    (rows, columns): (Dim, Dim),
-    kind: Kind,
-) -> Part {
-    Part { source, gguf, shape: [Some(Dim::Experts), Some(rows), Some(columns), None], kind }
-}
 
 const fn half(source: &'static str, gguf: &'static str, half: u64) -> Part {
     Part { kind: Kind::Half(half), ..matrix(source, gguf, Dim::SharedGateAndUp, Dim::Hidden) }

@@ -3,8 +3,8 @@
 
 use super::config::Config;
 use super::describe::{
-    Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, MLP_BIASES, OUTPUT_BIAS,
-    Own, TWO_NORMS,
+    Architecture, Defaults, Dimensions, Group, INPUT_BIASES, MATRICES, MLP_BIASES, More,
+    OUTPUT_BIAS, OUTPUT_NORM, Own, TWO_NORMS,
 };
 use crate::ConvertError;
 use crate::import::tensor::Entry;
@@ -25,6 +25,7 @@ pub(super) const LLAMA: Architecture = Architecture {
         theta: 10_000.0,
         local_theta: None,
         tied: false,
+        partial: None,
     },
     activation: ("hidden_act", "silu"),
     layer: &[
@@ -34,11 +35,14 @@ pub(super) const LLAMA: Architecture = Architecture {
         Group::if_said("attention_bias", OUTPUT_BIAS),
         Group::if_said("mlp_bias", MLP_BIASES),
     ],
+    outside: &[OUTPUT_NORM],
+    more: |_, _| Ok(More::default()),
     experts: None,
     quantised: None,
     permuted: true,
     norm_add: 0.0,
     own_head_length: true,
+    latent: false,
     own_output: true,
     never: &[],
     others: &[],

@@ -6,11 +6,14 @@
 //! those of `transformers`.
 
 pub(super) mod config;
+mod deepseek;
 mod describe;
 mod dimensions;
 mod gemma2;
 mod gemma3;
 mod general;
+mod glm4;
+mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
@@ -23,6 +26,8 @@ mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_next;
 mod qwen3moe;
 mod refuse;
 pub(crate) mod rope;
@@ -42,7 +47,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 18] = [
+const KNOWN: [Architecture; 25] = [
     llama::LLAMA,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
@@ -50,6 +55,13 @@ const KNOWN: [Architecture; 18] = [
     qwen2moe::QWEN2MOE,
     qwen3::QWEN3,
     qwen3moe::QWEN3MOE,
+    qwen3_next::QWEN3_NEXT,
+    qwen3_5::QWEN3_5,
+    qwen3_5::QWEN3_5_MOE,
+    deepseek::DEEPSEEK_V2,
+    deepseek::DEEPSEEK_V3,
+    glm4::GLM4,
+    glm4_moe::GLM4_MOE,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
     gpt_oss::GPT_OSS,
@@ -89,8 +101,8 @@ pub(crate) fn huggingface(
     let mut keys = general::keys(side, &config, parameters, &mut notes)?;
     let prefix = architecture.gguf;
     keys.extend(own.keys.into_iter().map(|(key, entry)| (format!("{prefix}.{key}"), entry)));
-    let vocab = dimensions.vocab;
-    Ok(Network { architecture: prefix, keys, rules, extra, vocab, notes })
+    let (vocab, tile) = (dimensions.vocab, source.tile);
+    Ok(Network { architecture: prefix, keys, rules, extra, vocab, tile, notes })
 }
 
 /// The keys under the architecture's name. All numbers are bounded far below `u32`.
@@ -107,9 +119,12 @@ fn network_keys(
         ("embedding_length", dimensions.hidden),
         ("feed_forward_length", dimensions.feed_forward),
         ("attention.head_count", dimensions.heads),
-        ("attention.head_count_kv", dimensions.kv_heads),
+        ("attention.head_count_kv", if architecture.latent { 1 } else { dimensions.kv_heads }),
     ] {
         own.add(key, Entry::U32(value as u32));
+    }
+    if architecture.defaults.partial.is_some() {
+        own.add("rope.dimension_count", Entry::U32(rope.rotated(dimensions.head) as u32));
     }
     rope.keys(own);
     own.add("attention.layer_norm_rms_epsilon", Entry::F32(dimensions.eps));
@@ -117,7 +132,7 @@ fn network_keys(
         own.add("expert_count", Entry::U32(experts.count as u32));
         own.add("expert_used_count", Entry::U32(experts.used as u32));
     }
-    if architecture.own_head_length {
+    if architecture.own_head_length && !architecture.latent {
         for key in ["attention.key_length", "attention.value_length"] {
             own.add(key, Entry::U32(dimensions.head as u32));
         }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::config::{Config, clipped, shown};
+use super::config::{Config, clipped, shown, whole};
 use super::describe::{Architecture, COUNTS};
 use crate::ConvertError;
 
@@ -44,7 +44,9 @@ pub(super) fn recognise<'a>(
     for key in ["quantization_config", "compression_config"] {
         if let Some(quantised) = config.get(key) {
             let read = found.and_then(|architecture| architecture.quantised);
-            if read.is_some() && quantised.get("quant_method").and_then(Value::as_str) == read {
+            if read.is_some() && quantised.get("quant_method").and_then(Value::as_str) == read
+                || tile(config)?.is_some()
+            {
                 continue;
             }
             let method = quantised.get("quant_method").map_or("an unnamed method".into(), shown);
@@ -83,6 +85,32 @@ pub(super) fn recognise<'a>(
         _ => Ok(architecture),
     }
 }
+
+/// Rows and columns that have a scale together, of matrices of F8 (`quant_method` "fp8", as DeepSeek and Qwen publish them).
+pub(super) fn tile(config: &Config) -> Result<Option<(u64, u64)>, ConvertError> {
+    let Some(quantised) = config.object("quantization_config")? else { return Ok(None) };
+    if quantised.get("quant_method").and_then(Value::as_str) != Some("fp8") {
+        return Ok(None);
+    }
+    let key = "weight_block_size";
+    let Some(size) = quantised.get(key).filter(|size| !size.is_null()) else { return Ok(None) };
+    let extents: Option<Vec<u64>> =
+        size.as_array().map(|size| size.iter().filter_map(whole).collect());
+    match extents.as_deref() {
+        Some(&[rows, columns])
+            if (1..=MAX_TILE).contains(&rows) && (1..=MAX_TILE).contains(&columns) =>
+        {
+            Ok(Some((rows, columns)))
+        }
+        _ => {
+            let name = format!("quantization_config.{key}");
+            Err(config.wrong(&name, size, &format!("two numbers from 1 to {MAX_TILE}")))
+        }
+    }
+}
+
+/// Longest side of what has a scale together.
+const MAX_TILE: u64 = 1 << 20;
 
 /// The first of `architectures`; that of the text part goes before.
 fn class(config: &Config) -> Result<Option<&str>, ConvertError> {

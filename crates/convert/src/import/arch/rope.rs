@@ -23,6 +23,8 @@ pub(super) struct Rope {
     theta: f64,
     /// Of the layers with a sliding window.
     local_theta: Option<f64>,
+    /// The share of a head that rotates.
+    partial: f64,
     scaling: Scaling,
 }
 
@@ -60,7 +62,9 @@ impl Rope {
         let local_theta = local.filter(|local| defaults.local_theta.is_some() || *local != theta);
         let partial = set.number("partial_rotary_factor", 0.0..1e9)?;
         let partial = partial.or(config.number("partial_rotary_factor", 0.0..1e9)?);
-        if let Some(partial) = partial.filter(|partial| *partial != 1.0) {
+        let partial_if_any =
+            partial.filter(|partial| *partial != 1.0 && defaults.partial.is_none());
+        if let Some(partial) = partial_if_any {
             let expected = "1: a head that rotates in part is of another architecture";
             return Err(config.wrong("partial_rotary_factor", &partial.into(), expected));
         }
@@ -96,7 +100,13 @@ impl Rope {
                 return Err(config.wrong(&set.name("rope_type"), &other.into(), expected));
             }
         };
-        Ok(Rope { theta, local_theta, scaling })
+        let partial = partial.or(defaults.partial).unwrap_or(1.0);
+        Ok(Rope { theta, local_theta, partial, scaling })
+    }
+
+    /// How many elements of a head of `head` rotate.
+    pub(super) fn rotated(&self, head: u64) -> u64 {
+        (head as f64 * self.partial) as u64
     }
 
     /// Writes the keys.
@@ -284,7 +294,8 @@ mod tests {
             (500_000.0, 256, 1.7, 1.0, 3.0, 511, 10, 0x80a_2476_7566),
         ] {
             let scaling = Scaling::Llama3 { factor, low, high, original };
-            let factors = Rope { theta, local_theta: None, scaling }.factors(head).unwrap();
+            let factors =
+                Rope { theta, local_theta: None, partial: 1.0, scaling }.factors(head).unwrap();
             let inside = |f: &&f32| **f != 1.0 && **f != factor as f32;
             assert_eq!(factors.iter().filter(inside).count(), between);
             let bits = (1..).zip(&factors).map(|(at, f)| u64::from(f.to_bits()) * at).sum::<u64>();

@@ -5,16 +5,19 @@ use std::collections::HashSet;
 
 use super::config::{Config, clipped};
 use super::describe::{
-    Architecture, Dim, Dimensions, EMBEDDING, Kind, OUTPUT, OUTPUT_NORM, Part, When,
+    Architecture, Dim, Dimensions, EMBEDDING, FURTHER, Group, Kind, OUTPUT, Part, When,
 };
 use super::refuse;
 use crate::ConvertError;
 use crate::import::tensor::{Described, Place, Rule};
+use crate::write::Change;
 
 /// What may stand before the names of all tensors but that of the output: whole models, parts of
 /// one that were saved alone, and models with pictures (first form, second form).
 const PREFIXES: [&str; 5] =
     ["model.", "", "language_model.model.", "model.language_model.", "language_model."];
+/// Why what predicts more than the next token is left out.
+pub(super) const PREDICTS_FURTHER: &str = "is of layers that predict further tokens";
 /// What may stand before the name of the output.
 const OUTPUT_PREFIXES: [&str; 2] = ["", "language_model."];
 
@@ -24,6 +27,8 @@ pub(super) struct NetworkTensors<'a> {
     prefix: &'static str,
     /// Rows of the embedding.
     pub(super) rows: u64,
+    /// Rows and columns that have a scale together, of matrices of F8.
+    pub(super) tile: Option<(u64, u64)>,
 }
 
 impl<'a> NetworkTensors<'a> {
@@ -66,7 +71,7 @@ impl<'a> NetworkTensors<'a> {
                 embedding.name, embedding.shape
             )));
         };
-        Ok(NetworkTensors { tensors, prefix, rows })
+        Ok(NetworkTensors { tensors, prefix, rows, tile: refuse::tile(config)? })
     }
 
     /// What becomes of each tensor, and how many parameters that makes.
@@ -80,8 +85,8 @@ impl<'a> NetworkTensors<'a> {
         architecture: &Architecture,
         dimensions: &Dimensions,
     ) -> Result<(Vec<Rule>, u64), ConvertError> {
-        let layer = layer_parts(config, architecture)?;
-        let names = Names { source: self, architecture, dimensions, layer: &layer };
+        let groups = groups(config, architecture, self.tensors)?;
+        let names = Names { source: self, architecture, dimensions, groups: &groups };
         let mut seen = HashSet::with_capacity(self.tensors.len());
         let mut rules = Vec::with_capacity(self.tensors.len());
         let mut parameters = 0u64;
@@ -95,21 +100,22 @@ impl<'a> NetworkTensors<'a> {
             let rule = match names.of(tensor.name) {
                 Some(TensorRole::Out(reason)) => Rule::Skip(reason),
                 Some(TensorRole::Tied) => {
-                    check(config, dimensions, tensor, &OUTPUT)?;
+                    check(config, dimensions, tensor, None, &OUTPUT)?;
                     Rule::Copy {
                         of: format!("{}{}", self.prefix, EMBEDDING.source),
                         name: architecture.own_output.then_some(OUTPUT.gguf),
                     }
                 }
-                Some(TensorRole::In(name, part, expert)) => {
-                    check(config, dimensions, tensor, &part)?;
+                Some(TensorRole::Beside) => Rule::Beside,
+                Some(TensorRole::In(layer, name, part, expert)) => {
+                    check(config, dimensions, tensor, layer, &part)?;
                     parameters = parameters.saturating_add(elements(tensor, &part));
                     take(architecture, dimensions, name, &part, expert)
                 }
-                Some(TensorRole::Several(parts)) => {
+                Some(TensorRole::Several(layer, parts)) => {
                     let mut rules = Vec::with_capacity(parts.len());
                     for (name, part) in parts {
-                        check(config, dimensions, tensor, &part)?;
+                        check(config, dimensions, tensor, Some(layer), &part)?;
                         let of_all = parameters.saturating_add(elements(tensor, &part));
                         parameters = if rules.is_empty() { of_all } else { parameters };
                         rules.push(take(architecture, dimensions, name, &part, None));
@@ -131,27 +137,36 @@ impl<'a> NetworkTensors<'a> {
     }
 }
 
-/// The parts of a layer that this configuration calls for.
-fn layer_parts(config: &Config, architecture: &Architecture) -> Result<Vec<Part>, ConvertError> {
-    let mut parts = Vec::new();
+/// The groups of tensors that this configuration calls for, in some layers or in all.
+fn groups<'a>(
+    config: &Config,
+    architecture: &'a Architecture,
+    tensors: &[Described<'_>],
+) -> Result<Vec<&'a Group>, ConvertError> {
+    let mut groups = Vec::new();
     for group in architecture.layer {
         let wanted = match group.when {
-            When::Always => true,
+            When::Always | When::Trait(_) => true,
             When::Said(flag) => config.flag(flag)?,
+            When::Stored(end, there) => {
+                tensors.iter().any(|tensor| tensor.name.ends_with(end)) == there
+            }
         };
         if wanted {
-            parts.extend_from_slice(group.parts);
+            groups.push(group);
         }
     }
-    Ok(parts)
+    Ok(groups)
 }
 
 /// Where a tensor goes.
 enum TensorRole {
-    /// Name in GGUF, what it is, and of which expert.
-    In(String, Part, Option<u64>),
+    /// Its layer, name in GGUF, what it is, and of which expert.
+    In(Option<u64>, String, Part, Option<u64>),
     /// The same of tensors that are each a part of it.
-    Several(Vec<(String, Part)>),
+    Several(u64, Vec<(String, Part)>),
+    /// It belongs to another.
+    Beside,
     Out(&'static str),
     /// It should be the embedding once more.
     Tied,
@@ -162,10 +177,19 @@ struct Names<'a> {
     source: &'a NetworkTensors<'a>,
     architecture: &'a Architecture,
     dimensions: &'a Dimensions,
-    layer: &'a [Part],
+    groups: &'a [&'a Group],
 }
 
 impl Names<'_> {
+    /// The parts that this layer has.
+    fn parts(&self, layer: u64) -> impl Iterator<Item = &'static Part> {
+        let has = move |group: &&&Group| match group.when {
+            When::Trait(named) => self.dimensions.has(layer, named),
+            When::Always | When::Said(_) | When::Stored(..) => true,
+        };
+        self.groups.iter().filter(has).flat_map(|group| group.parts)
+    }
+
     fn of(&self, name: &str) -> Option<TensorRole> {
         // Old files have the inverse frequencies of every layer.
         if name.ends_with("rotary_emb.inv_freq") {
@@ -179,28 +203,38 @@ impl Names<'_> {
         if OUTPUT_PREFIXES.iter().any(|prefix| name.strip_prefix(prefix) == Some(OUTPUT.source)) {
             return Some(match self.dimensions.tied {
                 true => TensorRole::Tied,
-                false => TensorRole::In(OUTPUT.gguf.into(), OUTPUT, None),
+                false => TensorRole::In(None, OUTPUT.gguf.into(), OUTPUT, None),
             });
         }
         let rest = name.strip_prefix(self.source.prefix)?;
-        for part in [EMBEDDING, OUTPUT_NORM] {
+        // Its matrix knows its scales.
+        if let Some(matrix) = rest.strip_suffix("_scale_inv").filter(|_| self.source.tile.is_some())
+        {
+            let name = &name[..name.len() - rest.len() + matrix.len()];
+            let is_there = self.source.tensors.iter().any(|tensor| tensor.name == name);
+            return is_there.then_some(TensorRole::Beside);
+        }
+        for part in [&EMBEDDING].into_iter().chain(self.architecture.outside) {
             if rest == part.source {
-                return Some(TensorRole::In(part.gguf.into(), part, None));
+                return Some(TensorRole::In(None, part.gguf.into(), *part, None));
             }
         }
         let (layer, rest) = split_layer(rest)?;
-        let parts = self.layer.iter();
-        let found = parts.filter_map(|part| Some((part, part.is_named(rest)?)));
+        let found = self.parts(layer).filter_map(|part| Some((part, part.is_named(rest)?)));
         let found: Vec<_> = found.collect();
         let name = |part: &Part| format!("blk.{layer}.{}", part.gguf);
         match found[..] {
-            _ if layer >= self.dimensions.layers => None,
+            _ if layer >= self.dimensions.layers => {
+                let end = self.dimensions.layers + self.dimensions.of(Dim::Named(FURTHER));
+                (layer < end).then_some(TensorRole::Out(PREDICTS_FURTHER))
+            }
             [] => None,
             [(part, expert)] => {
                 let is_there = expert.is_none_or(|n| n < self.dimensions.of(Dim::Experts));
-                is_there.then(|| TensorRole::In(name(part), *part, expert))
+                is_there.then(|| TensorRole::In(Some(layer), name(part), *part, expert))
             }
             _ => Some(TensorRole::Several(
+                layer,
                 found.iter().map(|(part, _)| (name(part), **part)).collect(),
             )),
         }
@@ -235,8 +269,8 @@ impl Names<'_> {
     /// The error about the first tensor that is missing, if one is.
     fn missing(&self, config: &Config, seen: &HashSet<&str>) -> Option<ConvertError> {
         let prefix = self.source.prefix;
-        let missing = |name: String, part: &Part, hint: &str| {
-            let shape = extents(self.dimensions, part);
+        let missing = |name: String, layer: Option<u64>, part: &Part, hint: &str| {
+            let shape = extents(self.dimensions, layer, part);
             let origin = origins(config, self.dimensions, part);
             Some(config.error(format!(
                 "the weights have no tensor \"{name}\", expected one of {shape:?} ({origin}): {hint}"
@@ -244,7 +278,7 @@ impl Names<'_> {
         };
         // Ends at the first that is not there, so that this is not longer than the list of tensors.
         for layer in 0..self.dimensions.layers {
-            for part in self.layer {
+            for part in self.parts(layer) {
                 let experts = match part.source.contains('*') {
                     true => self.dimensions.of(Dim::Experts),
                     false => 1,
@@ -257,14 +291,16 @@ impl Names<'_> {
                         let hint = format!(
                             "is a file of the weights missing, or num_hidden_layers, {layers}, wrong?"
                         );
-                        return missing(name, part, &hint);
+                        return missing(name, Some(layer), part, &hint);
                     }
                 }
             }
         }
-        let name = format!("{prefix}{}", OUTPUT_NORM.source);
-        if !seen.contains(&*name) {
-            return missing(name, &OUTPUT_NORM, "is a file of the weights missing?");
+        for part in self.architecture.outside {
+            let name = format!("{prefix}{}", part.source);
+            if !seen.contains(&*name) {
+                return missing(name, None, part, "is a file of the weights missing?");
+            }
         }
         let has_output = OUTPUT_PREFIXES
             .iter()
@@ -272,7 +308,7 @@ impl Names<'_> {
         if !self.dimensions.tied && !has_output {
             let hint = "if the output of this model is its embedding, config.json has to say \
                         tie_word_embeddings true; if it has none, it cannot write text";
-            return missing(OUTPUT.source.into(), &OUTPUT, hint);
+            return missing(OUTPUT.source.into(), None, &OUTPUT, hint);
         }
         None
     }
@@ -310,7 +346,11 @@ fn take(
         Kind::Keys if architecture.permuted => Some(dimensions.kv_heads),
         _ => None,
     };
-    let add = if part.kind == Kind::Norm { architecture.norm_add } else { 0.0 };
+    let change = match part.kind {
+        Kind::Norm if architecture.norm_add != 0.0 => Change::Add(architecture.norm_add),
+        Kind::Rates(_) => Change::NegativeExp,
+        _ => Change::None,
+    };
     let place = match (expert, part.kind) {
         (Some(index), _) => Place::Expert { index, count: dimensions.of(Dim::Experts) },
         (None, Kind::Scales) => return Rule::Beside,
@@ -318,9 +358,16 @@ fn take(
         (None, Kind::Blocks { first, step }) => Place::Blocks { first, step },
         (None, Kind::Half(half)) => Place::Half(half),
         (None, Kind::Numbers { first, step }) => Place::Numbers { first, step },
+        (None, Kind::Rows(runs) | Kind::Rates(runs)) => Place::Rows(runs(dimensions)),
+        (None, Kind::Columns(runs)) => Place::Columns(runs(dimensions)),
+        (None, Kind::Heads(runs)) => Place::Heads(runs(dimensions)),
+        (None, Kind::Transposed(rows)) => {
+            let (rows, of) = rows(dimensions);
+            Place::Transposed { rows, of }
+        }
         (None, _) => Place::Whole,
     };
-    Rule::Take { name, heads, add, place }
+    Rule::Take { name, heads, change, place }
 }
 
 /// Parameters in a tensor.
@@ -337,9 +384,10 @@ fn check(
     config: &Config,
     dimensions: &Dimensions,
     tensor: &Described<'_>,
+    layer: Option<u64>,
     part: &Part,
 ) -> Result<(), ConvertError> {
-    let expected = extents(dimensions, part);
+    let expected = extents(dimensions, layer, part);
     if tensor.shape == expected {
         return Ok(());
     }
@@ -351,8 +399,8 @@ fn check(
     )))
 }
 
-fn extents(dimensions: &Dimensions, part: &Part) -> Vec<u64> {
-    part.shape.into_iter().flatten().map(|dim| dimensions.of(dim)).collect()
+fn extents(dimensions: &Dimensions, layer: Option<u64>, part: &Part) -> Vec<u64> {
+    part.shape.into_iter().flatten().map(|dim| dimensions.at(layer, dim)).collect()
 }
 
 fn origins(config: &Config, dimensions: &Dimensions, part: &Part) -> String {

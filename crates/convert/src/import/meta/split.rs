@@ -141,6 +141,7 @@ impl Model<'_> {
             first_column,
             stride: None,
             scales: None,
+            tiles: None,
         };
         let parts = 0..self.parts.len();
         let pieces = match split {

@@ -16,6 +16,7 @@ use tempfile::TempDir;
 use super::huggingface;
 use crate::import::side::SideFiles;
 use crate::import::tensor::{Described, Entry, Network, Place, Rule};
+use crate::write::Change;
 
 fn data(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/configs").join(file)
@@ -118,5 +119,6 @@ impl Network {
 }
 
 fn taken(name: &str, heads: Option<u64>, add: f32) -> Rule {
-    Rule::Take { name: name.into(), heads, add, place: Place::Whole }
+    let change = if add == 0.0 { Change::None } else { Change::Add(add) };
+    Rule::Take { name: name.into(), heads, change, place: Place::Whole }
 }

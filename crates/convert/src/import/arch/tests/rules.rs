@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Case, taken};
 use crate::import::tensor::{Entry, Network, Place, Rule};
+use crate::write::Change;
 
 fn f32(network: &Network, key: &str) -> Option<f32> {
     match network.key(key) {
@@ -45,15 +46,20 @@ fn norms_of_gemma_have_one_added_and_nothing_else_has() {
     let case = Case::named("gemma3");
     let network = case.network();
     for ((name, _), rule) in case.tensors.iter().zip(&network.rules) {
-        let expected = if name.ends_with("norm.weight") { 1.0 } else { 0.0 };
-        assert!(matches!(rule, Rule::Take { add, .. } if *add == expected), "{name}: {rule:?}");
+        let is_norm = name.ends_with("norm.weight");
+        let expected = if is_norm { Change::Add(1.0) } else { Change::None };
+        assert!(
+            matches!(rule, Rule::Take { change, .. } if *change == expected),
+            "{name}: {rule:?}"
+        );
     }
     let norm = network.rule(&case, "model.layers.3.post_attention_layernorm.weight");
     assert_eq!(*norm, taken("blk.3.post_attention_norm.weight", None, 1.0));
     let norm = network.rule(&case, "model.layers.3.pre_feedforward_layernorm.weight");
     assert_eq!(*norm, taken("blk.3.ffn_norm.weight", None, 1.0));
     for name in ["qwen3", "llama"] {
-        let adds = |rule: &Rule| matches!(rule, Rule::Take { add, .. } if *add != 0.0);
+        let adds =
+            |rule: &Rule| matches!(rule, Rule::Take { change, .. } if *change != Change::None);
         assert!(!Case::named(name).network().rules.iter().any(adds), "{name}");
     }
 }
@@ -92,7 +98,7 @@ fn mixtures_have_their_numbers_and_experts_their_places() {
     let expert = |name: &str, index, count| Rule::Take {
         name: name.into(),
         heads: None,
-        add: 0.0,
+        change: Change::None,
         place: Place::Expert { index, count },
     };
     let number = |network: &Network, key: &str| match network.key(key) {

@@ -1,0 +1,134 @@
+"""Tiny models as their makers publish them: `transformers` makes the configuration, the network with random weights of odd
+shapes, and the folder (`save_pretrained`), so that keys, names and shapes are nobody's reading of them.
+
+A folder's config.json has the form of `transformers` 5 (rope_parameters, dtype); `as_it_was` makes of it that of 4
+(rope_theta, rope_scaling, torch_dtype), which most folders have that can be downloaded.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evidence.lib.lazy import lazily
+
+torch = lazily("torch")
+transformers = lazily("transformers")
+
+VOCAB = 384
+SMALL = dict(vocab_size=VOCAB, hidden_size=96, intermediate_size=144, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+             max_position_embeddings=256, rms_norm_eps=1e-5, pad_token_id=0, bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)
+EXPERTS = dict(moe_intermediate_size=48, num_experts_per_tok=3)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A case: its name, the class of transformers without `Config`, what differs from SMALL, and changes of config.json, by
+    what they are, that must not pass for it (a dot leads into an object)."""
+
+    name: str
+    kind: str
+    changes: dict
+    mistakes: dict = field(default_factory=dict)
+    # Whether the form of transformers 4 is tried too.
+    old: bool = True
+
+    @property
+    def experts(self) -> bool:
+        return any("experts" in key for key in self.changes)
+
+
+def rope(**parameters) -> dict:
+    return dict(rope_parameters=dict(dict(rope_type="default", rope_theta=10000.0), **parameters))
+
+
+YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=64)
+EPS = {"another epsilon": {"rms_norm_eps": 0.3}}
+BASE = {"another base": {"rope_parameters.rope_theta": 50.0}}
+DELTA_NET = dict(num_hidden_layers=5, head_dim=32, linear_key_head_dim=16, linear_value_head_dim=16, linear_num_key_heads=2,
+                 linear_num_value_heads=6, linear_conv_kernel_dim=4)
+HYBRID = EPS | BASE | {"all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}
+LATENT = dict(kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=24, v_head_dim=20, num_key_value_heads=4, first_k_dense_replace=1)
+GRANITE = dict(embedding_multiplier=3.0, logits_scaling=0.7, residual_multiplier=0.6, attention_multiplier=0.25)
+SCALES = {f"another {key}": {key: 1.0} for key in GRANITE}
+
+CASES = [
+    Published("qwen3_moe", "Qwen3Moe", dict(EXPERTS, num_experts=7, head_dim=40, norm_topk_prob=True, **rope(rope_theta=1e6)),
+              EPS | BASE | {"two experts": {"num_experts_per_tok": 2}, "weights not normed": {"norm_topk_prob": False}}),
+    Published("qwen2_moe", "Qwen2Moe", dict(EXPERTS, num_experts=7, shared_expert_intermediate_size=80, **rope(rope_theta=1e6)),
+              EPS | BASE | {"two experts": {"num_experts_per_tok": 2}, "weights normed": {"norm_topk_prob": True}}),
+    Published("mixtral", "Mixtral", dict(num_local_experts=5, num_experts_per_tok=2, head_dim=40, sliding_window=None, **rope(rope_theta=1e6)),
+              EPS | BASE | {"three experts": {"num_experts_per_tok": 3}}),
+    Published("granite", "Granite", dict(GRANITE, **rope()), EPS | BASE | SCALES),
+    Published("granitemoe", "GraniteMoe", dict(GRANITE, num_local_experts=7, num_experts_per_tok=3, **rope()),
+              EPS | BASE | SCALES | {"two experts": {"num_experts_per_tok": 2}}),
+    Published("granitemoe-shared", "GraniteMoeShared",
+              dict(GRANITE, num_local_experts=7, num_experts_per_tok=3, shared_intermediate_size=80, **rope()), SCALES),
+    Published("olmo2", "Olmo2", rope(rope_theta=5e5), EPS | BASE),
+    Published("olmo3", "Olmo3", dict(num_hidden_layers=5, sliding_window=12, **rope(rope_theta=5e5)),
+              EPS | {"another window": {"sliding_window": 24}, "another base": {"rope_parameters.full_attention.rope_theta": 50.0}}),
+    Published("smollm3", "SmolLM3", dict(num_hidden_layers=5, tie_word_embeddings=True, **rope(rope_theta=2e6)), EPS | BASE),
+    Published("qwen3_next", "Qwen3Next", dict(**EXPERTS, **DELTA_NET, num_experts=7, shared_expert_intermediate_size=80, norm_topk_prob=True,
+                                              **rope(rope_theta=1e7, partial_rotary_factor=0.25)), HYBRID),
+    Published("qwen3_5", "Qwen3_5Text", dict(DELTA_NET, **rope(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])),
+              HYBRID),
+    Published("qwen3_5_moe", "Qwen3_5MoeText", dict(**EXPERTS, **DELTA_NET, num_experts=7, shared_expert_intermediate_size=80,
+                                                    **rope(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])), HYBRID),
+    Published("deepseek_v3", "DeepseekV3", dict(
+        EXPERTS, **LATENT, q_lora_rank=24, n_routed_experts=8, n_shared_experts=1, n_group=4, topk_group=2, routed_scaling_factor=2.5,
+        **rope()), EPS | BASE | {"two experts": {"num_experts_per_tok": 2}, "another scale": {"routed_scaling_factor": 1.0},
+                                 "weights not normed": {"norm_topk_prob": False}, "no groups": {"n_group": 1, "topk_group": 1},
+                                 "softmax": {"scoring_func": "softmax"}}),
+    Published("deepseek_v3-yarn", "DeepseekV3", dict(
+        EXPERTS, **LATENT, q_lora_rank=24, n_routed_experts=8, n_shared_experts=1, n_group=2, topk_group=1,
+        rope_parameters=dict(YARN, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0)),
+              {"no scale of attention": {"rope_parameters.mscale_all_dim": 0.0}, "another factor": {"rope_parameters.factor": 2.0}}),
+    Published("deepseek_v2", "DeepseekV2", dict(
+        EXPERTS, **LATENT, q_lora_rank=None, n_routed_experts=8, n_shared_experts=2, n_group=1, topk_group=1, topk_method="greedy", **rope()),
+              EPS | BASE | {"weights normed": {"norm_topk_prob": True}}),
+    Published("glm4", "Glm4", dict(head_dim=32, attention_bias=True, **rope(partial_rotary_factor=0.5)),
+              EPS | BASE | {"all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}),
+    Published("glm4_moe", "Glm4Moe", dict(
+        EXPERTS, num_key_value_heads=2, head_dim=32, attention_bias=True, use_qk_norm=True, n_routed_experts=8, n_shared_experts=1, n_group=1,
+        topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5, **rope(partial_rotary_factor=0.5)),
+              EPS | BASE | {"another scale": {"routed_scaling_factor": 1.0}, "all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}),
+    Published("seed_oss", "SeedOss", dict(head_dim=40, attention_bias=True, attention_out_bias=False, **rope(rope_theta=1e7)), EPS | BASE),
+    Published("phi3", "Phi3", dict(original_max_position_embeddings=256, sliding_window=40, **rope()),
+              EPS | BASE | {"another window": {"sliding_window": 80}}),
+]
+
+
+def fill(model) -> None:
+    """Random weights of a size at which every one of them matters."""
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+            noise = torch.randn(weights.shape, generator=generator, dtype=torch.float32)
+            if weights.ndim == 1:
+                # Around what the class starts them with: 1 or 0 of norms, rates of recurrences.
+                weights.add_(0.3 * noise)
+            else:
+                weights.copy_(noise * (1.4 / weights.shape[-1] ** 0.5 if "embed" not in name else 0.4))
+
+
+def write(case: Published, folder: Path) -> None:
+    """Makes the folder, without a tokenizer."""
+    config = getattr(transformers, f"{case.kind}Config")(**SMALL | case.changes)
+    torch.manual_seed(1)
+    model = getattr(transformers, f"{case.kind.removesuffix('Text')}ForCausalLM")(config).float().eval()
+    fill(model)
+    model.save_pretrained(folder)
+
+
+def changed(said: dict, changes: dict) -> dict:
+    """A configuration with other values; a dot leads into an object."""
+    said = json.loads(json.dumps(said))
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        inner = said
+        for part in path:
+            inner = inner[part]
+        inner[last] = value
+    return said
