@@ -1,7 +1,7 @@
 """`alight convert` beside llama.cpp's own converters, on the same sources: tensor by tensor, key by key.
 
 - convert_hf_to_gguf.py on Hugging Face folders: those of evidence/lib/sources, those of `make hf-models` (every
-  architecture; --hf-models FOLDER names what it wrote), and any that --folder names;
+  architecture; --hf-models FOLDER names what it wrote, also with `--published`), and any that --folder names;
 - examples/convert_legacy_llama.py on Meta's folders, in 1 and 4 parts;
 - convert_llama_ggml_to_gguf.py on ggml, ggmf and ggjt files, where it takes them (one part, blocks that are still the same).
 
@@ -55,6 +55,9 @@ ALLOWED = [
     (r"HF: .*: only ours: .*\.attention\.(key|value)_length", FOLLOWS),
     (r"HF: gemma3-pictures: only ours: tokenizer\.ggml\.padding_token_id", "the text part of config.json says it; theirs asks the whole alone"),
     (r"HF: qwen3_5_moe: only ours: qwen35moe\.feed_forward_length", "its class has it where config.json does not, and no layer uses it"),
+    (r"HF: deepseek_v.*: only ours: deepseek2\.expert_(gating_func|weights_norm)",
+     "what its class does where config.json does not say it, as transformers 5 writes it"),
+    (r"HF: olmo3: only theirs: olmo2\.(rope\.freq_base_swa|attention\.sliding_window_pattern)", "what readers take where it is not said"),
     (r"HF: .*: bytes: blk\.\d+\.ssm_a", "ours is e to its power to the last bit, theirs as near as torch's vectors are"),
     (r"only theirs: tokenizer\.ggml\.add_bos_token", "theirs has an exception for Granite's number of tokens, 49152; no is the default"),
 ]
@@ -98,6 +101,14 @@ def files(path):
     return keys, {t.name: t for t in reader.tensors}
 
 
+def extents(tensor) -> list[int]:
+    """Innermost first; readers take what is not there for 1."""
+    found = [int(n) for n in tensor.shape]
+    while len(found) > 1 and found[-1] == 1:
+        found.pop()
+    return found
+
+
 def differences(ours, theirs) -> list[tuple[str, str]]:
     """(kind and key, in words)."""
     (a_keys, a_tensors), (b_keys, b_tensors), out = files(ours), files(theirs), []
@@ -111,7 +122,7 @@ def differences(ours, theirs) -> list[tuple[str, str]]:
         a, b = a_tensors.get(name), b_tensors.get(name)
         if a is None or b is None:
             out.append((f"tensor only {'ours' if b is None else 'theirs'}: {name}", ""))
-        elif a.tensor_type != b.tensor_type or list(a.shape) != list(b.shape):
+        elif a.tensor_type != b.tensor_type or extents(a) != extents(b):
             out.append((f"tensor: {name}", f"{a.tensor_type.name} {a.shape.tolist()} and {b.tensor_type.name} {b.shape.tolist()}"))
         elif not np.array_equal(gguf_files.raw(a.data), gguf_files.raw(b.data)):
             out.append((f"bytes: {name}", a.tensor_type.name))

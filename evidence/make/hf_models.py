@@ -21,7 +21,7 @@ import sys
 import zlib
 from pathlib import Path
 
-from evidence.lib import networks
+from evidence.lib import networks, published
 from evidence.lib.lazy import lazily
 from evidence.lib.sources import hf, model
 
@@ -146,7 +146,9 @@ def as_it_was(said):
     """Turns the form of `transformers` 5 into that of 4, in place."""
     said["transformers_version"] = "4.40.0"
     said["torch_dtype"] = said.pop("dtype", "bfloat16")
-    types = said.pop("layer_types", None)
+    types = said.get("layer_types")
+    if types and set(types) <= {"full_attention", "sliding_attention"}:
+        del said["layer_types"]
     said.pop("_sliding_window_pattern", None)
     # What came later, and goes without saying.
     for key in ("attention_bias", "mlp_bias"):
@@ -368,12 +370,16 @@ def add_arguments(parser) -> None:
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="NAME")
     parser.add_argument("--configs", type=Path)
     parser.add_argument("--check-names", action="store_true")
+    parser.add_argument("--published", action="store_true", help="the models of evidence/lib/published.py instead (needs torch)")
     parser.add_argument("--record", type=Path, metavar="GGUFS")
 
 
 def run(args):
+    for case in published.CASES if args.published else []:
+        published.write(case, args.out / case.name)
+        (args.out / case.name / "tokenizer.model").write_bytes(tokenizer(case.kind))
     wrong = 0
-    for name in args.only or CASES:
+    for name in [] if args.published else args.only or CASES:
         kind, changes, how = CASES[name]
         config, said = configuration(kind, changes, how)
         shapes = tensors(kind, config, how)

@@ -1,6 +1,8 @@
 //! Folders of Hugging Face's, of every architecture and form of configuration: where each weight ends
 //! up, told by its value, and an output that should be the embedding.
 
+mod folders;
+
 use std::fs;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -10,15 +12,7 @@ use alight_formats::GgmlType;
 use alight_formats::gguf;
 use serde_json::{Map, Value, json};
 
-/// More than any of these tensors has elements, so that a weight's value tells its tensor; all are
-/// whole numbers below 2^24, which f32 has exactly.
-const STEP: usize = 100_000;
-
-struct Tensor {
-    name: String,
-    shape: Vec<usize>,
-    first: usize,
-}
+use folders::{STEP, Tensor, byte, convert, is_packed, temporary, write_folder};
 
 /// The tensors of a case of `python -m evidence make hf-models`, and its configuration.
 fn case(name: &str) -> (Vec<Tensor>, Value) {
@@ -33,71 +27,6 @@ fn case(name: &str) -> (Vec<Tensor>, Value) {
     assert!(tensors.len() * STEP < 1 << 24);
     let config = fs::read(folder.join(format!("{name}.json"))).unwrap();
     (tensors, serde_json::from_slice(&config).unwrap())
-}
-
-/// A SentencePiece model of so many pieces.
-fn spm(pieces: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    for i in 0..pieces {
-        let (name, ty) = match i {
-            0 => ("<unk>".to_owned(), 2),
-            1 | 2 => (format!("<s{i}>"), 3),
-            _ => (format!("p{i}"), 1),
-        };
-        let mut piece = vec![0x0a, name.len() as u8];
-        piece.extend(name.as_bytes());
-        piece.push(0x15);
-        piece.extend((-(i as f32)).to_le_bytes());
-        piece.extend([0x18, ty]);
-        out.extend([0x0a, piece.len() as u8]);
-        out.extend(piece);
-    }
-    out
-}
-
-fn write_folder(folder: &Path, tensors: &[Tensor], config: &Value) {
-    fs::create_dir_all(folder).unwrap();
-    fs::write(folder.join("config.json"), config.to_string()).unwrap();
-    fs::write(folder.join("tokenizer.model"), spm(384)).unwrap();
-    let (mut header, mut data) = (Map::new(), Vec::new());
-    for Tensor { name, shape, first } in tensors {
-        let begin = data.len();
-        let dtype = if is_packed(name) { "U8" } else { "F32" };
-        for i in 0..shape.iter().product() {
-            match is_packed(name) {
-                true => data.push(byte(first + i)),
-                false => data.extend(((first + i) as f32).to_le_bytes()),
-            }
-        }
-        let offsets = json!([begin, data.len()]);
-        header
-            .insert(name.clone(), json!({"dtype": dtype, "shape": shape, "data_offsets": offsets}));
-    }
-    let header = Value::Object(header).to_string();
-    let file = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
-    fs::write(folder.join("model.safetensors"), file).unwrap();
-}
-
-/// Blocks of MXFP4, or their scales.
-fn is_packed(name: &str) -> bool {
-    name.ends_with("_blocks") || name.ends_with("_scales")
-}
-
-/// What is in such a tensor.
-fn byte(i: usize) -> u8 {
-    ((i * 40_503) >> 5) as u8
-}
-
-fn convert(folder: &Path) -> (Conversion, Vec<u8>) {
-    let out = folder.with_extension("gguf");
-    let conversion = Conversion::plan(folder, Request::default()).unwrap();
-    let mut go_on = |_| ControlFlow::Continue(());
-    conversion.write(&out, 2, Options { force: true }, &mut go_on).unwrap();
-    (conversion, fs::read(out).unwrap())
-}
-
-fn temporary() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
 /// By our own hand: what a tensor of the case is called in GGUF, `None` if it is not there.

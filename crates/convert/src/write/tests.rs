@@ -11,7 +11,7 @@ use alight_kernels::quantize::quantize_row;
 use alight_kernels::{Isa, WeightType, dequantize_row};
 use proptest::prelude::*;
 
-use super::item::{Elements, Item, ItemData, Piece, Scales};
+use super::item::{Change, Elements, Item, ItemData, Order, Piece, Scales};
 use super::{Files, Plan, Target};
 use crate::Options;
 
@@ -65,7 +65,7 @@ impl Case {
                     values.iter().flat_map(|value| f64::from(*value).to_le_bytes()).collect()
                 }
                 Elements::Gguf(ty) => of(ty),
-                Elements::Mxfp4Apart => unreachable!("has a test of its own"),
+                Elements::Mxfp4Apart | Elements::Fp8 => unreachable!("have tests of their own"),
                 // Any bits are quants; scales are numbers.
                 Elements::Legacy(era, ty) => {
                     let (block, bytes) = era.block(ty).unwrap();
