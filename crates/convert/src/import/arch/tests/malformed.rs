@@ -276,14 +276,9 @@ fn architectures_that_are_not_known_are_named() {
     let mut case = Case::named("llama");
     case.set("architectures", json!(["PhiForCausalLM"])).set("model_type", "phi");
     let error = case.error();
-    for part in [
-        "PhiForCausalLM",
-        "\"phi\"",
-        "Qwen3ForCausalLM",
-        "Gemma3ForCausalLM",
-        "import/arch",
-        "model/src/spec/arch",
-    ] {
+    for part in
+        ["PhiForCausalLM", "\"phi\"", "qwen3,", "gemma3,", "import/arch", "model/src/spec/arch"]
+    {
         assert!(error.contains(part), "{error}");
     }
     // A head that classifies writes no text, whatever stands below it.
