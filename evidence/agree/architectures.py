@@ -96,6 +96,9 @@ LOCAL = [True, True, False, True, False, True, False]
 GEMMA4 = Tiny("gemma4", "gemma4", layers=7, head_dim=48, local_dim=24, heads=4, kv_heads=2, base=1e6, local_base=1e4, qk_norm=True,
               window=12, pattern=LOCAL, logit_cap=30.0, shared_kv=2, token_input=20, vocab=733)
 GEMMA4MOE = other(GEMMA4, "experts", layers=3, pattern=LOCAL[1:4], token_input=0, values=False, shared_kv=0, experts=7, used=3, expert_ff=44)
+# Wide feed-forward parts, since llama.cpp takes the deviation of a sample and the makers that of all gates. The longer one has layers
+# without keys and values.
+GEMMA3N = Tiny("gemma3n", "gemma3n", layers=6, ff=2048, head_dim=48, heads=4, base=1e6, local_base=1e4, qk_norm=True, window=12, vocab=733)
 MISTRAL3 = Tiny("mistral3", "mistral3", head_dim=40, heads=4, eps=1e-5, tied=False, scaling=("yarn", 4.0, 16), temperature=0.3,
                 log_multiplier=1.0)
 GLM4 = Tiny("glm4", "glm4", head_dim=40, heads=4, eps=1e-5, tied=False, biases=QKV, rope_dims=20)
@@ -199,6 +202,13 @@ CASES = [
                  "another norm of experts' inputs": dict(flipped=("pre_ffw_norm_2",)),
                  "norms of outputs": dict(flipped=("post_ffw_norm_1",)), "scales of experts": dict(flipped=("ffn_down_exps.scale",))}),
     (other(GEMMA4MOE, "odd sizes", layers=4, pattern=LOCAL[:4], embd=90, heads=3, kv_heads=1, expert_ff=37, experts=5, used=2),
+     {"window of 11": dict(window=11)}),
+    (GEMMA3N, {"window of 13": dict(window=13), "period of 4": dict(pattern=4), "local layers' base 1000": dict(local_base=1e3),
+               "nothing from tokens": dict(zero=("per_layer_token_embd",)), "streams of other projections": dict(flipped=("altup_proj",)),
+               "nothing past attention": dict(zero=("laurel_post_norm",)), "predictions of other streams": dict(flipped=("altup_predict_coef",)),
+               "corrections of other streams": dict(flipped=("altup_correct_coef",)), "the first stream not scaled": dict(flipped=("altup_correct_scale",)),
+               "streams joined otherwise": dict(flipped=("altup_unembd_proj",)), "routed by other elements": dict(flipped=("altup_router_norm",))}),
+    (other(GEMMA3N, "odd sizes, shared keys", layers=23, embd=90, heads=3, kv_heads=1, head_dim=30, ff=2045, logit_gain=0.3),
      {"window of 11": dict(window=11)}),
     (GLM4MOE, {k: v for k, v in WRONG.items() if k != "sigmoid"}
      | {"softmax": dict(gating=1), "weights not normalised": dict(normed=False), "no scale": dict(weights_scale=None),

@@ -8,7 +8,9 @@ from evidence.lib.lazy import lazily
 
 np = lazily("numpy")
 
-GEMMAS = ("gemma2", "gemma3", "gemma4")
+GEMMAS = ("gemma2", "gemma3", "gemma3n", "gemma4")
+# Of gemma3n the streams of a token, the length of the row past attention, and what a layer takes from a token.
+STREAMS, LAUREL, FROM_TOKEN = 4, 64, 256
 QKV = ("attn_q", "attn_k", "attn_v")
 MLP = ("ffn_gate", "ffn_up", "ffn_down")
 EXPERTS = ("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps", "ffn_down_exps")
@@ -39,7 +41,7 @@ LAYOUT = "cmaf"
 # What the last norm is called, where it is not output_norm.
 LAST_NORM = dict.fromkeys(("lfm2", "lfm2moe"), "token_embd_norm")
 # Matrices that are never of a smaller type.
-ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_norm")
+ALWAYS_F32 = ("ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_norm", "altup_router", "altup_predict", "altup_correct")
 # Of whose layers queries, keys and values, or gate and up, are one matrix.
 FUSED_QKV, FUSED_UP = ("phi3",), ("phi3", "glm4")
 # Whose norms are LayerNorm.
@@ -102,6 +104,8 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
             here = delta_net(arch, here, embd, *delta)
         if layout and layout[i] in "cm":
             here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
+        if arch == "gemma3n":
+            here = here | gemma3n_layer(embd)
         if arch in ONE_PART:
             here = one_part(here, feed_forward, layout[i])
         for name, shape in here.items():
@@ -112,6 +116,9 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
                 out[f"blk.{i}.{name}.weight"] = shape
             if name in biases or name in ONLY_BIASES:
                 out[f"blk.{i}.{name}.bias"] = shape[:-1] or shape
+    if arch == "gemma3n":
+        out |= dict.fromkeys(("altup_proj.weight", "altup_unembd_proj.weight"), (STREAMS - 1, embd, embd))
+        local = (FROM_TOKEN,)
     if local and local[-1]:
         out |= {"per_layer_token_embd.weight": (vocab, layers * local[-1]), "per_layer_model_proj.weight": (layers * local[-1], embd),
                 "per_layer_proj_norm.weight": (local[-1],)}
@@ -119,6 +126,13 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
     out |= {"output_norm.bias": (embd,)} if "output_norm" in biases else {}
     out |= {} if tied else {"output.weight": (vocab, embd)}
     return out | ({"output.bias": (vocab,)} if "output" in biases else {})
+
+
+def gemma3n_layer(embd: int) -> dict[str, tuple]:
+    """What a layer has beside a Gemma's."""
+    return {"laurel_l": (LAUREL, embd), "laurel_r": (embd, LAUREL), "laurel_post_norm": (embd,), "altup_router_norm": (embd,),
+            "altup_router": (STREAMS, embd), "altup_predict_coef": (STREAMS**2, STREAMS), "altup_correct_coef": (STREAMS, STREAMS),
+            "altup_correct_scale": (embd,), "inp_gate": (FROM_TOKEN, embd), "proj": (embd, FROM_TOKEN), "post_norm": (embd,)}
 
 
 def gemma4_layer(i: int, layers: int, local: tuple, sizes: tuple, mixture: tuple) -> dict[str, tuple]:

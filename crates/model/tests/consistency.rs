@@ -24,6 +24,7 @@ fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
             .0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen2moe() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q4_0, ..Spec::gpt_oss() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::F16, ..Spec::gemma3n() }.write(folder.path()).0,
         Spec::deepseek2().write(folder.path()).0,
         Spec::llama4().write(folder.path()).0,
         Spec::deepseek2_before_2025().write(folder.path()).0,
@@ -64,6 +65,24 @@ fn the_number_of_threads_does_not_change_a_bit() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn a_row_alone_after_the_last_cache_is_what_it_is_among_others() {
+    // Layers that store nothing come last, and only the wanted row goes through them.
+    let folder = tempfile::tempdir().unwrap();
+    for spec in [Spec::gemma3n(), Spec::nemotron_h(), Spec::nemotron_h_moe()] {
+        let model = open(&spec.write(folder.path()).0, 2, Isa::best());
+        let tokens = tokens(50, spec.vocab, 5);
+        let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+        let last = session.feed(&tokens).unwrap().to_vec();
+        let mut all = Session::new(&model, &SessionOptions::default()).unwrap();
+        let mut among = Vec::new();
+        all.feed_each(&tokens, &mut |_, logits| among = logits.to_vec()).unwrap();
+        let largest = last.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        let off = distance(&last, &among) / largest;
+        assert!(off < 1e-4, "{}: {off:e}", spec.arch);
     }
 }
 

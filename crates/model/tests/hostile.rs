@@ -205,6 +205,7 @@ fn every_tensor_missing_misshapen_or_of_an_unusable_type() {
         Spec::gpt_oss(),
         Spec::lfm2(),
         Spec::nemotron_h_moe(),
+        Spec::gemma3n(),
     ] {
         for (name, shape) in spec.tensors() {
             let optional = name.ends_with(".bias")
@@ -294,6 +295,26 @@ fn mamba_2() {
         &with(&spec, "ssm.state_size", |b| b.u32("granitehybrid.ssm.state_size", 24)),
         &["blk.0.ssm_in.weight", "[64, 340]", "expected [64, 356]"],
     );
+}
+
+#[test]
+fn several_streams() {
+    let spec = Spec::gemma3n();
+    let key = |name: &str| format!("gemma3n.{name}");
+    let one_more = |name: &str, value| with(&spec, "", |b| b.u32(&key(name), value));
+    refused(&one_more("altup.num_inputs", 3), &[&key("altup.num_inputs"), "3", "streams"]);
+    refused(&one_more("altup.active_idx", 1), &[&key("altup.active_idx"), "1", "streams"]);
+    let scales = "activation_sparsity_scale";
+    let few = with(&spec, "", |b| b.f32s(&key(scales), &[1.6; 6]));
+    refused(&few, &[&key(scales), "6 numbers", "7, one per layer"]);
+    let not_a_number = with(&spec, "", |b| b.f32s(&key(scales), &[f32::NAN; 7]));
+    refused(&not_a_number, &[&key(scales)]);
+    let shared = "attention.shared_kv_layers";
+    for bad in [1, 3, 7, u32::MAX] {
+        refused(&with(&spec, shared, |b| b.u32(&key(shared), bad)), &[&key(shared), "so few"]);
+    }
+    let width = "embedding_length_per_layer_input";
+    refused(&with(&spec, width, |b| b.u32(&key(width), 1 << 20)), &[&key(width), "at most"]);
 }
 
 #[test]

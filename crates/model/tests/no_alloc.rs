@@ -58,6 +58,7 @@ fn main() {
         // It becomes long after the prompt, and short again where it is cut.
         Spec { long_context: Some(80), seed: 61, ..Spec::llama() }.write(folder.path()).0,
         Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::qwen35() }.write(folder.path()).0,
+        Spec { ty: alight_formats::GgmlType::Q8_0, ..Spec::gemma3n() }.write(folder.path()).0,
         Spec::deepseek2().write(folder.path()).0,
         Spec::llama4().write(folder.path()).0,
         Spec::deepseek2_before_2025().write(folder.path()).0,

@@ -132,6 +132,10 @@ pub(crate) struct Buffers {
     pub(crate) token_inputs: Vec<f32>,
     /// Elements of a row of `token_inputs`.
     pub(crate) token_input_width: usize,
+    /// The other residual streams of a token and what is kept of the first, `[batch, streams]`.
+    pub(crate) streams: Vec<f32>,
+    /// Elements of a row of `streams`.
+    pub(crate) stream_width: usize,
     /// The packed input of the next matrices.
     pub(crate) acts: Activations,
     pub(crate) angles: Angles,
@@ -154,14 +158,16 @@ pub(crate) struct BufferSizes<'s> {
     pub(crate) work: WorkSize,
     /// What all layers take from a token.
     pub(crate) token_inputs: usize,
+    /// f32 elements of the other residual streams of a token.
+    pub(crate) streams: usize,
     /// f32 elements for the partial results of attention.
     pub(crate) partials: usize,
 }
 
 impl Buffers {
     pub(crate) fn new(sizes: &BufferSizes<'_>) -> Buffers {
-        let BufferSizes { batch, threads, hidden_size, ropes, work, token_inputs, partials } =
-            *sizes;
+        let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
+        let BufferSizes { token_inputs, streams, partials, .. } = *sizes;
         let limits = AttentionLimits {
             rows: work.attention_rows,
             k_dim: work.key_dim,
@@ -180,6 +186,8 @@ impl Buffers {
             up: rows(work.gate),
             token_inputs: rows(token_inputs),
             token_input_width: token_inputs,
+            streams: rows(streams),
+            stream_width: streams,
             acts: Activations::new(batch, work.widest_input.max(hidden_size)),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; partials],

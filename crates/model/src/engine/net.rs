@@ -9,12 +9,16 @@
 //! [feed forward] for a dense one: [gate·up], pack, [down]
 //!               for experts: [router], choice, sorting, [gate·up of the chosen], pack, [down, sum]
 //! ```
+//! Networks whose tokens have several residual streams predict all of them before a layer and correct them after it
+//! (`parts/alt_up.rs`).
+//!
 //! In the last layer that stores something for later tokens, only the rows whose logits are asked for go on after the cache
 //! is filled. Logits are computed for those rows.
 //!
 //! Invariants: a run allocates nothing; how work is cut follows from shapes and positions and never from the number of
 //! threads, so neither do the results.
 
+use std::f32::consts::FRAC_1_SQRT_2;
 use std::sync::Arc;
 
 use alight_kernels::attention::FEW_TOKENS;
@@ -28,11 +32,12 @@ use super::compute::Compute;
 use super::step::{Step, Want};
 use crate::cache::{Cache, CacheError, Kv, States};
 use crate::load::{LoadError, Store, arrival};
+use crate::parts::alt_up::{self, AltUpWeights};
 use crate::parts::norm::Norm;
 use crate::parts::token_input::TokenInputs;
 use crate::parts::{self, Contribution};
 use crate::spec::ModelSpec;
-use crate::weights::Weights;
+use crate::weights::{LayerWeights, Weights};
 
 /// A network ready to run: what it is, where its weights are, tables, and the threads.
 pub(crate) struct Net<'m> {
@@ -91,6 +96,7 @@ impl<'m> Net<'m> {
             ropes: &self.spec.ropes,
             work: work.fold(WorkSize::default(), WorkSize::max),
             token_inputs: self.spec.layers.iter().map(|layer| layer.token_input).sum(),
+            streams: if self.spec.alt_up { alt_up::row_len(self.spec.hidden_size) } else { 0 },
             partials: partials.max().unwrap_or(0),
         })
     }
@@ -124,6 +130,9 @@ impl<'m> Net<'m> {
             buffers: b,
             cache,
         };
+        if let Some(alt_up) = &self.weights.alt_up {
+            alt_up.begin(&mut step);
+        }
         let mut pending = None;
         let last_filled = self.spec.mixers().rfind(|(_, mixer)| parts::fills_cache(mixer));
         for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
@@ -136,14 +145,23 @@ impl<'m> Net<'m> {
                 scale: spec.residual_scale,
                 output_scale: 1.0,
             };
+            let laurel = w.laurel.as_ref();
+            if let Some(alt_up) = &w.alt_up {
+                alt_up.predict(&mut step);
+            }
             if let (Some(mixer), Some(w)) = (&spec.mixer, &w.mixer) {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
-                pack_normed(&mut step, pending, Order::AddThenNorm, norm, formats);
+                match (laurel, norm) {
+                    (Some(laurel), Some(norm)) => laurel.forward(norm, formats, &mut step),
+                    _ => pack_normed(&mut step, pending, Order::AddThenNorm, norm, formats),
+                }
                 w.part.forward(mixer, &mut step);
                 if step.wanted == Some(Want::Nothing) {
                     return Ok(());
                 }
-                pending = Some(contribution(w.part.output_bias(), &w.output_norm));
+                let output_scale = if laurel.is_some() { FRAC_1_SQRT_2 } else { 1.0 };
+                let bias = w.part.output_bias();
+                pending = Some(Contribution { output_scale, ..contribution(bias, &w.output_norm) });
             }
             if let (Some(feed_forward), Some(w)) = (&spec.feed_forward, &w.feed_forward) {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
@@ -152,16 +170,10 @@ impl<'m> Net<'m> {
                 w.part.forward(feed_forward, &mut step);
                 pending = Some(contribution(w.part.output_bias(), &w.output_norm));
             }
-            if let Some(input) = &w.token_input {
-                let formats = input.input_formats();
-                pack_normed(&mut step, pending, Order::AddThenNorm, None, formats);
-                input.forward(&mut step);
-                let (norm, scale) = (Some(&input.norm), 1.0);
-                pending = Some(Contribution { bias: None, norm, scale, output_scale: 1.0 });
-            }
-            if let Some(contribution) = &mut pending {
-                contribution.output_scale = w.output_scale;
-            }
+            pending = end_layer(&mut step, w, pending);
+        }
+        if let Some(alt_up) = &self.weights.alt_up {
+            alt_up.end(&mut step);
         }
         if let Some(contribution) = pending {
             let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);
@@ -229,7 +241,7 @@ impl<'m> Net<'m> {
             table.dequantize_row(tokens[i] as usize, own);
             vec::scale(isa, own, (width as f32).sqrt());
             vec::add_assign(isa, row, own);
-            vec::scale(isa, row, std::f32::consts::FRAC_1_SQRT_2);
+            vec::scale(isa, row, FRAC_1_SQRT_2);
         });
     }
 
@@ -278,6 +290,34 @@ impl<'m> Net<'m> {
 enum Order {
     AddThenNorm,
     NormThenAdd,
+}
+
+/// What comes after a layer's feed-forward part: the correction of its streams, and what it takes from the token. Returns what is
+/// then pending.
+fn end_layer<'m>(
+    step: &mut Step<'_>,
+    w: &'m LayerWeights,
+    pending: Option<Contribution<'m>>,
+) -> Option<Contribution<'m>> {
+    let last = match (&w.alt_up, &w.token_input) {
+        (None, None) => pending,
+        (None, Some(input)) => {
+            pack_normed(step, pending, Order::AddThenNorm, None, input.input_formats());
+            input.forward(step);
+            let norm = Some(&input.norm);
+            Some(Contribution { bias: None, norm, scale: 1.0, output_scale: 1.0 })
+        }
+        (Some(alt_up), input) => {
+            alt_up.correct(pending, step);
+            if let Some(input) = input {
+                alt_up.pack_scaled(input.input_formats(), step);
+                input.forward(step);
+                AltUpWeights::add_to_others(&input.norm, step);
+            }
+            None
+        }
+    };
+    last.map(|last| Contribution { output_scale: w.output_scale, ..last })
 }
 
 /// Carries out a pending contribution, and packs the residual stream for the step's next matrices, normed if there is a

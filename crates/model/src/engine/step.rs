@@ -69,6 +69,8 @@ impl Step<'_> {
                 Rows::new(&mut self.buffers.token_inputs, width).copy(last, 0);
                 let width = self.buffers.angles.width;
                 Rows::new(&mut self.buffers.angles.values, width).copy(last, 0);
+                let width = self.buffers.stream_width;
+                Rows::new(&mut self.buffers.streams, width).copy(last, 0);
                 keep(self.buffers, last);
                 self.position += last;
                 self.rows = 1;

@@ -105,6 +105,12 @@ impl Plan {
             plan.settle(&mut inputs.projection, methods, repack);
             plan.section(&[&inputs.projection], methods, Some(arrival::EMBEDDING));
         }
+        if let Some(alt_up) = &mut weights.alt_up {
+            for matrix in alt_up.matrices_mut() {
+                plan.settle(matrix, methods, repack);
+            }
+            plan.section(&alt_up.matrices(), methods, Some(arrival::EMBEDDING));
+        }
         for (i, layer) in weights.layers.iter_mut().enumerate() {
             for matrix in layer.matrices_mut() {
                 plan.settle(matrix, methods, repack);

@@ -45,6 +45,9 @@ pub struct DenseSpec {
     pub activation: Activation,
     /// What the input is multiplied with.
     pub inputs: InputMatrices,
+    /// Only gates count that are more than so many standard deviations above the mean of a token's; what is above is their
+    /// value.
+    pub deviations: Option<f32>,
 }
 
 impl Activation {
@@ -92,6 +95,7 @@ impl DenseSpec {
             intermediate_size,
             activation: Activation::Silu,
             inputs: InputMatrices::GateAndUp,
+            deviations: None,
         })
     }
 
@@ -131,6 +135,16 @@ impl DenseSpec {
         let width = self.intermediate_size;
         WorkSize { gate: width, widest_input: width, ..WorkSize::default() }
     }
+}
+
+/// What of each number is above the mean by more than so many standard deviations, or 0. (Of all numbers, as Gemma 3n's makers
+/// compute it.)
+fn keep_above(x: &mut [f32], deviations: f32) {
+    let n = x.len() as f32;
+    let mean = x.iter().sum::<f32>() / n;
+    let variance = x.iter().map(|x| (x - mean) * (x - mean)).sum::<f32>() / n;
+    let least = mean + deviations * variance.sqrt();
+    x.iter_mut().for_each(|x| *x = (*x - least).max(0.0));
 }
 
 /// Its tensors.
@@ -224,7 +238,9 @@ impl DenseWeights {
             let join = |_: usize, columns: Range<usize>, [gate, up]: [&mut [f32]; 2]| {
                 add_bias(&self.gate_bias, columns.clone(), gate);
                 add_bias(&self.up_bias, columns, up);
-                spec.activation.apply(isa, gate, up);
+                if spec.deviations.is_none() {
+                    spec.activation.apply(isa, gate, up);
+                }
             };
             compute.multiply([[&gate, &up]], [outputs], acts, threads, Some(&join));
         } else {
@@ -235,9 +251,16 @@ impl DenseWeights {
             let output = Rows::new(&mut b.gate, width);
             compute.multiply([[&up]], [[output]], acts, threads, Some(&activate));
         }
-        let input = Rows::new(&mut b.gate, width);
+        let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
         let formats = ActivationFormats::of([self.down.kind()]);
-        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        compute.pack(step.rows, width, rows, acts, formats, threads, &|_, [gate, up], _, put| {
+            if let Some(deviations) = spec.deviations {
+                keep_above(gate, deviations);
+                spec.activation.apply(isa, gate, up);
+            }
+            put(gate);
+        });
         step.compute.project(&down, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
     }
 }

@@ -5,6 +5,7 @@
 //! unapplied: bias, norm, scale and the addition to the residual stream are a [`Contribution`], which is carried out
 //! together with the next norm.
 
+pub(crate) mod alt_up;
 pub(crate) mod attention;
 mod convolution;
 pub(crate) mod delta_net;
@@ -13,6 +14,7 @@ pub(crate) mod dense_and_experts;
 pub(crate) mod experts;
 pub(crate) mod latent_attention;
 pub(crate) mod latent_experts;
+pub(crate) mod laurel;
 pub(crate) mod mamba2;
 pub(crate) mod norm;
 pub(crate) mod routing;
@@ -306,6 +308,7 @@ pub(crate) fn work(layer: &LayerSpec, hidden: usize) -> WorkSize {
         FeedForward::LatentExperts(spec) => spec.work(hidden),
         FeedForward::Both(spec) => spec.work(hidden),
     });
-    let parts = [mixer, feed_forward, Some(token_input::work(layer.token_input))];
-    parts.into_iter().flatten().fold(WorkSize::default(), WorkSize::max)
+    let beside = [laurel::work(layer.laurel), token_input::work(layer.token_input)].map(Some);
+    let parts = [mixer, feed_forward].into_iter().chain(beside);
+    parts.flatten().fold(WorkSize::default(), WorkSize::max)
 }

@@ -49,6 +49,8 @@ pub struct ModelSpec {
     pub embedding_scale: f32,
     /// The layers, in order.
     pub layers: Vec<LayerSpec>,
+    /// Whether a token has several residual streams, of which a layer computes one and predicts the others.
+    pub alt_up: bool,
     /// The rotary embeddings that layers refer to by their index. If the file has a `rope_freqs` tensor, its factors
     /// are in the first.
     pub ropes: Vec<RopeParams>,
@@ -92,6 +94,8 @@ pub struct LayerSpec {
     pub residual_scale: f32,
     /// How many numbers a third part takes from the token itself; 0: there is no such part.
     pub token_input: usize,
+    /// Length of the short row through which the mixer's input goes past it; 0: it does not.
+    pub laurel: usize,
 }
 
 /// Which norms a layer has, by what the file calls their weights; `None`: there is no such norm. `post_attention_norm` is

@@ -105,6 +105,7 @@ impl Sizes {
             parallel: false,
             residual_scale: 1.0,
             token_input: 0,
+            laurel: 0,
         });
         self.network(keys, layers.collect(), vec![rope])
     }
@@ -125,6 +126,7 @@ impl Sizes {
             output_norm: "output_norm",
             embedding_scale: 1.0,
             layers,
+            alt_up: false,
             ropes,
             long_context: self.long_context,
             draft_layers: self.draft_layers,

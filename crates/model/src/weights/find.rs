@@ -105,6 +105,16 @@ impl Finder<'_, '_> {
         })
     }
 
+    /// Matrices that follow one another `[cols, rows, count]`, all of which a token reads.
+    pub(crate) fn matrices(
+        &self,
+        name: &str,
+        [cols, rows, count]: [usize; 3],
+    ) -> Result<MatrixRef, WeightError> {
+        let all = self.matrix_of(name, &[cols, rows, count])?;
+        Ok(MatrixRef { rows, count, used: count, ..all })
+    }
+
     /// As [`Finder::matrix`], with a row per token, which is read as it is.
     pub(crate) fn embedding(
         &self,

@@ -17,6 +17,8 @@ pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
 pub(crate) use self::matrix::MatrixRef;
 pub(crate) use self::suspect::not_finite;
+use crate::parts::alt_up::{AltUp, AltUpWeights};
+use crate::parts::laurel::LaurelWeights;
 use crate::parts::norm::Norm;
 use crate::parts::token_input::{TokenInputWeights, TokenInputs};
 use crate::parts::{FeedForwardWeights, MixerWeights};
@@ -51,6 +53,8 @@ pub(crate) struct LayerWeights {
     pub(crate) mixer: Option<Branch<MixerWeights>>,
     pub(crate) feed_forward: Option<Branch<FeedForwardWeights>>,
     pub(crate) token_input: Option<TokenInputWeights>,
+    pub(crate) alt_up: Option<AltUpWeights>,
+    pub(crate) laurel: Option<LaurelWeights>,
     /// Factor on the residual stream after the layer.
     pub(crate) output_scale: f32,
 }
@@ -59,6 +63,7 @@ impl LayerWeights {
     fn find(
         find: &LayerFinder<'_, '_, '_>,
         spec: &LayerSpec,
+        alt_up: bool,
         hidden: usize,
     ) -> Result<LayerWeights, WeightError> {
         let norms = &spec.norms;
@@ -72,27 +77,33 @@ impl LayerWeights {
         });
         let token_input =
             (spec.token_input > 0).then(|| TokenInputWeights::find(find, spec.token_input, hidden));
+        let laurel = (spec.laurel > 0).then(|| LaurelWeights::find(find, spec.laurel, hidden));
+        let alt_up = alt_up.then(|| AltUpWeights::find(find, hidden));
         let output_scale = find.optional("layer_output_scale.weight", 1)?;
         Ok(LayerWeights {
             mixer: mixer.transpose()?,
             feed_forward: feed_forward.transpose()?,
             token_input: token_input.transpose()?,
+            alt_up: alt_up.transpose()?,
+            laurel: laurel.transpose()?,
             output_scale: output_scale.map_or(1.0, |scale| scale[0]),
         })
     }
 
     /// The layer's matrices, in the order in which they are used.
     pub(crate) fn matrices(&self) -> Vec<&MatrixRef> {
+        let laurel = self.laurel.iter().flat_map(LaurelWeights::matrices);
         let mixer = self.mixer.iter().flat_map(|mixer| mixer.part.matrices());
-        let mut all: Vec<_> = mixer.collect();
+        let mut all: Vec<_> = laurel.chain(mixer).collect();
         all.extend(self.feed_forward.iter().flat_map(|branch| branch.part.matrices()));
         all.extend(self.token_input.iter().flat_map(TokenInputWeights::matrices));
         all
     }
 
     pub(crate) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
+        let laurel = self.laurel.iter_mut().flat_map(LaurelWeights::matrices_mut);
         let mixer = self.mixer.iter_mut().flat_map(|mixer| mixer.part.matrices_mut());
-        let mut all: Vec<_> = mixer.collect();
+        let mut all: Vec<_> = laurel.chain(mixer).collect();
         all.extend(self.feed_forward.iter_mut().flat_map(|branch| branch.part.matrices_mut()));
         all.extend(self.token_input.iter_mut().flat_map(TokenInputWeights::matrices_mut));
         all
@@ -105,6 +116,7 @@ pub(crate) struct Weights {
     /// `[vocab, hidden]`.
     pub(crate) embed: MatrixRef,
     pub(crate) token_inputs: Option<TokenInputs>,
+    pub(crate) alt_up: Option<AltUp>,
     pub(crate) layers: Vec<LayerWeights>,
     /// `[hidden]`.
     pub(crate) output_norm: Norm,
@@ -122,6 +134,7 @@ impl Weights {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
         let output = (!self.tied).then_some(&self.output);
         let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection);
+        let inputs = inputs.chain(self.alt_up.iter().flat_map(AltUp::matrices));
         [&self.embed].into_iter().chain(inputs).chain(layers).chain(output)
     }
 
@@ -165,21 +178,23 @@ impl Weights {
         let factors =
             spec.ropes.first().map(|rope| find.optional("rope_freqs.weight", rope.dims / 2));
         let factors = factors.transpose()?.flatten();
+        let alt_up = spec.alt_up;
         let layers = spec.layers.iter().enumerate().map(|(layer, spec)| {
-            LayerWeights::find(&LayerFinder { all: &find, layer }, spec, hidden)
+            LayerWeights::find(&LayerFinder { all: &find, layer }, spec, alt_up, hidden)
         });
         let layers = layers.collect::<Result<Vec<_>, WeightError>>()?;
         let width = spec.layers[0].token_input;
         let inputs = (width > 0)
             .then(|| TokenInputs::find(&find, width, [spec.layers.len(), vocab, hidden]));
         let token_inputs = inputs.transpose()?;
+        let alt_up = alt_up.then(|| AltUp::find(&find, hidden)).transpose()?;
         if let Some(factors) = factors {
             let rope = &mut spec.ropes[0];
             rope.scaling = with_factors("rope_freqs.weight", &rope.scaling, factors, 1.0)?;
         }
         find_long_context(&find, spec)?;
         find.all_found(spec)?;
-        Ok(Weights { embed, token_inputs, layers, output_norm, output, output_bias, tied })
+        Ok(Weights { embed, token_inputs, alt_up, layers, output_norm, output, output_bias, tied })
     }
 }
 

@@ -159,6 +159,10 @@ pub enum Recurrence {
     Mamba2([usize; 4]),
 }
 
+/// Of Gemma 3n: how many layers have no keys and values of their own, and how many numbers a layer takes from a token.
+const SHARED_KV: usize = 2;
+const FROM_TOKEN: usize = 32;
+
 /// Tokens that convolutions look at.
 const TAPS: usize = 4;
 
@@ -402,6 +406,11 @@ impl Spec {
         }
     }
 
+    /// Several streams, and the last two layers without keys and values of their own.
+    pub fn gemma3n() -> Spec {
+        Spec { arch: "gemma3n", window: Some((12, 5)), seed: 42, ..Spec::gemma3() }
+    }
+
     /// One of each architecture.
     pub fn every() -> [Spec; 10] {
         let dense = [Spec::llama(), Spec::qwen2(), Spec::qwen3(), Spec::gemma2(), Spec::gemma3()];
@@ -417,7 +426,7 @@ impl Spec {
 
     /// Whether queries and keys are normed.
     pub fn norms_qk(&self) -> bool {
-        ["qwen3", "qwen35", "gemma3", "qwen3moe", "lfm2"].contains(&self.arch)
+        ["qwen3", "qwen35", "gemma3", "gemma3n", "qwen3moe", "lfm2"].contains(&self.arch)
     }
 
     /// What the norm before the feed-forward part is called.
@@ -492,8 +501,10 @@ impl Spec {
                         None => {
                             let gate = if self.arch == "qwen35" { q } else { 0 };
                             add("attn_q.weight", &[self.embd, q + gate]);
-                            add("attn_k.weight", &[self.embd, k]);
-                            add("attn_v.weight", &[self.embd, v]);
+                            if self.stores(l) {
+                                add("attn_k.weight", &[self.embd, k]);
+                                add("attn_v.weight", &[self.embd, v]);
+                            }
                         }
                     }
                     add("attn_output.weight", &[o, self.embd]);
@@ -523,33 +534,19 @@ impl Spec {
             }
             if self.norms_qk() && recurrence.is_none() {
                 add("attn_q_norm.weight", &[self.key_dim]);
-                add("attn_k_norm.weight", &[self.key_dim]);
+                if self.stores(l) {
+                    add("attn_k_norm.weight", &[self.key_dim]);
+                }
+            }
+            if self.arch == "gemma3n" {
+                self.beside_streams(&mut add);
             }
             if self.is_gemma() {
                 add("post_attention_norm.weight", &[self.embd]);
                 add("post_ffw_norm.weight", &[self.embd]);
             }
         }
-        let last = if self.arch == "lfm2" { "token_embd_norm" } else { "output_norm" };
-        all.push((format!("{last}.weight"), vec![self.embd]));
-        if !self.tied {
-            all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
-        }
-        if self.biases {
-            all.push(("output.bias".to_owned(), vec![self.vocab]));
-        }
-        if self.long_context.is_some() {
-            let pairs = self.rope_dims.unwrap_or(self.key_dim) / 2;
-            for kind in ["short", "long"] {
-                all.push((format!("rope_factors_{kind}.weight"), vec![pairs]));
-            }
-        }
-        if self.factors {
-            all.push((
-                "rope_freqs.weight".to_owned(),
-                vec![self.rope_dims.unwrap_or(self.key_dim) / 2],
-            ));
-        }
+        self.outside_of_layers(&mut all);
         all
     }
 
@@ -582,6 +579,63 @@ impl Spec {
             None => !(layer + 1).is_multiple_of(interval),
         };
         here.then_some(recurrence)
+    }
+
+    /// What comes before and after the layers, but for the embedding.
+    fn outside_of_layers(&self, all: &mut Vec<(String, Vec<usize>)>) {
+        let last = if self.arch == "lfm2" { "token_embd_norm" } else { "output_norm" };
+        all.push((format!("{last}.weight"), vec![self.embd]));
+        if self.arch == "gemma3n" {
+            let (e, width) = (self.embd, self.layers * FROM_TOKEN);
+            all.push(("altup_proj.weight".into(), vec![e, e, 3]));
+            all.push(("altup_unembd_proj.weight".into(), vec![e, e, 3]));
+            all.push(("per_layer_token_embd.weight".into(), vec![width, self.vocab]));
+            all.push(("per_layer_model_proj.weight".into(), vec![e, width]));
+            all.push(("per_layer_proj_norm.weight".into(), vec![FROM_TOKEN]));
+        }
+        if !self.tied {
+            all.push(("output.weight".to_owned(), vec![self.embd, self.vocab]));
+        }
+        if self.biases {
+            all.push(("output.bias".to_owned(), vec![self.vocab]));
+        }
+        if self.long_context.is_some() {
+            let pairs = self.rope_dims.unwrap_or(self.key_dim) / 2;
+            for kind in ["short", "long"] {
+                all.push((format!("rope_factors_{kind}.weight"), vec![pairs]));
+            }
+        }
+        if self.factors {
+            all.push((
+                "rope_freqs.weight".to_owned(),
+                vec![self.rope_dims.unwrap_or(self.key_dim) / 2],
+            ));
+        }
+    }
+
+    /// Whether a layer has keys and values of its own.
+    fn stores(&self, layer: usize) -> bool {
+        self.arch != "gemma3n" || layer + SHARED_KV < self.layers
+    }
+
+    /// What a layer of Gemma 3n has beside a Gemma's.
+    fn beside_streams(&self, add: &mut impl FnMut(&str, &[usize])) {
+        let e = self.embd;
+        for (name, shape) in [
+            ("laurel_l", vec![e, 64]),
+            ("laurel_r", vec![64, e]),
+            ("laurel_post_norm", vec![e]),
+            ("altup_router_norm", vec![e]),
+            ("altup_router", vec![e, 4]),
+            ("altup_predict_coef", vec![4, 16]),
+            ("altup_correct_coef", vec![4, 4]),
+            ("altup_correct_scale", vec![e]),
+            ("inp_gate", vec![e, FROM_TOKEN]),
+            ("proj", vec![FROM_TOKEN, e]),
+            ("post_norm", vec![e]),
+        ] {
+            add(&format!("{name}.weight"), &shape);
+        }
     }
 
     /// What a layer has instead of two parts.
@@ -743,6 +797,16 @@ impl Spec {
                 }
             }
         }
+        if self.arch == "gemma3n" {
+            for (name, value) in [
+                ("attention.shared_kv_layers", SHARED_KV),
+                ("embedding_length_per_layer_input", FROM_TOKEN),
+            ] {
+                if skip != name {
+                    b.u32(&key(name), value as u32);
+                }
+            }
+        }
         if let Some(scales) = self.scales {
             let names = ["embedding_scale", "attention.scale", "residual_scale", "logit_scale"];
             for (name, scale) in names.into_iter().zip(scales) {
@@ -876,9 +940,19 @@ impl Spec {
         for (name, shape) in self.tensors() {
             let elements: usize = shape.iter().product();
             let float = shape.len() == 1
-                || ["ffn_gate_inp", "conv1d", "shortconv.conv", "ssm_a", "ssm_d", "ssm_norm"]
-                    .iter()
-                    .any(|part| name.contains(part))
+                || [
+                    "altup_router",
+                    "altup_predict",
+                    "altup_correct",
+                    "ffn_gate_inp",
+                    "conv1d",
+                    "shortconv.conv",
+                    "ssm_a",
+                    "ssm_d",
+                    "ssm_norm",
+                ]
+                .iter()
+                .any(|part| name.contains(part))
                 || name.ends_with(".bias");
             let ty = if float { GgmlType::F32 } else { self.ty };
             let bytes = fill(ty, &name, &shape, elements, &mut random);

@@ -33,12 +33,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let windowed = windowed_layers(keys, layers, 6)?;
     let window = window(keys, 0)?;
     let attention = attention(keys, layers, &windowed, window)?;
-    let shared = shared_layers(keys, &windowed)?;
-    let token_input = keys.width_or_none("embedding_length_per_layer_input")?.unwrap_or(0);
-    if layers.saturating_mul(token_input) > MAX_WIDTH {
-        let expected = format!("at most {} for {layers} layers", MAX_WIDTH / layers);
-        return Err(keys.value("embedding_length_per_layer_input", token_input, expected));
-    }
+    let shared = Shared::read(keys, &windowed, 0)?;
+    let token_input = token_input(keys, layers, 0)?;
     let context = sizes.context;
     let full = rope(keys, keys.dimension("attention.key_length", MAX_WIDTH)?, context)?;
     let local = local_rope(keys, &full)?;
@@ -46,7 +42,8 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let all = parts.map(|(layer, ((attention, intermediate_size), windowed))| {
         let kv_layer = shared.as_ref().and_then(|shared| shared.owner(layer, *windowed));
         let activation = Activation::GeluTanh;
-        let dense = DenseSpec { intermediate_size, activation, inputs: InputMatrices::GateAndUp };
+        let inputs = InputMatrices::GateAndUp;
+        let dense = DenseSpec { intermediate_size, activation, inputs, deviations: None };
         LayerSpec {
             mixer: Some(Mixer::Attention(AttentionSpec { kv_layer, ..attention })),
             feed_forward: Some(match experts.clone() {
@@ -57,6 +54,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
             parallel: false,
             residual_scale: 1.0,
             token_input,
+            laurel: 0,
         }
     });
     let all = all.collect();
@@ -66,6 +64,24 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
         logit_softcap: cap(keys, "final_logit_softcapping", 0.0)?,
         ..sizes.network(keys, all, vec![full, local])
     })
+}
+
+/// How many numbers each layer takes from the token, `usual` where the file does not say; 0: none.
+pub(super) fn token_input(
+    keys: &Keys<'_, '_>,
+    layers: usize,
+    usual: usize,
+) -> Result<usize, SpecError> {
+    let key = "embedding_length_per_layer_input";
+    let width = match keys.get::<u64>(key)? {
+        None => usual,
+        Some(_) => keys.width_or_none(key)?.unwrap_or(0),
+    };
+    if layers.saturating_mul(width) > MAX_WIDTH {
+        let expected = format!("at most {} for {layers} layers", MAX_WIDTH / layers);
+        return Err(keys.value(key, width, expected));
+    }
+    Ok(width)
 }
 
 /// The attention of each layer.
@@ -124,30 +140,39 @@ fn local_rope(keys: &Keys<'_, '_>, others: &RopeParams) -> Result<RopeParams, Sp
 }
 
 /// Layers without keys and values of their own.
-struct Shared {
+pub(super) struct Shared {
     /// The first of them; the two before it are one with a window and one without.
     first: usize,
 }
 
 impl Shared {
     /// The layer whose keys and values a layer attends to, if it has none.
-    fn owner(&self, layer: usize, windowed: bool) -> Option<usize> {
+    pub(super) fn owner(&self, layer: usize, windowed: bool) -> Option<usize> {
         (layer >= self.first).then(|| self.first - if windowed { 2 } else { 1 })
     }
-}
 
-fn shared_layers(keys: &Keys<'_, '_>, windowed: &[bool]) -> Result<Option<Shared>, SpecError> {
-    let (key, layers) = ("attention.shared_kv_layers", windowed.len());
-    let shared = keys.get::<u64>(key)?.unwrap_or(0);
-    if shared == 0 {
-        return Ok(None);
+    /// Which layers they are, of those that have a window or not: the last ones, `usual` where the file does not say how many.
+    ///
+    /// # Errors
+    /// So many that no two layers come before them as they must.
+    pub(super) fn read(
+        keys: &Keys<'_, '_>,
+        windowed: &[bool],
+        usual: usize,
+    ) -> Result<Option<Shared>, SpecError> {
+        let (key, layers) = ("attention.shared_kv_layers", windowed.len());
+        let shared = keys.get::<u64>(key)?.unwrap_or(usual as u64);
+        if shared == 0 {
+            return Ok(None);
+        }
+        let first = usize::try_from(shared).ok().and_then(|shared| layers.checked_sub(shared));
+        let found =
+            first.filter(|first| *first >= 2 && windowed[first - 2] && !windowed[first - 1]);
+        let first = found.ok_or_else(|| {
+            let expected =
+                "so few that a layer with a sliding window and one without come right before them";
+            keys.value(key, shared.min(MAX_LAYERS as u64), expected.into())
+        })?;
+        Ok(Some(Shared { first }))
     }
-    let first = usize::try_from(shared).ok().and_then(|shared| layers.checked_sub(shared));
-    let found = first.filter(|first| *first >= 2 && windowed[first - 2] && !windowed[first - 1]);
-    let first = found.ok_or_else(|| {
-        let expected =
-            "so few that a layer with a sliding window and one without come right before them";
-        keys.value(key, shared.min(MAX_LAYERS as u64), expected.into())
-    })?;
-    Ok(Some(Shared { first }))
 }

@@ -9,6 +9,7 @@ mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma3n;
 mod gemma4;
 mod glm4;
 mod glm4moe;
@@ -48,12 +49,13 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 45] = [
+const ALL: [&Architecture; 46] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
     &gemma2::ARCHITECTURE,
     &gemma3::ARCHITECTURE,
+    &gemma3n::ARCHITECTURE,
     &gemma4::ARCHITECTURE,
     &granite::ARCHITECTURE,
     &seed_oss::ARCHITECTURE,

@@ -49,6 +49,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
             parallel: false,
             residual_scale: 1.0,
             token_input: 0,
+            laurel: 0,
         }
     });
     let layers = layers.collect();
@@ -56,7 +57,12 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
 }
 
 fn ungated(intermediate_size: usize) -> DenseSpec {
-    DenseSpec { intermediate_size, activation: Activation::ReluSquared, inputs: InputMatrices::Up }
+    DenseSpec {
+        intermediate_size,
+        activation: Activation::ReluSquared,
+        inputs: InputMatrices::Up,
+        deviations: None,
+    }
 }
 
 /// A dense part for each layer whose width is not 0.

@@ -1,0 +1,73 @@
+//! LAuReL (Menghani, Kumar and Kumar 2024), as Gemma 3n has it: beside the mixer, its normed input and a projection of that through
+//! a short row are added to the residual stream, which is divided by √2 with the mixer's output.
+//!
+//! `x = (x + mixer_output + n + norm(right · left · n)) / √2`, `n` being the mixer's input.
+
+use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::parallel::Rows;
+use alight_kernels::vec;
+
+use super::norm::Norm;
+use crate::engine::{Step, WorkSize};
+use crate::weights::{LayerFinder, MatrixRef, WeightError};
+
+/// What a layer writes to whose short row has `rank` elements; 0: it has none.
+pub(crate) fn work(rank: usize) -> WorkSize {
+    WorkSize { k: rank, widest_input: rank, ..WorkSize::default() }
+}
+
+/// The tensors of one layer.
+#[derive(Debug)]
+pub(crate) struct LaurelWeights {
+    /// `[rank, hidden]`
+    left: MatrixRef,
+    /// `[hidden, rank]`
+    right: MatrixRef,
+    /// `[hidden]`, of the output.
+    norm: Norm,
+}
+
+impl LaurelWeights {
+    pub(crate) fn find(
+        find: &LayerFinder<'_, '_, '_>,
+        rank: usize,
+        hidden: usize,
+    ) -> Result<LaurelWeights, WeightError> {
+        Ok(LaurelWeights {
+            left: find.matrix("laurel_l", hidden, rank)?,
+            right: find.matrix("laurel_r", rank, hidden)?,
+            norm: find.norm("laurel_post_norm", hidden)?,
+        })
+    }
+
+    pub(crate) fn matrices(&self) -> [&MatrixRef; 2] {
+        [&self.left, &self.right]
+    }
+
+    pub(crate) fn matrices_mut(&mut self) -> [&mut MatrixRef; 2] {
+        [&mut self.left, &mut self.right]
+    }
+
+    /// Packs the residual stream, normed by `input`, for the mixer's matrices, and adds what goes past the mixer.
+    pub(crate) fn forward(&self, input: &Norm, formats: ActivationFormats, step: &mut Step<'_>) {
+        let [left, right] = self.matrices().map(|matrix| matrix.view(step.store));
+        let (isa, hidden, rank) = (step.compute.isa, step.hidden, self.left.all_rows());
+        step.pack_normed(input, ActivationFormats::of([self.left.kind()]));
+        let b = &mut *step.buffers;
+        let short = Rows::new(&mut b.k, rank);
+        step.compute.project(&left, short, &b.acts, &b.threads);
+        let (short, own) = (Rows::new(&mut b.k, rank), ActivationFormats::of([self.right.kind()]));
+        step.compute.pack_rows(step.rows, short, &mut b.acts, own, &b.threads);
+        step.compute.project(&right, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
+        let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
+        let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
+        step.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
+            let normed = &mut scratch.row[..hidden];
+            input.apply_to(isa, x, normed);
+            self.norm.apply(isa, y);
+            vec::add_assign(isa, x, y);
+            vec::add_assign(isa, x, normed);
+            put(normed);
+        });
+    }
+}
