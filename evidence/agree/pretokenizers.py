@@ -8,7 +8,9 @@ that end an answer; and the bytes of every token.
 
 Without arguments, llama.cpp is the package `xllamacpp`, and every name is written into a made-up vocabulary whose tokens are
 bytes and pairs of bytes, merged in any order: wherever a text is cut otherwise, another pair is merged. Its texts add what stands
-at the edges of the classes of characters. With llama.cpp's models/ folder and a libllama.so of the same version, also the
+at the edges of the classes of characters. Then the unigram vocabularies of tests/data/tokenizers, with and without the merging
+of spaces: where the two differ, it is that llama.cpp has no bytes for what is unknown, and another idea of texts that are white space
+alone. With llama.cpp's models/ folder and a libllama.so of the same version, also the
 vocabularies in that folder, and everything but ids.
 
     python -m evidence agree pretokenizers                        every name, by the package
@@ -28,6 +30,7 @@ from pathlib import Path
 from evidence.agree.tokens import STRINGS, first_difference, our_binary, our_ids
 from evidence.lib import llama, tiny_models, vocabularies
 from evidence.lib.common import ROOT
+from evidence.lib.sources import spm
 
 WORDS = b"[UNK_BYTE_0x".hex()
 # Names whose vocabularies spell bytes in another way than byte-level BPE.
@@ -213,6 +216,47 @@ def by_package(args, binary: Path, texts: list, work: Path) -> bool:
         for text, where in differ[:5]:
             print(f"    {text!r} {where}")
         good &= not differ
+        path.unlink()
+    for name in ("unigram", "unigram_bytes"):
+        if args.only in name:
+            good &= unigram(name, binary, texts, work)
+    return good
+
+
+def write_unigram(path: Path, pieces: list, spec: dict, merge: bool) -> None:
+    """A tiny model with a vocabulary of SentencePiece's."""
+    def add(w, _) -> None:
+        w.add_tokenizer_model("t5")
+        w.add_tokenizer_pre("default")
+        w.add_token_list([text for text, _, _ in pieces])
+        w.add_token_scores([score for _, score, _ in pieces])
+        w.add_token_types([kind for _, _, kind in pieces])
+        w.add_add_space_prefix(spec["prefix"])
+        w.add_remove_extra_whitespaces(merge)
+        w.add_unk_token_id(next(number for number, piece in enumerate(pieces) if piece[2] == 2))
+        if spec["charsmap"]:
+            w.add_precompiled_charsmap(spec["charsmap"])
+
+    tiny = tiny_models.Tiny("unigram", "llama", layers=1, embd=32, ff=32, heads=2, kv_heads=2, vocab=len(pieces))
+    tiny_models.write(tiny, path, add)
+
+
+def unigram(name: str, binary: Path, texts: list, work: Path) -> bool:
+    pieces, spec = spm.read((ROOT / f"tests/data/tokenizers/{name}.model").read_bytes())
+    bytes_of = {number for number, (_, _, kind) in enumerate(pieces) if kind == 6}
+    nothing = {number for number, (text, _, kind) in enumerate(pieces) if not text.strip("▁") or kind == 3}
+    path, good = work / "unigram.gguf", True
+    for merge in (False, True):
+        write_unigram(path, pieces, spec, merge)
+        questions = [(text, add, special) for text in texts for add, special in ((False, False), (True, False), (False, True))]
+        theirs, ours = llama.token_ids(path, questions, work), our_ids(binary, path, questions)
+        asked = [(q, a, b) for q, a, b in zip(questions, ours, theirs, strict=True) if not bytes_of & set(a) and set(a) - nothing]
+        differ = [(q, first_difference(a, b)) for q, a, b in asked if a != b]
+        print(f"{name}, spaces {'merged' if merge else 'kept'}: {len(asked) - len(differ)} of {len(asked)} identical, "
+              f"{len(questions) - len(asked)} of bytes or of white space alone", flush=True)
+        for q, where in differ[:5]:
+            print(f"    {q!r} {where}")
+        good &= not differ and len(asked) > len(questions) // 4
         path.unlink()
     return good
 

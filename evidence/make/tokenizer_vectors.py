@@ -5,6 +5,9 @@ which models ship them, and the ids that the same libraries give tests/data/toke
     rewritten.json, .ids.json         the same as Hugging Face's library rewrites it; asked by `tokenizers`
     bytes.json, .ids.json             BPE over bytes, cut as by Qwen; trained and asked by `tokenizers`
     ranks.model, .ids.json            the tokens of bytes.json as a file of ranks, asked by `tiktoken`
+    unigram.model, .ids.json          unigram, normalised as T5's, with an unknown token; trained and asked by `sentencepiece`
+    unigram.tokenizers.ids.json       the same vocabulary and map, asked by `tokenizers`, a space before each text
+    unigram_bytes.model, .ids.json    unigram with bytes for what is unknown; neither normalised nor are spaces merged
 
 `--check` trains nothing and compares the ids only. Needs sentencepiece, tokenizers, tiktoken, protobuf.
 crates/text/tests/tokenizer_originals.rs is what reads them.
@@ -60,6 +63,38 @@ def rewrite() -> None:
     (OUT / "rewritten.json").write_text(compact(tokenizer))
 
 
+def train_unigram(texts: list) -> None:
+    import sentencepiece
+
+    lines = [line for text in texts for line in text.split("\n") if line.strip()]
+    more = {
+        "unigram": dict(vocab_size=700, normalization_rule_name="nmt_nfkc", pad_id=0, eos_id=1, unk_id=2, bos_id=-1),
+        "unigram_bytes": dict(vocab_size=900, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
+                              allow_whitespace_only_pieces=True),
+    }
+    for name, options in more.items():
+        (OUT / f"{name}.model").unlink(missing_ok=True)
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines * 2), model_prefix=str(OUT / name), model_type="unigram", character_coverage=0.98,
+            hard_vocab_limit=False, num_threads=1, minloglevel=2, **options)
+        (OUT / f"{name}.vocab").unlink()
+
+
+def unigram_as_tokenizers():
+    """As `SpmConverter` of the library `transformers` does."""
+    from sentencepiece import sentencepiece_model_pb2 as pb2
+    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+    proto = pb2.ModelProto.FromString((OUT / "unigram.model").read_bytes())
+    vocab = [(piece.piece, piece.score) for piece in proto.pieces]
+    tokenizer = Tokenizer(models.Unigram(vocab, unk_id=proto.trainer_spec.unk_id))
+    tokenizer.normalizer = normalizers.Sequence([
+        normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap), normalizers.Strip(left=True, right=True),
+        normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=False)
+    return tokenizer
+
+
 def compact(tokenizer) -> str:
     return json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, separators=(",", ":")) + "\n"
 
@@ -94,13 +129,16 @@ def encoders() -> dict:
     import tiktoken
     from tokenizers import Tokenizer
 
-    model = sentencepiece.SentencePieceProcessor(model_file=str(OUT / "sentencepiece.model"))
+    models = {name: sentencepiece.SentencePieceProcessor(model_file=str(OUT / f"{name}.model"))
+              for name in ("sentencepiece", "unigram", "unigram_bytes")}
+    unigram = unigram_as_tokenizers()
     files = {name: Tokenizer.from_file(str(OUT / f"{name}.json")) for name in ("rewritten", "bytes")}
     ranks = dict(line.split() for line in (OUT / "ranks.model").read_text().splitlines())
     ranks = {base64.b64decode(token): int(rank) for token, rank in ranks.items()}
     encoding = tiktoken.Encoding("ranks", pat_str=QWEN, mergeable_ranks=ranks, special_tokens={})
     return {
-        "sentencepiece": model.EncodeAsIds,
+        **{name: model.EncodeAsIds for name, model in models.items()},
+        "unigram.tokenizers": lambda text: unigram.encode(text, add_special_tokens=False).ids,
         "rewritten": lambda text: files["rewritten"].encode(text, add_special_tokens=False).ids,
         "bytes": lambda text: files["bytes"].encode(text, add_special_tokens=False).ids,
         "ranks": encoding.encode_ordinary,
@@ -109,16 +147,19 @@ def encoders() -> dict:
 
 def add_arguments(parser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; fails if the ids are others")
+    parser.add_argument("--only", default="", help="the tokenizers whose names begin so")
 
 
 def run(args) -> int:
     texts = json.loads(STRINGS.read_text())
     OUT.mkdir(exist_ok=True)
     if not args.check:
-        train_sentencepiece(texts)
-        train_bytes(texts)
+        for name, train in (("sentencepiece", train_sentencepiece), ("bytes", train_bytes), ("unigram", train_unigram)):
+            if name.startswith(args.only):
+                train(texts)
     bad = 0
-    for name, encode in encoders().items():
+    all_encoders = {name: encode for name, encode in encoders().items() if name.startswith(args.only)}
+    for name, encode in all_encoders.items():
         lines = [json.dumps(encode(text), separators=(",", ":")) for text in texts]
         document = "[\n" + ",\n".join(lines) + "\n]\n"
         path = OUT / f"{name}.ids.json"
@@ -127,5 +168,5 @@ def run(args) -> int:
         elif path.read_text() != document:
             print(f"{path} is not what the library says", file=sys.stderr)
             bad += 1
-    print(f"{OUT}: {len(texts)} texts, 4 tokenizers" + (f", {bad} differ" if args.check else ""))
+    print(f"{OUT}: {len(texts)} texts, {len(all_encoders)} tokenizers" + (f", {bad} differ" if args.check else ""))
     return 1 if bad else 0

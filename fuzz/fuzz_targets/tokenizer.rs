@@ -12,6 +12,8 @@ use libfuzzer_sys::fuzz_target;
 #[derive(Arbitrary, Debug)]
 struct Input {
     bpe: bool,
+    /// In place of merging by scores: what normalises text, and whether spaces are merged.
+    unigram: Option<(Map, bool)>,
     pre: u8,
     name: u8,
     tokens: Vec<Token>,
@@ -19,6 +21,29 @@ struct Input {
     merges: Vec<(u16, u16)>,
     ids: [u16; 4],
     texts: Vec<Vec<Part>>,
+}
+
+/// What is to be a map of SentencePiece's.
+#[derive(Arbitrary, Debug)]
+enum Map {
+    Bytes(Vec<u8>),
+    /// With lengths that fit.
+    Units(Vec<u32>, Vec<u8>),
+}
+
+impl Map {
+    fn bytes(&self) -> Vec<u8> {
+        match self {
+            Map::Bytes(bytes) => bytes.clone(),
+            Map::Units(units, replacements) => {
+                let mut out = (4 * units.len() as u32).to_le_bytes().to_vec();
+                units.iter().for_each(|unit| out.extend(unit.to_le_bytes()));
+                out.extend(replacements);
+                out.push(0);
+                out
+            }
+        }
+    }
 }
 
 #[derive(Arbitrary, Debug)]
@@ -107,7 +132,12 @@ fn file(input: &Input) -> Vec<u8> {
     let mut out = Builder::new();
     // Names of models by which white space beside special tokens is theirs.
     out.str("general.name", ["a model", "phi-3", "modern-bert"][usize::from(input.name % 3)]);
-    out.str("tokenizer.ggml.model", if input.bpe { "gpt2" } else { "llama" });
+    let merged = if input.unigram.is_some() { "t5" } else { "llama" };
+    out.str("tokenizer.ggml.model", if input.bpe { "gpt2" } else { merged });
+    if let Some((map, merge)) = &input.unigram {
+        out.u8s("tokenizer.ggml.precompiled_charsmap", &map.bytes());
+        out.bool("tokenizer.ggml.remove_extra_whitespaces", *merge);
+    }
     out.str("tokenizer.ggml.pre", PRES[usize::from(input.pre) % PRES.len()]);
     out.strs("tokenizer.ggml.tokens", &texts);
     out.i32s("tokenizer.ggml.token_type", &types).f32s("tokenizer.ggml.scores", &scores);
@@ -217,7 +247,8 @@ fuzz_target!(|input: Input| {
         // a vocabulary of characters lacks one, there is nothing to spell it. SentencePiece takes a space for its
         // mark, whose bytes stay those of the mark if no token has it.
         let marked = |text: &str| text.contains(['\u{2581}', ' ']);
-        let exact = input.name % 3 == 0 && !(empty || raw || !input.bpe && marked(&text));
+        let unigram = !input.bpe && input.unigram.is_some();
+        let exact = input.name % 3 == 0 && !(empty || raw || unigram || !input.bpe && marked(&text));
         check(&tokenizer, &text, exact);
     }
 });

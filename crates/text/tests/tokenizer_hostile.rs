@@ -178,7 +178,7 @@ fn lies_are_typed_errors() {
         (
             "an unknown model",
             cut(Made::bpe(&[], &[]), |m| m.model = "bert"),
-            E::UnknownModel { name: "bert".into(), known: "gpt2, llama, gemma4" },
+            E::UnknownModel { name: "bert".into(), known: "gpt2, llama, t5, gemma4" },
         ),
     ];
     for (what, made, expected) in cases {
@@ -560,4 +560,102 @@ fn equal_hashes_cannot_be_arranged() {
     let tokenizer = Made::bpe(&more, &[]).build().unwrap();
     assert!(start.elapsed() < LIMIT);
     assert_eq!(tokenizer.token_id(texts[123_456].as_bytes()), Some(96 + 123_456));
+}
+
+/// A unigram vocabulary: `<pad>`, `</s>`, `<unk>`, then `more` with their scores.
+fn unigram(more: &[(&str, f32)]) -> Made {
+    let mut made = Made::spm(more);
+    made.model = "t5";
+    made.tokens.splice(..259, [&b"<pad>"[..], b"</s>", b"<unk>"].map(<[u8]>::to_vec));
+    made.types.splice(..259, [CONTROL, CONTROL, UNKNOWN]);
+    made.scores.splice(..259, [0.0; 3]);
+    made
+}
+
+#[test]
+fn unigrams_are_cut_where_scores_say() {
+    let made = unigram(&[("\u{2581}", -2.0), ("a", -3.0), ("b", -3.0), ("ab", -4.0), ("bb", -9.0)]);
+    let tokenizer = made.build().unwrap();
+    assert_eq!((tokenizer.bos(), tokenizer.eos(), tokenizer.unknown()), (None, Some(1), Some(2)));
+    assert!(!tokenizer.adds_bos() && tokenizer.adds_eos() && tokenizer.padding() == Some(0));
+    let encode = |made: &Made, text: &str| {
+        let tokenizer = made.build().unwrap();
+        tokenizer.encode(text, EncodeOptions::default()).unwrap()
+    };
+    let [space, a, b, ab] = [3, 4, 5, 6];
+    assert_eq!(encode(&made, "ab bb"), [ab, space, b, b, 1]);
+    // Unknown characters in a row are one token; one that no token spells leaves the others.
+    assert_eq!(encode(&made, "xyza ba"), [2, a, space, b, a, 1]);
+    assert_eq!(encode(&made, ""), [1]);
+    // Control tokens do not come out of text.
+    assert_eq!(encode(&made, "</s>"), [2, 1]);
+    let made = made.flag("add_space_prefix", true);
+    assert_eq!(encode(&made, "a  b "), [space, a, space, space, b, space, 1]);
+    let made = made.flag("remove_extra_whitespaces", true);
+    assert_eq!(encode(&made, "  a   b "), [space, a, space, b, 1]);
+    assert_eq!(encode(&made, "   "), [1]);
+    // Scores that are no numbers are of tokens that are not there.
+    let made = unigram(&[("a", f32::NAN), ("b", f32::INFINITY), ("c", -1.0)]);
+    assert_eq!(encode(&made, "abc"), [2, 5, 1]);
+    // All bytes, in place of the unknown token.
+    let mut made = unigram(&[("a", -1.0)]);
+    for byte in 0..256 {
+        made = made.token(format!("<0x{byte:02X}>"), BYTE);
+    }
+    assert_eq!(encode(&made, "aé"), [3, 4 + 0xc3, 4 + 0xa9, 1]);
+    // Longer than text is looked for.
+    let long = unigram(&[("a", -1.0), (&"x".repeat(257), -1.0)]);
+    let expected = TokenizerError::PieceTooLong { id: 4, len: 257, limit: 256 };
+    assert_eq!(long.build().err(), Some(expected));
+}
+
+#[test]
+fn maps_of_characters_may_say_anything() {
+    let made = unigram(&[("\u{2581}", -2.0), ("a", -3.0), ("ab", -4.0)]);
+    let build = |map: &[u8]| {
+        let mut builder = made.builder();
+        read(builder.u8s("tokenizer.ggml.precompiled_charsmap", map))
+    };
+    let signed = |map: &[i8]| {
+        let mut builder = made.builder();
+        read(builder.i8s("tokenizer.ggml.precompiled_charsmap", map))
+    };
+    assert!(build(&[]).is_ok() && signed(&[]).is_ok());
+    assert!(matches!(build(&[1, 2]), Err(TokenizerError::CharsMap { .. })));
+    assert!(matches!(signed(&[-1, -1, -1, -1, 0]), Err(TokenizerError::CharsMap { .. })));
+    let mut wrong = made.builder();
+    let wrong = read(wrong.u32s("tokenizer.ggml.precompiled_charsmap", &[1])).err().unwrap();
+    assert!(wrong.to_string().contains("tokenizer.ggml.precompiled_charsmap"), "{wrong}");
+    // Units drawn so that many of them lead to others, and replacements of any bytes.
+    let mut state = 1u64;
+    let mut draw = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let text = "ab a\u{2581}é日👩 ".repeat(50);
+    let start = Instant::now();
+    let (mut some, mut other) = (0, 0);
+    for _ in 0..2000 {
+        let count = 1 + draw(512);
+        let mut map = (4 * count as u32).to_le_bytes().to_vec();
+        let label = |draw: &mut dyn FnMut(u64) -> u64| text.as_bytes()[draw(20) as usize];
+        for _ in 0..count {
+            let value = draw(4) == 0;
+            let base = (draw(512) as u32) << 10 | (draw(4) as u32 & 1) << 8;
+            let unit =
+                if value { 1 << 31 | draw(60) as u32 } else { base | u32::from(label(&mut draw)) };
+            map.extend(unit.to_le_bytes());
+        }
+        map.extend((0..59).map(|_| draw(256) as u8 & 0xf7));
+        map.push(0);
+        let tokenizer = build(&map).unwrap();
+        let options = EncodeOptions { add_bos: Some(false), parse_special: false };
+        let ids = tokenizer.encode(&text, options).unwrap();
+        assert!(ids.iter().all(|id| (*id as usize) < made.tokens.len()));
+        some += usize::from(!ids.is_empty());
+        other += usize::from(ids != made.build().unwrap().encode(&text, options).unwrap());
+    }
+    assert!(some > 1000 && other > 10, "{some} and {other}");
+    assert!(start.elapsed() < Duration::from_secs(60));
 }

@@ -1,4 +1,4 @@
-"""SentencePiece's `tokenizer.model`: a protobuf message, written field by field."""
+"""SentencePiece's `tokenizer.model`: a protobuf message, written and read field by field."""
 
 import struct
 
@@ -42,3 +42,40 @@ def model(vocab, model_type: int = 2) -> bytes:
     out += blob(2, trainer)
     out += blob(3, blob(1, b"identity") + number(3, vocab.add_space_prefix) + number(4, 0) + number(5, 1))
     return bytes(out)
+
+
+def fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """The fields of a message, in order: numbers, or bytes."""
+    at, out = 0, []
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(data):
+        tag, wire = divmod(number(), 8)
+        if wire == 0:
+            out.append((tag, number()))
+            continue
+        size = {1: 8, 5: 4}[wire] if wire != 2 else number()
+        out.append((tag, data[at : at + size]))
+        at += size
+    return out
+
+
+def read(data: bytes) -> tuple[list[tuple[str, float, int]], dict]:
+    """Text, score and type of each piece, and what a file says of its normalisation."""
+    pieces, spec = [], {}
+    for tag, value in fields(data):
+        if tag == 1:
+            piece = dict(fields(value))
+            pieces.append((piece[1].decode(), struct.unpack("<f", piece.get(2, bytes(4)))[0], piece.get(3, 1)))
+        elif tag == 3:
+            spec = dict(fields(value))
+    return pieces, {"charsmap": spec.get(2, b""), "prefix": bool(spec.get(3, 1)), "merge": bool(spec.get(4, 1))}

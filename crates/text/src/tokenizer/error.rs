@@ -69,6 +69,22 @@ pub enum TokenizerError {
         /// Its text, with invalid UTF-8 replaced.
         text: String,
     },
+    /// `tokenizer.ggml.precompiled_charsmap` is not what SentencePiece compiles.
+    #[error("`tokenizer.ggml.precompiled_charsmap`: {problem}")]
+    CharsMap {
+        /// What was found, and what was expected.
+        problem: String,
+    },
+    /// A token of a unigram model is longer than any text is looked for.
+    #[error("token {id} has {len} bytes, expected at most {limit} in a unigram model")]
+    PieceTooLong {
+        /// Its id.
+        id: u32,
+        /// Its length in bytes.
+        len: usize,
+        /// The largest length in bytes.
+        limit: usize,
+    },
     /// The spellings of special tokens take more memory than any vocabulary needs.
     #[error(
         "the spellings of special tokens have {bytes} bytes together, expected at most {limit}"

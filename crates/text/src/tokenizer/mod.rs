@@ -1,7 +1,7 @@
 //! Text into tokens and back, from the arrays that a GGUF file carries.
 //!
-//! Two kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`) and SentencePiece-style merging by
-//! score (`llama`). Built in milliseconds, because the process waits for it: one flat store of
+//! Three kinds: byte-level BPE (`tokenizer.ggml.model` = `gpt2`), SentencePiece-style merging by
+//! score (`llama`), and SentencePiece's unigram model (`t5`). Built in milliseconds, because the process waits for it: one flat store of
 //! texts and one open-addressing index, no regular expressions, nothing allocated per token.
 //! Agreement with llama.cpp is the aim throughout; `python -m evidence agree tokens` shows it.
 //!
@@ -14,6 +14,7 @@
 
 mod alphabet;
 mod bpe;
+mod charsmap;
 mod error;
 mod finder;
 mod pre;
@@ -22,6 +23,7 @@ mod spm;
 mod stream;
 mod symbols;
 mod table;
+mod unigram;
 mod vocab;
 
 use std::ops::Range;
@@ -34,8 +36,9 @@ pub use stream::StreamDecoder;
 use bpe::{Bpe, Manner, Merges};
 use finder::{Finder, Fragment, Search};
 use pre::Pre;
-use special::SpecialIds;
+use special::{Defaults, SpecialIds};
 use spm::Spm;
+use unigram::Unigram;
 use vocab::{Kind, Vocab, byte_of};
 
 /// The longest text that can be encoded at once, in bytes: symbols are counted in 32 bits after
@@ -55,6 +58,7 @@ pub struct EncodeOptions {
 
 enum Algorithm {
     Spm,
+    Unigram(Unigram),
     Bpe { merges: Merges, pre: Pre },
 }
 
@@ -79,7 +83,7 @@ impl Tokenizer {
         let model: &str = gguf.require("tokenizer.ggml.model")?;
         let pre_name = gguf.get_str("tokenizer.ggml.pre")?;
         let pre = match model {
-            "llama" => None,
+            "llama" | "t5" => None,
             "gpt2" | "gemma4" => {
                 let name = match (model, pre_name) {
                     ("gemma4", _) => "gemma4",
@@ -95,7 +99,7 @@ impl Tokenizer {
             _ => {
                 return Err(TokenizerError::UnknownModel {
                     name: vocab::lossy(model.as_bytes()),
-                    known: "gpt2, llama, gemma4",
+                    known: "gpt2, llama, t5, gemma4",
                 });
             }
         };
@@ -122,23 +126,21 @@ impl Tokenizer {
             Ok::<_, TokenizerError>((vocab?, merges?))
         })?;
 
-        let (bos, eos, unknown) = match (&pre, model) {
-            (None, _) => (Some(1), Some(2), Some(0)),
-            (Some(_), "gemma4") => (None, None, None),
-            (Some(pre), _) if pre.no_default_bos => (None, Some(11), None),
-            (Some(_), _) => (Some(11), Some(11), None),
-        };
-        let ids = SpecialIds::find(gguf, &mut vocab, bos, eos, unknown)?;
+        let defaults = defaults(pre.as_ref(), model);
+        let ids = SpecialIds::find(gguf, &mut vocab, defaults)?;
+        let unigram = (model == "t5").then(|| Unigram::new(gguf, &vocab)).transpose()?;
         let flag = |key: &str| gguf.get_bool(key);
         let add_bos = flag("tokenizer.ggml.add_bos_token")?;
-        let default_bos = pre.is_none_or(|pre| pre.add_bos);
+        let default_bos = unigram.is_none() && pre.is_none_or(|pre| pre.add_bos);
+        let default_space = unigram.is_none() && pre.is_none();
         Ok(Tokenizer {
             finder: Finder::new(&vocab)?,
             add_bos: add_bos.unwrap_or(default_bos) || pre.is_some_and(|pre| pre.always_bos),
-            add_eos: flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false),
-            add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(pre.is_none()),
-            algorithm: match (merges, pre) {
-                (Some(merges), Some(pre)) => Algorithm::Bpe { merges, pre },
+            add_eos: flag("tokenizer.ggml.add_eos_token")?.unwrap_or(unigram.is_some()),
+            add_space_prefix: flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(default_space),
+            algorithm: match (unigram, merges, pre) {
+                (Some(unigram), ..) => Algorithm::Unigram(unigram),
+                (None, Some(merges), Some(pre)) => Algorithm::Bpe { merges, pre },
                 _ => Algorithm::Spm,
             },
             vocab,
@@ -194,6 +196,9 @@ impl Tokenizer {
         let fragments = self.finder.partition(text, search);
         match &self.algorithm {
             Algorithm::Spm => self.encode_spm(text, &fragments, &mut out),
+            Algorithm::Unigram(unigram) => {
+                self.encode_unigram(text, &fragments, unigram, &mut out)?;
+            }
             Algorithm::Bpe { merges, pre } => {
                 self.encode_bpe(text, &fragments, merges, pre, &mut out);
             }
@@ -222,6 +227,27 @@ impl Tokenizer {
                 }
             }
         }
+    }
+
+    fn encode_unigram(
+        &self,
+        text: &str,
+        fragments: &[Fragment],
+        unigram: &Unigram,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        let mut buffers = unigram::Buffers::default();
+        for &fragment in fragments {
+            match fragment {
+                Fragment::Token(id) => out.push(id),
+                Fragment::Text(from, to) => {
+                    let part = text.get(from as usize..to as usize).unwrap_or_default();
+                    let (prefix, unknown) = (self.add_space_prefix, self.ids.unknown);
+                    unigram.encode(part, prefix, &self.vocab, unknown, &mut buffers, out)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     fn encode_bpe(
@@ -356,6 +382,18 @@ impl Tokenizer {
     /// The id of exactly this spelling in the file.
     pub fn token_id(&self, text: &[u8]) -> Option<u32> {
         self.vocab.id(text)
+    }
+}
+
+/// The special tokens of a tokenizer model where the file does not say: llama.cpp's.
+fn defaults(pre: Option<&Pre>, model: &str) -> Defaults {
+    let none = Defaults::default();
+    match (pre, model) {
+        (None, "t5") => Defaults { eos: Some(1), unknown: Some(2), padding: Some(0), ..none },
+        (None, _) => Defaults { bos: Some(1), eos: Some(2), unknown: Some(0), ..none },
+        (Some(_), "gemma4") => none,
+        (Some(pre), _) if pre.no_default_bos => Defaults { eos: Some(11), ..none },
+        (Some(_), _) => Defaults { bos: Some(11), eos: Some(11), ..none },
     }
 }
 

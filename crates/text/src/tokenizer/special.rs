@@ -19,6 +19,15 @@ pub(crate) struct SpecialIds {
     pub(crate) ends: Vec<u32>,
 }
 
+/// The ids of a tokenizer model where the file does not say.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Defaults {
+    pub(crate) bos: Option<u32>,
+    pub(crate) eos: Option<u32>,
+    pub(crate) unknown: Option<u32>,
+    pub(crate) padding: Option<u32>,
+}
+
 /// End of turn.
 const EOT: &[&str] = &[
     "<|eot_id|>",
@@ -116,19 +125,16 @@ fn id_of(
 }
 
 impl SpecialIds {
-    /// Finds the ids and marks the tokens found by their spelling as control tokens. `bos`, `eos`
-    /// and `unknown` are the defaults of the tokenizer model.
+    /// Finds the ids and marks the tokens found by their spelling as control tokens.
     pub(crate) fn find(
         gguf: &Gguf<'_>,
         vocab: &mut Vocab,
-        bos: Option<u32>,
-        eos: Option<u32>,
-        unknown: Option<u32>,
+        defaults: Defaults,
     ) -> Result<SpecialIds, GgufError> {
-        let bos = id_of(gguf, vocab, "bos", bos)?;
-        let eos = id_of(gguf, vocab, "eos", eos)?;
-        let unknown = id_of(gguf, vocab, "unknown", unknown)?;
-        let padding = id_of(gguf, vocab, "padding", None)?;
+        let bos = id_of(gguf, vocab, "bos", defaults.bos)?;
+        let eos = id_of(gguf, vocab, "eos", defaults.eos)?;
+        let unknown = id_of(gguf, vocab, "unknown", defaults.unknown)?;
+        let padding = id_of(gguf, vocab, "padding", defaults.padding)?;
         let mut either = |names: &[&str], spellings: &[&str]| -> Result<_, GgufError> {
             let mut id = None;
             // A later name, the deprecated one, wins.

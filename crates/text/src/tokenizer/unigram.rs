@@ -1,0 +1,245 @@
+//! SentencePiece's unigram model: text is normalised, and then cut into the tokens whose scores have the largest sum.
+//!
+//! Scores are logarithms of probabilities; the sums are f64, as in Hugging Face's library. What no token spells is a character of
+//! the unknown token, whose score is ten below the lowest; several in a row are one. Where the vocabulary has all bytes, their
+//! tokens take its place, as in SentencePiece.
+//!
+//! Facts are SentencePiece's (`unigram_model.cc`, `normalizer.cc`). llama.cpp differs in two things: it has no bytes for what is
+//! unknown, and where spaces are merged, it puts one before the first word even if the file asks for none.
+//!
+//! Invariant: a token has at most [`MAX_PIECE`] bytes, so encoding takes time and memory in proportion to the text.
+
+use alight_formats::gguf::{Gguf, GgufError, ValueType};
+
+use super::SPACE;
+use super::charsmap::CharsMap;
+use super::error::TokenizerError;
+use super::symbols::char_len;
+use super::vocab::{Kind, Vocab, spell_byte};
+
+/// Most bytes of a token that text may become. (SentencePiece's own limit is 16 characters unless somebody asks for more.)
+const MAX_PIECE: usize = 256;
+
+/// Most bytes of a text once it is normalised: every space has become three.
+const MAX_NORMALISED: usize = super::MAX_TEXT * SPACE.len_utf8();
+
+/// How far below the lowest score that of the unknown token is.
+const UNKNOWN_PENALTY: f32 = 10.0;
+
+/// What the model has besides its vocabulary.
+pub(crate) struct Unigram {
+    charsmap: Option<CharsMap>,
+    /// Whether spaces at the ends, and of several all but one, are left out.
+    merge_spaces: bool,
+    unknown_score: f64,
+    /// Whether all bytes are tokens.
+    bytes: bool,
+    /// By the hash of the first four bytes: the most bytes of a token that begins so.
+    longest: Vec<u16>,
+}
+
+/// How a text up to some place is cut best.
+#[derive(Clone, Copy)]
+struct Best {
+    /// The sum of the scores.
+    score: f64,
+    /// The last token; `None`: an unknown character.
+    id: Option<u32>,
+    /// Its length in bytes.
+    len: u32,
+}
+
+/// The buffers of one call of encode.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    normalised: Vec<u8>,
+    best: Vec<Best>,
+}
+
+impl Unigram {
+    /// Reads what the file says beside the vocabulary.
+    ///
+    /// # Errors
+    /// A key of another type; [`TokenizerError::CharsMap`]; [`TokenizerError::PieceTooLong`].
+    pub(crate) fn new(gguf: &Gguf<'_>, vocab: &Vocab) -> Result<Unigram, TokenizerError> {
+        let mut longest = vec![0; 1 << 16];
+        let mut lowest = f32::MAX;
+        for id in 0..vocab.len() as u32 {
+            let text = vocab.text(id).unwrap_or_default();
+            let kind = vocab.kind(id);
+            if kind.has(Kind::NORMAL) {
+                // Others are of no use to text. The unknown token's has to be a number, so that every place is reached.
+                lowest = Some(vocab.score(id))
+                    .filter(|score| score.is_finite())
+                    .map_or(lowest, |score| lowest.min(score));
+                if text.len() > MAX_PIECE {
+                    let (len, limit) = (text.len(), MAX_PIECE);
+                    return Err(TokenizerError::PieceTooLong { id, len, limit });
+                }
+            }
+            if let Some(slot) = start_of(text).filter(|_| text.len() <= MAX_PIECE) {
+                longest[slot] = text.len().max(usize::from(longest[slot])) as u16;
+            }
+        }
+        Ok(Unigram {
+            charsmap: charsmap(gguf)?,
+            merge_spaces: gguf
+                .get_bool("tokenizer.ggml.remove_extra_whitespaces")?
+                .unwrap_or(false),
+            unknown_score: f64::from(lowest - UNKNOWN_PENALTY),
+            bytes: (0..=255).all(|byte| byte_id(vocab, byte).is_some()),
+            longest,
+        })
+    }
+
+    /// Appends the tokens of `text`, before which there is to be a space if `prefix`.
+    ///
+    /// # Errors
+    /// [`TokenizerError::TextTooLong`], where normalising has made it so.
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        prefix: bool,
+        vocab: &Vocab,
+        unknown: Option<u32>,
+        buffers: &mut Buffers,
+        out: &mut Vec<u32>,
+    ) -> Result<(), TokenizerError> {
+        self.normalise(text, prefix, &mut buffers.normalised);
+        let len = buffers.normalised.len();
+        if len > MAX_NORMALISED {
+            return Err(TokenizerError::TextTooLong { len, limit: MAX_NORMALISED });
+        }
+        self.cut(&buffers.normalised, vocab, &mut buffers.best);
+        let first = out.len();
+        let (mut end, mut after_unknown) = (len, false);
+        while end > 0 {
+            let last = buffers.best[end];
+            let start = end - last.len as usize;
+            match last.id {
+                Some(id) => out.push(id),
+                None if self.bytes => {
+                    let piece = buffers.normalised[start..end].iter().rev();
+                    out.extend(piece.filter_map(|byte| byte_id(vocab, *byte)));
+                }
+                None if after_unknown => {}
+                None => out.extend(unknown),
+            }
+            (end, after_unknown) = (start, last.id.is_none());
+        }
+        out[first..].reverse();
+        Ok(())
+    }
+
+    /// `text` as the model knows it: replaced by the map, spaces as U+2581. Ends where it is too long.
+    fn normalise(&self, text: &str, prefix: bool, out: &mut Vec<u8>) {
+        const MARK: &[u8] = "\u{2581}".as_bytes();
+        out.clear();
+        if prefix && !self.merge_spaces && !text.is_empty() {
+            out.extend(MARK);
+        }
+        // Of merged spaces: one that comes before the next character, if there is one.
+        let mut space = prefix;
+        let mut at = 0;
+        while at < text.len() && out.len() <= MAX_NORMALISED {
+            let (read, part) = self.next(text, at);
+            at += read;
+            for &byte in part {
+                match (byte, self.merge_spaces) {
+                    (b' ', true) => space |= !out.is_empty(),
+                    (b' ', false) => out.extend(MARK),
+                    (_, merge) => {
+                        if merge && space {
+                            out.extend(MARK);
+                            space = false;
+                        }
+                        out.push(byte);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How many bytes of `text` are next, and what stands for them.
+    fn next<'t>(&'t self, text: &'t str, at: usize) -> (usize, &'t [u8]) {
+        let rest = &text.as_bytes()[at..];
+        if let Some(found) = self.charsmap.as_ref().and_then(|map| map.longest(rest)) {
+            return found;
+        }
+        // Only a map that takes characters apart leads into one.
+        if !text.is_char_boundary(at) {
+            return (1, "\u{fffd}".as_bytes());
+        }
+        let len = char_len(rest[0]).min(rest.len());
+        (len, &rest[..len])
+    }
+
+    /// Finds the best way to each end of a character of `text`; `best` has an element for each offset.
+    fn cut(&self, text: &[u8], vocab: &Vocab, best: &mut Vec<Best>) {
+        best.clear();
+        best.resize(text.len() + 1, Best { score: f64::NEG_INFINITY, id: None, len: 0 });
+        best[0].score = 0.0;
+        let next = |at: usize| (at + char_len(text[at])).min(text.len());
+        let mut at = 0;
+        while at < text.len() {
+            let score = best[at].score;
+            let mut reach = |end: usize, id: Option<u32>, more: f64| {
+                let score = score + more;
+                if score > best[end].score {
+                    best[end] = Best { score, id, len: (end - at) as u32 };
+                }
+            };
+            let most = self.longest(&text[at..]);
+            let (mut end, mut alone) = (next(at), false);
+            let first = end;
+            while end - at <= most {
+                let found = vocab.plain_id(&text[at..end]).map(|id| (id, score_of(vocab, id)));
+                if let Some((id, score)) = found.filter(|(_, score)| score.is_finite()) {
+                    alone |= end == first;
+                    reach(end, Some(id), score);
+                }
+                if end == text.len() {
+                    break;
+                }
+                end = next(end);
+            }
+            if !alone {
+                reach(first, None, self.unknown_score);
+            }
+            at = first;
+        }
+    }
+
+    /// Most bytes of a token that `text` begins with.
+    fn longest(&self, text: &[u8]) -> usize {
+        start_of(text).map_or(3, |slot| usize::from(self.longest[slot]).max(3))
+    }
+}
+
+/// The hash of the first four bytes, if there are so many.
+fn start_of(text: &[u8]) -> Option<usize> {
+    let first = u32::from_le_bytes(*text.first_chunk()?);
+    Some((first.wrapping_mul(0x9e37_79b1) >> 16) as usize)
+}
+
+/// The score of a token that text becomes. Users' own tokens are as good as there can be.
+fn score_of(vocab: &Vocab, id: u32) -> f64 {
+    if vocab.kind(id).has(Kind::USER) { 0.0 } else { f64::from(vocab.score(id)) }
+}
+
+fn byte_id(vocab: &Vocab, byte: u8) -> Option<u32> {
+    vocab.id(&spell_byte(byte)).filter(|id| vocab.kind(*id).has(Kind::BYTE))
+}
+
+/// The map of the file, which may be an array of either type of bytes.
+fn charsmap(gguf: &Gguf<'_>) -> Result<Option<CharsMap>, TokenizerError> {
+    const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
+    let Some(array) = gguf.get_array(KEY)?.filter(|array| !array.is_empty()) else { return Ok(None) };
+    match array.elem_type() {
+        ValueType::U8 | ValueType::I8 => CharsMap::parse(array.bytes()).map(Some),
+        found => {
+            let expected = "u8 or i8";
+            Err(GgufError::WrongElementType { key: KEY.into(), found, expected }.into())
+        }
+    }
+}
