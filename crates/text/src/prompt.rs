@@ -73,7 +73,8 @@ impl<'m> Encoder<'m> {
         Encoder { vocabulary, style, parse_special, thinking: None }
     }
 
-    /// The template is told `enable_thinking = false`. One that does not ask for it makes the same as before.
+    /// Asks the template for a prompt without thinking: it gets `enable_thinking = false`. A template that does not use this
+    /// variable renders the same text as without it.
     pub fn without_thinking(self) -> Encoder<'m> {
         Encoder { thinking: Some(false), ..self }
     }

@@ -86,7 +86,7 @@ pub struct RunArgs {
     #[arg(long)]
     parse_special: bool,
 
-    /// Show no thinking; a chat template that knows `enable_thinking` is told to have none
+    /// Hide the model's thinking, and turn it off where the chat template has a switch for it
     #[arg(long, conflicts_with = "raw")]
     no_thinking: bool,
 

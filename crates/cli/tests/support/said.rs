@@ -1,4 +1,4 @@
-//! Small models that say what they are told to, token by token.
+//! Tiny models whose answers are fixed in advance: tests of the command know what is generated, token by token.
 
 use std::path::Path;
 
@@ -9,8 +9,9 @@ pub const TEXT: i32 = 1;
 pub const CONTROL: i32 = 3;
 pub const OWN: i32 = 4;
 
-/// Writes a model that answers a prompt whose last token is `<go>` with `tokens`, each of which may be there once, and one
-/// that ends with `<no>` with those from `short` on. Its template ends with `<no>` where it is told to have no thinking.
+/// Writes a model with a fixed answer. After a prompt that ends with `<go>` it generates all of `tokens`, which must differ from
+/// each other; after one that ends with `<no>` it generates those from index `short` on. Its chat template ends the prompt with
+/// `<no>` if `enable_thinking` is false, and with `<go>` otherwise.
 pub fn model(folder: &Path, tokens: &[(&str, i32)], short: usize) -> String {
     let own = [("<go>", CONTROL), ("<no>", CONTROL), ("a", TEXT)];
     let all = [&own[..], tokens].concat();
