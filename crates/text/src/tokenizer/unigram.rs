@@ -234,7 +234,9 @@ fn byte_id(vocab: &Vocab, byte: u8) -> Option<u32> {
 /// The map of the file, which may be an array of either type of bytes.
 fn charsmap(gguf: &Gguf<'_>) -> Result<Option<CharsMap>, TokenizerError> {
     const KEY: &str = "tokenizer.ggml.precompiled_charsmap";
-    let Some(array) = gguf.get_array(KEY)?.filter(|array| !array.is_empty()) else { return Ok(None) };
+    let Some(array) = gguf.get_array(KEY)?.filter(|array| !array.is_empty()) else {
+        return Ok(None);
+    };
     match array.elem_type() {
         ValueType::U8 | ValueType::I8 => CharsMap::parse(array.bytes()).map(Some),
         found => {
