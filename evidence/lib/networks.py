@@ -100,7 +100,7 @@ def shapes(arch: str, *, layers: int, embd: int, ff: int, heads: int, kv_heads: 
         here = layer | (dense if i < leading or interleave and (i + 1) % interleave else feed_forward) | after
         if local:
             here = gemma4_layer(i, layers, local, (embd, heads, kv_heads, head_dim, ff), (experts, expert_ff))
-        if arch in HYBRIDS and (i + 1) % delta[-1]:
+        if arch in HYBRIDS and (i + 1) % delta[4]:
             here = delta_net(arch, here, embd, *delta)
         if layout and layout[i] in "cm":
             here = instead_of_attention(here, short_convolution(embd, short_conv) if layout[i] == "c" else mamba2(embd, *mamba))
@@ -169,12 +169,14 @@ def latent_attention(layer: dict, embd: int, heads: int, query_rank: int, rank: 
 WHOLE = ("ssm_a", "ssm_d", "ssm_conv1d.bias", "ssm_dt.bias", "ffn_gate_inp.scale", "ffn_down_exps.scale")
 
 
-def delta_net(arch: str, layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int) -> dict[str, tuple]:
-    """The layer with a gated delta net in place of attention."""
+def delta_net(arch: str, layer: dict, embd: int, key_heads: int, value_heads: int, dim: int, taps: int, _interval: int,
+              together: bool = False) -> dict[str, tuple]:
+    """The layer with a gated delta net in place of attention. `together`: as old files of qwen3next have its inputs."""
     inner, mixed = value_heads * dim, (2 * key_heads + value_heads) * dim
     # Of qwen3next one tensor makes both.
     rates = {"ssm_ba": (2 * value_heads, embd)} if arch == "qwen3next" else dict.fromkeys(("ssm_alpha", "ssm_beta"), (value_heads, embd))
-    mixer = {"attn_qkv": (mixed, embd), "attn_gate": (inner, embd), **rates,
+    inputs = {"ssm_in": (mixed + inner, embd)} if together else {"attn_qkv": (mixed, embd), "attn_gate": (inner, embd)}
+    mixer = {**inputs, **rates,
              "ssm_conv1d": (mixed, taps), "ssm_dt.bias": (value_heads,), "ssm_a": (value_heads,),
              "ssm_norm": (dim,), "ssm_out": (embd, inner)}
     return instead_of_attention(layer, mixer)

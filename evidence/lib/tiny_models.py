@@ -57,7 +57,7 @@ class Tiny:
     # The length of what experts take in, where it is not the hidden size.
     latent_experts: int = 0
     # Gated delta nets: heads of keys and of values, their length, the taps of the convolution, and the interval at which
-    # there is attention in place of one.
+    # there is attention in place of one; true if all inputs are one tensor, as in old files of qwen3next.
     delta: tuple = ()
     # Latent attention: what `networks.latent_attention` takes, from the rank of queries on.
     latent: tuple = ()
@@ -263,7 +263,7 @@ def other_keys(rows: np.ndarray, key_heads: int, _value_heads: int, dim: int, by
     return np.concatenate([moved.reshape(both.shape), values])
 
 
-def add_delta_net(w: gguf.GGUFWriter, key_heads: int, value_heads: int, dim: int, taps: int, interval: int) -> None:
+def add_delta_net(w: gguf.GGUFWriter, key_heads: int, value_heads: int, dim: int, taps: int, interval: int, _together: bool = False) -> None:
     """The keys of gated delta nets."""
     w.add_ssm_conv_kernel(taps)
     w.add_ssm_state_size(dim)

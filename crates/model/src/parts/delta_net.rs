@@ -83,11 +83,11 @@ impl DeltaNetSpec {
 
     /// What it writes to: queries, keys and values before the convolution in `q` and after it in `mixed`, the gate of the
     /// output in `k`, decays in `v`, rates in `gate`; what makes both, where it is one product, in `heads_out`, which is not
-    /// needed yet.
+    /// needed yet. Where all inputs are one product, it is in `mixed` first.
     pub(crate) fn work(&self) -> WorkSize {
         WorkSize {
             q: self.mixed(),
-            mixed: self.mixed(),
+            mixed: self.mixed() + self.inner(),
             k: self.inner(),
             v: self.value_heads,
             gate: self.value_heads,
@@ -101,10 +101,7 @@ impl DeltaNetSpec {
 /// Its tensors.
 #[derive(Debug)]
 pub(crate) struct DeltaNetWeights {
-    /// Queries, keys and values, `[mixed, hidden]`.
-    qkv: MatrixRef,
-    /// Gate of the output, `[inner, hidden]`.
-    z: MatrixRef,
+    inputs: Inputs,
     rates: Rates,
     /// `[hidden, inner]`
     out: MatrixRef,
@@ -116,6 +113,31 @@ pub(crate) struct DeltaNetWeights {
     a: Vec<f32>,
     /// `[head_dim]`
     norm: Norm,
+}
+
+/// What makes queries, keys, values and the gate of the output (z).
+#[derive(Debug)]
+enum Inputs {
+    /// Queries, keys and values, `[mixed, hidden]`; the gate, `[inner, hidden]`.
+    Apart([MatrixRef; 2]),
+    /// `[mixed + inner, hidden]`: for each key head the rows of its query, its key, its value heads' values, and their gates.
+    Together(MatrixRef),
+}
+
+impl Inputs {
+    fn matrices(&self) -> &[MatrixRef] {
+        match self {
+            Inputs::Apart(both) => both,
+            Inputs::Together(all) => std::slice::from_ref(all),
+        }
+    }
+
+    fn matrices_mut(&mut self) -> &mut [MatrixRef] {
+        match self {
+            Inputs::Apart(both) => both,
+            Inputs::Together(all) => std::slice::from_mut(all),
+        }
+    }
 }
 
 /// What makes decays (alpha) and rates (beta).
@@ -152,8 +174,13 @@ impl DeltaNetWeights {
         let (heads, inner, mixed) = (spec.value_heads, spec.inner(), spec.mixed());
         let size = [spec.taps, mixed];
         Ok(DeltaNetWeights {
-            qkv: find.matrix("attn_qkv", hidden, mixed)?,
-            z: find.matrix("attn_gate", hidden, inner)?,
+            inputs: match spec.neighbours && find.has("ssm_in") {
+                false => Inputs::Apart([
+                    find.matrix("attn_qkv", hidden, mixed)?,
+                    find.matrix("attn_gate", hidden, inner)?,
+                ]),
+                true => Inputs::Together(find.matrix("ssm_in", hidden, mixed + inner)?),
+            },
             rates: match spec.neighbours {
                 false => Rates::Apart([
                     find.matrix("ssm_alpha", hidden, heads)?,
@@ -170,16 +197,17 @@ impl DeltaNetWeights {
     }
 
     pub(super) fn matrices(&self) -> Vec<&MatrixRef> {
-        [&self.qkv, &self.z].into_iter().chain(self.rates.matrices()).chain([&self.out]).collect()
+        let inputs = self.inputs.matrices().iter();
+        inputs.chain(self.rates.matrices()).chain([&self.out]).collect()
     }
 
     pub(super) fn matrices_mut(&mut self) -> Vec<&mut MatrixRef> {
-        let inputs = [&mut self.qkv, &mut self.z].into_iter();
+        let inputs = self.inputs.matrices_mut().iter_mut();
         inputs.chain(self.rates.matrices_mut()).chain([&mut self.out]).collect()
     }
 
     pub(super) fn input_formats(&self) -> ActivationFormats {
-        let inputs = [&self.qkv, &self.z].into_iter().chain(self.rates.matrices());
+        let inputs = self.inputs.matrices().iter().chain(self.rates.matrices());
         ActivationFormats::of(inputs.map(MatrixRef::kind))
     }
 
@@ -211,32 +239,35 @@ impl DeltaNetWeights {
     /// `gate`.
     fn project(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
         let view = |matrix: &MatrixRef| matrix.view(step.store);
-        let (qkv, z, heads) = (view(&self.qkv), view(&self.z), spec.value_heads);
+        let heads = spec.value_heads;
         let b = &mut *step.buffers;
         let (compute, acts, threads) = (step.compute, &b.acts, &b.threads);
         let mixed = [Rows::new(&mut b.q, spec.mixed())];
         let gates = [Rows::new(&mut b.k, spec.inner())];
-        match &self.rates {
-            Rates::Apart([alpha, beta]) => {
+        match (&self.inputs, &self.rates) {
+            (Inputs::Apart([qkv, z]), Rates::Apart([alpha, beta])) => {
                 let rates = [[Rows::new(&mut b.v, heads)], [Rows::new(&mut b.gate, heads)]];
                 let [alphas, betas] = rates;
-                let products = [[&qkv], [&z], [&view(alpha)], [&view(beta)]];
+                let products = [[&view(qkv)], [&view(z)], [&view(alpha)], [&view(beta)]];
                 compute.multiply(products, [mixed, gates, alphas, betas], acts, threads, None);
             }
-            Rates::Together(both) => {
+            (Inputs::Apart([qkv, z]), Rates::Together(both)) => {
                 let rates = [Rows::new(&mut b.heads_out, 2 * heads)];
-                let products = [[&qkv], [&z], [&view(both)]];
+                let products = [[&view(qkv)], [&view(z)], [&view(both)]];
                 compute.multiply(products, [mixed, gates, rates], acts, threads, None);
-                let (both, group) = (&b.heads_out, heads / spec.key_heads);
-                let rows = [Rows::new(&mut b.v, heads), Rows::new(&mut b.gate, heads)];
-                compute.each_row(step.rows, rows, threads, &|i, [alphas, betas], _| {
-                    let both = both[i * 2 * heads..][..2 * heads].chunks_exact(2 * group);
-                    let own = alphas.chunks_exact_mut(group).zip(betas.chunks_exact_mut(group));
-                    for (both, (alpha, beta)) in both.zip(own) {
-                        beta.copy_from_slice(&both[..group]);
-                        alpha.copy_from_slice(&both[group..]);
-                    }
-                });
+                split_rates(spec, step);
+            }
+            (Inputs::Together(all), Rates::Together(both)) => {
+                // The convolution does not write to `mixed` yet.
+                let inputs = [Rows::new(&mut b.mixed, spec.mixed() + spec.inner())];
+                let rates = [Rows::new(&mut b.heads_out, 2 * heads)];
+                let products = [[&view(all)], [&view(both)]];
+                compute.multiply(products, [inputs, rates], acts, threads, None);
+                split_inputs(spec, step);
+                split_rates(spec, step);
+            }
+            (Inputs::Together(_), Rates::Apart(_)) => {
+                unreachable!("where inputs are one tensor, rates are, too")
             }
         }
     }
@@ -270,6 +301,43 @@ impl DeltaNetWeights {
         });
         self.convolution.keep(earlier, inputs, n);
     }
+}
+
+/// What makes rates and decays, key head by key head in `heads_out`, into `gate` and `v`.
+fn split_rates(spec: &DeltaNetSpec, step: &mut Step<'_>) {
+    let (heads, group) = (spec.value_heads, spec.value_heads / spec.key_heads);
+    let b = &mut *step.buffers;
+    let both = &b.heads_out;
+    let rows = [Rows::new(&mut b.v, heads), Rows::new(&mut b.gate, heads)];
+    step.compute.each_row(step.rows, rows, &b.threads, &|i, [alphas, betas], _| {
+        let both = both[i * 2 * heads..][..2 * heads].chunks_exact(2 * group);
+        let own = alphas.chunks_exact_mut(group).zip(betas.chunks_exact_mut(group));
+        for (both, (alpha, beta)) in both.zip(own) {
+            beta.copy_from_slice(&both[..group]);
+            alpha.copy_from_slice(&both[group..]);
+        }
+    });
+}
+
+/// Queries, keys, values and gates of the output, key head by key head in `mixed`, into `q` and `k`.
+fn split_inputs(spec: &DeltaNetSpec, step: &mut Step<'_>) {
+    let (dim, width) = (spec.head_dim, spec.mixed() + spec.inner());
+    let values = spec.inner() / spec.key_heads;
+    let b = &mut *step.buffers;
+    let all = &b.mixed;
+    let rows = [Rows::new(&mut b.q, spec.mixed()), Rows::new(&mut b.k, spec.inner())];
+    step.compute.each_row(step.rows, rows, &b.threads, &|i, [mixed, gates], _| {
+        let (queries, rest) = mixed.split_at_mut(spec.key_heads * dim);
+        let (keys, all_values) = rest.split_at_mut(spec.key_heads * dim);
+        let heads = all[i * width..][..width].chunks_exact(width / spec.key_heads);
+        for (head, all) in heads.enumerate() {
+            queries[head * dim..][..dim].copy_from_slice(&all[..dim]);
+            keys[head * dim..][..dim].copy_from_slice(&all[dim..2 * dim]);
+            let (own_values, own_gates) = all[2 * dim..].split_at(values);
+            all_values[head * values..][..values].copy_from_slice(own_values);
+            gates[head * values..][..values].copy_from_slice(own_gates);
+        }
+    });
 }
 
 /// Brings each head of `dim` elements to a length: `x · length / √(Σx² + eps)`.
