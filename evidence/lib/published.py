@@ -51,6 +51,9 @@ DELTA_NET = dict(num_hidden_layers=5, head_dim=32, linear_key_head_dim=16, linea
                  linear_num_value_heads=6, linear_conv_kernel_dim=4)
 HYBRID = EPS | BASE | {"all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}
 LATENT = dict(kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=24, v_head_dim=20, num_key_value_heads=4, first_k_dense_replace=1)
+SHORT = dict(num_hidden_layers=5, layer_types=["conv", "conv", "full_attention", "conv", "full_attention"])
+LONG = rope(rope_type="longrope", original_max_position_embeddings=32, partial_rotary_factor=0.75,
+            short_factor=[1.0 + 0.1 * i for i in range(9)], long_factor=[1.5 + 0.7 * i for i in range(9)])
 GRANITE = dict(embedding_multiplier=3.0, logits_scaling=0.7, residual_multiplier=0.6, attention_multiplier=0.25)
 SCALES = {f"another {key}": {key: 1.0} for key in GRANITE}
 
@@ -94,6 +97,16 @@ CASES = [
         EXPERTS, num_key_value_heads=2, head_dim=32, attention_bias=True, use_qk_norm=True, n_routed_experts=8, n_shared_experts=1, n_group=1,
         topk_group=1, first_k_dense_replace=1, routed_scaling_factor=1.5, **rope(partial_rotary_factor=0.5)),
               EPS | BASE | {"another scale": {"routed_scaling_factor": 1.0}, "all of a head rotates": {"rope_parameters.partial_rotary_factor": 1.0}}),
+    Published("phi3-long", "Phi3", dict(num_hidden_layers=2, original_max_position_embeddings=32, **LONG), EPS | {
+        "no magnitude": {"rope_parameters.attention_factor": 1.0}, "another context": {"max_position_embeddings": 128},
+        "other factors": {"rope_parameters.long_factor": [1.0] * 9}}, old=False),
+    Published("minimax_m2", "MiniMaxM2", dict(num_local_experts=7, num_experts_per_tok=3, head_dim=32, rotary_dim=16,
+                                              **rope(rope_theta=5e6, partial_rotary_factor=0.5)),
+              EPS | BASE | {"all of a head rotates": {"rotary_dim": 32}, "two experts": {"num_experts_per_tok": 2}}),
+    Published("lfm2", "Lfm2", dict(SHORT, norm_eps=1e-5, **rope(rope_theta=1e6)), BASE | {"another epsilon": {"norm_eps": 0.3}}),
+    Published("lfm2_moe", "Lfm2Moe", dict(**EXPERTS, **SHORT, num_experts=7, num_dense_layers=2, norm_eps=1e-5, **rope(rope_theta=1e6)),
+              BASE | {"two experts": {"num_experts_per_tok": 2}, "another scale": {"routed_scaling_factor": 2.0},
+                      "weights not normed": {"norm_topk_prob": False}}),
     Published("seed_oss", "SeedOss", dict(head_dim=40, attention_bias=True, attention_out_bias=False, **rope(rope_theta=1e7)), EPS | BASE),
     Published("phi3", "Phi3", dict(original_max_position_embeddings=256, sliding_window=40, **rope()),
               EPS | BASE | {"another window": {"sliding_window": 80}}),

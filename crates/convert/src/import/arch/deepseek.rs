@@ -207,7 +207,7 @@ pub(super) fn leading_dense(
         return Err(config.wrong("n_shared_experts", &shared.into(), &expected));
     }
     let sizes = vec![(Dim::Named(FURTHER), further), (SHARED_WIDTH, shared * width)];
-    Ok(More { sizes, layers })
+    Ok(More { sizes, layers, ..More::default() })
 }
 
 /// A whole number, which may be 0.

@@ -35,6 +35,8 @@ pub(super) struct Architecture {
     pub(super) own_head_length: bool,
     /// Whether keys and values are in a latent space, so that their heads and lengths are among its own metadata.
     pub(super) latent: bool,
+    /// The key of what is added to the mean square in norms.
+    pub(super) eps_key: &'static str,
     /// Whether GGUF's can have an output that is not its embedding.
     pub(super) own_output: bool,
     /// Flags that GGUF's cannot have set.
@@ -98,6 +100,8 @@ pub(super) struct Defaults {
     pub(super) tied: bool,
     /// The share of a head that rotates; `None` if all of it does, always.
     pub(super) partial: Option<f64>,
+    /// Whether pairs may have factors of their own for short and for long contexts.
+    pub(super) long_rope: bool,
 }
 
 /// Tensors of a layer that are there together or not at all.
@@ -141,6 +145,10 @@ pub(super) struct More {
     pub(super) sizes: Vec<(Dim, u64)>,
     /// The layers; none if all are alike.
     pub(super) layers: Vec<Layer>,
+    /// Heads of keys of each layer; none if all have as many.
+    pub(super) kv_heads: Vec<u64>,
+    /// Intermediate size, where it is not what the configuration says as it stands.
+    pub(super) feed_forward: Option<u64>,
 }
 
 /// What distinguishes a layer.

@@ -77,7 +77,7 @@ impl Dimensions {
             let expected = format!("true: {} has no other output in GGUF", architecture.gguf);
             return Err(config.wrong("tie_word_embeddings", &tied.into(), &expected));
         }
-        let eps = config.number("rms_norm_eps", 0.0..1.0)?.unwrap_or(default.eps) as f32;
+        let eps = config.number(architecture.eps_key, 0.0..1.0)?.unwrap_or(default.eps) as f32;
         let mut dimensions = Dimensions {
             layers,
             hidden,
@@ -96,6 +96,7 @@ impl Dimensions {
             more: More::default(),
         };
         dimensions.more = (architecture.more)(config, &dimensions)?;
+        dimensions.feed_forward = dimensions.more.feed_forward.unwrap_or(feed_forward);
         Ok(dimensions)
     }
 

@@ -26,6 +26,7 @@ pub(super) const LLAMA: Architecture = Architecture {
         local_theta: None,
         tied: false,
         partial: None,
+        long_rope: false,
     },
     activation: ("hidden_act", "silu"),
     layer: &[
@@ -43,6 +44,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     norm_add: 0.0,
     own_head_length: true,
     latent: false,
+    eps_key: "rms_norm_eps",
     own_output: true,
     never: &[],
     others: &[],

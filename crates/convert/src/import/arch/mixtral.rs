@@ -27,7 +27,7 @@ pub(super) const MIXTRAL: Architecture = Architecture {
     ..mistral::MISTRAL
 };
 
-const EXPERTS: &[Part] = &[
+pub(super) const EXPERTS: &[Part] = &[
     matrix("block_sparse_moe.gate.weight", "ffn_gate_inp.weight", Dim::Experts, Dim::Hidden),
     matrix(
         "block_sparse_moe.experts.*.w1.weight",

@@ -17,7 +17,9 @@ mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod granitemoe;
+mod lfm2;
 mod llama;
+mod minimax_m2;
 mod mistral;
 mod mixtral;
 mod naming;
@@ -47,7 +49,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 25] = [
+const KNOWN: [Architecture; 28] = [
     llama::LLAMA,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
@@ -68,6 +70,9 @@ const KNOWN: [Architecture; 25] = [
     granite::GRANITE,
     granitemoe::GRANITEMOE,
     granitemoe::GRANITEMOE_SHARED,
+    lfm2::LFM2,
+    lfm2::LFM2_MOE,
+    minimax_m2::MINIMAX_M2,
     olmo2::OLMO2,
     olmo2::OLMO3,
     phi3::PHI3,
@@ -91,9 +96,9 @@ pub(crate) fn huggingface(
     let (rules, mut parameters) = source.place(&config, architecture, &dimensions)?;
 
     let mut extra = Vec::new();
-    if let Some(factors) = rope.factors(dimensions.head) {
+    for (name, factors) in rope.factors(&config, dimensions.head)? {
         parameters = parameters.saturating_add(factors.len() as u64);
-        extra.push(("rope_freqs.weight".into(), factors));
+        extra.push((name.into(), factors));
     }
     let mut own = Own::default();
     network_keys(&config, architecture, &dimensions, &rope, &mut own)?;
@@ -119,10 +124,17 @@ fn network_keys(
         ("embedding_length", dimensions.hidden),
         ("feed_forward_length", dimensions.feed_forward),
         ("attention.head_count", dimensions.heads),
-        ("attention.head_count_kv", if architecture.latent { 1 } else { dimensions.kv_heads }),
     ] {
         own.add(key, Entry::U32(value as u32));
     }
+    let kv_heads = if architecture.latent { 1 } else { dimensions.kv_heads };
+    own.add(
+        "attention.head_count_kv",
+        match &dimensions.more.kv_heads[..] {
+            [] => Entry::U32(kv_heads as u32),
+            each => Entry::I32s(each.iter().map(|count| *count as i32).collect()),
+        },
+    );
     if architecture.defaults.partial.is_some() {
         own.add("rope.dimension_count", Entry::U32(rope.rotated(dimensions.head) as u32));
     }

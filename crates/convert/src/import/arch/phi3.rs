@@ -1,7 +1,7 @@
 //! `Phi3ForCausalLM`: Microsoft's Phi-3 and Phi-4: queries, keys and values in one tensor, gate and up in another, in GGUF as
-//! in the source. Models with factors for long contexts (longrope) are refused with their name.
+//! in the source. Models for long contexts have two lists of factors (longrope), which become tensors.
 
-use super::config::Config;
+use super::config::{Config, whole};
 use super::describe::{
     Architecture, Defaults, Dim, Dimensions, Group, Own, Part, TWO_NORMS, matrix,
 };
@@ -20,6 +20,8 @@ pub(super) const PHI3: Architecture = Architecture {
         feed_forward: 8192,
         context: 4096,
         eps: 1e-5,
+        partial: Some(1.0),
+        long_rope: true,
         ..llama::LLAMA.defaults
     },
     layer: &[Group::always(TWO_NORMS), Group::always(FUSED)],
@@ -38,9 +40,10 @@ const FUSED: &[Part] = &[
 ];
 
 fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
-    let original = config.count("original_max_position_embeddings", MAX_CONTEXT)?;
-    let original = original.unwrap_or(dimensions.context);
-    own.add("rope.dimension_count", Entry::U32(dimensions.head as u32));
+    let key = "original_max_position_embeddings";
+    let inner = config.object("rope_parameters")?.and_then(|parameters| parameters.get(key));
+    let inner = inner.and_then(whole).filter(|original| (1..=MAX_CONTEXT).contains(original));
+    let original = inner.or(config.count(key, MAX_CONTEXT)?).unwrap_or(dimensions.context);
     own.add("rope.scaling.original_context_length", Entry::U32(original as u32));
     // 0 is none.
     own.add("attention.sliding_window", Entry::U32(window(config, None)?.unwrap_or(0) as u32));

@@ -182,7 +182,7 @@ pub(super) fn more(config: &Config, dimensions: &Dimensions) -> Result<More, Con
             (0..dimensions.layers).map(|n| Layer::with(named(n))).collect()
         }
     };
-    Ok(More { sizes, layers })
+    Ok(More { sizes, layers, ..More::default() })
 }
 
 /// The layers by a list of their types, which have to be among those that are known.

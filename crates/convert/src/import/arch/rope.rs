@@ -31,10 +31,26 @@ pub(super) struct Rope {
 #[derive(Debug, PartialEq)]
 enum Scaling {
     None,
-    Linear { factor: f64 },
+    Linear {
+        factor: f64,
+    },
     Dynamic,
-    Yarn { factor: f64, original: u64, rest: Vec<(&'static str, f64)> },
-    Llama3 { factor: f64, low: f64, high: f64, original: u64 },
+    Yarn {
+        factor: f64,
+        original: u64,
+        rest: Vec<(&'static str, f64)>,
+    },
+    Llama3 {
+        factor: f64,
+        low: f64,
+        high: f64,
+        original: u64,
+    },
+    /// Factors of pairs for long contexts and for short ones, and what cosines and sines are multiplied by.
+    Long {
+        factors: [Vec<f32>; 2],
+        magnitude: f64,
+    },
 }
 
 /// The optional numbers of YaRN: in the configuration, in GGUF.
@@ -95,6 +111,18 @@ impl Rope {
                 }
                 Scaling::Llama3 { factor: factor()?, low, high, original: set.original(context)? }
             }
+            // "su" was its name at first.
+            "longrope" | "su" if defaults.long_rope => {
+                let original = set.original(context)? as f64;
+                let stretched = context as f64 / original;
+                let usual = match stretched > 1.0 && original > 1.0 {
+                    true => (1.0 + stretched.ln() / original.ln()).sqrt(),
+                    false => 1.0,
+                };
+                let magnitude = set.number("attention_factor", FACTOR)?.unwrap_or(usual);
+                let factors = [set.factors("long_factor")?, set.factors("short_factor")?];
+                Scaling::Long { factors, magnitude }
+            }
             other => {
                 let expected = "one of default, linear, dynamic, yarn, llama3";
                 return Err(config.wrong(&set.name("rope_type"), &other.into(), expected));
@@ -124,6 +152,9 @@ impl Rope {
                     .into(),
             ),
             Scaling::Linear { factor } => scaling("linear", *factor),
+            Scaling::Long { magnitude, .. } => {
+                own.add("rope.scaling.attn_factor", Entry::F32(*magnitude as f32));
+            }
             Scaling::Yarn { factor, original, rest } => {
                 scaling("yarn", *factor);
                 own.add("rope.scaling.original_context_length", Entry::U32(*original as u32));
@@ -138,11 +169,39 @@ impl Rope {
         }
     }
 
-    /// What each pair of a head of `head` elements turns slower by, `[head / 2]`: `rope_freqs`,
-    /// if the scaling is that of Llama 3.
-    pub(super) fn factors(&self, head: u64) -> Option<Vec<f32>> {
-        let Scaling::Llama3 { factor, low, high, original } = self.scaling else { return None };
-        Some(llama3_factors(self.theta, head, factor, (low, high), original as f64))
+    /// What each pair of a head of `head` elements turns slower by, `[pairs]`, and the names of these tensors: one if the
+    /// scaling is that of Llama 3, one for long and one for short contexts if there are factors for both.
+    ///
+    /// # Errors
+    /// There are not as many as pairs.
+    pub(super) fn factors(
+        &self,
+        config: &Config,
+        head: u64,
+    ) -> Result<Vec<(&'static str, Vec<f32>)>, ConvertError> {
+        match &self.scaling {
+            Scaling::Llama3 { factor, low, high, original } => {
+                let original = *original as f64;
+                let factors = llama3_factors(self.theta, head, *factor, (*low, *high), original);
+                Ok(vec![("rope_freqs.weight", factors)])
+            }
+            Scaling::Long { factors: [long, short], .. } => {
+                let pairs = self.rotated(head) / 2;
+                for (key, factors) in [("long_factor", long), ("short_factor", short)] {
+                    if factors.len() as u64 != pairs {
+                        let found = factors.len();
+                        return Err(config.error(format!(
+                            "{key} has {found} factors, expected {pairs}, one for each pair that rotates"
+                        )));
+                    }
+                }
+                Ok(vec![
+                    ("rope_factors_long.weight", long.clone()),
+                    ("rope_factors_short.weight", short.clone()),
+                ])
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 }
 
@@ -247,6 +306,17 @@ impl<'c> Set<'c> {
         self.config.in_range(&format!("{name}.{key}"), value, range).map(Some)
     }
 
+    /// A list of factors, which has to be there.
+    fn factors(&self, key: &str) -> Result<Vec<f32>, ConvertError> {
+        let name = self.name(key);
+        let missing = || self.config.error(format!("{name} is missing, and \"longrope\" needs it"));
+        let (_, value) = self.find(key).ok_or_else(missing)?;
+        let wrong = || self.config.wrong(&name, value, "an array of numbers");
+        let factors = value.as_array().ok_or_else(wrong)?.iter();
+        let factor = |value| self.config.in_range(&name, value, FACTOR).map(|factor| factor as f32);
+        factors.map(factor).collect()
+    }
+
     fn required(&self, key: &str, range: Range<f64>) -> Result<f64, ConvertError> {
         let missing = || {
             let kind = self.kind().unwrap_or_default();
@@ -293,9 +363,7 @@ mod tests {
             (10_000.0, 1024, 3.3, 0.7, 50.0, 2047, 237, 0x80af_ceda_95c4),
             (500_000.0, 256, 1.7, 1.0, 3.0, 511, 10, 0x80a_2476_7566),
         ] {
-            let scaling = Scaling::Llama3 { factor, low, high, original };
-            let factors =
-                Rope { theta, local_theta: None, partial: 1.0, scaling }.factors(head).unwrap();
+            let factors = llama3_factors(theta, head, factor, (low, high), original.into());
             let inside = |f: &&f32| **f != 1.0 && **f != factor as f32;
             assert_eq!(factors.iter().filter(inside).count(), between);
             let bits = (1..).zip(&factors).map(|(at, f)| u64::from(f.to_bits()) * at).sum::<u64>();
