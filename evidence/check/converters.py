@@ -55,7 +55,7 @@ ALLOWED = [
     (r"HF: .*: only ours: .*\.attention\.(key|value)_length", FOLLOWS),
     (r"HF: gemma3-pictures: only ours: tokenizer\.ggml\.padding_token_id", "the text part of config.json says it; theirs asks the whole alone"),
     (r"HF: qwen3_5_moe: only ours: qwen35moe\.feed_forward_length", "its class has it where config.json does not, and no layer uses it"),
-    (r"HF: deepseek_v.*: only ours: deepseek2\.expert_(gating_func|weights_norm)",
+    (r"HF: (deepseek_v.*|minimax_m2): only ours: .*\.expert_(gating_func|weights_norm)",
      "what its class does where config.json does not say it, as transformers 5 writes it"),
     (r"HF: olmo3: only theirs: olmo2\.(rope\.freq_base_swa|attention\.sliding_window_pattern)", "what readers take where it is not said"),
     (r"HF: .*: bytes: blk\.\d+\.ssm_a", "ours is e to its power to the last bit, theirs as near as torch's vectors are"),

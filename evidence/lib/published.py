@@ -72,13 +72,14 @@ CASES = [
     Published("olmo2", "Olmo2", rope(rope_theta=5e5), EPS | BASE),
     Published("olmo3", "Olmo3", dict(num_hidden_layers=5, sliding_window=12, **rope(rope_theta=5e5)),
               EPS | {"another window": {"sliding_window": 24}, "another base": {"rope_parameters.full_attention.rope_theta": 50.0}}),
-    Published("smollm3", "SmolLM3", dict(num_hidden_layers=5, tie_word_embeddings=True, **rope(rope_theta=2e6)), EPS | BASE),
+    Published("smollm3", "SmolLM3", dict(num_hidden_layers=4, tie_word_embeddings=True, **rope(rope_theta=2e6)), EPS | BASE),
     Published("qwen3_next", "Qwen3Next", dict(**EXPERTS, **DELTA_NET, num_experts=7, shared_expert_intermediate_size=80, norm_topk_prob=True,
                                               **rope(rope_theta=1e7, partial_rotary_factor=0.25)), HYBRID),
     Published("qwen3_5", "Qwen3_5Text", dict(DELTA_NET, **rope(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])),
-              HYBRID),
+              HYBRID, old=False),
     Published("qwen3_5_moe", "Qwen3_5MoeText", dict(**EXPERTS, **DELTA_NET, num_experts=7, shared_expert_intermediate_size=80,
-                                                    **rope(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])), HYBRID),
+                                                    **rope(rope_theta=1e7, partial_rotary_factor=0.25, mrope_section=[2, 1, 1])),
+              HYBRID, old=False),
     Published("deepseek_v3", "DeepseekV3", dict(
         EXPERTS, **LATENT, q_lora_rank=24, n_routed_experts=8, n_shared_experts=1, n_group=4, topk_group=2, routed_scaling_factor=2.5,
         **rope()), EPS | BASE | {"two experts": {"num_experts_per_tok": 2}, "another scale": {"routed_scaling_factor": 1.0},
@@ -104,7 +105,7 @@ CASES = [
                                               **rope(rope_theta=5e6, partial_rotary_factor=0.5)),
               EPS | BASE | {"all of a head rotates": {"rotary_dim": 32}, "two experts": {"num_experts_per_tok": 2}}),
     Published("lfm2", "Lfm2", dict(SHORT, norm_eps=1e-5, **rope(rope_theta=1e6)), BASE | {"another epsilon": {"norm_eps": 0.3}}),
-    Published("lfm2_moe", "Lfm2Moe", dict(**EXPERTS, **SHORT, num_experts=7, num_dense_layers=2, norm_eps=1e-5, **rope(rope_theta=1e6)),
+    Published("lfm2_moe", "Lfm2Moe", dict(**EXPERTS, **SHORT, num_experts=7, num_dense_layers=2, norm_eps=1e-5, tie_word_embeddings=True, **rope(rope_theta=1e6)),
               BASE | {"two experts": {"num_experts_per_tok": 2}, "another scale": {"routed_scaling_factor": 2.0},
                       "weights not normed": {"norm_topk_prob": False}}),
     Published("seed_oss", "SeedOss", dict(head_dim=40, attention_bias=True, attention_out_bias=False, **rope(rope_theta=1e7)), EPS | BASE),
@@ -123,7 +124,7 @@ def fill(model) -> None:
                 # Around what the class starts them with: 1 or 0 of norms, rates of recurrences.
                 weights.add_(0.3 * noise)
             else:
-                weights.copy_(noise * (1.4 / weights.shape[-1] ** 0.5 if "embed" not in name else 0.4))
+                weights.copy_(noise * (1.4 / weights.shape[-1] ** 0.5 if "embed" not in name else 0.2))
 
 
 def write(case: Published, folder: Path) -> None:

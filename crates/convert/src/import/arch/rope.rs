@@ -39,6 +39,7 @@ enum Scaling {
         factor: f64,
         original: u64,
         rest: Vec<(&'static str, f64)>,
+        rounded: bool,
     },
     Llama3 {
         factor: f64,
@@ -99,7 +100,9 @@ impl Rope {
                         }
                     }
                 }
-                Scaling::Yarn { factor: factor()?, original: set.original(context)?, rest }
+                let rounded = set.find("truncate").is_none_or(|(_, value)| *value != false);
+                let original = set.original(context)?;
+                Scaling::Yarn { factor: factor()?, original, rest, rounded }
             }
             "llama3" => {
                 let low = set.required("low_freq_factor", FACTOR)?;
@@ -155,11 +158,18 @@ impl Rope {
             Scaling::Long { magnitude, .. } => {
                 own.add("rope.scaling.attn_factor", Entry::F32(*magnitude as f32));
             }
-            Scaling::Yarn { factor, original, rest } => {
+            Scaling::Yarn { factor, original, rest, rounded } => {
                 scaling("yarn", *factor);
                 own.add("rope.scaling.original_context_length", Entry::U32(*original as u32));
                 for (key, value) in rest {
                     own.add(key, Entry::F32(*value as f32));
+                }
+                if !rounded {
+                    own.notes.push(
+                        "YaRN is not rounded to whole pairs in the original (truncate false), for which GGUF has \
+                         no word: programs that round it give answers that differ a little"
+                            .into(),
+                    );
                 }
             }
         }

@@ -193,7 +193,19 @@ fn olmo_and_smollm3_say_what_their_readers_take_for_granted() {
     case.set("sliding_window", Value::Null);
     assert_eq!(case.network().key("phi3.attention.sliding_window"), Some(&Entry::U32(0)));
     let long = json!({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [2.0]});
-    assert!(case.set("rope_scaling", long).error().contains("longrope"));
+    assert!(
+        case.set("rope_scaling", long).error().contains("long_factor has 1 factors, expected 8")
+    );
+    let factors = |from: f64| (0..8).map(|i| from + f64::from(i)).collect::<Vec<f64>>();
+    let long =
+        json!({"rope_type": "longrope", "short_factor": factors(1.0), "long_factor": factors(2.0)});
+    case.set("rope_scaling", long).set("original_max_position_embeddings", 128);
+    let network = case.network();
+    let names: Vec<_> = network.extra.iter().map(|(name, values)| (&name[..], values[0])).collect();
+    assert_eq!(names, [("rope_factors_long.weight", 2.0), ("rope_factors_short.weight", 1.0)]);
+    // 512 positions by 128: the root of 1 + ln 4 / ln 128.
+    let magnitude = f32(&network, "phi3.rope.scaling.attn_factor").unwrap();
+    assert!((magnitude - 1.133_893_4).abs() < 1e-6, "{magnitude}");
     let mut case = Case::named("smollm3");
     assert_eq!(case.network().key("smollm3.rope.dimension_count"), Some(&Entry::U32(16)));
     let rule = case.network().rule(&case, "model.layers.3.self_attn.k_proj.weight").clone();
