@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use alight_model::describe;
+use alight_text::output::{Parser, Part, Span};
 use alight_text::{EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Vocabulary};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict, PyList};
+use serde_json::{Map, Value};
 
 use crate::error;
 use crate::given::Given;
@@ -30,6 +32,21 @@ impl From<Said> for Message {
     fn from(said: Said) -> Message {
         Message::new(said.role, said.content)
     }
+}
+
+/// Tokens at the end of a prompt in which a template may have opened the thinking.
+const END_OF_PROMPT: usize = 32;
+
+/// Objects of Python as JSON has them.
+///
+/// # Errors
+/// `TypeError` and the like: JSON has no such objects.
+fn value(objects: &Bound<'_, PyAny>) -> PyResult<Value> {
+    let options = PyDict::new(objects.py());
+    options.set_item("allow_nan", false)?;
+    let text = objects.py().import("json")?.call_method("dumps", (objects,), Some(&options))?;
+    serde_json::from_str(&text.extract::<String>()?)
+        .map_err(|problem| PyValueError::new_err(problem.to_string()))
 }
 
 fn refused(problem: PromptError) -> PyErr {
@@ -170,20 +187,83 @@ impl Tokenizer {
 
     /// The tokens of a conversation by the file's template, those that `alight run` feeds: spellings
     /// of control tokens in messages are text unless `parse_special` is set.
-    #[pyo3(signature = (messages, *, add_generation_prompt=true, parse_special=false))]
+    ///
+    /// `tools` are what the model may call, as JSON schemas. Messages may then have `tool_calls`, without `content`, and
+    /// whatever else the template looks for.
+    #[pyo3(signature = (messages, *, tools=None, add_generation_prompt=true, parse_special=false))]
     fn chat(
         &self,
         py: Python<'_>,
-        messages: Vec<Said>,
+        messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyList>>,
         add_generation_prompt: bool,
         parse_special: bool,
     ) -> PyResult<Vec<u32>> {
-        let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
-        py.detach(|| {
-            let encoder = Encoder::new(&self.inner, Style::Chat, parse_special);
-            encoder.chat(&messages, add_generation_prompt)
-        })
-        .map_err(refused)
+        let encoder = Encoder::new(&self.inner, Style::Chat, parse_special);
+        let Some(tools) = tools else {
+            let messages: Vec<Said> = messages.extract()?;
+            let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
+            return py.detach(|| encoder.chat(&messages, add_generation_prompt)).map_err(refused);
+        };
+        for message in messages.try_iter()? {
+            let message = message?;
+            message.cast::<PyDict>()?.as_any().get_item("role")?.extract::<String>()?;
+        }
+        let mut context = Map::new();
+        context.insert("messages".into(), value(messages)?);
+        context.insert("tools".into(), value(tools.as_any())?);
+        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+        py.detach(|| encoder.chat_in(context)).map_err(refused)
+    }
+
+    /// What a model wrote, taken apart: a dict of `thinking`, `answer` and `calls`, each of these a dict of a `name` and of
+    /// `arguments`. `prompt` are the tokens that were answered: a template may have opened the thinking already. The calls
+    /// are of those forms that the vocabulary and the template tell.
+    #[pyo3(signature = (ids, *, prompt=Vec::new()))]
+    fn parse<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<u32>,
+        prompt: Vec<u32>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (text, format) = (self.text(), self.inner.output_format());
+        ids.iter().chain(&prompt).try_for_each(|&id| self.checked(id).map(drop))?;
+        let mut end = Vec::new();
+        for &id in &prompt[prompt.len().saturating_sub(END_OF_PROMPT)..] {
+            text.decode_special(id, &mut end);
+        }
+        let marks = format.hidden_marks(text);
+        let mut bytes = Vec::new();
+        for &id in &ids {
+            match marks.contains(&id) {
+                true => text.decode_special(id, &mut bytes),
+                false => text.decode_bytes(id, &mut bytes),
+            }
+        }
+        let (mut thinking, mut answer, mut calls) = (String::new(), String::new(), Vec::new());
+        let mut each = |span: Span<'_>| match span.part {
+            Part::Thinking => thinking.push_str(span.raw),
+            Part::Answer => answer.push_str(span.raw),
+            Part::Call(call) => calls.push(call),
+            Part::Mark => {}
+        };
+        let mut parser = Parser::new(format, &String::from_utf8_lossy(&end));
+        parser.push(&String::from_utf8_lossy(&bytes), &mut each);
+        parser.finish(&mut each);
+        let (parts, found) = (PyDict::new(py), PyList::empty(py));
+        for call in calls {
+            let one = PyDict::new(py);
+            one.set_item("name", call.name)?;
+            one.set_item(
+                "arguments",
+                py.import("json")?.call_method1("loads", (call.arguments,))?,
+            )?;
+            found.append(one)?;
+        }
+        parts.set_item("thinking", thinking)?;
+        parts.set_item("answer", answer)?;
+        parts.set_item("calls", found)?;
+        Ok(parts)
     }
 
     /// A conversation as the text that the file's template makes of it.

@@ -356,6 +356,21 @@ class Message(TypedDict):
     """Who speaks: "system", "user" or "assistant" in most templates."""
     content: str
 
+@type_check_only
+class Call(TypedDict):
+    """The call of a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+
+@type_check_only
+class Answer(TypedDict):
+    """What a model wrote, without the marks between its parts."""
+
+    thinking: str
+    answer: str
+    calls: list[Call]
+
 @final
 class Tokenizer:
     """A model's tokenizer and chat template."""
@@ -407,10 +422,21 @@ class Tokenizer:
     def prompt(self, text: str, *, parse_special: bool = False) -> list[int]:
         """The tokens of a prompt without a template, those that `alight run --raw` feeds."""
     def chat(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = True, parse_special: bool = False
+        self,
+        messages: Sequence[Message] | Sequence[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        parse_special: bool = False,
     ) -> list[int]:
         """The tokens of a conversation by the file's template, those that `alight run` feeds: spellings
-        of control tokens in messages are text unless `parse_special` is set."""
+        of control tokens in messages are text unless `parse_special` is set.
+
+        `tools` are what the model may call, as JSON schemas. Messages may then have `tool_calls`, without `content`, and
+        whatever else the template looks for."""
+    def parse(self, ids: Sequence[int], *, prompt: Sequence[int] = ...) -> Answer:
+        """What a model wrote, taken apart. `prompt` are the tokens that were answered: a template may have opened the
+        thinking already."""
     def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
         """A conversation as the text that the file's template makes of it."""
     def __len__(self) -> int: ...
