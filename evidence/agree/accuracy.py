@@ -85,7 +85,8 @@ def peer(args, name: str, base: Path) -> dict:
 
 def distance(args, model: Path, base: Path, batch: int) -> dict:
     """How far `alight perplexity` is from exact arithmetic."""
-    told = process.told([common.alight(args.alight), "perplexity", model, "--kl-base", base, "--json", "-t", args.threads, "-b", batch])
+    how = ("--decode",) if batch == 1 else ("-b", batch)
+    told = process.told([common.alight(args.alight), "perplexity", model, "--kl-base", base, "--json", "-t", args.threads, *how])
     return {
         "mean_kl": told["kl"]["mean"]["value"],
         "mean_kl_error": told["kl"]["mean"]["error"],

@@ -373,8 +373,9 @@ def alight(args, *command) -> str:
 def ours(args, model: Path, text: Path, batch: int) -> tuple[list[int], np.ndarray]:
     """The tokens of the text, and the log-probabilities `[positions, vocabulary]`."""
     saved = model.with_suffix(".logits")
-    alight(args, "perplexity", model, text, "-c", CONTEXT, "--chunks", 1, "-b", batch, "-t", args.threads,
-        "--save-logits", saved, "--force")
+    how = ("--decode",) if batch == 1 else ("-b", batch)
+    alight(args, "perplexity", model, text, "-c", CONTEXT, "--chunks", 1, *how, "-t", args.threads, "--save-logits", saved,
+        "--force")
     data = saved.read_bytes()
     length, vocab, chunks = np.frombuffer(data, "<u4", 3, 8)
     assert data[:8] == b"_logits_" and (length, chunks) == (CONTEXT, 1)

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use alight_kernels::Isa;
-use alight_model::{Load, Model, ModelError, OpenOptions, Repack, describe};
+use alight_model::{Load, Model, ModelError, OpenOptions, Precision, Repack, describe};
 use alight_pages::Threads;
 use alight_text::Vocabulary;
 use anyhow::anyhow;
@@ -47,6 +47,19 @@ pub struct EngineArgs {
     /// Say on standard error how the weights are loaded, and why
     #[arg(long)]
     explain_load: bool,
+
+    /// Bits to which the activations of a prompt are rounded for quantised weights; 16, as those of answers always are, is more
+    /// exact and slower
+    #[arg(long, value_name = "BITS", default_value = "8")]
+    prompt_precision: PromptPrecision,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum PromptPrecision {
+    #[value(name = "8")]
+    Bits8,
+    #[value(name = "16")]
+    Bits16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -64,6 +77,14 @@ where
 }
 
 impl EngineArgs {
+    /// How activations of prompts are rounded.
+    pub fn prompt_precision(&self) -> Precision {
+        match self.prompt_precision {
+            PromptPrecision::Bits8 => Precision::Bits8,
+            PromptPrecision::Bits16 => Precision::Bits16,
+        }
+    }
+
     /// As the library takes them.
     fn options(&self) -> OpenOptions {
         OpenOptions {

@@ -5,8 +5,8 @@
 mod sample;
 
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
-    piece_rows,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    WeightType, matmul, piece_rows,
 };
 use sample::Sample;
 
@@ -15,7 +15,7 @@ fn run(matrices: &[Matrix<'_>], tokens: usize) -> f64 {
     let (isa, w) = (Isa::best(), &matrices[0]);
     let (rows, cols) = (w.rows(), w.cols());
     let mut act = Activations::new(tokens, cols);
-    act.begin(isa, tokens, cols, ActivationFormats::of([w.kind()]));
+    act.begin(isa, RowCounts::of_call(tokens), cols, ActivationFormats::of([w.kind()]));
     let x: Vec<f32> = (0..cols).map(|i| (i as f32).sin()).collect();
     (0..tokens).for_each(|t| act.put(t, &x));
     let mut out = vec![0f32; rows * tokens];

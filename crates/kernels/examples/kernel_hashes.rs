@@ -14,8 +14,9 @@ use alight_kernels::attention::{
 };
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, ScaleField,
-    WeightType, dequantize_row, gate, half, matmul, norm, quantize_row, softmax, tiles, vec,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    ScaleField, WeightType, dequantize_row, gate, half, matmul, norm, quantize_row, softmax, tiles,
+    vec,
 };
 use std::ops::Range;
 
@@ -110,7 +111,7 @@ const TOKENS: [usize; 5] = [1, 2, 5, 16, 33];
 
 fn product(w: &Matrix<'_>, rows: Range<usize>, isa: Isa, tokens: usize, x: &[f32]) -> Vec<f32> {
     let mut act = Activations::new(tokens, w.cols());
-    act.begin(isa, tokens, w.cols(), ActivationFormats::of([w.kind()]));
+    act.begin(isa, RowCounts::of_call(tokens), w.cols(), ActivationFormats::of([w.kind()]));
     for (t, x) in x.chunks_exact(w.cols()).take(tokens).enumerate() {
         act.put(t, x);
     }

@@ -5,8 +5,8 @@
 mod sample;
 
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
-    peak, piece_rows, tiles,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    WeightType, matmul, peak, piece_rows, tiles,
 };
 use sample::Sample;
 use std::hint::black_box;
@@ -35,7 +35,7 @@ fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
 fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
     let (rows, cols) = (w.rows(), w.cols());
     let mut act = Activations::new(tokens, cols);
-    act.begin(isa, tokens, cols, ActivationFormats::of([w.kind()]));
+    act.begin(isa, RowCounts::of_call(tokens), cols, ActivationFormats::of([w.kind()]));
     let x: Vec<f32> = (0..cols).map(|i| (i as f32).sin()).collect();
     for t in 0..tokens {
         act.put(t, &x);

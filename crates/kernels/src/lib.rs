@@ -49,7 +49,8 @@ pub use blocks::{ScaleField, WeightType};
 pub use dequant::dequantize_row;
 pub use isa::Isa;
 pub use matmul::{
-    ActivationFormats, Activations, MatmulScratch, Matrix, Output, Precision, matmul, piece_rows,
+    ActivationFormats, Activations, MatmulScratch, Matrix, Output, Precision, RowCounts, matmul,
+    piece_rows,
 };
 pub use quantize::quantize_row;
 pub use tiles::Layout;

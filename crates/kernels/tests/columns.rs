@@ -6,7 +6,8 @@ mod common;
 use alight_kernels::matmul::MatrixError;
 use alight_kernels::tiles::{pack, packable};
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    WeightType, matmul,
 };
 use common::{Rng, random_blocks};
 use std::ops::Range;
@@ -31,7 +32,7 @@ fn packed(ty: WeightType, cols: usize, blocks: &[u8]) -> Vec<u8> {
 fn product(w: &Matrix<'_>, rows: Range<usize>, isa: Isa, x: &[f32]) -> Vec<u32> {
     let tokens = x.len() / w.cols();
     let mut act = Activations::new(tokens, w.cols());
-    act.begin(isa, tokens, w.cols(), ActivationFormats::of([w.kind()]));
+    act.begin(isa, RowCounts::of_call(tokens), w.cols(), ActivationFormats::of([w.kind()]));
     for (t, x) in x.chunks_exact(w.cols()).enumerate() {
         act.put(t, x);
     }
@@ -125,7 +126,7 @@ fn columns_that_cannot_be_are_an_error() {
 fn rows_before_the_first_of_the_output_are_refused() {
     let w = Matrix::new(WeightType::F32, &[0; 4 * 8], 8, 1).unwrap();
     let mut act = Activations::new(1, 1);
-    act.begin(Isa::Scalar, 1, 1, ActivationFormats::of([w.kind()]));
+    act.begin(Isa::Scalar, RowCounts::of_call(1), 1, ActivationFormats::of([w.kind()]));
     act.put(0, &[1.0]);
     let mut out = [0.0; 4];
     let y = Output::starting_at(4, &mut out, 4);

@@ -5,8 +5,8 @@
 mod common;
 
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType,
-    dequantize_row, matmul,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    WeightType, dequantize_row, matmul,
     tiles::{pack, packable},
 };
 use common::{Rng, random_blocks, uniform};
@@ -74,7 +74,12 @@ impl Case {
         let w = Matrix::with_layout(layout, ty, &self.blocks, self.rows, self.cols).unwrap();
         // Larger than needed, and dirty, so that stale contents would show.
         let mut act = Activations::new(self.tokens + 1, self.cols + 300);
-        act.begin(isa, self.tokens, self.cols, ActivationFormats::of([w.kind()]));
+        act.begin(
+            isa,
+            RowCounts::of_call(self.tokens),
+            self.cols,
+            ActivationFormats::of([w.kind()]),
+        );
         for t in 0..self.tokens {
             act.put(t, &vec![1e3; self.cols]);
         }
@@ -200,7 +205,12 @@ fn hostile_blocks_are_computed_without_harm() {
             {
                 for tokens in [1, 3] {
                     let mut act = Activations::new(tokens, 512);
-                    act.begin(isa, tokens, 512, ActivationFormats::of([w.kind()]));
+                    act.begin(
+                        isa,
+                        RowCounts::of_call(tokens),
+                        512,
+                        ActivationFormats::of([w.kind()]),
+                    );
                     for t in 0..tokens {
                         let mut x = random_activations(&mut rng, 512);
                         (x[0], x[100], x[200]) = (f32::NAN, f32::INFINITY, -1e-42);
@@ -232,7 +242,7 @@ fn zero_and_tiny_activations_give_zero() {
         for isa in Isa::available() {
             for (tokens, x) in [(1, 0.0), (2, 0.0), (1, 1e-45), (2, 1e-45)] {
                 let mut act = Activations::new(tokens, 512);
-                act.begin(isa, tokens, 512, ActivationFormats::of([w.kind()]));
+                act.begin(isa, RowCounts::of_call(tokens), 512, ActivationFormats::of([w.kind()]));
                 for t in 0..tokens {
                     act.put(t, &[x; 512]);
                 }
@@ -260,7 +270,7 @@ fn finished_products_are_scaled() {
             let w = Matrix::with_layout(layout, ty, data, rows, cols).unwrap();
             for isa in Isa::available() {
                 let mut act = Activations::new(tokens, cols);
-                act.begin(isa, tokens, cols, ActivationFormats::of([w.kind()]));
+                act.begin(isa, RowCounts::of_call(tokens), cols, ActivationFormats::of([w.kind()]));
                 x.chunks_exact(cols).enumerate().for_each(|(t, x)| act.put(t, x));
                 let products = |w: Matrix<'_>| {
                     let mut out = vec![0f32; tokens * rows];

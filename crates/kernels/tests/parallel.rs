@@ -8,12 +8,13 @@ use alight_kernels::attention::{
     Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
-    Attend, Bank, Cost, Cut, Place, Product, Rows, Scratch, SumScratch, Term, Threads, each_row,
-    gather, multiply, multiply_and_sum, multiply_banks, pack, room_for_sums, store, store_rows,
+    Attend, AttendRows, Bank, Cost, Cut, Place, Product, Rows, Scratch, SumScratch, Term, Threads,
+    each_row, gather, multiply, multiply_and_sum, multiply_banks, pack, room_for_sums, store,
+    store_rows,
 };
 use alight_kernels::vec::add_times;
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, Precision,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
     WeightType, matmul, tiles,
 };
 use common::{Rng, random_blocks};
@@ -91,7 +92,7 @@ fn products_have_the_bits_of_one_call() {
         let x = rng.normals(n * cols);
         let formats = ActivationFormats::of([a.kind(), b.kind()]);
         let mut direct = Activations::new(n, cols);
-        direct.begin(isa, n, cols, formats);
+        direct.begin(isa, RowCounts::of_call(n), cols, formats);
         x.chunks_exact(cols).enumerate().for_each(|(t, x)| direct.put(t, x));
         let expected = [&a, &b].map(|w| {
             let mut out = vec![0f32; n * w.rows()];
@@ -103,7 +104,7 @@ fn products_have_the_bits_of_one_call() {
         for mut threads in ALL {
             let threads = &mut threads;
             let (mut rows, mut acts) = (x.clone(), Activations::new(n, cols));
-            let (buffers, shape) = ([Rows::new(&mut rows, cols)], [n, cols]);
+            let (buffers, shape) = ([Rows::new(&mut rows, cols)], (RowCounts::of_call(n), cols));
             pack(threads, isa, shape, buffers, (&mut acts, formats), &|_, [row], _, put| put(row));
             let (mut y, mut z) = (vec![0f32; n * a.rows()], vec![0f32; n * b.rows()]);
             let products = [
@@ -186,7 +187,8 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             let writer = KvWriter::new(shape, &mut some_keys, &mut some_values);
             let (mut q2, mut k2, mut v2) = (vec![0.0; filled], k.clone(), vec![0.0; v.len()]);
             let rows = [Rows::new(&mut q2, 1), Rows::new(&mut k2, kd), Rows::new(&mut v2, vd)];
-            store_rows(threads, isa, writer, [0, filled], rows, &|i, [_, _, row]| {
+            let count = (filled, Option::Some(0));
+            store_rows(threads, isa, &|i| (writer, i), count, rows, &|i, [_, _, row]| {
                 row.copy_from_slice(&v[i * vd..][..vd]);
             });
             assert!(some_keys == keys && some_values == values, "prepared and stored");
@@ -195,7 +197,7 @@ fn attention_and_the_cache_have_the_bits_of_one_call() {
             let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
             let mut out = vec![0f32; tokens * 2 * group * 48];
             let mut partials = vec![0f32; attend.partials()];
-            assert!(partials.len() <= Attend::most_partials(&shape, group, tokens));
+            assert!(partials.len() <= AttendRows::most_partials(&shape, group, shape.capacity));
             attend.run(threads, &q, &mut out, &mut partials);
             results.push(bits(&out));
             // Tiles of all tokens give the same but for rounding.
@@ -257,11 +259,11 @@ fn experts_of<'a>(
 ) {
     let (cols, rows) = (shared.cols(), shared.rows());
     let formats = ActivationFormats::of([shared.kind()]);
-    let precision = Precision::of(tokens);
+    let counts = |n| RowCounts::new(RowCounts::of_call(tokens).precision(0), n);
     let block = if tokens == 1 { 1 } else { formats.block() };
     let x = rng.normals(tokens * cols);
     let mut acts = Activations::new(tokens, cols);
-    acts.begin(isa, tokens, cols, formats);
+    acts.begin(isa, RowCounts::of_call(tokens), cols, formats);
     x.chunks_exact(cols).enumerate().for_each(|(t, x)| acts.put(t, x));
     // The last expert is nobody's.
     let chosen: Vec<Vec<usize>> =
@@ -285,7 +287,7 @@ fn experts_of<'a>(
     }
     let product = |matrix: Matrix<'_>, t: usize| {
         let mut single = Activations::new(1, cols);
-        single.begin_as(precision, isa, [1, cols], formats);
+        single.begin(isa, counts(1), cols, formats);
         single.put(0, &x[t * cols..][..cols]);
         let mut out = vec![0f32; rows];
         // SAFETY: one thread.
@@ -320,7 +322,8 @@ fn experts_of<'a>(
     for mut threads in ALL {
         let threads = &mut threads;
         let mut gathered = Activations::new(slots, cols);
-        gather(threads, &acts, (&mut gathered, formats), slots, &|slot| token_of[slot]);
+        let into = (&mut gathered, formats);
+        gather(threads, &acts, into, counts(slots), &|slot| token_of[slot]);
         let all = [Place { matrix: 0, first: 0, slots: tokens }];
         let (one_of, shared_of) = (|e| [one(e)], |_| [shared]);
         let banks = || {

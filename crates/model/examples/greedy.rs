@@ -21,13 +21,13 @@ fn main() -> Result<(), ModelError> {
     let prompt: Vec<u32> = args.map(|id| id.parse().expect(usage)).collect();
     let began = Instant::now();
     let model = Model::open(Path::new(&path), &OpenOptions { threads, ..OpenOptions::default() })?;
-    let mut session = Session::new(&model, &SessionOptions { batch, context: None })?;
+    let mut session = Session::new(&model, &SessionOptions { batch, ..SessionOptions::default() })?;
     let ready = began.elapsed();
     let mut next = top(session.feed(&prompt)?);
     let first = began.elapsed();
     for _ in 0..count {
         println!("{} {:.3}", next.0, next.1);
-        next = top(session.feed(&[next.0])?);
+        next = top(session.decode(next.0)?);
     }
     let rate = count as f64 / (began.elapsed() - first).as_secs_f64();
     eprintln!("ready {ready:?}, first {first:?}, {rate:.1} tok/s; {:?}", model.timings());

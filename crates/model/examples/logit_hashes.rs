@@ -44,7 +44,7 @@ fn is_large(path: &str) -> bool {
 /// Large models run every prompt on one number of threads, small ones on all four.
 fn hash_prompts(path: &str, model: &Model, threads: usize, step: usize) -> Result<(), ModelError> {
     let name = Path::new(path).file_name().unwrap_or_default().to_string_lossy();
-    let options = SessionOptions { batch: BATCH, context: Some(256) };
+    let options = SessionOptions { batch: BATCH, context: Some(256), ..SessionOptions::default() };
     let mut session = Session::new(model, &options)?;
     for (i, &length) in LENGTHS.iter().enumerate().step_by(step) {
         if is_large(path) && i / step % 4 + 1 != threads {
@@ -60,7 +60,7 @@ fn hash_prompts(path: &str, model: &Model, threads: usize, step: usize) -> Resul
         let mut hash = Hash::new();
         session.truncate(0);
         for &token in tokens.iter().take(32) {
-            hash.add(session.feed(&[token])?);
+            hash.add(session.decode(token)?);
         }
         let isa = model.isa();
         println!("{name} {isa} threads={threads} tokens={length} {together:016x} {:016x}", hash.0);

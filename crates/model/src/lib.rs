@@ -126,6 +126,7 @@ mod parts;
 pub mod spec;
 mod weights;
 
+pub use alight_kernels::matmul::Precision;
 pub use cache::reusable;
 pub use engine::{
     DEFAULT_CONTEXT, Finish, GenerateOptions, Generated, MAX_BATCH, Pool, Sampler, SamplerOptions,

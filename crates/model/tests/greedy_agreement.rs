@@ -36,7 +36,7 @@ fn agree(file: &str, record: &str, limit: f64) {
                     break;
                 }
                 steps += 1;
-                session.feed(&[ours]).unwrap();
+                session.decode(ours).unwrap();
                 continue;
             }
             let candidates = answer["top"][step].as_array().unwrap();

@@ -41,7 +41,7 @@ fn logits(model: &Model) -> Vec<Vec<f32>> {
     let vocab = model.spec().vocab.min(40_000);
     let mut session = Session::new(model, &SessionOptions::default()).unwrap();
     let mut all = vec![session.feed(&tokens(21, vocab, 5)).unwrap().to_vec()];
-    all.extend(tokens(3, vocab, 6).iter().map(|&t| session.feed(&[t]).unwrap().to_vec()));
+    all.extend(tokens(3, vocab, 6).iter().map(|&t| session.decode(t).unwrap().to_vec()));
     all
 }
 
@@ -111,7 +111,7 @@ fn the_layouts_choose_the_same_words() {
                 let mut next = top(session.feed(&prompt).unwrap());
                 let mut answer = vec![next];
                 for _ in 0..12 {
-                    next = top(session.feed(&[next]).unwrap());
+                    next = top(session.decode(next).unwrap());
                     answer.push(next);
                 }
                 answers.push(answer);

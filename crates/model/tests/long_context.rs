@@ -16,7 +16,11 @@ fn model(folder: &tempfile::TempDir, long_context: Option<usize>) -> Model {
 }
 
 fn session(model: &Model, context: usize) -> Session<'_> {
-    Session::new(model, &SessionOptions { context: Some(context), batch: 24 }).unwrap()
+    Session::new(
+        model,
+        &SessionOptions { context: Some(context), batch: 24, ..SessionOptions::default() },
+    )
+    .unwrap()
 }
 
 #[test]

@@ -97,7 +97,7 @@ fn main() {
             sampler.accept(token);
             model.tokenizer().decode_bytes(token, decoder.buffer());
             std::hint::black_box(decoder.take());
-            session.feed(&[token]).unwrap();
+            session.decode(token).unwrap();
         }
         session.truncate(10);
         session.defer(3).unwrap();

@@ -448,7 +448,7 @@ fn check(spec: &Spec, length: usize, one: f32, many: f32) {
         let mut worst = [0f32; 2];
         let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
         for (i, &token) in tokens.iter().enumerate() {
-            let logits = session.feed(&[token]).unwrap();
+            let logits = session.decode(token).unwrap();
             worst[0] = worst[0].max(close("one by one", i, logits, one));
         }
         for batch in [5, 64, 512] {

@@ -17,8 +17,8 @@
 use std::ops::Range;
 
 use alight_kernels::gate::{clamped_silu_mul, silu_mul};
-use alight_kernels::matmul::Precision;
-use alight_kernels::parallel::{Product, Rows, multiply, pack_as};
+use alight_kernels::matmul::{Precision, RowCounts};
+use alight_kernels::parallel::{Product, Rows, multiply, pack};
 use alight_kernels::{ActivationFormats, Isa, Layout, Matrix, WeightType, vec};
 
 use crate::api::{CallFrame, Error, Handler};
@@ -175,7 +175,7 @@ fn run(frame: Frame<'_>) -> Result<(), Refusal> {
     let stacks = Stacks { file, places, experts, width, cols };
     let biases = stacks.biases()?;
     let mut team = Team::new(frame, frame.integer("threads")?, devices)?;
-    let precision = Precision::of(tokens);
+    let precision = RowCounts::of_call(tokens).precision(0);
     // An output for each pair, so that a token's are summed in its own order.
     with_floats(chosen.len() * cols, |outputs| {
         for group in pairs.chunk_by(|a, b| a.0 == b.0) {
@@ -203,6 +203,7 @@ fn expert(
     outputs: &mut [f32],
 ) {
     let (isa, n, width, cols) = (Isa::best(), pairs.len(), gate.rows(), gate.cols());
+    let counts = RowCounts::new(precision, n);
     let number = pairs[0].0;
     let add = |bias: &Option<Matrix<'_>>, first: usize, products: &mut [f32]| {
         bias.iter().for_each(|bias| bias.add_float_row(number, (first, 1), products));
@@ -213,7 +214,7 @@ fn expert(
         with_activations(n, cols, |packed| {
             let formats = ActivationFormats::of([gate.kind(), up.kind()]);
             let into = (&mut *packed, formats);
-            pack_as(precision, team, isa, [n, cols], [], into, &|i, [], _, put| {
+            pack(team, isa, (counts, cols), [], into, &|i, [], _, put| {
                 put(&values[pairs[i].1 * cols..][..cols]);
             });
             let both = [
@@ -230,7 +231,7 @@ fn expert(
         with_activations(n, width, |packed| {
             let into = (&mut *packed, ActivationFormats::of([down.kind()]));
             let rows = [Rows::new(gates, width)];
-            pack_as(precision, team, isa, [n, width], rows, into, &|_, [row], _, put| put(row));
+            pack(team, isa, (counts, width), rows, into, &|_, [row], _, put| put(row));
             multiply(team, &[[Product::of_rows(*down, 0..cols, products, cols)]], packed, None);
         });
         for ((_, _, pair), row) in pairs.iter().zip(products.chunks_exact_mut(cols)) {

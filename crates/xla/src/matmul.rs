@@ -15,7 +15,7 @@
 use std::ops::Range;
 
 use alight_kernels::parallel::{Product, multiply, pack};
-use alight_kernels::{ActivationFormats, Activations, Isa, Matrix};
+use alight_kernels::{ActivationFormats, Activations, Isa, Matrix, RowCounts};
 
 use crate::api::{CallFrame, Error, Handler};
 use crate::arrays::{expect, size, slice, slice_mut, two};
@@ -134,7 +134,7 @@ fn multiply_part(
 ) {
     let count = tokens.len();
     let formats = ActivationFormats::of(jobs.iter().map(|job| job.matrix.kind()));
-    let shape = [count, x.used];
+    let shape = (RowCounts::of_call(count), x.used);
     pack(team, Isa::best(), shape, [], (packed, formats), &|t, [], _, put| {
         put(&x.values[(tokens.start + t) * x.width..][..x.used]);
     });

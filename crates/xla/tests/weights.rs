@@ -11,7 +11,8 @@ use alight_kernels::attention::{
 };
 use alight_kernels::tiles::pack;
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, WeightType, matmul,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    WeightType, matmul,
 };
 use alight_xla::api::{code, data_type};
 use standin::{Array, Attr, Call, Threads};
@@ -131,7 +132,7 @@ fn expected(call: &Call, rank: usize) -> Vec<Vec<f32>> {
         let w = Matrix::with_layout(layout, ty, data, rows, COLS).unwrap();
         let w = w.columns(256 * rank..256 * rank + 256).unwrap();
         let mut act = Activations::new(tokens, 256);
-        act.begin(Isa::best(), tokens, 256, ActivationFormats::of([w.kind()]));
+        act.begin(Isa::best(), RowCounts::of_call(tokens), 256, ActivationFormats::of([w.kind()]));
         (0..tokens).for_each(|t| act.put(t, &x[300 * t..][..256]));
         let slots = call.results[i].dims[1] as usize;
         let (start, count) = (starts[2 * i + rank] as usize, counts[2 * i + rank] as usize);

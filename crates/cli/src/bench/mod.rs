@@ -130,8 +130,11 @@ pub fn main(args: BenchArgs) -> Outcome {
     let mut phases = Phases::start();
     let model = open::model(&common.model, &common.engine)?;
     phases.end("open");
-    let mut options =
-        SessionOptions { context: Some(common.depth + tokens), ..SessionOptions::default() };
+    let mut options = SessionOptions {
+        context: Some(common.depth + tokens),
+        prompt_precision: common.engine.prompt_precision(),
+        ..SessionOptions::default()
+    };
     if let Some(batch) = common.batch {
         options.batch = batch;
     }
@@ -201,7 +204,8 @@ fn once(session: &mut Session<'_>, depth: usize, ids: &[u32], decode: bool) -> O
     let mut times = Vec::with_capacity(ids.len());
     for piece in ids.chunks(if decode { 1 } else { ids.len() }) {
         let began = Instant::now();
-        session.feed(piece).map_err(|e| anyhow!(e))?;
+        let done = if decode { session.decode(piece[0]) } else { session.feed(piece) };
+        done.map_err(|e| anyhow!(e))?;
         times.push(began.elapsed().as_secs_f64());
     }
     Ok(times)

@@ -26,7 +26,8 @@ pub struct Position<'a> {
 pub struct Evaluation<'m> {
     session: Session<'m>,
     shape: Shape,
-    batch: usize,
+    /// Tokens that are computed at once, as those of a prompt; `None`: one by one, as those of an answer.
+    batch: Option<usize>,
     bos: Option<u32>,
     /// `[GROUP][vocab]`.
     logits: Vec<f32>,
@@ -34,7 +35,7 @@ pub struct Evaluation<'m> {
 
 impl<'m> Evaluation<'m> {
     /// `session` holds at least a chunk.
-    pub fn new(session: Session<'m>, shape: Shape, batch: usize) -> Evaluation<'m> {
+    pub fn new(session: Session<'m>, shape: Shape, batch: Option<usize>) -> Evaluation<'m> {
         let tokenizer = session.model().tokenizer();
         let bos = if tokenizer.adds_bos() { tokenizer.bos() } else { None };
         let logits = Vec::with_capacity(GROUP * shape.n_vocab);
@@ -54,15 +55,19 @@ impl<'m> Evaluation<'m> {
             fed[0] = bos;
         }
         self.session.truncate(0);
-        for piece in fed[..first].chunks(self.batch) {
-            self.session.prefill(piece).map_err(|e| anyhow!(e))?;
+        for piece in fed[..first].chunks(self.batch.unwrap_or(1)) {
+            match self.batch {
+                Some(_) => self.session.prefill(piece),
+                None => self.session.decode(piece[0]).map(|_| ()),
+            }
+            .map_err(|e| anyhow!(e))?;
         }
 
         let mut index = 0;
         let mut failed = None;
         let buffer = &mut self.logits;
         buffer.clear();
-        for piece in fed[first..n_ctx - 1].chunks(self.batch) {
+        for piece in fed[first..n_ctx - 1].chunks(self.batch.unwrap_or(1)) {
             let mut take = |_: usize, logits: &[f32]| {
                 if failed.is_some() {
                     return;
@@ -84,7 +89,11 @@ impl<'m> Evaluation<'m> {
                     buffer.clear();
                 }
             };
-            self.session.feed_each(piece, &mut take).map_err(|e| anyhow!(e))?;
+            match self.batch {
+                Some(_) => self.session.feed_each(piece, &mut take),
+                None => self.session.decode(piece[0]).map(|logits| take(0, logits)),
+            }
+            .map_err(|e| anyhow!(e))?;
         }
         failed.map_or(Ok(()), Err)
     }

@@ -78,6 +78,10 @@ pub struct PerplexityArgs {
     #[arg(short = 'b', long, value_name = "N", default_value_t = 512, value_parser = batch_size)]
     batch_size: usize,
 
+    /// Compute each token as those of an answer are: one after the other, with activations of 16 bits
+    #[arg(long, conflicts_with = "batch_size")]
+    decode: bool,
+
     /// One line of JSON
     #[arg(long)]
     json: bool,
@@ -137,7 +141,7 @@ pub fn main(args: PerplexityArgs) -> Outcome {
             model: &args.model,
             chunks: shape.n_chunk,
             n_ctx: shape.n_ctx,
-            batch: args.batch_size,
+            batch: if args.decode { 1 } else { args.batch_size },
             threads: model.threads(),
             isa: model.isa().to_string(),
             seconds: began.elapsed().as_secs_f64(),
@@ -167,9 +171,14 @@ fn measure(
     began: Instant,
 ) -> Outcome<Measured> {
     let vocab = shape.n_vocab;
-    let options = SessionOptions { context: Some(shape.n_ctx), batch: args.batch_size };
+    let options = SessionOptions {
+        context: Some(shape.n_ctx),
+        batch: args.batch_size,
+        prompt_precision: args.engine.prompt_precision(),
+    };
     let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
-    let mut evaluation = Evaluation::new(session, shape, args.batch_size);
+    let batch = (!args.decode).then_some(args.batch_size);
+    let mut evaluation = Evaluation::new(session, shape, batch);
     let mut measured = Measured::default();
     let mut saved = match &args.save_logits {
         Some(path) => Some(Saved::create(path, args, model, shape, tokens)?),

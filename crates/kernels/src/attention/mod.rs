@@ -318,9 +318,6 @@ pub const fn chunk_positions(shape: &KvShape) -> usize {
     if positions < 128 { 128 } else { positions }
 }
 
-/// Up to so many tokens are best attended one by one, cut along the positions; more in tiles.
-pub const FEW_TOKENS: usize = 4;
-
 /// Pieces that one token should give, where the context is long enough.
 pub const PIECES: usize = 16;
 

@@ -1,8 +1,8 @@
 //! The SIMD levels: rows in panels of up to 6, keys and values in blocks of 64 positions.
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
-//! weighted values added to the panel's sums. With few rows (decode) keys and values are read as
-//! f16 in place; with many (prefill) a block is widened into scratch once for all panels. So it is with values that are the
+//! weighted values added to the panel's sums. In decode keys and values are read as
+//! f16 in place; in prefill a block is widened into scratch once for all panels. So it is with values that are the
 //! beginnings of keys, which lie across the positions in the cache and are turned into rows on the way.
 
 use std::ops::Range;
@@ -16,9 +16,6 @@ use crate::lanes::{self, Lanes, Outlined};
 
 /// Rows that share the loads of a key or value. Six rows × four vectors leave 8 of 32 registers.
 pub(super) const PANEL: usize = 6;
-
-/// From how many rows on widening a block first is cheaper than widening at every panel.
-const WIDEN_ROWS: usize = 13;
 
 /// Rows of one call and their running state.
 struct Rows {
@@ -181,12 +178,8 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     }
     // Rows that fill the last panel: their queries are zeros and their results are dropped.
     packed.for_each(|q| q.fill(0.0));
-    let widen = shape.shared || rows >= WIDEN_ROWS;
-    let (panel, all) = if widen {
-        (PANEL, padded_rows(rows))
-    } else {
-        (rows.div_ceil(rows.div_ceil(PANEL)), rows)
-    };
+    // Full panels however few rows there are: with fewer rows a sum would be made in another order.
+    let all = padded_rows(rows);
     parts.acc.fill(0.0);
     let (m, l) = parts.ml.split_at_mut(all);
     m.fill(f32::NEG_INFINITY);
@@ -195,8 +188,8 @@ pub(super) unsafe fn attend_tile<S: Lanes>(
     let first = first_pos + tokens.start;
     let state = Rows {
         rows: all,
-        panel,
-        widen,
+        panel: PANEL,
+        widen: true,
         first_pos: first,
         group,
         keys: params.visible(first).start..first_pos + tokens.end,

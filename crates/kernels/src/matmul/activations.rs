@@ -1,6 +1,8 @@
 //! Activations, packed once for all the matrices that read them.
 //!
-//! Each token by itself, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
+//! A set may hold tokens of both [`Precision`]s: those of 16 bits first, then those of 8 ([`RowCounts`]).
+//!
+//! 16 bits, quantised weights — groups of 256 with one f32 scale `a` = max|x| / 32512 and
 //! 16-bit integers `q` = round(x / a):
 //! - scalar and AVX2: `q` as i16 `[K]`;
 //! - AVX-512: per 64 values 64 high bytes then 64 low bytes (both signed: q = 256·hi + lo);
@@ -9,7 +11,7 @@
 //!
 //! All of that begins anew for each token, after as much room as whole groups of 256 take.
 //!
-//! Several tokens, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
+//! 8 bits, quantised weights — groups of 32 with one f32 scale `a` = max|x| / 127 and
 //! 8-bit integers: `q` `[T][K]` unsigned, round(x / a) + 128, `scale` `[T][K/32]`, and
 //! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset (`s16` `[T][K/16]` for those with
 //! two). (`vpdpbusd` wants one
@@ -33,19 +35,52 @@ use std::ops::Range;
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
 
-/// How activations are rounded for quantised weights.
+/// How activations are rounded for quantised weights, and in which order products with weights of any type are summed. What
+/// a token gets follows from its own precision, and not from the tokens beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precision {
-    /// 16-bit integers, one scale per 256 values: one token.
+    /// 16-bit integers, one scale per 256 values.
     Bits16,
-    /// 8-bit integers, one scale per 32 values: several tokens.
+    /// 8-bit integers, one scale per 32 values.
     Bits8,
 }
 
-impl Precision {
-    /// The choice, and the only place where it is made.
-    pub const fn of(tokens: usize) -> Precision {
-        if tokens == 1 { Precision::Bits16 } else { Precision::Bits8 }
+/// How many tokens a set has of each [`Precision`]. Those of 16 bits come first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RowCounts {
+    /// Tokens of 16 bits.
+    pub bits16: usize,
+    /// Tokens of 8 bits.
+    pub bits8: usize,
+}
+
+impl RowCounts {
+    /// So many tokens of one precision.
+    pub const fn new(precision: Precision, tokens: usize) -> RowCounts {
+        match precision {
+            Precision::Bits16 => RowCounts { bits16: tokens, bits8: 0 },
+            Precision::Bits8 => RowCounts { bits16: 0, bits8: tokens },
+        }
+    }
+
+    /// The counts of a call that is either one token of an answer or several of a prompt, and does not say which.
+    pub const fn of_call(tokens: usize) -> RowCounts {
+        RowCounts::new(if tokens == 1 { Precision::Bits16 } else { Precision::Bits8 }, tokens)
+    }
+
+    /// All tokens.
+    pub const fn all(self) -> usize {
+        self.bits16 + self.bits8
+    }
+
+    /// The precision of token `t`.
+    pub const fn precision(self, t: usize) -> Precision {
+        if t < self.bits16 { Precision::Bits16 } else { Precision::Bits8 }
+    }
+
+    /// The tokens of either precision; a range may be empty.
+    pub const fn ranges(self) -> [Range<usize>; 2] {
+        [0..self.bits16, self.bits16..self.bits16 + self.bits8]
     }
 }
 
@@ -111,13 +146,12 @@ pub struct Activations {
     isa: Isa,
     max_tokens: usize,
     max_cols: usize,
-    tokens: usize,
+    rows: RowCounts,
     cols: usize,
-    precision: Precision,
     formats: ActivationFormats,
-    /// Integers: one token 2 bytes per value, several 1 byte.
+    /// Integers: 2 bytes per value of 16 bits, then 1 byte.
     q: Vec<Line>,
-    /// One token: per 256. Several: per 32.
+    /// 16 bits: per 256. 8 bits: per 32.
     scale: Vec<f32>,
     s32: Vec<f32>,
     s16: Vec<f32>,
@@ -148,15 +182,15 @@ impl Activations {
             isa: Isa::Scalar,
             max_tokens: t,
             max_cols: k,
-            tokens: 0,
+            rows: RowCounts::default(),
             cols: 0,
-            precision: Precision::Bits8,
             formats: ActivationFormats::default(),
             q: zeroed(bytes / 64),
             scale: zeroed(t * k / 32),
             s32: zeroed(t * k / 32),
             s16: zeroed(t * k / 16),
-            float: zeroed(t.next_multiple_of(TOKEN_BLOCK) * k),
+            // Blocks of tokens of 8 bits begin anywhere.
+            float: zeroed((t + TOKEN_BLOCK) * k),
             tiles: {
                 let groups = t.next_multiple_of(TOKEN_BLOCK) * k / 32;
                 TileActs {
@@ -170,28 +204,14 @@ impl Activations {
         }
     }
 
-    /// Starts a new set of `tokens` × `cols` for the given SIMD level and consumers, rounded as so many tokens are
-    /// ([`Precision::of`]). Until every token has been put, the contents are unspecified.
+    /// Starts a new set of `rows` × `cols` for the given SIMD level and consumers. Tokens may be left out; until a token has
+    /// been put, its contents are unspecified.
     ///
     /// # Panics
     /// If the CPU lacks the level, or the set is larger than the room.
-    pub fn begin(&mut self, isa: Isa, tokens: usize, cols: usize, formats: ActivationFormats) {
-        self.begin_as(Precision::of(tokens), isa, [tokens, cols], formats);
-    }
-
-    /// As [`begin`](Activations::begin), rounded as the caller says: tokens that are multiplied a few at a time, each
-    /// with other matrices, must not be rounded by how many they happen to be. Tokens may be left out.
-    ///
-    /// # Panics
-    /// As [`begin`](Activations::begin).
-    pub fn begin_as(
-        &mut self,
-        precision: Precision,
-        isa: Isa,
-        [tokens, cols]: [usize; 2],
-        formats: ActivationFormats,
-    ) {
+    pub fn begin(&mut self, isa: Isa, rows: RowCounts, cols: usize, formats: ActivationFormats) {
         isa.assert_available();
+        let tokens = rows.all();
         assert!(
             tokens >= 1 && tokens <= self.max_tokens && cols <= self.max_cols,
             "{tokens} × {cols} activations do not fit in {} × {}",
@@ -202,8 +222,7 @@ impl Activations {
             !formats.quantized() || cols.is_multiple_of(32),
             "quantised weights come in groups of 32"
         );
-        (self.isa, self.tokens, self.cols, self.formats) = (isa, tokens, cols, formats);
-        self.precision = precision;
+        (self.isa, self.rows, self.cols, self.formats) = (isa, rows, cols, formats);
     }
 
     /// Packs token `t`; `x` is `[cols]`.
@@ -216,9 +235,8 @@ impl Activations {
     pub fn slots(&mut self) -> ActSlots<'_> {
         ActSlots {
             isa: self.isa,
-            tokens: self.tokens,
+            rows: self.rows,
             cols: self.cols,
-            precision: self.precision,
             formats: self.formats,
             q: self.q.as_mut_ptr().cast(),
             scale: self.scale.as_mut_ptr(),
@@ -241,9 +259,9 @@ impl Activations {
         self.isa
     }
 
-    /// Number of tokens.
-    pub fn tokens(&self) -> usize {
-        self.tokens
+    /// Number of tokens of each precision.
+    pub fn rows(&self) -> RowCounts {
+        self.rows
     }
 
     /// Values per token.
@@ -251,37 +269,78 @@ impl Activations {
         self.cols
     }
 
-    /// How they are rounded for quantised weights.
-    pub fn precision(&self) -> Precision {
-        self.precision
-    }
-
     /// What the set was packed for.
     pub fn formats(&self) -> ActivationFormats {
         self.formats
     }
 
-    /// Tokens `range`. A matrix in tiles takes them only from a multiple of [`TOKEN_BLOCK`] on.
+    /// The tokens of each precision, with the number of the first, if there are any.
+    pub fn parts(&self) -> impl Iterator<Item = (usize, Tokens<'_>)> {
+        let ranges = self.rows.ranges().into_iter().filter(|range| !range.is_empty());
+        ranges.map(|range| (range.start, self.tokens_in(range)))
+    }
+
+    /// Tokens `range`, which are of one precision. A matrix in tiles takes those of 8 bits only from a multiple of
+    /// [`TOKEN_BLOCK`] on, counted from the first of 8 bits.
     ///
     /// # Panics
-    /// If the set has fewer tokens.
+    /// If the set has fewer tokens, or they are of both precisions.
     pub fn tokens_in(&self, range: Range<usize>) -> Tokens<'_> {
-        assert!(range.start <= range.end && range.end <= self.tokens, "tokens outside of the set");
-        let first = range.start;
-        let (bytes, values, per_scale) = match self.precision {
-            Precision::Bits16 => (2, first * self.cols.next_multiple_of(256), 256),
-            Precision::Bits8 => (1, first * self.cols, 32),
+        let RowCounts { bits16, .. } = self.rows;
+        assert!(
+            range.start <= range.end && range.end <= self.rows.all(),
+            "tokens outside of the set"
+        );
+        assert!(range.end <= bits16 || range.start >= bits16, "tokens of both precisions");
+        let precision = self.rows.precision(range.start);
+        let first = match precision {
+            Precision::Bits16 => range.start,
+            Precision::Bits8 => range.start - bits16,
         };
+        let at = Offsets::of(self.rows, self.cols, precision, first);
         // SAFETY: a line is 64 bytes, and any byte is an i8.
         let q = unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), 64 * self.q.len()) };
         Tokens {
             set: self,
+            precision,
             first,
             tokens: range.len(),
-            q: &q[bytes * values..],
-            scale: &self.scale[values / per_scale..],
-            s32: &self.s32[values / 32..],
-            s16: &self.s16[values / 16..],
+            q: &q[at.bytes..],
+            scale: &self.scale[at.scale..],
+            s32: &self.s32[at.values / 32..],
+            s16: &self.s16[at.values / 16..],
+            float: &self.float[range.start * self.cols..],
+        }
+    }
+}
+
+/// Where a token begins in what rows are multiplied with.
+#[derive(Clone, Copy)]
+struct Offsets {
+    /// In the integers.
+    bytes: usize,
+    /// In the scales.
+    scale: usize,
+    /// In the sums of 32 and of 16: this over 32 and over 16.
+    values: usize,
+}
+
+impl Offsets {
+    /// Of the `t`-th token of a precision. Those of 8 bits begin where as many groups of 32 end as those of 16 bits have at
+    /// most, padded to 256 values.
+    #[inline(always)]
+    fn of(rows: RowCounts, cols: usize, precision: Precision, t: usize) -> Offsets {
+        let padded = cols.next_multiple_of(256);
+        match precision {
+            Precision::Bits16 => {
+                let values = t * padded;
+                Offsets { bytes: 2 * values, scale: values / 256, values }
+            }
+            Precision::Bits8 => {
+                let before = rows.bits16 * padded;
+                let values = before + t * cols;
+                Offsets { bytes: before + values, scale: values / 32, values }
+            }
         }
     }
 }
@@ -290,6 +349,8 @@ impl Activations {
 #[derive(Clone, Copy)]
 pub struct Tokens<'a> {
     set: &'a Activations,
+    precision: Precision,
+    /// Among the tokens of this precision.
     first: usize,
     tokens: usize,
     // What rows are multiplied with, from the first token on.
@@ -297,11 +358,17 @@ pub struct Tokens<'a> {
     scale: &'a [f32],
     s32: &'a [f32],
     s16: &'a [f32],
+    /// `[tokens, cols]` and more.
+    float: &'a [f32],
 }
 
 impl<'a> From<&'a Activations> for Tokens<'a> {
+    /// All tokens.
+    ///
+    /// # Panics
+    /// If they are of both precisions.
     fn from(set: &'a Activations) -> Tokens<'a> {
-        set.tokens_in(0..set.tokens)
+        set.tokens_in(0..set.rows.all())
     }
 }
 
@@ -323,7 +390,23 @@ impl<'a> Tokens<'a> {
 
     /// How they are rounded for quantised weights.
     pub fn precision(&self) -> Precision {
-        self.set.precision
+        self.precision
+    }
+
+    /// The `t`-th of them alone, which are of 16 bits.
+    pub(super) fn one(&self, t: usize) -> Tokens<'a> {
+        debug_assert!(self.precision == Precision::Bits16 && t < self.tokens);
+        let at = Offsets::of(self.set.rows, self.set.cols, Precision::Bits16, t);
+        Tokens {
+            first: self.first + t,
+            tokens: 1,
+            q: &self.q[at.bytes..],
+            scale: &self.scale[at.scale..],
+            s32: &self.s32[at.values / 32..],
+            s16: &self.s16[at.values / 16..],
+            float: &self.float[t * self.set.cols..],
+            ..*self
+        }
     }
 
     /// What the set was packed for.
@@ -331,11 +414,10 @@ impl<'a> Tokens<'a> {
         self.set.formats
     }
 
-    /// Whether the kernels can take them together for a matrix of this kind: those of one token take one, and tiles of
-    /// blocks take blocks of tokens.
+    /// Whether the kernels can take them together for a matrix of this kind: tiles take blocks of tokens.
     pub(super) fn suit(&self, kind: (WeightType, Layout)) -> bool {
-        match self.set.precision {
-            Precision::Bits16 => self.tokens == 1,
+        match self.precision {
+            Precision::Bits16 => true,
             Precision::Bits8 => self.first.is_multiple_of(ActivationFormats::of([kind]).block()),
         }
     }
@@ -371,14 +453,13 @@ impl<'a> Tokens<'a> {
     /// Tokens `first .. first + count` unrounded, `[count, cols]`, of which the last need not exist
     /// but are in the buffer.
     pub(super) fn float_block(&self, first: usize, count: usize) -> *const f32 {
-        let (set, first) = (self.set, self.first + first);
-        assert!((first + count) * set.cols <= set.float.len());
-        set.float[first * set.cols..].as_ptr()
+        assert!((first + count) * self.set.cols <= self.float.len());
+        self.float[first * self.set.cols..].as_ptr()
     }
 
     /// Token `t` unrounded, `[cols]`.
     pub(super) fn float(&self, t: usize) -> &'a [f32] {
-        &self.set.float[(self.first + t) * self.set.cols..][..self.set.cols]
+        &self.float[t * self.set.cols..][..self.set.cols]
     }
 
     /// What tiles are multiplied with, and where in it block `block` of these tokens is.
@@ -407,9 +488,8 @@ fn zeroed<T: Copy>(n: usize) -> Vec<T> {
 /// Packs tokens of one set of [`Activations`] from several threads.
 pub struct ActSlots<'a> {
     isa: Isa,
-    tokens: usize,
+    rows: RowCounts,
     cols: usize,
-    precision: Precision,
     formats: ActivationFormats,
     q: *mut i8,
     scale: *mut f32,
@@ -443,7 +523,7 @@ impl ActSlots<'_> {
     /// # Panics
     /// If `t` or the length of `x` does not fit the shape.
     pub unsafe fn put(&self, t: usize, x: &[f32]) {
-        assert!(t < self.tokens && x.len() == self.cols, "activations of another shape");
+        assert!(t < self.rows.all() && x.len() == self.cols, "activations of another shape");
         let k = self.cols;
         // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of
         // different tokens are disjoint; the level was checked by `begin`.
@@ -454,7 +534,7 @@ impl ActSlots<'_> {
             if !self.formats.quantized() {
                 return;
             }
-            if self.precision == Precision::Bits16 {
+            if self.rows.precision(t) == Precision::Bits16 {
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => self.put_planes_avx512(t, x),
@@ -463,6 +543,7 @@ impl ActSlots<'_> {
                     _ => self.put_words(t, x),
                 }
             } else {
+                let t = t - self.rows.bits16;
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx512 => {
@@ -520,10 +601,10 @@ impl ActSlots<'_> {
         }
     }
 
-    /// Token `t` of several as i8.
+    /// The `t`-th token of 8 bits.
     #[inline(always)]
     unsafe fn put_bytes(&self, t: usize, x: &[f32]) {
-        let k = self.cols;
+        let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
         for (g, x) in x.chunks_exact(32).enumerate() {
             let (a, inv) = scale_for(max_abs(x), 127.0);
             let mut sums = [0; 2];
@@ -532,17 +613,17 @@ impl ActSlots<'_> {
                 for (i, &x) in x.iter().enumerate() {
                     let v = round_within(x * inv, 127.0);
                     sums[i / 16] += v;
-                    *self.q.add(t * k + 32 * g + i) = (v ^ 0x80) as i8;
+                    *self.q.add(at.bytes + 32 * g + i) = (v ^ 0x80) as i8;
                 }
-                self.put_sums(t * (k / 32) + g, a, sums);
+                self.put_sums(at.scale + g, a, sums);
             }
         }
     }
 }
 
 impl ActSlots<'_> {
-    /// Makes token `t` a copy of token `from` of another set, which has the same shape and rounding and at least these
-    /// formats.
+    /// Makes token `t` a copy of token `from` of another set, which has the same shape and at least these formats, and where
+    /// the token has the same precision.
     ///
     /// # Safety
     /// No two threads may make the same token at the same time.
@@ -551,7 +632,9 @@ impl ActSlots<'_> {
     /// If a token is not in its set, or the sets do not fit.
     pub unsafe fn copy(&self, t: usize, set: &Activations, from: usize) {
         let k = self.cols;
-        let alike = (set.cols, set.precision, set.isa) == (k, self.precision, self.isa);
+        assert!(t < self.rows.all() && from < set.rows.all(), "no such token");
+        let precision = self.rows.precision(t);
+        let alike = (set.cols, set.rows.precision(from), set.isa) == (k, precision, self.isa);
         let covered = [
             (self.formats.float, set.formats.float),
             (self.formats.rows, set.formats.rows),
@@ -559,30 +642,35 @@ impl ActSlots<'_> {
             (self.formats.sums_of_16, set.formats.sums_of_16),
         ];
         assert!(alike && covered.iter().all(|(wanted, there)| *there || !wanted), "unlike sets");
-        assert!(t < self.tokens && from < set.tokens, "no such token");
         // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of different tokens are
         // disjoint.
         unsafe {
-            let part = |from: *const f32, to: *mut f32, len: usize, at: [usize; 2]| {
-                std::ptr::copy_nonoverlapping(from.add(at[0] * len), to.add(at[1] * len), len);
+            let part = |from: *const f32, to: *mut f32, at: [usize; 2], len: usize| {
+                std::ptr::copy_nonoverlapping(from.add(at[0]), to.add(at[1]), len);
             };
-            let at = [from, t];
             if self.formats.float {
-                part(set.float.as_ptr(), self.float, k, at);
+                part(set.float.as_ptr(), self.float, [from * k, t * k], k);
             }
+            let wide = precision == Precision::Bits16;
+            let [from, t] = match wide {
+                true => [from, t],
+                false => [from - set.rows.bits16, t - self.rows.bits16],
+            };
             // In portable code and with AVX2 packed matrices read what rows do.
             let rows = self.formats.rows || self.formats.tiles && self.isa != Isa::Avx512;
-            let wide = self.precision == Precision::Bits16;
             if self.formats.quantized() && (rows || wide) {
                 let (bytes, values, per_scale) =
                     if wide { (2, k.next_multiple_of(256), 256) } else { (1, k, 32) };
-                let q = set.q.as_ptr().cast::<i8>().add(bytes * values * from);
-                let to = self.q.add(bytes * values * t);
-                std::ptr::copy_nonoverlapping(q, to, bytes * values);
-                part(set.scale.as_ptr(), self.scale, values / per_scale, at);
-                part(set.s32.as_ptr(), self.s32, values / 32, at);
+                let source = Offsets::of(set.rows, k, precision, from);
+                let target = Offsets::of(self.rows, k, precision, t);
+                let q = set.q.as_ptr().cast::<i8>().add(source.bytes);
+                std::ptr::copy_nonoverlapping(q, self.q.add(target.bytes), bytes * values);
+                let scales = [source.scale, target.scale];
+                part(set.scale.as_ptr(), self.scale, scales, values / per_scale);
+                let sums = |n| [source.values / n, target.values / n];
+                part(set.s32.as_ptr(), self.s32, sums(32), values / 32);
                 if wide || self.formats.sums_of_16 {
-                    part(set.s16.as_ptr(), self.s16, values / 16, at);
+                    part(set.s16.as_ptr(), self.s16, sums(16), values / 16);
                 }
             }
             if self.formats.tiles && self.isa == Isa::Avx512 && !wide {
@@ -664,7 +752,7 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{ActSlots, TOKEN_BLOCK, WIDE, scale_for};
+    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, scale_for};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -718,24 +806,24 @@ mod avx512 {
             }
         }
 
-        /// Token `t` of several as bytes.
+        /// The `t`-th token of 8 bits as bytes.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
         pub(super) unsafe fn put_bytes_avx512(&self, t: usize, x: &[f32]) {
+            let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
             // SAFETY: within the buffers, as in `put`.
             unsafe {
-                let k = x.len();
-                for g in 0..k / 32 {
+                for g in 0..x.len() / 32 {
                     let (a, i0, i1) = quantize_32(x.as_ptr().add(32 * g));
-                    let out = self.q.add(t * k + 32 * g);
+                    let out = self.q.add(at.bytes + 32 * g);
                     let [b0, b1] = [i0, i1].map(|v| unsigned(_mm512_cvtepi32_epi8(v)));
                     _mm_storeu_si128(out.cast(), b0);
                     _mm_storeu_si128(out.add(16).cast(), b1);
-                    self.put_sums(t * (k / 32) + g, a, sums_of_16(b0, b1));
+                    self.put_sums(at.scale + g, a, sums_of_16(b0, b1));
                 }
             }
         }
 
-        /// Token `t` of several for packed weights.
+        /// The `t`-th token of 8 bits for packed weights.
         #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
         pub(super) unsafe fn put_tiles_avx512(&self, t: usize, x: &[f32]) {
             let groups = x.len() / 32;

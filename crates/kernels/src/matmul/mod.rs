@@ -2,10 +2,10 @@
 //!
 //! Two ways, by the [`Precision`] that the activations were packed in:
 //!
-//! - **16 bits**, one token ([`dot`]): rows of blocks are multiplied in place. The activations are
+//! - **16 bits** ([`dot`]), one token after the other: rows of blocks are multiplied in place. The activations are
 //!   rounded to 16-bit integers with one scale per 256, which costs no more than 8 bits would
 //!   where memory is the limit, and is some hundred times more exact.
-//! - **8 bits**, several tokens ([`gemm`]): a panel of 32 rows is unpacked into a cache-sized buffer of
+//! - **8 bits** ([`gemm`]), any number of tokens: a panel of 32 rows is unpacked into a cache-sized buffer of
 //!   interleaved bytes, then a register-blocked integer kernel runs over all tokens. Activations
 //!   are 8-bit with one scale per 32.
 //!
@@ -31,7 +31,7 @@ mod prefetch;
 mod sizes;
 mod tiles;
 
-pub use activations::{ActSlots, ActivationFormats, Activations, Precision, Tokens};
+pub use activations::{ActSlots, ActivationFormats, Activations, Precision, RowCounts, Tokens};
 pub use gemm::MatmulScratch;
 pub use matrix::{Matrix, MatrixError, Output};
 
@@ -71,16 +71,15 @@ pub unsafe fn matmul<'a>(
     assert!(x.suit(w.kind()), "tokens that cannot be multiplied together");
     assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
     let all = rows.clone();
-    if w.layout() == Layout::Tiles {
+    match x.precision() {
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
-        unsafe { tiles::rows(w, rows, x, out, scratch) };
-    } else if x.precision() == Precision::Bits16 {
-        // SAFETY: the elements are ours by the caller's promise.
-        let out = unsafe { out.row_mut(0, rows.clone()) };
-        dot::rows(w, rows, x, out);
-    } else {
-        // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
-        unsafe { gemm::rows(w, rows, x, out, scratch) };
+        Precision::Bits16 => unsafe { few(w, rows, x, out, scratch) },
+        // SAFETY: as above.
+        Precision::Bits8 if w.layout() == Layout::Tiles => unsafe {
+            tiles::rows(w, rows, x, out, scratch);
+        },
+        // SAFETY: as above.
+        Precision::Bits8 => unsafe { gemm::rows(w, rows, x, out, scratch) },
     }
     if w.scale != 1.0 {
         for t in 0..x.tokens() {
@@ -88,5 +87,38 @@ pub unsafe fn matmul<'a>(
             let out = unsafe { out.row_mut(t, all.clone()) };
             out.iter_mut().for_each(|y| *y *= w.scale);
         }
+    }
+}
+
+/// Rows that all tokens of 16 bits are multiplied with before the next: they stay in the cache. A multiple of the rows of a
+/// tile.
+const ROWS_OF_FEW: usize = 32;
+
+/// Tokens of 16 bits, each by itself, so that none depends on the others.
+///
+/// # Safety
+/// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
+unsafe fn few(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    out: Output<'_>,
+    scratch: &mut MatmulScratch,
+) {
+    let together = if x.tokens() == 1 { usize::MAX } else { ROWS_OF_FEW };
+    let mut start = rows.start;
+    while start < rows.end {
+        let end = rows.end.min((start / together + 1).saturating_mul(together));
+        for t in 0..x.tokens() {
+            let (part, x, out) = (start..end, &x.one(t), out.skipping(t));
+            // SAFETY: the elements are ours by the caller's promise.
+            unsafe {
+                match w.layout() {
+                    Layout::Tiles => tiles::rows(w, part, x, out, scratch),
+                    Layout::Rows => dot::rows(w, part.clone(), x, out.row_mut(0, part)),
+                }
+            }
+        }
+        start = end;
     }
 }

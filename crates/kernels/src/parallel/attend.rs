@@ -1,16 +1,18 @@
 //! Attention of a batch, and its keys and values into the cache.
 //!
-//! Few tokens (a decode step) are cut along the positions, so that one token of a model with one
-//! key/value head still occupies all threads; partial results are merged (as Flash-Decoding does).
-//! Many tokens are cut into tiles of tokens.
+//! Rows that decode are cut along the positions, so that one token of a model with one
+//! key/value head still occupies all threads; partial results are merged (as Flash-Decoding does). Where a row is cut follows
+//! from its own position ([`AttendRows`]). Tokens of a prompt are cut into tiles of tokens ([`Attend`]), and what a token gets
+//! does not depend on the others of its tile. So in either form the bits of a row follow from its position and what it attends
+//! to.
 
 use super::rows::{Cut, Rows, cut_rows, each_row};
 use super::{Cost, Scratch, Threads};
 use crate::Isa;
 use crate::attention::{
-    AttentionLimits, AttentionParams, FEW_TOKENS, HeadsOut, KvCache, KvShape, KvWriter, LINE,
-    PIECES, Partial, Queries, SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile,
-    chunk_positions, first_position, partial_len, piece_positions, tile_tokens,
+    AttentionLimits, AttentionParams, HeadsOut, KvCache, KvShape, KvWriter, LINE, PIECES, Partial,
+    Queries, SHORTEST_PIECE, Tile, attend_merge, attend_partial, attend_tile, chunk_positions,
+    first_position, partial_len, piece_positions, tile_tokens,
 };
 use crate::matmul::Output;
 
@@ -48,41 +50,20 @@ pub struct Attend<'a> {
     pub tokens: usize,
 }
 
-/// How few tokens are cut.
-struct Pieces {
-    start: usize,
-    end: usize,
-    /// Positions of a piece, and how many pieces.
-    positions: usize,
-    count: usize,
-}
-
 impl Attend<'_> {
     /// f32 elements that [`run`](Attend::run) needs for partial results.
     pub fn partials(&self) -> usize {
-        if self.tokens > FEW_TOKENS {
+        if self.tokens > 1 {
             return 0;
         }
-        let shape = self.cache.shape();
-        let results = self.tokens * shape.kv_heads * self.pieces().count;
-        results * partial_len(self.group, shape.v_dim)
+        self.decoding(|rows| rows.partials())
     }
 
-    /// The most of [`partials`](Attend::partials) that `tokens` tokens can need at any position.
-    pub fn most_partials(shape: &KvShape, group: usize, tokens: usize) -> usize {
-        // A span is at most the capacity, plus what rounding its start down adds. A piece is
-        // shorter than the longest only if there are few, so the count is bounded by either.
-        let span = shape.capacity + SHORTEST_PIECE;
-        let longest = chunk_positions(shape).next_multiple_of(SHORTEST_PIECE);
-        let pieces = span.div_ceil(longest).max(PIECES.div_ceil(shape.kv_heads)) + 1;
-        tokens.min(FEW_TOKENS) * shape.kv_heads * pieces * partial_len(group, shape.v_dim)
-    }
-
-    fn pieces(&self) -> Pieces {
-        let start = first_position(&self.params, self.pos);
-        let end = self.pos + self.tokens;
-        let positions = piece_positions(&self.cache.shape(), end - start);
-        Pieces { start, end, positions, count: (end - start).div_ceil(positions) }
+    /// Calls `f` with the first token as a row that decodes.
+    fn decoding<R>(&self, f: impl FnOnce(AttendRows<'_>) -> R) -> R {
+        let Attend { isa, params, group, sinks, .. } = *self;
+        let row = |_| (self.cache, self.pos);
+        f(AttendRows { isa, params, group, sinks, row: &row, rows: 1 })
     }
 
     /// The sinks of the query heads on one key/value head.
@@ -90,13 +71,8 @@ impl Attend<'_> {
         self.sinks.map(|sinks| &sinks[kv_head * self.group..][..self.group])
     }
 
-    fn limits(&self, tokens: usize) -> AttentionLimits {
-        let KvShape { k_dim, v_dim, .. } = self.cache.shape();
-        AttentionLimits { rows: tokens * self.group, k_dim, v_dim }
-    }
-
-    /// `q` `[tokens, heads, k_dim]` gives `out` `[tokens, heads, v_dim]`. `partials` has room for
-    /// [`partials`](Attend::partials).
+    /// `q` `[tokens, heads, k_dim]` gives `out` `[tokens, heads, v_dim]`: one token as a row that decodes, several as those of a
+    /// prompt. `partials` has room for [`partials`](Attend::partials).
     ///
     /// # Panics
     /// If a slice is too short.
@@ -107,51 +83,17 @@ impl Attend<'_> {
         out: &mut [f32],
         partials: &mut [f32],
     ) {
-        match self.tokens <= FEW_TOKENS {
-            true => self.few(threads, q, out, partials),
-            false => self.many(threads, q, out),
+        match self.tokens {
+            1 => self.decoding(|rows| rows.run(threads, q, out, partials)),
+            _ => self.tiles(threads, q, out),
         }
     }
 
-    fn few<T: Threads>(&self, threads: &mut T, q: &[f32], out: &mut [f32], partials: &mut [f32]) {
-        let (shape, group) = (self.cache.shape(), self.group);
-        let kv = shape.kv_heads;
-        let Pieces { start, end, positions, count } = self.pieces();
-        let len = partial_len(group, shape.v_dim);
-        let units = self.tokens * kv * count;
-        let bytes = (end - start) * kv * (shape.k_dim + shape.v_dim) * 2 * self.tokens;
-        let cost = Cost {
-            nanoseconds: bytes / BYTES_PER_NS,
-            take: SHORT_UNITS,
-            alone: bytes < ALONE_BYTES,
-        };
-        let partials = &mut partials[..units * len];
-        let results = Output::new(partials, len);
-        threads.run(units, cost, &|range, scratch| {
-            scratch.with_attention(self.limits(1), |scratch| {
-                for unit in range {
-                    let (token, head) = (unit / (kv * count), unit / count % kv);
-                    let from = start + unit % count * positions;
-                    let keys = from..(from + positions).min(end);
-                    let heads = group * shape.k_dim;
-                    let q = &q[(token * kv + head) * heads..][..heads];
-                    // SAFETY: each unit has a result of its own.
-                    let partial = unsafe { results.row_mut(unit, 0..len) };
-                    let (params, cache) = (&self.params, &self.cache);
-                    let pos = self.pos + token;
-                    let call = Partial { params, cache, kv_head: head, q, pos, keys };
-                    attend_partial(self.isa, &call, partial, scratch);
-                }
-            });
-        });
-        let out = out.chunks_exact_mut(group * shape.v_dim);
-        for (i, (partials, out)) in partials.chunks_exact(count * len).zip(out).enumerate() {
-            let sinks = self.sinks_of(i % kv);
-            attend_merge(self.isa, shape.v_dim, group, partials, sinks, out);
-        }
-    }
-
-    fn many<T: Threads>(&self, threads: &mut T, q: &[f32], out: &mut [f32]) {
+    /// `q` `[tokens, heads, k_dim]` gives `out` `[tokens, heads, v_dim]`, all tokens as those of a prompt.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn tiles<T: Threads>(&self, threads: &mut T, q: &[f32], out: &mut [f32]) {
         let (shape, group) = (self.cache.shape(), self.group);
         let kv = shape.kv_heads;
         let q = Queries { data: q, stride: kv * group * shape.k_dim };
@@ -162,7 +104,7 @@ impl Attend<'_> {
         let products = self.tokens * seen * kv * group * (shape.k_dim + shape.v_dim);
         let cost = Cost { take: 1, ..Cost::of(products / PRODUCTS_PER_NS) };
         threads.run(tiles * kv, cost, &|range, scratch| {
-            scratch.with_attention(self.limits(tile), |scratch| {
+            scratch.with_attention(limits(&shape, tile * group), |scratch| {
                 for unit in range {
                     // Later tiles see more positions: the long pieces first, the short ones fill
                     // the gaps.
@@ -179,6 +121,134 @@ impl Attend<'_> {
                 }
             });
         });
+    }
+}
+
+/// What attention of so many query rows may ask for.
+fn limits(shape: &KvShape, rows: usize) -> AttentionLimits {
+    AttentionLimits { rows, k_dim: shape.k_dim, v_dim: shape.v_dim }
+}
+
+/// The attention of rows that decode: each has keys and values of a sequence, its own too, and attends to them up to its
+/// position.
+#[derive(Clone, Copy)]
+pub struct AttendRows<'a> {
+    /// The SIMD level.
+    pub isa: Isa,
+    /// What turns products into scores.
+    pub params: AttentionParams,
+    /// Query heads on each key/value head.
+    pub group: usize,
+    /// The sink of each query head, if they have any.
+    pub sinks: Option<&'a [f32]>,
+    /// Keys and values of a row, of the same heads for all rows, and its position.
+    pub row: &'a (dyn Fn(usize) -> (KvCache<'a>, usize) + Sync),
+    /// How many rows there are.
+    pub rows: usize,
+}
+
+/// How a row is cut.
+struct Pieces {
+    start: usize,
+    end: usize,
+    /// Positions of a piece, and how many pieces.
+    positions: usize,
+    count: usize,
+}
+
+impl AttendRows<'_> {
+    /// f32 elements that [`run`](AttendRows::run) needs for partial results.
+    pub fn partials(&self) -> usize {
+        let results = |row| {
+            let (cache, pos) = (self.row)(row);
+            let shape = cache.shape();
+            let results = shape.kv_heads * self.pieces(&shape, pos).count;
+            results * partial_len(self.group, shape.v_dim)
+        };
+        (0..self.rows).map(results).sum()
+    }
+
+    /// The most of [`partials`](AttendRows::partials) that a row can need at any position below `context`.
+    pub fn most_partials(shape: &KvShape, group: usize, context: usize) -> usize {
+        // A span is at most the context, plus what rounding its start down adds. A piece is
+        // shorter than the longest only if there are few, so the count is bounded by either.
+        let span = context + SHORTEST_PIECE;
+        let longest = chunk_positions(shape).next_multiple_of(SHORTEST_PIECE);
+        let pieces = span.div_ceil(longest).max(PIECES.div_ceil(shape.kv_heads)) + 1;
+        shape.kv_heads * pieces * partial_len(group, shape.v_dim)
+    }
+
+    fn pieces(&self, shape: &KvShape, pos: usize) -> Pieces {
+        let start = first_position(&self.params, pos);
+        let end = pos + 1;
+        let positions = piece_positions(shape, end - start);
+        Pieces { start, end, positions, count: (end - start).div_ceil(positions) }
+    }
+
+    /// `q` `[rows, heads, k_dim]` gives `out` `[rows, heads, v_dim]`. `partials` has room for
+    /// [`partials`](AttendRows::partials).
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn run<T: Threads>(
+        &self,
+        threads: &mut T,
+        q: &[f32],
+        out: &mut [f32],
+        partials: &mut [f32],
+    ) {
+        if self.rows == 0 {
+            return;
+        }
+        let (isa, group) = (self.isa, self.group);
+        let shape = (self.row)(0).0.shape();
+        let (kv, len) = (shape.kv_heads, partial_len(group, shape.v_dim));
+        let (mut units, mut bytes) = (0, 0);
+        for row in 0..self.rows {
+            let Pieces { start, end, count, .. } = self.pieces(&shape, (self.row)(row).1);
+            units += kv * count;
+            bytes += (end - start) * kv * (shape.k_dim + shape.v_dim) * 2;
+        }
+        let cost = Cost {
+            nanoseconds: bytes / BYTES_PER_NS,
+            take: SHORT_UNITS,
+            alone: bytes < ALONE_BYTES,
+        };
+        let partials = &mut partials[..units * len];
+        let results = Output::new(partials, len);
+        threads.run(units, cost, &|range, scratch| {
+            scratch.with_attention(limits(&shape, group), |scratch| {
+                let mut base = 0;
+                for row in 0..self.rows {
+                    let (cache, pos) = (self.row)(row);
+                    let Pieces { start, end, positions, count } = self.pieces(&shape, pos);
+                    for unit in range.start.max(base)..range.end.min(base + kv * count) {
+                        let (head, piece) = ((unit - base) / count, (unit - base) % count);
+                        let from = start + piece * positions;
+                        let keys = from..(from + positions).min(end);
+                        let heads = group * shape.k_dim;
+                        let q = &q[(row * kv + head) * heads..][..heads];
+                        // SAFETY: each unit has a result of its own.
+                        let partial = unsafe { results.row_mut(unit, 0..len) };
+                        let (params, cache) = (&self.params, &cache);
+                        let call = Partial { params, cache, kv_head: head, q, pos, keys };
+                        attend_partial(isa, &call, partial, scratch);
+                    }
+                    base += kv * count;
+                }
+            });
+        });
+        let mut rest = &partials[..];
+        for (row, out) in out.chunks_exact_mut(kv * group * shape.v_dim).take(self.rows).enumerate()
+        {
+            let Pieces { count, .. } = self.pieces(&shape, (self.row)(row).1);
+            for (head, out) in out.chunks_exact_mut(group * shape.v_dim).enumerate() {
+                let (own, others) = rest.split_at(count * len);
+                rest = others;
+                let sinks = self.sinks.map(|sinks| &sinks[head * group..][..group]);
+                attend_merge(isa, shape.v_dim, group, own, sinks, out);
+            }
+        }
     }
 }
 
@@ -207,21 +277,27 @@ pub fn store<T: Threads>(
     });
 }
 
-/// As [`store`], where the rows of queries, keys and values are first made by `prepare(i, [q, k, v])`.
+/// What stores keys and values of a row, and at which position: `f(row)`.
+pub type TargetFn<'a> = dyn Fn(usize) -> (KvWriter<'a>, usize) + Sync + 'a;
+
+/// Stores keys and values of `n` rows, where the rows of queries, keys and values are first made by `prepare(i, [q, k, v])`.
+/// Rows have positions of their own; where they follow one another from `first` on, `following` is that.
 ///
 /// # Panics
 /// As [`store`].
 pub fn store_rows<T: Threads>(
     threads: &mut T,
     isa: Isa,
-    writer: KvWriter<'_>,
-    [pos, n]: [usize; 2],
+    target: &TargetFn<'_>,
+    (n, following): (usize, Option<usize>),
     rows: [Rows<'_>; 3],
     prepare: &(dyn Fn(usize, [&mut [f32]; 3]) + Sync),
 ) {
-    each_row(threads, n, lines(pos), rows, &|i, [q, k, v], _| {
+    let cut = following.map_or(Cut::default(), lines);
+    each_row(threads, n, cut, rows, &|i, [q, k, v], _| {
         prepare(i, [&mut *q, &mut *k, &mut *v]);
-        // SAFETY: each position is one row's, and each row one unit's.
-        unsafe { writer.store(isa, pos + i, k, v) };
+        let (writer, pos) = target(i);
+        // SAFETY: each position of a sequence is one row's, and each row one unit's.
+        unsafe { writer.store(isa, pos, k, v) };
     });
 }

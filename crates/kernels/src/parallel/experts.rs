@@ -5,16 +5,16 @@
 //! the same rows of all matrices, keeps the product of each token with each of its matrices apart, and sums them in the
 //! order in which the token lists them. So what a token gets depends neither on the threads nor on the tokens beside it.
 
-use super::products::{BYTES_PER_NS, PRODUCTS_PER_NS};
+use super::products::{BYTES_PER_NS, multiplying};
 use super::{Cost, Rows, Scratch, Threads, UNIT_ROWS};
-use crate::matmul::{Activations, MatmulScratch, Matrix, Output, matmul};
+use crate::matmul::{Activations, MatmulScratch, Matrix, Output, RowCounts, matmul};
 use crate::{Isa, vec};
 use std::ops::Range;
 
 /// Sums that a thread keeps apart at a time, where there are not more tokens than that: 1 MiB.
 const SUMS: usize = 256 * 1024;
 
-/// Which slots go through a matrix.
+/// Which slots, of one precision, go through a matrix. They may be none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Which matrix.
@@ -74,9 +74,11 @@ impl<'a, const M: usize> Bank<'a, M> {
         let row_bytes = |m: &Matrix<'_>| m.weight_type().row_bytes(m.cols()).unwrap_or(0);
         let bytes: usize = (self.matrices)(place.matrix).iter().map(row_bytes).sum();
         let cost = |place: &Place| {
-            let products = M * self.x.cols() * place.slots;
-            let multiplying = if place.slots > 1 { products / PRODUCTS_PER_NS } else { 0 };
-            self.rows * multiplying.max(bytes / BYTES_PER_NS)
+            if place.slots == 0 {
+                return 0;
+            }
+            let rows = RowCounts::new(self.x.rows().precision(place.first), place.slots);
+            self.rows * multiplying(M * self.x.cols(), rows).max(bytes / BYTES_PER_NS)
         };
         self.places.iter().map(cost).sum()
     }
@@ -106,7 +108,7 @@ pub fn multiply_banks<T: Threads, const M: usize, const B: usize>(
                 let (first, end) = (base, base + bank.units());
                 base = end;
                 let (from, to) = (range.start.max(first), range.end.min(end));
-                if from >= to {
+                if from >= to || place.slots == 0 {
                     continue;
                 }
                 let rows = (from - first) * UNIT_ROWS..bank.rows.min((to - first) * UNIT_ROWS);
@@ -204,7 +206,7 @@ fn keep_apart<const B: usize>(
     for (b, bank) in banks.iter().enumerate() {
         let (own, rest) = std::mem::take(&mut sums).split_at_mut(bank.slots() * width);
         sums = rest;
-        for place in bank.places {
+        for place in bank.places.iter().filter(|place| place.slots > 0) {
             let products = &mut own[place.first * width..][..place.slots * width];
             let out = Output::starting_at(rows.start, products, width);
             let [matrix] = (bank.matrices)(place.matrix);

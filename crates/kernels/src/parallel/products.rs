@@ -1,7 +1,7 @@
 //! Matrix products, cut into pieces of rows.
 
 use super::{Cost, Rows, Scratch, Threads};
-use crate::matmul::{Activations, Matrix, Output, matmul};
+use crate::matmul::{Activations, Matrix, Output, RowCounts, matmul};
 use std::ops::Range;
 
 /// Rows of a matrix in one unit of work: what the kernels unpack at a time.
@@ -46,15 +46,21 @@ impl<'a> Product<'a> {
 pub type ColumnsFn<'a, const M: usize> = dyn Fn(usize, Range<usize>, [&mut [f32]; M]) + Sync + 'a;
 
 /// What all of it takes: reading the weights, or for several tokens multiplying them.
-fn cost<const M: usize>(groups: &[[Product<'_>; M]], tokens: usize) -> Cost {
+fn cost<const M: usize>(groups: &[[Product<'_>; M]], rows: RowCounts) -> Cost {
     let bytes = |p: &Product<'_>| {
         p.rows.len() * p.matrix.weight_type().row_bytes(p.matrix.cols()).unwrap_or(0)
     };
     let all = groups.as_flattened();
     let bytes: usize = all.iter().map(bytes).sum();
-    let count: usize = all.iter().map(|p| p.rows.len() * p.matrix.cols() * tokens).sum();
-    let multiplying = if tokens > 1 { count / PRODUCTS_PER_NS } else { 0 };
-    Cost::of(multiplying.max(bytes / BYTES_PER_NS))
+    let products: usize = all.iter().map(|p| p.rows.len() * p.matrix.cols()).sum();
+    Cost::of(multiplying(products, rows).max(bytes / BYTES_PER_NS))
+}
+
+/// What it takes to multiply so many weights, in nanoseconds; a single token is multiplied while they are read.
+pub(super) fn multiplying(weights: usize, rows: RowCounts) -> usize {
+    // Tokens of 16 bits take some twice as long.
+    let tokens = 2 * rows.bits16 + rows.bits8;
+    if rows.all() > 1 { weights * tokens / PRODUCTS_PER_NS } else { 0 }
 }
 
 /// Multiplies packed activations with groups of matrices, in one region. A unit computes the same rows
@@ -72,7 +78,7 @@ pub fn multiply<T: Threads, const M: usize>(
     let same = |group: &[Product<'_>; M]| group.iter().all(|p| p.rows == group[0].rows);
     assert!(groups.iter().all(same), "matrices with different rows");
     let units = groups.iter().map(|group| group[0].units().len()).sum();
-    threads.run(units, cost(groups, x.tokens()), &|range, scratch| {
+    threads.run(units, cost(groups, x.rows()), &|range, scratch| {
         let mut base = 0;
         for group in groups {
             let first = &group[0];
@@ -84,16 +90,20 @@ pub fn multiply<T: Threads, const M: usize>(
                 let rows = rows.start.max(unit(from))..rows.end.min(unit(to));
                 scratch.with_matmul(|scratch| {
                     for Product { matrix, out, .. } in group {
-                        // SAFETY: units have different rows, and products different outputs, which were
-                        // borrowed exclusively.
-                        unsafe { matmul(matrix, rows.clone(), x, *out, scratch) };
+                        for (first, x) in x.parts() {
+                            // SAFETY: units have different rows, products different outputs, which were borrowed
+                            // exclusively, and parts different tokens.
+                            unsafe {
+                                matmul(matrix, rows.clone(), x, out.skipping(first), scratch)
+                            };
+                        }
                     }
                 });
                 let Some(then) = then else {
                     base = end;
                     continue;
                 };
-                for t in 0..x.tokens() {
+                for t in 0..x.rows().all() {
                     let part = |i: usize| {
                         // SAFETY: as above; `matmul` has returned.
                         unsafe { group[i].out.row_mut(t, rows.clone()) }

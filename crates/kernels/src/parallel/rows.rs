@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{Cost, Threads};
 use crate::Isa;
-use crate::matmul::{ActivationFormats, Activations, Output, Precision};
+use crate::matmul::{ActivationFormats, Activations, Output, RowCounts};
 
 /// Rows that a thread takes at once.
 const ROWS_PER_TAKE: usize = 16;
@@ -123,38 +123,22 @@ pub fn cut_rows<T: Threads, const N: usize>(
 }
 
 /// Packs `n` rows of `cols` activations for the matrices that will be multiplied with them: `f` makes
-/// each row of its rows in the buffers, and hands it to its last argument.
+/// each row of its rows in the buffers, and hands it to its last argument. It may leave rows out.
 ///
 /// # Panics
 /// As [`Activations::begin`], and if a buffer has fewer rows.
 pub fn pack<T: Threads, const N: usize>(
     threads: &mut T,
     isa: Isa,
-    [n, cols]: [usize; 2],
+    (n, cols): (RowCounts, usize),
     buffers: [Rows<'_>; N],
     (activations, formats): (&mut Activations, ActivationFormats),
     f: &PackFn<'_, T::Scratch, N>,
 ) {
-    pack_as(Precision::of(n), threads, isa, [n, cols], buffers, (activations, formats), f);
-}
-
-/// As [`pack`], rounded as the caller says. `f` may leave rows out.
-///
-/// # Panics
-/// As [`pack`].
-pub fn pack_as<T: Threads, const N: usize>(
-    precision: Precision,
-    threads: &mut T,
-    isa: Isa,
-    [n, cols]: [usize; 2],
-    buffers: [Rows<'_>; N],
-    (activations, formats): (&mut Activations, ActivationFormats),
-    f: &PackFn<'_, T::Scratch, N>,
-) {
-    activations.begin_as(precision, isa, [n, cols], formats);
+    activations.begin(isa, n, cols, formats);
     let slots = activations.slots();
-    let cost = n * cols / VALUES_PER_NS;
-    cut_rows(threads, n, Cut::default(), cost, buffers, &|row, rows, scratch| {
+    let cost = n.all() * cols / VALUES_PER_NS;
+    cut_rows(threads, n.all(), Cut::default(), cost, buffers, &|row, rows, scratch| {
         // SAFETY: each row is made once, by one thread.
         f(row, rows, scratch, &|values| unsafe { slots.put(row, values) });
     });
@@ -164,19 +148,19 @@ pub fn pack_as<T: Threads, const N: usize>(
 /// those of the other set that the copies need.
 ///
 /// # Panics
-/// As [`Activations::begin`], and if the other set has no such token or not these formats.
+/// As [`Activations::begin`], and if the other set has no such token of the same precision, or not these formats.
 pub fn gather<T: Threads>(
     threads: &mut T,
     from: &Activations,
     (to, formats): (&mut Activations, ActivationFormats),
-    n: usize,
+    n: RowCounts,
     source: &(dyn Fn(usize) -> Option<usize> + Sync),
 ) {
     let cols = from.cols();
-    to.begin_as(from.precision(), from.isa(), [n, cols], formats);
+    to.begin(from.isa(), n, cols, formats);
     let slots = to.slots();
-    let cost = n * cols / COPIED_PER_NS;
-    cut_rows(threads, n, Cut::default(), cost, [], &|row, [], _| {
+    let cost = n.all() * cols / COPIED_PER_NS;
+    cut_rows(threads, n.all(), Cut::default(), cost, [], &|row, [], _| {
         if let Some(token) = source(row) {
             // SAFETY: each row is made once, by one thread.
             unsafe { slots.copy(row, from, token) };

@@ -6,9 +6,10 @@
 use std::ops::Range;
 
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
-use alight_kernels::matmul::{Activations, MatmulScratch};
+use alight_kernels::matmul::{Activations, MatmulScratch, Precision};
 use alight_kernels::rope::{RopeParams, RopeTable};
 
+use super::batch::Batch;
 use super::pool::PerThread;
 use crate::parts::experts::{ExpertsBuffers, ExpertsWork};
 use crate::parts::latent_attention::{LatentBuffers, LatentWork};
@@ -110,6 +111,8 @@ impl Angles {
 
 /// The buffers of a session.
 pub(crate) struct Buffers {
+    /// The rows that are computed.
+    pub(crate) batch: Batch,
     /// The residual stream, `[batch, hidden]`.
     pub(crate) x: Vec<f32>,
     /// What a part adds to it, `[batch, hidden]`.
@@ -148,8 +151,10 @@ pub(crate) struct Buffers {
 
 /// What the sizes of buffers follow from.
 pub(crate) struct BufferSizes<'s> {
-    /// Most tokens of a call.
+    /// Most rows of a call.
     pub(crate) batch: usize,
+    /// How activations of prompts are rounded.
+    pub(crate) prompt: Precision,
     pub(crate) threads: usize,
     pub(crate) hidden_size: usize,
     /// The model's rotary embeddings.
@@ -167,7 +172,7 @@ pub(crate) struct BufferSizes<'s> {
 impl Buffers {
     pub(crate) fn new(sizes: &BufferSizes<'_>) -> Buffers {
         let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
-        let BufferSizes { token_inputs, streams, partials, .. } = *sizes;
+        let BufferSizes { token_inputs, streams, .. } = *sizes;
         let limits = AttentionLimits {
             rows: work.attention_rows,
             k_dim: work.key_dim,
@@ -175,6 +180,7 @@ impl Buffers {
         };
         let rows = |width: usize| vec![0.0; batch * width];
         Buffers {
+            batch: Batch::new(batch, sizes.prompt),
             x: rows(hidden_size),
             y: rows(hidden_size),
             q: rows(work.q),
@@ -190,7 +196,7 @@ impl Buffers {
             stream_width: streams,
             acts: Activations::new(batch, work.widest_input.max(hidden_size)),
             angles: Angles::new(ropes, batch),
-            partials: vec![0.0; partials],
+            partials: vec![0.0; sizes.partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size),
             latent: LatentBuffers::new(&work.latent, batch),
             threads: PerThread::new(threads, || Scratch {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
-use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, Matrix};
+use alight_kernels::matmul::{ActivationFormats, Activations, MatmulScratch, Matrix, RowCounts};
 use alight_kernels::parallel::{
     self, ColumnsFn, Cost, Cut, PackFn, Product, RowFn, Rows, Scratch as KernelScratch, SumScratch,
     Threads,
@@ -86,7 +86,7 @@ impl<'m> Compute<'m> {
     #[allow(clippy::too_many_arguments)] // Sizes, inputs, output, and what it is done with.
     pub(crate) fn pack<const N: usize>(
         &self,
-        n: usize,
+        n: RowCounts,
         cols: usize,
         buffers: [Rows<'_>; N],
         acts: &mut Activations,
@@ -95,13 +95,13 @@ impl<'m> Compute<'m> {
         f: &PackFn<'_, Scratch, N>,
     ) {
         let threads = &mut self.threads(threads);
-        parallel::pack(threads, self.isa, [n, cols], buffers, (acts, formats), f);
+        parallel::pack(threads, self.isa, (n, cols), buffers, (acts, formats), f);
     }
 
     /// Packs `n` rows as they are in a buffer.
     pub(crate) fn pack_rows(
         &self,
-        n: usize,
+        n: RowCounts,
         rows: Rows<'_>,
         acts: &mut Activations,
         formats: ActivationFormats,

@@ -91,7 +91,7 @@ pub fn generate(
             session.defer(token)?;
             break if flow.is_break() { Finish::Interrupted } else { Finish::Length };
         }
-        session.feed(&[token])?;
+        session.decode(token)?;
     };
     Ok(Generated { finish, tokens, prompt, decode: began.elapsed() })
 }

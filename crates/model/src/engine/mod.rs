@@ -1,6 +1,7 @@
 //! The forward pass and the loop around it: layers on the rows of a call, over a pool of threads ([`pool`]); a
 //! sequence of tokens ([`session`]), the choice of the next one ([`sampler`]), and both together ([`generate`]).
 
+mod batch;
 mod buffers;
 mod compute;
 mod generate;
@@ -16,4 +17,4 @@ pub(crate) use self::pool::Parking;
 pub use self::pool::Pool;
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Session, SessionOptions};
-pub(crate) use self::step::Step;
+pub(crate) use self::step::{Order, QueryHeads, Step};

@@ -21,15 +21,14 @@
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::sync::Arc;
 
-use alight_kernels::attention::FEW_TOKENS;
-use alight_kernels::matmul::ActivationFormats;
+use alight_kernels::matmul::{ActivationFormats, Precision, RowCounts};
 use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
 
 use super::buffers::{BufferSizes, Buffers, WorkSize};
 use super::compute::Compute;
-use super::step::{Step, Want};
+use super::step::{Order, Step};
 use crate::cache::{Cache, CacheError, Kv, States};
 use crate::load::{LoadError, Store, arrival};
 use crate::parts::alt_up::{self, AltUpWeights};
@@ -82,51 +81,47 @@ impl<'m> Net<'m> {
         Ok(Cache { kv, states: States::new(layers().map(|m| m.map_or(0, parts::state_len)))? })
     }
 
-    /// Buffers for calls of up to `batch` tokens with this cache.
-    pub(crate) fn buffers(&self, kv: &Kv, batch: usize) -> Buffers {
+    /// Buffers for calls of up to `batch` rows with this cache, of which `decode` decode; activations of prompts are rounded
+    /// to `prompt`.
+    pub(crate) fn buffers(
+        &self,
+        kv: &Kv,
+        [batch, decode]: [usize; 2],
+        prompt: Precision,
+    ) -> Buffers {
         let layers = self.spec.layers.iter();
         let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
-        let few = batch.min(FEW_TOKENS);
         let mixers = self.spec.mixers();
-        let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, kv.capacity(), few));
+        let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, kv.capacity()));
         Buffers::new(&BufferSizes {
             batch,
+            prompt,
             threads: self.compute.pool.threads(),
             hidden_size: self.spec.hidden_size,
             ropes: &self.spec.ropes,
             work: work.fold(WorkSize::default(), WorkSize::max),
             token_inputs: self.spec.layers.iter().map(|layer| layer.token_input).sum(),
             streams: if self.spec.alt_up { alt_up::row_len(self.spec.hidden_size) } else { 0 },
-            partials: partials.max().unwrap_or(0),
+            partials: decode * partials.max().unwrap_or(0),
         })
     }
 
-    /// Runs `tokens`, which follow the `position` positions in the cache. Afterwards the cache holds them, and row `i` of
-    /// `b.x` is the residual stream after the last layer of the `i`-th token that was wanted.
+    /// Computes the rows of `b.batch`. Afterwards the cache holds them, and row `i` of `b.x` is the residual stream after the
+    /// last layer of the `i`-th row that was wanted; `b.batch` has only those left.
     ///
-    /// The caller has checked that ids are in the vocabulary, that there are tokens, no more than the buffers' batch, and
-    /// that the cache can hold them.
+    /// The caller has checked that ids are in the vocabulary, that there are rows, and that the cache can hold them.
     ///
     /// # Errors
-    /// The weights cannot be loaded. What the cache holds from `position` on is of no use then.
-    pub(crate) fn run(
-        &self,
-        b: &mut Buffers,
-        cache: &mut Cache,
-        tokens: &[u32],
-        position: usize,
-        want: Want,
-    ) -> Result<(), Arc<LoadError>> {
-        self.embed(b, tokens, position)?;
+    /// The weights cannot be loaded. What the cache holds of the rows is of no use then.
+    pub(crate) fn run(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), Arc<LoadError>> {
+        self.embed(b)?;
         let mut step = Step {
             compute: self.compute,
             store: self.store,
             hidden: self.spec.hidden_size,
             norm_eps: self.spec.norm.eps,
             layer: 0,
-            rows: tokens.len(),
-            position,
-            wanted: None,
+            last: false,
             buffers: b,
             cache,
         };
@@ -138,7 +133,7 @@ impl<'m> Net<'m> {
         for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
-            step.wanted = last_filled.filter(|(last, _)| *last == index).map(|_| want);
+            step.last = last_filled.is_some_and(|(last, _)| last == index);
             let contribution = |bias, norm: &'m Option<Norm>| Contribution {
                 bias,
                 norm: norm.as_ref(),
@@ -153,10 +148,10 @@ impl<'m> Net<'m> {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 match (laurel, norm) {
                     (Some(laurel), Some(norm)) => laurel.forward(norm, formats, &mut step),
-                    _ => pack_normed(&mut step, pending, Order::AddThenNorm, norm, formats),
+                    _ => step.pack_normed(pending, Order::AddThenNorm, norm, formats),
                 }
                 w.part.forward(mixer, &mut step);
-                if step.wanted == Some(Want::Nothing) {
+                if step.rows().all() == 0 {
                     return Ok(());
                 }
                 let output_scale = if laurel.is_some() { FRAC_1_SQRT_2 } else { 1.0 };
@@ -166,7 +161,7 @@ impl<'m> Net<'m> {
             if let (Some(feed_forward), Some(w)) = (&spec.feed_forward, &w.feed_forward) {
                 let (norm, formats) = (w.norm.as_ref(), w.part.input_formats());
                 let order = if spec.parallel { Order::NormThenAdd } else { Order::AddThenNorm };
-                pack_normed(&mut step, pending, order, norm, formats);
+                step.pack_normed(pending, order, norm, formats);
                 w.part.forward(feed_forward, &mut step);
                 pending = Some(contribution(w.part.output_bias(), &w.output_norm));
             }
@@ -176,7 +171,7 @@ impl<'m> Net<'m> {
             alt_up.end(&mut step);
         }
         if let Some(contribution) = pending {
-            let (isa, n, hidden) = (self.compute.isa, step.rows, step.hidden);
+            let (isa, n, hidden) = (self.compute.isa, step.rows().all(), step.hidden);
             let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
             self.compute.each_row(n, rows, &b.threads, &|_, [x, y], _| {
                 contribution.add_to(isa, x, y);
@@ -186,15 +181,11 @@ impl<'m> Net<'m> {
     }
 
     /// Fills the residual stream with the rows of the tokens, and the angles of their positions.
-    fn embed(
-        &self,
-        b: &mut Buffers,
-        tokens: &[u32],
-        position: usize,
-    ) -> Result<(), Arc<LoadError>> {
+    fn embed(&self, b: &mut Buffers) -> Result<(), Arc<LoadError>> {
         let (isa, spec) = (self.compute.isa, self.spec);
         self.store.arrival().wait(arrival::EMBEDDING)?;
         let embed = self.weights.embed.view(self.store);
+        let tokens = b.batch.tokens();
         let n = tokens.len();
         let rows = [Rows::new(&mut b.x, spec.hidden_size)];
         self.compute.each_row(n, rows, &b.threads, &|i, [x], _| {
@@ -204,15 +195,15 @@ impl<'m> Net<'m> {
             }
         });
         if let Some(inputs) = &self.weights.token_inputs {
-            self.token_inputs(b, inputs, tokens);
+            self.token_inputs(b, inputs);
         }
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
-        let angles = &b.angles;
+        let (angles, positions) = (&b.angles, b.batch.positions());
         self.compute.each_row(n, rows, &b.threads, &|i, [row], _| {
             for (table, [cos, sin]) in angles.places(&self.ropes) {
                 let (head, tail) = row.split_at_mut(sin.start);
-                table.fill(position + i, &mut head[cos], &mut tail[..sin.len()]);
+                table.fill(positions[i], &mut head[cos], &mut tail[..sin.len()]);
             }
         });
         b.angles.values = values;
@@ -221,8 +212,8 @@ impl<'m> Net<'m> {
 
     /// What layers take from the tokens, whose embeddings are in the residual stream:
     /// `(√width · table[token] + norm(projection(x) / √hidden)) / √2`.
-    fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs, tokens: &[u32]) {
-        let (isa, spec, n) = (self.compute.isa, self.spec, tokens.len());
+    fn token_inputs(&self, b: &mut Buffers, inputs: &TokenInputs) {
+        let (isa, spec, n) = (self.compute.isa, self.spec, b.batch.counts());
         let (hidden, all) = (spec.hidden_size, b.token_input_width);
         let formats = ActivationFormats::of([inputs.projection.kind()]);
         let x = Rows::new(&mut b.x, hidden);
@@ -232,7 +223,8 @@ impl<'m> Net<'m> {
         self.compute.project(&projection, rows, &b.acts, &b.threads);
         let (table, width) = (inputs.table.view(self.store), inputs.norm.weight.len());
         let rows = [Rows::new(&mut b.token_inputs, all)];
-        self.compute.each_row(n, rows, &b.threads, &|i, [row], scratch| {
+        let tokens = b.batch.tokens();
+        self.compute.each_row(n.all(), rows, &b.threads, &|i, [row], scratch| {
             vec::scale(isa, row, 1.0 / (hidden as f32).sqrt());
             for slice in row.chunks_exact_mut(width) {
                 inputs.norm.apply(isa, slice);
@@ -245,7 +237,7 @@ impl<'m> Net<'m> {
         });
     }
 
-    /// Computes the logits of the rows `first..first + n` of the residual stream into `logits` `[n, vocab]`.
+    /// Computes the logits of the `n` rows from `first` on of the residual stream into `logits` `[n, vocab]`.
     ///
     /// # Errors
     /// The output matrix cannot be loaded.
@@ -253,7 +245,7 @@ impl<'m> Net<'m> {
         &self,
         b: &mut Buffers,
         first: usize,
-        n: usize,
+        n: RowCounts,
         logits: &mut [f32],
     ) -> Result<(), Arc<LoadError>> {
         let (isa, spec, w) = (self.compute.isa, self.spec, self.weights);
@@ -285,13 +277,6 @@ impl<'m> Net<'m> {
     }
 }
 
-/// Whether the part that comes next takes what the part before has added, or runs parallel to it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    AddThenNorm,
-    NormThenAdd,
-}
-
 /// What comes after a layer's feed-forward part: the correction of its streams, and what it takes from the token. Returns what is
 /// then pending.
 fn end_layer<'m>(
@@ -302,7 +287,7 @@ fn end_layer<'m>(
     let last = match (&w.alt_up, &w.token_input) {
         (None, None) => pending,
         (None, Some(input)) => {
-            pack_normed(step, pending, Order::AddThenNorm, None, input.input_formats());
+            step.pack_normed(pending, Order::AddThenNorm, None, input.input_formats());
             input.forward(step);
             let norm = Some(&input.norm);
             Some(Contribution { bias: None, norm, scale: 1.0, output_scale: 1.0 })
@@ -318,40 +303,4 @@ fn end_layer<'m>(
         }
     };
     last.map(|last| Contribution { output_scale: w.output_scale, ..last })
-}
-
-/// Carries out a pending contribution, and packs the residual stream for the step's next matrices, normed if there is a
-/// norm.
-fn pack_normed(
-    step: &mut Step<'_>,
-    pending: Option<Contribution<'_>>,
-    order: Order,
-    norm: Option<&Norm>,
-    formats: ActivationFormats,
-) {
-    let (compute, isa, hidden) = (step.compute, step.compute.isa, step.hidden);
-    let b = &mut *step.buffers;
-    let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
-    let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
-    compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
-        let mut add = |x: &mut [f32]| {
-            if let Some(contribution) = &pending {
-                contribution.add_to(isa, x, y);
-            }
-        };
-        if order == Order::AddThenNorm {
-            add(x);
-        }
-        match norm {
-            Some(norm) => {
-                let row = &mut scratch.row[..hidden];
-                norm.apply_to(isa, x, row);
-                put(row);
-            }
-            None => put(x),
-        }
-        if order == Order::NormThenAdd {
-            add(x);
-        }
-    });
 }

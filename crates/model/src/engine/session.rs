@@ -1,11 +1,12 @@
 //! One sequence of tokens on a model: its cache, its buffers, and feeding it.
 
 use alight_kernels::Isa;
+use alight_kernels::matmul::{Precision, RowCounts};
 
+use super::batch::{Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
 use super::net::Net;
-use super::step::Want;
 use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
@@ -29,15 +30,19 @@ pub struct SessionOptions {
     /// Most tokens that are computed together. A prompt is fed in parts of this length; larger
     /// ones take more memory and are hardly faster.
     pub batch: usize,
+    /// How activations of prompts are rounded, for weights that are quantised. Those of generated tokens have 16 bits.
+    pub prompt_precision: Precision,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: None, batch: 512 }
+        SessionOptions { context: None, batch: 512, prompt_precision: Precision::Bits8 }
     }
 }
 
-/// A sequence of tokens on a model.
+/// A sequence of tokens on a model: those of prompts are fed ([`Session::feed`]), in as many calls as you like, and those that
+/// were generated are decoded ([`Session::decode`]). What is computed of a token follows from the tokens before it, and from
+/// which of both it is; not from how many were fed in a call.
 ///
 /// After [`Session::new`], feeding allocates nothing (except [`Session::feed_each`], once). An
 /// error leaves the sequence as it was before the call, or shorter, if the model has recurrent layers: their states have
@@ -59,6 +64,7 @@ pub struct Session<'m> {
     deferred: Option<u32>,
     context: usize,
     batch: usize,
+    prompt_precision: Precision,
     /// For models that tell long sequences from others.
     length: Option<Length>,
 }
@@ -103,7 +109,7 @@ impl<'m> Session<'m> {
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
         let cache = net.cache(context)?;
-        let buffers = net.buffers(&cache.kv, batch);
+        let buffers = net.buffers(&cache.kv, [batch, 1], options.prompt_precision);
         Ok(Session {
             model,
             net,
@@ -115,30 +121,40 @@ impl<'m> Session<'m> {
             deferred: None,
             context,
             batch,
+            prompt_precision: options.prompt_precision,
             length,
         })
     }
 
-    /// Appends `tokens` and returns the logits `[vocab]` of what follows the last of them.
+    /// Appends `tokens` of a prompt and returns the logits `[vocab]` of what follows the last of them.
     ///
     /// # Errors
     /// No tokens, a token outside the vocabulary, a context that is too small ([`ModelError`]
     /// says how to raise it), weights that cannot be loaded, a file that has shrunk, or logits that are
     /// not numbers.
     pub fn feed(&mut self, tokens: &[u32]) -> Result<&[f32], ModelError> {
-        self.append(tokens, Want::Last)?;
+        self.append(Role::Prompt, tokens, Want::Last)?;
         Ok(&self.logits)
     }
 
-    /// Appends `tokens` without computing logits.
+    /// Appends a token that was generated and returns the logits `[vocab]` of what follows it.
+    ///
+    /// # Errors
+    /// As [`Session::feed`].
+    pub fn decode(&mut self, token: u32) -> Result<&[f32], ModelError> {
+        self.append(Role::Decode, &[token], Want::Last)?;
+        Ok(&self.logits)
+    }
+
+    /// Appends `tokens` of a prompt without computing logits.
     ///
     /// # Errors
     /// As [`Session::feed`].
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<(), ModelError> {
-        self.append(tokens, Want::Nothing)
+        self.append(Role::Prompt, tokens, Want::Nothing)
     }
 
-    /// Appends `tokens` and calls `f(i, logits)` with the logits `[vocab]` of what follows
+    /// Appends `tokens` of a prompt and calls `f(i, logits)` with the logits `[vocab]` of what follows
     /// `tokens[i]`, for every `i` in order. If an error is returned, `f` may have been called for
     /// some of them.
     ///
@@ -172,11 +188,12 @@ impl<'m> Session<'m> {
         let start = self.position;
         for (part, tokens) in tokens.chunks(self.batch).enumerate() {
             let pos = start + part * self.batch;
-            self.net.run(&mut self.buffers, &mut self.cache, tokens, pos, Want::All)?;
+            self.run(Role::Prompt, pos, tokens, Want::All)?;
             for first in (0..tokens.len()).step_by(rows) {
                 let n = rows.min(tokens.len() - first);
                 let logits = &mut self.many_logits[..n * vocab];
-                self.net.logits(&mut self.buffers, first, n, logits)?;
+                let counts = RowCounts::new(self.prompt_precision, n);
+                self.net.logits(&mut self.buffers, first, counts, logits)?;
                 self.model.check()?;
                 for (i, row) in logits.chunks_exact(vocab).enumerate() {
                     numbers(self.model, row, pos + first + i)?;
@@ -193,11 +210,11 @@ impl<'m> Session<'m> {
         Ok(())
     }
 
-    fn append(&mut self, tokens: &[u32], want: Want) -> Result<(), ModelError> {
+    fn append(&mut self, role: Role, tokens: &[u32], want: Want) -> Result<(), ModelError> {
         self.admit(tokens)?;
         self.become_as_long_as(self.position + tokens.len())?;
         self.settle()?;
-        let done = self.compute(tokens, want);
+        let done = self.compute(role, tokens, want);
         self.end_call(tokens, done)
     }
 
@@ -217,7 +234,7 @@ impl<'m> Session<'m> {
         self.position = 0;
         let done = match computed {
             0 => Ok(()),
-            _ => self.compute(&tokens[..computed], Want::Nothing),
+            _ => self.compute(Role::Prompt, &tokens[..computed], Want::Nothing),
         };
         match done {
             Ok(()) => self.position = all,
@@ -233,14 +250,15 @@ impl<'m> Session<'m> {
     }
 
     /// Appends tokens, with nothing deferred.
-    fn compute(&mut self, tokens: &[u32], want: Want) -> Result<(), ModelError> {
+    fn compute(&mut self, role: Role, tokens: &[u32], want: Want) -> Result<(), ModelError> {
         let mut pos = self.position;
         let parts = tokens.len().div_ceil(self.batch);
         for (part, tokens) in tokens.chunks(self.batch).enumerate() {
             let want = if part + 1 == parts { want } else { Want::Nothing };
-            self.net.run(&mut self.buffers, &mut self.cache, tokens, pos, want)?;
+            self.run(role, pos, tokens, want)?;
             if want == Want::Last {
-                self.net.logits(&mut self.buffers, 0, 1, &mut self.logits)?;
+                let counts = self.buffers.batch.counts();
+                self.net.logits(&mut self.buffers, 0, counts, &mut self.logits)?;
             }
             self.model.check()?;
             if want == Want::Last {
@@ -252,6 +270,20 @@ impl<'m> Session<'m> {
         self.position = pos;
         self.keep_states(pos, tokens.len() > 1);
         Ok(())
+    }
+
+    /// Computes tokens that follow the first `position` ones.
+    fn run(
+        &mut self,
+        role: Role,
+        position: usize,
+        tokens: &[u32],
+        want: Want,
+    ) -> Result<(), ModelError> {
+        let batch = &mut self.buffers.batch;
+        batch.clear();
+        batch.push(role, position, tokens, want);
+        Ok(self.net.run(&mut self.buffers, &mut self.cache)?)
     }
 
     /// Keeps recurrent states, in which `position` tokens are, if `now` or if it was long ago that they were.
@@ -276,7 +308,7 @@ impl<'m> Session<'m> {
         done
     }
 
-    /// Appends a token that is computed only if something is fed after it: the last token of an
+    /// Appends a generated token that is computed only if something is fed after it: the last token of an
     /// answer costs nothing if no other turn follows.
     ///
     /// # Errors
@@ -296,9 +328,8 @@ impl<'m> Session<'m> {
     fn settle(&mut self) -> Result<(), ModelError> {
         let Some(token) = self.deferred else { return Ok(()) };
         let pos = self.position - 1;
-        let (b, cache) = (&mut self.buffers, &mut self.cache);
-        let run = self.net.run(b, cache, &[token], pos, Want::Nothing);
-        let done = run.map_err(ModelError::from).and_then(|()| self.model.check());
+        let run = self.run(Role::Decode, pos, &[token], Want::Nothing);
+        let done = run.and_then(|()| self.model.check());
         if done.is_ok() {
             self.deferred = None;
         } else if !self.cache.states.is_empty() {

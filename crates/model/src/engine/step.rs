@@ -1,21 +1,16 @@
 //! What a part of a layer reads and writes while it computes, except for its own weights.
 
-use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::parallel::Rows;
+use alight_kernels::attention::AttentionParams;
+use alight_kernels::matmul::{ActivationFormats, RowCounts};
+use alight_kernels::parallel::{Attend, AttendRows, Rows};
 
+use super::batch::Role;
 use super::buffers::Buffers;
 use super::compute::Compute;
 use crate::cache::Cache;
 use crate::load::Store;
+use crate::parts::Contribution;
 use crate::parts::norm::Norm;
-
-/// The rows of a call whose logits will be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Want {
-    Nothing,
-    Last,
-    All,
-}
 
 /// The rows that are computed now, and everything that a part reads and writes but its own weights.
 pub(crate) struct Step<'s> {
@@ -25,58 +20,113 @@ pub(crate) struct Step<'s> {
     pub(crate) norm_eps: f32,
     /// Which layer it is.
     pub(crate) layer: usize,
-    /// How many rows there are.
-    pub(crate) rows: usize,
-    /// The position of the first row; the others follow.
-    pub(crate) position: usize,
-    /// In the last layer that stores something: which rows are still needed when the cache is filled.
-    pub(super) wanted: Option<Want>,
+    /// Whether it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
+    pub(super) last: bool,
     pub(crate) buffers: &'s mut Buffers,
     pub(crate) cache: &'s mut Cache,
 }
 
+/// The query heads of a layer's attention.
+pub(crate) struct QueryHeads<'a> {
+    pub(crate) params: AttentionParams,
+    /// Query heads on each key/value head.
+    pub(crate) group: usize,
+    /// The sink of each query head, if they have any.
+    pub(crate) sinks: Option<&'a [f32]>,
+    /// Elements of a row of queries, and of a row of outputs.
+    pub(crate) widths: [usize; 2],
+}
+
+/// Whether the part that comes next takes what the part before has added, or runs parallel to it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    AddThenNorm,
+    NormThenAdd,
+}
+
 impl Step<'_> {
-    /// Packs the residual stream, normed, for the next matrices.
-    pub(crate) fn pack_normed(&mut self, norm: &Norm, formats: ActivationFormats) {
-        let (isa, hidden) = (self.compute.isa, self.hidden);
-        let b = &mut *self.buffers;
-        let rows = [Rows::new(&mut b.x, hidden)];
-        let (acts, threads) = (&mut b.acts, &b.threads);
-        self.compute.pack(
-            self.rows,
-            hidden,
-            rows,
-            acts,
-            formats,
-            threads,
-            &|_, [x], scratch, put| {
-                let row = &mut scratch.row[..hidden];
-                norm.apply_to(isa, x, row);
-                put(row);
-            },
-        );
+    /// How many rows there are of each precision.
+    pub(crate) fn rows(&self) -> RowCounts {
+        self.buffers.batch.counts()
     }
 
-    /// In the last layer that stores something, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, row)` makes
-    /// that row the first. A mixer calls it when the cache is filled. Returns whether there are any such rows.
-    pub(crate) fn keep_wanted_rows(&mut self, keep: impl FnOnce(&mut Buffers, usize)) -> bool {
-        match self.wanted {
-            Some(Want::Nothing) => false,
-            Some(Want::Last) if self.rows > 1 => {
-                let last = self.rows - 1;
-                Rows::new(&mut self.buffers.x, self.hidden).copy(last, 0);
-                let width = self.buffers.token_input_width;
-                Rows::new(&mut self.buffers.token_inputs, width).copy(last, 0);
-                let width = self.buffers.angles.width;
-                Rows::new(&mut self.buffers.angles.values, width).copy(last, 0);
-                let width = self.buffers.stream_width;
-                Rows::new(&mut self.buffers.streams, width).copy(last, 0);
-                keep(self.buffers, last);
-                self.position += last;
-                self.rows = 1;
-                true
+    /// Carries out a pending contribution, and packs the residual stream for the next matrices, normed if there is a norm.
+    pub(crate) fn pack_normed(
+        &mut self,
+        pending: Option<Contribution<'_>>,
+        order: Order,
+        norm: Option<&Norm>,
+        formats: ActivationFormats,
+    ) {
+        let (compute, isa, hidden, n) = (self.compute, self.compute.isa, self.hidden, self.rows());
+        let b = &mut *self.buffers;
+        let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
+            let mut add = |x: &mut [f32]| {
+                if let Some(contribution) = &pending {
+                    contribution.add_to(isa, x, y);
+                }
+            };
+            if order == Order::AddThenNorm {
+                add(x);
             }
-            _ => true,
+            match norm {
+                Some(norm) => {
+                    let row = &mut scratch.row[..hidden];
+                    norm.apply_to(isa, x, row);
+                    put(row);
+                }
+                None => put(x),
+            }
+            if order == Order::NormThenAdd {
+                add(x);
+            }
+        });
+    }
+
+    /// Attends the rows, whose keys and values are in the cache of `layer`: `q` `[rows, heads, key_dim]` gives `heads_out`
+    /// `[rows, heads, value_dim]`.
+    pub(crate) fn attend(&mut self, layer: usize, heads: &QueryHeads<'_>) {
+        let QueryHeads { params, group, sinks, widths: [q_width, out_width] } = *heads;
+        let (isa, cache) = (self.compute.isa, self.cache.kv.layer(layer));
+        let b = &mut *self.buffers;
+        let threads = &mut self.compute.threads(&b.threads);
+        let positions = b.batch.positions();
+        let row = |row: usize| (cache, positions[row]);
+        let rows = b.batch.spans(Role::Decode).map(|span| span.rows.len()).sum();
+        AttendRows { isa, params, group, sinks, row: &row, rows }.run(
+            threads,
+            &b.q,
+            &mut b.heads_out,
+            &mut b.partials,
+        );
+        for span in b.batch.spans(Role::Prompt).filter(|span| !span.rows.is_empty()) {
+            let (pos, tokens, first) = (span.position, span.rows.len(), span.rows.start);
+            let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
+            let (q, out) = (&b.q[first * q_width..], &mut b.heads_out[first * out_width..]);
+            attend.tiles(threads, q, out);
         }
+    }
+
+    /// In the last layer that stores something, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, from, to)` makes
+    /// row `from` row `to`. A mixer calls it when the cache is filled. Returns whether there are any such rows.
+    pub(crate) fn keep_wanted_rows(&mut self, keep: impl Fn(&mut Buffers, usize, usize)) -> bool {
+        if self.last {
+            let b = &mut *self.buffers;
+            let (hidden, width) = (self.hidden, b.token_input_width);
+            let mut batch = std::mem::take(&mut b.batch);
+            batch.keep_wanted(|from, to| {
+                Rows::new(&mut b.x, hidden).copy(from, to);
+                Rows::new(&mut b.token_inputs, width).copy(from, to);
+                let width = b.angles.width;
+                Rows::new(&mut b.angles.values, width).copy(from, to);
+                let width = b.stream_width;
+                Rows::new(&mut b.streams, width).copy(from, to);
+                keep(b, from, to);
+            });
+            b.batch = batch;
+        }
+        self.rows().all() > 0
     }
 }

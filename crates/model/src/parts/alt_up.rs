@@ -57,7 +57,7 @@ impl AltUp {
 
     /// Makes the other streams of the first.
     pub(crate) fn begin(&self, step: &mut Step<'_>) {
-        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows);
+        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let formats = ActivationFormats::of([self.apart.kind()]);
         let b = &mut *step.buffers;
         let x = Rows::new(&mut b.x, hidden);
@@ -67,7 +67,7 @@ impl AltUp {
             step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
-            step.compute.each_row(n, rows, &b.threads, &|_, [x, y, streams], _| {
+            step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, y, streams], _| {
                 to_length_of(isa, x, y);
                 streams[i * hidden..][..hidden].copy_from_slice(y);
             });
@@ -76,7 +76,7 @@ impl AltUp {
 
     /// Makes the first stream the mean of all.
     pub(crate) fn end(&self, step: &mut Step<'_>) {
-        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows);
+        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let formats = ActivationFormats::of([self.back.kind()]);
         let b = &mut *step.buffers;
         for i in 0..OTHERS {
@@ -89,13 +89,13 @@ impl AltUp {
             step.compute.project(&matrix, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
             let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
             let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
-            step.compute.each_row(n, rows, &b.threads, &|_, [x, y, streams], _| {
+            step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, y, streams], _| {
                 to_length_of(isa, x, y);
                 streams[i * hidden..][..hidden].copy_from_slice(y);
             });
         }
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, row_len(hidden))];
-        step.compute.each_row(n, rows, &b.threads, &|_, [x, streams], _| {
+        step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, streams], _| {
             for other in streams.chunks_exact(hidden).take(OTHERS) {
                 vec::add_assign(isa, x, other);
             }
@@ -163,10 +163,10 @@ impl AltUpWeights {
 
     /// Makes predictions of the streams. That of the first is kept.
     pub(crate) fn predict(&self, step: &mut Step<'_>) {
-        let (isa, hidden) = (step.compute.isa, step.hidden);
+        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, row_len(hidden))];
-        step.compute.each_row(step.rows, rows, &b.threads, &|_, [x, streams], scratch| {
+        step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, streams], scratch| {
             let room = &mut scratch.row;
             let mixed: [f32; STREAMS * STREAMS] = self.mixture(isa, x, &self.predict, room);
             let (others, kept) = streams.split_at_mut(OTHERS * hidden);
@@ -187,11 +187,11 @@ impl AltUpWeights {
 
     /// Carries out the layer's last contribution to the first stream, and corrects all by it.
     pub(crate) fn correct(&self, pending: Option<Contribution<'_>>, step: &mut Step<'_>) {
-        let (isa, hidden) = (step.compute.isa, step.hidden);
+        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let b = &mut *step.buffers;
         let [x, y] = [&mut b.x, &mut b.y].map(|rows| Rows::new(rows, hidden));
         let rows = [x, y, Rows::new(&mut b.streams, row_len(hidden))];
-        step.compute.each_row(step.rows, rows, &b.threads, &|_, [x, y, streams], scratch| {
+        step.compute.each_row(n.all(), rows, &b.threads, &|_, [x, y, streams], scratch| {
             if let Some(contribution) = &pending {
                 contribution.add_to(isa, x, y);
             }
@@ -210,11 +210,11 @@ impl AltUpWeights {
 
     /// Packs the first stream for what takes the token's own input.
     pub(crate) fn pack_scaled(&self, formats: ActivationFormats, step: &mut Step<'_>) {
-        let hidden = step.hidden;
+        let (hidden, n) = (step.hidden, step.rows());
         let b = &mut *step.buffers;
         let (rows, acts, threads) = ([Rows::new(&mut b.x, hidden)], &mut b.acts, &b.threads);
         step.compute.pack(
-            step.rows,
+            n,
             hidden,
             rows,
             acts,
@@ -231,10 +231,10 @@ impl AltUpWeights {
 
     /// Adds a part's output, normed, to the other streams.
     pub(crate) fn add_to_others(norm: &Norm, step: &mut Step<'_>) {
-        let (isa, hidden) = (step.compute.isa, step.hidden);
+        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows());
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.y, hidden), Rows::new(&mut b.streams, row_len(hidden))];
-        step.compute.each_row(step.rows, rows, &b.threads, &|_, [y, streams], _| {
+        step.compute.each_row(n.all(), rows, &b.threads, &|_, [y, streams], _| {
             norm.apply(isa, y);
             for other in streams.chunks_exact_mut(hidden).take(OTHERS) {
                 vec::add_assign(isa, other, y);

@@ -9,12 +9,12 @@ use std::ops::Range;
 use alight_kernels::attention::{AttentionParams, KvShape, Window, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
-use alight_kernels::parallel::{Attend, Rows, store_rows};
+use alight_kernels::parallel::{AttendRows, Rows, store_rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::{Isa, vec};
 
 use super::norm::Norm;
-use crate::engine::{Angles, Buffers, Step, WorkSize};
+use crate::engine::{Angles, Buffers, QueryHeads, Step, WorkSize};
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::{Attended, SpecError};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -225,9 +225,9 @@ impl AttentionSpec {
         }
     }
 
-    /// f32 elements that the partial results of `tokens` tokens can take, with a cache of `capacity` positions.
-    pub(crate) fn most_partials(&self, capacity: usize, tokens: usize) -> usize {
-        Attend::most_partials(&self.kv_shape(capacity), self.group(), tokens)
+    /// f32 elements that the partial results of a row that decodes can take, with a cache of `capacity` positions.
+    pub(crate) fn most_partials(&self, capacity: usize) -> usize {
+        AttendRows::most_partials(&self.kv_shape(capacity), self.group(), capacity)
     }
 
     /// The shape of its cache of `capacity` positions.
@@ -243,12 +243,12 @@ impl AttentionSpec {
         Attended { window: self.window, bytes, macs }
     }
 
-    /// Makes row `row` of what is needed after the cache is filled the first one.
-    fn keep_row(&self, b: &mut Buffers, row: usize) {
+    /// Makes row `from` of what is needed after the cache is filled row `to`.
+    fn keep_row(&self, b: &mut Buffers, from: usize, to: usize) {
         let [q, ..] = self.widths();
-        Rows::new(&mut b.q, q).copy(row, 0);
+        Rows::new(&mut b.q, q).copy(from, to);
         if self.output_gate {
-            Rows::new(&mut b.gate, 2 * q).copy(row, 0);
+            Rows::new(&mut b.gate, 2 * q).copy(from, to);
         }
     }
 
@@ -400,14 +400,14 @@ impl AttentionWeights {
             None => self.rope_and_store_kv(spec, step),
             Some(_) => self.finish_queries(spec, step),
         }
-        if !step.keep_wanted_rows(|b, last| spec.keep_row(b, last)) {
+        if !step.keep_wanted_rows(|b, from, to| spec.keep_row(b, from, to)) {
             return;
         }
         self.attend(spec, step);
         let b = &mut *step.buffers;
         let (isa, formats) = (step.compute.isa, ActivationFormats::of([self.o.kind()]));
         let input = Rows::new(&mut b.heads_out, out_width);
-        let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
+        let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
         if spec.output_gate {
             let rows = [Rows::new(&mut b.gate, 2 * q_width), input];
             step.compute.pack(
@@ -431,18 +431,21 @@ impl AttentionWeights {
 
     /// Biases, norms and rotation of queries and keys; keys and values go into the cache.
     fn rope_and_store_kv(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let (isa, pos, n) = (step.compute.isa, step.position, step.rows);
+        let isa = step.compute.isa;
         let [q_width, k_width, v_width, _] = spec.widths();
         let b = &mut *step.buffers;
-        let angles = &b.angles;
+        let (batch, angles) = (&b.batch, &b.angles);
+        let (positions, n) = (batch.positions(), batch.counts().all());
         let writer = step.cache.kv.writer(step.layer);
+        let target = |i: usize| (writer, positions[i]);
         let rows = [
             Rows::new(&mut b.q, q_width),
             Rows::new(&mut b.k, k_width),
             Rows::new(&mut b.v, v_width),
         ];
         let threads = &mut step.compute.threads(&b.threads);
-        store_rows(threads, isa, writer, [pos, n], rows, &|i, [q, k, v]| {
+        let count = (n, batch.following());
+        store_rows(threads, isa, &target, count, rows, &|i, [q, k, v]| {
             if let Some(bias) = &self.v_bias {
                 vec::add_assign(isa, v, bias);
             }
@@ -452,19 +455,20 @@ impl AttentionWeights {
             if let Some(norm) = &self.v_norm {
                 v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
             }
-            self.finish_query(isa, spec, angles, [i, pos + i], q);
+            self.finish_query(isa, spec, angles, [i, positions[i]], q);
             finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm), k);
         });
     }
 
     /// The same of queries alone, where keys and values are another layer's.
     fn finish_queries(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let (isa, pos) = (step.compute.isa, step.position);
+        let isa = step.compute.isa;
         let [q_width, ..] = spec.widths();
         let b = &mut *step.buffers;
+        let (positions, n) = (b.batch.positions(), b.batch.counts().all());
         let (angles, rows) = (&b.angles, [Rows::new(&mut b.q, q_width)]);
-        step.compute.each_row(step.rows, rows, &b.threads, &|i, [q], _| {
-            self.finish_query(isa, spec, angles, [i, pos + i], q);
+        step.compute.each_row(n, rows, &b.threads, &|i, [q], _| {
+            self.finish_query(isa, spec, angles, [i, positions[i]], q);
         });
     }
 
@@ -486,14 +490,10 @@ impl AttentionWeights {
     /// Attends the step's rows, whose keys and values are in the cache: `q` `[rows, heads, key_dim]` gives `heads_out`
     /// `[rows, heads, value_dim]`.
     fn attend(&self, spec: &AttentionSpec, step: &mut Step<'_>) {
-        let (isa, params, group) = (step.compute.isa, spec.params(), spec.group());
         let layer = spec.kv_layer.unwrap_or(step.layer);
-        let (cache, pos, tokens) = (step.cache.kv.layer(layer), step.position, step.rows);
-        let b = &mut *step.buffers;
-        let threads = &mut step.compute.threads(&b.threads);
-        let sinks = self.sinks.as_deref();
-        let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
-        attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
+        let widths = [spec.key_dim, spec.value_dim].map(|dim| spec.heads * dim);
+        let (params, group, sinks) = (spec.params(), spec.group(), self.sinks.as_deref());
+        step.attend(layer, &QueryHeads { params, group, sinks, widths });
     }
 }
 
@@ -503,7 +503,8 @@ fn split_gate(spec: &AttentionSpec, step: &mut Step<'_>) {
     let ([width, ..], dim) = (spec.widths(), spec.key_dim);
     let b = &mut *step.buffers;
     let rows = [Rows::new(&mut b.q, width), Rows::new(&mut b.gate, 2 * width)];
-    step.compute.each_row(step.rows, rows, &b.threads, &|_, [q, both], _| {
+    let n = b.batch.counts().all();
+    step.compute.each_row(n, rows, &b.threads, &|_, [q, both], _| {
         for (head, q) in q.chunks_exact_mut(dim).enumerate() {
             let at = 2 * head * dim;
             q.copy_from_slice(&both[at..at + dim]);

@@ -216,9 +216,9 @@ impl DeltaNetWeights {
         self.project(spec, step);
         self.mix(spec, step);
         recur(spec, step);
-        let some = step.keep_wanted_rows(|b, last| {
-            Rows::new(&mut b.heads_out, inner).copy(last, 0);
-            Rows::new(&mut b.k, inner).copy(last, 0);
+        let some = step.keep_wanted_rows(|b, from, to| {
+            Rows::new(&mut b.heads_out, inner).copy(from, to);
+            Rows::new(&mut b.k, inner).copy(from, to);
         });
         if !some {
             return;
@@ -227,7 +227,8 @@ impl DeltaNetWeights {
         let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.k, inner)];
         let formats = ActivationFormats::of([self.out.kind()]);
         let (acts, threads) = (&mut b.acts, &b.threads);
-        step.compute.pack(step.rows, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
+        let n = b.batch.counts();
+        step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
             y.chunks_exact_mut(spec.head_dim).for_each(|head| self.norm.apply(isa, head));
             silu_mul(isa, z, y);
             put(z);
@@ -275,41 +276,44 @@ impl DeltaNetWeights {
     /// The convolution, the norms of queries and keys, decays and rates; the convolution's part of the state becomes that
     /// of the last row.
     fn mix(&self, spec: &DeltaNetSpec, step: &mut Step<'_>) {
-        let (isa, n, eps, width) = (step.compute.isa, step.rows, step.norm_eps, spec.mixed());
+        let (isa, eps, width) = (step.compute.isa, step.norm_eps, spec.mixed());
         let heads = spec.value_heads;
         let b = &mut *step.buffers;
         let state = step.cache.states.layer(step.layer);
         let (earlier, _) = state.split_at_mut(Convolution::state_len([spec.taps, width]));
-        let inputs = Columns { rows: &b.q, stride: width, first: 0 };
-        let before = &*earlier;
-        let rows = [
-            Rows::new(&mut b.mixed, width),
-            Rows::new(&mut b.v, heads),
-            Rows::new(&mut b.gate, heads),
-        ];
-        step.compute.each_row(n, rows, &b.threads, &|i, [mixed, alpha, beta], _| {
-            self.convolution.apply(isa, before, inputs, i, mixed);
-            let (queries, rest) = mixed.split_at_mut(spec.key_heads * spec.head_dim);
-            let keys = &mut rest[..spec.key_heads * spec.head_dim];
-            let unit = 1.0 / (spec.head_dim as f32).sqrt();
-            to_length(isa, queries, spec.head_dim, unit, eps);
-            to_length(isa, keys, spec.head_dim, 1.0, eps);
-            for ((alpha, bias), a) in alpha.iter_mut().zip(&self.dt_bias).zip(&self.a) {
-                *alpha = (a * softplus(*alpha + bias)).exp();
-            }
-            beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
-        });
-        self.convolution.keep(earlier, inputs, n);
+        for span in b.batch.all_spans() {
+            let (first, n) = (span.rows.start, span.rows.len());
+            let inputs = Columns { rows: &b.q[first * width..], stride: width, first: 0 };
+            let before = &*earlier;
+            let rows = [
+                Rows::starting_at(&mut b.mixed, width, first),
+                Rows::starting_at(&mut b.v, heads, first),
+                Rows::starting_at(&mut b.gate, heads, first),
+            ];
+            step.compute.each_row(n, rows, &b.threads, &|i, [mixed, alpha, beta], _| {
+                self.convolution.apply(isa, before, inputs, i, mixed);
+                let (queries, rest) = mixed.split_at_mut(spec.key_heads * spec.head_dim);
+                let keys = &mut rest[..spec.key_heads * spec.head_dim];
+                let unit = 1.0 / (spec.head_dim as f32).sqrt();
+                to_length(isa, queries, spec.head_dim, unit, eps);
+                to_length(isa, keys, spec.head_dim, 1.0, eps);
+                for ((alpha, bias), a) in alpha.iter_mut().zip(&self.dt_bias).zip(&self.a) {
+                    *alpha = (a * softplus(*alpha + bias)).exp();
+                }
+                beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
+            });
+            self.convolution.keep(earlier, inputs, n);
+        }
     }
 }
 
 /// What makes rates and decays, key head by key head in `heads_out`, into `gate` and `v`.
 fn split_rates(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let (heads, group) = (spec.value_heads, spec.value_heads / spec.key_heads);
-    let b = &mut *step.buffers;
+    let (n, b) = (step.rows().all(), &mut *step.buffers);
     let both = &b.heads_out;
     let rows = [Rows::new(&mut b.v, heads), Rows::new(&mut b.gate, heads)];
-    step.compute.each_row(step.rows, rows, &b.threads, &|i, [alphas, betas], _| {
+    step.compute.each_row(n, rows, &b.threads, &|i, [alphas, betas], _| {
         let both = both[i * 2 * heads..][..2 * heads].chunks_exact(2 * group);
         let own = alphas.chunks_exact_mut(group).zip(betas.chunks_exact_mut(group));
         for (both, (alpha, beta)) in both.zip(own) {
@@ -323,10 +327,10 @@ fn split_rates(spec: &DeltaNetSpec, step: &mut Step<'_>) {
 fn split_inputs(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let (dim, width) = (spec.head_dim, spec.mixed() + spec.inner());
     let values = spec.inner() / spec.key_heads;
-    let b = &mut *step.buffers;
+    let (n, b) = (step.rows().all(), &mut *step.buffers);
     let all = &b.mixed;
     let rows = [Rows::new(&mut b.q, spec.mixed()), Rows::new(&mut b.k, spec.inner())];
-    step.compute.each_row(step.rows, rows, &b.threads, &|i, [mixed, gates], _| {
+    step.compute.each_row(n, rows, &b.threads, &|i, [mixed, gates], _| {
         let (queries, rest) = mixed.split_at_mut(spec.key_heads * dim);
         let (keys, all_values) = rest.split_at_mut(spec.key_heads * dim);
         let heads = all[i * width..][..width].chunks_exact(width / spec.key_heads);
@@ -353,16 +357,19 @@ fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let b = &mut *step.buffers;
     let state = step.cache.states.layer(step.layer);
     let (_, state) = state.split_at_mut(Convolution::state_len([spec.taps, spec.mixed()]));
-    let rule = DeltaRule {
-        key_heads: spec.key_heads,
-        value_heads: spec.value_heads,
-        dim: spec.head_dim,
-        neighbours: spec.neighbours,
-        mixed: &b.mixed,
-        decays: &b.v,
-        rates: &b.gate,
-    };
-    let out = Rows::new(&mut b.heads_out, spec.inner());
-    let threads = &mut step.compute.threads(&b.threads);
-    rule.run(threads, step.compute.isa, step.rows, state, out);
+    for span in b.batch.all_spans() {
+        let first = span.rows.start;
+        let rule = DeltaRule {
+            key_heads: spec.key_heads,
+            value_heads: spec.value_heads,
+            dim: spec.head_dim,
+            neighbours: spec.neighbours,
+            mixed: &b.mixed[first * spec.mixed()..],
+            decays: &b.v[first * spec.value_heads..],
+            rates: &b.gate[first * spec.value_heads..],
+        };
+        let out = Rows::starting_at(&mut b.heads_out, spec.inner(), first);
+        let threads = &mut step.compute.threads(&b.threads);
+        rule.run(threads, step.compute.isa, span.rows.len(), state, out);
+    }
 }

@@ -253,8 +253,8 @@ impl DenseWeights {
         }
         let rows = [Rows::new(&mut b.gate, width), Rows::new(&mut b.up, width)];
         let formats = ActivationFormats::of([self.down.kind()]);
-        let (acts, threads) = (&mut b.acts, &b.threads);
-        compute.pack(step.rows, width, rows, acts, formats, threads, &|_, [gate, up], _, put| {
+        let (n, acts, threads) = (b.batch.counts(), &mut b.acts, &b.threads);
+        compute.pack(n, width, rows, acts, formats, threads, &|_, [gate, up], _, put| {
             if let Some(deviations) = spec.deviations {
                 keep_above(gate, deviations);
                 spec.activation.apply(isa, gate, up);

@@ -11,7 +11,7 @@ use alight_kernels::vec;
 use super::dense::{DenseSpec, DenseWeights};
 use super::experts::{ExpertsSpec, ExpertsWeights};
 use super::norm::Norm;
-use crate::engine::{Step, WorkSize};
+use crate::engine::{Order, Step, WorkSize};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
 
 /// A dense part and a mixture of experts.
@@ -82,11 +82,11 @@ impl DenseAndExpertsWeights {
     }
 
     pub(super) fn forward(&self, spec: &DenseAndExpertsSpec, step: &mut Step<'_>) {
-        let (isa, hidden) = (step.compute.isa, step.hidden);
+        let (isa, hidden, n) = (step.compute.isa, step.hidden, step.rows().all());
         self.dense.forward(&spec.dense, step);
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
-        step.compute.each_row(step.rows, rows, &b.threads, &|_, [kept, y], _| {
+        step.compute.each_row(n, rows, &b.threads, &|_, [kept, y], _| {
             if let Some(bias) = &self.dense.down_bias {
                 vec::add_assign(isa, y, bias);
             }
@@ -94,13 +94,14 @@ impl DenseAndExpertsWeights {
             kept.copy_from_slice(y);
         });
         let formats = ActivationFormats::of([self.experts.router().kind()]);
-        step.pack_normed(&self.router_norm, formats);
+        step.pack_normed(None, Order::AddThenNorm, Some(&self.router_norm), formats);
         self.experts.route(&spec.experts, step);
-        step.pack_normed(&self.experts_input_norm, self.experts.routed_formats());
+        let formats = self.experts.routed_formats();
+        step.pack_normed(None, Order::AddThenNorm, Some(&self.experts_input_norm), formats);
         self.experts.compute_routed(&spec.experts, step);
         let b = &mut *step.buffers;
         let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
-        step.compute.each_row(step.rows, rows, &b.threads, &|_, [kept, y], _| {
+        step.compute.each_row(n, rows, &b.threads, &|_, [kept, y], _| {
             self.experts_norm.apply(isa, y);
             vec::add_assign(isa, y, kept);
         });

@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, Precision};
+use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
 use alight_kernels::parallel::{self, Bank, Place, Rows, Term};
 use alight_kernels::{Layout, WeightType, vec};
 
@@ -152,7 +152,7 @@ impl ExpertsWork {
 
     /// The most places that `batch` tokens need: chosen experts.
     fn places(&self, batch: usize) -> usize {
-        self.experts.min(batch * self.used)
+        (2 * self.experts).min(batch * self.used)
     }
 
     /// The most slots that they need: places begin at whole blocks of tokens.
@@ -210,38 +210,57 @@ impl ExpertsBuffers {
         }
     }
 
-    /// Gives each pair of a token and one of its experts a slot, sorted by expert; places begin at multiples of `block`.
-    /// Returns how many slots there are.
-    fn sort(&mut self, spec: &ExpertsSpec, tokens: usize, block: usize) -> usize {
+    /// Gives each pair of a token and one of its experts a slot: those of tokens of 16 bits first, then those of 8 bits, whose
+    /// places begin at multiples of `block` among them. Returns how many slots there are of each.
+    fn sort(&mut self, spec: &ExpertsSpec, rows: RowCounts, block: usize) -> RowCounts {
+        let [bits16, bits8] = rows.ranges();
+        self.places.clear();
+        let wide = self.sort_some(spec, bits16, 0, 1);
+        let end = self.sort_some(spec, bits8, wide, block);
+        let per_token = spec.routing.used + usize::from(spec.shared.is_some());
+        if let Some(shared) = &spec.shared {
+            let terms = self.terms.chunks_exact_mut(per_token).take(rows.all());
+            for (token, (terms, gate)) in terms.zip(&self.shared).enumerate() {
+                let weight = if shared.gated { sigmoid(*gate) } else { 1.0 };
+                terms[per_token - 1] = Term { slot: end + token, weight };
+            }
+        }
+        RowCounts { bits16: wide, bits8: end - wide }
+    }
+
+    /// [`ExpertsBuffers::sort`] of the pairs of some tokens, sorted by expert, from slot `start` on. Returns the end.
+    fn sort_some(
+        &mut self,
+        spec: &ExpertsSpec,
+        tokens: Range<usize>,
+        start: usize,
+        block: usize,
+    ) -> usize {
         let Routing { experts, used, .. } = spec.routing;
-        let chosen = self.chosen.chunks_exact(2 * used).take(tokens).map(|row| row.split_at(used));
+        let rows = self.chosen.chunks_exact(2 * used).take(tokens.end).skip(tokens.start);
+        let chosen = rows.map(|row| row.split_at(used));
         let next = &mut self.next[..experts];
         next.fill(0);
         for (chosen, _) in chosen.clone() {
             chosen.iter().for_each(|expert| next[*expert as usize] += 1);
         }
-        self.places.clear();
-        let mut end = 0usize;
+        let mut end = start;
         for (matrix, next) in next.iter_mut().enumerate().filter(|(_, slots)| **slots > 0) {
-            let place = Place { matrix, first: end.next_multiple_of(block), slots: *next };
+            let first = start + (end - start).next_multiple_of(block);
+            let place = Place { matrix, first, slots: *next };
             self.token_of[end..place.first].fill(None);
             (*next, end) = (place.first, place.range().end);
             self.places.push(place);
         }
         let per_token = used + usize::from(spec.shared.is_some());
-        let gated = spec.shared.as_ref().is_some_and(|shared| shared.gated);
-        let terms = self.terms.chunks_exact_mut(per_token);
-        for (token, ((chosen, weights), terms)) in chosen.zip(terms).enumerate() {
-            for ((expert, &weight), term) in chosen.iter().zip(weights).zip(&mut *terms) {
+        let terms = self.terms.chunks_exact_mut(per_token).skip(tokens.start);
+        for (token, ((chosen, weights), terms)) in tokens.zip(chosen.zip(terms)) {
+            for ((expert, &weight), term) in chosen.iter().zip(weights).zip(terms) {
                 let slot = &mut next[*expert as usize];
                 self.token_of[*slot] = Some(token);
                 let weight = if spec.weighs_input { 1.0 } else { weight };
                 *term = Term { slot: *slot, weight };
                 *slot += 1;
-            }
-            if let Some(term) = terms.get_mut(used) {
-                let weight = if gated { sigmoid(self.shared[token]) } else { 1.0 };
-                *term = Term { slot: end + token, weight };
             }
         }
         end
@@ -507,16 +526,12 @@ impl ExpertsWeights {
 
     /// Computes the experts that [`ExpertsWeights::route`] has chosen on the step's packed input, into `y`.
     pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        let (precision, isa) = (Precision::of(step.rows), step.compute.isa);
+        let isa = step.compute.isa;
         let formats = ActivationFormats::of(self.gate_up.kinds());
         let down_formats = ActivationFormats::of([self.down.kind()]);
-        // One token is multiplied with each expert by itself.
-        let block = match precision {
-            Precision::Bits16 => 1,
-            Precision::Bits8 => formats.block().max(down_formats.block()),
-        };
-        let b = &mut *step.buffers;
-        let slots = b.experts.sort(spec, step.rows, block);
+        let block = formats.block().max(down_formats.block());
+        let (rows, b) = (step.rows(), &mut *step.buffers);
+        let slots = b.experts.sort(spec, rows, block);
         let threads = &mut step.compute.threads(&b.threads);
         let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
         parallel::gather(threads, &b.acts, (packed, formats), slots, &|slot| token_of[slot]);
@@ -530,9 +545,9 @@ impl ExpertsWeights {
         let threads = &mut step.compute.threads(&b.threads);
         let input = [Rows::new(&mut b.experts.gate, spec.intermediate_size)];
         let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
-        let size = [slots, spec.intermediate_size];
+        let size = (slots, spec.intermediate_size);
         let into = (packed, down_formats);
-        parallel::pack_as(precision, threads, isa, size, input, into, &|slot, [row], _, put| {
+        parallel::pack(threads, isa, size, input, into, &|slot, [row], _, put| {
             if token_of[slot].is_some() {
                 put(row);
             }
@@ -540,14 +555,14 @@ impl ExpertsWeights {
         if let (Some(shared), Some(weights)) = (&spec.shared, &self.shared) {
             let input = Rows::new(&mut b.gate, shared.intermediate_size);
             let formats = ActivationFormats::of([weights.down.kind()]);
-            step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+            step.compute.pack_rows(rows, input, &mut b.acts, formats, &b.threads);
         }
         self.down(spec, step);
     }
 
     /// Chooses experts and weights of every token by the step's packed input.
     pub(super) fn route(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        let routing = &spec.routing;
+        let (routing, n) = (&spec.routing, step.rows().all());
         let router = self.router.view(step.store);
         let shared = self.shared.as_ref().and_then(|shared| shared.gate_of_output.as_ref());
         let b = &mut *step.buffers;
@@ -566,7 +581,7 @@ impl ExpertsWeights {
             Rows::new(&mut e.chosen, 2 * routing.used),
         ];
         let isa = step.compute.isa;
-        step.compute.each_row(step.rows, rows, &b.threads, &|_, [logits, scores, chosen], _| {
+        step.compute.each_row(n, rows, &b.threads, &|_, [logits, scores, chosen], _| {
             if let Some(bias) = &self.router_bias {
                 vec::add_assign(isa, logits, bias);
             }
@@ -574,9 +589,9 @@ impl ExpertsWeights {
         });
     }
 
-    /// The place of the shared network: all tokens, in the order of the batch.
-    fn shared_places(&self, rows: usize) -> [Place; 1] {
-        [Place { matrix: 0, first: 0, slots: rows }]
+    /// The places of the shared network: all tokens, in the order of the batch.
+    fn shared_places(&self, rows: RowCounts) -> [Place; 2] {
+        rows.ranges().map(|rows| Place { matrix: 0, first: rows.start, slots: rows.len() })
     }
 
     /// Multiplies all slots, and the shared network's rows, with the `M` matrices that take them in, and joins the products.
@@ -587,7 +602,7 @@ impl ExpertsWeights {
         join: &(dyn Fn([&mut [f32]; M]) + Sync),
     ) {
         let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
-        let all = self.shared_places(step.rows);
+        let all = self.shared_places(step.rows());
         let b = &mut *step.buffers;
         let e = &mut b.experts;
         let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, store));
@@ -636,7 +651,8 @@ impl ExpertsWeights {
     /// Outputs of all slots and of the shared network, and their sums.
     fn down(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
-        let all = self.shared_places(step.rows);
+        let rows = step.rows();
+        let all = self.shared_places(rows);
         let b = &mut *step.buffers;
         let e = &b.experts;
         let one = |expert| [self.down.part(expert, store)];
@@ -657,7 +673,7 @@ impl ExpertsWeights {
                 }
             };
         let per_token = spec.routing.used + usize::from(spec.shared.is_some());
-        let terms = (&e.terms[..step.rows * per_token], per_token);
+        let terms = (&e.terms[..rows.all() * per_token], per_token);
         let threads = &mut step.compute.threads(&b.threads);
         let out = Rows::new(&mut b.y, width);
         parallel::multiply_and_sum(threads, isa, banks, &then, terms, out);

@@ -15,14 +15,14 @@
 //! value_dim)` products for each position and head, 131072, and again in each batch.)
 
 use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
-use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, Precision};
-use alight_kernels::parallel::{self, Attend, Bank, Cut, Place, Rows, store_rows};
+use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
+use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows, store_rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::vec;
 
 use super::attention::Temperature;
 use super::norm::Norm;
-use crate::engine::{Step, WorkSize};
+use crate::engine::{QueryHeads, Step, WorkSize};
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::{Attended, SpecError};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -128,9 +128,9 @@ impl LatentAttentionSpec {
         }
     }
 
-    /// f32 elements that the partial results of `tokens` tokens can take, with a cache of `capacity` positions.
-    pub(crate) fn most_partials(&self, capacity: usize, tokens: usize) -> usize {
-        Attend::most_partials(&self.kv_shape(capacity), self.heads, tokens)
+    /// f32 elements that the partial results of a row that decodes can take, with a cache of `capacity` positions.
+    pub(crate) fn most_partials(&self, capacity: usize) -> usize {
+        AttendRows::most_partials(&self.kv_shape(capacity), self.heads, capacity)
     }
 
     /// What a token and a position cost.
@@ -169,7 +169,7 @@ impl LatentWork {
     }
 }
 
-/// What products with a matrix for each head write to. Head `h` has the slots from `h · stride` on, one for each token.
+/// What products with a matrix for each head write to: a slot for each head and token ([`HeadSlots`]).
 pub(crate) struct LatentBuffers {
     /// The heads.
     places: Vec<Place>,
@@ -181,9 +181,9 @@ pub(crate) struct LatentBuffers {
 
 impl LatentBuffers {
     pub(crate) fn new(work: &LatentWork, batch: usize) -> LatentBuffers {
-        let slots = work.heads * batch.next_multiple_of(ActivationFormats::LONGEST_BLOCK);
+        let slots = work.heads * (batch + ActivationFormats::LONGEST_BLOCK);
         LatentBuffers {
-            places: Vec::with_capacity(work.heads),
+            places: Vec::with_capacity(2 * work.heads),
             packed: Activations::new(slots, work.input),
             out: vec![0.0; slots * work.output],
         }
@@ -293,7 +293,7 @@ impl LatentAttentionWeights {
         self.project(spec, step);
         self.rotate_and_store(spec, step);
         let width = spec.heads * spec.key_dim();
-        if !step.keep_wanted_rows(|b, last| Rows::new(&mut b.mixed, width).copy(last, 0)) {
+        if !step.keep_wanted_rows(|b, from, to| Rows::new(&mut b.mixed, width).copy(from, to)) {
             return;
         }
         self.absorb(spec, step);
@@ -303,14 +303,15 @@ impl LatentAttentionWeights {
         let o = self.o.view(step.store);
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.heads_out, spec.heads * spec.value_dim);
-        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        let n = b.batch.counts();
+        step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
         step.compute.project(&o, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 
     /// Queries into `mixed`, and the rows of the cache into `k`.
     fn project(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
         let width = spec.heads * spec.key_dim();
-        let (isa, compute, store, n) = (step.compute.isa, step.compute, step.store, step.rows);
+        let (isa, compute, store, n) = (step.compute.isa, step.compute, step.store, step.rows());
         let b = &mut *step.buffers;
         let (acts, threads) = (&mut b.acts, &b.threads);
         let made = self.rows.view(store);
@@ -338,17 +339,20 @@ impl LatentAttentionWeights {
 
     /// The norm of the latent rows, rotation and temperature; rows go into the cache.
     fn rotate_and_store(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
-        let (isa, pos, n) = (step.compute.isa, step.position, step.rows);
+        let isa = step.compute.isa;
         let b = &mut *step.buffers;
-        let angles = &b.angles;
+        let (batch, angles) = (&b.batch, &b.angles);
+        let (positions, n) = (batch.positions(), batch.counts().all());
         let writer = step.cache.kv.writer(step.layer);
+        let target = |i: usize| (writer, positions[i]);
         let rows = [
             Rows::new(&mut b.mixed, spec.heads * spec.key_dim()),
             Rows::new(&mut b.k, spec.row()),
             Rows::new(&mut b.v, 0),
         ];
         let threads = &mut step.compute.threads(&b.threads);
-        store_rows(threads, isa, writer, [pos, n], rows, &|i, [q, row, _]| {
+        let count = (n, batch.following());
+        store_rows(threads, isa, &target, count, rows, &|i, [q, row, _]| {
             let (cos, sin) = angles.of(i, 0);
             let (latent, rotated) = row.split_at_mut(spec.rank);
             self.norm.apply(isa, latent);
@@ -357,7 +361,7 @@ impl LatentAttentionWeights {
                 rope_apply(isa, &mut head[spec.unrotated..], cos, sin, RopePairing::Interleaved);
             }
             if let Some(temperature) = &spec.temperature {
-                vec::scale(isa, q, temperature.at(pos + i));
+                vec::scale(isa, q, temperature.at(positions[i]));
             }
         });
     }
@@ -366,25 +370,26 @@ impl LatentAttentionWeights {
     fn absorb(&self, spec: &LatentAttentionSpec, step: &mut Step<'_>) {
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
         let (key_dim, row) = (spec.key_dim(), spec.row());
-        let stride = match &self.heads {
+        let n = step.rows().all();
+        let slot_of = match &self.heads {
             Heads::Apart { keys, .. } => {
                 let store = step.store;
                 let matrix = |head| keys.part(head, store);
                 let queries = std::mem::take(&mut step.buffers.mixed);
                 let shape = [heads, unrotated, rank];
-                let stride = multiply_heads(step, (&queries, key_dim), keys, matrix, shape);
+                let slots = multiply_heads(step, (&queries, key_dim), keys, matrix, shape);
                 step.buffers.mixed = queries;
-                stride
+                slots
             }
             Heads::Together(both) => self.multiply_transposed(both, spec, step),
         };
         let b = &mut *step.buffers;
         let (mixed, slots) = (&b.mixed, &b.latent.out);
         let rows = [Rows::new(&mut b.q, heads * row)];
-        step.compute.each_row(step.rows, rows, &b.threads, &|token, [q], _| {
+        step.compute.each_row(n, rows, &b.threads, &|token, [q], _| {
             for (head, q) in q.chunks_exact_mut(row).enumerate() {
                 let (latent, rotated) = q.split_at_mut(rank);
-                latent.copy_from_slice(&slots[(head * stride + token) * rank..][..rank]);
+                latent.copy_from_slice(&slots[slot_of.slot(head, token) * rank..][..rank]);
                 let query = &mixed[(token * heads + head) * key_dim..][..key_dim];
                 rotated.copy_from_slice(&query[unrotated..]);
             }
@@ -392,15 +397,15 @@ impl LatentAttentionWeights {
     }
 
     /// Each head's query with the transpose of its key projection: the sum of its rows, each times an element of the query.
-    /// Returns the distance between heads, in slots.
+    /// Returns where the products are.
     fn multiply_transposed(
         &self,
         both: &MatrixRef,
         spec: &LatentAttentionSpec,
         step: &mut Step<'_>,
-    ) -> usize {
+    ) -> HeadSlots {
         let LatentAttentionSpec { heads, rank, unrotated, .. } = *spec;
-        let (isa, n, store) = (step.compute.isa, step.rows, step.store);
+        let (isa, n, store) = (step.compute.isa, step.rows().all(), step.store);
         let b = &mut *step.buffers;
         let queries = &b.mixed;
         let rows = [Rows::new(&mut b.latent.out, n * rank)];
@@ -419,7 +424,7 @@ impl LatentAttentionWeights {
                 }
             }
         });
-        n
+        HeadSlots { heads, bits16: n, bits8: 0 }
     }
 
     /// Sums of latent rows `[rows, heads, rank]` in `heads_out` become values `[rows, heads, value_dim]` there.
@@ -432,70 +437,92 @@ impl LatentAttentionWeights {
         };
         let matrix = |head| of.part(head, store).rows_in(first..first + value_dim);
         let sums = std::mem::take(&mut step.buffers.heads_out);
-        let stride = multiply_heads(step, (&sums, rank), of, matrix, [heads, rank, value_dim]);
+        let slot_of = multiply_heads(step, (&sums, rank), of, matrix, [heads, rank, value_dim]);
         step.buffers.heads_out = sums;
+        let n = step.rows().all();
         let b = &mut *step.buffers;
         let slots = &b.latent.out;
         let rows = [Rows::new(&mut b.heads_out, heads * value_dim)];
-        step.compute.each_row(step.rows, rows, &b.threads, &|token, [out], _| {
+        step.compute.each_row(n, rows, &b.threads, &|token, [out], _| {
             for (head, out) in out.chunks_exact_mut(value_dim).enumerate() {
-                let at = (head * stride + token) * value_dim;
+                let at = slot_of.slot(head, token) * value_dim;
                 out.copy_from_slice(&slots[at..at + value_dim]);
             }
         });
     }
 }
 
+/// The slots of heads and tokens: a head has those of its tokens of 16 bits together, and those of 8 bits, which follow the
+/// others of all heads.
+#[derive(Clone, Copy)]
+struct HeadSlots {
+    heads: usize,
+    /// Slots of a head for tokens of 16 bits: as many as there are.
+    bits16: usize,
+    /// Slots of a head for tokens of 8 bits: whole blocks.
+    bits8: usize,
+}
+
+impl HeadSlots {
+    /// The slot of a head and a token.
+    fn slot(&self, head: usize, token: usize) -> usize {
+        match token.checked_sub(self.bits16) {
+            None => head * self.bits16 + token,
+            Some(token) => (self.heads * self.bits16) + head * self.bits8 + token,
+        }
+    }
+
+    /// The head and the token of a slot; the token may be none.
+    fn of(&self, slot: usize) -> (usize, usize) {
+        match slot.checked_sub(self.heads * self.bits16) {
+            None => (slot / self.bits16, slot % self.bits16),
+            Some(slot) => (slot / self.bits8, self.bits16 + slot % self.bits8),
+        }
+    }
+}
+
 /// Multiplies each head's part of every row with the head's matrix: `input` `[rows, heads, distance]`, of which the first
-/// `cols` elements count, into slots of `rows` elements. Returns the distance between heads, in slots.
+/// `cols` elements count, into slots of `rows` elements. Returns where they are.
 fn multiply_heads<'m>(
     step: &mut Step<'_>,
     (input, distance): (&[f32], usize),
     of: &MatrixRef,
     matrix: impl Fn(usize) -> Matrix<'m> + Sync,
     [heads, cols, rows]: [usize; 3],
-) -> usize {
-    let (isa, n) = (step.compute.isa, step.rows);
-    let (precision, formats) = (Precision::of(n), ActivationFormats::of([of.kind()]));
-    // One token is multiplied with each matrix by itself.
-    let stride = match precision {
-        Precision::Bits16 => 1,
-        Precision::Bits8 => n.next_multiple_of(formats.block()),
-    };
+) -> HeadSlots {
+    let (isa, counts) = (step.compute.isa, step.rows());
+    let (n, formats) = (counts.all(), ActivationFormats::of([of.kind()]));
+    let bits8 = counts.bits8.next_multiple_of(formats.block());
+    let slot_of = HeadSlots { heads, bits16: counts.bits16, bits8 };
     let b = &mut *step.buffers;
     let LatentBuffers { places, packed, out } = &mut b.latent;
     places.clear();
-    places.extend((0..heads).map(|head| Place { matrix: head, first: head * stride, slots: n }));
+    for tokens in counts.ranges().into_iter().filter(|tokens| !tokens.is_empty()) {
+        places.extend((0..heads).map(|head| Place {
+            matrix: head,
+            first: slot_of.slot(head, tokens.start),
+            slots: tokens.len(),
+        }));
+    }
     let threads = &mut step.compute.threads(&b.threads);
+    let slots = RowCounts { bits16: heads * counts.bits16, bits8: heads * bits8 };
     let into = (&mut *packed, formats);
-    parallel::pack_as(
-        precision,
-        threads,
-        isa,
-        [heads * stride, cols],
-        [],
-        into,
-        &|slot, [], _, put| {
-            let (head, token) = (slot / stride, slot % stride);
-            if token < n {
-                put(&input[(token * heads + head) * distance..][..cols]);
-            }
-        },
-    );
+    parallel::pack(threads, isa, (slots, cols), [], into, &|slot, [], _, put| {
+        let (head, token) = slot_of.of(slot);
+        if token < n {
+            put(&input[(token * heads + head) * distance..][..cols]);
+        }
+    });
     let one = |head| [matrix(head)];
     let bank = Bank::new(rows, &one, packed, places);
     let output = [[Rows::new(out, rows)]];
     parallel::multiply_banks(threads, [bank], output, &|_, _, _, _, _| {});
-    stride
+    slot_of
 }
 
 /// `q` `[rows, heads, rank + rotated]` gives sums of latent rows, `[rows, heads, rank]`, in `heads_out`.
 fn attend(spec: &LatentAttentionSpec, step: &mut Step<'_>) {
     let params = AttentionParams { scale: spec.scale, softcap: None, window: None };
-    let (cache, pos, tokens) = (step.cache.kv.layer(step.layer), step.position, step.rows);
-    let b = &mut *step.buffers;
-    let threads = &mut step.compute.threads(&b.threads);
-    let (isa, group, sinks) = (step.compute.isa, spec.heads, None);
-    let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
-    attend.run(threads, &b.q, &mut b.heads_out, &mut b.partials);
+    let widths = [spec.row(), spec.rank].map(|width| spec.heads * width);
+    step.attend(step.layer, &QueryHeads { params, group: spec.heads, sinks: None, widths });
 }

@@ -84,6 +84,7 @@ impl LatentExpertsWeights {
 
     pub(super) fn forward(&self, spec: &LatentExpertsSpec, step: &mut Step<'_>) {
         let (isa, hidden, latent) = (step.compute.isa, step.hidden, spec.latent_size);
+        let n = step.rows();
         let [down, up] = [&self.down, &self.up].map(|matrix| matrix.view(step.store));
         self.experts.route(&spec.experts, step);
         let b = &mut *step.buffers;
@@ -92,7 +93,7 @@ impl LatentExpertsWeights {
             shared.forward(spec, step);
             let b = &mut *step.buffers;
             let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
-            step.compute.each_row(step.rows, rows, &b.threads, &|_, [kept, y], _| {
+            step.compute.each_row(n.all(), rows, &b.threads, &|_, [kept, y], _| {
                 kept.copy_from_slice(y);
                 shared.down_bias.iter().for_each(|bias| vec::add_assign(isa, kept, bias));
             });
@@ -100,16 +101,16 @@ impl LatentExpertsWeights {
         let b = &mut *step.buffers;
         let formats = self.experts.routed_formats();
         let input = Rows::new(&mut b.k, latent);
-        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
         self.experts.compute_routed(&spec.experts, step);
         let b = &mut *step.buffers;
         let formats = ActivationFormats::of([self.up.kind()]);
         let output = Rows::new(&mut b.y, latent);
-        step.compute.pack_rows(step.rows, output, &mut b.acts, formats, &b.threads);
+        step.compute.pack_rows(n, output, &mut b.acts, formats, &b.threads);
         step.compute.project(&up, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
         if self.shared.is_some() {
             let rows = [Rows::new(&mut b.q, hidden), Rows::new(&mut b.y, hidden)];
-            step.compute.each_row(step.rows, rows, &b.threads, &|_, [kept, y], _| {
+            step.compute.each_row(n.all(), rows, &b.threads, &|_, [kept, y], _| {
                 vec::add_assign(isa, y, kept);
             });
         }

@@ -8,7 +8,7 @@ use alight_kernels::parallel::Rows;
 use alight_kernels::vec;
 
 use super::norm::Norm;
-use crate::engine::{Step, WorkSize};
+use crate::engine::{Order, Step, WorkSize};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
 
 /// What a layer writes to whose short row has `rank` elements; 0: it has none.
@@ -52,15 +52,16 @@ impl LaurelWeights {
     pub(crate) fn forward(&self, input: &Norm, formats: ActivationFormats, step: &mut Step<'_>) {
         let [left, right] = self.matrices().map(|matrix| matrix.view(step.store));
         let (isa, hidden, rank) = (step.compute.isa, step.hidden, self.left.all_rows());
-        step.pack_normed(input, ActivationFormats::of([self.left.kind()]));
+        let (n, own) = (step.rows(), ActivationFormats::of([self.left.kind()]));
+        step.pack_normed(None, Order::AddThenNorm, Some(input), own);
         let b = &mut *step.buffers;
         let short = Rows::new(&mut b.k, rank);
         step.compute.project(&left, short, &b.acts, &b.threads);
         let (short, own) = (Rows::new(&mut b.k, rank), ActivationFormats::of([self.right.kind()]));
-        step.compute.pack_rows(step.rows, short, &mut b.acts, own, &b.threads);
+        step.compute.pack_rows(n, short, &mut b.acts, own, &b.threads);
         step.compute.project(&right, Rows::new(&mut b.y, hidden), &b.acts, &b.threads);
         let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.y, hidden)];
-        let (n, acts, threads) = (step.rows, &mut b.acts, &b.threads);
+        let (acts, threads) = (&mut b.acts, &b.threads);
         step.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x, y], scratch, put| {
             let normed = &mut scratch.row[..hidden];
             input.apply_to(isa, x, normed);

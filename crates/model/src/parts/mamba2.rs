@@ -167,9 +167,9 @@ impl Mamba2Weights {
         step.compute.project(&input, Rows::new(&mut b.q, all), &b.acts, &b.threads);
         self.mix(spec, step);
         self.recur(spec, step);
-        let some = step.keep_wanted_rows(|b, last| {
-            Rows::new(&mut b.heads_out, inner).copy(last, 0);
-            Rows::new(&mut b.q, all).copy(last, 0);
+        let some = step.keep_wanted_rows(|b, from, to| {
+            Rows::new(&mut b.heads_out, inner).copy(from, to);
+            Rows::new(&mut b.q, all).copy(from, to);
         });
         if !some {
             return;
@@ -178,7 +178,8 @@ impl Mamba2Weights {
         let rows = [Rows::new(&mut b.heads_out, inner), Rows::new(&mut b.q, all)];
         let formats = ActivationFormats::of([self.out.kind()]);
         let (acts, threads) = (&mut b.acts, &b.threads);
-        step.compute.pack(step.rows, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
+        let n = b.batch.counts();
+        step.compute.pack(n, inner, rows, acts, formats, threads, &|_, [y, z], _, put| {
             let z = &mut z[..inner];
             silu_mul(isa, z, y);
             for (group, norm) in z.chunks_exact_mut(inner / spec.groups).zip(&self.norms) {
@@ -191,26 +192,30 @@ impl Mamba2Weights {
 
     /// The convolution, decays and lengths of steps; the convolution's part of the state becomes that of the last row.
     fn mix(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
-        let (isa, n, heads, all) = (step.compute.isa, step.rows, spec.heads, spec.projected());
+        let (isa, heads, all) = (step.compute.isa, spec.heads, spec.projected());
         let b = &mut *step.buffers;
         let state = step.cache.states.layer(step.layer);
         let (earlier, _) = state.split_at_mut(spec.convolved_len());
-        let inputs = Columns { rows: &b.q, stride: all, first: spec.inner() };
-        let (before, projected) = (&*earlier, &b.q);
-        let rows = [
-            Rows::new(&mut b.mixed, spec.mixed()),
-            Rows::new(&mut b.v, heads),
-            Rows::new(&mut b.gate, heads),
-        ];
-        step.compute.each_row(n, rows, &b.threads, &|i, [mixed, decays, steps], _| {
-            self.convolution.apply(isa, before, inputs, i, mixed);
-            let lengths = &projected[i * all + all - heads..][..heads];
-            for (head, (decay, step)) in decays.iter_mut().zip(steps).enumerate() {
-                *step = softplus(lengths[head] + self.dt_bias[head]);
-                *decay = (*step * self.a[head]).exp();
-            }
-        });
-        self.convolution.keep(earlier, inputs, n);
+        for span in b.batch.all_spans() {
+            let (first, n) = (span.rows.start, span.rows.len());
+            let projected = &b.q[first * all..];
+            let inputs = Columns { rows: projected, stride: all, first: spec.inner() };
+            let before = &*earlier;
+            let rows = [
+                Rows::starting_at(&mut b.mixed, spec.mixed(), first),
+                Rows::starting_at(&mut b.v, heads, first),
+                Rows::starting_at(&mut b.gate, heads, first),
+            ];
+            step.compute.each_row(n, rows, &b.threads, &|i, [mixed, decays, steps], _| {
+                self.convolution.apply(isa, before, inputs, i, mixed);
+                let lengths = &projected[i * all + all - heads..][..heads];
+                for (head, (decay, step)) in decays.iter_mut().zip(steps).enumerate() {
+                    *step = softplus(lengths[head] + self.dt_bias[head]);
+                    *decay = (*step * self.a[head]).exp();
+                }
+            });
+            self.convolution.keep(earlier, inputs, n);
+        }
     }
 
     /// The recurrence over the rows: `[rows, inner]` into `heads_out`.
@@ -218,18 +223,21 @@ impl Mamba2Weights {
         let b = &mut *step.buffers;
         let state = step.cache.states.layer(step.layer);
         let (_, state) = state.split_at_mut(spec.convolved_len());
-        let space = StateSpace {
-            heads: spec.heads,
-            groups: spec.groups,
-            dim: spec.head_dim,
-            len: spec.key_len,
-            mixed: &b.mixed,
-            decays: &b.v,
-            rates: &b.gate,
-            past: &self.d,
-        };
-        let out = Rows::new(&mut b.heads_out, spec.inner());
-        let threads = &mut step.compute.threads(&b.threads);
-        space.run(threads, step.compute.isa, step.rows, state, out);
+        for span in b.batch.all_spans() {
+            let first = span.rows.start;
+            let space = StateSpace {
+                heads: spec.heads,
+                groups: spec.groups,
+                dim: spec.head_dim,
+                len: spec.key_len,
+                mixed: &b.mixed[first * spec.mixed()..],
+                decays: &b.v[first * spec.heads..],
+                rates: &b.gate[first * spec.heads..],
+                past: &self.d,
+            };
+            let out = Rows::starting_at(&mut b.heads_out, spec.inner(), first);
+            let threads = &mut step.compute.threads(&b.threads);
+            space.run(threads, step.compute.isa, span.rows.len(), state, out);
+        }
     }
 }

@@ -274,12 +274,12 @@ pub(crate) fn fills_cache(mixer: &Mixer) -> bool {
     }
 }
 
-/// f32 elements that a mixer's partial results can take for `tokens` tokens, with a cache of `capacity` positions.
-pub(crate) fn most_partials(mixer: &Mixer, capacity: usize, tokens: usize) -> usize {
+/// f32 elements that a mixer's partial results can take for a row that decodes, with a cache of `capacity` positions.
+pub(crate) fn most_partials(mixer: &Mixer, capacity: usize) -> usize {
     match mixer {
-        Mixer::Attention(spec) => spec.most_partials(capacity, tokens),
+        Mixer::Attention(spec) => spec.most_partials(capacity),
         Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => 0,
-        Mixer::LatentAttention(spec) => spec.most_partials(capacity, tokens),
+        Mixer::LatentAttention(spec) => spec.most_partials(capacity),
     }
 }
 

@@ -86,7 +86,7 @@ impl ShortConvWeights {
     }
 
     pub(super) fn forward(&self, spec: &ShortConvSpec, step: &mut Step<'_>) {
-        let (isa, n, width) = (step.compute.isa, step.rows, spec.channels);
+        let (isa, width) = (step.compute.isa, spec.channels);
         let inputs = self.inputs.each_ref().map(|matrix| matrix.view(step.store));
         let out = self.out.view(step.store);
         let b = &mut *step.buffers;
@@ -96,21 +96,25 @@ impl ShortConvWeights {
         };
         step.compute.multiply([inputs.each_ref()], [outputs], &b.acts, &b.threads, Some(&gate));
         let state = step.cache.states.layer(step.layer);
-        let inputs = Columns { rows: &b.q, stride: width, first: 0 };
-        let (rows, gates) = ([Rows::new(&mut b.mixed, width)], &b.k);
-        let before = &*state;
-        step.compute.each_row(n, rows, &b.threads, &|i, [mixed], _| {
-            self.convolution.apply(isa, before, inputs, i, mixed);
-            mixed.iter_mut().zip(&gates[i * width..]).for_each(|(x, gate)| *x *= gate);
-        });
-        self.convolution.keep(state, inputs, n);
-        if !step.keep_wanted_rows(|b, last| Rows::new(&mut b.mixed, width).copy(last, 0)) {
+        for span in b.batch.all_spans() {
+            let (first, n) = (span.rows.start, span.rows.len());
+            let inputs = Columns { rows: &b.q[first * width..], stride: width, first: 0 };
+            let rows = [Rows::starting_at(&mut b.mixed, width, first)];
+            let (gates, before) = (&b.k[first * width..], &*state);
+            step.compute.each_row(n, rows, &b.threads, &|i, [mixed], _| {
+                self.convolution.apply(isa, before, inputs, i, mixed);
+                mixed.iter_mut().zip(&gates[i * width..]).for_each(|(x, gate)| *x *= gate);
+            });
+            self.convolution.keep(state, inputs, n);
+        }
+        if !step.keep_wanted_rows(|b, from, to| Rows::new(&mut b.mixed, width).copy(from, to)) {
             return;
         }
         let b = &mut *step.buffers;
         let input = Rows::new(&mut b.mixed, width);
         let formats = ActivationFormats::of([self.out.kind()]);
-        step.compute.pack_rows(step.rows, input, &mut b.acts, formats, &b.threads);
+        let n = b.batch.counts();
+        step.compute.pack_rows(n, input, &mut b.acts, formats, &b.threads);
         step.compute.project(&out, Rows::new(&mut b.y, step.hidden), &b.acts, &b.threads);
     }
 }

@@ -95,7 +95,8 @@ impl TokenInputWeights {
         let inputs = &b.token_inputs;
         let rows = [Rows::new(&mut b.gate, width)];
         let (acts, threads) = (&mut b.acts, &b.threads);
-        step.compute.pack(step.rows, width, rows, acts, formats, threads, &|i, [gate], _, put| {
+        let n = b.batch.counts();
+        step.compute.pack(n, width, rows, acts, formats, threads, &|i, [gate], _, put| {
             gelu_tanh_mul(isa, gate, &inputs[i * all + layer * width..][..width]);
             put(gate);
         });

@@ -38,7 +38,11 @@ impl<'m> Native<'m> {
         sampling: SamplerOptions,
         args: &'m EngineArgs,
     ) -> Outcome<Native<'m>> {
-        let options = SessionOptions { context: Some(context), ..SessionOptions::default() };
+        let options = SessionOptions {
+            context: Some(context),
+            prompt_precision: args.prompt_precision(),
+            ..SessionOptions::default()
+        };
         let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
         Ok(Native {
             model,

@@ -1,0 +1,182 @@
+//! What a row gets does not depend on the rows beside it: products of mixed sets of activations, and attention, bit for bit.
+
+mod common;
+
+use alight_kernels::attention::{AttentionParams, KvCache, KvShape, Window, kv_store, tile_tokens};
+use alight_kernels::matmul::Precision;
+use alight_kernels::parallel::{Attend, AttendRows, Product, Rows, Scratch, Threads, multiply};
+use alight_kernels::parallel::{Cost, pack as pack_rows};
+use alight_kernels::tiles::{pack, packable};
+use alight_kernels::{
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
+    WeightType, matmul,
+};
+use common::{Rng, random_blocks};
+use std::ops::Range;
+
+struct Own {
+    matmul: MatmulScratch,
+    attention: Option<alight_kernels::attention::AttentionScratch>,
+}
+
+impl Scratch for Own {
+    fn with_matmul(&mut self, f: impl FnOnce(&mut MatmulScratch)) {
+        f(&mut self.matmul);
+    }
+
+    fn with_attention(
+        &mut self,
+        limits: alight_kernels::attention::AttentionLimits,
+        f: impl FnOnce(&mut alight_kernels::attention::AttentionScratch),
+    ) {
+        let scratch = alight_kernels::attention::AttentionScratch::new(limits);
+        f(self.attention.insert(scratch));
+    }
+}
+
+/// One thread, which takes the units two by two.
+struct Alone(Own);
+
+impl Alone {
+    fn new() -> Alone {
+        Alone(Own { matmul: MatmulScratch::new(), attention: None })
+    }
+}
+
+// SAFETY: every unit is run once, in order.
+unsafe impl Threads for Alone {
+    type Scratch = Own;
+
+    fn run(&mut self, units: usize, _: Cost, f: &(dyn Fn(Range<usize>, &mut Own) + Sync)) {
+        for start in (0..units).step_by(2) {
+            f(start..units.min(start + 2), &mut self.0);
+        }
+    }
+}
+
+fn bits(x: &[f32]) -> Vec<u32> {
+    x.iter().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn a_product_is_that_of_its_token_alone() {
+    let mut rng = Rng(7);
+    let (rows, cols) = (48, 1280);
+    for ty in WeightType::ALL {
+        let canonical = random_blocks(&mut rng, ty, rows, cols);
+        let mut packed = vec![0; canonical.len()];
+        let layouts = match packable(ty, rows, cols) {
+            true => &[Layout::Rows, Layout::Tiles][..],
+            false => &[Layout::Rows],
+        };
+        for &layout in layouts {
+            let data = match layout {
+                Layout::Rows => &canonical,
+                Layout::Tiles => {
+                    pack(ty, cols, &canonical, &mut packed);
+                    &packed
+                }
+            };
+            let w = Matrix::with_layout(layout, ty, data, rows, cols).unwrap();
+            for isa in Isa::available() {
+                for counts in [[1, 1], [3, 0], [0, 1], [2, 14], [5, 25]] {
+                    let counts = RowCounts { bits16: counts[0], bits8: counts[1] };
+                    mixed(&mut rng, isa, &w, counts);
+                }
+            }
+        }
+    }
+}
+
+fn mixed(rng: &mut Rng, isa: Isa, w: &Matrix<'_>, counts: RowCounts) {
+    let (cols, n, formats) = (w.cols(), counts.all(), ActivationFormats::of([w.kind()]));
+    let mut x = rng.normals(n * cols);
+    let mut acts = Activations::new(n, cols);
+    let buffers = [Rows::new(&mut x, cols)];
+    let threads = &mut Alone::new();
+    let into = (&mut acts, formats);
+    pack_rows(threads, isa, (counts, cols), buffers, into, &|_, [row], _, put| put(row));
+    let mut y = vec![0f32; n * w.rows()];
+    let out = Rows::new(&mut y, w.rows());
+    multiply(threads, &[[Product::new(*w, out)]], &acts, None);
+    for (t, y) in y.chunks_exact(w.rows()).enumerate() {
+        let mut single = Activations::new(1, cols);
+        single.begin(isa, RowCounts::new(counts.precision(t), 1), cols, formats);
+        single.put(0, &x[t * cols..][..cols]);
+        let mut one = vec![0f32; w.rows()];
+        let out = Output::new(&mut one, w.rows());
+        // SAFETY: one thread.
+        unsafe { matmul(w, 0..w.rows(), &single, out, &mut MatmulScratch::new()) };
+        let what = (w.weight_type(), w.layout());
+        assert!(bits(y) == bits(&one), "{isa} {what:?} {counts:?}: token {t}");
+    }
+    assert!(counts.bits8 == 0 || counts.precision(n - 1) == Precision::Bits8);
+}
+
+#[test]
+fn attention_is_that_of_its_row_alone() {
+    let mut rng = Rng(11);
+    let windows = [None, Some(Window::Sliding(50)), Some(Window::Chunk(96))];
+    for (kv_heads, group, k_dim, v_dim, shared) in
+        [(2, 3, 64, 48, false), (1, 8, 128, 128, false), (1, 5, 40, 32, true)]
+    {
+        let shape = KvShape { kv_heads, k_dim, v_dim, capacity: 512, shared };
+        let (mut keys, mut values) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
+        let filled = 500;
+        for p in 0..filled {
+            let (k, v) = (rng.normals(kv_heads * k_dim), rng.normals(kv_heads * v_dim));
+            let v = if shared { &[][..] } else { &v };
+            kv_store(Isa::best(), &shape, &mut keys, &mut values, p, &k, v);
+        }
+        let cache = KvCache::new(shape, &keys, &values);
+        let (q_width, out_width) = (kv_heads * group * k_dim, kv_heads * group * v_dim);
+        let q = rng.normals(filled * q_width);
+        let sinks = rng.normals(kv_heads * group);
+        for isa in Isa::available() {
+            for window in windows {
+                let params = AttentionParams { scale: 0.2, softcap: None, window };
+                let sinks = Some(&sinks[..]);
+                let tiles = |tokens: Range<usize>| {
+                    let (pos, n) = (tokens.start, tokens.len());
+                    let attend = Attend { isa, params, cache, group, sinks, pos, tokens: n };
+                    let mut out = vec![0f32; n * out_width];
+                    attend.tiles(&mut Alone::new(), &q[pos * q_width..], &mut out);
+                    out
+                };
+                let reference = tiles(0..filled);
+                for first in [0, 1, 63, 130, 131, 499] {
+                    for n in [1, 2, tile_tokens(group) + 1, 200] {
+                        let tokens = first..filled.min(first + n);
+                        let expected = &reference[first * out_width..tokens.end * out_width];
+                        let found = tiles(tokens.clone());
+                        assert!(bits(&found) == bits(expected), "{isa} {window:?} {tokens:?}");
+                    }
+                }
+                // Rows that decode, from all over the sequence, beside each other and alone.
+                let positions = [0usize, 499, 64, 63, 300, 7];
+                let rows = |positions: &[usize]| {
+                    let q: Vec<f32> = positions
+                        .iter()
+                        .flat_map(|pos| q[pos * q_width..][..q_width].to_vec())
+                        .collect();
+                    let row = |i: usize| (cache, positions[i]);
+                    let rows = positions.len();
+                    let attend = AttendRows { isa, params, group, sinks, row: &row, rows };
+                    let mut partials = vec![0f32; attend.partials()];
+                    let mut out = vec![0f32; rows * out_width];
+                    attend.run(&mut Alone::new(), &q, &mut out, &mut partials);
+                    out
+                };
+                let together = rows(&positions);
+                for (pos, out) in positions.iter().zip(together.chunks_exact(out_width)) {
+                    assert!(bits(out) == bits(&rows(&[*pos])), "{isa} {window:?}: row at {pos}");
+                    // The other form differs in rounding alone.
+                    let tile = &reference[pos * out_width..][..out_width];
+                    for (a, b) in out.iter().zip(tile) {
+                        assert!((a - b).abs() < 1e-4, "{isa} {window:?}: {a} {b} at {pos}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The rows that are computed together: tokens of sequences, each with its position and its role.
+//!
+//! Invariant: what is computed of a row follows from its token, its position, its role, and what its sequence has computed
+//! before. Rows beside it change nothing.
+
+use std::ops::Range;
+
+use alight_kernels::matmul::{Precision, RowCounts};
+
+/// What a row is computed for. It decides how the row is computed, which its sequence has to be able to rely on: one row more
+/// or less beside it changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// A token that was generated: activations of 16 bits, and attention that is cut along the positions.
+    Decode,
+    /// A token of a prompt: activations of the batch's precision for prompts, and attention in tiles of tokens.
+    Prompt,
+}
+
+/// The rows of a span whose logits will be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Want {
+    Nothing,
+    Last,
+    All,
+}
+
+/// Rows of one sequence that follow one another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) role: Role,
+    /// The position of its first row.
+    pub(crate) position: usize,
+    /// Which rows of the batch they are.
+    pub(crate) rows: Range<usize>,
+    pub(super) want: Want,
+}
+
+/// The rows of a call. Nothing is allocated once it is made.
+pub(crate) struct Batch {
+    /// How activations of prompts are rounded.
+    prompt: Precision,
+    tokens: Vec<u32>,
+    /// By row.
+    positions: Vec<usize>,
+    /// Those that decode come first.
+    spans: Vec<Span>,
+    counts: RowCounts,
+}
+
+impl Default for Batch {
+    /// Without room.
+    fn default() -> Batch {
+        Batch::new(0, Precision::Bits8)
+    }
+}
+
+impl Batch {
+    /// An empty batch with room for `most` rows.
+    pub(super) fn new(most: usize, prompt: Precision) -> Batch {
+        Batch {
+            prompt,
+            tokens: Vec::with_capacity(most),
+            positions: Vec::with_capacity(most),
+            spans: Vec::with_capacity(most),
+            counts: RowCounts::default(),
+        }
+    }
+
+    /// Forgets all rows.
+    pub(super) fn clear(&mut self) {
+        self.tokens.clear();
+        self.positions.clear();
+        self.spans.clear();
+        self.counts = RowCounts::default();
+    }
+
+    /// Adds tokens of a sequence that follow its first `position` tokens.
+    ///
+    /// # Panics
+    /// If tokens to decode follow those of a prompt.
+    pub(super) fn push(&mut self, role: Role, position: usize, tokens: &[u32], want: Want) {
+        let first = self.tokens.len();
+        let after = self.spans.last().is_none_or(|last| last.role == role || role == Role::Prompt);
+        assert!(after, "rows that decode come first");
+        self.tokens.extend_from_slice(tokens);
+        self.positions.extend(position..position + tokens.len());
+        self.count(role, tokens.len());
+        self.spans.push(Span { role, position, rows: first..first + tokens.len(), want });
+    }
+
+    fn count(&mut self, role: Role, rows: usize) {
+        match role {
+            Role::Prompt if self.prompt == Precision::Bits8 => self.counts.bits8 += rows,
+            Role::Prompt | Role::Decode => self.counts.bits16 += rows,
+        }
+    }
+
+    /// The tokens of all rows that were added.
+    pub(super) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The position of each row.
+    pub(crate) fn positions(&self) -> &[usize] {
+        &self.positions
+    }
+
+    /// The spans of a role.
+    pub(crate) fn spans(&self, role: Role) -> impl Iterator<Item = &Span> {
+        self.spans.iter().filter(move |span| span.role == role)
+    }
+
+    /// All spans.
+    pub(crate) fn all_spans(&self) -> &[Span] {
+        &self.spans
+    }
+
+    /// The first position, if all rows follow one another in one sequence.
+    pub(crate) fn following(&self) -> Option<usize> {
+        let [span] = &self.spans[..] else { return None };
+        Some(span.position)
+    }
+
+    /// How many rows there are of each precision.
+    pub(crate) fn counts(&self) -> RowCounts {
+        self.counts
+    }
+
+    /// Leaves only the rows that are wanted: `keep(from, to)` is called for each that moves, in their order.
+    pub(super) fn keep_wanted(&mut self, mut keep: impl FnMut(usize, usize)) {
+        self.counts = RowCounts::default();
+        let mut next = 0;
+        for i in 0..self.spans.len() {
+            let span = &mut self.spans[i];
+            let end = span.rows.end;
+            let wanted = match span.want {
+                Want::Nothing => end..end,
+                Want::Last => end - 1..end,
+                Want::All => span.rows.clone(),
+            };
+            span.position += wanted.start - span.rows.start;
+            span.rows = next..next + wanted.len();
+            let role = span.role;
+            for from in wanted.clone() {
+                if from != next {
+                    self.positions[next] = self.positions[from];
+                    keep(from, next);
+                }
+                next += 1;
+            }
+            self.count(role, wanted.len());
+        }
+        self.positions.truncate(next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_their_positions_when_others_are_left_out() {
+        let mut batch = Batch::new(16, Precision::Bits8);
+        batch.push(Role::Decode, 7, &[1], Want::Last);
+        batch.push(Role::Decode, 90, &[2], Want::Last);
+        batch.push(Role::Prompt, 3, &[3, 4, 5], Want::Nothing);
+        batch.push(Role::Prompt, 0, &[6, 7], Want::Last);
+        batch.push(Role::Prompt, 5, &[8, 9], Want::All);
+        assert_eq!(batch.tokens(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(batch.positions(), [7, 90, 3, 4, 5, 0, 1, 5, 6]);
+        assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 7 });
+        let mut moved = Vec::new();
+        batch.keep_wanted(|from, to| moved.push((from, to)));
+        assert_eq!(moved, [(6, 2), (7, 3), (8, 4)]);
+        assert_eq!(batch.positions(), [7, 90, 1, 5, 6]);
+        assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 3 });
+        let rows: Vec<_> =
+            batch.spans(Role::Prompt).map(|s| (s.position, s.rows.clone())).collect();
+        assert_eq!(rows, [(6, 2..2), (1, 2..3), (5, 3..5)]);
+        batch.clear();
+        assert!(batch.tokens().is_empty() && batch.all_spans().is_empty());
+    }
+
+    #[test]
+    fn prompts_of_16_bits_are_counted_with_what_decodes() {
+        let mut batch = Batch::new(4, Precision::Bits16);
+        batch.push(Role::Decode, 1, &[1], Want::Last);
+        batch.push(Role::Prompt, 0, &[1, 2], Want::Last);
+        assert_eq!(batch.counts(), RowCounts { bits16: 3, bits8: 0 });
+        batch.keep_wanted(|_, _| {});
+        assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 0 });
+    }
+}
