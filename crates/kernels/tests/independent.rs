@@ -2,7 +2,10 @@
 
 mod common;
 
-use alight_kernels::attention::{AttentionParams, KvCache, KvShape, Window, kv_store, tile_tokens};
+use alight_kernels::attention::{
+    AttentionLimits, AttentionParams, AttentionScratch, KvCache, KvShape, KvWriter, PageTable,
+    Window, kv_store, tile_tokens,
+};
 use alight_kernels::matmul::Precision;
 use alight_kernels::parallel::{Attend, AttendRows, Product, Rows, Scratch, Threads, multiply};
 use alight_kernels::parallel::{Cost, pack as pack_rows};
@@ -16,7 +19,7 @@ use std::ops::Range;
 
 struct Own {
     matmul: MatmulScratch,
-    attention: Option<alight_kernels::attention::AttentionScratch>,
+    attention: Option<AttentionScratch>,
 }
 
 impl Scratch for Own {
@@ -24,12 +27,8 @@ impl Scratch for Own {
         f(&mut self.matmul);
     }
 
-    fn with_attention(
-        &mut self,
-        limits: alight_kernels::attention::AttentionLimits,
-        f: impl FnOnce(&mut alight_kernels::attention::AttentionScratch),
-    ) {
-        let scratch = alight_kernels::attention::AttentionScratch::new(limits);
+    fn with_attention(&mut self, limits: AttentionLimits, f: impl FnOnce(&mut AttentionScratch)) {
+        let scratch = AttentionScratch::new(limits);
         f(self.attention.insert(scratch));
     }
 }
@@ -115,12 +114,12 @@ fn mixed(rng: &mut Rng, isa: Isa, w: &Matrix<'_>, counts: RowCounts) {
 
 #[test]
 fn attention_is_that_of_its_row_alone() {
-    let mut rng = Rng(11);
     let windows = [None, Some(Window::Sliding(50)), Some(Window::Chunk(96))];
     for (kv_heads, group, k_dim, v_dim, shared) in
         [(2, 3, 64, 48, false), (1, 8, 128, 128, false), (1, 5, 40, 32, true)]
     {
         let shape = KvShape { kv_heads, k_dim, v_dim, capacity: 512, shared };
+        let mut rng = Rng(11);
         let (mut keys, mut values) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         let filled = 500;
         for p in 0..filled {
@@ -129,6 +128,21 @@ fn attention_is_that_of_its_row_alone() {
             kv_store(Isa::best(), &shape, &mut keys, &mut values, p, &k, v);
         }
         let cache = KvCache::new(shape, &keys, &values);
+        // The same in pages of a larger memory that are anywhere in it, between others.
+        let page = KvShape { capacity: 64, ..shape };
+        let (stride, table) = (page.k_len() + page.v_len() + 48, [7u32, 2, 9, 4, 5, 0, 8, 3]);
+        let table = PageTable { pages: &table, stride };
+        let mut memory = vec![0x7e00u16; 10 * stride];
+        let starts = [16, 16 + page.k_len()];
+        let mut one = Rng(11);
+        for p in 0..filled {
+            let (k, v) = (one.normals(kv_heads * k_dim), one.normals(kv_heads * v_dim));
+            let v = if shared { &[][..] } else { &v };
+            let writer = KvWriter::paged(page, &mut memory, starts, table);
+            // SAFETY: one thread.
+            unsafe { writer.store(Isa::best(), p, &k, v) };
+        }
+        let paged = KvCache::paged(page, &memory[starts[0]..], &memory[starts[1]..], table);
         let (q_width, out_width) = (kv_heads * group * k_dim, kv_heads * group * v_dim);
         let q = rng.normals(filled * q_width);
         let sinks = rng.normals(kv_heads * group);
@@ -136,14 +150,16 @@ fn attention_is_that_of_its_row_alone() {
             for window in windows {
                 let params = AttentionParams { scale: 0.2, softcap: None, window };
                 let sinks = Some(&sinks[..]);
-                let tiles = |tokens: Range<usize>| {
+                let tiles_of = |cache: KvCache<'_>, tokens: Range<usize>| {
                     let (pos, n) = (tokens.start, tokens.len());
                     let attend = Attend { isa, params, cache, group, sinks, pos, tokens: n };
                     let mut out = vec![0f32; n * out_width];
                     attend.tiles(&mut Alone::new(), &q[pos * q_width..], &mut out);
                     out
                 };
+                let tiles = |tokens| tiles_of(cache, tokens);
                 let reference = tiles(0..filled);
+                assert!(bits(&tiles_of(paged, 70..300)) == bits(&tiles(70..300)), "{isa}: pages");
                 for first in [0, 1, 63, 130, 131, 499] {
                     for n in [1, 2, tile_tokens(group) + 1, 200] {
                         let tokens = first..filled.min(first + n);
@@ -154,7 +170,7 @@ fn attention_is_that_of_its_row_alone() {
                 }
                 // Rows that decode, from all over the sequence, beside each other and alone.
                 let positions = [0usize, 499, 64, 63, 300, 7];
-                let rows = |positions: &[usize]| {
+                let rows_of = |cache: KvCache<'_>, positions: &[usize]| {
                     let q: Vec<f32> = positions
                         .iter()
                         .flat_map(|pos| q[pos * q_width..][..q_width].to_vec())
@@ -167,7 +183,9 @@ fn attention_is_that_of_its_row_alone() {
                     attend.run(&mut Alone::new(), &q, &mut out, &mut partials);
                     out
                 };
+                let rows = |positions: &[usize]| rows_of(cache, positions);
                 let together = rows(&positions);
+                assert!(bits(&rows_of(paged, &positions)) == bits(&together), "{isa}: pages");
                 for (pos, out) in positions.iter().zip(together.chunks_exact(out_width)) {
                     assert!(bits(out) == bits(&rows(&[*pos])), "{isa} {window:?}: row at {pos}");
                     // The other form differs in rounding alone.

@@ -2,7 +2,8 @@
 //! the sampler, and the session that ties them together.
 //!
 //! [`Model::open`] maps the files, checks their header, starts to load the weights and returns; a
-//! [`Session`] is one sequence of tokens on it; [`generate`] is the loop of computing and sampling.
+//! [`Session`] is one sequence of tokens on it; [`generate`] is the loop of computing and sampling. An
+//! [`Engine`] computes many sequences at the same time.
 //! Tokenizer, chat template and prompt are in `alight-text`, which [`Model::vocabulary`] gives access to.
 //!
 //! | Module | What it is |
@@ -11,8 +12,8 @@
 //! | `parts` | attention and feed-forward parts: one file each, with spec, tensors, work size, forward pass |
 //! | `weights` | tensors found in the catalog, with their shape and type checked |
 //! | `load` | weights brought into memory in the background |
-//! | `cache` | keys and values, and the states of recurrent layers with snapshots of earlier ones |
-//! | `engine` | the pool of threads, the forward pass, session, sampler, token loop |
+//! | `cache` | keys and values in pages, and the states of recurrent layers with snapshots of earlier ones |
+//! | `engine` | the pool of threads, batches, the forward pass, session, scheduler, sampler, token loop |
 //!
 //! It must never print. It must never import `alight-convert`, `alight-xla` or the command.
 //!
@@ -33,8 +34,9 @@
 //! available (control groups, RLIMIT_MEMLOCK) before anything is read: a model that does not fit is
 //! refused with the numbers, not killed half way.
 //!
-//! **Invariant:** results do not depend on the number of threads, nor on how the weights were loaded.
-//! How work is cut follows from shapes and positions alone. The layout in which a matrix is read (rows
+//! **Invariant:** results do not depend on the number of threads, nor on how the weights were loaded, nor on
+//! how a prompt was cut, nor on the sequences that are computed at the same time. How work is cut, and how
+//! activations are rounded, follows from shapes, positions and what a row is computed for alone. The layout in which a matrix is read (rows
 //! or tiles) decides the order of its sums. Where the system gives fewer threads than wanted, work goes
 //! on with those, if need be with the caller's alone.
 //!
@@ -129,8 +131,9 @@ mod weights;
 pub use alight_kernels::matmul::Precision;
 pub use cache::reusable;
 pub use engine::{
-    DEFAULT_CONTEXT, Finish, GenerateOptions, Generated, MAX_BATCH, Pool, Sampler, SamplerOptions,
-    Session, SessionOptions, generate,
+    DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, MAX_BATCH,
+    MAX_SEQUENCES, Pool, Request, RequestId, Sampler, SamplerOptions, Session, SessionOptions,
+    generate,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadError, LoadReport, Repack};

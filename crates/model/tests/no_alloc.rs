@@ -7,7 +7,10 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use alight_model::{Model, OpenOptions, Sampler, SamplerOptions, Session, SessionOptions};
+use alight_model::{
+    Engine, EngineOptions, Event, Model, OpenOptions, Request, RequestId, Sampler, SamplerOptions,
+    Session, SessionOptions,
+};
 use alight_text::StreamDecoder;
 use common::Spec;
 
@@ -43,6 +46,29 @@ unsafe impl GlobalAlloc for Counting {
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
+
+/// Allocations of an engine whose requests have begun, until the last of them has ended.
+fn allocations_of_many(model: &Model) -> u64 {
+    let options = EngineOptions { sequences: 5, batch: 40, ..EngineOptions::default() };
+    let mut engine = Engine::new(model, &options).unwrap();
+    let mut answered = 0;
+    for i in 0..5 {
+        let sampling = SamplerOptions { repeat_penalty: 1.1, seed: i, ..SamplerOptions::default() };
+        let prompt = common::tokens(10 + 12 * i as usize, model.spec().vocab, i);
+        engine.add(Request { prompt, sampling, max_tokens: 8, ignore_eos: true }).unwrap();
+    }
+    let mut take = |_: RequestId, event: Event<'_>| match event {
+        Event::Token(..) => answered += 1,
+        Event::Finished(_) => {}
+        Event::Failed(error) => panic!("{error}"),
+    };
+    assert!(engine.step(&mut take).unwrap());
+    let before = COUNT.load(Ordering::Relaxed);
+    while engine.step(&mut take).unwrap() {}
+    let after = COUNT.load(Ordering::Relaxed);
+    assert_eq!(answered, 5 * 8);
+    after - before
+}
 
 fn main() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,6 +130,8 @@ fn main() {
         session.prefill(&prompt).unwrap();
         let after = COUNT.load(Ordering::Relaxed);
         assert_eq!(after - before, 0, "allocations on {}", path.display());
+        let many = allocations_of_many(&model);
+        assert_eq!(many, 0, "allocations of several sequences on {}", path.display());
         // The counter counts.
         drop(std::hint::black_box(vec![1u8; 100]));
         assert!(COUNT.load(Ordering::Relaxed) > after);

@@ -56,7 +56,11 @@ pub(crate) const COLUMNS: usize = 64;
 /// Positions whose scores are held at a time.
 pub(crate) const BLOCK: usize = 64;
 
-/// Shape of the key/value cache of one layer and one sequence.
+/// What the positions of a page must be a multiple of where a cache has several: a block's keys and values are in one page.
+pub const PAGE_UNIT: usize = BLOCK;
+
+/// Shape of a page of the key/value cache of one layer and one sequence. A cache is one page, or several with the positions of
+/// one after those of the other ([`PageTable`]).
 ///
 /// - keys: `[kv_heads][capacity / 16][k_dim][16]` f16: 16 positions side by side, so that a dot
 ///   product with a query runs over positions in lanes and needs no horizontal sum.
@@ -71,19 +75,19 @@ pub struct KvShape {
     pub k_dim: usize,
     /// Length of a value.
     pub v_dim: usize,
-    /// Positions, a multiple of [`LINE`].
+    /// Positions of a page: a multiple of [`LINE`], and of [`PAGE_UNIT`] where there are several.
     pub capacity: usize,
     /// Whether a value is the first `v_dim` elements of the key, and is not stored a second time (latent attention).
     pub shared: bool,
 }
 
 impl KvShape {
-    /// Elements (`u16`) of the key cache.
+    /// Elements (`u16`) of the keys of a page.
     pub const fn k_len(&self) -> usize {
         self.kv_heads * self.capacity * self.k_dim
     }
 
-    /// Elements (`u16`) of the value cache.
+    /// Elements (`u16`) of the values of a page.
     pub const fn v_len(&self) -> usize {
         self.kv_heads * self.capacity * self.stored_v_dim()
     }
@@ -93,7 +97,7 @@ impl KvShape {
         if self.shared { 0 } else { self.v_dim }
     }
 
-    /// Where columns `c..c + width` of the value at `pos` lie within a head, for `c` a multiple of
+    /// Where columns `c..c + width` of the value at position `pos` of a page are within a head, for `c` a multiple of
     /// [`COLUMNS`]: the place of the first, and the width (also the distance to the next position).
     fn value_columns(&self, pos: usize, c: usize) -> (usize, usize) {
         let width = COLUMNS.min(self.v_dim - c);
@@ -105,6 +109,33 @@ impl KvShape {
         assert!(self.capacity.is_multiple_of(LINE), "capacity must be a multiple of 16: {self:?}");
         assert!(!self.shared || self.v_dim <= self.k_dim, "values longer than keys: {self:?}");
     }
+
+    /// The same for one page of several.
+    fn check_paged(&self) {
+        self.check();
+        let whole = self.capacity > 0 && self.capacity.is_multiple_of(PAGE_UNIT);
+        assert!(whole, "pages must be multiples of {PAGE_UNIT} positions: {self:?}");
+    }
+}
+
+/// Which pages of a memory a cache has, in the order of positions.
+#[derive(Clone, Copy, Debug)]
+pub struct PageTable<'a> {
+    /// Their numbers.
+    pub pages: &'a [u32],
+    /// Elements from a page to the next in the memory.
+    pub stride: usize,
+}
+
+impl PageTable<'_> {
+    /// One page at the beginning.
+    const ONE: PageTable<'static> = PageTable { pages: &[0], stride: 0 };
+
+    /// Where page `i` of the cache begins.
+    #[inline(always)]
+    fn start(&self, i: usize) -> usize {
+        self.pages[i] as usize * self.stride
+    }
 }
 
 /// A key/value cache to read from.
@@ -113,15 +144,28 @@ pub struct KvCache<'a> {
     shape: KvShape,
     k: &'a [u16],
     v: &'a [u16],
+    table: PageTable<'a>,
 }
 
 impl<'a> KvCache<'a> {
-    /// Views `k` (`k_len` elements) and `v` (`v_len` elements) as a cache. Panics on other lengths.
+    /// Views `k` (`k_len` elements) and `v` (`v_len` elements) as a cache of one page. Panics on other lengths.
     pub fn new(shape: KvShape, k: &'a [u16], v: &'a [u16]) -> KvCache<'a> {
         shape.check();
         assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
         assert_eq!(v.len(), shape.v_len(), "value cache length for {shape:?}");
-        KvCache { shape, k, v }
+        KvCache { shape, k, v, table: PageTable::ONE }
+    }
+
+    /// Views pages of a memory as a cache: page `n` has its keys at `n · stride` of `k` and its values at `n · stride` of `v`. A
+    /// page that is not in the memory panics when it is read.
+    pub fn paged(shape: KvShape, k: &'a [u16], v: &'a [u16], table: PageTable<'a>) -> KvCache<'a> {
+        shape.check_paged();
+        KvCache { shape, k, v, table }
+    }
+
+    /// Positions of all pages.
+    pub fn positions(&self) -> usize {
+        self.shape.capacity * self.table.pages.len()
     }
 
     /// The shape it was made with.
@@ -129,16 +173,21 @@ impl<'a> KvCache<'a> {
         self.shape
     }
 
-    /// Keys of one head: `[capacity / 16][k_dim][16]`.
-    fn keys(&self, kv_head: usize) -> &'a [u16] {
+    /// Keys of one head in page `page`: `[capacity / 16][k_dim][16]`.
+    #[inline(always)]
+    fn keys(&self, kv_head: usize, page: usize) -> &'a [u16] {
         let n = self.shape.capacity * self.shape.k_dim;
-        &self.k[kv_head * n..][..n]
+        &self.k[self.table.start(page) + kv_head * n..][..n]
     }
 
-    /// Values of one head: `[v_dim / 64][capacity][64]`; nothing where they are the beginnings of keys.
-    fn values(&self, kv_head: usize) -> &'a [u16] {
+    /// Values of one head in page `page`: `[v_dim / 64][capacity][64]`; nothing where they are the beginnings of keys.
+    #[inline(always)]
+    fn values(&self, kv_head: usize, page: usize) -> &'a [u16] {
         let n = self.shape.capacity * self.shape.stored_v_dim();
-        &self.v[kv_head * n..][..n]
+        match n {
+            0 => &[],
+            n => &self.v[self.table.start(page) + kv_head * n..][..n],
+        }
     }
 }
 
@@ -402,7 +451,8 @@ pub fn attend_partial(
         "{} query elements for {shape:?}",
         q.len()
     );
-    assert!(pos < shape.capacity && keys.end <= shape.capacity, "{pos}, {keys:?} in {shape:?}");
+    let positions = cache.positions();
+    assert!(pos < positions && keys.end <= positions, "{pos}, {keys:?} of {positions} positions");
     let rows = q.len() / shape.k_dim;
     assert_eq!(out.len(), partial_len(rows, shape.v_dim), "partial result length");
     scratch.check(rows, shape);
@@ -464,7 +514,8 @@ pub fn attend_tile(
     let shape = &cache.shape;
     assert!(kv_head < shape.kv_heads, "key/value head {kv_head} of {shape:?}");
     let last = tokens.end - 1;
-    assert!(first_pos + last < shape.capacity, "position {} in {shape:?}", first_pos + last);
+    let positions = cache.positions();
+    assert!(first_pos + last < positions, "position {} of {positions}", first_pos + last);
     let end = last * q.stride + heads.end * shape.k_dim;
     assert!(end <= q.data.len(), "query row outside of {}", q.data.len());
     let sinks = call.sinks.is_none_or(|sinks| sinks.len() == heads.len());

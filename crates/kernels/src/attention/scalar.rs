@@ -19,7 +19,6 @@ fn attend_row(
     scores: &mut [f32],
 ) {
     let shape = cache.shape;
-    let (k_cache, v_cache) = (cache.keys(kv_head), cache.values(kv_head));
     let (acc, rest) = state.split_at_mut(padded(shape.v_dim));
     acc.fill(0.0);
     rest.fill(0.0);
@@ -27,10 +26,12 @@ fn attend_row(
     let mut start = keys.start;
     while start < keys.end {
         let end = keys.end.min((start / BLOCK + 1) * BLOCK);
+        let (page, before) = (start / shape.capacity, start / shape.capacity * shape.capacity);
+        let (k_cache, v_cache) = (cache.keys(kv_head, page), cache.values(kv_head, page));
         let scores = &mut scores[..end - start];
         let mut block_max = m;
         for (j, score) in (start..end).zip(scores.iter_mut()) {
-            let line = &k_cache[j / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
+            let line = &k_cache[(j - before) / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
             let mut dot = 0f32;
             for (d, &qd) in q.iter().enumerate() {
                 dot += qd * f16_to_f32(line[d * LINE + j % LINE]);
@@ -51,14 +52,15 @@ fn attend_row(
             let p = (score - reference).exp();
             l += p;
             if shape.shared {
-                let line = &k_cache[j / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
+                let line =
+                    &k_cache[(j - before) / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
                 for (a, elements) in acc[..shape.v_dim].iter_mut().zip(line.chunks_exact(LINE)) {
                     *a += p * f16_to_f32(elements[j % LINE]);
                 }
                 continue;
             }
             for (c, acc) in acc[..shape.v_dim].chunks_mut(COLUMNS).enumerate() {
-                let (at, width) = shape.value_columns(j, c * COLUMNS);
+                let (at, width) = shape.value_columns(j - before, c * COLUMNS);
                 for (a, &x) in acc.iter_mut().zip(&v_cache[at..at + width]) {
                     *a += p * f16_to_f32(x);
                 }

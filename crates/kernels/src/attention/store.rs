@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use super::{COLUMNS, KvShape, LINE};
+use super::{COLUMNS, KvShape, LINE, PageTable};
 use crate::Isa;
 use crate::half::f32_to_f16;
 use crate::lanes::{Lanes, by_level};
@@ -34,6 +34,9 @@ pub struct KvWriter<'a> {
     shape: KvShape,
     k: *mut u16,
     v: *mut u16,
+    /// Elements from there on.
+    lens: [usize; 2],
+    table: PageTable<'a>,
     lifetime: PhantomData<&'a mut [u16]>,
 }
 
@@ -43,12 +46,35 @@ unsafe impl Send for KvWriter<'_> {}
 unsafe impl Sync for KvWriter<'_> {}
 
 impl<'a> KvWriter<'a> {
-    /// A writer into `k` (`k_len` elements) and `v` (`v_len` elements). Panics on other lengths.
+    /// A writer into a cache of one page: `k` (`k_len` elements) and `v` (`v_len` elements). Panics on other lengths.
     pub fn new(shape: KvShape, k: &'a mut [u16], v: &'a mut [u16]) -> KvWriter<'a> {
         shape.check();
         assert_eq!(k.len(), shape.k_len(), "key cache length for {shape:?}");
         assert_eq!(v.len(), shape.v_len(), "value cache length for {shape:?}");
-        KvWriter { shape, k: k.as_mut_ptr(), v: v.as_mut_ptr(), lifetime: PhantomData }
+        let (k, v, lens) = (k.as_mut_ptr(), v.as_mut_ptr(), [k.len(), v.len()]);
+        KvWriter { shape, k, v, lens, table: PageTable::ONE, lifetime: PhantomData }
+    }
+
+    /// A writer into pages of a memory, in which the keys of page 0 are at `k` and its values at `v`; the pages are those of
+    /// `table`. Panics if `k` or `v` is outside of it.
+    pub fn paged(
+        shape: KvShape,
+        memory: &'a mut [u16],
+        [k, v]: [usize; 2],
+        table: PageTable<'a>,
+    ) -> KvWriter<'a> {
+        shape.check_paged();
+        let (k, v) = (&raw mut memory[k..], &raw mut memory[v..]);
+        let lens = [k.len(), v.len()];
+        KvWriter { shape, k: k.cast(), v: v.cast(), lens, table, lifetime: PhantomData }
+    }
+
+    /// A writer into other pages of the same memory.
+    pub fn with_table<'b>(&self, table: PageTable<'b>) -> KvWriter<'b>
+    where
+        'a: 'b,
+    {
+        KvWriter { table, ..*self }
     }
 
     /// Elements of the keys, and of the values, of one position.
@@ -59,21 +85,25 @@ impl<'a> KvWriter<'a> {
     /// Stores one position, like [`kv_store`], with the same panics.
     ///
     /// # Safety
-    /// No other call may store the same position at the same time, through any copy.
+    /// No other call may store the same position of the same page at the same time, through any copy.
     pub unsafe fn store(&self, isa: Isa, pos: usize, k: &[f32], v: &[f32]) {
         let s = &self.shape;
-        assert!(pos < s.capacity, "position {pos} in {s:?}");
+        let (page, pos) = (pos / s.capacity, pos % s.capacity);
+        assert!(page < self.table.pages.len(), "position {pos} of page {page} of {:?}", self.table);
+        let start = self.table.start(page);
+        let inside = start + s.k_len() <= self.lens[0] && start + s.v_len() <= self.lens[1];
+        assert!(inside, "page {page} of {:?} is outside of the memory", self.table);
         assert_eq!(k.len(), s.kv_heads * s.k_dim, "keys of one position");
         assert_eq!(v.len(), s.kv_heads * s.stored_v_dim(), "values of one position");
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
-            let line = (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
+            let line = start + (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
             for (c, part) in head.chunks(COLUMNS).enumerate() {
                 let mut halves = [0u16; COLUMNS];
                 narrow(isa, part, &mut halves[..part.len()]);
                 for (d, &x) in halves[..part.len()].iter().enumerate() {
                     let at = line + (c * COLUMNS + d) * LINE;
-                    // SAFETY: pos < capacity, so the index is below k_len, the length checked in
-                    // new(); this position's elements are the caller's alone.
+                    // SAFETY: pos < capacity, so the index is within k_len from the page's start on, which is inside of the
+                    // memory; this position's elements are the caller's alone.
                     unsafe { self.k.add(at).write(x) }
                 }
             }
@@ -81,7 +111,7 @@ impl<'a> KvWriter<'a> {
         for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
             for (c, columns) in head.chunks(COLUMNS).enumerate() {
                 let (at, _) = s.value_columns(pos, c * COLUMNS);
-                let at = h * s.capacity * s.v_dim + at;
+                let at = start + h * s.capacity * s.v_dim + at;
                 // SAFETY: as above, with v_len; at..at + columns.len() is this position's.
                 narrow(isa, columns, unsafe {
                     std::slice::from_raw_parts_mut(self.v.add(at), columns.len())

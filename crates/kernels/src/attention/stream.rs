@@ -239,18 +239,19 @@ unsafe fn stream<S: Lanes>(
 ) {
     let shape = cache.shape;
     let (k_dim, v_dim) = (shape.k_dim, shape.v_dim);
-    let (k_cache, v_cache) = (cache.keys(kv_head), cache.values(kv_head));
     let (start, end) = (state.keys.start, state.keys.end);
     let mut block = start / BLOCK * BLOCK;
     while block < end {
         let (low, high) = (block.max(start), end.min(block + BLOCK));
+        let (page, before) = (block / shape.capacity, block / shape.capacity * shape.capacity);
+        let (k_cache, v_cache) = (cache.keys(kv_head, page), cache.values(kv_head, page));
         // Whole lines of keys: the capacity is a multiple of a line, so they exist.
         let lines = low / LINE * LINE..high.next_multiple_of(LINE);
         // SAFETY: low..high and lines lie within the capacity; the rest is the caller's.
         unsafe {
             if state.widen {
                 let offset = (lines.start - block) * k_dim;
-                let from = &k_cache[lines.start * k_dim..lines.end * k_dim];
+                let from = &k_cache[(lines.start - before) * k_dim..(lines.end - before) * k_dim];
                 widen_rows::<S>(from, from.len(), from.len(), &mut keys[offset..]);
                 let pad = padded(v_dim);
                 if shape.shared {
@@ -263,7 +264,7 @@ unsafe fn stream<S: Lanes>(
                     }
                 }
                 for c in (0..shape.stored_v_dim()).step_by(COLUMNS) {
-                    let (at, width) = shape.value_columns(low, c);
+                    let (at, width) = shape.value_columns(low - before, c);
                     let from = &v_cache[at..at + (high - low) * width];
                     widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
                 }
@@ -271,11 +272,11 @@ unsafe fn stream<S: Lanes>(
                 let v = |_| (Right { p: values.as_ptr(), step: pad, line: LINE }, pad);
                 panels::<S, F32>(params, k_dim, pad, state, block, k, v);
             } else {
-                // The block may reach beyond the cache; only its existing part is touched.
-                let p = k_cache.as_ptr().wrapping_add(block * k_dim);
+                // The block may reach beyond the page if that is the only one; what exists of it is touched alone.
+                let p = k_cache.as_ptr().wrapping_add((block - before) * k_dim);
                 let k = Right { p, step: LINE, line: LINE * k_dim };
                 let v = |c| {
-                    let (at, width) = shape.value_columns(block, c);
+                    let (at, width) = shape.value_columns(block - before, c);
                     let p = v_cache.as_ptr().wrapping_add(at);
                     (Right { p, step: width, line: LINE }, width)
                 };

@@ -28,6 +28,8 @@ pub(crate) enum Want {
 /// Rows of one sequence that follow one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
+    /// Which sequence of the cache.
+    pub(crate) sequence: usize,
     pub(crate) role: Role,
     /// The position of its first row.
     pub(crate) position: usize,
@@ -41,8 +43,8 @@ pub(crate) struct Batch {
     /// How activations of prompts are rounded.
     prompt: Precision,
     tokens: Vec<u32>,
-    /// By row.
-    positions: Vec<usize>,
+    /// By row: its sequence and its position.
+    places: Vec<(usize, usize)>,
     /// Those that decode come first.
     spans: Vec<Span>,
     counts: RowCounts,
@@ -61,7 +63,7 @@ impl Batch {
         Batch {
             prompt,
             tokens: Vec::with_capacity(most),
-            positions: Vec::with_capacity(most),
+            places: Vec::with_capacity(most),
             spans: Vec::with_capacity(most),
             counts: RowCounts::default(),
         }
@@ -70,23 +72,30 @@ impl Batch {
     /// Forgets all rows.
     pub(super) fn clear(&mut self) {
         self.tokens.clear();
-        self.positions.clear();
+        self.places.clear();
         self.spans.clear();
         self.counts = RowCounts::default();
     }
 
-    /// Adds tokens of a sequence that follow its first `position` tokens.
+    /// Adds tokens of sequence `sequence` of the cache, which follow its first `position` tokens.
     ///
     /// # Panics
     /// If tokens to decode follow those of a prompt.
-    pub(super) fn push(&mut self, role: Role, position: usize, tokens: &[u32], want: Want) {
+    pub(super) fn push(
+        &mut self,
+        (sequence, role): (usize, Role),
+        position: usize,
+        tokens: &[u32],
+        want: Want,
+    ) {
         let first = self.tokens.len();
         let after = self.spans.last().is_none_or(|last| last.role == role || role == Role::Prompt);
         assert!(after, "rows that decode come first");
         self.tokens.extend_from_slice(tokens);
-        self.positions.extend(position..position + tokens.len());
+        self.places.extend((position..position + tokens.len()).map(|at| (sequence, at)));
         self.count(role, tokens.len());
-        self.spans.push(Span { role, position, rows: first..first + tokens.len(), want });
+        let rows = first..first + tokens.len();
+        self.spans.push(Span { sequence, role, position, rows, want });
     }
 
     fn count(&mut self, role: Role, rows: usize) {
@@ -101,9 +110,9 @@ impl Batch {
         &self.tokens
     }
 
-    /// The position of each row.
-    pub(crate) fn positions(&self) -> &[usize] {
-        &self.positions
+    /// The sequence of a row, and its position.
+    pub(crate) fn place(&self, row: usize) -> (usize, usize) {
+        self.places[row]
     }
 
     /// The spans of a role.
@@ -144,14 +153,14 @@ impl Batch {
             let role = span.role;
             for from in wanted.clone() {
                 if from != next {
-                    self.positions[next] = self.positions[from];
+                    self.places[next] = self.places[from];
                     keep(from, next);
                 }
                 next += 1;
             }
             self.count(role, wanted.len());
         }
-        self.positions.truncate(next);
+        self.places.truncate(next);
     }
 }
 
@@ -162,18 +171,20 @@ mod tests {
     #[test]
     fn rows_keep_their_positions_when_others_are_left_out() {
         let mut batch = Batch::new(16, Precision::Bits8);
-        batch.push(Role::Decode, 7, &[1], Want::Last);
-        batch.push(Role::Decode, 90, &[2], Want::Last);
-        batch.push(Role::Prompt, 3, &[3, 4, 5], Want::Nothing);
-        batch.push(Role::Prompt, 0, &[6, 7], Want::Last);
-        batch.push(Role::Prompt, 5, &[8, 9], Want::All);
+        batch.push((4, Role::Decode), 7, &[1], Want::Last);
+        batch.push((2, Role::Decode), 90, &[2], Want::Last);
+        batch.push((0, Role::Prompt), 3, &[3, 4, 5], Want::Nothing);
+        batch.push((1, Role::Prompt), 0, &[6, 7], Want::Last);
+        batch.push((3, Role::Prompt), 5, &[8, 9], Want::All);
         assert_eq!(batch.tokens(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        assert_eq!(batch.positions(), [7, 90, 3, 4, 5, 0, 1, 5, 6]);
+        let positions = |batch: &Batch| batch.places.iter().map(|p| p.1).collect::<Vec<_>>();
+        assert_eq!(positions(&batch), [7, 90, 3, 4, 5, 0, 1, 5, 6]);
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 7 });
         let mut moved = Vec::new();
         batch.keep_wanted(|from, to| moved.push((from, to)));
         assert_eq!(moved, [(6, 2), (7, 3), (8, 4)]);
-        assert_eq!(batch.positions(), [7, 90, 1, 5, 6]);
+        assert_eq!(positions(&batch), [7, 90, 1, 5, 6]);
+        assert_eq!(batch.place(4), (3, 6));
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 3 });
         let rows: Vec<_> =
             batch.spans(Role::Prompt).map(|s| (s.position, s.rows.clone())).collect();
@@ -185,8 +196,8 @@ mod tests {
     #[test]
     fn prompts_of_16_bits_are_counted_with_what_decodes() {
         let mut batch = Batch::new(4, Precision::Bits16);
-        batch.push(Role::Decode, 1, &[1], Want::Last);
-        batch.push(Role::Prompt, 0, &[1, 2], Want::Last);
+        batch.push((0, Role::Decode), 1, &[1], Want::Last);
+        batch.push((1, Role::Prompt), 0, &[1, 2], Want::Last);
         assert_eq!(batch.counts(), RowCounts { bits16: 3, bits8: 0 });
         batch.keep_wanted(|_, _| {});
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 0 });

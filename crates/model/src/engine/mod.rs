@@ -8,6 +8,7 @@ mod generate;
 mod net;
 mod pool;
 mod sampler;
+mod scheduler;
 mod session;
 mod step;
 
@@ -16,5 +17,6 @@ pub use self::generate::{Finish, GenerateOptions, Generated, generate};
 pub(crate) use self::pool::Parking;
 pub use self::pool::Pool;
 pub use self::sampler::{Sampler, SamplerOptions};
+pub use self::scheduler::{Engine, EngineOptions, Event, MAX_SEQUENCES, Request, RequestId};
 pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Session, SessionOptions};
 pub(crate) use self::step::{Order, QueryHeads, Step};

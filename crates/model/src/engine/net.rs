@@ -29,7 +29,7 @@ use alight_kernels::vec;
 use super::buffers::{BufferSizes, Buffers, WorkSize};
 use super::compute::Compute;
 use super::step::{Order, Step};
-use crate::cache::{Cache, CacheError, Kv, States};
+use crate::cache::{Cache, CacheError};
 use crate::load::{LoadError, Store, arrival};
 use crate::parts::alt_up::{self, AltUpWeights};
 use crate::parts::norm::Norm;
@@ -69,30 +69,29 @@ impl<'m> Net<'m> {
         }
     }
 
-    /// An empty cache of at least `context` positions.
+    /// An empty cache of some sequences, with pages for at least `positions` positions of all together.
     ///
     /// # Errors
     /// The system does not give the address space.
-    pub(crate) fn cache(&self, context: usize) -> Result<Cache, CacheError> {
-        let capacity = Kv::capacity_for(context);
+    pub(crate) fn cache(&self, positions: usize, sequences: usize) -> Result<Cache, CacheError> {
         let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
-        let shapes = layers().map(|mixer| mixer.and_then(|m| parts::kv_shape(m, capacity)));
-        let kv = Kv::new(capacity, &shapes.collect::<Vec<_>>())?;
-        Ok(Cache { kv, states: States::new(layers().map(|m| m.map_or(0, parts::state_len)))? })
+        let shapes: Vec<_> = layers().map(|mixer| mixer.and_then(parts::kv_shape)).collect();
+        let states: Vec<_> = layers().map(|mixer| mixer.map_or(0, parts::state_len)).collect();
+        Cache::new(positions, sequences, &shapes, &states)
     }
 
-    /// Buffers for calls of up to `batch` rows with this cache, of which `decode` decode; activations of prompts are rounded
-    /// to `prompt`.
+    /// Buffers for calls of up to `batch` rows of sequences of up to `context` tokens, of which `decode` decode; activations of
+    /// prompts are rounded to `prompt`.
     pub(crate) fn buffers(
         &self,
-        kv: &Kv,
+        context: usize,
         [batch, decode]: [usize; 2],
         prompt: Precision,
     ) -> Buffers {
         let layers = self.spec.layers.iter();
         let work = layers.map(|layer| parts::work(layer, self.spec.hidden_size));
         let mixers = self.spec.mixers();
-        let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, kv.capacity()));
+        let partials = mixers.map(|(_, mixer)| parts::most_partials(mixer, context));
         Buffers::new(&BufferSizes {
             batch,
             prompt,
@@ -199,11 +198,11 @@ impl<'m> Net<'m> {
         }
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
-        let (angles, positions) = (&b.angles, b.batch.positions());
+        let (angles, batch) = (&b.angles, &b.batch);
         self.compute.each_row(n, rows, &b.threads, &|i, [row], _| {
             for (table, [cos, sin]) in angles.places(&self.ropes) {
                 let (head, tail) = row.split_at_mut(sin.start);
-                table.fill(positions[i], &mut head[cos], &mut tail[..sin.len()]);
+                table.fill(batch.place(i).1, &mut head[cos], &mut tail[..sin.len()]);
             }
         });
         b.angles.values = values;

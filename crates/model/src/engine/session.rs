@@ -10,6 +10,7 @@ use super::net::Net;
 use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
+use crate::spec::ModelSpec;
 use crate::weights::not_finite;
 
 /// The context of a session that does not ask for one, if the model was trained for as many.
@@ -108,8 +109,8 @@ impl<'m> Session<'m> {
         });
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
-        let cache = net.cache(context)?;
-        let buffers = net.buffers(&cache.kv, [batch, 1], options.prompt_precision);
+        let cache = net.cache(context, 1)?;
+        let buffers = net.buffers(context, [batch, 1], options.prompt_precision);
         Ok(Session {
             model,
             net,
@@ -282,13 +283,15 @@ impl<'m> Session<'m> {
     ) -> Result<(), ModelError> {
         let batch = &mut self.buffers.batch;
         batch.clear();
-        batch.push(role, position, tokens, want);
+        batch.push((0, role), position, tokens, want);
+        let room = self.cache.resize(0, position + tokens.len());
+        assert!(room, "pages for the whole context");
         Ok(self.net.run(&mut self.buffers, &mut self.cache)?)
     }
 
     /// Keeps recurrent states, in which `position` tokens are, if `now` or if it was long ago that they were.
     fn keep_states(&mut self, position: usize, now: bool) {
-        let states = &mut self.cache.states;
+        let states = &mut self.cache.sequences[0].states;
         if now || position >= states.latest() + SNAPSHOT_EVERY {
             states.save(position);
         }
@@ -296,8 +299,9 @@ impl<'m> Session<'m> {
 
     /// Remembers the tokens that were appended. After an error the states have tokens in them that the sequence has not.
     fn end_call(&mut self, tokens: &[u32], done: Result<(), ModelError>) -> Result<(), ModelError> {
-        if done.is_err() && !self.cache.states.is_empty() {
-            self.position = self.cache.states.back_to(self.position);
+        let states = &mut self.cache.sequences[0].states;
+        if done.is_err() && !states.is_empty() {
+            self.position = states.back_to(self.position);
         }
         if let Some(length) = &mut self.length {
             if done.is_ok() {
@@ -332,32 +336,17 @@ impl<'m> Session<'m> {
         let done = run.and_then(|()| self.model.check());
         if done.is_ok() {
             self.deferred = None;
-        } else if !self.cache.states.is_empty() {
+        } else if !self.cache.sequences[0].states.is_empty() {
             // They may have a part of the token in them.
             self.deferred = None;
-            self.position = self.cache.states.back_to(pos);
+            self.position = self.cache.sequences[0].states.back_to(pos);
         }
         done
     }
 
     /// Refuses what cannot be fed.
     fn admit(&self, tokens: &[u32]) -> Result<(), ModelError> {
-        let c = self.model.spec();
-        if tokens.is_empty() {
-            return Err(ModelError::EmptyInput);
-        }
-        if let Some(&id) = tokens.iter().find(|id| **id as usize >= c.vocab) {
-            return Err(ModelError::TokenRange { id, vocab: c.vocab });
-        }
-        if tokens.len() > self.context - self.position {
-            return Err(ModelError::ContextFull {
-                used: self.position,
-                asked: tokens.len(),
-                limit: self.context,
-                trained: c.context,
-            });
-        }
-        Ok(())
+        admit(self.model.spec(), tokens, self.position, self.context)
     }
 
     /// The logits of the last [`Session::feed`] or [`Session::feed_each`]; zeros before the first.
@@ -381,7 +370,7 @@ impl<'m> Session<'m> {
     pub fn truncate(&mut self, n: usize) -> usize {
         if n < self.position {
             let computed = self.position - usize::from(self.deferred.take().is_some());
-            let states = &mut self.cache.states;
+            let states = &mut self.cache.sequences[0].states;
             self.position = match states.is_empty() || n == computed {
                 true => n,
                 false => states.back_to(n),
@@ -404,12 +393,32 @@ impl<'m> Session<'m> {
     }
 }
 
+/// Refuses tokens that a sequence of `used` tokens cannot be continued with in a context of `limit`.
+pub(super) fn admit(
+    spec: &ModelSpec,
+    tokens: &[u32],
+    used: usize,
+    limit: usize,
+) -> Result<(), ModelError> {
+    if tokens.is_empty() {
+        return Err(ModelError::EmptyInput);
+    }
+    if let Some(&id) = tokens.iter().find(|id| **id as usize >= spec.vocab) {
+        return Err(ModelError::TokenRange { id, vocab: spec.vocab });
+    }
+    let asked = tokens.len();
+    if asked > limit - used {
+        return Err(ModelError::ContextFull { used, asked, limit, trained: spec.context });
+    }
+    Ok(())
+}
+
 /// Whether `logits` of what follows `position` are numbers, or −∞.
 ///
 /// # Errors
 /// [`ModelError::NotNumbers`], which names the first weight that is not a number, if there is one. All
 /// weights are read for that, so it takes as long as a step.
-fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
+pub(super) fn numbers(model: &Model, logits: &[f32], position: usize) -> Result<(), ModelError> {
     // A NaN compares as not less than anything. Each chunk is looked at whole: the compiler makes SIMD of what has no way
     // out in between.
     let all = |chunk: &[f32]| chunk.iter().fold(true, |all, logit| all & (*logit < f32::INFINITY));

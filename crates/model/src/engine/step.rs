@@ -89,11 +89,14 @@ impl Step<'_> {
     /// `[rows, heads, value_dim]`.
     pub(crate) fn attend(&mut self, layer: usize, heads: &QueryHeads<'_>) {
         let QueryHeads { params, group, sinks, widths: [q_width, out_width] } = *heads;
-        let (isa, cache) = (self.compute.isa, self.cache.kv.layer(layer));
+        let (isa, cache) = (self.compute.isa, &*self.cache);
         let b = &mut *self.buffers;
         let threads = &mut self.compute.threads(&b.threads);
-        let positions = b.batch.positions();
-        let row = |row: usize| (cache, positions[row]);
+        let batch = &b.batch;
+        let row = |row: usize| {
+            let (sequence, position) = batch.place(row);
+            (cache.kv(layer, sequence), position)
+        };
         let rows = b.batch.spans(Role::Decode).map(|span| span.rows.len()).sum();
         AttendRows { isa, params, group, sinks, row: &row, rows }.run(
             threads,
@@ -102,6 +105,7 @@ impl Step<'_> {
             &mut b.partials,
         );
         for span in b.batch.spans(Role::Prompt).filter(|span| !span.rows.is_empty()) {
+            let cache = cache.kv(layer, span.sequence);
             let (pos, tokens, first) = (span.position, span.rows.len(), span.rows.start);
             let attend = Attend { isa, params, cache, group, sinks, pos, tokens };
             let (q, out) = (&b.q[first * q_width..], &mut b.heads_out[first * out_width..]);

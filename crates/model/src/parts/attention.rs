@@ -14,6 +14,7 @@ use alight_kernels::rope::{RopePairing, rope_apply};
 use alight_kernels::{Isa, vec};
 
 use super::norm::Norm;
+use crate::cache::{Cache, POSITIONS};
 use crate::engine::{Angles, Buffers, QueryHeads, Step, WorkSize};
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::{Attended, SpecError};
@@ -225,15 +226,15 @@ impl AttentionSpec {
         }
     }
 
-    /// f32 elements that the partial results of a row that decodes can take, with a cache of `capacity` positions.
-    pub(crate) fn most_partials(&self, capacity: usize) -> usize {
-        AttendRows::most_partials(&self.kv_shape(capacity), self.group(), capacity)
+    /// f32 elements that the partial results of a row that decodes can take, in a sequence of up to `context` tokens.
+    pub(crate) fn most_partials(&self, context: usize) -> usize {
+        AttendRows::most_partials(&self.kv_shape(), self.group(), context)
     }
 
-    /// The shape of its cache of `capacity` positions.
-    pub(crate) fn kv_shape(&self, capacity: usize) -> KvShape {
+    /// The shape of a page of its keys and values.
+    pub(crate) fn kv_shape(&self) -> KvShape {
         let (kv_heads, k_dim, v_dim) = (self.kv_heads, self.key_dim, self.value_dim);
-        KvShape { kv_heads, k_dim, v_dim, capacity, shared: false }
+        KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false }
     }
 
     /// What a token and a position cost.
@@ -435,9 +436,13 @@ impl AttentionWeights {
         let [q_width, k_width, v_width, _] = spec.widths();
         let b = &mut *step.buffers;
         let (batch, angles) = (&b.batch, &b.angles);
-        let (positions, n) = (batch.positions(), batch.counts().all());
-        let writer = step.cache.kv.writer(step.layer);
-        let target = |i: usize| (writer, positions[i]);
+        let n = batch.counts().all();
+        let Cache { pages, sequences } = &mut *step.cache;
+        let writer = pages.writers(step.layer);
+        let target = |i: usize| {
+            let (sequence, position) = batch.place(i);
+            (writer(&sequences[sequence].pages), position)
+        };
         let rows = [
             Rows::new(&mut b.q, q_width),
             Rows::new(&mut b.k, k_width),
@@ -455,7 +460,7 @@ impl AttentionWeights {
             if let Some(norm) = &self.v_norm {
                 v.chunks_exact_mut(spec.value_dim).for_each(|head| norm.apply(isa, head));
             }
-            self.finish_query(isa, spec, angles, [i, positions[i]], q);
+            self.finish_query(isa, spec, angles, [i, batch.place(i).1], q);
             finish(isa, spec, angles, i, (&self.k_bias, &self.k_norm), k);
         });
     }
@@ -465,10 +470,10 @@ impl AttentionWeights {
         let isa = step.compute.isa;
         let [q_width, ..] = spec.widths();
         let b = &mut *step.buffers;
-        let (positions, n) = (b.batch.positions(), b.batch.counts().all());
+        let (batch, n) = (&b.batch, b.batch.counts().all());
         let (angles, rows) = (&b.angles, [Rows::new(&mut b.q, q_width)]);
         step.compute.each_row(n, rows, &b.threads, &|i, [q], _| {
-            self.finish_query(isa, spec, angles, [i, positions[i]], q);
+            self.finish_query(isa, spec, angles, [i, batch.place(i).1], q);
         });
     }
 

@@ -279,9 +279,9 @@ impl DeltaNetWeights {
         let (isa, eps, width) = (step.compute.isa, step.norm_eps, spec.mixed());
         let heads = spec.value_heads;
         let b = &mut *step.buffers;
-        let state = step.cache.states.layer(step.layer);
-        let (earlier, _) = state.split_at_mut(Convolution::state_len([spec.taps, width]));
         for span in b.batch.all_spans() {
+            let state = step.cache.state(step.layer, span.sequence);
+            let (earlier, _) = state.split_at_mut(Convolution::state_len([spec.taps, width]));
             let (first, n) = (span.rows.start, span.rows.len());
             let inputs = Columns { rows: &b.q[first * width..], stride: width, first: 0 };
             let before = &*earlier;
@@ -355,9 +355,9 @@ fn to_length(isa: Isa, x: &mut [f32], dim: usize, length: f32, eps: f32) {
 /// The delta rule over the rows: `[rows, inner]` into `heads_out`.
 fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let b = &mut *step.buffers;
-    let state = step.cache.states.layer(step.layer);
-    let (_, state) = state.split_at_mut(Convolution::state_len([spec.taps, spec.mixed()]));
     for span in b.batch.all_spans() {
+        let state = step.cache.state(step.layer, span.sequence);
+        let (_, state) = state.split_at_mut(Convolution::state_len([spec.taps, spec.mixed()]));
         let first = span.rows.start;
         let rule = DeltaRule {
             key_heads: spec.key_heads,

@@ -22,6 +22,7 @@ use alight_kernels::vec;
 
 use super::attention::Temperature;
 use super::norm::Norm;
+use crate::cache::{Cache, POSITIONS};
 use crate::engine::{QueryHeads, Step, WorkSize};
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::spec::{Attended, SpecError};
@@ -128,9 +129,9 @@ impl LatentAttentionSpec {
         }
     }
 
-    /// f32 elements that the partial results of a row that decodes can take, with a cache of `capacity` positions.
-    pub(crate) fn most_partials(&self, capacity: usize) -> usize {
-        AttendRows::most_partials(&self.kv_shape(capacity), self.heads, capacity)
+    /// f32 elements that the partial results of a row that decodes can take, in a sequence of up to `context` tokens.
+    pub(crate) fn most_partials(&self, context: usize) -> usize {
+        AttendRows::most_partials(&self.kv_shape(), self.heads, context)
     }
 
     /// What a token and a position cost.
@@ -139,9 +140,10 @@ impl LatentAttentionSpec {
         Attended { window: None, bytes: 2 * self.row(), macs }
     }
 
-    /// The shape of its cache of `capacity` positions.
-    pub(crate) fn kv_shape(&self, capacity: usize) -> KvShape {
-        KvShape { kv_heads: 1, k_dim: self.row(), v_dim: self.rank, capacity, shared: true }
+    /// The shape of a page of its keys and values.
+    pub(crate) fn kv_shape(&self) -> KvShape {
+        let (k_dim, v_dim) = (self.row(), self.rank);
+        KvShape { kv_heads: 1, k_dim, v_dim, capacity: POSITIONS, shared: true }
     }
 }
 
@@ -342,9 +344,13 @@ impl LatentAttentionWeights {
         let isa = step.compute.isa;
         let b = &mut *step.buffers;
         let (batch, angles) = (&b.batch, &b.angles);
-        let (positions, n) = (batch.positions(), batch.counts().all());
-        let writer = step.cache.kv.writer(step.layer);
-        let target = |i: usize| (writer, positions[i]);
+        let n = batch.counts().all();
+        let Cache { pages, sequences } = &mut *step.cache;
+        let writer = pages.writers(step.layer);
+        let target = |i: usize| {
+            let (sequence, position) = batch.place(i);
+            (writer(&sequences[sequence].pages), position)
+        };
         let rows = [
             Rows::new(&mut b.mixed, spec.heads * spec.key_dim()),
             Rows::new(&mut b.k, spec.row()),
@@ -361,7 +367,7 @@ impl LatentAttentionWeights {
                 rope_apply(isa, &mut head[spec.unrotated..], cos, sin, RopePairing::Interleaved);
             }
             if let Some(temperature) = &spec.temperature {
-                vec::scale(isa, q, temperature.at(positions[i]));
+                vec::scale(isa, q, temperature.at(batch.place(i).1));
             }
         });
     }

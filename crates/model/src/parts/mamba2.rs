@@ -194,9 +194,9 @@ impl Mamba2Weights {
     fn mix(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
         let (isa, heads, all) = (step.compute.isa, spec.heads, spec.projected());
         let b = &mut *step.buffers;
-        let state = step.cache.states.layer(step.layer);
-        let (earlier, _) = state.split_at_mut(spec.convolved_len());
         for span in b.batch.all_spans() {
+            let state = step.cache.state(step.layer, span.sequence);
+            let (earlier, _) = state.split_at_mut(spec.convolved_len());
             let (first, n) = (span.rows.start, span.rows.len());
             let projected = &b.q[first * all..];
             let inputs = Columns { rows: projected, stride: all, first: spec.inner() };
@@ -221,9 +221,9 @@ impl Mamba2Weights {
     /// The recurrence over the rows: `[rows, inner]` into `heads_out`.
     fn recur(&self, spec: &Mamba2Spec, step: &mut Step<'_>) {
         let b = &mut *step.buffers;
-        let state = step.cache.states.layer(step.layer);
-        let (_, state) = state.split_at_mut(spec.convolved_len());
         for span in b.batch.all_spans() {
+            let state = step.cache.state(step.layer, span.sequence);
+            let (_, state) = state.split_at_mut(spec.convolved_len());
             let first = span.rows.start;
             let space = StateSpace {
                 heads: spec.heads,

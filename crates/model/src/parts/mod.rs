@@ -255,12 +255,12 @@ impl FeedForwardWeights {
     }
 }
 
-/// The shape of a mixer's keys and values in a cache of `capacity` positions, if it has any.
-pub(crate) fn kv_shape(mixer: &Mixer, capacity: usize) -> Option<KvShape> {
+/// The shape of a page of a mixer's keys and values, if it has any.
+pub(crate) fn kv_shape(mixer: &Mixer) -> Option<KvShape> {
     match mixer {
-        Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape(capacity)),
+        Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.kv_shape()),
         Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
-        Mixer::LatentAttention(spec) => Some(spec.kv_shape(capacity)),
+        Mixer::LatentAttention(spec) => Some(spec.kv_shape()),
     }
 }
 
@@ -274,12 +274,12 @@ pub(crate) fn fills_cache(mixer: &Mixer) -> bool {
     }
 }
 
-/// f32 elements that a mixer's partial results can take for a row that decodes, with a cache of `capacity` positions.
-pub(crate) fn most_partials(mixer: &Mixer, capacity: usize) -> usize {
+/// f32 elements that a mixer's partial results can take for a row that decodes, in a sequence of up to `context` tokens.
+pub(crate) fn most_partials(mixer: &Mixer, context: usize) -> usize {
     match mixer {
-        Mixer::Attention(spec) => spec.most_partials(capacity),
+        Mixer::Attention(spec) => spec.most_partials(context),
         Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => 0,
-        Mixer::LatentAttention(spec) => spec.most_partials(capacity),
+        Mixer::LatentAttention(spec) => spec.most_partials(context),
     }
 }
 

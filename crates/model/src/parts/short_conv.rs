@@ -95,8 +95,8 @@ impl ShortConvWeights {
             b.iter_mut().zip(x).for_each(|(b, x)| *b *= *x);
         };
         step.compute.multiply([inputs.each_ref()], [outputs], &b.acts, &b.threads, Some(&gate));
-        let state = step.cache.states.layer(step.layer);
         for span in b.batch.all_spans() {
+            let state = step.cache.state(step.layer, span.sequence);
             let (first, n) = (span.rows.start, span.rows.len());
             let inputs = Columns { rows: &b.q[first * width..], stride: width, first: 0 };
             let rows = [Rows::starting_at(&mut b.mixed, width, first)];

@@ -1,0 +1,152 @@
+//! The memory of keys and values, in pages of positions.
+//!
+//! A page holds so many positions ([`POSITIONS`]) of all layers that have keys and values. A sequence has a table of pages, in the
+//! order of its positions; pages need not lie together, and several sequences may read one.
+
+use alight_kernels::attention::{KvCache, KvShape, KvWriter, PAGE_UNIT, PageTable};
+
+use super::CacheError;
+use super::zeroed::Zeroed;
+
+/// Positions of a page: as many as attention reads at a time.
+pub(crate) const POSITIONS: usize = PAGE_UNIT;
+
+/// A page begins at a multiple of so many elements, so that it can be mapped from a file.
+const ALIGNMENT: usize = 4096 / size_of::<u16>();
+
+/// The shape of a layer's keys and values in a page, and where both are in it.
+type LayerPages = (KvShape, [usize; 2]);
+
+/// The pages of all sequences.
+pub(crate) struct Pages {
+    /// By layer; `None`: it has no keys and values.
+    layers: Vec<Option<LayerPages>>,
+    /// Of u16, `[pages, stride]`: in a page the keys and values of a layer, then those of the next.
+    memory: Zeroed<u16>,
+    stride: usize,
+    /// By page: how many have it.
+    uses: Vec<u32>,
+    /// Pages that were given back.
+    free: Vec<u32>,
+    /// The first page that nobody has had yet; all later ones have not been touched either.
+    fresh: u32,
+}
+
+impl Pages {
+    /// Pages for at least `positions` positions in layers of these shapes; `None` is a layer without keys and values.
+    /// Memory is taken when it is first written.
+    ///
+    /// # Errors
+    /// The system does not give the address space.
+    pub(crate) fn new(positions: usize, shapes: &[Option<KvShape>]) -> Result<Pages, CacheError> {
+        let mut end = 0usize;
+        let layers = shapes.iter().map(|shape| {
+            let shape = (*shape)?;
+            let size = |dim: usize| POSITIONS.saturating_mul(shape.kv_heads).saturating_mul(dim);
+            let keys = end;
+            let values = keys.saturating_add(size(shape.k_dim));
+            end = values.saturating_add(size(shape.stored_v_dim()));
+            Some((shape, [keys, values]))
+        });
+        let layers = layers.collect();
+        let stride = end.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
+        let count = positions.div_ceil(POSITIONS);
+        let memory = Zeroed::new(stride.saturating_mul(count))?;
+        let (uses, free) = (vec![0; count], Vec::with_capacity(count));
+        Ok(Pages { layers, memory, stride, uses, free, fresh: 0 })
+    }
+
+    /// A page that nobody has; `None`: there is no other.
+    pub(crate) fn take(&mut self) -> Option<u32> {
+        let page = match self.free.pop() {
+            Some(page) => page,
+            None if (self.fresh as usize) < self.uses.len() => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+            None => return None,
+        };
+        self.uses[page as usize] = 1;
+        Some(page)
+    }
+
+    /// Gives a page back.
+    pub(crate) fn release(&mut self, page: u32) {
+        let uses = &mut self.uses[page as usize];
+        *uses -= 1;
+        if *uses == 0 {
+            self.free.push(page);
+        }
+    }
+
+    fn table<'t>(&self, pages: &'t [u32]) -> PageTable<'t> {
+        PageTable { pages, stride: self.stride }
+    }
+
+    /// Keys and values of a layer that has some, in the pages of a sequence.
+    pub(crate) fn read<'a>(&'a self, layer: usize, pages: &'a [u32]) -> KvCache<'a> {
+        let (shape, [k, v]) = self.layers[layer].expect(HAS_KEYS);
+        let memory = self.memory.get();
+        KvCache::paged(shape, &memory[k..], &memory[v..], self.table(pages))
+    }
+
+    /// What stores keys and values of a layer that has some, in the pages of any sequence: `writer_of(pages)`.
+    pub(crate) fn writers<'a>(
+        &'a mut self,
+        layer: usize,
+    ) -> impl Fn(&'a [u32]) -> KvWriter<'a> + Copy + Sync {
+        let (shape, start) = self.layers[layer].expect(HAS_KEYS);
+        let stride = self.stride;
+        let none = PageTable { pages: &[], stride };
+        let writer = KvWriter::paged(shape, self.memory.get_mut(), start, none);
+        move |pages| writer.with_table(PageTable { pages, stride })
+    }
+}
+
+const HAS_KEYS: &str = "a layer of attention";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alight_kernels::Isa;
+
+    fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2]) -> Vec<Option<KvShape>> {
+        let shape = KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false };
+        let mut all = vec![Some(shape); layers];
+        all.push(None);
+        all
+    }
+
+    #[test]
+    fn layers_and_pages_do_not_overlap_and_start_as_zeros() {
+        let mut pages = Pages::new(200, &shapes(3, 2, [4, 6])).unwrap();
+        let table: Vec<u32> = (0..4).map(|_| pages.take().unwrap()).collect();
+        assert_eq!(pages.take(), None, "200 positions are four pages");
+        let one = [1.0; 12];
+        // SAFETY: one thread.
+        unsafe { pages.writers(1)(&table).store(Isa::Scalar, 2 * 64 + 19, &one[..8], &one) };
+        let bits = pages.memory.get();
+        let page = 3 * 2 * 64 * 10;
+        assert_eq!(pages.stride, page, "a multiple of 2048 already");
+        assert_eq!(bits.len(), 4 * page);
+        assert_eq!(bits.iter().filter(|&&b| b != 0).count(), 20);
+        let layer = &bits[2 * page + page / 3..][..page / 3];
+        assert_eq!(layer.iter().filter(|&&b| b != 0).count(), 20);
+        let (k, v) = layer.split_at(2 * 64 * 4);
+        assert_eq!([k, v].map(|part| part.iter().filter(|&&b| b != 0).count()), [8, 12]);
+    }
+
+    #[test]
+    fn pages_that_were_given_back_are_taken_first() {
+        let mut pages = Pages::new(3 * 64, &shapes(1, 1, [4, 4])).unwrap();
+        assert_eq!([pages.take(), pages.take()], [Some(0), Some(1)]);
+        pages.release(0);
+        assert_eq!([pages.take(), pages.take(), pages.take()], [Some(0), Some(2), None]);
+    }
+
+    #[test]
+    fn an_impossible_size_is_an_error() {
+        let error = Pages::new(1 << 30, &shapes(4096, 1 << 20, [1 << 20; 2])).err().unwrap();
+        assert_eq!(error.bytes, usize::MAX);
+    }
+}

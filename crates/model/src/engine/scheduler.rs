@@ -1,0 +1,418 @@
+//! Many sequences on one model: they join and leave between steps, and every step computes one batch of rows of all of them.
+//!
+//! A step has the rows of all sequences that decode, one each, and then as many rows of prompts as fit into the time that a step
+//! may take. That time decides how prompts are cut, and how they are cut changes no bit of an answer; nor does anything else
+//! beside a sequence (see [`batch`](super::batch)).
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use alight_kernels::matmul::Precision;
+
+use super::batch::{Role, Want};
+use super::buffers::Buffers;
+use super::compute::Compute;
+use super::generate::Finish;
+use super::net::Net;
+use super::sampler::{Sampler, SamplerOptions};
+use super::session::{DEFAULT_CONTEXT, MAX_BATCH, admit, numbers};
+use crate::cache::Cache;
+use crate::error::ModelError;
+use crate::open::Model;
+
+/// Most sequences of an engine.
+pub const MAX_SEQUENCES: usize = 1024;
+/// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
+const LEAST_PROMPT_ROWS: usize = 16;
+/// Rows of prompts that the first step beside sequences that decode takes, when nothing is known of their time.
+const FIRST_PROMPT_ROWS: usize = 64;
+
+/// What an engine may hold.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Sequences that are computed at the same time; others wait.
+    pub sequences: usize,
+    /// Positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less.
+    pub context: Option<usize>,
+    /// Most rows that are computed together.
+    pub batch: usize,
+    /// How activations of prompts are rounded.
+    pub prompt_precision: Precision,
+    /// How long a step should take at most while a sequence decodes and prompts are read beside it.
+    pub step: Duration,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            sequences: 8,
+            context: None,
+            batch: 512,
+            prompt_precision: Precision::Bits8,
+            step: Duration::from_millis(100),
+        }
+    }
+}
+
+/// A prompt, and how it is to be continued.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: SamplerOptions,
+    /// Most tokens to generate.
+    pub max_tokens: usize,
+    /// Go on after an end-of-generation token, and hand it out like any other.
+    pub ignore_eos: bool,
+}
+
+/// Which request an event is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(u64);
+
+/// What a step has brought for a request.
+#[derive(Debug)]
+pub enum Event<'e> {
+    /// A token, and the logits `[vocab]` that it was chosen by.
+    Token(u32, &'e [f32]),
+    /// The answer ended. Nothing else follows.
+    Finished(Finish),
+    /// The logits were not numbers. Nothing else follows.
+    Failed(ModelError),
+}
+
+/// A sequence that is computed.
+struct Slot {
+    id: RequestId,
+    request: Request,
+    sampler: Sampler,
+    /// Tokens that the cache holds.
+    position: usize,
+    /// The token to compute next, if the prompt is read.
+    next: Option<u32>,
+    generated: usize,
+}
+
+impl Slot {
+    /// Tokens of the prompt that were not read yet.
+    fn unread(&self) -> usize {
+        self.request.prompt.len().saturating_sub(self.position)
+    }
+}
+
+/// Many sequences on a model.
+///
+/// What a request gets depends on the model, its prompt, its options and its seed: not on the requests beside it, on when it
+/// came, or on how many sequences there are. A step in which no request begins allocates nothing.
+///
+/// ```
+/// # use alight_model::{Engine, EngineOptions, Event, Model, ModelError, Request, SamplerOptions};
+/// /// Answers two prompts at the same time.
+/// fn both(model: &Model, prompts: [Vec<u32>; 2]) -> Result<[Vec<u32>; 2], ModelError> {
+///     let mut engine = Engine::new(model, &EngineOptions::default())?;
+///     let mut answers = [Vec::new(), Vec::new()];
+///     let mut ids = Vec::new();
+///     for prompt in prompts {
+///         let sampling = SamplerOptions::greedy();
+///         ids.push(engine.add(Request { prompt, sampling, max_tokens: 20, ignore_eos: false })?);
+///     }
+///     while engine.step(&mut |id, event| {
+///         if let Event::Token(token, _) = event {
+///             answers[ids.iter().position(|other| *other == id).unwrap()].push(token);
+///         }
+///     })? {}
+///     Ok(answers)
+/// }
+/// ```
+pub struct Engine<'m> {
+    model: &'m Model,
+    net: Net<'m>,
+    cache: Cache,
+    buffers: Buffers,
+    /// `[sequences, vocab]`
+    logits: Vec<f32>,
+    /// By sequence of the cache.
+    slots: Vec<Option<Slot>>,
+    waiting: VecDeque<(RequestId, Request)>,
+    last_id: u64,
+    context: usize,
+    batch: usize,
+    step: Duration,
+    /// What a row of a prompt takes, in nanoseconds, and what a step of decoding alone takes; 0: not known yet.
+    row_time: f64,
+    decode_time: f64,
+    /// Sequences whose prompts are read, in the order of their turns.
+    order: Vec<usize>,
+    /// Sequences that the step asks logits of, in the order of their rows.
+    asked: Vec<usize>,
+}
+
+impl<'m> Engine<'m> {
+    /// An engine without requests. Memory is reserved for all sequences and taken as it is used.
+    ///
+    /// # Errors
+    /// Options beyond all limits, or memory that the system does not give.
+    pub fn new(model: &'m Model, options: &EngineOptions) -> Result<Engine<'m>, ModelError> {
+        let spec = model.spec();
+        let mut context = options.context.unwrap_or(DEFAULT_CONTEXT.min(spec.context));
+        if spec.long_context.rope.is_some() {
+            // Sequences of both kinds would take two sets of angles; those that are not long are computed.
+            context = context.min(spec.long_context.original);
+        }
+        const MAX_CONTEXT: usize = 1 << 30;
+        for (what, found, most) in [
+            ("context", context, MAX_CONTEXT),
+            ("batch", options.batch, MAX_BATCH),
+            ("number of sequences", options.sequences, MAX_SEQUENCES),
+        ] {
+            if found == 0 || found > most {
+                let expected = format!("1 to {most}");
+                return Err(ModelError::Options { what, found, expected });
+            }
+        }
+        let sequences = options.sequences;
+        // A row for each sequence at least.
+        let batch = options.batch.max(sequences);
+        let net = Net::new(
+            spec,
+            model.weights(),
+            model.store(),
+            Compute { pool: model.pool(), isa: model.isa() },
+        );
+        // Each sequence has whole pages.
+        let positions = context.next_multiple_of(crate::cache::POSITIONS).saturating_mul(sequences);
+        let cache = net.cache(positions, sequences)?;
+        let buffers = net.buffers(context, [batch, sequences], options.prompt_precision);
+        Ok(Engine {
+            model,
+            net,
+            cache,
+            buffers,
+            logits: vec![0.0; sequences * spec.vocab],
+            slots: (0..sequences).map(|_| None).collect(),
+            waiting: VecDeque::new(),
+            last_id: 0,
+            context,
+            batch,
+            step: options.step,
+            row_time: 0.0,
+            decode_time: 0.0,
+            order: Vec::with_capacity(sequences),
+            asked: Vec::with_capacity(sequences),
+        })
+    }
+
+    /// Positions that each sequence may have.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Adds a request, which is computed from the next step on, or when a sequence before it has ended.
+    ///
+    /// # Errors
+    /// An empty prompt, a token outside of the vocabulary, or a prompt that does not fit the context.
+    pub fn add(&mut self, request: Request) -> Result<RequestId, ModelError> {
+        admit(self.model.spec(), &request.prompt, 0, self.context)?;
+        self.last_id += 1;
+        let id = RequestId(self.last_id);
+        self.waiting.push_back((id, request));
+        Ok(id)
+    }
+
+    /// Forgets a request, of which nothing else is heard. Returns whether it was there.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let found = self.slots.iter().position(|slot| slot.as_ref().is_some_and(|s| s.id == id));
+        if let Some(sequence) = found {
+            self.leave(sequence);
+            return true;
+        }
+        let before = self.waiting.len();
+        self.waiting.retain(|(other, _)| *other != id);
+        self.waiting.len() < before
+    }
+
+    /// Whether there is nothing to compute.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.slots.iter().all(Option::is_none)
+    }
+
+    /// Computes the next batch and hands out what it brought. Returns whether there is more to compute.
+    ///
+    /// # Errors
+    /// Weights that cannot be loaded, or a file that has shrunk. All requests are forgotten then.
+    pub fn step(
+        &mut self,
+        on_event: &mut dyn FnMut(RequestId, Event<'_>),
+    ) -> Result<bool, ModelError> {
+        self.join();
+        let began = Instant::now();
+        let [decoding, prompts] = self.fill();
+        if decoding + prompts == 0 {
+            return Ok(false);
+        }
+        if let Err(error) = self.compute() {
+            (0..self.slots.len()).for_each(|sequence| self.leave(sequence));
+            self.waiting.clear();
+            return Err(error);
+        }
+        self.remember(began.elapsed(), [decoding, prompts]);
+        self.hand_out(on_event);
+        Ok(!self.is_idle())
+    }
+
+    /// Gives free sequences to those that wait.
+    fn join(&mut self) {
+        let vocab_size = self.model.tokenizer().vocab_size();
+        for slot in self.slots.iter_mut().filter(|slot| slot.is_none()) {
+            let Some((id, request)) = self.waiting.pop_front() else { return };
+            let sampler = Sampler::new(request.sampling, vocab_size);
+            *slot = Some(Slot { id, request, sampler, position: 0, next: None, generated: 0 });
+        }
+    }
+
+    /// Makes the batch: a row for each sequence that decodes, then rows of prompts. Returns how many of either.
+    fn fill(&mut self) -> [usize; 2] {
+        let batch = &mut self.buffers.batch;
+        batch.clear();
+        self.asked.clear();
+        self.order.clear();
+        for (sequence, slot) in self.slots.iter_mut().enumerate() {
+            let Some(slot) = slot else { continue };
+            let Some(token) = slot.next.take() else {
+                self.order.push(sequence);
+                continue;
+            };
+            batch.push((sequence, Role::Decode), slot.position, &[token], Want::Last);
+            slot.position += 1;
+            self.asked.push(sequence);
+        }
+        let decoding = self.asked.len();
+        let mut left = self.prompt_rows(decoding);
+        let batch = &mut self.buffers.batch;
+        // Short ones first: each has an equal part, and what it does not need is for the others.
+        let unread = |sequence: &usize| self.slots[*sequence].as_ref().map_or(0, Slot::unread);
+        self.order.sort_unstable_by_key(|sequence| (unread(sequence), *sequence));
+        let mut prompts = 0;
+        for (i, &sequence) in self.order.iter().enumerate() {
+            let Some(slot) = &mut self.slots[sequence] else { continue };
+            let share = left.div_ceil(self.order.len() - i);
+            let rows = slot.unread().min(share).min(left);
+            if rows == 0 {
+                continue;
+            }
+            let last = rows == slot.unread();
+            let tokens = &slot.request.prompt[slot.position..slot.position + rows];
+            let want = if last { Want::Last } else { Want::Nothing };
+            batch.push((sequence, Role::Prompt), slot.position, tokens, want);
+            slot.position += rows;
+            (left, prompts) = (left - rows, prompts + rows);
+            if last {
+                self.asked.push(sequence);
+            }
+        }
+        [decoding, prompts]
+    }
+
+    /// Rows of prompts that the next step takes beside so many that decode.
+    fn prompt_rows(&self, decoding: usize) -> usize {
+        let room = self.batch - decoding;
+        if decoding == 0 {
+            return room;
+        }
+        let rows = match self.row_time {
+            0.0 => FIRST_PROMPT_ROWS,
+            row => ((self.step.as_nanos() as f64 - self.decode_time).max(0.0) / row) as usize,
+        };
+        rows.max(LEAST_PROMPT_ROWS).min(room)
+    }
+
+    /// Learns from the time that a step took.
+    fn remember(&mut self, took: Duration, [decoding, prompts]: [usize; 2]) {
+        let took = took.as_nanos() as f64;
+        let mix =
+            |before: f64, now: f64| if before == 0.0 { now } else { 0.7 * before + 0.3 * now };
+        if prompts == 0 {
+            self.decode_time = mix(self.decode_time, took);
+        } else if prompts >= LEAST_PROMPT_ROWS {
+            let decode = if decoding > 0 { self.decode_time.min(took / 2.0) } else { 0.0 };
+            self.row_time = mix(self.row_time, (took - decode) / prompts as f64);
+        }
+    }
+
+    /// Computes the batch, and the logits of the rows that were asked for.
+    fn compute(&mut self) -> Result<(), ModelError> {
+        for span in self.buffers.batch.all_spans() {
+            let room = self.cache.resize(span.sequence, span.position + span.rows.len());
+            assert!(room, "pages for the whole context of every sequence");
+        }
+        self.net.run(&mut self.buffers, &mut self.cache)?;
+        let counts = self.buffers.batch.counts();
+        if counts.all() > 0 {
+            let logits = &mut self.logits[..counts.all() * self.model.spec().vocab];
+            self.net.logits(&mut self.buffers, 0, counts, logits)?;
+        }
+        self.model.check()
+    }
+
+    /// Chooses the next token of each sequence that has logits, and says so.
+    fn hand_out(&mut self, on_event: &mut dyn FnMut(RequestId, Event<'_>)) {
+        let vocab = self.model.spec().vocab;
+        for row in 0..self.asked.len() {
+            let sequence = self.asked[row];
+            let logits = &self.logits[row * vocab..][..vocab];
+            let Some(slot) = &mut self.slots[sequence] else { continue };
+            let id = slot.id;
+            let ended = match numbers(self.model, logits, slot.position - 1) {
+                Err(error) => Some(Event::Failed(error)),
+                Ok(()) => {
+                    let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
+                    next_token(slot, self.model, self.context, logits, hand_out)
+                        .map(Event::Finished)
+                }
+            };
+            if let Some(event) = ended {
+                self.leave(sequence);
+                on_event(id, event);
+            }
+        }
+    }
+
+    /// Frees a sequence.
+    fn leave(&mut self, sequence: usize) {
+        self.slots[sequence] = None;
+        self.cache.resize(sequence, 0);
+        self.cache.sequences[sequence].states.back_to(0);
+    }
+}
+
+/// Chooses the next token of a sequence by `logits`, hands it out, and says whether the answer ends.
+fn next_token(
+    slot: &mut Slot,
+    model: &Model,
+    context: usize,
+    logits: &[f32],
+    hand_out: &mut dyn FnMut(u32),
+) -> Option<Finish> {
+    if slot.generated == 0 {
+        slot.request.prompt.iter().for_each(|token| slot.sampler.accept(*token));
+    }
+    if slot.generated == slot.request.max_tokens {
+        return Some(Finish::Length);
+    }
+    let token = slot.sampler.sample(logits);
+    if !slot.request.ignore_eos && model.tokenizer().is_end(token) {
+        return Some(Finish::Stop);
+    }
+    slot.sampler.accept(token);
+    slot.generated += 1;
+    hand_out(token);
+    if slot.generated == slot.request.max_tokens {
+        return Some(Finish::Length);
+    }
+    if slot.position == context {
+        return Some(Finish::ContextFull);
+    }
+    slot.next = Some(token);
+    None
+}

@@ -1,0 +1,237 @@
+//! An answer does not depend on its neighbours: tokens and logits of many requests that are computed together, in random order,
+//! with others that come and are cancelled, are those of each request alone, bit for bit.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use alight_formats::GgmlType;
+use alight_kernels::Isa;
+use alight_model::{
+    Engine, EngineOptions, Event, Finish, Model, ModelError, OpenOptions, Request, RequestId,
+    Sampler, SamplerOptions, Session, SessionOptions,
+};
+use common::{Spec, tokens};
+
+/// Tokens of an answer, and a hash of the bits of the logits that each was chosen by.
+type Answer = Vec<(u32, u64)>;
+
+fn hash(logits: &[f32]) -> u64 {
+    logits.iter().fold(0xcbf2_9ce4_8422_2325, |hash, x| {
+        (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+fn models(folder: &Path) -> Vec<PathBuf> {
+    let quantised = |ty, spec| Spec { ty, ..spec }.write(folder).0;
+    let mut all = vec![
+        quantised(GgmlType::Q4_0, Spec::llama()),
+        quantised(GgmlType::Q8_0, Spec::gemma3()),
+        quantised(GgmlType::Q8_0, Spec::qwen2moe()),
+        quantised(GgmlType::Q4_0, Spec::gpt_oss()),
+        quantised(GgmlType::F16, Spec::qwen35()),
+        quantised(GgmlType::F16, Spec::granitehybrid()),
+        quantised(GgmlType::F16, Spec::lfm2()),
+        Spec::deepseek2().write(folder).0,
+        Spec::deepseek2_before_2025().write(folder).0,
+        Spec::llama4().write(folder).0,
+    ];
+    all.extend(common::real_model(common::SMOLLM2));
+    all
+}
+
+fn open(path: &Path, threads: usize, isa: Isa) -> Model {
+    let options = OpenOptions { threads: Some(threads), isa: Some(isa), ..OpenOptions::default() };
+    Model::open(path, &options).unwrap()
+}
+
+/// Prompts of all lengths, some of which begin alike.
+fn requests(count: usize, vocab: usize, longest: usize, max_tokens: usize) -> Vec<Request> {
+    let beginning = tokens(longest, vocab, 77);
+    let request = |i: usize| {
+        let own = tokens(1 + i * 37 % longest, vocab, 100 + i as u64);
+        let shared = if i.is_multiple_of(3) { longest / 2 } else { 0 };
+        let prompt = [&beginning[..shared], &own].concat();
+        let sampling = match i % 2 {
+            0 => SamplerOptions::greedy(),
+            _ => SamplerOptions {
+                temperature: 1.0,
+                seed: i as u64,
+                repeat_penalty: 1.1,
+                ..SamplerOptions::default()
+            },
+        };
+        Request { prompt, sampling, max_tokens: 1 + i * 5 % max_tokens, ignore_eos: true }
+    };
+    (0..count).map(request).collect()
+}
+
+/// The answer to a request that is alone, by a session.
+fn alone(model: &Model, request: &Request) -> Answer {
+    let mut session = Session::new(model, &SessionOptions::default()).unwrap();
+    let mut sampler = Sampler::new(request.sampling, model.tokenizer().vocab_size());
+    session.feed(&request.prompt).unwrap();
+    request.prompt.iter().for_each(|token| sampler.accept(*token));
+    let mut answer = Answer::new();
+    while answer.len() < request.max_tokens {
+        let logits = session.logits();
+        let (token, hash) = (sampler.sample(logits), hash(logits));
+        sampler.accept(token);
+        answer.push((token, hash));
+        session.decode(token).unwrap();
+    }
+    answer
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+/// All requests in random order, with others between them that are cancelled after a while.
+fn together(model: &Model, all: &[Request], sequences: usize, step: Duration) -> Vec<Answer> {
+    let options = EngineOptions { sequences, step, batch: 48, ..EngineOptions::default() };
+    let mut engine = Engine::new(model, &options).unwrap();
+    let mut random = Random(sequences as u64);
+    let mut left: Vec<usize> = (0..all.len()).collect();
+    let mut answers = vec![Answer::new(); all.len()];
+    let mut finished = vec![false; all.len()];
+    let mut ids: BTreeMap<RequestId, usize> = BTreeMap::new();
+    let mut others: Vec<RequestId> = Vec::new();
+    loop {
+        for _ in 0..random.below(3) {
+            if !left.is_empty() {
+                let i = left.swap_remove(random.below(left.len()));
+                ids.insert(engine.add(all[i].clone()).unwrap(), i);
+            }
+        }
+        if random.below(4) == 0 {
+            let prompt = tokens(1 + random.below(90), 200, random.0);
+            let request = Request { prompt, max_tokens: 1000, ..all[0].clone() };
+            others.push(engine.add(request).unwrap());
+        }
+        if random.below(5) == 0 || left.is_empty() {
+            others.pop().map(|id| engine.cancel(id));
+        }
+        let more = engine
+            .step(&mut |id, event| {
+                let Some(&i) = ids.get(&id) else { return };
+                assert!(!finished[i], "after its end");
+                match event {
+                    Event::Token(token, logits) => answers[i].push((token, hash(logits))),
+                    Event::Finished(finish) => {
+                        assert_eq!(finish, Finish::Length);
+                        finished[i] = true;
+                    }
+                    Event::Failed(error) => panic!("{error}"),
+                }
+            })
+            .unwrap();
+        if !more && left.is_empty() {
+            assert!(finished.iter().all(|finished| *finished) && engine.is_idle());
+            return answers;
+        }
+    }
+}
+
+#[test]
+fn answers_do_not_depend_on_their_neighbours() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in models(folder.path()) {
+        let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
+        for isa in Isa::available() {
+            if real && isa != Isa::best() {
+                continue;
+            }
+            let model = open(&path, 2, isa);
+            let vocab = model.spec().vocab.min(40_000);
+            // All on the best level, some on the others.
+            let (count, longest, most) = match (real, isa == Isa::best()) {
+                (true, _) => (8, 60, 8),
+                (false, true) => (40, 140, 14),
+                (false, false) => (14, 80, 8),
+            };
+            let all = requests(count, vocab, longest, most);
+            let expected: Vec<Answer> = all.iter().map(|request| alone(&model, request)).collect();
+            let all_sizes = !real && isa == Isa::best();
+            for sequences in if all_sizes { &[1, 2, 5, 16][..] } else { &[5] } {
+                // However little time a step may take.
+                for step in [Duration::ZERO, Duration::from_secs(1)] {
+                    let found = together(&model, &all, *sequences, step);
+                    for (i, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                        let what = format!("{isa}, {sequences} sequences, {}", path.display());
+                        assert!(found == expected, "request {i}: {what}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_number_of_threads_does_not_change_a_bit_of_a_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    for spec in [Spec::qwen2moe(), Spec::qwen35(), Spec::deepseek2()] {
+        let path = spec.write(folder.path()).0;
+        let answers = [1, 3, 4].map(|threads| {
+            let model = open(&path, threads, Isa::best());
+            together(&model, &requests(12, 300, 90, 9), 6, Duration::from_millis(1))
+        });
+        assert!(answers[0] == answers[1] && answers[0] == answers[2], "{}", path.display());
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused_and_others_go_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(folder.path()).0, 2, Isa::best());
+    let options = EngineOptions { context: Some(20), sequences: 2, ..EngineOptions::default() };
+    let mut engine = Engine::new(&model, &options).unwrap();
+    let request = |prompt: Vec<u32>| Request {
+        prompt,
+        sampling: SamplerOptions::greedy(),
+        max_tokens: usize::MAX,
+        ignore_eos: true,
+    };
+    assert!(matches!(engine.add(request(Vec::new())), Err(ModelError::EmptyInput)));
+    assert!(matches!(
+        engine.add(request(vec![1, 300])),
+        Err(ModelError::TokenRange { id: 300, vocab: 300 })
+    ));
+    assert!(matches!(
+        engine.add(request(tokens(21, 300, 1))),
+        Err(ModelError::ContextFull { used: 0, asked: 21, limit: 20, .. })
+    ));
+    assert!(engine.is_idle() && !engine.step(&mut |_, _| panic!("nothing was asked")).unwrap());
+    let lengths = [20, 5, 19];
+    let ids = lengths.map(|n| engine.add(request(tokens(n, 300, n as u64))).unwrap());
+    let mut counts = [0; 3];
+    let mut ends = Vec::new();
+    while engine
+        .step(&mut |id, event| {
+            let i = ids.iter().position(|other| *other == id).unwrap();
+            match event {
+                Event::Token(..) => counts[i] += 1,
+                Event::Finished(finish) => ends.push((i, finish)),
+                Event::Failed(error) => panic!("{error}"),
+            }
+        })
+        .unwrap()
+    {}
+    // The last token that is handed out needs no position.
+    assert_eq!(counts, [1, 16, 2]);
+    ends.sort_by_key(|(i, _)| *i);
+    assert_eq!(ends, [0, 1, 2].map(|i| (i, Finish::ContextFull)));
+    assert!(!engine.cancel(ids[0]), "it has ended");
+    for (sequences, batch) in [(0, 1), (2000, 1), (1, 0), (1, 100_000)] {
+        let options = EngineOptions { sequences, batch, ..EngineOptions::default() };
+        assert!(matches!(Engine::new(&model, &options), Err(ModelError::Options { .. })));
+    }
+}
