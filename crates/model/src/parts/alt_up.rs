@@ -213,20 +213,12 @@ impl AltUpWeights {
         let (hidden, n) = (step.hidden, step.rows());
         let b = &mut *step.buffers;
         let (rows, acts, threads) = ([Rows::new(&mut b.x, hidden)], &mut b.acts, &b.threads);
-        step.compute.pack(
-            n,
-            hidden,
-            rows,
-            acts,
-            formats,
-            threads,
-            &|_, [x], scratch, put| {
-                let row = &mut scratch.row[..hidden];
-                let scaled = row.iter_mut().zip(&*x).zip(&self.correct_scale);
-                scaled.for_each(|((row, x), scale)| *row = x * scale);
-                put(row);
-            },
-        );
+        step.compute.pack(n, hidden, rows, acts, formats, threads, &|_, [x], scratch, put| {
+            let row = &mut scratch.row[..hidden];
+            let scaled = row.iter_mut().zip(&*x).zip(&self.correct_scale);
+            scaled.for_each(|((row, x), scale)| *row = x * scale);
+            put(row);
+        });
     }
 
     /// Adds a part's output, normed, to the other streams.
