@@ -224,6 +224,51 @@ fn what_of_each_expert_is_in_the_page_cache_is_shown() {
     assert!(line.contains("3, 2 for each token, 75.5 MB; in memory 1 of them"), "{line}");
 }
 
+/// The header of a small network with those heads of keys in its layers.
+fn network(arch: &str, kv_heads: &[u32]) -> Builder {
+    let mut b = Builder::new();
+    b.str("general.architecture", arch);
+    for (name, value) in [
+        ("block_count", kv_heads.len() as u32),
+        ("context_length", 512),
+        ("embedding_length", 64),
+        ("feed_forward_length", 96),
+        ("attention.head_count", 4),
+        ("shortconv.l_cache", 3),
+        ("expert_count", 3 * u32::from(arch == "gpt-oss")),
+        ("expert_used_count", 2 * u32::from(arch == "gpt-oss")),
+    ] {
+        b.u32(&format!("{arch}.{name}"), value);
+    }
+    b.u32s(&format!("{arch}.attention.head_count_kv"), kv_heads);
+    b.f32(&format!("{arch}.attention.layer_norm_rms_epsilon"), 1e-5);
+    b.strs("tokenizer.ggml.tokens", &["a", "b"]);
+    b
+}
+
+#[test]
+fn what_a_session_keeps_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let look = |arch: &str, kv_heads: &[u32]| {
+        let path = write(&dir.path().join("m.gguf"), &network(arch, kv_heads));
+        let json = alight(&["inspect", &path, "--json"]).succeeds().stdout;
+        let got: Value = serde_json::from_str(&json).unwrap();
+        (got["session"].clone(), alight(&["inspect", &path]).succeeds().stdout)
+    };
+    let (hybrid, text) = look("lfm2", &[0, 2, 0]);
+    // F16 keys and values of two heads of 16; of either convolution two earlier rows of 64.
+    assert_eq!(hybrid["kv_bytes_per_position"], 2 * 2 * (16 + 16));
+    assert_eq!((&hybrid["kv_layers"], &hybrid["state_layers"]), (&1.into(), &2.into()));
+    assert_eq!(hybrid["state_bytes"], 2 * 2 * 64 * 4);
+    assert!(text.contains("for each position, of 1 layer\n"), "{text}");
+    assert!(text.contains("of 2 layers, at any length\n"), "{text}");
+    let (sinks, text) = look("gpt-oss", &[2, 2]);
+    assert_eq!((&sinks["sink_layers"], &sinks["state_layers"]), (&2.into(), &0.into()));
+    assert!(text.contains("of 2 layers; attention sinks in 2 layers\n"), "{text}");
+    let (unknown, text) = look("transmogrifier", &[2]);
+    assert!(unknown.is_null() && !text.contains("for each position"), "{text}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn what_is_in_the_page_cache_is_shown() {

@@ -230,6 +230,22 @@ impl ModelSpec {
         })
     }
 
+    /// Bytes of keys and values that a position takes in the cache, of each layer that stores any.
+    pub fn stored_per_position(&self) -> impl Iterator<Item = usize> + Clone {
+        self.layers.iter().filter_map(|layer| match layer.mixer.as_ref()? {
+            Mixer::Attention(spec) => spec.kv_layer.is_none().then(|| spec.attended().bytes),
+            Mixer::LatentAttention(spec) => Some(spec.attended().bytes),
+            Mixer::DeltaNet(_) | Mixer::ShortConv(_) | Mixer::Mamba2(_) => None,
+        })
+    }
+
+    /// Bytes of the state of each layer that has one.
+    pub fn states(&self) -> impl Iterator<Item = usize> + Clone {
+        let lengths = self.layers.iter().filter_map(|layer| layer.mixer.as_ref());
+        let lengths = lengths.map(crate::parts::state_len).filter(|length| *length > 0);
+        lengths.map(|length| length * size_of::<f32>())
+    }
+
     /// The dense feed-forward parts of the layers that have one.
     pub fn dense_layers(&self) -> impl Iterator<Item = &DenseSpec> {
         self.layers.iter().filter_map(|layer| match layer.feed_forward.as_ref()? {

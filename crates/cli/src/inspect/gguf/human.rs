@@ -68,10 +68,10 @@ fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
         )?;
         cached_line(cached.as_ref(), file.bytes, canvas, out)?;
     }
-    match &model.experts {
-        Some(experts) => experts.write(canvas, out),
-        None => Ok(()),
+    if let Some(experts) = &model.experts {
+        experts.write(canvas, out)?;
     }
+    model.session.as_ref().map_or(Ok(()), |session| session.write(out))
 }
 
 fn metadata(gguf: &Gguf<'_>, out: &mut dyn Write) -> io::Result<()> {

@@ -4,6 +4,7 @@
 //! { format, shape_order, architecture, name, parameters, tensor_bytes, bits_per_weight,
 //!   types: [{type, tensors, …}],
 //!   experts?: {count, used, bytes, cached_bytes: […]},
+//!   session?: {kv_bytes_per_position, kv_layers, state_bytes, state_layers, sink_layers},
 //!   files: [{path, bytes, version, alignment, header_bytes, data_start, data_end, tensors,
 //!            cached_bytes, cached_source}],
 //!   metadata: [{key, type, elem_type?, len?, value}],
@@ -22,6 +23,7 @@ use serde::ser::{SerializeSeq, SerializeStruct};
 use serde::{Serialize, Serializer};
 
 use super::experts::Experts;
+use super::session::SessionMemory;
 use super::{Opened, OpenedFile};
 use crate::inspect::cached::FileCached;
 use crate::inspect::parts::alignment_of;
@@ -42,6 +44,7 @@ pub fn write(model: &Opened<'_>, out: &mut dyn Write) -> io::Result<()> {
         name: text("general.name"),
         summary: &model.summary,
         experts: model.experts.as_ref(),
+        session: model.session.as_ref(),
         files: model.files.iter().zip(&model.cached.files).map(File::of).collect(),
         metadata: Metadata(gguf),
         tensors: model.catalog.tensors.iter().zip(&model.cached.tensors).map(Tensor::of).collect(),
@@ -61,6 +64,9 @@ struct Report<'a> {
     /// Of a mixture of experts alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     experts: Option<&'a Experts>,
+    /// Of an architecture that alight runs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<&'a SessionMemory>,
     files: Vec<File<'a>>,
     metadata: Metadata<'a>,
     tensors: Vec<Tensor<'a>>,

@@ -4,6 +4,7 @@
 mod experts;
 mod human;
 mod json;
+mod session;
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +14,7 @@ use alight_formats::split::Catalog;
 use anyhow::{Context, anyhow};
 
 use self::experts::Experts;
+use self::session::SessionMemory;
 use super::cached::{Cached, Canvas};
 use super::map;
 use super::summary::Summary;
@@ -41,6 +43,7 @@ pub fn main(path: &Path, as_json: bool) -> Outcome {
             catalog.tensors.iter().map(|t| (t.info.ty.name(), t.info.elements(), t.info.nbytes)),
         ),
         experts: Experts::of(&files[0], &catalog, &maps),
+        session: SessionMemory::of(&files[0]),
         catalog: &catalog,
     };
     let mut text = Vec::new();
@@ -60,6 +63,7 @@ struct Opened<'a> {
     summary: Summary,
     cached: Cached,
     experts: Option<Experts>,
+    session: Option<SessionMemory>,
 }
 
 /// One file.
