@@ -87,10 +87,6 @@ pub(crate) fn read(
         if !base.charsmap.is_empty() {
             put("tokenizer.ggml.precompiled_charsmap", Entry::U8s(base.charsmap));
         }
-        notes.push(
-            "the tokenizer is of the kind \"unigram\", which Alight does not run (GGUF calls it t5)"
-                .into(),
-        );
     }
     for (name, id) in &special.ids {
         put(&format!("tokenizer.ggml.{name}_token_id"), Entry::U32(*id));
