@@ -127,10 +127,10 @@ mod tests {
         unsafe { pages.writers(1)(&table).store(Isa::Scalar, 2 * 64 + 19, &one[..8], &one) };
         let bits = pages.memory.get();
         let page = 3 * 2 * 64 * 10;
-        assert_eq!(pages.stride, page, "a multiple of 2048 already");
-        assert_eq!(bits.len(), 4 * page);
+        assert_eq!(pages.stride, 4096, "{page}, rounded up");
+        assert_eq!(bits.len(), 4 * pages.stride);
         assert_eq!(bits.iter().filter(|&&b| b != 0).count(), 20);
-        let layer = &bits[2 * page + page / 3..][..page / 3];
+        let layer = &bits[2 * pages.stride + page / 3..][..page / 3];
         assert_eq!(layer.iter().filter(|&&b| b != 0).count(), 20);
         let (k, v) = layer.split_at(2 * 64 * 4);
         assert_eq!([k, v].map(|part| part.iter().filter(|&&b| b != 0).count()), [8, 12]);
