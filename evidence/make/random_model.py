@@ -4,6 +4,8 @@
     python -m evidence make random-model 7b models/random-7b-q4_0.gguf    Llama-2-7B's shape, 3.83 GB
     python -m evidence make random-model a3b models/random-a3b-q4_k_m.gguf   12 layers of Qwen3-30B-A3B's shape, 4.9 GB
     python -m evidence make random-model gpt-oss models/random-gpt-oss-mxfp4.gguf   12 layers of gpt-oss-20b's, 6.5 GB
+    python -m evidence make random-model qwen35 models/random-qwen35-q4_k_m.gguf   a hybrid of Qwen 3.5's kind, 1.3 GB
+    python -m evidence make random-model deepseek2 models/random-v2-lite-q4_k_m.gguf   8 layers of DeepSeek-V2-Lite's shape, 2.8 GB
 
 The answers of such a model mean nothing; its sizes, its types and the work of every step are real:
 the quantised blocks have random bytes under scales that keep activations of order one, and the
@@ -54,9 +56,20 @@ class Shape:
     expert_ff: int = 0
     shared_ff: int = 0
     leading: int = 0
-    gating = normed = weights_scale = groups = None
+    interleave: int = 0
+    latent_experts: int = 0
+    gating: int | None = None
+    normed: bool | None = None
+    weights_scale: float | None = None
+    groups: tuple | None = None
     window: int = 0
     scaling: tuple | None = None
+    log_multiplier: float | None = None
+    # Gated delta nets, latent attention and rotations: as in tiny_models.
+    delta: tuple = ()
+    latent: tuple = ()
+    sections: tuple = ()
+    rope_dims: int | None = None
     # The types of matrices: "q4_0", "q4_k_m" or "mxfp4".
     mix: str = "q4_0"
 
@@ -73,6 +86,12 @@ SHAPES = {
     "gpt-oss": Shape("random gpt-oss-20b shape", 12, 2880, 2880, 64, 8, 64, 201088, 131072, 150000.0, False, False, "gpt-oss",
                      biases=("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp", *networks.EXPERTS), experts=32, used=4,
                      expert_ff=2880, window=128, scaling=("yarn", 32.0, 4096), mix="mxfp4"),
+    "qwen35": Shape("random hybrid, Qwen-3.5 kind", 24, 2048, 6144, 8, 2, 256, 151936, 262144, 1e7, True, False, "qwen35", 1e-6,
+                    qk_norm=True, delta=(16, 16, 128, 4, 4), sections=(11, 11, 10, 0), rope_dims=64, mix="q4_k_m"),
+    "deepseek2": Shape("random V2-Lite, DeepSeek-V2-Lite shape", 8, 2048, 10944, 16, 1, 192, 102400, 163840, 10000.0, False, False,
+                       "deepseek2", 1e-6, latent=(0, 512, 128, 64, 128, False), experts=64, used=6, expert_ff=1408, shared_ff=2816,
+                       leading=1, gating=1, normed=False, weights_scale=1.0, scaling=("yarn", 40.0, 4096), log_multiplier=0.0707,
+                       mix="q4_k_m"),
     # Small enough for a test of this script and of whatever reads its files.
     "tiny": Shape("random tiny, Llama-3.2 shape", 2, 256, 512, 4, 2, 64, 2048, 2048, 500000.0, True, True),
     "tiny-spm": Shape("random tiny, Llama-2 shape", 2, 256, 512, 4, 4, 64, 2048, 2048, 10000.0, False, False),
@@ -105,6 +124,14 @@ def q8_0_blocks(rng, count: int, std: float) -> np.ndarray:
     """Uniform bytes."""
     blocks = np.frombuffer(rng.bytes(count * 34), np.uint8).reshape(count, 34).copy()
     d = std / 73.9 * rng.uniform(0.8, 1.2, count)  # the root mean square of -128..127
+    blocks[:, :2] = d.astype("<f2").view(np.uint8).reshape(count, 2)
+    return blocks
+
+
+def q5_0_blocks(rng, count: int, std: float) -> np.ndarray:
+    """Uniform codes."""
+    blocks = np.frombuffer(rng.bytes(count * 22), np.uint8).reshape(count, 22).copy()
+    d = std / 9.25 * rng.uniform(0.8, 1.2, count)  # the root mean square of -16..15
     blocks[:, :2] = d.astype("<f2").view(np.uint8).reshape(count, 2)
     return blocks
 
@@ -151,15 +178,21 @@ class Tensor:
             return
         length, size = self.block()
         left, most = math.prod(self.shape) // length, PIECE_BYTES // size
-        make = {"Q4_0": q4_0_blocks, "Q4_K": q4_k_blocks, "Q6_K": q6_k_blocks, "Q8_0": q8_0_blocks, "MXFP4": mxfp4_blocks}[self.kind]
+        make = {"Q4_0": q4_0_blocks, "Q5_0": q5_0_blocks, "Q4_K": q4_k_blocks, "Q6_K": q6_k_blocks, "Q8_0": q8_0_blocks, "MXFP4": mxfp4_blocks}[self.kind]
         while left:
             count = min(left, most)
             out.write(make(rng, count, self.std).data)
             left -= count
 
 
-def kind_of(shape: Shape, part: str, layer: int) -> str:
+def kind_of(shape: Shape, part: str, layer: int, columns: int = 256) -> str:
     """The type of a layer's matrix."""
+    kind = usual_kind_of(shape, part, layer)
+    # llama.cpp's types where blocks of 256 do not divide a row.
+    return kind if columns % 256 == 0 else {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}.get(kind, kind)
+
+
+def usual_kind_of(shape: Shape, part: str, layer: int) -> str:
     if shape.mix == "mxfp4":
         return "MXFP4" if part in networks.EXPERTS else "Q8_0"
     if shape.mix == "q4_0":
@@ -174,10 +207,12 @@ def tensors(shape: Shape, rng) -> list[Tensor]:
     """An output matrix comes first, the rest in the order of the forward pass."""
     residual = 1.0 / math.sqrt(2 * shape.layers)  # the residual stream stays of order one
     out = []
-    more = {key: getattr(shape, key) for key in ("qk_norm", "biases", "experts", "expert_ff", "shared_ff")}
+    more = {key: getattr(shape, key) for key in ("qk_norm", "biases", "experts", "expert_ff", "shared_ff", "leading", "delta", "latent")}
     for name, dims in networks.shapes_of(shape, **more).items():
         part, what = name.split(".")[-2:]
-        if what == "bias" or part in ("ffn_gate_inp", "attn_sinks"):
+        if what == "ssm_a":
+            out.append(Tensor(name, dims, "F32", values=-rng.uniform(0.1, 2.0, dims)))
+        elif what == "bias" or part in ("ffn_gate_inp", "attn_sinks", "ssm_conv1d"):
             out.append(Tensor(name, dims, "F32", values=rng.standard_normal(dims) / math.sqrt(dims[-1])))
         elif len(dims) == 1:
             out.append(Tensor(name, dims, "F32", values=rng.uniform(0.9, 1.1, dims)))
@@ -186,8 +221,8 @@ def tensors(shape: Shape, rng) -> list[Tensor]:
             table = Tensor(name, dims, "Q8_0" if shape.mix == "mxfp4" else kind, 2.0 / math.sqrt(shape.embd))
             out.insert(0 if part == "output" else len(out), table)
         else:
-            kind = kind_of(shape, part, int(name.split(".")[1]))
-            gain = residual if part in ("attn_output", "ffn_down", "ffn_down_exps") else 1.0
+            kind = kind_of(shape, part, int(name.split(".")[1]), dims[-1])
+            gain = residual if part in ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp") else 1.0
             out.append(Tensor(name, dims, kind, gain / math.sqrt(dims[-1])))
         if part == "token_embd" and shape.rope_factors:
             factors = networks.rope_factors(shape.base, shape.head_dim, 32.0, 8192)
@@ -211,9 +246,18 @@ CHAT_SPM = (
 def add_metadata(writer: gguf.GGUFWriter, shape: Shape, rng) -> None:
     vocabularies.add_sizes(writer, shape)
     writer.add_description("random weights: for measuring, not for reading")
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_rope_dimension_count(shape.head_dim)
+    if shape.latent:
+        tiny_models.add_latent_attention(writer, *shape.latent)
+    else:
+        writer.add_key_length(shape.head_dim)
+        writer.add_value_length(shape.head_dim)
+        writer.add_rope_dimension_count(shape.rope_dims or shape.head_dim)
+    if shape.delta:
+        tiny_models.add_delta_net(writer, *shape.delta)
+    if shape.sections:
+        writer.add_rope_dimension_sections(shape.sections)
+    if shape.log_multiplier is not None:
+        writer.add_float32(f"{shape.arch}.rope.scaling.yarn_log_multiplier", shape.log_multiplier)
     if shape.experts:
         tiny_models.add_experts(writer, shape)
     if shape.window:
