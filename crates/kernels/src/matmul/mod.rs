@@ -35,6 +35,7 @@ pub use activations::{ActSlots, ActivationFormats, Activations, Precision, RowCo
 pub use gemm::MatmulScratch;
 pub use matrix::{Matrix, MatrixError, Output};
 
+use crate::isa::Isa;
 use crate::tiles::Layout;
 use std::ops::Range;
 
@@ -105,6 +106,11 @@ unsafe fn few(
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
+    if w.layout() == Layout::Tiles && x.isa() == Isa::Avx512 {
+        // Tiles are multiplied with several tokens at a time.
+        // SAFETY: the elements are ours by the caller's promise.
+        return unsafe { tiles::rows(w, rows, x, out, scratch) };
+    }
     let together = if x.tokens() == 1 { usize::MAX } else { ROWS_OF_FEW };
     let mut start = rows.start;
     while start < rows.end {

@@ -1,10 +1,11 @@
 //! Tiles with AVX-512 VNNI: one line of weights (unsigned bytes, 16 rows × 4) against four
 //! broadcast activations (signed bytes) is one `vpdpbusd`.
 //!
-//! One token: 16-bit activations as high and low bytes, so sixteen products for 32 weights of 16
-//! rows; the nibbles of Q4_0 come at 18 bytes per cycle at best.
+//! 16 bits: activations as high and low bytes, so sixteen products for 32 weights of 16
+//! rows; the nibbles of Q4_0 come at 18 bytes per cycle at best. Up to four tokens share what is made of the weights; the
+//! operations of each, and their order, are those of one alone.
 //!
-//! Several tokens, twelve at a time: eight products per token and group, one conversion, one
+//! 8 bits, twelve tokens at a time: eight products per token and group, one conversion, one
 //! multiplication and one (with offsets two) fused multiply-adds. On a core with one 512-bit
 //! multiplier that is 80 % (73 %) of its peak at best. Zero points are where the sums start.
 
@@ -24,6 +25,12 @@ const AHEAD: usize = 8192;
 /// Columns that [`TILES_TOGETHER`] tiles pass over before the next, so that a block's activations for them stay
 /// in the first-level cache. A multiple of 256.
 const STRETCH: usize = 1024;
+
+/// Tokens of 16 bits that are multiplied together: their sums stay in registers.
+const FEW: usize = 4;
+
+/// Tiles that all tokens of 16 bits pass over before the next: their weights stay in the second-level cache.
+const TILES_OF_FEW: usize = 4;
 
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level. `sums` has room for
@@ -51,16 +58,20 @@ pub(super) unsafe fn rows(
 
 /// How the weights of a tile are multiplied.
 trait Tile {
-    /// All columns with one token.
+    /// All columns with `T` tokens of 16 bits.
     ///
     /// # Safety
     /// `tile` is a whole tile, the activations fit it, the CPU has the level.
-    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Tokens<'_>) -> __m512;
+    unsafe fn few<const T: usize>(
+        tile: *const u8,
+        ahead: &Ahead,
+        x: &[Tokens<'_>; T],
+    ) -> [__m512; T];
 
     /// Columns `k` with the first `T` tokens of block `block`, added to `acc`.
     ///
     /// # Safety
-    /// As for `one`; there is room for the activations of whole blocks.
+    /// As for `few`; there is room for the activations of whole blocks.
     unsafe fn block<const T: usize>(
         tile: *const u8,
         ahead: &Ahead,
@@ -84,10 +95,16 @@ unsafe fn each_tile<W: Tile>(
     // SAFETY: by the caller's promise; masked lanes are neither read nor written.
     unsafe {
         if x.precision() == Precision::Bits16 {
-            for i in tiles {
-                let tile = w.tile(i).as_ptr();
-                let sums = W::one(tile, &Ahead::new(tile, AHEAD, bytes, gap), x);
-                _mm512_mask_storeu_ps(at(out, 0, i), mask(i, &rows), sums);
+            for first in tiles.clone().step_by(TILES_OF_FEW) {
+                let tiles = first..tiles.end.min(first + TILES_OF_FEW);
+                for t in (0..x.tokens()).step_by(FEW) {
+                    match x.tokens() - t {
+                        1 => few::<W, 1>(w, tiles.clone(), &rows, x, t, out),
+                        2 => few::<W, 2>(w, tiles.clone(), &rows, x, t, out),
+                        3 => few::<W, 3>(w, tiles.clone(), &rows, x, t, out),
+                        _ => few::<W, FEW>(w, tiles.clone(), &rows, x, t, out),
+                    }
+                }
             }
             return;
         }
@@ -124,6 +141,33 @@ unsafe fn each_tile<W: Tile>(
                         );
                     }
                 }
+            }
+        }
+    }
+}
+
+/// Products of some tiles with `T` tokens of 16 bits from token `t` on.
+///
+/// # Safety
+/// As for `tiles::rows`; the CPU has the level.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn few<W: Tile, const T: usize>(
+    w: &Matrix<'_>,
+    tiles: Range<usize>,
+    rows: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+) {
+    let (bytes, gap) = (TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
+    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+    for i in tiles {
+        let tile = w.tile(i).as_ptr();
+        // SAFETY: by the caller's promise; masked lanes are not written.
+        unsafe {
+            let sums = W::few::<T>(tile, &Ahead::new(tile, AHEAD, bytes, gap), &x);
+            for (j, sums) in sums.into_iter().enumerate() {
+                _mm512_mask_storeu_ps(at(out, t + j, i), mask(i, rows), sums);
             }
         }
     }
@@ -182,37 +226,44 @@ struct Integer<Q>(std::marker::PhantomData<Q>);
 
 impl<Q: TilesAvx512> Tile for Integer<Q> {
     #[inline(always)]
-    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Tokens<'_>) -> __m512 {
+    unsafe fn few<const T: usize>(
+        tile: *const u8,
+        ahead: &Ahead,
+        x: &[Tokens<'_>; T],
+    ) -> [__m512; T] {
         let bytes = TILE_ROWS * Q::BYTES;
-        let groups = x.cols() / 32;
+        let groups = x[0].cols() / 32;
         let per_unit = Q::BLOCK / 32;
         // SAFETY: by the caller's promise.
         unsafe {
-            let mut total = _mm512_setzero_ps();
+            let mut total = [_mm512_setzero_ps(); T];
             let mut b = 0;
             while b < groups {
                 // The activations have one scale per 256.
                 let end = groups.min(b + 8);
-                let a = _mm512_set1_ps(x.scale()[b / 8]);
-                let mut acc = _mm512_setzero_ps();
+                let scales = b / 8;
+                let mut acc = [_mm512_setzero_ps(); T];
                 while b < end {
                     let unit = tile.add(b / per_unit * bytes);
                     let head = Q::head(unit);
                     let mut g = 0;
                     while g < per_unit {
-                        one_group::<Q, 0>(unit, ahead, &head, g, b + g, x, &mut acc);
+                        few_group::<Q, 0, T>(unit, ahead, &head, g, b + g, x, &mut acc);
                         if Q::PHASES > 1 {
-                            one_group::<Q, 1>(unit, ahead, &head, g + 1, b + g + 1, x, &mut acc);
+                            few_group::<Q, 1, T>(unit, ahead, &head, g + 1, b + g + 1, x, &mut acc);
                         }
                         if Q::PHASES > 2 {
-                            one_group::<Q, 2>(unit, ahead, &head, g + 2, b + g + 2, x, &mut acc);
-                            one_group::<Q, 3>(unit, ahead, &head, g + 3, b + g + 3, x, &mut acc);
+                            few_group::<Q, 2, T>(unit, ahead, &head, g + 2, b + g + 2, x, &mut acc);
+                            few_group::<Q, 3, T>(unit, ahead, &head, g + 3, b + g + 3, x, &mut acc);
                         }
                         g += Q::PHASES;
                     }
                     b += per_unit;
                 }
-                total = _mm512_fmadd_ps(acc, a, total);
+                for t in 0..T {
+                    let a = _mm512_set1_ps(x[t].scale()[scales]);
+                    total[t] = _mm512_fmadd_ps(acc[t], a, total[t]);
+                }
             }
             total
         }
@@ -262,56 +313,60 @@ fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: usize) {
     prefetch::far(ahead.of(unit).wrapping_add(group * g), group);
 }
 
-/// Adds group `g` of a unit, group `b` of the row, for one token.
+/// Adds group `g` of a unit, group `b` of the row, for each of `T` tokens of 16 bits.
 #[inline(always)]
-unsafe fn one_group<Q: TilesAvx512, const P: usize>(
+unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
     unit: *const u8,
     ahead: &Ahead,
     head: &Q::Head,
     g: usize,
     b: usize,
-    x: &Tokens<'_>,
-    acc: &mut __m512,
+    x: &[Tokens<'_>; T],
+    acc: &mut [__m512; T],
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
         ask::<Q>(unit, ahead, g);
-        // 64 high bytes, then 64 low bytes.
-        let hi = x.q8().add(128 * (b / 2) + 32 * (b % 2));
-        let lo = hi.add(64);
         let Scales { d, m } = Q::scales(unit, head, g);
         // Independent sums of the first and the second 16 weights hide the latency.
-        let mut h = [_mm512_setzero_si512(); 2];
-        let mut l = [_mm512_setzero_si512(); 2];
+        let mut h = [[_mm512_setzero_si512(); 2]; T];
+        let mut l = [[_mm512_setzero_si512(); 2]; T];
         for j in 0..8 {
             let w = Q::line::<P>(unit, head, g, j);
-            h[j / 4] = _mm512_dpbusd_epi32(h[j / 4], w, four(hi.add(4 * j)));
-            l[j / 4] = _mm512_dpbusd_epi32(l[j / 4], w, four(lo.add(4 * j)));
+            for t in 0..T {
+                // 64 high bytes, then 64 low bytes.
+                let hi = x[t].q8().add(128 * (b / 2) + 32 * (b % 2) + 4 * j);
+                h[t][j / 4] = _mm512_dpbusd_epi32(h[t][j / 4], w, four(hi));
+                l[t][j / 4] = _mm512_dpbusd_epi32(l[t][j / 4], w, four(hi.add(64)));
+            }
         }
         let zero = _mm512_set1_ps(Q::ZERO as f32);
-        if Q::SCALES == 2 {
-            for i in 0..2 {
-                let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[i]), l[i]);
-                let mut f = _mm512_cvtepi32_ps(p);
+        for t in 0..T {
+            let (x, acc, h, l) = (&x[t], &mut acc[t], h[t], l[t]);
+            if Q::SCALES == 2 {
+                for i in 0..2 {
+                    let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[i]), l[i]);
+                    let mut f = _mm512_cvtepi32_ps(p);
+                    if Q::ZERO != 0 {
+                        let s = _mm512_set1_ps(*x.s16().as_ptr().add(2 * b + i));
+                        f = _mm512_fnmadd_ps(zero, s, f);
+                    }
+                    *acc = _mm512_fmadd_ps(f, d[i], *acc);
+                }
+            } else {
+                let h = _mm512_add_epi32(h[0], h[1]);
+                let l = _mm512_add_epi32(l[0], l[1]);
+                let mut f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(h), l));
                 if Q::ZERO != 0 {
-                    let s = _mm512_set1_ps(*x.s16().as_ptr().add(2 * b + i));
+                    let s = _mm512_set1_ps(*x.s32().as_ptr().add(b));
                     f = _mm512_fnmadd_ps(zero, s, f);
                 }
-                *acc = _mm512_fmadd_ps(f, d[i], *acc);
+                *acc = _mm512_fmadd_ps(f, d[0], *acc);
             }
-        } else {
-            let h = _mm512_add_epi32(h[0], h[1]);
-            let l = _mm512_add_epi32(l[0], l[1]);
-            let mut f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(h), l));
-            if Q::ZERO != 0 {
-                let s = _mm512_set1_ps(*x.s32().as_ptr().add(b));
-                f = _mm512_fnmadd_ps(zero, s, f);
+            for i in 0..Q::OFFSETS {
+                let s = x.sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + i);
+                *acc = _mm512_fmadd_ps(m[i], _mm512_set1_ps(*s), *acc);
             }
-            *acc = _mm512_fmadd_ps(f, d[0], *acc);
-        }
-        for i in 0..Q::OFFSETS {
-            let s = x.sums_for(Q::OFFSETS).as_ptr().add(Q::OFFSETS * b + i);
-            *acc = _mm512_fmadd_ps(m[i], _mm512_set1_ps(*s), *acc);
         }
     }
 }
@@ -456,22 +511,29 @@ impl Column for Brain {
 
 impl<C: Column> Tile for C {
     #[inline(always)]
-    unsafe fn one(tile: *const u8, ahead: &Ahead, x: &Tokens<'_>) -> __m512 {
-        let x = x.float(0);
+    unsafe fn few<const T: usize>(
+        tile: *const u8,
+        ahead: &Ahead,
+        x: &[Tokens<'_>; T],
+    ) -> [__m512; T] {
+        let x: [&[f32]; T] = std::array::from_fn(|t| x[t].float(0));
+        let cols = x[0].len();
         // SAFETY: by the caller's promise.
         unsafe {
             // Independent sums hide the latency.
-            let mut acc = [_mm512_setzero_ps(); 4];
-            for (k, x) in x.chunks(4).enumerate() {
-                let column = tile.add(4 * COLUMN * k);
+            let mut acc = [[_mm512_setzero_ps(); 4]; T];
+            for k in (0..cols).step_by(4) {
+                let column = tile.add(COLUMN * k);
                 prefetch::far(ahead.of(column), 4 * COLUMN);
-                for (i, &x) in x.iter().enumerate() {
+                for i in 0..4.min(cols - k) {
                     let w = C::load(column.add(COLUMN * i));
-                    acc[i] = _mm512_fmadd_ps(w, _mm512_set1_ps(x), acc[i]);
+                    for t in 0..T {
+                        let x = _mm512_set1_ps(*x[t].get_unchecked(k + i));
+                        acc[t][i] = _mm512_fmadd_ps(w, x, acc[t][i]);
+                    }
                 }
             }
-            let [a, b, c, d] = acc;
-            _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d))
+            acc.map(|[a, b, c, d]| _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
         }
     }
 
