@@ -32,7 +32,8 @@ const FIRST_PROMPT_ROWS: usize = 64;
 pub struct EngineOptions {
     /// Sequences that are computed at the same time; others wait.
     pub sequences: usize,
-    /// Positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less.
+    /// Positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less. A model that
+    /// rotates long sequences in another way has no more than the length from which they are long.
     pub context: Option<usize>,
     /// Most rows that are computed together.
     pub batch: usize,
