@@ -58,7 +58,13 @@ fn rate(model: &Model, count: usize, tokens: usize) -> Result<f64, ModelError> {
         let prompt = (0..PROMPT as u32).map(|j| (i * 131 + j * 31 + 7) % vocab).collect();
         let sampling = SamplerOptions::greedy();
         // The first token is the prompt's.
-        engine.add(Request { prompt, sampling, max_tokens: tokens + 1, ignore_eos: true })?;
+        engine.add(Request {
+            prompt,
+            sampling,
+            max_tokens: tokens + 1,
+            ignore_eos: true,
+            ..Request::default()
+        })?;
     }
     let (mut begun, mut made) = (0, 0);
     let mut began = Instant::now();

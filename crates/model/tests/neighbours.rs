@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use alight_formats::GgmlType;
 use alight_kernels::Isa;
+use alight_model::spec::Mixer;
 use alight_model::{
     Engine, EngineOptions, Event, Finish, Model, ModelError, OpenOptions, Request, RequestId,
     Sampler, SamplerOptions, Session, SessionOptions,
@@ -63,7 +64,13 @@ fn requests(count: usize, vocab: usize, longest: usize, max_tokens: usize) -> Ve
                 ..SamplerOptions::default()
             },
         };
-        Request { prompt, sampling, max_tokens: 1 + i * 5 % max_tokens, ignore_eos: true }
+        Request {
+            prompt,
+            sampling,
+            max_tokens: 1 + i * 5 % max_tokens,
+            ignore_eos: true,
+            ..Request::default()
+        }
     };
     (0..count).map(request).collect()
 }
@@ -125,6 +132,7 @@ fn together(model: &Model, all: &[Request], sequences: usize, step: Duration) ->
                 let Some(&i) = ids.get(&id) else { return };
                 assert!(!finished[i], "after its end");
                 match event {
+                    Event::Prompt { .. } => assert!(answers[i].is_empty()),
                     Event::Token(token, logits) => answers[i].push((token, hash(logits))),
                     Event::Finished(finish) => {
                         assert_eq!(finish, Finish::Length);
@@ -175,6 +183,141 @@ fn answers_do_not_depend_on_their_neighbours() {
     }
 }
 
+/// What a request gets, and how much of its prompt was not computed.
+fn answer(engine: &mut Engine<'_>, request: &Request) -> (Answer, usize) {
+    let id = engine.add(request.clone()).unwrap();
+    let (mut answer, mut all) = (Answer::new(), None);
+    while engine
+        .step(&mut |other, event| {
+            assert_eq!(other, id);
+            match event {
+                Event::Prompt { reused } => assert!(all.replace(reused).is_none()),
+                Event::Token(token, logits) => answer.push((token, hash(logits))),
+                Event::Finished(finish) => assert_eq!(finish, Finish::Length),
+                Event::Failed(error) => panic!("{error}"),
+            }
+        })
+        .unwrap()
+    {}
+    (answer, all.unwrap())
+}
+
+fn request(prompt: Vec<u32>, seed: u64) -> Request {
+    let sampling = SamplerOptions { temperature: 1.0, seed, ..SamplerOptions::default() };
+    Request { prompt, sampling, max_tokens: 3, ignore_eos: true, ..Request::default() }
+}
+
+#[test]
+fn a_prompt_goes_on_where_it_differs_from_earlier_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, path) in models(folder.path()).into_iter().enumerate() {
+        let model = open(&path, 2, Isa::best());
+        let recurrent = model.spec().layers.iter().any(|layer| {
+            !matches!(layer.mixer, None | Some(Mixer::Attention(_) | Mixer::LatentAttention(_)))
+        });
+        let vocab = model.spec().vocab.min(40_000) - 1;
+        let options = EngineOptions { sequences: 3, batch: 80, ..EngineOptions::default() };
+        let mut engine = Engine::new(&model, &options).unwrap();
+        let long = tokens(if recurrent { 480 } else { 150 }, vocab, 5);
+        let real = model.file_bytes() > 50_000_000;
+        // Every length with the first model.
+        let lengths: Vec<usize> = match (i, recurrent) {
+            (0, _) => (1..long.len()).collect(),
+            (_, false) if real => vec![1, 64, 93],
+            (_, false) => vec![1, 15, 63, 64, 65, 100, 127, 128, 129, 148, 149],
+            (_, true) => vec![1, 63, 64, 129, 300, 330, 440, 448, 449, 479],
+        };
+        let first = request(long.clone(), 1);
+        let expected = alone(&model, &first);
+        assert_eq!(answer(&mut engine, &first), (expected.clone(), 0), "{}", path.display());
+        let mut kept = if recurrent { vec![448] } else { Vec::new() };
+        for n in lengths {
+            let what = format!("{n} tokens, {}", path.display());
+            // A token that the long prompt does not have there.
+            let other = if long[n] == 3 { 4 } else { 3 };
+            let request = request([&long[..n], &[other, 7, 8]].concat(), n as u64);
+            let (found, reused) = answer(&mut engine, &request);
+            assert!(found == alone(&model, &request), "{what}");
+            if recurrent {
+                // States are kept at the end of what was computed, and where prompts have parted.
+                let most = kept.iter().filter(|at| **at <= n).max().copied().unwrap_or(0);
+                assert_eq!(reused, most, "{what}");
+                let page = n / 64 * 64;
+                if page >= most + 256 {
+                    kept.push(page);
+                }
+            } else {
+                assert_eq!(reused, n, "{what}");
+            }
+        }
+        let (found, reused) = answer(&mut engine, &first);
+        assert!(found == expected, "{}", path.display());
+        assert_eq!(reused, if recurrent { 448 } else { long.len() - 1 });
+        // Nobody else finds out that it was asked.
+        let salted = Request { salt: "another user".into(), ..first.clone() };
+        assert_eq!(answer(&mut engine, &salted), (expected.clone(), 0));
+        assert_eq!(answer(&mut engine, &salted).1, reused);
+    }
+}
+
+#[test]
+fn prompts_that_begin_alike_are_read_once() {
+    let folder = tempfile::tempdir().unwrap();
+    for spec in [Spec::llama(), Spec::qwen35()] {
+        let model = open(&spec.write(folder.path()).0, 2, Isa::best());
+        let beginning = tokens(400, 290, 5);
+        let all: Vec<Request> = (0..5)
+            .map(|i| request([&beginning[..], &tokens(90 + i, 290, i as u64)].concat(), i as u64))
+            .collect();
+        let options = EngineOptions { sequences: 4, batch: 48, ..EngineOptions::default() };
+        let mut engine = Engine::new(&model, &options).unwrap();
+        let ids: Vec<_> = all.iter().map(|r| engine.add(r.clone()).unwrap()).collect();
+        let mut answers = vec![Answer::new(); all.len()];
+        let mut shared = vec![0; all.len()];
+        while engine
+            .step(&mut |id, event| {
+                let i = ids.iter().position(|other| *other == id).unwrap();
+                match event {
+                    Event::Prompt { reused } => shared[i] = reused,
+                    Event::Token(token, logits) => answers[i].push((token, hash(logits))),
+                    Event::Finished(_) => {}
+                    Event::Failed(error) => panic!("{error}"),
+                }
+            })
+            .unwrap()
+        {}
+        for (request, found) in all.iter().zip(&answers) {
+            assert!(*found == alone(&model, request));
+        }
+        assert_eq!(shared[..4], [0, 384, 384, 384]);
+        assert!(shared[4] >= 384, "{shared:?}");
+    }
+}
+
+#[test]
+fn what_is_kept_of_prompts_stays_under_its_limit_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for spec in [Spec::llama(), Spec::qwen35(), Spec::deepseek2()] {
+        let model = open(&spec.write(folder.path()).0, 2, Isa::best());
+        // Some hundred pages, or states of a few prompts.
+        for prompt_cache in [0, 1, 40 << 10, 300 << 10] {
+            let options =
+                EngineOptions { sequences: 3, batch: 64, prompt_cache, ..EngineOptions::default() };
+            let mut engine = Engine::new(&model, &options).unwrap();
+            let beginnings = [1, 2, 3].map(|seed| tokens(330, 290, seed));
+            for i in 0..24usize {
+                let own = tokens(20, 290, 50 + i as u64 / 6);
+                let beginning = &beginnings[i * 7 % 3][..330 - i * 11];
+                let request = request([beginning, &own].concat(), i as u64);
+                let (found, reused) = answer(&mut engine, &request);
+                assert!(found == alone(&model, &request), "request {i} of {prompt_cache} bytes");
+                assert!(prompt_cache > 1 || reused == 0);
+                assert!(engine.kept_bytes() <= prompt_cache);
+            }
+        }
+    }
+}
+
 #[test]
 fn the_number_of_threads_does_not_change_a_bit_of_a_batch() {
     let folder = tempfile::tempdir().unwrap();
@@ -199,6 +342,7 @@ fn what_cannot_be_computed_is_refused_and_others_go_on() {
         sampling: SamplerOptions::greedy(),
         max_tokens: usize::MAX,
         ignore_eos: true,
+        ..Request::default()
     };
     assert!(matches!(engine.add(request(Vec::new())), Err(ModelError::EmptyInput)));
     assert!(matches!(
@@ -218,6 +362,7 @@ fn what_cannot_be_computed_is_refused_and_others_go_on() {
         .step(&mut |id, event| {
             let i = ids.iter().position(|other| *other == id).unwrap();
             match event {
+                Event::Prompt { reused } => assert_eq!(reused, 0),
                 Event::Token(..) => counts[i] += 1,
                 Event::Finished(finish) => ends.push((i, finish)),
                 Event::Failed(error) => panic!("{error}"),

@@ -55,11 +55,19 @@ fn allocations_of_many(model: &Model) -> u64 {
     for i in 0..5 {
         let sampling = SamplerOptions { repeat_penalty: 1.1, seed: i, ..SamplerOptions::default() };
         let prompt = common::tokens(10 + 12 * i as usize, model.spec().vocab, i);
-        engine.add(Request { prompt, sampling, max_tokens: 8, ignore_eos: true }).unwrap();
+        engine
+            .add(Request {
+                prompt,
+                sampling,
+                max_tokens: 8,
+                ignore_eos: true,
+                ..Request::default()
+            })
+            .unwrap();
     }
     let mut take = |_: RequestId, event: Event<'_>| match event {
         Event::Token(..) => answered += 1,
-        Event::Finished(_) => {}
+        Event::Prompt { .. } | Event::Finished(_) => {}
         Event::Failed(error) => panic!("{error}"),
     };
     assert!(engine.step(&mut take).unwrap());

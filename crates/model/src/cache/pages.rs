@@ -14,6 +14,9 @@ pub(crate) const POSITIONS: usize = PAGE_UNIT;
 /// A page begins at a multiple of so many elements, so that it can be mapped from a file.
 const ALIGNMENT: usize = 4096 / size_of::<u16>();
 
+/// What a page counts for at least when it is asked how many fit into some memory.
+const LEAST_BYTES: usize = 1 << 16;
+
 /// The shape of a layer's keys and values in a page, and where both are in it.
 type LayerPages = (KvShape, [usize; 2]);
 
@@ -33,12 +36,16 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Pages for at least `positions` positions in layers of these shapes; `None` is a layer without keys and values.
-    /// Memory is taken when it is first written.
+    /// Pages for at least `positions` positions, and `spare` bytes of others, in layers of these shapes; `None` is a layer without
+    /// keys and values. Memory is taken when it is first written.
     ///
     /// # Errors
     /// The system does not give the address space.
-    pub(crate) fn new(positions: usize, shapes: &[Option<KvShape>]) -> Result<Pages, CacheError> {
+    pub(crate) fn new(
+        positions: usize,
+        spare: usize,
+        shapes: &[Option<KvShape>],
+    ) -> Result<Pages, CacheError> {
         let mut end = 0usize;
         let layers = shapes.iter().map(|shape| {
             let shape = (*shape)?;
@@ -50,7 +57,8 @@ impl Pages {
         });
         let layers = layers.collect();
         let stride = end.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
-        let count = positions.div_ceil(POSITIONS);
+        let spare = spare / stride.saturating_mul(size_of::<u16>()).max(LEAST_BYTES);
+        let count = positions.div_ceil(POSITIONS).saturating_add(spare);
         let memory = Zeroed::new(stride.saturating_mul(count))?;
         let (uses, free) = (vec![0; count], Vec::with_capacity(count));
         Ok(Pages { layers, memory, stride, uses, free, fresh: 0 })
@@ -68,6 +76,37 @@ impl Pages {
         };
         self.uses[page as usize] = 1;
         Some(page)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.uses.len()
+    }
+
+    /// How many have a page.
+    pub(crate) fn uses(&self, page: u32) -> u32 {
+        self.uses[page as usize]
+    }
+
+    /// One more has a page.
+    pub(crate) fn share(&mut self, page: u32) {
+        self.uses[page as usize] += 1;
+    }
+
+    /// Whether only one has a page, who may write to it.
+    pub(crate) fn is_writable(&self, page: u32) -> bool {
+        self.uses(page) == 1
+    }
+
+    /// Bytes of memory of a page.
+    pub(crate) fn bytes(&self, _page: u32) -> usize {
+        self.stride * size_of::<u16>()
+    }
+
+    /// Makes a page what another is.
+    pub(crate) fn copy(&mut self, from: u32, to: u32) {
+        let [from, to] = [from, to].map(|page| page as usize * self.stride);
+        self.memory.get_mut().copy_within(from..from + self.stride, to);
     }
 
     /// Gives a page back.
@@ -119,7 +158,7 @@ mod tests {
 
     #[test]
     fn layers_and_pages_do_not_overlap_and_start_as_zeros() {
-        let mut pages = Pages::new(200, &shapes(3, 2, [4, 6])).unwrap();
+        let mut pages = Pages::new(200, 0, &shapes(3, 2, [4, 6])).unwrap();
         let table: Vec<u32> = (0..4).map(|_| pages.take().unwrap()).collect();
         assert_eq!(pages.take(), None, "200 positions are four pages");
         let one = [1.0; 12];
@@ -138,7 +177,7 @@ mod tests {
 
     #[test]
     fn pages_that_were_given_back_are_taken_first() {
-        let mut pages = Pages::new(3 * 64, &shapes(1, 1, [4, 4])).unwrap();
+        let mut pages = Pages::new(3 * 64, 0, &shapes(1, 1, [4, 4])).unwrap();
         assert_eq!([pages.take(), pages.take()], [Some(0), Some(1)]);
         pages.release(0);
         assert_eq!([pages.take(), pages.take(), pages.take()], [Some(0), Some(2), None]);
@@ -146,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_impossible_size_is_an_error() {
-        let error = Pages::new(1 << 30, &shapes(4096, 1 << 20, [1 << 20; 2])).err().unwrap();
+        let error = Pages::new(1 << 30, 0, &shapes(4096, 1 << 20, [1 << 20; 2])).err().unwrap();
         assert_eq!(error.bytes, usize::MAX);
     }
 }

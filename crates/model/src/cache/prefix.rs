@@ -1,15 +1,376 @@
 //! What of a prompt need not be computed again.
+//!
+//! The index has the keys and values of prompts by their tokens: a tree whose nodes have a page each. Only what was computed
+//! of rows of prompts is in it. What was computed of a generated token is not: its row has other bits than a row of a prompt
+//! ([`Role`](crate::engine::Role)), and an answer must not depend on whether its prompt was found.
+//!
+//! Invariants: tokens are compared in full. A page in the index is not written any more: a sequence that goes on in the middle
+//! of one has a copy ([`Cache::prepare`](super::Cache::prepare)). A page that a sequence has stays in the index, and so does every page
+//! before it. Nothing is allocated but for the first prompt of a salt and for states of recurrent layers.
+
+use std::collections::HashMap;
+
+use super::pages::{POSITIONS, Pages};
+use super::states::Kept;
 
 /// How many tokens at the beginning of `prompt` a cache that holds the positions of `cached` has already. The
 /// last token of the prompt never counts: it is computed in any case, because its logits are wanted.
 pub fn reusable(cached: &[u32], prompt: &[u32]) -> usize {
-    let common = cached.iter().zip(prompt).take_while(|(a, b)| a == b).count();
-    common.min(prompt.len().saturating_sub(1))
+    common(cached, prompt).min(prompt.len().saturating_sub(1))
+}
+
+/// How many tokens two sequences begin with alike.
+pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// A node of the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NodeId(u32);
+
+/// A page's worth of tokens that follow those of its parent.
+struct Node {
+    /// `None`: it is a root, which has no tokens and no page, or free.
+    parent: Option<NodeId>,
+    /// Of its children; each leads to the next.
+    first_child: Option<NodeId>,
+    next: Option<NodeId>,
+    /// The first `len` count. A node with less than a page of them has no children.
+    tokens: [u32; POSITIONS],
+    len: usize,
+    page: u32,
+    /// When it was last of use.
+    used: u64,
+    /// The states of recurrent layers after its tokens, and when they were last of use.
+    states: Option<(Kept, u64)>,
+}
+
+impl Node {
+    const EMPTY: Node = Node {
+        parent: None,
+        first_child: None,
+        next: None,
+        tokens: [0; POSITIONS],
+        len: 0,
+        page: 0,
+        used: 0,
+        states: None,
+    };
+
+    fn tokens(&self) -> &[u32] {
+        &self.tokens[..self.len]
+    }
+}
+
+/// What the index has of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// How many of its tokens.
+    pub(crate) positions: usize,
+    /// How many it would be if there were states of recurrent layers everywhere.
+    pub(crate) attended: usize,
+    /// The node of the last whole page of `positions`.
+    pub(crate) node: Option<NodeId>,
+    /// The page that the rest of them is in.
+    tail: Option<u32>,
+}
+
+/// The pages of prompts, by their tokens.
+pub(crate) struct PrefixIndex {
+    nodes: Vec<Node>,
+    free: Vec<NodeId>,
+    /// By salt.
+    roots: HashMap<Box<str>, NodeId>,
+    clock: u64,
+    /// Bytes of memory that it may hold, and those that it holds.
+    limit: usize,
+    held: usize,
+    /// Whether there are recurrent layers: then a prefix is of use only where their states are kept.
+    recurrent: bool,
+}
+
+impl PrefixIndex {
+    /// An empty one that holds up to `limit` bytes, for so many pages.
+    pub(crate) fn new(limit: usize, pages: usize, recurrent: bool) -> PrefixIndex {
+        let most = if limit == 0 { 0 } else { pages };
+        PrefixIndex {
+            nodes: Vec::with_capacity(most),
+            free: Vec::with_capacity(most),
+            roots: HashMap::with_capacity(if limit == 0 { 0 } else { 64 }),
+            clock: 0,
+            limit,
+            held: 0,
+            recurrent,
+        }
+    }
+
+    /// Whether it may hold anything.
+    pub(crate) fn is_on(&self) -> bool {
+        self.limit > 0
+    }
+
+    /// Bytes that it holds.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize]
+    }
+
+    fn children(&self, of: NodeId) -> impl Iterator<Item = NodeId> {
+        let next = |id: &NodeId| self.node(*id).next;
+        std::iter::successors(self.node(of).first_child, next)
+    }
+
+    /// The child that has most of `tokens`, and how many.
+    fn best_child(&self, of: NodeId, tokens: &[u32]) -> Option<(NodeId, usize)> {
+        let children = self.children(of).map(|id| (id, common(self.node(id).tokens(), tokens)));
+        children.max_by_key(|(_, common)| *common).filter(|(_, common)| *common > 0)
+    }
+
+    /// The longest beginning of `tokens` that it has under `salt`.
+    pub(crate) fn find(&mut self, salt: &str, tokens: &[u32]) -> Found {
+        let mut found = Found { positions: 0, attended: 0, node: None, tail: None };
+        let Some(&root) = self.roots.get(salt) else { return found };
+        self.clock += 1;
+        let clock = self.clock;
+        let mut at = root;
+        while let Some((child, common)) = self.best_child(at, &tokens[found.attended..]) {
+            found.attended += common;
+            let recurrent = self.recurrent;
+            let node = self.node_mut(child);
+            node.used = clock;
+            if common == POSITIONS {
+                at = child;
+                if !recurrent || node.states.is_some() {
+                    (found.positions, found.node) = (found.attended, Some(child));
+                }
+                continue;
+            }
+            if !recurrent {
+                (found.positions, found.tail) = (found.attended, Some(node.page));
+            }
+            break;
+        }
+        found
+    }
+
+    /// The pages of what was found, in the order of positions, onto `table`.
+    pub(crate) fn pages_of(&self, found: &Found, table: &mut Vec<u32>) {
+        let first = table.len();
+        let mut at = found.node;
+        while let Some(id) = at {
+            let node = self.node(id);
+            if node.parent.is_some() {
+                table.push(node.page);
+            }
+            at = node.parent;
+        }
+        table[first..].reverse();
+        table.extend(found.tail);
+    }
+
+    /// The states after the last whole page of what was found.
+    pub(crate) fn states_of(&mut self, found: &Found) -> Option<&Kept> {
+        let clock = self.clock;
+        let (kept, used) = self.node_mut(found.node?).states.as_mut()?;
+        *used = clock;
+        Some(kept)
+    }
+
+    /// Adds tokens, at most a page of them, which follow those of `parent`, or begin a prompt. A page that is new to it has one use
+    /// more. Returns their node and its page, which may be another one with the same in it.
+    pub(crate) fn add(
+        &mut self,
+        salt: &str,
+        parent: Option<NodeId>,
+        tokens: &[u32],
+        page: u32,
+        pages: &mut Pages,
+    ) -> (NodeId, u32) {
+        let parent = parent.unwrap_or_else(|| self.root(salt));
+        self.clock += 1;
+        let best = self.best_child(parent, tokens);
+        if let Some((child, _)) = best.filter(|(_, common)| *common == tokens.len()) {
+            return (child, self.node(child).page);
+        }
+        pages.share(page);
+        self.held += pages.bytes(page);
+        let id = self.fresh();
+        let clock = self.clock;
+        let next = self.node_mut(parent).first_child.replace(id);
+        let node = self.node_mut(id);
+        *node = Node { parent: Some(parent), next, page, used: clock, ..Node::EMPTY };
+        node.tokens[..tokens.len()].copy_from_slice(tokens);
+        node.len = tokens.len();
+        // A part of a page that the new one has as well. (Not earlier: the root goes with its last child.)
+        if let Some((child, _)) = best.filter(|(child, common)| *common == self.node(*child).len) {
+            self.remove(child, pages);
+        }
+        (id, page)
+    }
+
+    /// Keeps the states of recurrent layers after the tokens of a node.
+    pub(crate) fn keep_states(&mut self, id: NodeId, kept: Kept) {
+        let clock = self.clock;
+        self.held += kept.bytes();
+        if let Some((before, _)) = self.node_mut(id).states.replace((kept, clock)) {
+            self.held -= before.bytes();
+        }
+    }
+
+    /// Whether a node has states.
+    pub(crate) fn has_states(&self, id: NodeId) -> bool {
+        self.node(id).states.is_some()
+    }
+
+    /// Gives up what was of no use for longest, until it holds no more than it may.
+    pub(crate) fn shrink(&mut self, pages: &mut Pages) {
+        while self.held > self.limit && self.give_up(pages) {}
+    }
+
+    /// Gives up what was of no use for longest and that no sequence has. Returns whether there was anything.
+    pub(crate) fn give_up(&mut self, pages: &mut Pages) -> bool {
+        let ids = (0..self.nodes.len() as u32).map(NodeId);
+        let oldest =
+            ids.filter_map(|id| self.last_use(id, pages).map(|(used, whole)| (used, id, whole)));
+        let Some((_, id, whole)) = oldest.min_by_key(|(used, ..)| *used) else { return false };
+        if whole {
+            self.remove(id, pages);
+        } else {
+            self.drop_states(id);
+        }
+        true
+    }
+
+    /// When what can be given up of a node was last of use, and whether that is the whole node.
+    fn last_use(&self, id: NodeId, pages: &Pages) -> Option<(u64, bool)> {
+        let node = self.node(id);
+        node.parent?;
+        if node.first_child.is_none() && pages.uses(node.page) == 1 {
+            return Some((node.used, true));
+        }
+        node.states.as_ref().map(|(_, used)| (*used, false))
+    }
+
+    fn drop_states(&mut self, id: NodeId) {
+        if let Some((kept, _)) = self.node_mut(id).states.take() {
+            self.held -= kept.bytes();
+        }
+    }
+
+    /// Removes a node without children.
+    fn remove(&mut self, id: NodeId, pages: &mut Pages) {
+        self.drop_states(id);
+        let node = std::mem::replace(self.node_mut(id), Node::EMPTY);
+        let parent = node.parent.expect("a node that is no root");
+        let before = self.children(parent).take_while(|child| *child != id).last();
+        match before {
+            Some(before) => self.node_mut(before).next = node.next,
+            None => self.node_mut(parent).first_child = node.next,
+        }
+        self.held -= pages.bytes(node.page);
+        pages.release(node.page);
+        self.free.push(id);
+        let parent_node = self.node(parent);
+        if parent_node.parent.is_none() && parent_node.first_child.is_none() {
+            self.roots.retain(|_, root| *root != parent);
+            self.free.push(parent);
+        }
+    }
+
+    /// The root of a salt.
+    fn root(&mut self, salt: &str) -> NodeId {
+        if let Some(root) = self.roots.get(salt) {
+            return *root;
+        }
+        let root = self.fresh();
+        self.roots.insert(salt.into(), root);
+        root
+    }
+
+    /// A node that is free.
+    fn fresh(&mut self) -> NodeId {
+        self.free.pop().unwrap_or_else(|| {
+            self.nodes.push(Node::EMPTY);
+            NodeId(self.nodes.len() as u32 - 1)
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::reusable;
+    use super::*;
+    use alight_kernels::attention::KvShape;
+
+    fn pages() -> Pages {
+        let shape =
+            KvShape { kv_heads: 1, k_dim: 16, v_dim: 16, capacity: POSITIONS, shared: false };
+        Pages::new(8 * POSITIONS, 0, &[Some(shape)]).unwrap()
+    }
+
+    /// Adds a prompt whose pages a sequence has computed and gives back.
+    fn add(index: &mut PrefixIndex, pages: &mut Pages, tokens: &[u32]) {
+        let mut node = None;
+        for tokens in tokens.chunks(POSITIONS) {
+            let page = pages.take().unwrap();
+            node = Some(index.add("", node, tokens, page, pages).0);
+            pages.release(page);
+        }
+    }
+
+    fn found(index: &mut PrefixIndex, tokens: &[u32]) -> (usize, Vec<u32>) {
+        let found = index.find("", tokens);
+        let mut table = Vec::new();
+        index.pages_of(&found, &mut table);
+        (found.positions, table)
+    }
+
+    #[test]
+    fn the_longest_beginning_is_found_to_the_token() {
+        let (mut pages, all) = (pages(), (0..200).collect::<Vec<u32>>());
+        let mut index = PrefixIndex::new(usize::MAX, pages.count(), false);
+        add(&mut index, &mut pages, &all[..150]);
+        assert_eq!(found(&mut index, &all), (150, vec![0, 1, 2]));
+        assert_eq!(found(&mut index, &all[..128]), (128, vec![0, 1]));
+        assert_eq!(found(&mut index, &all[..70]), (70, vec![0, 1]), "a part of a page");
+        assert_eq!(found(&mut index, &[0, 1, 9]), (2, vec![0]));
+        assert_eq!(found(&mut index, &[9]), (0, vec![]));
+        assert_eq!(index.find("another", &all).positions, 0);
+        // The same again is the same; what has more of a page takes the place of what has less.
+        add(&mut index, &mut pages, &all[..150]);
+        assert_eq!(index.held, 3 * pages.bytes(0));
+        add(&mut index, &mut pages, &all[..180]);
+        assert_eq!((index.held, found(&mut index, &all).0), (3 * pages.bytes(0), 180));
+        add(&mut index, &mut pages, &all[..140]);
+        assert_eq!((index.held, found(&mut index, &all).0), (3 * pages.bytes(0), 180));
+    }
+
+    #[test]
+    fn what_was_of_no_use_for_longest_goes_first_and_leaves_nothing() {
+        let (mut pages, all) = (pages(), (0..200).collect::<Vec<u32>>());
+        let mut index = PrefixIndex::new(usize::MAX, pages.count(), false);
+        let other = [&all[..64], &[7; 100]].concat();
+        add(&mut index, &mut pages, &all);
+        add(&mut index, &mut pages, &other);
+        found(&mut index, &all);
+        assert!(index.give_up(&mut pages) && index.give_up(&mut pages));
+        assert_eq!((found(&mut index, &all).0, found(&mut index, &other).0), (200, 64));
+        // A page that a sequence has stays, and so do those before it.
+        let (_, table) = found(&mut index, &all[..128]);
+        pages.share(table[1]);
+        while index.give_up(&mut pages) {}
+        assert_eq!(found(&mut index, &all), (128, table.clone()));
+        pages.release(table[1]);
+        while index.give_up(&mut pages) {}
+        assert_eq!((index.held, index.roots.len()), (0, 0));
+        assert_eq!((0..8).filter(|_| pages.take().is_some()).count(), 8, "all are free");
+    }
 
     #[test]
     fn the_longest_common_beginning_but_for_the_last_token() {

@@ -23,6 +23,15 @@ pub(crate) struct States {
     spare: Vec<Zeroed<f32>>,
 }
 
+/// A copy of the states at some position.
+pub(crate) struct Kept(Zeroed<f32>);
+
+impl Kept {
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(self.0.get())
+    }
+}
+
 struct Snapshot {
     /// The tokens that are in it.
     position: usize,
@@ -59,6 +68,22 @@ impl States {
     /// A layer's state.
     pub(crate) fn layer(&mut self, layer: usize) -> &mut [f32] {
         &mut self.now.get_mut()[self.layers[layer].clone()]
+    }
+
+    /// A copy of them as they are now.
+    ///
+    /// # Errors
+    /// The system does not give the memory.
+    pub(crate) fn kept(&self) -> Result<Kept, CacheError> {
+        let mut copy = Zeroed::new(self.now.get().len())?;
+        copy.get_mut().copy_from_slice(self.now.get());
+        Ok(Kept(copy))
+    }
+
+    /// Makes them what they were, and forgets snapshots.
+    pub(crate) fn restore(&mut self, kept: &Kept) {
+        self.back_to(0);
+        self.now.get_mut().copy_from_slice(kept.0.get());
     }
 
     /// The position of the latest snapshot; 0 without one.

@@ -69,15 +69,21 @@ impl<'m> Net<'m> {
         }
     }
 
-    /// An empty cache of some sequences, with pages for at least `positions` positions of all together.
+    /// An empty cache of some sequences, with pages for at least `positions` positions of all together, and an index of prompts of up
+    /// to `kept` bytes.
     ///
     /// # Errors
     /// The system does not give the address space.
-    pub(crate) fn cache(&self, positions: usize, sequences: usize) -> Result<Cache, CacheError> {
+    pub(crate) fn cache(
+        &self,
+        positions: usize,
+        sequences: usize,
+        kept: usize,
+    ) -> Result<Cache, CacheError> {
         let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
         let shapes: Vec<_> = layers().map(|mixer| mixer.and_then(parts::kv_shape)).collect();
         let states: Vec<_> = layers().map(|mixer| mixer.map_or(0, parts::state_len)).collect();
-        Cache::new(positions, sequences, &shapes, &states)
+        Cache::new(positions, sequences, kept, &shapes, &states)
     }
 
     /// Buffers for calls of up to `batch` rows of sequences of up to `context` tokens, of which `decode` decode; activations of

@@ -15,8 +15,8 @@ use super::compute::Compute;
 use super::generate::Finish;
 use super::net::Net;
 use super::sampler::{Sampler, SamplerOptions};
-use super::session::{DEFAULT_CONTEXT, MAX_BATCH, admit, numbers};
-use crate::cache::Cache;
+use super::session::{DEFAULT_CONTEXT, MAX_BATCH, SNAPSHOT_EVERY, admit, numbers};
+use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
 use crate::open::Model;
 
@@ -24,6 +24,9 @@ use crate::open::Model;
 pub const MAX_SEQUENCES: usize = 1024;
 /// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
 const LEAST_PROMPT_ROWS: usize = 16;
+/// States of recurrent layers are kept at the end of a prompt if at least so many tokens of it were computed: they are large, and
+/// the prompt is cut for them.
+const LEAST_KEPT: usize = 256;
 /// Rows of prompts that the first step beside sequences that decode takes, when nothing is known of their time.
 const FIRST_PROMPT_ROWS: usize = 64;
 
@@ -41,6 +44,9 @@ pub struct EngineOptions {
     pub prompt_precision: Precision,
     /// How long a step should take at most while a sequence decodes and prompts are read beside it.
     pub step: Duration,
+    /// Bytes of memory for what was computed of prompts, so that a prompt that begins like an earlier one goes on where that one
+    /// differs. 0: nothing is kept. What was least recently used goes first.
+    pub prompt_cache: usize,
 }
 
 impl Default for EngineOptions {
@@ -51,12 +57,13 @@ impl Default for EngineOptions {
             batch: 512,
             prompt_precision: Precision::Bits8,
             step: Duration::from_millis(100),
+            prompt_cache: 1 << 30,
         }
     }
 }
 
 /// A prompt, and how it is to be continued.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
     /// The tokens of the prompt.
     pub prompt: Vec<u32>,
@@ -66,6 +73,9 @@ pub struct Request {
     pub max_tokens: usize,
     /// Go on after an end-of-generation token, and hand it out like any other.
     pub ignore_eos: bool,
+    /// Prompts share what was computed of them with those of the same salt alone. Where users must not find out by the
+    /// time of an answer what others have asked, each has a salt.
+    pub salt: Box<str>,
 }
 
 /// Which request an event is of.
@@ -75,6 +85,11 @@ pub struct RequestId(u64);
 /// What a step has brought for a request.
 #[derive(Debug)]
 pub enum Event<'e> {
+    /// The prompt was read. So many of its tokens were not computed: they had been, of earlier prompts.
+    Prompt {
+        /// Those tokens.
+        reused: usize,
+    },
     /// A token, and the logits `[vocab]` that it was chosen by.
     Token(u32, &'e [f32]),
     /// The answer ended. Nothing else follows.
@@ -93,12 +108,35 @@ struct Slot {
     /// The token to compute next, if the prompt is read.
     next: Option<u32>,
     generated: usize,
+    /// What of the prompt came from the index, and what of it is there now.
+    reused: usize,
+    indexed: Indexed,
+    /// Another prompt begins like this one, and is read up to there first.
+    after: Option<(RequestId, usize)>,
+    /// Positions at whose end the states of recurrent layers are to be kept.
+    marks: Vec<usize>,
 }
 
 impl Slot {
     /// Tokens of the prompt that were not read yet.
     fn unread(&self) -> usize {
         self.request.prompt.len().saturating_sub(self.position)
+    }
+
+    /// Tokens of the prompt that were read. Only these are shared: tokens that were generated are computed in another way.
+    fn read(&self) -> &[u32] {
+        &self.request.prompt[..self.position.min(self.request.prompt.len())]
+    }
+
+    /// Tokens of the prompt that may come from elsewhere: all but the last, whose logits are wanted.
+    fn reusable(&self) -> &[u32] {
+        &self.request.prompt[..self.request.prompt.len() - 1]
+    }
+
+    /// Rows of the prompt that are read at most before states have to be kept.
+    fn rows_to_mark(&self) -> usize {
+        let next = self.marks.iter().filter(|mark| **mark > self.position).min();
+        next.map_or(usize::MAX, |mark| mark - self.position)
     }
 }
 
@@ -116,7 +154,8 @@ impl Slot {
 ///     let mut ids = Vec::new();
 ///     for prompt in prompts {
 ///         let sampling = SamplerOptions::greedy();
-///         ids.push(engine.add(Request { prompt, sampling, max_tokens: 20, ignore_eos: false })?);
+///         let request = Request { prompt, sampling, max_tokens: 20, ..Request::default() };
+///         ids.push(engine.add(request)?);
 ///     }
 ///     while engine.step(&mut |id, event| {
 ///         if let Event::Token(token, _) = event {
@@ -183,7 +222,7 @@ impl<'m> Engine<'m> {
         );
         // Each sequence has whole pages.
         let positions = context.next_multiple_of(crate::cache::POSITIONS).saturating_mul(sequences);
-        let cache = net.cache(positions, sequences)?;
+        let cache = net.cache(positions, sequences, options.prompt_cache)?;
         let buffers = net.buffers(context, [batch, sequences], options.prompt_precision);
         Ok(Engine {
             model,
@@ -233,6 +272,11 @@ impl<'m> Engine<'m> {
         self.waiting.len() < before
     }
 
+    /// Bytes of memory of what is kept of prompts; never more than [`EngineOptions::prompt_cache`] but for what sequences have now.
+    pub fn kept_bytes(&self) -> usize {
+        self.cache.kept_bytes()
+    }
+
     /// Whether there is nothing to compute.
     pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.slots.iter().all(Option::is_none)
@@ -253,22 +297,98 @@ impl<'m> Engine<'m> {
             return Ok(false);
         }
         if let Err(error) = self.compute() {
-            (0..self.slots.len()).for_each(|sequence| self.leave(sequence));
+            // What the cache holds of the rows of this step is of no use.
+            self.slots.iter_mut().for_each(|slot| *slot = None);
+            (0..self.slots.len()).for_each(|sequence| self.cache.clear(sequence));
             self.waiting.clear();
             return Err(error);
         }
         self.remember(began.elapsed(), [decoding, prompts]);
+        self.index_prompts();
         self.hand_out(on_event);
         Ok(!self.is_idle())
     }
 
-    /// Gives free sequences to those that wait.
+    /// Gives free sequences to those that wait, with what is known of the beginnings of their prompts.
     fn join(&mut self) {
         let vocab_size = self.model.tokenizer().vocab_size();
-        for slot in self.slots.iter_mut().filter(|slot| slot.is_none()) {
-            let Some((id, request)) = self.waiting.pop_front() else { return };
+        for sequence in 0..self.slots.len() {
+            if self.slots[sequence].is_some() {
+                continue;
+            }
+            let Some((id, request)) = self.waiting.pop_front() else { break };
             let sampler = Sampler::new(request.sampling, vocab_size);
-            *slot = Some(Slot { id, request, sampler, position: 0, next: None, generated: 0 });
+            let mut slot = Slot {
+                id,
+                request,
+                sampler,
+                position: 0,
+                next: None,
+                generated: 0,
+                reused: 0,
+                indexed: Indexed::default(),
+                after: None,
+                marks: Vec::new(),
+            };
+            self.look_up(sequence, &mut slot);
+            self.follow(&mut slot);
+            self.slots[sequence] = Some(slot);
+        }
+        for sequence in 0..self.slots.len() {
+            let Some(slot) = &self.slots[sequence] else { continue };
+            let Some((leader, to)) = slot.after else { continue };
+            let reading = |other: &Slot| other.id == leader && other.position < to;
+            if !self.slots.iter().flatten().any(reading)
+                && let Some(mut slot) = self.slots[sequence].take()
+            {
+                slot.after = None;
+                self.look_up(sequence, &mut slot);
+                self.slots[sequence] = Some(slot);
+            }
+        }
+    }
+
+    /// Takes from the index what it has of a prompt beyond what was read.
+    fn look_up(&mut self, sequence: usize, slot: &mut Slot) {
+        let (salt, tokens) = (&slot.request.salt, slot.reusable());
+        if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, slot.position) {
+            slot.reused += found.positions - slot.position;
+            (slot.position, slot.indexed) = (found.positions, indexed);
+        }
+        if self.cache.is_recurrent() {
+            let (tokens, from) = (slot.reusable(), slot.position);
+            let attended = self.cache.attended(&slot.request.salt, tokens);
+            // Where another prompt parted from this one, others will; and the next turn begins with all of it.
+            let ends = [attended, tokens.len()].map(|end| end / POSITIONS * POSITIONS);
+            let ends = ends.into_iter().filter(|end| *end >= from + LEAST_KEPT);
+            let between = (0..tokens.len()).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
+            slot.marks = ends.chain(between).collect();
+        }
+    }
+
+    /// Lets a prompt wait for one that begins alike and is being read, if that one will come further.
+    fn follow(&mut self, slot: &mut Slot) {
+        if !self.cache.has_index() {
+            return;
+        }
+        let mut best = slot.position + POSITIONS - 1;
+        let mut leader = None;
+        for (i, other) in self.slots.iter().enumerate() {
+            let Some(other) = other else { continue };
+            if other.unread() == 0 || other.request.salt != slot.request.salt {
+                continue;
+            }
+            let alike = common(&other.request.prompt, slot.reusable()) / POSITIONS * POSITIONS;
+            if alike > best && alike > other.position {
+                (best, leader) = (alike, Some((i, other.id)));
+            }
+        }
+        let Some((i, id)) = leader else { return };
+        slot.after = Some((id, best));
+        if self.cache.is_recurrent()
+            && let Some(leader) = &mut self.slots[i]
+        {
+            leader.marks.push(best);
         }
     }
 
@@ -292,13 +412,15 @@ impl<'m> Engine<'m> {
         let mut left = self.prompt_rows(decoding);
         let batch = &mut self.buffers.batch;
         // Short ones first: each has an equal part, and what it does not need is for the others.
-        let unread = |sequence: &usize| self.slots[*sequence].as_ref().map_or(0, Slot::unread);
+        let slots = &self.slots;
+        self.order.retain(|sequence| slots[*sequence].as_ref().is_some_and(|s| s.after.is_none()));
+        let unread = |sequence: &usize| slots[*sequence].as_ref().map_or(0, Slot::unread);
         self.order.sort_unstable_by_key(|sequence| (unread(sequence), *sequence));
         let mut prompts = 0;
         for (i, &sequence) in self.order.iter().enumerate() {
             let Some(slot) = &mut self.slots[sequence] else { continue };
             let share = left.div_ceil(self.order.len() - i);
-            let rows = slot.unread().min(share).min(left);
+            let rows = slot.unread().min(share).min(left).min(slot.rows_to_mark());
             if rows == 0 {
                 continue;
             }
@@ -344,7 +466,8 @@ impl<'m> Engine<'m> {
     /// Computes the batch, and the logits of the rows that were asked for.
     fn compute(&mut self) -> Result<(), ModelError> {
         for span in self.buffers.batch.all_spans() {
-            let room = self.cache.resize(span.sequence, span.position + span.rows.len());
+            let end = span.position + span.rows.len();
+            let room = self.cache.prepare(span.sequence, span.position, end);
             assert!(room, "pages for the whole context of every sequence");
         }
         self.net.run(&mut self.buffers, &mut self.cache)?;
@@ -356,6 +479,18 @@ impl<'m> Engine<'m> {
         self.model.check()
     }
 
+    /// Adds to the index what the step has computed of prompts.
+    fn index_prompts(&mut self) {
+        for &sequence in &self.order {
+            let Some(slot) = &mut self.slots[sequence] else { continue };
+            let tokens = &slot.request.prompt[..slot.position];
+            self.cache.add(sequence, &slot.request.salt, tokens, false, &mut slot.indexed);
+            if slot.marks.contains(&slot.position) {
+                self.cache.keep_states(sequence, &slot.indexed);
+            }
+        }
+    }
+
     /// Chooses the next token of each sequence that has logits, and says so.
     fn hand_out(&mut self, on_event: &mut dyn FnMut(RequestId, Event<'_>)) {
         let vocab = self.model.spec().vocab;
@@ -364,6 +499,9 @@ impl<'m> Engine<'m> {
             let logits = &self.logits[row * vocab..][..vocab];
             let Some(slot) = &mut self.slots[sequence] else { continue };
             let id = slot.id;
+            if slot.generated == 0 {
+                on_event(id, Event::Prompt { reused: slot.reused });
+            }
             let ended = match numbers(self.model, logits, slot.position - 1) {
                 Err(error) => Some(Event::Failed(error)),
                 Ok(()) => {
@@ -379,11 +517,13 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Frees a sequence.
+    /// Frees a sequence. What it has of its prompt stays in the index.
     fn leave(&mut self, sequence: usize) {
-        self.slots[sequence] = None;
-        self.cache.resize(sequence, 0);
-        self.cache.sequences[sequence].states.back_to(0);
+        if let Some(slot) = self.slots[sequence].take() {
+            let mut indexed = slot.indexed;
+            self.cache.add(sequence, &slot.request.salt, slot.read(), true, &mut indexed);
+        }
+        self.cache.clear(sequence);
     }
 }
 

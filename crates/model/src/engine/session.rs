@@ -18,7 +18,7 @@ pub const DEFAULT_CONTEXT: usize = 4096;
 /// Most tokens that are computed together.
 pub const MAX_BATCH: usize = 4096;
 /// Recurrent states are kept after so many tokens at the latest.
-const SNAPSHOT_EVERY: usize = 2048;
+pub(super) const SNAPSHOT_EVERY: usize = 2048;
 /// Positions whose logits are computed together by [`Session::feed_each`].
 const LOGIT_ROWS: usize = 16;
 
@@ -109,7 +109,7 @@ impl<'m> Session<'m> {
         });
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
-        let cache = net.cache(context, 1)?;
+        let cache = net.cache(context, 1, 0)?;
         let buffers = net.buffers(context, [batch, 1], options.prompt_precision);
         Ok(Session {
             model,
@@ -284,7 +284,7 @@ impl<'m> Session<'m> {
         let batch = &mut self.buffers.batch;
         batch.clear();
         batch.push((0, role), position, tokens, want);
-        let room = self.cache.resize(0, position + tokens.len());
+        let room = self.cache.prepare(0, position, position + tokens.len());
         assert!(room, "pages for the whole context");
         Ok(self.net.run(&mut self.buffers, &mut self.cache)?)
     }

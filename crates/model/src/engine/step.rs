@@ -113,8 +113,8 @@ impl Step<'_> {
         }
     }
 
-    /// In the last layer that stores something, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers, from, to)` makes
-    /// row `from` row `to`. A mixer calls it when the cache is filled. Returns whether there are any such rows.
+    /// In the last layer that stores something, keeps only the wanted rows of `x` and of what the mixer still needs: `keep(buffers,
+    /// from, to)` makes row `from` row `to`. A mixer calls it when the cache is filled. Returns whether there are any such rows.
     pub(crate) fn keep_wanted_rows(&mut self, keep: impl Fn(&mut Buffers, usize, usize)) -> bool {
         if self.last {
             let b = &mut *self.buffers;

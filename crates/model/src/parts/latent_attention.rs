@@ -345,7 +345,7 @@ impl LatentAttentionWeights {
         let b = &mut *step.buffers;
         let (batch, angles) = (&b.batch, &b.angles);
         let n = batch.counts().all();
-        let Cache { pages, sequences } = &mut *step.cache;
+        let Cache { pages, sequences, .. } = &mut *step.cache;
         let writer = pages.writers(step.layer);
         let target = |i: usize| {
             let (sequence, position) = batch.place(i);
