@@ -27,6 +27,10 @@
 //! partial results of one token are merged as in Flash-Decoding. Scores for a whole context are never
 //! stored.
 
+/// The arithmetic of these kernels: another number where a sum or a rounding is another one, so that what was computed before and kept in
+/// a file is not mixed with what is computed now. Whoever changes a bit of a result raises it.
+pub const ARITHMETIC: u32 = 1;
+
 pub mod attention;
 mod blocks;
 pub mod dequant;

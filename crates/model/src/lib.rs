@@ -125,6 +125,7 @@ mod error;
 mod load;
 mod open;
 mod parts;
+mod prompts;
 pub mod spec;
 mod weights;
 
@@ -132,11 +133,12 @@ pub use alight_kernels::matmul::Precision;
 pub use cache::reusable;
 pub use engine::{
     DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, MAX_BATCH,
-    MAX_SEQUENCES, Pool, Request, RequestId, Sampler, SamplerOptions, Session, SessionOptions,
-    generate,
+    MAX_SEQUENCES, Pool, Request, RequestId, Restored, Sampler, SamplerOptions, Session,
+    SessionOptions, generate,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadError, LoadReport, Repack};
 pub use open::{Model, OpenOptions, OpenTimings};
+pub use prompts::{IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError};
 pub use spec::ModelSpec;
 pub use weights::WeightError;

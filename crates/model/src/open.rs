@@ -4,8 +4,9 @@
 //! the weights in the order in which the forward pass will read them (see `load`), and go on after
 //! [`Model::open`] has returned. Nothing here waits for them.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,7 @@ use alight_formats::split::Catalog;
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
 use alight_text::{Tokenizer, Vocabulary};
+use sha2::{Digest, Sha256};
 
 use crate::describe;
 use crate::engine::Pool;
@@ -88,6 +90,31 @@ pub struct Model {
     pool: Pool,
     isa: Isa,
     timings: OpenTimings,
+    /// What tells its files from others.
+    samples: Vec<Sample>,
+    identity: OnceLock<[u8; 32]>,
+}
+
+/// Bytes of a file that tell it from others.
+struct Sample {
+    shard: usize,
+    bytes: Range<u64>,
+}
+
+/// Of a tensor so many bytes at most tell it from others.
+const SAMPLE: u64 = 4096;
+
+/// The headers, and bytes from the middle of each tensor.
+fn samples(files: &[Gguf<'_>], catalog: &Catalog<'_>) -> Vec<Sample> {
+    let headers = files.iter().enumerate();
+    let headers = headers.map(|(shard, gguf)| Sample { shard, bytes: 0..gguf.data_start });
+    let tensors = catalog.tensors.iter().map(|tensor| {
+        let (start, len) = (tensor.info.offset, tensor.info.nbytes);
+        let sample = len.min(SAMPLE);
+        let start = start + (len - sample) / 2;
+        Sample { shard: tensor.shard, bytes: start..start + sample }
+    });
+    headers.chain(tensors).collect()
 }
 
 impl Model {
@@ -174,6 +201,7 @@ impl Model {
         timings.tokenizer = vocabulary.took;
         let name = describe::name(gguf, path);
         let parameters = catalog.tensors.iter().map(|t| t.info.elements()).sum();
+        let samples = samples(&files, &catalog);
         drop(files);
         if options.reclaim {
             checked.loader.give_back_headers();
@@ -191,6 +219,30 @@ impl Model {
             pool,
             isa,
             timings,
+            samples,
+            identity: OnceLock::new(),
+        })
+    }
+
+    /// A hash of its files: of their lengths, their headers, and some bytes of each tensor. Models that differ have different ones, unless
+    /// they differ in a few weights of a matrix only.
+    pub(crate) fn identity(&self) -> [u8; 32] {
+        *self.identity.get_or_init(|| {
+            let mut hash = Sha256::new();
+            let maps = self.store.maps();
+            maps.iter().for_each(|map| hash.update((map.len() as u64).to_le_bytes()));
+            let mut buffer = [0; 16 << 10];
+            for Sample { shard, bytes } in &self.samples {
+                let mut at = bytes.start;
+                while at < bytes.end {
+                    let part = &mut buffer[..((bytes.end - at) as usize).min(16 << 10)];
+                    // A file that cannot be read is an error of the next step.
+                    let _ = maps[*shard].read(part, at);
+                    hash.update(&*part);
+                    at += part.len() as u64;
+                }
+            }
+            hash.finalize().into()
         })
     }
 

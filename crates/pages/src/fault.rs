@@ -21,7 +21,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicUsize, Ordering::SeqCst};
 
 /// The entry of one map in the registry.
 pub(crate) struct Slot {
@@ -36,6 +36,8 @@ pub(crate) struct Slot {
     len: AtomicUsize,
     /// Lowest faulting address so far, or `usize::MAX`.
     fault: AtomicUsize,
+    /// The protection of the map's pages, which those that take their place get, too.
+    protection: AtomicI32,
 }
 
 static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
@@ -45,10 +47,11 @@ static PAGE: AtomicUsize = AtomicUsize::new(0);
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Slot {
-    /// Enters `start..start + len`, whole pages, into the registry.
-    pub(crate) fn register(start: usize, len: usize) -> &'static Slot {
+    /// Enters `start..start + len`, whole pages of this protection, into the registry.
+    pub(crate) fn register(start: usize, len: usize, protection: libc::c_int) -> &'static Slot {
         let slot = free_slot().unwrap_or_else(new_slot);
         slot.fault.store(usize::MAX, SeqCst);
+        slot.protection.store(protection, SeqCst);
         slot.set(start, len);
         slot
     }
@@ -110,6 +113,7 @@ fn new_slot() -> &'static Slot {
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
         fault: AtomicUsize::new(usize::MAX),
+        protection: AtomicI32::new(libc::PROT_READ),
     }));
     let new = ptr::from_mut(slot);
     let mut head = SLOTS.load(SeqCst);
@@ -201,13 +205,13 @@ fn replace(address: usize) -> bool {
         // First the mark, then the zeros: a thread that sees zeros also sees the mark.
         slot.poison(address);
         let page = address - (address - start) % page_size();
-        // SAFETY: replaces pages of a map that we own and that is readable only, from `page` to its
-        // end, by pages that are readable too. References into them stay valid.
+        // SAFETY: replaces pages of a map that we own, from `page` to its end, by pages of the same
+        // protection. References into them stay valid.
         let placed = unsafe {
             libc::mmap(
                 page as *mut libc::c_void,
                 start + len - page,
-                libc::PROT_READ,
+                slot.protection.load(SeqCst),
                 libc::MAP_PRIVATE | libc::MAP_ANON | libc::MAP_FIXED,
                 -1,
                 0,

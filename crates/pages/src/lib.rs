@@ -2,6 +2,7 @@
 //! cache holds.
 //!
 //! - [`Map`]: a read-only shared map of one regular file.
+//! - [`Reservation`]: memory that is taken as it is written, and that parts of files can be put into.
 //! - [`transfer`]: ranges of a file read into memory, around the page cache where that helps; a
 //!   [`Region`] is memory made for that.
 //! - [`Replacement`]: a file that is there as a whole or not at all.
@@ -69,6 +70,7 @@ pub mod policy;
 mod ranges;
 mod region;
 mod replace;
+mod reservation;
 mod residency;
 mod stamp;
 mod threads;
@@ -85,6 +87,7 @@ pub use open::{Identity, open_file};
 pub use policy::{Choice, Load, LoadRequest, Prefetch, ReadMethod, choose};
 pub use region::{LockError, Region, RegionError, check_lock};
 pub use replace::{Destination, Input, New, ReplaceError, Replacement, remove_acls};
+pub use reservation::Reservation;
 pub use residency::{CacheProbe, Residency, evict, give_up, residency, warm};
 pub use stamp::{Stamp, times_tell};
 pub use threads::Threads;

@@ -98,7 +98,8 @@ impl Map {
             Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => start,
             _ => return Err(map_error(io::Error::last_os_error())),
         };
-        let slot = SlotHandle(Slot::register(start.as_ptr() as usize, pages));
+        let slot = Slot::register(start.as_ptr() as usize, pages, libc::PROT_READ);
+        let slot = SlotHandle(slot);
         let stamp = Stamp::from(&metadata);
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }

@@ -10,6 +10,9 @@ mod states;
 mod zeroed;
 
 use alight_kernels::attention::{KvCache, KvShape};
+use alight_pages::MapError;
+
+use crate::prompts::{Contents, Key, PromptFile, PromptFileError};
 
 /// The system does not give the memory for what a sequence computes.
 #[derive(Debug, thiserror::Error)]
@@ -116,6 +119,12 @@ impl Cache {
         self.index.shrink(&mut self.pages);
     }
 
+    /// Takes everything away from all sequences and from the index.
+    pub(crate) fn forget(&mut self) {
+        (0..self.sequences.len()).for_each(|sequence| self.clear(sequence));
+        while self.index.give_up(&mut self.pages) {}
+    }
+
     /// Gives a sequence what the index has of the beginning of `tokens`, if that is more than `least` of them.
     pub(crate) fn adopt(
         &mut self,
@@ -195,6 +204,92 @@ impl Cache {
             self.index.keep_states(node, kept);
             self.index.shrink(&mut self.pages);
         }
+    }
+
+    /// Whether what was read from files can be relied on.
+    ///
+    /// # Errors
+    /// One has become shorter, or cannot be read.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        self.pages.check()
+    }
+
+    /// Bytes of a page, and of a sequence's states.
+    pub(crate) fn sizes(&self) -> [usize; 2] {
+        [self.pages.stride(), self.sequences.first().map_or(0, |s| s.states.bytes())]
+    }
+
+    /// Gives a sequence the first `positions` positions of a prompt in a file of the same shape. Returns whether there was room.
+    ///
+    /// # Errors
+    /// The file is damaged, or cannot be mapped. The sequence is empty then.
+    pub(crate) fn restore(
+        &mut self,
+        sequence: usize,
+        file: &PromptFile,
+        positions: usize,
+    ) -> Result<bool, PromptFileError> {
+        self.clear(sequence);
+        let SequenceCache { pages: table, states } = &mut self.sequences[sequence];
+        if !states.is_empty() {
+            states.fill(|bytes| file.read_states(bytes))?;
+        }
+        let bytes = file.pages(positions.div_ceil(POSITIONS));
+        if bytes.is_empty() {
+            // A model that has nothing but states.
+            return Ok(true);
+        }
+        let Some(pages) = self.pages.put(&file.map, bytes)? else {
+            states.back_to(0);
+            return Ok(false);
+        };
+        table.extend(pages.clone());
+        let wrong = pages
+            .clone()
+            .find(|page| !file.is_page((page - pages.start) as usize, self.pages.bytes_of(*page)));
+        if wrong.is_some() {
+            self.clear(sequence);
+            let what = "the checksum of a page is wrong".to_owned();
+            return Err(PromptFileError::Damaged { what });
+        }
+        Ok(true)
+    }
+
+    /// What a sequence has computed of the beginning of its prompt, to be written to a file.
+    pub(crate) fn contents<'c>(
+        &'c self,
+        sequence: usize,
+        key: Key,
+        name: &'c str,
+        tokens: &'c [u32],
+    ) -> Option<Contents<'c>> {
+        let SequenceCache { pages: table, states } = &self.sequences[sequence];
+        let pages = table.get(..tokens.len().div_ceil(POSITIONS))?;
+        let pages = pages.iter().map(|page| self.pages.bytes_of(*page)).collect();
+        // The last token of a prompt is always computed.
+        let kept = match states.is_empty() {
+            true => None,
+            false => Some(states.snapshot(tokens.len().saturating_sub(1))?),
+        };
+        Some(Contents { key, name, tokens, pages, states: kept })
+    }
+
+    /// What the index has of the beginning of a prompt, to be written to a file.
+    pub(crate) fn indexed_contents<'c>(
+        &'c mut self,
+        salt: &str,
+        key: Key,
+        name: &'c str,
+        tokens: &'c [u32],
+    ) -> Option<Contents<'c>> {
+        let found = self.index.find(salt, tokens);
+        let mut table = Vec::new();
+        self.index.pages_of(&found, &mut table);
+        let pages = table.iter().map(|page| self.pages.bytes_of(*page)).collect();
+        let kept = self.index.states_of(&found);
+        let states = kept.map(|kept| (kept.all(), found.positions));
+        let tokens = &tokens[..found.positions];
+        (!tokens.is_empty()).then_some(Contents { key, name, tokens, pages, states })
     }
 
     /// The state of a sequence in a layer.

@@ -3,7 +3,12 @@
 //! A page holds so many positions ([`POSITIONS`]) of all layers that have keys and values. A sequence has a table of pages, in the
 //! order of its positions; pages need not lie together, and several sequences may read one.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use alight_kernels::attention::{KvCache, KvShape, KvWriter, PAGE_UNIT, PageTable};
+
+use alight_pages::{Map, MapError};
 
 use super::CacheError;
 use super::zeroed::Zeroed;
@@ -11,8 +16,8 @@ use super::zeroed::Zeroed;
 /// Positions of a page: as many as attention reads at a time.
 pub(crate) const POSITIONS: usize = PAGE_UNIT;
 
-/// A page begins at a multiple of so many elements, so that it can be mapped from a file.
-const ALIGNMENT: usize = 4096 / size_of::<u16>();
+/// A page begins at a multiple of so many bytes at least, or of a page of the system, so that it can be mapped from a file.
+const ALIGNMENT: usize = 4096;
 
 /// What a page counts for at least when it is asked how many fit into some memory.
 const LEAST_BYTES: usize = 1 << 16;
@@ -24,7 +29,7 @@ type LayerPages = (KvShape, [usize; 2]);
 pub(crate) struct Pages {
     /// By layer; `None`: it has no keys and values.
     layers: Vec<Option<LayerPages>>,
-    /// Of u16, `[pages, stride]`: in a page the keys and values of a layer, then those of the next.
+    /// Of u16, `[pages and pages of files, stride]`: in a page the keys and values of a layer, then those of the next.
     memory: Zeroed<u16>,
     stride: usize,
     /// By page: how many have it.
@@ -33,11 +38,15 @@ pub(crate) struct Pages {
     free: Vec<u32>,
     /// The first page that nobody has had yet; all later ones have not been touched either.
     fresh: u32,
+    /// Pages from here on are of files, and are not written.
+    own: u32,
+    /// Which of them, by file, in their order, and how many of each somebody has.
+    of_files: Vec<(Range<u32>, usize)>,
 }
 
 impl Pages {
     /// Pages for at least `positions` positions, and `spare` bytes of others, in layers of these shapes; `None` is a layer without
-    /// keys and values. Memory is taken when it is first written.
+    /// keys and values. Memory is taken when it is first written. There is room for as many pages of files.
     ///
     /// # Errors
     /// The system does not give the address space.
@@ -56,19 +65,21 @@ impl Pages {
             Some((shape, [keys, values]))
         });
         let layers = layers.collect();
-        let stride = end.div_ceil(ALIGNMENT).saturating_mul(ALIGNMENT);
+        let alignment = ALIGNMENT.max(alight_pages::page_size()) / size_of::<u16>();
+        let stride = end.div_ceil(alignment).saturating_mul(alignment);
         let spare = spare / stride.saturating_mul(size_of::<u16>()).max(LEAST_BYTES);
         let count = positions.div_ceil(POSITIONS).saturating_add(spare);
-        let memory = Zeroed::new(stride.saturating_mul(count))?;
-        let (uses, free) = (vec![0; count], Vec::with_capacity(count));
-        Ok(Pages { layers, memory, stride, uses, free, fresh: 0 })
+        let memory = Zeroed::new(stride.saturating_mul(count).saturating_mul(2))?;
+        let (uses, free) = (vec![0; 2 * count], Vec::with_capacity(count));
+        let own = count as u32;
+        Ok(Pages { layers, memory, stride, uses, free, fresh: 0, own, of_files: Vec::new() })
     }
 
     /// A page that nobody has; `None`: there is no other.
     pub(crate) fn take(&mut self) -> Option<u32> {
         let page = match self.free.pop() {
             Some(page) => page,
-            None if (self.fresh as usize) < self.uses.len() => {
+            None if self.fresh < self.own => {
                 self.fresh += 1;
                 self.fresh - 1
             }
@@ -78,9 +89,14 @@ impl Pages {
         Some(page)
     }
 
-    /// How many there are.
+    /// How many there are, those of files not counted.
     pub(crate) fn count(&self) -> usize {
-        self.uses.len()
+        self.own as usize
+    }
+
+    /// Bytes from a page to the next.
+    pub(crate) fn stride(&self) -> usize {
+        self.stride * size_of::<u16>()
     }
 
     /// How many have a page.
@@ -95,12 +111,17 @@ impl Pages {
 
     /// Whether only one has a page, who may write to it.
     pub(crate) fn is_writable(&self, page: u32) -> bool {
-        self.uses(page) == 1
+        self.uses(page) == 1 && page < self.own
     }
 
-    /// Bytes of memory of a page.
-    pub(crate) fn bytes(&self, _page: u32) -> usize {
-        self.stride * size_of::<u16>()
+    /// Bytes of memory that a page takes from others; the page cache has those of files.
+    pub(crate) fn bytes(&self, page: u32) -> usize {
+        if page < self.own { self.stride() } else { 0 }
+    }
+
+    /// The bytes of a page.
+    pub(crate) fn bytes_of(&self, page: u32) -> &[u8] {
+        &self.memory.bytes()[page as usize * self.stride()..][..self.stride()]
     }
 
     /// Makes a page what another is.
@@ -109,12 +130,60 @@ impl Pages {
         self.memory.get_mut().copy_within(from..from + self.stride, to);
     }
 
+    /// Pages that are at `bytes` of a file, as many as these are, which the caller has then. `None`: there is no room.
+    ///
+    /// # Errors
+    /// The system does not map them.
+    pub(crate) fn put(
+        &mut self,
+        file: &Arc<Map>,
+        bytes: Range<usize>,
+    ) -> Result<Option<Range<u32>>, MapError> {
+        let count = bytes.len().checked_div(self.stride()).unwrap_or(0) as u32;
+        let (mut first, mut place) = (self.own, self.of_files.len());
+        for (i, (taken, _)) in self.of_files.iter().enumerate() {
+            if taken.start - first >= count {
+                place = i;
+                break;
+            }
+            first = taken.end;
+        }
+        if count == 0 || self.uses.len() - (first as usize) < count as usize {
+            return Ok(None);
+        }
+        self.memory.put(first as usize * self.stride, file, bytes.start, bytes.len() / 2)?;
+        let pages = first..first + count;
+        self.uses[first as usize..pages.end as usize].fill(1);
+        self.of_files.insert(place, (pages.clone(), count as usize));
+        Ok(Some(pages))
+    }
+
+    /// Whether what was read from files can be relied on.
+    ///
+    /// # Errors
+    /// One has become shorter, or cannot be read.
+    pub(crate) fn check(&self) -> Result<(), MapError> {
+        if self.of_files.is_empty() { Ok(()) } else { self.memory.check() }
+    }
+
     /// Gives a page back.
     pub(crate) fn release(&mut self, page: u32) {
         let uses = &mut self.uses[page as usize];
         *uses -= 1;
-        if *uses == 0 {
+        if *uses > 0 {
+            return;
+        }
+        if page < self.own {
             self.free.push(page);
+            return;
+        }
+        let i = self.of_files.iter().position(|(pages, _)| pages.contains(&page));
+        let i = i.expect("a page of a file");
+        let (pages, left) = &mut self.of_files[i];
+        *left -= 1;
+        if *left == 0 {
+            self.memory.take_out(pages.start as usize * self.stride);
+            self.of_files.remove(i);
         }
     }
 
@@ -167,7 +236,7 @@ mod tests {
         let bits = pages.memory.get();
         let page = 3 * 2 * 64 * 10;
         assert_eq!(pages.stride, 4096, "{page}, rounded up");
-        assert_eq!(bits.len(), 4 * pages.stride);
+        assert_eq!(bits.len(), 2 * 4 * pages.stride, "and as many of files");
         assert_eq!(bits.iter().filter(|&&b| b != 0).count(), 20);
         let layer = &bits[2 * pages.stride + page / 3..][..page / 3];
         assert_eq!(layer.iter().filter(|&&b| b != 0).count(), 20);

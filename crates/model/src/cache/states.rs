@@ -27,8 +27,14 @@ pub(crate) struct States {
 pub(crate) struct Kept(Zeroed<f32>);
 
 impl Kept {
+    /// Bytes of memory.
     pub(crate) fn bytes(&self) -> usize {
-        size_of_val(self.0.get())
+        self.0.bytes().len()
+    }
+
+    /// All of its bytes.
+    pub(crate) fn all(&self) -> &[u8] {
+        self.0.bytes()
     }
 }
 
@@ -78,6 +84,30 @@ impl States {
         let mut copy = Zeroed::new(self.now.get().len())?;
         copy.get_mut().copy_from_slice(self.now.get());
         Ok(Kept(copy))
+    }
+
+    /// The latest snapshot of no more than `most` tokens: its bytes, and how many tokens are in it.
+    pub(crate) fn snapshot(&self, most: usize) -> Option<(&[u8], usize)> {
+        let snapshot = self.snapshots.iter().rfind(|snapshot| snapshot.position <= most)?;
+        Some((snapshot.states.bytes(), snapshot.position))
+    }
+
+    /// How many bytes they have.
+    pub(crate) fn bytes(&self) -> usize {
+        self.now.bytes().len()
+    }
+
+    /// Makes them what `fill` makes of their bytes.
+    pub(crate) fn fill<E>(
+        &mut self,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.back_to(0);
+        let filled = fill(self.now.bytes_mut());
+        if filled.is_err() {
+            self.back_to(0);
+        }
+        filled
     }
 
     /// Makes them what they were, and forgets snapshots.

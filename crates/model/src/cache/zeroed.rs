@@ -1,8 +1,9 @@
-//! Zeros that take no memory until they are written.
+//! Numbers that are zero and take no memory until they are written.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 
-use memmap2::{MmapMut, MmapOptions};
+use alight_pages::{Map, MapError, Reservation};
 
 use super::CacheError;
 
@@ -17,9 +18,10 @@ unsafe impl Plain for u16 {}
 // SAFETY: any four bytes are an f32.
 unsafe impl Plain for f32 {}
 
-/// Zeros of one type that take no memory until they are written.
+/// Zeros of one type that take no memory until they are written. Parts of files can be put in their place.
 pub(super) struct Zeroed<T> {
-    map: Option<MmapMut>,
+    memory: Option<Reservation>,
+    len: usize,
     of: PhantomData<T>,
 }
 
@@ -30,35 +32,70 @@ impl<T: Plain> Zeroed<T> {
     /// The system does not give the address space.
     pub(super) fn new(len: usize) -> Result<Zeroed<T>, CacheError> {
         let bytes = len.saturating_mul(size_of::<T>());
-        let error = |source| CacheError { bytes, source };
-        if bytes > isize::MAX as usize {
-            return Err(error(std::io::ErrorKind::OutOfMemory.into()));
-        }
-        if bytes == 0 {
-            return Ok(Zeroed { map: None, of: PhantomData });
-        }
-        let map = MmapOptions::new().len(bytes).no_reserve_swap().map_anon().map_err(error)?;
-        #[cfg(target_os = "linux")]
-        {
-            // Best effort: kernels without huge pages refuse it.
-            let _ = map.advise(memmap2::Advice::NoHugePage);
-        }
-        Ok(Zeroed { map: Some(map), of: PhantomData })
+        let memory = match len {
+            0 => None,
+            _ => Some(Reservation::new(bytes).map_err(|source| CacheError { bytes, source })?),
+        };
+        Ok(Zeroed { memory, len, of: PhantomData })
     }
 
     pub(super) fn get(&self) -> &[T] {
-        let Some(map) = &self.map else { return &[] };
+        let Some(memory) = &self.memory else { return &[] };
         // SAFETY: any bytes are values of the type.
-        let (head, body, tail) = unsafe { map.align_to::<T>() };
-        debug_assert!(head.is_empty() && tail.is_empty());
-        body
+        let (head, body, _) = unsafe { memory.bytes().align_to::<T>() };
+        debug_assert!(head.is_empty());
+        &body[..self.len]
     }
 
     pub(super) fn get_mut(&mut self) -> &mut [T] {
-        let Some(map) = &mut self.map else { return &mut [] };
+        let Some(memory) = &mut self.memory else { return &mut [] };
         // SAFETY: any bytes are values of the type, and any value of the type is bytes.
-        let (head, body, tail) = unsafe { map.align_to_mut::<T>() };
-        debug_assert!(head.is_empty() && tail.is_empty());
-        body
+        let (head, body, _) = unsafe { memory.bytes_mut().align_to_mut::<T>() };
+        debug_assert!(head.is_empty());
+        &mut body[..self.len]
+    }
+
+    /// All of their bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        let all = self.memory.as_ref().map_or(&[][..], Reservation::bytes);
+        &all[..self.len * size_of::<T>()]
+    }
+
+    /// All of their bytes, for writing: any bytes are values of the type.
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        let all = self.memory.as_mut().map_or(&mut [][..], Reservation::bytes_mut);
+        &mut all[..self.len * size_of::<T>()]
+    }
+
+    /// Puts `len` numbers from the byte `offset` of a file on in the place of those from `at` on.
+    ///
+    /// # Errors
+    /// As [`Reservation::put`].
+    pub(super) fn put(
+        &mut self,
+        at: usize,
+        file: &Arc<Map>,
+        offset: usize,
+        len: usize,
+    ) -> Result<(), MapError> {
+        match &mut self.memory {
+            Some(memory) => memory.put(at * size_of::<T>(), file, offset, len * size_of::<T>()),
+            None => Ok(()),
+        }
+    }
+
+    /// Puts zeros in the place of the part of a file from `at` on.
+    pub(super) fn take_out(&mut self, at: usize) {
+        if let Some(memory) = &mut self.memory {
+            memory.take_out(at * size_of::<T>());
+        }
+    }
+
+    /// Whether what was read from files can be relied on.
+    ///
+    /// # Errors
+    /// As [`Reservation::check`].
+    pub(super) fn check(&self) -> Result<(), MapError> {
+        self.memory.as_ref().map_or(Ok(()), Reservation::check)
     }
 }

@@ -18,5 +18,5 @@ pub(crate) use self::pool::Parking;
 pub use self::pool::Pool;
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::scheduler::{Engine, EngineOptions, Event, MAX_SEQUENCES, Request, RequestId};
-pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Session, SessionOptions};
+pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Restored, Session, SessionOptions};
 pub(crate) use self::step::{Order, QueryHeads, Step};

@@ -5,6 +5,7 @@
 //! beside a sequence (see [`batch`](super::batch)).
 
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use alight_kernels::matmul::Precision;
@@ -15,10 +16,11 @@ use super::compute::Compute;
 use super::generate::Finish;
 use super::net::Net;
 use super::sampler::{Sampler, SamplerOptions};
-use super::session::{DEFAULT_CONTEXT, MAX_BATCH, SNAPSHOT_EVERY, admit, numbers};
+use super::session::{DEFAULT_CONTEXT, MAX_BATCH, SNAPSHOT_EVERY, admit, check, numbers};
 use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
 use crate::open::Model;
+use crate::prompts::{self, FoundPrompt, IgnoredPrompt, PromptFolder, PromptWriteError};
 
 /// Most sequences of an engine.
 pub const MAX_SEQUENCES: usize = 1024;
@@ -47,6 +49,8 @@ pub struct EngineOptions {
     /// Bytes of memory for what was computed of prompts, so that a prompt that begins like an earlier one goes on where that one
     /// differs. 0: nothing is kept. What was least recently used goes first.
     pub prompt_cache: usize,
+    /// Where prompts are looked up that were computed before this engine was made; and where [`Engine::keep`] writes them.
+    pub prompts: Option<PromptFolder>,
 }
 
 impl Default for EngineOptions {
@@ -58,6 +62,7 @@ impl Default for EngineOptions {
             prompt_precision: Precision::Bits8,
             step: Duration::from_millis(100),
             prompt_cache: 1 << 30,
+            prompts: None,
         }
     }
 }
@@ -113,6 +118,8 @@ struct Slot {
     indexed: Indexed,
     /// Another prompt begins like this one, and is read up to there first.
     after: Option<(RequestId, usize)>,
+    /// What the index or a file had made no numbers: all is computed, and nothing of it shared.
+    cold: bool,
     /// Positions at whose end the states of recurrent layers are to be kept.
     marks: Vec<usize>,
 }
@@ -186,6 +193,9 @@ pub struct Engine<'m> {
     order: Vec<usize>,
     /// Sequences that the step asks logits of, in the order of their rows.
     asked: Vec<usize>,
+    prompts: Option<PromptFolder>,
+    prompt_precision: Precision,
+    ignored: Vec<IgnoredPrompt>,
 }
 
 impl<'m> Engine<'m> {
@@ -240,6 +250,9 @@ impl<'m> Engine<'m> {
             decode_time: 0.0,
             order: Vec::with_capacity(sequences),
             asked: Vec::with_capacity(sequences),
+            prompts: options.prompts.clone(),
+            prompt_precision: options.prompt_precision,
+            ignored: Vec::new(),
         })
     }
 
@@ -272,6 +285,29 @@ impl<'m> Engine<'m> {
         self.waiting.len() < before
     }
 
+    /// Writes what is kept of the beginning of a prompt to the folder of prompts, where this process and others find it. Returns the
+    /// file; `None` if there is no folder, or nothing to write.
+    ///
+    /// # Errors
+    /// See [`PromptWriteError`]. Nothing is lost but the time that the file would have saved.
+    pub fn keep(
+        &mut self,
+        salt: &str,
+        prompt: &[u32],
+    ) -> Result<Option<PathBuf>, PromptWriteError> {
+        let Some(folder) = &self.prompts else { return Ok(None) };
+        let key = prompts::key(self.model, self.prompt_precision, false, salt);
+        match self.cache.indexed_contents(salt, key, self.model.name(), prompt) {
+            Some(contents) => folder.write(&contents),
+            None => Ok(None),
+        }
+    }
+
+    /// Files of prompts that should have been of use and were not, since this was last asked.
+    pub fn ignored_prompts(&mut self) -> Vec<IgnoredPrompt> {
+        std::mem::take(&mut self.ignored)
+    }
+
     /// Bytes of memory of what is kept of prompts; never more than [`EngineOptions::prompt_cache`] but for what sequences have now.
     pub fn kept_bytes(&self) -> usize {
         self.cache.kept_bytes()
@@ -299,7 +335,7 @@ impl<'m> Engine<'m> {
         if let Err(error) = self.compute() {
             // What the cache holds of the rows of this step is of no use.
             self.slots.iter_mut().for_each(|slot| *slot = None);
-            (0..self.slots.len()).for_each(|sequence| self.cache.clear(sequence));
+            self.cache.forget();
             self.waiting.clear();
             return Err(error);
         }
@@ -328,6 +364,7 @@ impl<'m> Engine<'m> {
                 reused: 0,
                 indexed: Indexed::default(),
                 after: None,
+                cold: false,
                 marks: Vec::new(),
             };
             self.look_up(sequence, &mut slot);
@@ -355,6 +392,7 @@ impl<'m> Engine<'m> {
             slot.reused += found.positions - slot.position;
             (slot.position, slot.indexed) = (found.positions, indexed);
         }
+        self.look_up_file(sequence, slot);
         if self.cache.is_recurrent() {
             let (tokens, from) = (slot.reusable(), slot.position);
             let attended = self.cache.attended(&slot.request.salt, tokens);
@@ -363,6 +401,37 @@ impl<'m> Engine<'m> {
             let ends = ends.into_iter().filter(|end| *end >= from + LEAST_KEPT);
             let between = (0..tokens.len()).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
             slot.marks = ends.chain(between).collect();
+        }
+    }
+
+    /// Takes from a file what it has of a prompt, if that is a page more than was read.
+    fn look_up_file(&mut self, sequence: usize, slot: &mut Slot) {
+        let (Some(folder), true) = (&self.prompts, self.cache.has_index()) else { return };
+        let key = prompts::key(self.model, self.prompt_precision, false, &slot.request.salt);
+        let least = slot.position + POSITIONS;
+        let (found, ignored) = folder.find(&key, slot.reusable(), least, self.cache.sizes());
+        self.ignored.extend(ignored);
+        let Some(FoundPrompt { file, positions }) = found else { return };
+        match self.cache.restore(sequence, &file, positions) {
+            Ok(true) => {
+                slot.reused += positions - slot.position;
+                (slot.position, slot.indexed) = (positions, Indexed::default());
+                let tokens = &slot.request.prompt[..positions];
+                let salt = &slot.request.salt;
+                self.cache.add(sequence, salt, tokens, false, &mut slot.indexed);
+            }
+            restored => {
+                if let Err(why) = restored {
+                    self.ignored.push(IgnoredPrompt { path: file.map.path().into(), why });
+                }
+                // The sequence has nothing any more: what the index had of the prompt is there still.
+                (slot.position, slot.reused) = (0, 0);
+                let (salt, tokens) = (&slot.request.salt, slot.reusable());
+                if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, 0) {
+                    slot.reused = found.positions;
+                    (slot.position, slot.indexed) = (found.positions, indexed);
+                }
+            }
         }
     }
 
@@ -476,13 +545,15 @@ impl<'m> Engine<'m> {
             let logits = &mut self.logits[..counts.all() * self.model.spec().vocab];
             self.net.logits(&mut self.buffers, 0, counts, logits)?;
         }
-        self.model.check()
+        check(self.model, &self.cache)
     }
 
     /// Adds to the index what the step has computed of prompts.
     fn index_prompts(&mut self) {
         for &sequence in &self.order {
-            let Some(slot) = &mut self.slots[sequence] else { continue };
+            let Some(slot) = self.slots[sequence].as_mut().filter(|slot| !slot.cold) else {
+                continue;
+            };
             let tokens = &slot.request.prompt[..slot.position];
             self.cache.add(sequence, &slot.request.salt, tokens, false, &mut slot.indexed);
             if slot.marks.contains(&slot.position) {
@@ -499,10 +570,19 @@ impl<'m> Engine<'m> {
             let logits = &self.logits[row * vocab..][..vocab];
             let Some(slot) = &mut self.slots[sequence] else { continue };
             let id = slot.id;
+            let numbers = numbers(self.model, logits, slot.position - 1);
             if slot.generated == 0 {
+                if numbers.is_err() && slot.reused > 0 {
+                    // A file may have what no model has computed.
+                    slot.cold = true;
+                    (slot.position, slot.reused) = (0, 0);
+                    slot.marks.clear();
+                    self.cache.clear(sequence);
+                    continue;
+                }
                 on_event(id, Event::Prompt { reused: slot.reused });
             }
-            let ended = match numbers(self.model, logits, slot.position - 1) {
+            let ended = match numbers {
                 Err(error) => Some(Event::Failed(error)),
                 Ok(()) => {
                     let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
@@ -519,7 +599,7 @@ impl<'m> Engine<'m> {
 
     /// Frees a sequence. What it has of its prompt stays in the index.
     fn leave(&mut self, sequence: usize) {
-        if let Some(slot) = self.slots[sequence].take() {
+        if let Some(slot) = self.slots[sequence].take().filter(|slot| !slot.cold) {
             let mut indexed = slot.indexed;
             self.cache.add(sequence, &slot.request.salt, slot.read(), true, &mut indexed);
         }

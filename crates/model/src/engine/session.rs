@@ -1,5 +1,7 @@
 //! One sequence of tokens on a model: its cache, its buffers, and feeding it.
 
+use std::path::PathBuf;
+
 use alight_kernels::Isa;
 use alight_kernels::matmul::{Precision, RowCounts};
 
@@ -10,6 +12,9 @@ use super::net::Net;
 use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
+use crate::prompts::{
+    self, FoundPrompt, IgnoredPrompt, Key, LEAST_TOKENS, PromptFolder, PromptWriteError,
+};
 use crate::spec::ModelSpec;
 use crate::weights::not_finite;
 
@@ -68,6 +73,21 @@ pub struct Session<'m> {
     prompt_precision: Precision,
     /// For models that tell long sequences from others.
     length: Option<Length>,
+    /// How many tokens at the beginning were fed as those of prompts.
+    prompt: usize,
+    /// The tokens that came from a file, while nothing was computed with them.
+    restored: Vec<u32>,
+}
+
+/// What a session took from a folder of prompts.
+#[derive(Debug, Default)]
+pub struct Restored {
+    /// How many tokens at the beginning of the prompt; they need not be fed.
+    pub positions: usize,
+    /// The file that has them.
+    pub file: Option<PathBuf>,
+    /// Files that should have been of use and are not.
+    pub ignored: Vec<IgnoredPrompt>,
 }
 
 /// How long a sequence is to a model that rotates long ones in another way. When a sequence becomes long, or short again, it is
@@ -124,7 +144,77 @@ impl<'m> Session<'m> {
             batch,
             prompt_precision: options.prompt_precision,
             length,
+            prompt: 0,
+            restored: Vec::new(),
         })
+    }
+
+    /// Takes from `folder` what is there of the beginning of `prompt`, all of which may be but its last token. It is mapped, and not
+    /// read into memory of this process. What is computed after it has the bits that it would have if all had been fed.
+    ///
+    /// Nothing happens if the sequence is not empty. If what was taken makes no numbers after all, or its file is cut short before
+    /// the first call that feeds something has ended, that call computes it.
+    pub fn restore(&mut self, folder: &PromptFolder, prompt: &[u32]) -> Restored {
+        let mut restored = Restored::default();
+        let tokens = &prompt[..prompt.len().saturating_sub(1)];
+        if self.position > 0 || prompt.len() > self.context {
+            return restored;
+        }
+        let (found, ignored) = folder.find(&self.key(prompt), tokens, 0, self.cache.sizes());
+        restored.ignored = ignored;
+        let Some(FoundPrompt { file, positions }) = found else { return restored };
+        let path = file.map.path();
+        match self.cache.restore(0, &file, positions) {
+            Ok(false) => return restored,
+            Ok(true) => {}
+            Err(why) => {
+                restored.ignored.push(IgnoredPrompt { path: path.into(), why });
+                return restored;
+            }
+        }
+        if let Some(length) = &mut self.length {
+            let long = prompt.len() > length.original;
+            if long != length.long {
+                length.long = long;
+                self.net.exchange_ropes();
+            }
+            length.tokens.extend_from_slice(&tokens[..positions]);
+        }
+        (self.position, self.prompt) = (positions, positions);
+        self.keep_states(positions, true);
+        self.restored.extend_from_slice(&tokens[..positions]);
+        (restored.positions, restored.file) = (positions, Some(path.into()));
+        restored
+    }
+
+    /// Writes to `folder` what was computed of `prompt`: the tokens that were fed to this session from its beginning, none of them as a
+    /// token that was generated. Returns the file, which may have been there before; `None` if there is nothing to write: the prompt
+    /// is shorter than 64 tokens, was not fed, or is larger than the folder may be.
+    ///
+    /// # Errors
+    /// See [`PromptWriteError`]. Nothing is lost but the time that the file would have saved.
+    pub fn keep(
+        &self,
+        folder: &PromptFolder,
+        prompt: &[u32],
+    ) -> Result<Option<PathBuf>, PromptWriteError> {
+        if prompt.len() > self.prompt || prompt.len() < LEAST_TOKENS {
+            return Ok(None);
+        }
+        // Another length of the sequence may have computed it anew in another way.
+        if self.length.as_ref().is_some_and(|l| l.long != (prompt.len() > l.original)) {
+            return Ok(None);
+        }
+        let key = self.key(prompt);
+        match self.cache.contents(0, key, self.model.name(), prompt) {
+            Some(contents) => folder.write(&contents),
+            None => Ok(None),
+        }
+    }
+
+    fn key(&self, prompt: &[u32]) -> Key {
+        let long = self.length.as_ref().is_some_and(|length| prompt.len() > length.original);
+        prompts::key(self.model, self.prompt_precision, long, "")
     }
 
     /// Appends `tokens` of a prompt and returns the logits `[vocab]` of what follows the last of them.
@@ -195,7 +285,7 @@ impl<'m> Session<'m> {
                 let logits = &mut self.many_logits[..n * vocab];
                 let counts = RowCounts::new(self.prompt_precision, n);
                 self.net.logits(&mut self.buffers, first, counts, logits)?;
-                self.model.check()?;
+                check(self.model, &self.cache)?;
                 for (i, row) in logits.chunks_exact(vocab).enumerate() {
                     numbers(self.model, row, pos + first + i)?;
                 }
@@ -215,7 +305,19 @@ impl<'m> Session<'m> {
         self.admit(tokens)?;
         self.become_as_long_as(self.position + tokens.len())?;
         self.settle()?;
-        let done = self.compute(role, tokens, want);
+        let mut done = self.compute(role, tokens, want);
+        let restored = std::mem::take(&mut self.restored);
+        if done.is_err() && !restored.is_empty() {
+            self.cache.clear(0);
+            self.position = 0;
+            done = self.compute(Role::Prompt, &restored, Want::Nothing);
+            if done.is_ok() {
+                done = self.compute(role, tokens, want);
+            }
+        }
+        if done.is_ok() && role == Role::Prompt && self.prompt + tokens.len() == self.position {
+            self.prompt = self.position;
+        }
         self.end_call(tokens, done)
     }
 
@@ -261,7 +363,7 @@ impl<'m> Session<'m> {
                 let counts = self.buffers.batch.counts();
                 self.net.logits(&mut self.buffers, 0, counts, &mut self.logits)?;
             }
-            self.model.check()?;
+            check(self.model, &self.cache)?;
             if want == Want::Last {
                 numbers(self.model, &self.logits, pos + tokens.len() - 1)?;
             }
@@ -309,6 +411,7 @@ impl<'m> Session<'m> {
             }
             length.tokens.truncate(self.position);
         }
+        self.prompt = self.prompt.min(self.position);
         done
     }
 
@@ -333,7 +436,7 @@ impl<'m> Session<'m> {
         let Some(token) = self.deferred else { return Ok(()) };
         let pos = self.position - 1;
         let run = self.run(Role::Decode, pos, &[token], Want::Nothing);
-        let done = run.and_then(|()| self.model.check());
+        let done = run.and_then(|()| check(self.model, &self.cache));
         if done.is_ok() {
             self.deferred = None;
         } else if !self.cache.sequences[0].states.is_empty() {
@@ -378,6 +481,8 @@ impl<'m> Session<'m> {
             if let Some(length) = &mut self.length {
                 length.tokens.truncate(self.position);
             }
+            self.prompt = self.prompt.min(self.position);
+            self.restored.truncate(self.position);
         }
         self.position
     }
@@ -411,6 +516,15 @@ pub(super) fn admit(
         return Err(ModelError::ContextFull { used, asked, limit, trained: spec.context });
     }
     Ok(())
+}
+
+/// Whether everything that was read from files so far can be relied on.
+///
+/// # Errors
+/// A file has become shorter since it was mapped, or cannot be read.
+pub(super) fn check(model: &Model, cache: &Cache) -> Result<(), ModelError> {
+    cache.check()?;
+    model.check()
 }
 
 /// Whether `logits` of what follows `position` are numbers, or −∞.

@@ -1,0 +1,441 @@
+//! The format of a prompt file, see `docs/prompt-cache.md`: a header with all tokens, then pages of keys and values as they are in memory,
+//! then states of recurrent layers.
+//!
+//! Invariant: no length, offset or token is taken from the file before the header's checksum and its limits have been checked; what
+//! comes after the header is only computed with.
+
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use alight_pages::{Map, MapError, New, ReplaceError, Replacement, page_size};
+use thiserror::Error;
+
+use crate::cache::POSITIONS;
+
+const MAGIC: &[u8; 8] = b"ALIGHTPC";
+const VERSION: u32 = 1;
+/// Bytes of the header before the name.
+const FIXED: usize = 112;
+/// A header is not longer: some eight million tokens.
+const MOST_HEADER: usize = 64 << 20;
+/// Pages begin at a multiple of this, which all page sizes divide.
+const ALIGNMENT: u64 = 64 << 10;
+
+/// What a prompt was computed by and in which shape: another model, another arithmetic or another salt has another one.
+pub(crate) type Key = [u8; 32];
+
+/// Why a prompt file is of no use.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PromptFileError {
+    /// It cannot be opened, or was cut short in use. Names the file.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// It is something else.
+    #[error("it is not a prompt file: it begins with {found:02x?} instead of \"ALIGHTPC\"")]
+    Magic {
+        /// The first bytes.
+        found: Vec<u8>,
+    },
+    /// It was written by a later or an earlier program.
+    #[error("it has version {found} of the format, and this program reads version {VERSION}")]
+    Version {
+        /// The version.
+        found: u32,
+    },
+    /// Its parts do not fit together, or a checksum is wrong.
+    #[error("it is damaged: {what}")]
+    Damaged {
+        /// What is wrong.
+        what: String,
+    },
+    /// It has another model's numbers, or those of another build, precision or SIMD level.
+    #[error("it was computed by another model, program, precision or SIMD level")]
+    Foreign,
+}
+
+/// A prompt file cannot be written. Nothing is lost but the time that it would have saved.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PromptWriteError {
+    /// Its folder cannot be made or read.
+    #[error("{}: {source}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It cannot be written. Names the file.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// The disk fails or is full.
+    #[error("{}: cannot write: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// The states of recurrent layers in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct StatesAt {
+    bytes: Range<u64>,
+    /// How many tokens are in them.
+    after: u64,
+    crc: u32,
+}
+
+/// What a prompt file says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) key: Key,
+    /// The model's name, for people.
+    pub(crate) name: String,
+    pub(crate) tokens: Vec<u32>,
+    /// Bytes of a page.
+    stride: u64,
+    pages_at: u64,
+    /// The checksum of each page.
+    crcs: Vec<u32>,
+    states: Option<StatesAt>,
+}
+
+/// A prompt file that is open.
+pub(crate) struct PromptFile {
+    pub(crate) map: Arc<Map>,
+    pub(crate) header: Header,
+}
+
+/// What is written.
+pub(crate) struct Contents<'c> {
+    pub(crate) key: Key,
+    pub(crate) name: &'c str,
+    pub(crate) tokens: &'c [u32],
+    /// Of as many bytes each.
+    pub(crate) pages: Vec<&'c [u8]>,
+    /// The states of recurrent layers, and how many tokens are in them.
+    pub(crate) states: Option<(&'c [u8], usize)>,
+}
+
+fn damaged(what: impl Into<String>) -> PromptFileError {
+    PromptFileError::Damaged { what: what.into() }
+}
+
+/// Numbers from the header, little-endian.
+struct Fields<'f>(&'f [u8]);
+
+impl Fields<'_> {
+    fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+
+    fn u32s(&self, range: Range<usize>) -> Vec<u32> {
+        let bytes = self.0[range].chunks_exact(4);
+        bytes.map(|b| u32::from_le_bytes(b.try_into().expect("four bytes"))).collect()
+    }
+}
+
+impl Header {
+    /// Reads the header of a file of `len` bytes; `read(to, at)` says whether it could fill `to`.
+    ///
+    /// # Errors
+    /// See [`PromptFileError`].
+    pub(crate) fn read(
+        len: u64,
+        read: &dyn Fn(&mut [u8], u64) -> bool,
+    ) -> Result<Header, PromptFileError> {
+        let short = || damaged(format!("it ends within its header, after {len} bytes"));
+        let mut fixed = [0; FIXED];
+        let there = len.min(FIXED as u64) as usize;
+        if !read(&mut fixed[..there], 0) {
+            return Err(short());
+        }
+        if fixed[..8] != MAGIC[..] {
+            return Err(PromptFileError::Magic { found: fixed[..there.min(8)].to_vec() });
+        }
+        if there < FIXED {
+            return Err(short());
+        }
+        let f = Fields(&fixed);
+        if f.u32(8) != VERSION {
+            return Err(PromptFileError::Version { found: f.u32(8) });
+        }
+        let header_len = f.u32(12) as usize;
+        if !(FIXED + 4..=MOST_HEADER).contains(&header_len) || header_len as u64 > len {
+            return Err(damaged(format!("a header of {header_len} bytes in a file of {len}")));
+        }
+        let mut bytes = vec![0; header_len];
+        if !read(&mut bytes, 0) {
+            return Err(short());
+        }
+        Header::parse(&bytes, len)
+    }
+
+    /// A whole header.
+    fn parse(bytes: &[u8], len: u64) -> Result<Header, PromptFileError> {
+        let f = Fields(bytes);
+        let end = bytes.len() - 4;
+        if crc32fast::hash(&bytes[..end]) != f.u32(end) {
+            return Err(damaged("the checksum of its header is wrong"));
+        }
+        let (count, name_len, pages) = (f.u64(48), f.u32(104), f.u32(60));
+        let after_name = FIXED as u64 + u64::from(name_len);
+        let expected = count.checked_mul(4).and_then(|tokens| {
+            after_name.checked_add(tokens)?.checked_add(4 * u64::from(pages))?.checked_add(4)
+        });
+        if expected != Some(bytes.len() as u64) || f.u32(12) as usize != bytes.len() {
+            return Err(damaged("its header has another length than its parts"));
+        }
+        if u64::from(pages) != count.div_ceil(POSITIONS as u64) || f.u32(56) != POSITIONS as u32 {
+            return Err(damaged(format!("{count} tokens in {pages} pages of {}", f.u32(56))));
+        }
+        let (stride, pages_at) = (f.u64(64), f.u64(72));
+        let pages_end = u64::from(pages).checked_mul(stride).and_then(|n| n.checked_add(pages_at));
+        let states = [80, 88, 96].map(|at| f.u64(at));
+        let states_end = states[0].checked_add(states[1]);
+        let whole = states[1] == 0 && pages_end == Some(len)
+            || states[1] > 0 && pages_end == Some(states[0]) && states_end == Some(len);
+        if !pages_at.is_multiple_of(ALIGNMENT) || pages_at < bytes.len() as u64 || !whole {
+            return Err(damaged(format!("it has {len} bytes, and its parts have others")));
+        }
+        if states[2] > count || (states[1] == 0) != (states[2] == 0) {
+            return Err(damaged(format!("states after {} of {count} tokens", states[2])));
+        }
+        let name_end = after_name as usize;
+        let tokens_end = name_end + count as usize * 4;
+        let name = std::str::from_utf8(&bytes[FIXED..name_end]);
+        Ok(Header {
+            key: bytes[16..48].try_into().expect("32 bytes"),
+            name: name.map_err(|_| damaged("its name is not UTF-8"))?.to_owned(),
+            tokens: f.u32s(name_end..tokens_end),
+            stride,
+            pages_at,
+            crcs: f.u32s(tokens_end..end),
+            states: (states[1] > 0).then(|| StatesAt {
+                bytes: states[0]..states[0] + states[1],
+                after: states[2],
+                crc: f.u32(108),
+            }),
+        })
+    }
+}
+
+impl Contents<'_> {
+    /// The header, and where the pages begin.
+    fn header(&self) -> (Vec<u8>, u64) {
+        let len = FIXED + self.name.len() + 4 * (self.tokens.len() + self.pages.len()) + 4;
+        let pages_at = (len as u64).next_multiple_of(ALIGNMENT);
+        let stride = self.pages.first().map_or(0, |page| page.len());
+        let (states, after) = self.states.unwrap_or_default();
+        let states_at = match states.is_empty() {
+            true => 0,
+            false => pages_at + (stride * self.pages.len()) as u64,
+        };
+        let mut header = Vec::with_capacity(len);
+        header.extend(MAGIC);
+        header.extend(VERSION.to_le_bytes());
+        header.extend((len as u32).to_le_bytes());
+        header.extend(self.key);
+        header.extend((self.tokens.len() as u64).to_le_bytes());
+        header.extend((POSITIONS as u32).to_le_bytes());
+        header.extend((self.pages.len() as u32).to_le_bytes());
+        for number in [stride as u64, pages_at, states_at, states.len() as u64, after as u64] {
+            header.extend(number.to_le_bytes());
+        }
+        header.extend((self.name.len() as u32).to_le_bytes());
+        header.extend(crc32fast::hash(states).to_le_bytes());
+        header.extend(self.name.as_bytes());
+        self.tokens.iter().for_each(|token| header.extend(token.to_le_bytes()));
+        for page in &self.pages {
+            header.extend(crc32fast::hash(page).to_le_bytes());
+        }
+        header.extend(crc32fast::hash(&header).to_le_bytes());
+        (header, pages_at)
+    }
+
+    /// Bytes of the file.
+    pub(crate) fn len(&self) -> u64 {
+        let stride = self.pages.first().map_or(0, |page| page.len());
+        let header = FIXED + self.name.len() + 4 * (self.tokens.len() + self.pages.len()) + 4;
+        let states = self.states.map_or(0, |(states, _)| states.len());
+        (header as u64).next_multiple_of(ALIGNMENT) + (stride * self.pages.len() + states) as u64
+    }
+
+    /// Writes the file, which is there as a whole or not at all, and which only this user may read.
+    ///
+    /// # Errors
+    /// See [`PromptWriteError`].
+    pub(crate) fn write(&self, path: &Path) -> Result<(), PromptWriteError> {
+        use std::os::unix::fs::PermissionsExt;
+        let (header, pages_at) = self.header();
+        let new = Replacement::create(path, New { len: self.len(), replace: true, inputs: &[] })?;
+        let write = |mut file: &std::fs::File| {
+            file.set_permissions(std::fs::Permissions::from_mode(0o600))?;
+            file.write_all(&header)?;
+            file.write_all(&vec![0; (pages_at - header.len() as u64) as usize])?;
+            self.pages.iter().try_for_each(|page| file.write_all(page))?;
+            file.write_all(self.states.unwrap_or_default().0)
+        };
+        write(new.file())
+            .map_err(|source| PromptWriteError::Write { path: path.into(), source })?;
+        Ok(new.commit()?)
+    }
+}
+
+impl PromptFile {
+    /// Opens the file at `path`. Its pages are not read.
+    ///
+    /// # Errors
+    /// See [`PromptFileError`].
+    pub(crate) fn open(path: &Path) -> Result<PromptFile, PromptFileError> {
+        let map = Map::open(path)?;
+        let header = Header::read(map.len() as u64, &map.reader());
+        map.check()?;
+        Ok(PromptFile { map: Arc::new(map), header: header? })
+    }
+
+    /// Checks that the file has what a cache with pages and states of so many bytes holds.
+    ///
+    /// # Errors
+    /// [`PromptFileError::Foreign`], if it is of another shape; and pages that this machine's pages do not divide cannot be mapped.
+    pub(crate) fn check_shape(&self, stride: usize, states: usize) -> Result<(), PromptFileError> {
+        let h = &self.header;
+        let own = h.states.as_ref().map_or(0, |s| s.bytes.end - s.bytes.start);
+        let mapped = stride.is_multiple_of(page_size());
+        let fits = h.stride == stride as u64 && (own == states as u64 || own == 0) && mapped;
+        if fits { Ok(()) } else { Err(PromptFileError::Foreign) }
+    }
+
+    /// Where the first `count` pages are in the file.
+    pub(crate) fn pages(&self, count: usize) -> Range<usize> {
+        let start = self.header.pages_at as usize;
+        start..start + count * self.header.stride as usize
+    }
+
+    /// Whether page `i` is what was written.
+    pub(crate) fn is_page(&self, i: usize, bytes: &[u8]) -> bool {
+        crc32fast::hash(bytes) == self.header.crcs[i]
+    }
+
+    /// How many tokens of a prompt can be taken from this file, if recurrent states are needed or not.
+    pub(crate) fn usable(&self, tokens: &[u32], recurrent: bool) -> usize {
+        let most = crate::cache::common(&self.header.tokens, tokens);
+        let after = self.header.states.as_ref().map_or(0, |states| states.after as usize);
+        match recurrent {
+            true if after <= most => after,
+            true => 0,
+            false => most,
+        }
+    }
+
+    /// The states of recurrent layers, if there are some and they are what was written.
+    ///
+    /// # Errors
+    /// They are not.
+    pub(crate) fn read_states(&self, to: &mut [u8]) -> Result<(), PromptFileError> {
+        let Some(states) = &self.header.states else { return Ok(()) };
+        self.map.read(to, states.bytes.start)?;
+        match crc32fast::hash(to) == states.crc {
+            true => Ok(()),
+            false => Err(damaged("the checksum of its states is wrong")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(tokens: usize, states: Option<(&[u8], usize)>) -> Vec<u8> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let tokens: Vec<u32> = (0..tokens as u32).collect();
+        let pages = vec![vec![3u8; 64 << 10]; tokens.len().div_ceil(POSITIONS)];
+        let pages = pages.iter().map(Vec::as_slice).collect();
+        let contents = Contents { key: [7; 32], name: "tiny", tokens: &tokens, pages, states };
+        contents.write(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), contents.len());
+        std::fs::read(path).unwrap()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Header, PromptFileError> {
+        Header::read(bytes.len() as u64, &|to, at| {
+            let from = bytes.get(at as usize..).and_then(|bytes| bytes.get(..to.len()));
+            from.is_some_and(|from| {
+                to.copy_from_slice(from);
+                true
+            })
+        })
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        for states in [None, Some((&[5; 40][..], 64))] {
+            let header = read(&written(150, states)).unwrap();
+            assert_eq!((header.tokens.len(), &header.name[..], header.key), (150, "tiny", [7; 32]));
+            assert_eq!(header.crcs.len(), 3);
+            assert_eq!(header.states.map(|s| s.after), states.map(|_| 64));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_cut_anywhere_is_refused() {
+        let bytes = written(150, Some((&[5; 40], 64)));
+        let cuts = (0..200).chain((200..bytes.len()).step_by(997)).chain([bytes.len() - 1]);
+        for cut in cuts {
+            assert!(read(&bytes[..cut]).is_err(), "{cut}");
+        }
+        assert!(read(&[&bytes[..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn every_changed_bit_of_the_header_is_noticed() {
+        let bytes = written(70, None);
+        let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+        for bit in 0..header_len * 8 {
+            let mut bytes = bytes.clone();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&bytes).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_together_are_refused_whatever_the_checksum_says() {
+        let bytes = written(70, Some((&[5; 40], 64)));
+        let header_len = u32::from_le_bytes(bytes[12..16].try_into().unwrap()) as usize;
+        // Each number of the header, made small, large and absurd.
+        for (at, len) in [
+            (12, 4),
+            (48, 8),
+            (56, 4),
+            (60, 4),
+            (64, 8),
+            (72, 8),
+            (80, 8),
+            (88, 8),
+            (96, 8),
+            (104, 4),
+        ] {
+            for number in [0u64, 1, 3, 65, 1 << 20, u64::from(u32::MAX), 1 << 62, u64::MAX] {
+                let mut bytes = bytes.clone();
+                let before = bytes[at..at + len].to_vec();
+                bytes[at..at + len].copy_from_slice(&number.to_le_bytes()[..len]);
+                let crc = crc32fast::hash(&bytes[..header_len - 4]);
+                bytes[header_len - 4..header_len].copy_from_slice(&crc.to_le_bytes());
+                // States may be after any number of its tokens, but none.
+                let right = at == 96 && (1..=70).contains(&number);
+                let same = bytes[at..at + len] == before[..];
+                assert!(same || right || read(&bytes).is_err(), "{number} at {at}");
+            }
+        }
+    }
+}
