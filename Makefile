@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output model
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file model
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 

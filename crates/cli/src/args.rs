@@ -14,6 +14,7 @@ use crate::inspect::InspectArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
+use crate::prompt_cache::CacheCommandArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
 use crate::terminal_text::one_line;
@@ -74,6 +75,8 @@ pub enum Command {
     Convert(ConvertArgs),
     /// Write a model file with weights of another type
     Quantize(QuantizeArgs),
+    /// List or remove the prompts that `run --cache` keeps
+    Cache(CacheCommandArgs),
     /// Copy files to the disk, leaving the page cache as it was
     Cp(CpArgs),
     /// Write a completion script for your shell

@@ -33,6 +33,7 @@ mod output;
 mod pack;
 mod perplexity;
 mod phases;
+mod prompt_cache;
 mod python;
 mod quantize;
 mod run;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Command::Unpack(a) => pack::unpack(&a),
         Command::Convert(a) => convert::main(&a),
         Command::Quantize(a) => quantize::main(&a),
+        Command::Cache(a) => prompt_cache::main(a),
         Command::Cp(a) => cp::main(&a),
         Command::Completions(a) => completions::main(&a, Cli::command()),
     };

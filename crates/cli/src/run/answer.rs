@@ -20,8 +20,9 @@ pub struct Answer {
     pub tokens: Vec<u32>,
     /// Why it ended.
     pub finish: Finish,
-    /// Tokens of the prompt that were computed.
-    pub prompt_tokens: usize,
+    /// Tokens of the prompt that were computed, and those that had been before.
+    pub computed: usize,
+    pub reused: usize,
     /// From the first prompt token fed to the first answer token chosen.
     pub prompt: Duration,
     /// When each token had been written out.
@@ -60,7 +61,8 @@ pub fn answer(
         texts: Texts::default(),
         tokens: Vec::new(),
         finish: Finish::Length,
-        prompt_tokens: 0,
+        computed: 0,
+        reused: 0,
         prompt: Duration::ZERO,
         written: Vec::new(),
     };
@@ -88,7 +90,8 @@ pub fn answer(
         return Err(error.into());
     }
     let answered = answered?;
-    (answer.finish, answer.prompt_tokens) = (answered.finish, answered.computed);
+    (answer.finish, answer.computed) = (answered.finish, answered.computed);
+    answer.reused = request.prompt.len() - answered.computed;
     if answer.tokens.is_empty() {
         answer.prompt = began.elapsed();
     }

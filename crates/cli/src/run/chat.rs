@@ -101,6 +101,7 @@ pub fn main(
             say::note(&context_full(about));
         }
         chat.answered(answer.texts);
+        engine.keep();
     }
 }
 

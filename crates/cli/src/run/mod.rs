@@ -22,6 +22,7 @@ use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
+use crate::prompt_cache::CacheArgs;
 use crate::say;
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
@@ -113,6 +114,9 @@ pub struct RunArgs {
     ignore_eos: bool,
 
     #[command(flatten)]
+    cache: CacheArgs,
+
+    #[command(flatten)]
     engine: EngineArgs,
 
     #[command(flatten)]
@@ -154,6 +158,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
                 ));
             }
             let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
+            engine.keep_prompts(args.cache.folder()?);
             front.run(&mut engine, &about, style, sampling, phases)
         }
         Kind::Jax => {
@@ -257,6 +262,7 @@ impl Front<'_> {
         if speaks && !args.json {
             out.end()?;
         }
+        engine.keep();
         let finished = engine.finish(answer.tokens.len());
         let description = engine.description();
         if speaks && args.stats {

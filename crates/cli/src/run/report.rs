@@ -27,6 +27,8 @@ pub struct Line<'a> {
     /// `stop`: the model ended; `length`: -n was reached; `context`: no room; `interrupted`.
     finish: &'static str,
     prompt_tokens: usize,
+    /// How many of them were not computed, because a kept prompt (`--cache`) had them.
+    reused_tokens: usize,
     generated_tokens: usize,
     tokens_per_second: Option<f64>,
     prompt_tokens_per_second: f64,
@@ -94,7 +96,7 @@ fn ms(d: Duration) -> f64 {
 }
 
 fn prompt_rate(answer: &Answer) -> f64 {
-    answer.prompt_tokens as f64 / answer.prompt.as_secs_f64().max(1e-9)
+    answer.computed as f64 / answer.prompt.as_secs_f64().max(1e-9)
 }
 
 /// The JSON line.
@@ -116,7 +118,8 @@ pub fn json<'a>(
         thinking: Some(&*texts.thinking).filter(|thinking| !thinking.is_empty()),
         tokens: &answer.tokens,
         finish: finish(&answer.finish),
-        prompt_tokens: answer.prompt_tokens,
+        prompt_tokens: answer.computed + answer.reused,
+        reused_tokens: answer.reused,
         generated_tokens: answer.tokens.len(),
         tokens_per_second: answer.rate(),
         prompt_tokens_per_second: prompt_rate(answer),
@@ -176,7 +179,7 @@ pub fn human(
          first token  {first}\n\
          answer       {} tokens, {rate}, ended by {}; {}",
         engine.start_line,
-        answer.prompt_tokens,
+        answer.computed,
         time(answer.prompt),
         units::digits(prompt_rate(answer)),
         answer.tokens.len(),

@@ -422,7 +422,7 @@ impl<'m> Engine<'m> {
             }
             restored => {
                 if let Err(why) = restored {
-                    self.ignored.push(IgnoredPrompt { path: file.map.path().into(), why });
+                    self.ignored.push(IgnoredPrompt::new(file.map.path().into(), why));
                 }
                 // The sequence has nothing any more: what the index had of the prompt is there still.
                 (slot.position, slot.reused) = (0, 0);

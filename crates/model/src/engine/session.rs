@@ -168,7 +168,7 @@ impl<'m> Session<'m> {
             Ok(false) => return restored,
             Ok(true) => {}
             Err(why) => {
-                restored.ignored.push(IgnoredPrompt { path: path.into(), why });
+                restored.ignored.push(IgnoredPrompt::new(path.into(), why));
                 return restored;
             }
         }

@@ -42,6 +42,17 @@ pub struct IgnoredPrompt {
     pub why: PromptFileError,
 }
 
+impl IgnoredPrompt {
+    /// A file that is damaged is removed, so that the prompt can be written again.
+    pub(crate) fn new(path: PathBuf, why: PromptFileError) -> IgnoredPrompt {
+        if matches!(why, PromptFileError::Damaged { .. } | PromptFileError::Magic { .. }) {
+            // Where it cannot be removed, it is ignored the next time as well.
+            let _ = fs::remove_file(&path);
+        }
+        IgnoredPrompt { path, why }
+    }
+}
+
 /// A file in a folder of prompts.
 #[derive(Debug)]
 pub struct ListedPrompt {
@@ -159,7 +170,7 @@ impl PromptFolder {
                 }
                 // Another process has removed it.
                 Err(PromptFileError::Map(_)) if !path.exists() => {}
-                Err(why) => ignored.push(IgnoredPrompt { path, why }),
+                Err(why) => ignored.push(IgnoredPrompt::new(path, why)),
             }
         }
         if let Some(found) = &best {

@@ -23,6 +23,7 @@ pub use native::{Load, Native};
 use super::sampling::ONLY_NATIVE;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, Stop};
+use crate::prompt_cache::CacheArgs;
 
 /// An engine that holds one conversation: its cache keeps the last prompt and answer.
 pub trait Engine {
@@ -38,6 +39,9 @@ pub trait Engine {
         request: &Request<'_>,
         on_event: &mut dyn FnMut(Event) -> ControlFlow<()>,
     ) -> Outcome<Answered>;
+
+    /// An answer has been given, and nobody waits: writes down what is worth keeping.
+    fn keep(&mut self) {}
 
     /// The last answer, of so many tokens, has been given: waits for what is still under way.
     fn finish(&mut self, tokens: usize) -> Outcome;
@@ -144,6 +148,7 @@ impl EngineChoice {
         };
         let only_jax = ids(JaxArgs::augment_args(Command::new("jax")));
         let mut only_native = ids(EngineArgs::augment_args(Command::new("native")));
+        only_native.extend(ids(CacheArgs::augment_args(Command::new("cache"))));
         only_native.extend(ONLY_NATIVE.map(str::to_owned));
         match self.kind {
             Kind::Native => match only_jax.iter().find(|id| by_hand(id)) {

@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use alight_model::{
-    Finish, Model, Sampler, SamplerOptions, Session, SessionOptions, generate, reusable,
+    Finish, Model, PromptFolder, Sampler, SamplerOptions, Session, SessionOptions, generate,
+    reusable,
 };
 use anyhow::anyhow;
 use serde::Serialize;
@@ -13,10 +14,13 @@ use serde::Serialize;
 use super::{Answered, Description, Engine, Event, Request, fields};
 use crate::open::EngineArgs;
 use crate::outcome::Outcome;
-use crate::units;
+use crate::prompt_cache::say_ignored;
+use crate::{say, units};
 
 /// Prompt tokens that are computed between two events.
 const STRIDE: usize = 512;
+/// A prompt is kept if so many of its tokens were not there yet.
+const LEAST_NEW: usize = 64;
 
 /// A conversation on a model of this process.
 pub struct Native<'m> {
@@ -28,6 +32,9 @@ pub struct Native<'m> {
     /// The tokens in the session's cache.
     cached: Vec<u32>,
     args: &'m EngineArgs,
+    /// Where prompts are kept, and the one that is to be written there once it is answered.
+    prompts: Option<PromptFolder>,
+    to_keep: Vec<u32>,
 }
 
 impl<'m> Native<'m> {
@@ -53,7 +60,27 @@ impl<'m> Native<'m> {
             // The last token of an answer needs no room in the context.
             cached: Vec::with_capacity((context + 1).min(1 << 20)),
             args,
+            prompts: None,
+            to_keep: Vec::new(),
         })
+    }
+
+    /// Keeps the first prompt of the conversation in `folder`, and begins with what is there.
+    pub fn keep_prompts(&mut self, folder: Option<PromptFolder>) {
+        self.prompts = folder;
+    }
+
+    /// Takes from the folder of prompts what is there of the first one. Returns how many tokens.
+    fn restore(&mut self, prompt: &[u32]) -> usize {
+        let Some(folder) = self.prompts.as_ref().filter(|_| self.session.position() == 0) else {
+            return 0;
+        };
+        let restored = self.session.restore(folder, prompt);
+        say_ignored(&restored.ignored);
+        if prompt.len() - restored.positions >= LEAST_NEW {
+            self.to_keep = prompt.to_vec();
+        }
+        restored.positions
     }
 
     /// Computes the prompt from `from` on, and generates.
@@ -103,13 +130,27 @@ impl Engine for Native<'_> {
             self.sampling = request.sampling;
             self.sampler = Sampler::new(self.sampling, self.model.tokenizer().vocab_size());
         }
-        let reused = self.session.truncate(reusable(&self.cached, request.prompt));
+        let mut reused = self.session.truncate(reusable(&self.cached, request.prompt));
+        if reused == 0 {
+            reused = self.restore(request.prompt);
+            // Its tokens count for penalties like those that are computed.
+            request.prompt[..reused].iter().for_each(|&token| self.sampler.accept(token));
+        }
         self.cached.clear();
         self.cached.extend(request.prompt);
         let finish = self.go_on(reused, request, on_event);
         // Whatever became of it, this is what was computed.
         self.cached.truncate(self.session.position());
         Ok(Answered { finish: finish?, computed: request.prompt.len() - reused })
+    }
+
+    /// That the prompt cannot be kept is said and no failure: there is an answer.
+    fn keep(&mut self) {
+        let prompt = std::mem::take(&mut self.to_keep);
+        let Some(folder) = self.prompts.as_ref().filter(|_| !prompt.is_empty()) else { return };
+        if let Err(error) = self.session.keep(folder, &prompt) {
+            say::note(&format!("the prompt is not kept: {error}"));
+        }
     }
 
     fn finish(&mut self, tokens: usize) -> Outcome {

@@ -1,0 +1,201 @@
+//! The folder of prompts that were computed: where it is, `alight cache`, and what is said of files that are of no use.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use alight_model::{IgnoredPrompt, PromptFolder};
+use anyhow::anyhow;
+use serde::Serialize;
+
+use crate::outcome::{Outcome, Stop};
+use crate::terminal_text::one_line;
+use crate::{output, say, units};
+
+/// All prompts together have no more bytes.
+const LIMIT: u64 = 16 << 30;
+
+/// Where prompts are kept.
+#[derive(Debug, clap::Args)]
+pub struct CacheArgs {
+    /// Keep what was computed of the prompt in DIR, and begin with what is there: the next prompt that begins alike is answered
+    /// at once, by any process [default of DIR: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    cache: Option<Option<PathBuf>>,
+}
+
+impl CacheArgs {
+    /// The folder, if prompts are to be kept.
+    pub fn folder(&self) -> Outcome<Option<PromptFolder>> {
+        self.cache.clone().map(folder).transpose()
+    }
+}
+
+/// The folder that was given, or the one of this user.
+fn folder(given: Option<PathBuf>) -> Outcome<PromptFolder> {
+    let absolute = |name: &str| {
+        let value: OsString = std::env::var_os(name)?;
+        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
+    };
+    let own = || {
+        let caches = absolute("XDG_CACHE_HOME");
+        let caches = caches.or_else(|| Some(absolute("HOME")?.join(".cache")));
+        caches.map(|caches| caches.join("alight").join("prompts"))
+    };
+    let Some(path) = given.or_else(own) else {
+        let why = "neither XDG_CACHE_HOME nor HOME says where prompts are kept: name a folder";
+        return Err(Stop::Usage(why.to_owned()));
+    };
+    Ok(PromptFolder::new(path, LIMIT))
+}
+
+/// Says of files that should have been of use why they were not.
+pub fn say_ignored(ignored: &[IgnoredPrompt]) {
+    for IgnoredPrompt { path, why } in ignored {
+        let path = path.display().to_string();
+        say::note(&format!("the kept prompt '{}' is not used: {why}", one_line(&path)));
+    }
+}
+
+/// Arguments of `alight cache`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight run model.gguf --cache -f long.txt     keeps the prompt; the next run with it begins at once
+  alight cache list                             what is kept
+  alight cache info                             where, how many, how much
+  alight cache clear                            removes all of it
+
+A kept prompt is a file of its own, which all processes map. It holds the conversation: only you may read
+it. What was not used for longest goes when there are more than 16 GiB.")]
+pub struct CacheCommandArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// What is to be done.
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List the prompts that are kept, those first that were last used
+    List(FolderArgs),
+    /// Say where prompts are kept, how many, and how large they are
+    Info(FolderArgs),
+    /// Remove all prompts that are kept
+    Clear(FolderArgs),
+}
+
+/// Which folder.
+#[derive(Debug, clap::Args)]
+struct FolderArgs {
+    /// The folder [default: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
+    dir: Option<PathBuf>,
+
+    /// Write JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A prompt that is kept.
+#[derive(Serialize)]
+struct Kept {
+    file: String,
+    bytes: u64,
+    /// Seconds since it was last used.
+    unused_seconds: u64,
+    model: Option<String>,
+    tokens: Option<usize>,
+    /// Why it is of no use.
+    error: Option<String>,
+}
+
+/// All of them.
+#[derive(Serialize)]
+struct Info {
+    folder: String,
+    prompts: usize,
+    bytes: u64,
+    limit: u64,
+}
+
+/// Runs the command.
+pub fn main(args: CacheCommandArgs) -> Outcome {
+    match args.action {
+        Action::List(args) => list(args),
+        Action::Info(args) => info(args),
+        Action::Clear(args) => clear(args),
+    }
+}
+
+/// What is kept, and where.
+fn kept(dir: Option<PathBuf>) -> Outcome<(PromptFolder, Vec<Kept>)> {
+    let folder = folder(dir)?;
+    let listed = folder.list().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;
+    let now = SystemTime::now();
+    let kept = listed.into_iter().map(|listed| {
+        let (model, tokens, error) = match listed.prompt {
+            Ok((model, tokens)) => (Some(model), Some(tokens.len()), None),
+            Err(error) => (None, None, Some(error.to_string())),
+        };
+        let unused = now.duration_since(listed.used).unwrap_or_default();
+        let name = listed.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Kept {
+            file: name,
+            bytes: listed.bytes,
+            unused_seconds: unused.as_secs(),
+            model,
+            tokens,
+            error,
+        }
+    });
+    let kept = kept.collect();
+    Ok((folder, kept))
+}
+
+fn list(args: FolderArgs) -> Outcome {
+    let (_, kept) = kept(args.dir)?;
+    if args.json {
+        return output::json(&kept);
+    }
+    let mut text = String::new();
+    for prompt in &kept {
+        let what = match (&prompt.model, prompt.tokens, &prompt.error) {
+            (Some(model), Some(tokens), _) => format!("{tokens:>7} tokens  {}", one_line(model)),
+            (_, _, error) => format!("of no use: {}", error.as_deref().unwrap_or_default()),
+        };
+        let unused = units::duration(prompt.unused_seconds as f64);
+        let bytes = units::bytes(prompt.bytes);
+        text += &format!("{bytes:>10}  {unused:>8} ago  {what}\n");
+    }
+    output::report(text)
+}
+
+fn info(args: FolderArgs) -> Outcome {
+    let (folder, kept) = kept(args.dir)?;
+    let info = Info {
+        folder: folder.path().display().to_string(),
+        prompts: kept.len(),
+        bytes: kept.iter().map(|prompt| prompt.bytes).sum(),
+        limit: LIMIT,
+    };
+    if args.json {
+        return output::json(&info);
+    }
+    let (bytes, limit) = (units::bytes(info.bytes), units::bytes(info.limit));
+    let Info { folder, prompts, .. } = info;
+    output::report(format!(
+        "folder   {}\nprompts  {prompts}\nsize     {bytes} of at most {limit}\n",
+        one_line(&folder)
+    ))
+}
+
+fn clear(args: FolderArgs) -> Outcome {
+    let folder = folder(args.dir)?;
+    let removed = folder.clear().map_err(|e| anyhow!("{}: {e}", folder.path().display()))?;
+    let (count, bytes) = removed;
+    if args.json {
+        let (folder, limit) = (folder.path().display().to_string(), LIMIT);
+        return output::json(&Info { folder, prompts: count, bytes, limit });
+    }
+    say::line(&format!("removed {count} prompts, {}", units::bytes(bytes)));
+    Ok(())
+}
