@@ -107,7 +107,7 @@
 //! let mut session = Session::new(&model, &SessionOptions::default())?;
 //! let mut sampler = Sampler::new(SamplerOptions::greedy(), model.spec().vocab);
 //! let prompt = [1, 3 + u32::from(b'a'), 3 + u32::from(b'b')];
-//! let options = GenerateOptions { max_tokens: 5, ignore_eos: true };
+//! let options = GenerateOptions { max_tokens: 5, ignore_eos: true, ..GenerateOptions::default() };
 //! let mut answer = Vec::new();
 //! let done = generate(&mut session, &mut sampler, &prompt, &options, &mut |token| {
 //!     answer.push(token);
@@ -134,7 +134,7 @@ pub use cache::reusable;
 pub use engine::{
     DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, MAX_BATCH,
     MAX_SEQUENCES, Pool, Request, RequestId, Restored, Sampler, SamplerOptions, Session,
-    SessionOptions, generate,
+    SessionOptions, Speculate, generate,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadError, LoadReport, Repack};

@@ -20,7 +20,7 @@ fn greedy(
     let vocab = session.model().spec().vocab;
     let mut sampler = Sampler::new(SamplerOptions::greedy(), vocab);
     let mut out = Vec::new();
-    let options = GenerateOptions { max_tokens, ignore_eos };
+    let options = GenerateOptions { max_tokens, ignore_eos, ..GenerateOptions::default() };
     let generated = generate(session, &mut sampler, prompt, &options, &mut |token| {
         out.push(token);
         if out.len() == stop_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }

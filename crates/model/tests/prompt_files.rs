@@ -50,7 +50,7 @@ fn write(model: &Model, to: &PromptFolder, prompt: &[u32], cut: usize) -> PathBu
     session.prefill(&prompt[..cut]).unwrap();
     session.feed(&prompt[cut..]).unwrap();
     session.decode(3).unwrap();
-    session.keep(to, prompt).unwrap().unwrap()
+    session.keep(to).unwrap().unwrap()
 }
 
 /// The answer with what the folder has, and what that was.
@@ -133,10 +133,16 @@ fn a_session_goes_on_after_a_file_as_after_a_prompt() {
         assert!(answer(&mut session, &other, left) == cold(&model, &other));
         let left = session.truncate(0);
         assert_eq!(left, 0);
-        assert!(answer(&mut session, &other, 0) == cold(&model, &other));
+        session.prefill(&other[..100]).unwrap();
+        assert!(answer(&mut session, &other, 100) == cold(&model, &other));
         // What was read in another way than a prompt is not written as one.
-        assert_eq!(session.keep(&folder, &[&other[..], &[5, 9]].concat()).unwrap(), None);
-        assert_eq!(session.keep(&folder, &other[..63]).unwrap(), None, "too short to be worth it");
+        let file = session.keep(&folder).unwrap().unwrap();
+        let listed = folder.list().unwrap();
+        let kept = listed.iter().find(|listed| listed.path == file).unwrap();
+        assert_eq!(kept.prompt.as_ref().unwrap().1, other);
+        session.truncate(0);
+        session.feed(&other[..63]).unwrap();
+        assert_eq!(session.keep(&folder).unwrap(), None, "too short to be worth it");
     }
 }
 
@@ -293,7 +299,7 @@ fn the_folder_is_private_limited_and_listed() {
     let tiny = PromptFolder::new(unlimited.path(), bytes - 1);
     let mut session = session(&model);
     session.feed(&prompts[1]).unwrap();
-    assert_eq!(session.keep(&tiny, &prompts[1]).unwrap(), None, "it would not fit");
+    assert_eq!(session.keep(&tiny).unwrap(), None, "it would not fit");
     assert_eq!(limited.clear().unwrap(), (3, 3 * bytes));
     assert!(limited.list().unwrap().is_empty() && limited.path().join("other.txt").exists());
 }
@@ -308,7 +314,7 @@ fn a_folder_that_cannot_be_written_is_named_and_two_writers_are_both_right() {
     let mut first = session(&model);
     first.feed(&prompt).unwrap();
     for path in [file.clone(), file.join("below")] {
-        let error = first.keep(&PromptFolder::new(&path, u64::MAX), &prompt).unwrap_err();
+        let error = first.keep(&PromptFolder::new(&path, u64::MAX)).unwrap_err();
         assert!(matches!(error, PromptWriteError::Folder { .. }), "{error}");
         assert!(error.to_string().contains("a file"), "{error}");
         assert_eq!(session(&model).restore(&PromptFolder::new(path, 1), &prompt).positions, 0);

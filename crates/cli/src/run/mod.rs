@@ -12,7 +12,7 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::{DEFAULT_CONTEXT, Finish, GenerateOptions, SamplerOptions};
+use alight_model::{DEFAULT_CONTEXT, Finish, GenerateOptions, SamplerOptions, Speculate};
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
 use clap::ArgMatches;
@@ -112,6 +112,11 @@ pub struct RunArgs {
     /// Go on when the model would end
     #[arg(long)]
     ignore_eos: bool,
+
+    /// Compute tokens ahead that followed the last ones earlier in the text: auto (where that is faster), off, or up to N (at
+    /// most 7). The answer is the same
+    #[arg(long, value_name = "auto|off|N", default_value = "auto", value_parser = speculate)]
+    speculate: Speculate,
 
     #[command(flatten)]
     cache: CacheArgs,
@@ -238,6 +243,7 @@ impl Front<'_> {
         let limits = GenerateOptions {
             max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
             ignore_eos: args.ignore_eos,
+            speculate: args.speculate,
         };
         if self.source == Source::Terminal {
             engine.ready()?;
@@ -297,6 +303,16 @@ impl Front<'_> {
             }
         };
         Ok(tokens.map_err(|e| anyhow!(e))?)
+    }
+}
+
+/// `auto`, `off` or a number.
+fn speculate(text: &str) -> Result<Speculate, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Speculate::Auto),
+        ("off", _) => Ok(Speculate::Off),
+        (_, Ok(tokens @ 0..=7)) => Ok(Speculate::Tokens(tokens)),
+        _ => Err("expected auto, off, or a number from 0 to 7".to_owned()),
     }
 }
 

@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use super::sampler::Sampler;
-use super::session::Session;
+use super::session::{MOST_REMEMBERED, Session};
+use super::speculate::{Judge, Lookup, MOST_DRAFT, Speculate};
 use crate::error::ModelError;
 
 /// When to end.
@@ -14,12 +15,18 @@ pub struct GenerateOptions {
     pub max_tokens: usize,
     /// Go on after an end-of-generation token, and hand it out like any other.
     pub ignore_eos: bool,
+    /// Whether tokens are drafted; the answer is the same.
+    pub speculate: Speculate,
 }
 
 impl Default for GenerateOptions {
     /// No limit but the context.
     fn default() -> GenerateOptions {
-        GenerateOptions { max_tokens: usize::MAX, ignore_eos: false }
+        GenerateOptions {
+            max_tokens: usize::MAX,
+            ignore_eos: false,
+            speculate: Speculate::default(),
+        }
     }
 }
 
@@ -43,6 +50,8 @@ pub struct Generated {
     pub finish: Finish,
     /// Tokens handed out.
     pub tokens: usize,
+    /// Steps of decoding; fewer than tokens where drafts were right.
+    pub steps: usize,
     /// From the call to the first token's logits.
     pub prompt: Duration,
     /// From there to the end.
@@ -69,29 +78,97 @@ pub fn generate(
     for &token in prompt {
         sampler.accept(token);
     }
+    let mut drafts = Drafts::new(session, options.speculate);
     let prompt = began.elapsed();
     let began = Instant::now();
     let tokenizer = session.model().tokenizer();
-    let mut tokens = 0;
+    let (mut tokens, mut steps) = (0, 0);
     let finish = loop {
         if tokens == options.max_tokens {
             break Finish::Length;
         }
-        let token = sampler.sample(session.logits());
+        let token = sampler.sample(session.logits_of(drafts.row, drafts.len)?);
         if !options.ignore_eos && tokenizer.is_end(token) {
             break Finish::Stop;
         }
         sampler.accept(token);
         tokens += 1;
         let flow = on_token(token);
-        if session.position() == session.context() {
+        let computed = drafts.came(session, token);
+        if !computed && session.position() == session.context() {
             break Finish::ContextFull;
         }
         if flow.is_break() || tokens == options.max_tokens {
-            session.defer(token)?;
+            if !computed {
+                session.defer(token)?;
+            }
             break if flow.is_break() { Finish::Interrupted } else { Finish::Length };
         }
-        session.decode(token)?;
+        if !computed {
+            let room = session.context() - session.position() - 1;
+            drafts.compute(session, token, room.min(options.max_tokens - tokens - 1))?;
+            steps += 1;
+        }
     };
-    Ok(Generated { finish, tokens, prompt, decode: began.elapsed() })
+    drafts.end(session);
+    Ok(Generated { finish, tokens, steps, prompt, decode: began.elapsed() })
+}
+
+/// The draft that the session has computed, of which the first tokens have come.
+struct Drafts {
+    lookup: Lookup,
+    judge: Judge,
+    draft: [u32; MOST_DRAFT],
+    len: usize,
+    /// The row of logits that the next token is sampled from: so many tokens of the draft have come.
+    row: usize,
+}
+
+impl Drafts {
+    fn new(session: &mut Session<'_>, speculate: Speculate) -> Drafts {
+        let drafts = speculate != Speculate::Off && session.get_ready_for_drafts();
+        let speculate = if drafts { speculate } else { Speculate::Off };
+        let most = session.context().min(MOST_REMEMBERED) + 1;
+        let most = if speculate == Speculate::Off { 0 } else { most };
+        let mut lookup = Lookup::new(most);
+        session.tokens().iter().for_each(|token| lookup.push(*token));
+        Drafts { lookup, judge: Judge::new(speculate), draft: [0; MOST_DRAFT], len: 0, row: 0 }
+    }
+
+    /// A token was chosen. Returns whether the session has computed it; what it has of a draft that says otherwise is forgotten.
+    fn came(&mut self, session: &mut Session<'_>, token: u32) -> bool {
+        self.judge.proposed(self.lookup.propose(1).first().map(|proposed| *proposed == token));
+        self.lookup.push(token);
+        if self.row < self.len && self.draft[self.row] == token {
+            self.row += 1;
+            return true;
+        }
+        self.end(session);
+        false
+    }
+
+    /// Computes a token, and a draft of up to `most` tokens after it.
+    fn compute(
+        &mut self,
+        session: &mut Session<'_>,
+        token: u32,
+        most: usize,
+    ) -> Result<(), ModelError> {
+        let draft = self.lookup.propose(self.judge.most().min(most));
+        (self.len, self.row) = (draft.len(), 0);
+        self.draft[..draft.len()].copy_from_slice(draft);
+        let began = Instant::now();
+        session.decode_draft(token, &self.draft[..self.len])?;
+        self.judge.took(self.len, began.elapsed());
+        Ok(())
+    }
+
+    /// Takes tokens of the draft that have not come out of the sequence.
+    fn end(&mut self, session: &mut Session<'_>) {
+        let wrong = self.len - self.row;
+        if wrong > 0 {
+            session.truncate(session.position() - wrong);
+        }
+        (self.len, self.row) = (0, 0);
+    }
 }

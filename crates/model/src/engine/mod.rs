@@ -10,6 +10,7 @@ mod pool;
 mod sampler;
 mod scheduler;
 mod session;
+mod speculate;
 mod step;
 
 pub(crate) use self::buffers::{Angles, Buffers, WorkSize};
@@ -19,4 +20,5 @@ pub use self::pool::Pool;
 pub use self::sampler::{Sampler, SamplerOptions};
 pub use self::scheduler::{Engine, EngineOptions, Event, MAX_SEQUENCES, Request, RequestId};
 pub use self::session::{DEFAULT_CONTEXT, MAX_BATCH, Restored, Session, SessionOptions};
+pub use self::speculate::Speculate;
 pub(crate) use self::step::{Order, QueryHeads, Step};

@@ -9,6 +9,7 @@ use super::batch::{Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
 use super::net::Net;
+use super::speculate::MOST_DRAFT;
 use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
@@ -24,6 +25,8 @@ pub const DEFAULT_CONTEXT: usize = 4096;
 pub const MAX_BATCH: usize = 4096;
 /// Recurrent states are kept after so many tokens at the latest.
 pub(super) const SNAPSHOT_EVERY: usize = 2048;
+/// Memory for so many tokens at most is reserved beforehand.
+pub(super) const MOST_REMEMBERED: usize = 1 << 20;
 /// Positions whose logits are computed together by [`Session::feed_each`].
 const LOGIT_ROWS: usize = 16;
 
@@ -66,6 +69,8 @@ pub struct Session<'m> {
     many_logits: Vec<f32>,
     /// Tokens of the sequence, the deferred one included.
     position: usize,
+    /// Those tokens.
+    tokens: Vec<u32>,
     /// The last token, if it is not in the cache yet.
     deferred: Option<u32>,
     context: usize,
@@ -98,8 +103,6 @@ struct Length {
     original: usize,
     /// Whether the cache is that of a long sequence.
     long: bool,
-    /// The tokens of the sequence.
-    tokens: Vec<u32>,
 }
 
 impl<'m> Session<'m> {
@@ -121,16 +124,13 @@ impl<'m> Session<'m> {
         }
         let batch = options.batch.min(context);
         let original = c.long_context.original;
-        // A sequence that cannot become long need not be remembered.
-        let length = (c.long_context.rope.is_some() && context > original).then(|| Length {
-            original,
-            long: false,
-            tokens: Vec::with_capacity(context),
-        });
+        // A sequence that cannot become long need not be told.
+        let length = (c.long_context.rope.is_some() && context > original)
+            .then_some(Length { original, long: false });
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
         let cache = net.cache(context, 1, 0)?;
-        let buffers = net.buffers(context, [batch, 1], options.prompt_precision);
+        let buffers = net.buffers(context, [batch, MOST_DRAFT + 1], options.prompt_precision);
         Ok(Session {
             model,
             net,
@@ -139,6 +139,7 @@ impl<'m> Session<'m> {
             logits: vec![0.0; c.vocab],
             many_logits: Vec::new(),
             position: 0,
+            tokens: Vec::with_capacity(context.min(MOST_REMEMBERED)),
             deferred: None,
             context,
             batch,
@@ -178,8 +179,8 @@ impl<'m> Session<'m> {
                 length.long = long;
                 self.net.exchange_ropes();
             }
-            length.tokens.extend_from_slice(&tokens[..positions]);
         }
+        self.tokens.extend_from_slice(&tokens[..positions]);
         (self.position, self.prompt) = (positions, positions);
         self.keep_states(positions, true);
         self.restored.extend_from_slice(&tokens[..positions]);
@@ -187,26 +188,20 @@ impl<'m> Session<'m> {
         restored
     }
 
-    /// Writes to `folder` what was computed of `prompt`: the tokens that were fed to this session from its beginning, none of them as a
-    /// token that was generated. Returns the file, which may have been there before; `None` if there is nothing to write: the prompt
-    /// is shorter than 64 tokens, was not fed, or is larger than the folder may be.
+    /// Writes to `folder` what was computed of the prompt: the tokens at the beginning that were fed and not decoded. Returns the file,
+    /// which may have been there before; `None` if there is nothing to write: the prompt has less than 64 tokens, or is larger than the
+    /// folder may be.
     ///
     /// # Errors
     /// See [`PromptWriteError`]. Nothing is lost but the time that the file would have saved.
-    pub fn keep(
-        &self,
-        folder: &PromptFolder,
-        prompt: &[u32],
-    ) -> Result<Option<PathBuf>, PromptWriteError> {
-        if prompt.len() > self.prompt || prompt.len() < LEAST_TOKENS {
+    pub fn keep(&self, folder: &PromptFolder) -> Result<Option<PathBuf>, PromptWriteError> {
+        let prompt = &self.tokens[..self.prompt];
+        // A sequence that has become long after its prompt has computed the prompt anew, in another way.
+        let other = self.length.as_ref().is_some_and(|l| l.long != (prompt.len() > l.original));
+        if prompt.len() < LEAST_TOKENS || other {
             return Ok(None);
         }
-        // Another length of the sequence may have computed it anew in another way.
-        if self.length.as_ref().is_some_and(|l| l.long != (prompt.len() > l.original)) {
-            return Ok(None);
-        }
-        let key = self.key(prompt);
-        match self.cache.contents(0, key, self.model.name(), prompt) {
+        match self.cache.contents(0, self.key(prompt), self.model.name(), prompt) {
             Some(contents) => folder.write(&contents),
             None => Ok(None),
         }
@@ -237,6 +232,70 @@ impl<'m> Session<'m> {
         Ok(&self.logits)
     }
 
+    /// Makes [`decode_draft`](Session::decode_draft) able to compute drafts, and returns whether it is: recurrent states cannot be cut
+    /// back by some tokens, and a sequence that a draft makes long would be computed anew.
+    pub(super) fn get_ready_for_drafts(&mut self) -> bool {
+        let whole = self.cache.sequences[0].states.is_empty() && self.length.is_none();
+        let able = whole && self.batch > MOST_DRAFT;
+        if able {
+            self.reserve_logits();
+        }
+        able
+    }
+
+    /// Memory for the logits of several rows.
+    fn reserve_logits(&mut self) {
+        if self.many_logits.is_empty() {
+            self.many_logits = vec![0.0; LOGIT_ROWS.min(self.batch) * self.logits.len()];
+        }
+    }
+
+    /// Appends a token that was generated and a draft of those that may follow, and computes the logits of what follows each of them
+    /// ([`logits_of`](Session::logits_of)).
+    pub(super) fn decode_draft(&mut self, token: u32, draft: &[u32]) -> Result<(), ModelError> {
+        if draft.is_empty() {
+            self.decode(token)?;
+            return Ok(());
+        }
+        let mut tokens = [token; MOST_DRAFT + 1];
+        tokens[1..=draft.len()].copy_from_slice(draft);
+        let tokens = &tokens[..=draft.len()];
+        self.admit(tokens)?;
+        self.settle()?;
+        let (position, n, vocab) = (self.position, tokens.len(), self.logits.len());
+        self.reserve_logits();
+        self.run(Role::Decode, position, tokens, Want::All)?;
+        let logits = &mut self.many_logits[..n * vocab];
+        self.net.logits(&mut self.buffers, 0, RowCounts::new(Precision::Bits16, n), logits)?;
+        check(self.model, &self.cache)?;
+        // Those of a draft count if they are asked for; one that is no number has no other after it that is.
+        numbers(self.model, &logits[..vocab], position)?;
+        self.logits.copy_from_slice(&logits[..vocab]);
+        self.position += n;
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// The logits of what follows the `row`-th token of the last draft, of which `len` have come or may come; of the token before it if
+    /// that is 0.
+    ///
+    /// # Errors
+    /// They are not numbers.
+    pub(super) fn logits_of(&self, row: usize, len: usize) -> Result<&[f32], ModelError> {
+        if row == 0 {
+            return Ok(&self.logits);
+        }
+        let vocab = self.logits.len();
+        let logits = &self.many_logits[row * vocab..][..vocab];
+        numbers(self.model, logits, self.position - (len - row) - 1)?;
+        Ok(logits)
+    }
+
+    /// The tokens of the sequence.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
     /// Appends `tokens` of a prompt without computing logits.
     ///
     /// # Errors
@@ -258,11 +317,8 @@ impl<'m> Session<'m> {
     ) -> Result<(), ModelError> {
         self.admit(tokens)?;
         self.become_as_long_as(self.position + tokens.len())?;
-        let vocab = self.logits.len();
         let rows = LOGIT_ROWS.min(self.batch);
-        if self.many_logits.is_empty() {
-            self.many_logits = vec![0.0; rows * vocab];
-        }
+        self.reserve_logits();
         self.settle()?;
         let done = self.each(tokens, rows, f);
         self.end_call(tokens, done)
@@ -332,7 +388,7 @@ impl<'m> Session<'m> {
         }
         length.long = !length.long;
         self.net.exchange_ropes();
-        let mut tokens = std::mem::take(&mut length.tokens);
+        let mut tokens = std::mem::take(&mut self.tokens);
         let (all, computed) = (self.position, self.position - usize::from(self.deferred.is_some()));
         self.position = 0;
         let done = match computed {
@@ -346,9 +402,7 @@ impl<'m> Session<'m> {
                 self.deferred = None;
             }
         }
-        if let Some(length) = &mut self.length {
-            length.tokens = tokens;
-        }
+        self.tokens = tokens;
         done
     }
 
@@ -405,12 +459,10 @@ impl<'m> Session<'m> {
         if done.is_err() && !states.is_empty() {
             self.position = states.back_to(self.position);
         }
-        if let Some(length) = &mut self.length {
-            if done.is_ok() {
-                length.tokens.extend_from_slice(tokens);
-            }
-            length.tokens.truncate(self.position);
+        if done.is_ok() {
+            self.tokens.extend_from_slice(tokens);
         }
+        self.tokens.truncate(self.position);
         self.prompt = self.prompt.min(self.position);
         done
     }
@@ -425,9 +477,7 @@ impl<'m> Session<'m> {
         self.settle()?;
         self.deferred = Some(token);
         self.position += 1;
-        if let Some(length) = &mut self.length {
-            length.tokens.push(token);
-        }
+        self.tokens.push(token);
         Ok(())
     }
 
@@ -478,9 +528,7 @@ impl<'m> Session<'m> {
                 true => n,
                 false => states.back_to(n),
             };
-            if let Some(length) = &mut self.length {
-                length.tokens.truncate(self.position);
-            }
+            self.tokens.truncate(self.position);
             self.prompt = self.prompt.min(self.position);
             self.restored.truncate(self.position);
         }

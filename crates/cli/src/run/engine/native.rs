@@ -32,9 +32,9 @@ pub struct Native<'m> {
     /// The tokens in the session's cache.
     cached: Vec<u32>,
     args: &'m EngineArgs,
-    /// Where prompts are kept, and the one that is to be written there once it is answered.
+    /// Where prompts are kept, and whether this one is to be written there once it is answered.
     prompts: Option<PromptFolder>,
-    to_keep: Vec<u32>,
+    to_keep: bool,
 }
 
 impl<'m> Native<'m> {
@@ -61,7 +61,7 @@ impl<'m> Native<'m> {
             cached: Vec::with_capacity((context + 1).min(1 << 20)),
             args,
             prompts: None,
-            to_keep: Vec::new(),
+            to_keep: false,
         })
     }
 
@@ -77,9 +77,7 @@ impl<'m> Native<'m> {
         };
         let restored = self.session.restore(folder, prompt);
         say_ignored(&restored.ignored);
-        if prompt.len() - restored.positions >= LEAST_NEW {
-            self.to_keep = prompt.to_vec();
-        }
+        self.to_keep = prompt.len() - restored.positions >= LEAST_NEW;
         restored.positions
     }
 
@@ -146,9 +144,9 @@ impl Engine for Native<'_> {
 
     /// That the prompt cannot be kept is said and no failure: there is an answer.
     fn keep(&mut self) {
-        let prompt = std::mem::take(&mut self.to_keep);
-        let Some(folder) = self.prompts.as_ref().filter(|_| !prompt.is_empty()) else { return };
-        if let Err(error) = self.session.keep(folder, &prompt) {
+        let keep = std::mem::take(&mut self.to_keep);
+        let Some(folder) = self.prompts.as_ref().filter(|_| keep) else { return };
+        if let Err(error) = self.session.keep(folder) {
             say::note(&format!("the prompt is not kept: {error}"));
         }
     }
