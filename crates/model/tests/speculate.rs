@@ -61,7 +61,7 @@ fn asked(model: &Model, seed: u64) -> Asked {
         _ => SamplerOptions {
             // Small, so that drafts are right now and then.
             temperature: if seed % 3 == 1 { 0.2 } else { 1.0 },
-            repeat_penalty: if seed % 2 == 0 { 1.1 } else { 1.0 },
+            repeat_penalty: if seed.is_multiple_of(2) { 1.1 } else { 1.0 },
             seed,
             ..SamplerOptions::default()
         },
