@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alight_model::describe;
-use alight_text::output::{Parser, Part, Span};
+use alight_text::output::{Parser, Part, Reader, Span};
 use alight_text::{EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Vocabulary};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -33,9 +33,6 @@ impl From<Said> for Message {
         Message::new(said.role, said.content)
     }
 }
-
-/// Tokens at the end of a prompt in which a template may have opened the thinking.
-const END_OF_PROMPT: usize = 32;
 
 /// Objects of Python as JSON has them.
 ///
@@ -228,18 +225,6 @@ impl Tokenizer {
     ) -> PyResult<Bound<'py, PyDict>> {
         let (text, format) = (self.text(), self.inner.output_format());
         ids.iter().chain(&prompt).try_for_each(|&id| self.checked(id).map(drop))?;
-        let mut end = Vec::new();
-        for &id in &prompt[prompt.len().saturating_sub(END_OF_PROMPT)..] {
-            text.decode_special(id, &mut end);
-        }
-        let marks = format.hidden_marks(text);
-        let mut bytes = Vec::new();
-        for &id in &ids {
-            match marks.contains(&id) {
-                true => text.decode_special(id, &mut bytes),
-                false => text.decode_bytes(id, &mut bytes),
-            }
-        }
         let (mut thinking, mut answer, mut calls) = (String::new(), String::new(), Vec::new());
         let mut each = |span: Span<'_>| match span.part {
             Part::Thinking => thinking.push_str(span.raw),
@@ -247,8 +232,12 @@ impl Tokenizer {
             Part::Call(call) => calls.push(call),
             Part::Mark => {}
         };
-        let mut parser = Parser::new(format, &String::from_utf8_lossy(&end));
-        parser.push(&String::from_utf8_lossy(&bytes), &mut each);
+        let (mut reader, mut parser) =
+            (Reader::new(format, text), Parser::after(format, text, &prompt));
+        for &id in &ids {
+            parser.push(reader.push(id), &mut each);
+        }
+        parser.push(reader.finish(), &mut each);
         parser.finish(&mut each);
         let (parts, found) = (PyDict::new(py), PyList::empty(py));
         for call in calls {

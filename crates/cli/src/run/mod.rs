@@ -4,15 +4,15 @@ mod answer;
 mod chat;
 mod engine;
 mod parts;
-mod prompt;
+pub mod prompt;
 mod report;
-mod sampling;
+pub mod sampling;
 
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::{DEFAULT_CONTEXT, Finish, GenerateOptions, SamplerOptions, Speculate};
+use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
 use clap::ArgMatches;
@@ -210,11 +210,7 @@ impl RunArgs {
 
     /// How many positions the conversation has, with a model that was trained for so many.
     fn context(&self, trained: usize) -> usize {
-        match self.ctx_size {
-            Some(0) => trained,
-            Some(context) => context,
-            None => DEFAULT_CONTEXT.min(trained),
-        }
+        sampling::context(self.ctx_size, trained)
     }
 }
 
@@ -294,7 +290,7 @@ impl Front<'_> {
     /// The tokens of the prompt.
     fn prompt(&self, about: &About<'_>, encoder: &Encoder<'_>) -> Outcome<Vec<u32>> {
         let text = self.source.read()?;
-        prompt::check_length(&text, about)?;
+        prompt::check_length(text.len(), &about.vocabulary.tokenizer, about.context)?;
         let tokens = match encoder.style() {
             Style::Raw => encoder.raw(&text),
             Style::Chat => {
@@ -318,24 +314,11 @@ fn speculate(text: &str) -> Result<Speculate, String> {
 
 /// With a template or without one; says so where the file decides it.
 fn style(about: &About<'_>, args: &RunArgs) -> Style {
-    if args.raw {
-        return Style::Raw;
-    }
-    match about.vocabulary.template() {
-        Some(Ok(_)) => return Style::Chat,
-        Some(Err(error)) => say::note(&format!(
-            "the chat template in '{}' cannot be used ({error}): continuing the text as with --raw",
-            args.model.display()
-        )),
-        None => say::note(&format!(
-            "'{}' has no chat template: continuing the text as with --raw",
-            args.model.display()
-        )),
-    }
-    if args.system.is_some() {
+    let style = prompt::style(about.vocabulary, &args.model, args.raw);
+    if style == Style::Raw && args.system.is_some() {
         say::note("--system has no effect without a chat template");
     }
-    Style::Raw
+    style
 }
 
 /// What to say when the context is full.

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use alight_text::output::{Format, Parser, Part, Span};
-use alight_text::{StreamDecoder, Style, Tokenizer, Vocabulary};
+use alight_text::output::{Format, Parser, Part, Reader, Span};
+use alight_text::{Style, Vocabulary};
 
 /// How a piece of text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +35,6 @@ const CLOSE: &str = "\n</think>";
 /// Stands between two parts that the model divided by marks.
 const BLANK: &str = "\n\n";
 
-/// The last tokens of a prompt, in which a template may have opened the thinking.
-const END: usize = 32;
-
 /// The texts of an answer.
 #[derive(Debug, Default)]
 pub struct Texts {
@@ -51,11 +48,8 @@ pub struct Texts {
 
 /// Takes one answer apart, token by token, and writes it.
 pub struct Parts<'t, 's> {
-    tokenizer: &'t Tokenizer,
-    decoder: StreamDecoder,
+    reader: Reader<'t>,
     parser: Parser,
-    /// Marks that are control tokens, whose text is not decoded otherwise.
-    marks: Vec<u32>,
     writer: Writer<'s>,
 }
 
@@ -73,16 +67,10 @@ impl<'t, 's> Parts<'t, 's> {
             Style::Chat => vocabulary.output_format(),
             Style::Raw => Format::Plain,
         };
-        let mut end = Vec::new();
-        for &id in &prompt[prompt.len().saturating_sub(END)..] {
-            tokenizer.decode_special(id, &mut end);
-        }
         let texts = Texts::default();
         Parts {
-            tokenizer,
-            decoder: StreamDecoder::new(),
-            parser: Parser::new(format, &String::from_utf8_lossy(&end)),
-            marks: format.hidden_marks(tokenizer),
+            reader: Reader::new(format, tokenizer),
+            parser: Parser::after(format, tokenizer, prompt),
             writer: Writer { shown: thinking, sink, last: None, divided: false, texts },
         }
     }
@@ -92,17 +80,13 @@ impl<'t, 's> Parts<'t, 's> {
     /// # Errors
     /// The sink's.
     pub fn push(&mut self, id: u32) -> io::Result<()> {
-        match self.marks.contains(&id) {
-            true => self.tokenizer.decode_special(id, self.decoder.buffer()),
-            false => self.tokenizer.decode_bytes(id, self.decoder.buffer()),
-        }
         let (writer, mut result) = (&mut self.writer, Ok(()));
         let mut each = |span: Span<'_>| {
             if result.is_ok() {
                 result = writer.take(&span);
             }
         };
-        self.parser.push(self.decoder.take(), &mut each);
+        self.parser.push(self.reader.push(id), &mut each);
         result
     }
 
@@ -117,7 +101,7 @@ impl<'t, 's> Parts<'t, 's> {
                 result = writer.take(&span);
             }
         };
-        self.parser.push(self.decoder.finish(), &mut each);
+        self.parser.push(self.reader.finish(), &mut each);
         self.parser.finish(&mut each);
         result.map(|()| self.writer.texts)
     }

@@ -1,13 +1,14 @@
-//! Where the prompt comes from: an argument, a file, stdin, or a person at a terminal.
+//! Where the prompt comes from: an argument, a file, stdin, or a person at a terminal. And what all prompts have in
+//! common, wherever they come from: a limit, and a template or none.
 
 use std::io::{IsTerminal, stdin};
 use std::path::Path;
 
+use alight_text::{Style, Tokenizer, Vocabulary};
 use anyhow::anyhow;
 
-use super::engine::About;
 use crate::outcome::{Outcome, Stop};
-use crate::text_input;
+use crate::{say, text_input};
 
 /// Most bytes of a prompt: beyond what any context holds.
 const LIMIT: u64 = 64 << 20;
@@ -64,27 +65,44 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Refuses a prompt that is too long for the context whatever its tokens are, before memory is spent on
+/// Refuses a prompt of `bytes` that is too long for the context whatever its tokens are, before memory is spent on
 /// finding them: each token stands for its own bytes and no more.
-pub fn check_length(text: &str, about: &About<'_>) -> anyhow::Result<()> {
-    let context = about.context;
+pub fn check_length(bytes: usize, tokenizer: &Tokenizer, context: usize) -> anyhow::Result<()> {
     // Nothing needs to be known of the vocabulary for most prompts.
-    if text.len() <= context {
+    if bytes <= context {
         return Ok(());
     }
-    let tokenizer = &about.vocabulary.tokenizer;
     let lengths = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_text(id).len());
     // A character that has no token is one unknown token.
     let longest = lengths.max().unwrap_or(0).max(char::MAX.len_utf8());
-    if text.len() <= context.saturating_mul(longest) {
+    if bytes <= context.saturating_mul(longest) {
         return Ok(());
     }
     Err(anyhow!(
-        "the prompt has {} bytes, and the context of {context} tokens holds {} at most (no token of this \
+        "the prompt has {bytes} bytes, and the context of {context} tokens holds {} at most (no token of this \
          model is longer than {longest}): shorten it, or give a larger -c",
-        text.len(),
         context.saturating_mul(longest)
     ))
+}
+
+/// With the chat template of the model at `path`, or without one where there is none or `raw` asks for it; says so where
+/// the file decides it.
+pub fn style(vocabulary: &Vocabulary, path: &Path, raw: bool) -> Style {
+    if raw {
+        return Style::Raw;
+    }
+    match vocabulary.template() {
+        Some(Ok(_)) => return Style::Chat,
+        Some(Err(error)) => say::note(&format!(
+            "the chat template in '{}' cannot be used ({error}): continuing the text as with --raw",
+            path.display()
+        )),
+        None => say::note(&format!(
+            "'{}' has no chat template: continuing the text as with --raw",
+            path.display()
+        )),
+    }
+    Style::Raw
 }
 
 #[cfg(test)]

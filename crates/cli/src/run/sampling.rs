@@ -1,8 +1,8 @@
-//! The sampling flags, named as llama.cpp names them.
+//! The sampling flags and the context, named as llama.cpp names them.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use alight_model::SamplerOptions;
+use alight_model::{DEFAULT_CONTEXT, SamplerOptions};
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, clap::Args)]
@@ -50,6 +50,15 @@ impl SamplingArgs {
 
     /// The sampler's options. A seed of -1, or none, becomes one that differs from run to run.
     pub fn options(&self) -> SamplerOptions {
+        self.options_or_seed(any_seed)
+    }
+
+    /// The sampler's options, which are the same in every run if no seed is given: it is 0 then.
+    pub fn fixed_options(&self) -> SamplerOptions {
+        self.options_or_seed(|| if self.seed.is_some() { any_seed() } else { 0 })
+    }
+
+    fn options_or_seed(&self, seed: impl Fn() -> u64) -> SamplerOptions {
         SamplerOptions {
             temperature: self.temp,
             top_k: self.top_k,
@@ -57,7 +66,7 @@ impl SamplingArgs {
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,
             repeat_last_n: self.repeat_last_n,
-            seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(any_seed),
+            seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
         }
     }
 }
@@ -68,6 +77,15 @@ fn any_seed() -> u64 {
     let mixed = (now.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32))
         .wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed >> 32
+}
+
+/// How many positions a sequence has with `-c` as given, of a model that was trained for so many.
+pub fn context(given: Option<usize>, trained: usize) -> usize {
+    match given {
+        Some(0) => trained,
+        Some(context) => context,
+        None => DEFAULT_CONTEXT.min(trained),
+    }
 }
 
 fn number(text: &str, fits: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {

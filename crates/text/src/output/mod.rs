@@ -15,9 +15,11 @@ mod harmony;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use calls::Call;
 pub use format::Format;
+pub use tokens::Reader;
 
 use harmony::Harmony;
 use tags::Tags;

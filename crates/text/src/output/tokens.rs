@@ -1,0 +1,48 @@
+//! Tokens of an answer into the text that a [`Parser`] is fed.
+
+use super::{Format, Parser};
+use crate::tokenizer::{StreamDecoder, Tokenizer};
+
+/// The last tokens of a prompt, in which a template may have opened the thinking.
+const END: usize = 32;
+
+/// Takes the tokens of an answer one by one, and gives out its text. Marks of the format that are control tokens, which have no
+/// text otherwise, are spelled out.
+pub struct Reader<'t> {
+    tokenizer: &'t Tokenizer,
+    decoder: StreamDecoder,
+    marks: Vec<u32>,
+}
+
+impl<'t> Reader<'t> {
+    /// For an answer in this format.
+    pub fn new(format: Format, tokenizer: &'t Tokenizer) -> Reader<'t> {
+        let marks = format.hidden_marks(tokenizer);
+        Reader { tokenizer, decoder: StreamDecoder::new(), marks }
+    }
+
+    /// The text that is complete with this token: a character whose last bytes are missing waits.
+    pub fn push(&mut self, id: u32) -> &str {
+        match self.marks.contains(&id) {
+            true => self.tokenizer.decode_special(id, self.decoder.buffer()),
+            false => self.tokenizer.decode_bytes(id, self.decoder.buffer()),
+        }
+        self.decoder.take()
+    }
+
+    /// The rest: what is still incomplete becomes U+FFFD.
+    pub fn finish(&mut self) -> &str {
+        self.decoder.finish()
+    }
+}
+
+impl Parser {
+    /// A parser for the answer to the prompt of these tokens.
+    pub fn after(format: Format, tokenizer: &Tokenizer, prompt: &[u32]) -> Parser {
+        let mut end = Vec::new();
+        for &id in &prompt[prompt.len().saturating_sub(END)..] {
+            tokenizer.decode_special(id, &mut end);
+        }
+        Parser::new(format, &String::from_utf8_lossy(&end))
+    }
+}
