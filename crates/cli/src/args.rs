@@ -6,6 +6,7 @@ use std::io::{IsTerminal, stdout};
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::batch::BatchArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::convert::ConvertArgs;
@@ -41,6 +42,7 @@ Examples:
   alight run model.gguf \"Why is the sky blue?\"     an answer, streamed as it is made
   alight run model.gguf                            a chat; Ctrl-D leaves
   git diff | alight run model.gguf - --system \"Review this change.\"
+  alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight inspect model.gguf                        what is in the file
   alight convert folder/ -o model.gguf             a GGUF file out of Hugging Face's, Meta's, old ones
   alight pack model.gguf -o packed.gguf            the same weights, laid out for speed
@@ -61,6 +63,8 @@ pub struct Cli {
 pub enum Command {
     /// Answer a prompt, or chat
     Run(RunArgs),
+    /// Answer many prompts at the same time, one to a line
+    Batch(BatchArgs),
     /// Show what is in a model file: metadata, tensors, types, sizes, alignment
     Inspect(InspectArgs),
     /// Measure how well a model predicts a text, or how far it is from a reference

@@ -24,14 +24,10 @@ impl Bar {
 
     /// Shows that `done` of `total` bytes are done. Cheap when called often.
     pub fn show(&mut self, done: u64, total: u64) {
-        let now = Instant::now();
         // The last one always: what follows is the disk's, and takes its time.
-        if done < total && now.duration_since(self.shown.unwrap_or(self.started)) < PAUSE {
-            return;
-        }
-        self.shown = Some(now);
+        let Some(elapsed) = self.elapsed(done >= total) else { return };
         let text = if done < total {
-            speed_and_rest(done, total, now.duration_since(self.started))
+            speed_and_rest(done, total, elapsed)
         } else {
             "waiting for the disk".to_owned()
         };
@@ -42,6 +38,25 @@ impl Bar {
             units::bytes(done),
             units::bytes(total),
         ));
+    }
+
+    /// Shows a text, behind a picture of how far it has come if that is known. Cheap when called often.
+    pub fn show_text(&mut self, share: Option<(u64, u64)>, text: impl FnOnce() -> String) {
+        if self.elapsed(false).is_none() {
+            return;
+        }
+        let picture = share.map_or(String::new(), |(done, total)| picture(done, total) + " ");
+        say::progress(&format!("{} {picture}{}", self.what, text()));
+    }
+
+    /// The time since the beginning, if it is time for a new picture, or if there has to be one.
+    fn elapsed(&mut self, always: bool) -> Option<Duration> {
+        let now = Instant::now();
+        if !always && now.duration_since(self.shown.unwrap_or(self.started)) < PAUSE {
+            return None;
+        }
+        self.shown = Some(now);
+        Some(now.duration_since(self.started))
     }
 
     /// Removes it.

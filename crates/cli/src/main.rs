@@ -19,6 +19,7 @@
 
 mod args;
 mod bar;
+mod batch;
 mod bench;
 mod completions;
 mod convert;
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
     let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
     let outcome = match cli.command {
         Command::Run(a) => run::main(a, given, started),
+        Command::Batch(a) => batch::main(a),
         Command::Inspect(a) => inspect::main(&a),
         Command::Perplexity(a) => perplexity::main(a),
         Command::Bench(a) => bench::main(a),

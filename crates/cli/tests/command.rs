@@ -8,7 +8,7 @@ use std::process::Stdio;
 
 use support::{alight, command, done};
 
-const COMMANDS: [&str; 5] = ["run", "inspect", "perplexity", "bench", "completions"];
+const COMMANDS: [&str; 6] = ["run", "batch", "inspect", "perplexity", "bench", "completions"];
 
 #[test]
 fn help_names_the_commands_and_shows_examples() {
@@ -59,7 +59,7 @@ fn the_version_names_the_kernels() {
 
 #[test]
 fn wrong_usage_has_status_2_and_says_so_on_stderr() {
-    let cases: [&[&str]; 14] = [
+    let cases: [&[&str]; 16] = [
         &[],
         &["frobnicate"],
         &["run"],
@@ -71,6 +71,8 @@ fn wrong_usage_has_status_2_and_says_so_on_stderr() {
         &["run", "m.gguf", "a", "-p", "b"],
         &["run", "m.gguf", "a", "-f", "b"],
         &["run", "m.gguf", "-t", "0"],
+        &["batch"],
+        &["batch", "m.gguf", "--raw", "--system", "x"],
         &["perplexity", "m.gguf"],
         &["perplexity", "m.gguf", "text", "--kl-base", "base"],
         &["completions", "cmd.exe"],
@@ -131,6 +133,7 @@ fn paths_that_are_not_models() {
     for (path, parts) in &cases {
         for args in [
             vec!["run", path, "hello"],
+            vec!["batch", path, &text],
             vec!["perplexity", path, &text],
             vec!["bench", "decode", path],
         ] {

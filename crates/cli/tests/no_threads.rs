@@ -49,7 +49,10 @@ fn every_command_that_works_with_fewer_threads_says_so_once() {
     for name in ["a", "b"] {
         fs::copy(large, format!("{many}/{name}")).unwrap();
     }
+    let lines = support::write(folder.path(), "lines", "\"a\"\n\"a\"\n");
+    let batch = vec!["batch", &model, &lines, "--raw", "-n", "2", "-t", "3", "--temp", "0"];
     for (args, to) in [
+        (batch, None),
         (vec!["run", &model, "--raw", "a", "-n", "2", "-t", "3", "--temp", "0"], None),
         (vec!["pack", large], Some("-o")),
         (vec!["unpack", &packed], Some("-o")),

@@ -23,6 +23,7 @@ fn what_cannot_be_written_is_never_success() {
     let folder = tempfile::tempdir().unwrap();
     let model = wild::model(folder.path());
     let copy = folder.path().join("copy");
+    let lines = support::write(folder.path(), "lines", "\"a\"\n\"a\"\n");
     for args in [
         &["--help"][..],
         &["--version"],
@@ -33,6 +34,7 @@ fn what_cannot_be_written_is_never_success() {
         &["inspect", &model, "--json"],
         &["run", &model, "--raw", "a", "-n", "1"],
         &["run", &model, "--raw", "a", "-n", "0", "--json"],
+        &["batch", &model, &lines, "--raw", "-n", "1"],
         &["cp", "--json", &model, copy.to_str().unwrap()],
     ] {
         for (arranged, why) in [

@@ -131,6 +131,7 @@ fn a_name_with_a_newline_makes_no_second_line() {
             vec!["unpack", path, "-o", &out],
             vec!["quantize", path, "-o", &out, "--type", "q8_0"],
             vec!["perplexity", path, &text],
+            vec!["batch", path, &text],
             vec!["bench", "decode", path],
             vec!["bench", "load", path],
         ];
@@ -138,6 +139,7 @@ fn a_name_with_a_newline_makes_no_second_line() {
             errors.push(vec!["cp", path, &out]);
             errors.push(vec!["run", &model, "--raw", "-f", path]);
             errors.push(vec!["perplexity", &model, path]);
+            errors.push(vec!["batch", &model, path]);
         } else {
             // It is there already.
             errors.push(vec!["pack", &model, "-o", path]);

@@ -1,0 +1,155 @@
+//! The messages of a conversation, as OpenAI writes them, for chat templates, as Hugging Face writes them.
+//!
+//! Templates expect texts where OpenAI has lists of parts or null, and objects for the arguments of calls where OpenAI has texts
+//! of JSON.
+
+use serde_json::{Map, Value};
+
+use super::fields::kind;
+use super::result::Refusal;
+
+/// The messages for a template.
+///
+/// # Errors
+/// A message is not one, or has what is no text.
+pub fn for_template(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
+    if messages.is_empty() {
+        return Err(Refusal::invalid("messages", "there is none"));
+    }
+    let all = messages.into_iter().enumerate();
+    all.map(|(i, message)| one(message, &format!("messages[{i}]"))).collect()
+}
+
+/// Bytes of the texts of messages.
+pub fn bytes(messages: &[Value]) -> usize {
+    let texts = messages.iter().filter_map(|message| message["content"].as_str());
+    texts.map(str::len).sum()
+}
+
+fn one(message: Value, at: &str) -> Result<Value, Refusal> {
+    let Value::Object(mut message) = message else {
+        return Err(Refusal::invalid(at, format!("it is {}, expected an object", kind(&message))));
+    };
+    if !message.get("role").is_some_and(Value::is_string) {
+        return Err(Refusal::invalid(format!("{at}.role"), "expected a string"));
+    }
+    let called = calls(&mut message, at)?;
+    let content = match message.get_mut("content").map(Value::take) {
+        Some(Value::String(text)) => text,
+        Some(Value::Array(parts)) => joined(&parts, at)?,
+        None | Some(Value::Null) if called || message["role"] == "assistant" => String::new(),
+        other => {
+            let found = other.as_ref().map_or("missing".to_owned(), kind);
+            let param = format!("{at}.content");
+            return Err(Refusal::invalid(param, format!("it is {found}, expected a string")));
+        }
+    };
+    message.insert("content".to_owned(), content.into());
+    // The name that gpt-oss has for it.
+    if let Some(thinking @ Value::String(_)) = message.get("reasoning_content").cloned() {
+        message.entry("thinking").or_insert(thinking);
+    }
+    Ok(message.into())
+}
+
+/// The parts of a text.
+fn joined(parts: &[Value], at: &str) -> Result<String, Refusal> {
+    let mut text = String::new();
+    for (i, part) in parts.iter().enumerate() {
+        match (part["type"].as_str(), part["text"].as_str()) {
+            (Some("text" | "input_text"), Some(piece)) => text.push_str(piece),
+            (Some(other), _) if other != "text" => {
+                let param = format!("{at}.content[{i}].type");
+                return Err(Refusal::unsupported(
+                    param,
+                    format!("it is {}, and only text is taken", kind(&part["type"])),
+                ));
+            }
+            _ => {
+                let param = format!("{at}.content[{i}]");
+                return Err(Refusal::invalid(param, "expected a part with a type and a text"));
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// Makes objects of the arguments of calls. Returns whether there are calls.
+fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
+    let calls = match message.get_mut("tool_calls") {
+        None | Some(Value::Null) => {
+            message.shift_remove("tool_calls");
+            return Ok(false);
+        }
+        Some(Value::Array(calls)) => calls,
+        Some(other) => {
+            let found = format!("it is {}, expected a list", kind(other));
+            return Err(Refusal::invalid(format!("{at}.tool_calls"), found));
+        }
+    };
+    for (i, call) in calls.iter_mut().enumerate() {
+        let arguments = call.get_mut("function").and_then(|f| f.get_mut("arguments"));
+        if let Some(arguments) = arguments
+            && let Value::String(text) = &*arguments
+        {
+            let object = serde_json::from_str(text).ok().filter(Value::is_object);
+            *arguments = object.ok_or_else(|| {
+                let param = format!("{at}.tool_calls[{i}].function.arguments");
+                Refusal::invalid(param, "expected the text of a JSON object")
+            })?;
+        }
+    }
+    Ok(!calls.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn openai_s_messages_become_those_of_templates() {
+        let given = json!([
+            {"role": "system", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "kind."}]},
+            {"role": "user", "content": "Hi", "name": "Ann"},
+            {"role": "assistant", "content": null, "reasoning_content": "Hm.", "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}}
+            ]},
+            {"role": "tool", "content": "7", "tool_call_id": "1"}
+        ]);
+        let got = Value::from(for_template(given.as_array().unwrap().clone()).unwrap());
+        assert_eq!(got[0]["content"], "Be kind.");
+        assert_eq!(got[1], given[1]);
+        let call = &got[2];
+        assert_eq!((&call["content"], &call["thinking"]), (&json!(""), &json!("Hm.")));
+        assert_eq!(call["tool_calls"][0]["function"]["arguments"], json!({"a": [1]}));
+        assert_eq!(got[3], given[3]);
+        assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1);
+    }
+
+    #[test]
+    fn what_is_no_message_is_named() {
+        for (messages, param) in [
+            (json!([]), "messages"),
+            (json!([1]), "messages[0]"),
+            (json!([{"role": "user", "content": "a"}, {"content": "b"}]), "messages[1].role"),
+            (json!([{"role": "user"}]), "messages[0].content"),
+            (json!([{"role": "user", "content": 1}]), "messages[0].content"),
+            (json!([{"role": "user", "content": [1]}]), "messages[0].content[0]"),
+            (
+                json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
+                "messages[0].content[0].type",
+            ),
+            (json!([{"role": "assistant", "tool_calls": 1}]), "messages[0].tool_calls"),
+            (
+                json!([{"role": "assistant", "tool_calls": [{"function": {"arguments": "{"}}]}]),
+                "messages[0].tool_calls[0].function.arguments",
+            ),
+        ] {
+            let refusal = for_template(messages.as_array().unwrap().clone()).unwrap_err();
+            assert_eq!(refusal.param.as_deref(), Some(param), "{messages}");
+            assert!(refusal.message.starts_with(&format!("{param}: ")), "{}", refusal.message);
+        }
+    }
+}

@@ -1,0 +1,434 @@
+//! `alight batch`: many prompts, one to a line, answered at the same time.
+//!
+//! The lines are read, taken apart and made tokens of in one thread ([`reader`]); the sequences of an engine compute them; results are
+//! written in the order of the lines or as they come ([`results`]).
+
+mod answer;
+mod fields;
+mod lines;
+mod messages;
+mod progress;
+mod reader;
+mod request;
+mod result;
+mod results;
+mod resume;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, IsTerminal};
+use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use alight_model::{
+    Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request, RequestId,
+};
+use alight_text::{Encoder, Style};
+use anyhow::{Context, anyhow};
+
+use crate::interrupt::Interrupt;
+use crate::open::{self, EngineArgs};
+use crate::outcome::{Outcome, Stop};
+use crate::run::{prompt, sampling};
+use crate::{new_file, say};
+use answer::Answer;
+use lines::Lines;
+use progress::Progress;
+use reader::{Item, Items, Read, Reader};
+use request::{Defaults, Prepared, TOO_LONG};
+use result::{LineId, Refusal};
+use results::Results;
+use resume::{Done, Keys};
+
+/// How long a line is waited for before Ctrl-C is looked at again.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// Arguments of `alight batch`.
+#[derive(Debug, clap::Args)]
+#[command(
+    mut_arg("seed", |arg| arg.help("Seed of the random choices of each line that gives none; -1: another one in every run [default: 0]")),
+    after_help = "\
+Examples:
+  alight batch model.gguf prompts.jsonl -o answers.jsonl    the same again goes on where it was cut
+  alight batch model.gguf < prompts.jsonl | jq -r .response.body.choices[0].message.content
+  jq -R . questions.txt | alight batch model.gguf --system \"Answer in one word.\" -n 8
+  alight batch model.gguf prompts.jsonl --unordered --sequences 16 --temp 0
+
+A line of the input is one of:
+  \"a prompt\"                                         as `alight run` takes it
+  {\"prompt\": \"…\"}  or  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}]}, with a custom_id if you like
+  {\"custom_id\": \"…\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {…}}
+The last is OpenAI's batch format (also /v1/completions), and so are the results. A line may set max_tokens,
+temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools and more, and a field that is not
+supported makes an error of that line alone; docs/batch.md has the whole format.
+
+The answer to a line depends on the model, the line and these options, and not on the lines beside it, their
+order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all
+stopped, 2 wrong usage, 130 Ctrl-C.")]
+pub struct BatchArgs {
+    /// The model: a .gguf file (of a split model, its first shard)
+    model: PathBuf,
+
+    /// The prompts, one to a line [default: standard input]
+    input: Option<PathBuf>,
+
+    /// Write results to a file; if an earlier run has begun it, go on with the lines that have none
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Replace the file of -o instead of going on with it
+    #[arg(long, requires = "output")]
+    force: bool,
+
+    /// Write each result when it is there, and not in the order of the lines
+    #[arg(long)]
+    unordered: bool,
+
+    /// Lines that are computed at the same time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = sequences)]
+    sequences: usize,
+
+    /// Say nothing but notes and errors on standard error
+    #[arg(short, long)]
+    quiet: bool,
+
+    /// System prompt of lines that are a prompt and no conversation
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+
+    /// Give prompts to the model as they are, without the chat template; conversations have it nevertheless
+    #[arg(long)]
+    raw: bool,
+
+    /// Let special tokens written in a prompt, such as <|im_end|>, be special
+    #[arg(long)]
+    parse_special: bool,
+
+    /// Turn the model's thinking off where the chat template has a switch for it
+    #[arg(long)]
+    no_thinking: bool,
+
+    /// Generate at most N tokens for a line that does not say how many; -1: until the model ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    predict: i64,
+
+    /// Tokens that each line has room for, prompt and answer; 0: as many as the model was trained for
+    /// [default: 4096, or what it was trained for if that is less]
+    #[arg(short = 'c', long, value_name = "N")]
+    ctx_size: Option<usize>,
+
+    /// Go on when the model would end
+    #[arg(long)]
+    ignore_eos: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    #[command(flatten)]
+    sampling: sampling::SamplingArgs,
+}
+
+fn sequences(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=MAX_SEQUENCES).contains(&n) => Ok(n),
+        _ => Err(format!("expected a number from 1 to {MAX_SEQUENCES}")),
+    }
+}
+
+/// Runs the command.
+pub fn main(args: BatchArgs) -> Outcome {
+    let input = Input::open(args.input.as_deref())?;
+    if let Some(path) = &args.output {
+        let replace = args.force || path.exists();
+        new_file::check(path, replace, &new_file::inputs(input.path)?)?;
+    }
+    // Neither is taken apart in the end: the system takes the memory back when the process ends. The thread that reads may be
+    // waiting for its input then.
+    let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
+    let keys = Keys::default();
+    let (file, done) = match &args.output {
+        None => (None, Done::default()),
+        Some(path) => {
+            let inputs = new_file::inputs(model.files().chain(input.path))?;
+            let (file, done) = resume::open(path, args.force, &inputs, &keys)?;
+            (Some((file, path.as_path())), done)
+        }
+    };
+    let before = (done.results, done.failed);
+    let options = EngineOptions {
+        sequences: args.sequences,
+        context: Some(sampling::context(args.ctx_size, model.spec().context)),
+        prompt_precision: args.engine.prompt_precision(),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::new(model, &options).map_err(|e| anyhow!(e))?;
+    let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
+    let progress = Progress::new(shown, input.len);
+    let reader = args.reader(input, model, engine.context(), done, keys);
+    let mut batch = Batch {
+        model,
+        engine: ManuallyDrop::new(engine),
+        items: Items::begin(reader, args.sequences),
+        results: Results::new(file, args.unordered),
+        progress,
+        active: HashMap::new(),
+        begun: 0,
+        sequences: args.sequences,
+        ended: false,
+        interrupt: Interrupt::catch()?,
+    };
+    let outcome = batch.run();
+    batch.progress.clear();
+    outcome?;
+    batch.results.finish()?;
+    args.engine.explain_outcome(model);
+    batch.report(args.quiet, before)
+}
+
+impl BatchArgs {
+    /// What reads the input.
+    fn reader(
+        &self,
+        input: Input<'_>,
+        model: &'static Model,
+        context: usize,
+        done: Done,
+        keys: Keys,
+    ) -> Reader {
+        let vocabulary = model.vocabulary();
+        let trained = model.spec().context;
+        if context > trained {
+            say::note(&format!("the model was trained to look back on {trained} tokens, not more"));
+        }
+        let style = prompt::style(vocabulary, &self.model, self.raw);
+        if style == Style::Raw && self.system.is_some() {
+            say::note("--system has no effect without a chat template");
+        }
+        let mut encoder = Encoder::new(vocabulary, style, self.parse_special);
+        if self.no_thinking {
+            encoder = encoder.without_thinking();
+        }
+        let defaults = Defaults {
+            sampling: self.sampling.fixed_options(),
+            max_tokens: usize::try_from(self.predict).unwrap_or(usize::MAX),
+            ignore_eos: self.ignore_eos,
+            system: self.system.clone(),
+            style,
+            context,
+        };
+        let lines = Lines::new(input.reader, lines::LIMIT);
+        let (name, seen) = (input.name, HashMap::new());
+        Reader { lines, name, vocabulary, encoder, defaults, done, keys, seen }
+    }
+}
+
+/// Where lines come from.
+struct Input<'a> {
+    name: String,
+    /// If it is a file.
+    path: Option<&'a Path>,
+    /// Bytes of a file.
+    len: Option<u64>,
+    reader: Box<dyn BufRead + Send>,
+}
+
+impl<'a> Input<'a> {
+    fn open(path: Option<&'a Path>) -> Outcome<Input<'a>> {
+        const BUFFER: usize = 1 << 16;
+        let Some(path) = path.filter(|path| *path != Path::new("-")) else {
+            if path.is_none() && io::stdin().is_terminal() {
+                return Err(Stop::Usage(
+                    "there is no input: give a file of prompts, or pipe one in".to_owned(),
+                ));
+            }
+            let reader = Box::new(BufReader::with_capacity(BUFFER, io::stdin()));
+            return Ok(Input { name: "standard input".to_owned(), path: None, len: None, reader });
+        };
+        let name = format!("'{}'", path.display());
+        let named = || name.clone();
+        let file = File::open(path).with_context(named)?;
+        let known = file.metadata().with_context(named)?;
+        if known.is_dir() {
+            return Err(anyhow!("{name} is a folder, expected a file of prompts").into());
+        }
+        let len = known.is_file().then_some(known.len());
+        let reader = Box::new(BufReader::with_capacity(BUFFER, file));
+        Ok(Input { name, path: known.is_file().then_some(path), len, reader })
+    }
+}
+
+/// A batch that is being computed.
+struct Batch {
+    model: &'static Model,
+    engine: ManuallyDrop<Engine<'static>>,
+    items: Items,
+    results: Results,
+    progress: Progress,
+    active: HashMap<RequestId, Answer>,
+    /// Lines that have begun: places among the results.
+    begun: u64,
+    sequences: usize,
+    /// All lines have been read.
+    ended: bool,
+    interrupt: Interrupt,
+}
+
+/// Why an answer is complete.
+enum End {
+    /// One of the texts that end it has come.
+    Text,
+    /// The engine says so.
+    Engine(Finish),
+    /// There is none.
+    Failed(ModelError),
+}
+
+impl Batch {
+    /// Computes until all lines have results, or until Ctrl-C.
+    fn run(&mut self) -> Outcome {
+        while !self.interrupt.pressed() {
+            self.admit()?;
+            if !self.active.is_empty() {
+                self.step()?;
+            } else if self.ended {
+                break;
+            }
+            self.progress.show(&self.results);
+        }
+        Ok(())
+    }
+
+    /// Gives lines to sequences that have none. Waits for a line if there is nothing else to do.
+    fn admit(&mut self) -> Outcome {
+        while !self.ended && self.active.len() < self.sequences && !self.results.is_full() {
+            let patience = if self.active.is_empty() { PATIENCE } else { Duration::ZERO };
+            let Some(item) = self.items.next(patience) else { return Ok(()) };
+            match item {
+                Item::End => self.ended = true,
+                Item::Failed(error) => return Err(error.into()),
+                Item::Line(at, read) => {
+                    self.progress.read = at;
+                    self.take(read)?;
+                }
+            }
+            // Where lines need no computing, nobody else looks.
+            if self.interrupt.pressed() {
+                return Ok(());
+            }
+            self.progress.show(&self.results);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, read: Read) -> Outcome {
+        let index = self.begun;
+        match read {
+            Read::Done => {
+                self.progress.skipped += 1;
+                Ok(())
+            }
+            Read::Refused(line, refusal) => {
+                self.begun += 1;
+                self.put(index, &line, result::Outcome::Refused(refusal))
+            }
+            Read::Request(prepared) => {
+                self.begun += 1;
+                self.begin(index, *prepared)
+            }
+        }
+    }
+
+    fn begin(&mut self, index: u64, prepared: Prepared) -> Outcome {
+        let answer = Answer::new(index, &prepared, self.model.vocabulary());
+        let Prepared { prompt, sampling, max_tokens, ignore_eos, .. } = prepared;
+        match self.engine.add(Request {
+            prompt,
+            sampling,
+            max_tokens,
+            ignore_eos,
+            ..Request::default()
+        }) {
+            Ok(id) => {
+                self.active.insert(id, answer);
+                Ok(())
+            }
+            Err(error) => {
+                let code = match error {
+                    ModelError::ContextFull { .. } => TOO_LONG,
+                    _ => "invalid_request",
+                };
+                let refusal = Refusal::new(code, error.to_string());
+                self.put(index, &answer.line, result::Outcome::Refused(refusal))
+            }
+        }
+    }
+
+    /// Computes the next token of all sequences.
+    fn step(&mut self) -> Outcome {
+        let Batch { engine, active, progress, .. } = self;
+        let mut ended = Vec::new();
+        let mut on_event = |id, event: Event<'_>| {
+            let Some(answer) = active.get_mut(&id) else { return };
+            match event {
+                Event::Prompt { .. } => progress.prompt_tokens += answer.prompt_tokens as u64,
+                Event::Token(token, _) => {
+                    progress.tokens += 1;
+                    if answer.push(token) {
+                        ended.push((id, End::Text));
+                    }
+                }
+                Event::Finished(finish) => ended.push((id, End::Engine(finish))),
+                Event::Failed(error) => ended.push((id, End::Failed(error))),
+            }
+        };
+        engine.step(&mut on_event).map_err(|e| anyhow!(e))?;
+        for (id, end) in ended {
+            // What follows the end of an answer in the same step says nothing new.
+            let Some(answer) = self.active.remove(&id) else { continue };
+            let (index, line) = (answer.index, answer.line.clone());
+            let finish = match end {
+                End::Failed(error) => {
+                    let failed = Refusal::new("model_error", error.to_string());
+                    self.put(index, &line, result::Outcome::Failed(failed))?;
+                    continue;
+                }
+                End::Text => None,
+                End::Engine(finish) => Some(finish),
+            };
+            self.engine.cancel(id);
+            let body = answer.body(finish, self.model.name());
+            self.put(index, &line, result::Outcome::Answered(body))?;
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {
+        self.results.put(index, line, outcome)
+    }
+
+    /// Says what was done, and with which status the program ends. `before`: results of earlier runs, and how many of them failed.
+    fn report(&self, quiet: bool, before: (u64, u64)) -> Outcome {
+        if !quiet {
+            say::line(&self.progress.summary(&self.results));
+        }
+        if self.interrupt.pressed() {
+            if !quiet && self.results.waiting() > 0 {
+                say::note(&format!(
+                    "{} more were finished and not written, because an earlier line was not: --unordered writes each at once",
+                    self.results.waiting()
+                ));
+            }
+            return Err(Stop::Interrupted);
+        }
+        let (all, failed) = (
+            before.0 + self.results.answered + self.results.failed,
+            before.1 + self.results.failed,
+        );
+        if failed > 0 {
+            return Err(anyhow!("{failed} of {all} lines failed: their results say why").into());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! A line of results, as OpenAI's batches have it.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::terminal_text;
+
+/// Which line of the input something is about.
+#[derive(Clone, Debug)]
+pub struct LineId {
+    /// From 1.
+    pub number: u64,
+    /// What the line says of itself.
+    pub custom_id: Option<String>,
+}
+
+/// What the ids of results begin with; the number of the line follows.
+pub const ID: &str = "batch_req_";
+/// The code of a line whose `custom_id` an earlier one has.
+pub const DUPLICATE: &str = "duplicate_custom_id";
+
+/// Why a line has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// For programs.
+    pub code: &'static str,
+    /// The field that is the reason, if it is one.
+    pub param: Option<String>,
+    /// For people.
+    pub message: String,
+}
+
+impl Refusal {
+    /// A refusal that is about no single field.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Refusal {
+        Refusal { code, param: None, message: message.into() }
+    }
+
+    /// A field is not what it should be.
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Refusal {
+        let param = param.into();
+        let message = format!("{param}: {}", message.into());
+        Refusal { code: "invalid_request", param: Some(param), message }
+    }
+
+    /// A field asks for something that is not here.
+    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Refusal {
+        Refusal { code: "unsupported", ..Refusal::invalid(param, message) }
+    }
+}
+
+/// What came of a line.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The body of the response.
+    Answered(Value),
+    /// The line asks for what cannot be done.
+    Refused(Refusal),
+    /// The model failed.
+    Failed(Refusal),
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    id: String,
+    custom_id: Option<&'a str>,
+    response: Response,
+    error: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Response {
+    status_code: u16,
+    request_id: String,
+    body: Value,
+}
+
+/// The line of a result, with its newline. Nothing in it drives a terminal.
+pub fn line(of: &LineId, outcome: Outcome) -> String {
+    let number = of.number;
+    let failed = |status: u16, refusal: Refusal| {
+        let Refusal { code, param, message } = refusal;
+        let message = format!("line {number}: {message}");
+        let kind = if status < 500 { "invalid_request_error" } else { "server_error" };
+        let body =
+            json!({"error": {"message": message, "type": kind, "param": param, "code": code}});
+        let error = json!({"code": code, "message": message, "param": param, "line": number});
+        (status, body, Some(error))
+    };
+    let (status_code, body, error) = match outcome {
+        Outcome::Answered(body) => (200, body, None),
+        Outcome::Refused(refusal) => failed(400, refusal),
+        Outcome::Failed(refusal) => failed(500, refusal),
+    };
+    let response = Response { status_code, request_id: format!("req_{number}"), body };
+    let custom_id = of.custom_id.as_deref();
+    let line = Line { id: format!("{ID}{number}"), custom_id, response, error };
+    let mut bytes = Vec::new();
+    // Values of this kind can always be written, and memory takes them.
+    let _ = terminal_text::escape_json(&line, &mut bytes);
+    bytes.push(b'\n');
+    String::from_utf8(bytes).unwrap_or_default()
+}
+
+/// Seconds since 1970.
+pub fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

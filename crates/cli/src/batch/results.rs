@@ -1,0 +1,145 @@
+//! Where results go: stdout or a file, in the order of the lines or as they come.
+//!
+//! Invariants:
+//! - A result is written by one call, when it is its turn, and nothing of it is held back then.
+//! - Results that wait for an earlier one take bounded memory: [`Results::is_full`] says when no further line may begin.
+//! - Of a run that was ended, however that was, a file has whole lines, and perhaps the beginning of one more.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use super::result::{self, LineId};
+use crate::outcome::Outcome;
+use crate::output;
+
+/// Most bytes of results that wait for an earlier one, but for those that are being computed when it is reached.
+const WAITING: usize = 64 << 20;
+
+/// Takes results.
+pub struct Results {
+    to: To,
+    /// `None`: as they come.
+    order: Option<Order>,
+    /// Lines with an answer.
+    pub answered: u64,
+    /// Lines without one.
+    pub failed: u64,
+}
+
+enum To {
+    Stdout,
+    File(File, PathBuf),
+}
+
+impl Results {
+    /// Results go to a file or to stdout.
+    pub fn new(file: Option<(File, &Path)>, unordered: bool) -> Results {
+        let to = file.map_or(To::Stdout, |(file, path)| To::File(file, path.to_owned()));
+        let order = (!unordered).then(|| Order::new(WAITING));
+        Results { to, order, answered: 0, failed: 0 }
+    }
+
+    /// Whether too many results wait for an earlier one.
+    pub fn is_full(&self) -> bool {
+        self.order.as_ref().is_some_and(Order::is_full)
+    }
+
+    /// Results that are finished and wait for an earlier one.
+    pub fn waiting(&self) -> usize {
+        self.order.as_ref().map_or(0, |order| order.waiting.len())
+    }
+
+    /// Takes the result of the line that is the `index`-th that began.
+    pub fn put(&mut self, index: u64, line: &LineId, outcome: result::Outcome) -> Outcome {
+        match outcome {
+            result::Outcome::Answered(_) => self.answered += 1,
+            _ => self.failed += 1,
+        }
+        let text = result::line(line, outcome);
+        let Results { to, order, .. } = self;
+        match order {
+            None => to.write(&text),
+            Some(order) => order.put(index, text, &mut |text| to.write(text)),
+        }
+    }
+
+    /// All that was written is on the disk.
+    pub fn finish(&mut self) -> Outcome {
+        if let To::File(file, path) = &self.to {
+            file.sync_all().with_context(|| format!("'{}'", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+impl To {
+    fn write(&mut self, text: &str) -> Outcome {
+        match self {
+            To::Stdout => output::report(text),
+            To::File(file, path) => {
+                let written = file.write_all(text.as_bytes());
+                Ok(written.with_context(|| format!("'{}'", path.display()))?)
+            }
+        }
+    }
+}
+
+/// Results by the order of their lines.
+struct Order {
+    /// The next one to be written.
+    next: u64,
+    waiting: BTreeMap<u64, String>,
+    bytes: usize,
+    limit: usize,
+}
+
+impl Order {
+    fn new(limit: usize) -> Order {
+        Order { next: 0, waiting: BTreeMap::new(), bytes: 0, limit }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes > self.limit
+    }
+
+    fn put(&mut self, index: u64, text: String, write: &mut dyn FnMut(&str) -> Outcome) -> Outcome {
+        self.bytes += text.len();
+        self.waiting.insert(index, text);
+        while let Some(text) = self.waiting.remove(&self.next) {
+            self.bytes -= text.len();
+            self.next += 1;
+            write(&text)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_written_in_order_and_too_many_that_wait_are_told_of() {
+        let mut order = Order::new(4);
+        let mut written = String::new();
+        for (index, text, so_far, full) in [
+            (1, "bbb", "", false),
+            (3, "dd", "", true),
+            (0, "a", "abbb", false),
+            (4, "e", "abbb", false),
+            (2, "c", "abbbcdde", false),
+        ] {
+            let mut write = |text: &str| {
+                written.push_str(text);
+                Ok(())
+            };
+            order.put(index, text.to_owned(), &mut write).unwrap();
+            assert_eq!((&*written, order.is_full()), (so_far, full), "{index}");
+        }
+        assert_eq!((order.bytes, order.waiting.len()), (0, 0));
+    }
+}
