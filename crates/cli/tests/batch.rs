@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use said::{OWN, TEXT};
 use serde_json::{Value, json};
@@ -234,13 +234,29 @@ fn bytes_that_are_no_text_are_an_error_of_their_line() {
     assert!(got[0]["error"]["message"].as_str().unwrap().ends_with("byte 2"), "{}", got[0]);
 }
 
-/// Runs in so many KiB of address space.
-fn within(limit: u32, args: &[&str]) -> Command {
-    let program = command(args);
-    let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &format!("ulimit -v {limit}; exec \"$@\""), "sh"]).arg(program.get_program());
-    shell.args(program.get_args()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    shell
+/// Runs it with an input that is made piece by piece. Returns what it did and, where the system tells, the most memory that it had in
+/// KiB when all but the end of the input was read.
+fn measured(args: &[&str], pieces: &mut dyn Iterator<Item = &[u8]>) -> (Done, Option<u64>) {
+    let mut child = command(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut pipe = child.stdin.take().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        out.read_to_string(&mut text).map(|_| text).unwrap()
+    });
+    pieces.for_each(|piece| pipe.write_all(piece).unwrap());
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak.map(|peak| peak.trim().trim_end_matches(" kB").parse().unwrap());
+    drop(pipe);
+    let mut done = done(child.wait_with_output().unwrap());
+    done.stdout = reader.join().unwrap();
+    (done, peak)
 }
 
 #[test]
@@ -248,40 +264,26 @@ fn a_line_of_any_length_and_any_number_of_lines_take_bounded_memory() {
     let folder = tempfile::tempdir().unwrap();
     let model = wild::model(folder.path());
     let args = ["batch", &model, "--raw", "-n", "1", "-t", "1", "-q"];
-    let run = |limit: u32, args: &[&str], write: &mut dyn FnMut(&mut dyn Write)| {
-        let mut child = within(limit, args).stdin(Stdio::piped()).spawn().unwrap();
-        let mut pipe = child.stdin.take().unwrap();
-        let mut out = child.stdout.take().unwrap();
-        let reader = std::thread::spawn(move || {
-            let mut text = String::new();
-            out.read_to_string(&mut text).map(|_| text).unwrap()
-        });
-        write(&mut pipe);
-        drop(pipe);
-        let mut done = done(child.wait_with_output().unwrap());
-        done.stdout = reader.join().unwrap();
-        done
-    };
     let megabyte = vec![b'a'; 1 << 20];
-    let out = run(300 << 10, &args, &mut |pipe| {
-        pipe.write_all(b"\"a\"\n\"").unwrap();
-        (0..100).for_each(|_| pipe.write_all(&megabyte).unwrap());
-        pipe.write_all(b"\"\n\"a\"\n").unwrap();
-    });
+    let long = std::iter::repeat_n(&megabyte[..], 100);
+    let (out, peak) = measured(
+        &args,
+        &mut [&b"\"a\"\n\""[..]].into_iter().chain(long).chain([&b"\"\n\"a\"\n"[..]]),
+    );
     let got = results(&out.stdout);
     let codes: Vec<&Value> = got.iter().map(|result| &result["error"]["code"]).collect();
     assert_eq!(codes, [&Value::Null, &json!("line_too_long"), &Value::Null], "{}", out.stderr);
     assert!(got[1]["error"]["message"].as_str().unwrap().contains("8 MiB"), "{}", got[1]);
+    assert!(peak.is_none_or(|kib| kib < 80 << 10), "{peak:?}");
 
-    // The input is a hundred megabytes, the results are three hundred, and each is written in its turn.
-    let long = format!("{}1{}\n", "[".repeat(240), "]".repeat(240)).repeat(2000);
+    // The input is a hundred megabytes, the results are more, and each is written in its turn.
+    let some = format!("{}1{}\n", "[".repeat(240), "]".repeat(240)).repeat(2000);
     let file = folder.path().join("results");
-    let to = [&args[..], &["-o", text(&file)]].concat();
-    let out = run(300 << 10, &to, &mut |pipe| {
-        (0..100).for_each(|_| pipe.write_all(long.as_bytes()).unwrap());
-    });
+    let args = [&args[..], &["-o", text(&file)]].concat();
+    let (out, peak) = measured(&args, &mut std::iter::repeat_n(some.as_bytes(), 100));
     assert_eq!(out.status, Some(1), "{}", out.stderr);
     assert!(out.stderr.contains("200000 of 200000 lines failed"), "{}", out.stderr);
+    assert!(peak.is_none_or(|kib| kib < 80 << 10), "{peak:?}");
 }
 
 #[test]
@@ -289,7 +291,7 @@ fn a_line_that_never_ends_ends_the_command() {
     let folder = tempfile::tempdir().unwrap();
     let model = wild::model(folder.path());
     let zeros = Stdio::from(fs::File::open("/dev/zero").unwrap());
-    let out = within(300 << 10, &["batch", &model, "--raw", "-t", "1"]).stdin(zeros).output();
+    let out = command(&["batch", &model, "--raw", "-t", "1"]).stdin(zeros).output();
     done(out.unwrap()).fails(1, &["standard input", "line 1 does not end within 1024 MiB"]);
 }
 
