@@ -92,7 +92,8 @@ pub(crate) struct PrefixIndex {
 impl PrefixIndex {
     /// An empty one that holds up to `limit` bytes, for so many pages.
     pub(crate) fn new(limit: usize, pages: usize, recurrent: bool) -> PrefixIndex {
-        let most = if limit == 0 { 0 } else { pages };
+        // More are allocated when they are needed.
+        let most = if limit == 0 { 0 } else { pages.min(1 << 16) };
         PrefixIndex {
             nodes: Vec::with_capacity(most),
             free: Vec::with_capacity(most),
