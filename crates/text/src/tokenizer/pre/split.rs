@@ -181,14 +181,24 @@ pub(crate) fn words(piece: Piece<'_>, rules: &Words, ends: &mut Ends<'_>) {
 /// `[^\r\n\p{L}\p{N}]?` and then the run of letters.
 fn word(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
     let class = piece.class(at);
-    if class & (NEWLINE | LETTER | NUMBER) == 0 {
-        // The character before the word, if a word follows; otherwise it may itself be one (a
-        // mark or a joiner).
-        if let Some(end) = letters(piece, at + 1, rules) {
-            return Some(end);
-        }
+    let bare = letters(piece, at, rules);
+    if class & (NEWLINE | LETTER | NUMBER) != 0 {
+        return bare.map(|run| run.end);
     }
-    letters(piece, at, rules)
+    // The character before the word, if a word follows; otherwise it may itself be one (a mark or a joiner). Where both are,
+    // the alternative that stands first in the expression decides, and only then the character.
+    match (letters(piece, at + 1, rules), bare) {
+        (Some(Run { first: false, .. }), Some(Run { first: true, end })) => Some(end),
+        (Some(run), _) | (None, Some(run)) => Some(run.end),
+        (None, None) => None,
+    }
+}
+
+/// A run of letters.
+struct Run {
+    end: usize,
+    /// Whether it is of the first alternative, where [`Case::Cut`] makes two of them.
+    first: bool,
 }
 
 fn is_letter(piece: Piece<'_>, at: usize, rules: &Words) -> bool {
@@ -201,11 +211,11 @@ fn is_letter(piece: Piece<'_>, at: usize, rules: &Words) -> bool {
         || (rules.joiners && matches!(piece.char(at), '\u{200c}' | '\u{200d}'))
 }
 
-fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
+fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<Run> {
     if !is_letter(piece, at, rules) || (rules.spaces && !piece.is(at, LETTER)) {
         return None;
     }
-    let end = match rules.case {
+    let Run { end, first } = match rules.case {
         Case::Any => {
             let mut end = at + 1;
             loop {
@@ -214,17 +224,18 @@ fn letters(piece: Piece<'_>, at: usize, rules: &Words) -> Option<usize> {
                 } else if rules.spaces && piece.char(end) == ' ' && piece.is(end + 1, LETTER) {
                     end += 2;
                 } else {
-                    break end;
+                    break Run { end, first: true };
                 }
             }
         }
         Case::Cut => cased(piece, at, rules),
     };
-    if rules.suffix { Some(contraction(piece, end, true).unwrap_or(end)) } else { Some(end) }
+    let end = if rules.suffix { contraction(piece, end, true).unwrap_or(end) } else { end };
+    Some(Run { end, first })
 }
 
 /// `U*L+|U+L*` at a letter, see [`Case::Cut`].
-fn cased(piece: Piece<'_>, at: usize, rules: &Words) -> usize {
+fn cased(piece: Piece<'_>, at: usize, rules: &Words) -> Run {
     let upper = |i| is_letter(piece, i, rules) && !piece.char(i).is_ascii_lowercase();
     let lower = |i| is_letter(piece, i, rules) && !piece.char(i).is_ascii_uppercase();
     let mut capitals = at;
@@ -236,12 +247,12 @@ fn cased(piece: Piece<'_>, at: usize, rules: &Words) -> usize {
         while lower(end) {
             end += 1;
         }
-        return end;
+        return Run { end, first: true };
     }
     // U* took every letter, so it gives back until L+ has one: the last that is both.
     match (at..capitals).rev().find(|&i| lower(i)) {
-        Some(last) => last + 1,
-        None => capitals,
+        Some(last) => Run { end: last + 1, first: true },
+        None => Run { end: capitals, first: false },
     }
 }
 

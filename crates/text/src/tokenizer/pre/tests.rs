@@ -81,6 +81,16 @@ fn capitals_begin_words() {
         &["Hello¦World¦HTTPServer¦ABC¦ abc¦D¦1¦2¦'s", "./¦x¦ //\n/¦y", "é¦ABC", "éABCÉÀa"],
     );
     check(&["gpt-4o", "llama4"], &["Hello's¦World¦ABC'LL¦123¦4"]);
+    // A mark is a letter as well as what may stand before one: it is a word of its own if that is what the first alternative
+    // makes of it, although the second would take the capital too.
+    check(
+        &["granite-embed-multi-97m"],
+        &[
+            "a\u{302}b¦ \u{302}\u{302}¦ ¦7¦\u{302}¦123¦4¦\u{302}¦\n¦\u{302}¦A'S¦\u{302}¦ \u{302}¦.¦ ¦ \u{302}",
+            "x¦ \u{302}¦AB¦ \u{302}Ab¦ \u{302}\u{302}¦A",
+            "\u{302}A\u{302}¦B's¦C",
+        ],
+    );
 }
 
 #[test]
