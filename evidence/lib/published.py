@@ -56,6 +56,9 @@ LONG = rope(rope_type="longrope", original_max_position_embeddings=32, partial_r
             short_factor=[1.0 + 0.1 * i for i in range(9)], long_factor=[1.5 + 0.7 * i for i in range(9)])
 GRANITE = dict(embedding_multiplier=3.0, logits_scaling=0.7, residual_multiplier=0.6, attention_multiplier=0.25)
 SCALES = {f"another {key}": {key: 1.0} for key in GRANITE}
+# Not divisors of one another where they need not be.
+MAMBA = dict(mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=20, mamba_d_head=32, mamba_d_conv=4, mamba_expand=2)
+HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES = [
     Published("qwen3_moe", "Qwen3Moe", dict(EXPERTS, num_experts=7, head_dim=40, norm_topk_prob=True, **rope(rope_theta=1e6)),
@@ -69,6 +72,13 @@ CASES = [
               EPS | BASE | SCALES | {"two experts": {"num_experts_per_tok": 2}}),
     Published("granitemoe-shared", "GraniteMoeShared",
               dict(GRANITE, num_local_experts=7, num_experts_per_tok=3, shared_intermediate_size=80, **rope()), SCALES),
+    Published("granite-hybrid", "GraniteMoeHybrid", dict(GRANITE, **MAMBA, num_local_experts=7, num_experts_per_tok=3, shared_intermediate_size=80,
+                                                         layer_types=HYBRID_LAYERS), EPS | SCALES | {"two experts": {"num_experts_per_tok": 2}}),
+    Published("granite-hybrid-dense", "GraniteMoeHybrid", dict(GRANITE, **dict(MAMBA, mamba_n_groups=1), num_local_experts=0, num_experts_per_tok=0,
+                                                               shared_intermediate_size=80, layer_types=HYBRID_LAYERS), SCALES),
+    Published("granite-attention", "GraniteMoeHybrid", dict(GRANITE, **MAMBA, num_local_experts=0, num_experts_per_tok=0,
+                                                            shared_intermediate_size=80, position_embedding_type="rope",
+                                                            layer_types=["full_attention"] * 3, **rope()), EPS | BASE | SCALES | {"no rotation": {"position_embedding_type": None}}),
     Published("olmo2", "Olmo2", rope(rope_theta=5e5), EPS | BASE),
     Published("olmo3", "Olmo3", dict(num_hidden_layers=5, sliding_window=12, **rope(rope_theta=5e5)),
               EPS | {"another window": {"sliding_window": 24}, "another base": {"rope_parameters.full_attention.rope_theta": 50.0}}),
@@ -134,6 +144,12 @@ def write(case: Published, folder: Path) -> None:
     model = getattr(transformers, f"{case.kind.removesuffix('Text')}ForCausalLM")(config).float().eval()
     fill(model)
     model.save_pretrained(folder)
+    if case.kind == "GraniteMoeHybrid":
+        # As IBM has them; transformers 5 writes its own names, which llama.cpp's converter does not know.
+        path = folder / "config.json"
+        said = json.loads(path.read_text())
+        said["layer_types"] = [{"linear_attention": "mamba", "full_attention": "attention"}[kind] for kind in said["layer_types"]]
+        path.write_text(json.dumps(said))
 
 
 def changed(said: dict, changes: dict) -> dict:

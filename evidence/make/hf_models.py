@@ -148,7 +148,9 @@ def as_it_was(said):
     said["transformers_version"] = "4.40.0"
     said["torch_dtype"] = said.pop("dtype", "bfloat16")
     types = said.get("layer_types")
-    if types and set(types) <= {"full_attention", "sliding_attention"}:
+    if said.get("model_type") == "granitemoehybrid":
+        said["layers_block_type"] = said.pop("layer_types")
+    elif types and set(types) <= {"full_attention", "sliding_attention"}:
         del said["layer_types"]
     said.pop("_sliding_window_pattern", None)
     # What came later, and goes without saying.

@@ -197,6 +197,10 @@ fn pieces(tensor: &Tensor, from: Elements, place: &Place) -> (Vec<u64>, Vec<Piec
             ne.truncate(1);
             (ne, whole(1))
         }
+        Place::OfRows(rows) => {
+            let columns = columns / rows.max(&1);
+            (vec![columns, *rows], vec![Piece::new(file, offset, (*rows, columns), 0)])
+        }
         Place::Expert { index, count } => {
             ne.push(*count);
             (ne, vec![Piece::new(file, offset, (rows, columns), index * rows)])

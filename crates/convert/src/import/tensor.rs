@@ -95,6 +95,8 @@ pub(crate) enum Place {
     Whole,
     /// It is all of it, a matrix of one row that becomes a vector.
     Row,
+    /// It is all of it, a vector that becomes a matrix of so many rows.
+    OfRows(u64),
     /// It is the matrix of one expert of so many.
     Expert { index: u64, count: u64 },
     /// Of its blocks of MXFP4, `[experts, rows, blocks, 16]`, it is every `step`-th row of each expert, from `first` on.

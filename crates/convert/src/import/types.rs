@@ -27,9 +27,18 @@ pub(crate) fn choose(items: &mut [Item], mix: Option<QuantizationMix>) {
     }
 }
 
-/// Routers, biases of experts and taps of convolutions, which are small and decide much: all programs have them in F32.
+/// Routers, biases of experts, taps of convolutions and what else a recurrent layer has but its projections, which are small and decide
+/// much: all programs have them in F32.
 fn is_small(name: &str) -> bool {
-    let ends = ["ffn_gate_inp.weight", ".bias", "ssm_conv1d.weight", "shortconv.conv.weight"];
+    let ends = [
+        "ffn_gate_inp.weight",
+        ".bias",
+        "ssm_conv1d.weight",
+        "shortconv.conv.weight",
+        "ssm_a",
+        "ssm_d",
+        "ssm_norm.weight",
+    ];
     ends.iter().any(|end| name.ends_with(end))
 }
 

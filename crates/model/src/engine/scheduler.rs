@@ -232,7 +232,9 @@ impl<'m> Engine<'m> {
         );
         // Each sequence has whole pages.
         let positions = context.next_multiple_of(crate::cache::POSITIONS).saturating_mul(sequences);
-        let cache = net.cache(positions, sequences, options.prompt_cache)?;
+        // Where there is no address space for prompts, the sequences go on without.
+        let cache = net.cache(positions, sequences, options.prompt_cache);
+        let cache = cache.or_else(|_| net.cache(positions, sequences, 0))?;
         let buffers = net.buffers(context, [batch, sequences], options.prompt_precision);
         Ok(Engine {
             model,

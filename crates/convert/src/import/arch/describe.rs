@@ -10,6 +10,8 @@ pub(super) struct Architecture {
     pub(super) gguf: &'static str,
     /// What `architectures` may name.
     pub(super) classes: &'static [&'static str],
+    /// Whether it is meant, where several have these classes.
+    pub(super) fits: fn(&Config) -> bool,
     /// What `model_type` is, for configurations without `architectures`.
     pub(super) model_types: &'static [&'static str],
     /// What `transformers` takes where the configuration says nothing.
@@ -197,6 +199,10 @@ pub(super) enum Kind {
     Transposed(fn(&Dimensions) -> (u64, u64)),
     /// Some rows of each head: a matrix for each.
     Heads(Runs),
+    /// A vector that GGUF has as a matrix of so many rows.
+    VectorOfRows(fn(&Dimensions) -> u64),
+    /// Such a vector, of logarithms of rates, of which GGUF has minus the rates.
+    RatesOfRows(fn(&Dimensions) -> u64),
     /// A norm, to which some architectures add one.
     Norm,
     /// Rows belong to heads of queries.

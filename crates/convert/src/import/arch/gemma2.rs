@@ -20,6 +20,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
     gguf: "gemma2",
     classes: &["Gemma2ForCausalLM", "Gemma2Model"],
     model_types: &["gemma2"],
+    fits: |_| true,
     defaults: Defaults {
         hidden: 2304,
         feed_forward: 9216,

@@ -22,7 +22,11 @@ const SCALES: [(&str, &str); 4] = [
     ("logits_scaling", "logit_scale"),
 ];
 
-fn keys(config: &Config, dimensions: &Dimensions, own: &mut Own) -> Result<(), ConvertError> {
+pub(super) fn keys(
+    config: &Config,
+    dimensions: &Dimensions,
+    own: &mut Own,
+) -> Result<(), ConvertError> {
     llama::keys(config, dimensions, own)?;
     for (source, gguf) in SCALES {
         let scale = config.number(source, 1e-9..1e9)?.unwrap_or(1.0);

@@ -26,14 +26,17 @@ pub(super) const GRANITEMOE_SHARED: Architecture = Architecture {
         Group::always(EXPERTS),
         Group::always(SHARED),
     ],
-    experts: Some(Mixture { shared: Some(("shared_intermediate_size", 1024)), ..MIXTURE }),
+    experts: Some(MIXTURE_SHARED),
     ..GRANITEMOE
 };
+
+pub(super) const MIXTURE_SHARED: Mixture =
+    Mixture { shared: Some(("shared_intermediate_size", 1024)), ..MIXTURE };
 
 const MIXTURE: Mixture =
     Mixture { count: 8, used: ("num_experts_per_tok", 2), width: None, shared: None, normed: None };
 
-const EXPERTS: &[Part] = &[
+pub(super) const EXPERTS: &[Part] = &[
     matrix(
         "block_sparse_moe.router.layer.weight",
         "ffn_gate_inp.weight",
@@ -55,7 +58,7 @@ const EXPERTS: &[Part] = &[
     of_experts("block_sparse_moe.output_linear.weight", "ffn_down_exps.weight", DOWN, Kind::Plain),
 ];
 
-const SHARED: &[Part] = &[
+pub(super) const SHARED: &[Part] = &[
     half("shared_mlp.input_linear.weight", "ffn_gate_shexp.weight", 0),
     half("shared_mlp.input_linear.weight", "ffn_up_shexp.weight", 1),
     matrix(

@@ -13,6 +13,7 @@ pub(super) const LLAMA: Architecture = Architecture {
     gguf: "llama",
     classes: &["LlamaForCausalLM", "LLaMAForCausalLM", "LlamaModel"],
     model_types: &["llama"],
+    fits: |_| true,
     defaults: Defaults {
         hidden: 4096,
         feed_forward: 11008,

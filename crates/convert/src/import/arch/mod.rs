@@ -16,6 +16,7 @@ mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod granitehybrid;
 mod granitemoe;
 mod lfm2;
 mod llama;
@@ -49,7 +50,7 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 28] = [
+const KNOWN: [Architecture; 32] = [
     llama::LLAMA,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
@@ -70,6 +71,10 @@ const KNOWN: [Architecture; 28] = [
     granite::GRANITE,
     granitemoe::GRANITEMOE,
     granitemoe::GRANITEMOE_SHARED,
+    granitehybrid::HYBRID,
+    granitehybrid::HYBRID_MOE,
+    granitehybrid::ATTENTION_DENSE,
+    granitehybrid::ATTENTION_MOE,
     lfm2::LFM2,
     lfm2::LFM2_MOE,
     minimax_m2::MINIMAX_M2,

@@ -36,8 +36,10 @@ pub(super) fn recognise<'a>(
     let class = class(config)?;
     let model_type = config.word("model_type")?;
     let fits = |architecture: &&Architecture| match (class, model_type) {
-        (Some(class), _) => architecture.classes.contains(&class),
-        (None, Some(model_type)) => architecture.model_types.contains(&model_type),
+        (Some(class), _) => architecture.classes.contains(&class) && (architecture.fits)(config),
+        (None, Some(model_type)) => {
+            architecture.model_types.contains(&model_type) && (architecture.fits)(config)
+        }
         (None, None) => false,
     };
     let found = known.iter().find(fits);
@@ -58,7 +60,8 @@ pub(super) fn recognise<'a>(
     let says_experts = COUNTS.into_iter().find(|key| config.get(key).is_some_and(|n| *n != 0));
     let is_named = |name: &str| name.contains("Moe") || name.contains("Mixtral");
     let is_expected = found.is_some_and(|architecture| architecture.experts.is_some());
-    if !is_expected && (says_experts.is_some() || class.is_some_and(is_named)) {
+    let is_named = found.is_none() && class.is_some_and(is_named);
+    if !is_expected && (says_experts.is_some() || is_named) {
         let name = class.or(model_type).unwrap_or("this model");
         let key = says_experts.map_or(String::new(), |key| format!(" ({key})"));
         return Err(config.error(format!(

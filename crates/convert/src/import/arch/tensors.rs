@@ -348,7 +348,7 @@ fn take(
     };
     let change = match part.kind {
         Kind::Norm if architecture.norm_add != 0.0 => Change::Add(architecture.norm_add),
-        Kind::Rates(_) => Change::NegativeExp,
+        Kind::Rates(_) | Kind::RatesOfRows(_) => Change::NegativeExp,
         _ => Change::None,
     };
     let place = match (expert, part.kind) {
@@ -359,6 +359,9 @@ fn take(
         (None, Kind::Half(half)) => Place::Half(half),
         (None, Kind::Numbers { first, step }) => Place::Numbers { first, step },
         (None, Kind::Rows(runs) | Kind::Rates(runs)) => Place::Rows(runs(dimensions)),
+        (None, Kind::VectorOfRows(rows) | Kind::RatesOfRows(rows)) => {
+            Place::OfRows(rows(dimensions))
+        }
         (None, Kind::Columns(runs)) => Place::Columns(runs(dimensions)),
         (None, Kind::Heads(runs)) => Place::Heads(runs(dimensions)),
         (None, Kind::Transposed(rows)) => {
