@@ -26,6 +26,8 @@ use crate::prompts::{self, FoundPrompt, IgnoredPrompt, PromptFolder, PromptWrite
 pub const MAX_SEQUENCES: usize = 1024;
 /// Rows of prompts that a step takes at least beside sequences that decode, so that prompts are read at all.
 const LEAST_PROMPT_ROWS: usize = 16;
+/// Files that were of no use are remembered until somebody asks, and not more.
+const MOST_IGNORED: usize = 64;
 /// States of recurrent layers are kept at the end of a prompt if at least so many tokens of it were computed: they are large, and
 /// the prompt is cut for them.
 const LEAST_KEPT: usize = 256;
@@ -396,13 +398,13 @@ impl<'m> Engine<'m> {
         }
         self.look_up_file(sequence, slot);
         if self.cache.is_recurrent() {
-            let (tokens, from) = (slot.reusable(), slot.position);
-            let attended = self.cache.attended(&slot.request.salt, tokens);
+            let (tokens, from) = (slot.reusable().len(), slot.position);
+            let attended = self.cache.attended(&slot.request.salt, slot.reusable());
             // Where another prompt parted from this one, others will; and the next turn begins with all of it.
-            let ends = [attended, tokens.len()].map(|end| end / POSITIONS * POSITIONS);
+            let ends = [attended, tokens].map(|end| end / POSITIONS * POSITIONS);
             let ends = ends.into_iter().filter(|end| *end >= from + LEAST_KEPT);
-            let between = (0..tokens.len()).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
-            slot.marks = ends.chain(between).collect();
+            let between = (0..tokens).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
+            slot.marks.extend(ends.chain(between));
         }
     }
 
@@ -413,6 +415,7 @@ impl<'m> Engine<'m> {
         let least = slot.position + POSITIONS;
         let (found, ignored) = folder.find(&key, slot.reusable(), least, self.cache.sizes());
         self.ignored.extend(ignored);
+        self.ignored.truncate(MOST_IGNORED);
         let Some(FoundPrompt { file, positions }) = found else { return };
         match self.cache.restore(sequence, &file, positions) {
             Ok(true) => {
