@@ -68,7 +68,7 @@ fn a_kept_prompt_gives_the_same_answer_and_is_listed() {
     assert!(listed.contains("of no use: it is damaged"), "{listed}");
 
     let done = alight(&["cache", "clear", path]).succeeds();
-    assert!(done.stderr.contains("removed 1 prompts") && done.stdout.is_empty());
+    assert!(done.stderr.contains("removed 1 prompt,") && done.stdout.is_empty());
     assert!(files(&folder).is_empty());
     assert_eq!(alight(&["cache", "list", path]).succeeds().stdout, "");
 }
