@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use alight_formats::GgmlType;
 use alight_kernels::Isa;
 use alight_model::{
-    Finish, GenerateOptions, Generated, Model, OpenOptions, Repack, Sampler, SamplerOptions,
-    Session, SessionOptions, Speculate, generate,
+    Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, Model, OpenOptions, Repack,
+    Request, Sampler, SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
 use common::{Spec, tokens};
 
@@ -154,6 +154,83 @@ fn every_end_is_the_same_at_every_place() {
                     "case {i}, {n}, {speculate:?}"
                 );
             }
+        }
+    }
+}
+
+/// What an engine gives: the tokens with the bits of their logits, and how it ended; and how many steps it took. Another request comes
+/// after so many steps.
+fn of_engine(
+    model: &Model,
+    asked: &Asked,
+    speculate: Speculate,
+    other_after: usize,
+) -> (Vec<u32>, Option<Finish>, usize) {
+    let context = Some(asked.context);
+    let options = EngineOptions { sequences: 2, context, speculate, ..EngineOptions::default() };
+    let mut engine = Engine::new(model, &options).unwrap();
+    let request = Request {
+        prompt: asked.prompt.clone(),
+        sampling: asked.sampling,
+        max_tokens: asked.max_tokens,
+        ignore_eos: true,
+        ..Request::default()
+    };
+    let id = engine.add(request.clone()).unwrap();
+    let (mut all, mut end, mut steps) = (Vec::new(), None, 0);
+    loop {
+        if steps == other_after {
+            engine.add(Request { max_tokens: 5, ..request.clone() }).unwrap();
+        }
+        let more = engine
+            .step(&mut |of, event| match event {
+                Event::Token(token, logits) if of == id => {
+                    all.push(token);
+                    all.extend(logits.iter().map(|x| x.to_bits()));
+                }
+                Event::Finished(finish) if of == id => end = Some(finish),
+                Event::Failed(error) => panic!("{error}"),
+                _ => {}
+            })
+            .unwrap();
+        steps += 1;
+        if !more {
+            return (all, end, steps);
+        }
+    }
+}
+
+#[test]
+fn engines_draft_while_a_sequence_is_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    for (i, path) in models(folder.path()).into_iter().enumerate() {
+        let model = Model::open(&path, &OpenOptions::default()).unwrap();
+        let (mut plain_steps, mut drafted_steps) = (0, 0);
+        let original = model.spec().long_context.rope.as_ref().map_or(256, |_| 80);
+        for seed in 0..3 {
+            let part = asked(&model, seed);
+            let most = if original < 256 { 60 } else { usize::MAX };
+            let prompt = part.prompt[..part.prompt.len().min(most)].to_vec();
+            let len = prompt.len();
+            let cases = [
+                (Asked { max_tokens: 18, prompt: prompt.clone(), ..asked(&model, seed) }, 1000),
+                (Asked { max_tokens: 18, prompt: prompt.clone(), ..asked(&model, seed) }, 7),
+                (Asked { max_tokens: 100, context: len + 13, prompt, ..asked(&model, seed) }, 1000),
+            ];
+            for (case, after) in &cases {
+                let (plain, end, steps) = of_engine(&model, case, Speculate::Off, *after);
+                for speculate in ALL {
+                    let (found, found_end, drafted) = of_engine(&model, case, speculate, *after);
+                    let what = format!("{speculate:?}, seed {seed}, {}", path.display());
+                    assert!(found == plain && found_end == end, "{what}");
+                    plain_steps += steps;
+                    drafted_steps += drafted;
+                }
+            }
+        }
+        assert!(drafted_steps <= plain_steps);
+        if i == 0 {
+            assert!(drafted_steps < plain_steps, "some drafts are right");
         }
     }
 }

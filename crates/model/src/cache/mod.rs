@@ -159,7 +159,12 @@ impl Cache {
 
     /// Whether prompts are kept, and can be cut only where states of recurrent layers are kept as well.
     pub(crate) fn is_recurrent(&self) -> bool {
-        self.index.is_on() && self.sequences.iter().any(|s| !s.states.is_empty())
+        self.index.is_on() && self.has_states()
+    }
+
+    /// Whether there are recurrent layers.
+    pub(crate) fn has_states(&self) -> bool {
+        self.sequences.iter().any(|s| !s.states.is_empty())
     }
 
     /// How many tokens of a prompt the index would have if there were states of recurrent layers everywhere.

@@ -16,7 +16,10 @@ use super::compute::Compute;
 use super::generate::Finish;
 use super::net::Net;
 use super::sampler::{Sampler, SamplerOptions};
-use super::session::{DEFAULT_CONTEXT, MAX_BATCH, SNAPSHOT_EVERY, admit, check, numbers};
+use super::session::{
+    DEFAULT_CONTEXT, MAX_BATCH, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
+};
+use super::speculate::{Judge, Lookup, MOST_DRAFT, Speculate};
 use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
 use crate::open::Model;
@@ -53,6 +56,8 @@ pub struct EngineOptions {
     pub prompt_cache: usize,
     /// Where prompts are looked up that were computed before this engine was made; and where [`Engine::keep`] writes them.
     pub prompts: Option<PromptFolder>,
+    /// Whether tokens are drafted while one sequence is alone; the answer is the same.
+    pub speculate: Speculate,
 }
 
 impl Default for EngineOptions {
@@ -65,6 +70,7 @@ impl Default for EngineOptions {
             step: Duration::from_millis(100),
             prompt_cache: 1 << 30,
             prompts: None,
+            speculate: Speculate::default(),
         }
     }
 }
@@ -110,8 +116,12 @@ struct Slot {
     id: RequestId,
     request: Request,
     sampler: Sampler,
-    /// Tokens that the cache holds.
+    /// Tokens that the cache holds, or will hold after the step.
     position: usize,
+    /// What has come, for drafts, and the draft that the step computes.
+    lookup: Lookup,
+    draft: [u32; MOST_DRAFT],
+    drafted: usize,
     /// The token to compute next, if the prompt is read.
     next: Option<u32>,
     generated: usize,
@@ -140,6 +150,17 @@ impl Slot {
     /// Tokens of the prompt that may come from elsewhere: all but the last, whose logits are wanted.
     fn reusable(&self) -> &[u32] {
         &self.request.prompt[..self.request.prompt.len() - 1]
+    }
+
+    /// A token that is computed next and the draft after it, of which there are `drafted` tokens, at most `most`.
+    fn with_draft(&mut self, token: u32, most: usize, context: usize) -> [u32; MOST_DRAFT + 1] {
+        let room = (context - self.position - 1).min(self.request.max_tokens - self.generated - 1);
+        let draft = self.lookup.propose(most.min(room));
+        self.drafted = draft.len();
+        self.draft[..draft.len()].copy_from_slice(draft);
+        let mut tokens = [token; MOST_DRAFT + 1];
+        tokens[1..].copy_from_slice(&self.draft);
+        tokens
     }
 
     /// Rows of the prompt that are read at most before states have to be kept.
@@ -198,6 +219,8 @@ pub struct Engine<'m> {
     prompts: Option<PromptFolder>,
     prompt_precision: Precision,
     ignored: Vec<IgnoredPrompt>,
+    /// Decides about drafts, of whichever sequence is alone; `None`: a draft cannot be taken back, or is not wanted.
+    judge: Option<Judge>,
 }
 
 impl<'m> Engine<'m> {
@@ -224,8 +247,9 @@ impl<'m> Engine<'m> {
             }
         }
         let sequences = options.sequences;
-        // A row for each sequence at least.
-        let batch = options.batch.max(sequences);
+        // A row for each sequence at least, and for a draft.
+        let decode = sequences + MOST_DRAFT;
+        let batch = options.batch.max(decode);
         let net = Net::new(
             spec,
             model.weights(),
@@ -237,13 +261,14 @@ impl<'m> Engine<'m> {
         // Where there is no address space for prompts, the sequences go on without.
         let cache = net.cache(positions, sequences, options.prompt_cache);
         let cache = cache.or_else(|_| net.cache(positions, sequences, 0))?;
-        let buffers = net.buffers(context, [batch, sequences], options.prompt_precision);
+        let buffers = net.buffers(context, [batch, decode], options.prompt_precision);
+        let drafts = options.speculate != Speculate::Off && !cache.has_states();
         Ok(Engine {
             model,
             net,
             cache,
             buffers,
-            logits: vec![0.0; sequences * spec.vocab],
+            logits: vec![0.0; decode * spec.vocab],
             slots: (0..sequences).map(|_| None).collect(),
             waiting: VecDeque::new(),
             last_id: 0,
@@ -257,6 +282,7 @@ impl<'m> Engine<'m> {
             prompts: options.prompts.clone(),
             prompt_precision: options.prompt_precision,
             ignored: Vec::new(),
+            judge: drafts.then(|| Judge::new(options.speculate)),
         })
     }
 
@@ -358,11 +384,17 @@ impl<'m> Engine<'m> {
             }
             let Some((id, request)) = self.waiting.pop_front() else { break };
             let sampler = Sampler::new(request.sampling, vocab_size);
+            let most = self.judge.as_ref().map_or(0, |_| self.context.min(MOST_REMEMBERED) + 1);
+            let mut lookup = Lookup::new(most);
+            request.prompt.iter().for_each(|token| lookup.push(*token));
             let mut slot = Slot {
                 id,
                 request,
                 sampler,
                 position: 0,
+                lookup,
+                draft: [0; MOST_DRAFT],
+                drafted: 0,
                 next: None,
                 generated: 0,
                 reused: 0,
@@ -472,14 +504,23 @@ impl<'m> Engine<'m> {
         batch.clear();
         self.asked.clear();
         self.order.clear();
+        let mut others = self.slots.iter().flatten();
+        let alone = others.next().is_some() && others.next().is_none();
+        let most = self.judge.as_ref().filter(|_| alone).map_or(0, Judge::most);
         for (sequence, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
             let Some(token) = slot.next.take() else {
                 self.order.push(sequence);
                 continue;
             };
-            batch.push((sequence, Role::Decode), slot.position, &[token], Want::Last);
-            slot.position += 1;
+            let tokens = slot.with_draft(token, most, self.context);
+            batch.push(
+                (sequence, Role::Decode),
+                slot.position,
+                &tokens[..=slot.drafted],
+                Want::All,
+            );
+            slot.position += 1 + slot.drafted;
             self.asked.push(sequence);
         }
         let decoding = self.asked.len();
@@ -526,6 +567,13 @@ impl<'m> Engine<'m> {
 
     /// Learns from the time that a step took.
     fn remember(&mut self, took: Duration, [decoding, prompts]: [usize; 2]) {
+        if let ([sequence], 0, Some(judge)) = (&self.asked[..], prompts, &mut self.judge) {
+            let drafted = self.slots[*sequence].as_ref().map_or(0, |slot| slot.drafted);
+            judge.took(drafted, took);
+            if drafted > 0 {
+                return;
+            }
+        }
         let took = took.as_nanos() as f64;
         let mix =
             |before: f64, now: f64| if before == 0.0 { now } else { 0.7 * before + 0.3 * now };
@@ -569,37 +617,64 @@ impl<'m> Engine<'m> {
 
     /// Chooses the next token of each sequence that has logits, and says so.
     fn hand_out(&mut self, on_event: &mut dyn FnMut(RequestId, Event<'_>)) {
-        let vocab = self.model.spec().vocab;
-        for row in 0..self.asked.len() {
-            let sequence = self.asked[row];
-            let logits = &self.logits[row * vocab..][..vocab];
+        let mut row = 0;
+        for i in 0..self.asked.len() {
+            let sequence = self.asked[i];
             let Some(slot) = &mut self.slots[sequence] else { continue };
-            let id = slot.id;
-            let numbers = numbers(self.model, logits, slot.position - 1);
-            if slot.generated == 0 {
-                if numbers.is_err() && slot.reused > 0 {
-                    // A file may have what no model has computed.
-                    slot.cold = true;
-                    (slot.position, slot.reused) = (0, 0);
-                    slot.marks.clear();
-                    self.cache.clear(sequence);
-                    continue;
+            // What was drafted counts when it has come.
+            let drafted = std::mem::take(&mut slot.drafted);
+            slot.position -= drafted;
+            for at in 0..=drafted {
+                if !self.hand_out_row(sequence, row + at, on_event) {
+                    break;
                 }
-                on_event(id, Event::Prompt { reused: slot.reused });
-            }
-            let ended = match numbers {
-                Err(error) => Some(Event::Failed(error)),
-                Ok(()) => {
-                    let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
-                    next_token(slot, self.model, self.context, logits, hand_out)
-                        .map(Event::Finished)
+                let Some(slot) = &mut self.slots[sequence] else { break };
+                if at == drafted || slot.next != Some(slot.draft[at]) {
+                    break;
                 }
-            };
-            if let Some(event) = ended {
-                self.leave(sequence);
-                on_event(id, event);
+                slot.next = None;
+                slot.position += 1;
             }
+            row += 1 + drafted;
         }
+    }
+
+    /// Chooses a token of a sequence by a row of logits, and says so. Returns whether the sequence goes on.
+    fn hand_out_row(
+        &mut self,
+        sequence: usize,
+        row: usize,
+        on_event: &mut dyn FnMut(RequestId, Event<'_>),
+    ) -> bool {
+        let vocab = self.model.spec().vocab;
+        let logits = &self.logits[row * vocab..][..vocab];
+        let Some(slot) = &mut self.slots[sequence] else { return false };
+        let id = slot.id;
+        let numbers = numbers(self.model, logits, slot.position - 1);
+        if slot.generated == 0 {
+            if numbers.is_err() && slot.reused > 0 {
+                // A file may have what no model has computed.
+                slot.cold = true;
+                (slot.position, slot.reused) = (0, 0);
+                slot.marks.clear();
+                self.cache.clear(sequence);
+                return false;
+            }
+            on_event(id, Event::Prompt { reused: slot.reused });
+        }
+        let ended = match numbers {
+            Err(error) => Some(Event::Failed(error)),
+            Ok(()) => {
+                let judge = &mut self.judge;
+                let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
+                next_token(slot, self.model, (self.context, judge), logits, hand_out)
+                    .map(Event::Finished)
+            }
+        };
+        let Some(event) = ended else { return true };
+        self.leave(sequence);
+        on_event(id, event);
+        false
     }
 
     /// Frees a sequence. What it has of its prompt stays in the index.
@@ -616,7 +691,7 @@ impl<'m> Engine<'m> {
 fn next_token(
     slot: &mut Slot,
     model: &Model,
-    context: usize,
+    (context, judge): (usize, &mut Option<Judge>),
     logits: &[f32],
     hand_out: &mut dyn FnMut(u32),
 ) -> Option<Finish> {
@@ -631,6 +706,10 @@ fn next_token(
         return Some(Finish::Stop);
     }
     slot.sampler.accept(token);
+    if let Some(judge) = judge {
+        judge.proposed(slot.lookup.propose(1).first().map(|proposed| *proposed == token));
+        slot.lookup.push(token);
+    }
     slot.generated += 1;
     hand_out(token);
     if slot.generated == slot.request.max_tokens {
