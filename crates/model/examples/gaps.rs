@@ -31,7 +31,7 @@ fn main() -> Result<(), ModelError> {
     let (mut last, mut read) = (None::<Instant>, None);
     let mut long = None;
     while read.is_none() {
-        if before.len() == 64 && long.is_none() {
+        if before.len() >= 64 && long.is_none() {
             let vocab = model.spec().vocab as u32;
             let prompt = (0..tokens as u32).map(|i| i * 7919 % vocab).collect();
             long = Some((engine.add(request(prompt, 1))?, Instant::now()));

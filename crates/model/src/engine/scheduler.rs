@@ -34,8 +34,6 @@ const MOST_IGNORED: usize = 64;
 /// States of recurrent layers are kept at the end of a prompt if at least so many tokens of it were computed: they are large, and
 /// the prompt is cut for them.
 const LEAST_KEPT: usize = 256;
-/// Rows of prompts that the first step beside sequences that decode takes, when nothing is known of their time.
-const FIRST_PROMPT_ROWS: usize = 64;
 
 /// What an engine may hold.
 #[derive(Clone, Debug)]
@@ -559,7 +557,7 @@ impl<'m> Engine<'m> {
             return room;
         }
         let rows = match self.row_time {
-            0.0 => FIRST_PROMPT_ROWS,
+            0.0 => LEAST_PROMPT_ROWS,
             row => ((self.step.as_nanos() as f64 - self.decode_time).max(0.0) / row) as usize,
         };
         rows.max(LEAST_PROMPT_ROWS).min(room)
