@@ -27,8 +27,8 @@
 //! partial results of one token are merged as in Flash-Decoding. Scores for a whole context are never
 //! stored.
 
-/// The arithmetic of these kernels: another number where a sum or a rounding is another one, so that what was computed before and kept in
-/// a file is not mixed with what is computed now. Whoever changes a bit of a result raises it.
+/// The version of these kernels' arithmetic. Files of prompts name it, so that keys and values of two versions are not mixed. Raise it
+/// when you change a bit of any result.
 pub const ARITHMETIC: u32 = 1;
 
 pub mod attention;

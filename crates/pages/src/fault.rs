@@ -17,6 +17,7 @@
 //! handler skips slots that change under its eyes, which loses nothing: a thread that faults inside a map
 //! holds a reference to it, so that map's slot stands still meanwhile.
 
+use std::fmt;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -45,6 +46,12 @@ static SLOTS: AtomicPtr<Slot> = AtomicPtr::new(ptr::null_mut());
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 /// What SIGBUS did before; set before the handler is installed.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "poisoned: {:?}", self.poisoned())
+    }
+}
 
 impl Slot {
     /// Enters `start..start + len`, whole pages of this protection, into the registry.

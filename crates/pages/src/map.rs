@@ -34,18 +34,10 @@ pub struct Map {
     file: File,
     /// The stamp of the moment when it was opened.
     stamp: Stamp,
-    slot: SlotHandle,
+    /// The registry's entry.
+    slot: &'static Slot,
     /// Bytes that are locked.
     locked: Mutex<Ranges>,
-}
-
-/// The registry's entry; a type of its own for `Debug`.
-struct SlotHandle(&'static Slot);
-
-impl std::fmt::Debug for SlotHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "poisoned: {:?}", self.0.poisoned())
-    }
 }
 
 // SAFETY: the map is only read, through shared references, and unmapped once, by its owner.
@@ -99,7 +91,6 @@ impl Map {
             _ => return Err(map_error(io::Error::last_os_error())),
         };
         let slot = Slot::register(start.as_ptr() as usize, pages, libc::PROT_READ);
-        let slot = SlotHandle(slot);
         let stamp = Stamp::from(&metadata);
         Ok(Map { start, len, path: path.into(), file, stamp, slot, locked: Mutex::default() })
     }
@@ -125,7 +116,7 @@ impl Map {
             Err(_) => {
                 // What is beyond the end is missing as well, but no address of the map.
                 let at = at.min(self.len as u64 - 1);
-                self.slot.0.poison(self.start.as_ptr() as usize + at as usize);
+                self.slot.poison(self.start.as_ptr() as usize + at as usize);
                 self.check()
             }
         }
@@ -312,7 +303,7 @@ impl Map {
     pub fn check(&self) -> Result<(), MapError> {
         let expected = self.len as u64;
         let found = self.file.metadata().map(|metadata| metadata.len());
-        match (self.slot.0.poisoned(), found) {
+        match (self.slot.poisoned(), found) {
             (_, Ok(found)) if found < expected => {
                 Err(MapError::FileShrank { path: self.path.clone(), expected, found })
             }
@@ -366,7 +357,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        self.slot.0.unregister();
+        self.slot.unregister();
         // SAFETY: maps `len` bytes from `start` on, by this value alone; no reference outlives it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }

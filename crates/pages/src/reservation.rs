@@ -28,16 +28,8 @@ pub struct Reservation {
 struct Part {
     range: Range<usize>,
     file: Arc<Map>,
-    slot: SlotHandle,
-}
-
-/// The registry's entry, which goes with its owner; a type of its own for `Debug`.
-struct SlotHandle(&'static Slot);
-
-impl std::fmt::Debug for SlotHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "poisoned: {:?}", self.0.poisoned())
-    }
+    /// The registry's entry, which goes with the part.
+    slot: &'static Slot,
 }
 
 // SAFETY: the memory belongs to this value alone and is unmapped once, by its owner; shared access only reads.
@@ -118,7 +110,7 @@ impl Reservation {
             zeros(start, len, libc::MAP_FIXED).map_err(error)?;
             return Err(error(source));
         }
-        let slot = SlotHandle(Slot::register(start as usize, len, PROTECTION));
+        let slot = Slot::register(start as usize, len, PROTECTION);
         self.parts.push(Part { range, file: Arc::clone(file), slot });
         Ok(())
     }
@@ -127,7 +119,7 @@ impl Reservation {
     pub fn take_out(&mut self, at: usize) {
         let Some(i) = self.parts.iter().position(|part| part.range.start == at) else { return };
         let part = self.parts.swap_remove(i);
-        part.slot.0.unregister();
+        part.slot.unregister();
         // SAFETY: within the reservation.
         let start = unsafe { self.start.as_ptr().add(at) };
         // If there is no memory for another mapping, the file stays where it is: it may be read and written like zeros.
@@ -141,7 +133,7 @@ impl Reservation {
     pub fn check(&self) -> Result<(), MapError> {
         for part in &self.parts {
             part.file.check()?;
-            if let Some(address) = part.slot.0.poisoned() {
+            if let Some(address) = part.slot.poisoned() {
                 let at = (address - self.start.as_ptr() as usize - part.range.start) as u64;
                 let (path, len) = (part.file.path().into(), part.file.len() as u64);
                 return Err(MapError::Unreadable { path, at, len });
@@ -170,7 +162,7 @@ fn zeros(start: *mut u8, len: usize, flags: libc::c_int) -> io::Result<NonNull<u
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.parts.drain(..).for_each(|part| part.slot.0.unregister());
+        self.parts.drain(..).for_each(|part| part.slot.unregister());
         // SAFETY: mapped by `new`, by this value alone; no reference outlives it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
     }

@@ -224,7 +224,8 @@ impl Cache {
         [self.pages.stride(), self.sequences.first().map_or(0, |s| s.states.bytes())]
     }
 
-    /// Gives a sequence the first `positions` positions of a prompt in a file of the same shape. Returns whether there was room.
+    /// Maps the first `positions` positions of a prompt file of the same shape into a sequence. Returns `false` if too few pages of
+    /// files are left.
     ///
     /// # Errors
     /// The file is damaged, or cannot be mapped. The sequence is empty then.

@@ -46,7 +46,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     /// Pages for at least `positions` positions, and `spare` bytes of others, in layers of these shapes; `None` is a layer without
-    /// keys and values. Memory is taken when it is first written. There is room for as many pages of files.
+    /// keys and values. Memory is taken when it is first written. As many pages of files can be mapped beside them.
     ///
     /// # Errors
     /// The system does not give the address space.
@@ -130,7 +130,7 @@ impl Pages {
         self.memory.get_mut().copy_within(from..from + self.stride, to);
     }
 
-    /// Pages that are at `bytes` of a file, as many as these are, which the caller has then. `None`: there is no room.
+    /// Maps the pages that are at `bytes` of a file. The caller has each of them once. `None`: too few pages of files are left.
     ///
     /// # Errors
     /// The system does not map them.
@@ -151,7 +151,12 @@ impl Pages {
         if count == 0 || self.uses.len() - (first as usize) < count as usize {
             return Ok(None);
         }
-        self.memory.put(first as usize * self.stride, file, bytes.start, bytes.len() / 2)?;
+        self.memory.put(
+            first as usize * self.stride,
+            file,
+            bytes.start,
+            bytes.len() / size_of::<u16>(),
+        )?;
         let pages = first..first + count;
         self.uses[first as usize..pages.end as usize].fill(1);
         self.of_files.insert(place, (pages.clone(), count as usize));

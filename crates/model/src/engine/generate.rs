@@ -137,8 +137,7 @@ impl Drafts {
 
     /// A token was chosen. Returns whether the session has computed it; what it has of a draft that says otherwise is forgotten.
     fn came(&mut self, session: &mut Session<'_>, token: u32) -> bool {
-        self.judge.proposed(self.lookup.propose(1).first().map(|proposed| *proposed == token));
-        self.lookup.push(token);
+        self.judge.came(&mut self.lookup, token);
         if self.row < self.len && self.draft[self.row] == token {
             self.row += 1;
             return true;

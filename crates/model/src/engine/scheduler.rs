@@ -421,11 +421,7 @@ impl<'m> Engine<'m> {
 
     /// Takes from the index what it has of a prompt beyond what was read.
     fn look_up(&mut self, sequence: usize, slot: &mut Slot) {
-        let (salt, tokens) = (&slot.request.salt, slot.reusable());
-        if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, slot.position) {
-            slot.reused += found.positions - slot.position;
-            (slot.position, slot.indexed) = (found.positions, indexed);
-        }
+        self.adopt(sequence, slot);
         self.look_up_file(sequence, slot);
         if self.cache.is_recurrent() {
             let (tokens, from) = (slot.reusable().len(), slot.position);
@@ -435,6 +431,15 @@ impl<'m> Engine<'m> {
             let ends = ends.into_iter().filter(|end| *end >= from + LEAST_KEPT);
             let between = (0..tokens).step_by(SNAPSHOT_EVERY).filter(|at| *at > from);
             slot.marks.extend(ends.chain(between));
+        }
+    }
+
+    /// Gives a sequence the pages and states that the index has of its prompt, if they are of more than was read.
+    fn adopt(&mut self, sequence: usize, slot: &mut Slot) {
+        let (salt, tokens) = (&slot.request.salt, slot.reusable());
+        if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, slot.position) {
+            slot.reused += found.positions - slot.position;
+            (slot.position, slot.indexed) = (found.positions, indexed);
         }
     }
 
@@ -461,11 +466,7 @@ impl<'m> Engine<'m> {
                 }
                 // The sequence has nothing any more: what the index had of the prompt is there still.
                 (slot.position, slot.reused) = (0, 0);
-                let (salt, tokens) = (&slot.request.salt, slot.reusable());
-                if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, 0) {
-                    slot.reused = found.positions;
-                    (slot.position, slot.indexed) = (found.positions, indexed);
-                }
+                self.adopt(sequence, slot);
             }
         }
     }
@@ -705,8 +706,7 @@ fn next_token(
     }
     slot.sampler.accept(token);
     if let Some(judge) = judge {
-        judge.proposed(slot.lookup.propose(1).first().map(|proposed| *proposed == token));
-        slot.lookup.push(token);
+        judge.came(&mut slot.lookup, token);
     }
     slot.generated += 1;
     hand_out(token);

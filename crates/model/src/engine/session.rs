@@ -80,8 +80,8 @@ pub struct Session<'m> {
     length: Option<Length>,
     /// How many tokens at the beginning were fed as those of prompts.
     prompt: usize,
-    /// The tokens that came from a file, while nothing was computed with them.
-    restored: Vec<u32>,
+    /// How many tokens at the beginning came from a file, while nothing was computed with them.
+    restored: usize,
 }
 
 /// What a session took from a folder of prompts.
@@ -146,7 +146,7 @@ impl<'m> Session<'m> {
             prompt_precision: options.prompt_precision,
             length,
             prompt: 0,
-            restored: Vec::new(),
+            restored: 0,
         })
     }
 
@@ -181,9 +181,8 @@ impl<'m> Session<'m> {
             }
         }
         self.tokens.extend_from_slice(&tokens[..positions]);
-        (self.position, self.prompt) = (positions, positions);
+        (self.position, self.prompt, self.restored) = (positions, positions, positions);
         self.keep_states(positions, true);
-        self.restored.extend_from_slice(&tokens[..positions]);
         (restored.positions, restored.file) = (positions, Some(path.into()));
         restored
     }
@@ -363,10 +362,12 @@ impl<'m> Session<'m> {
         self.settle()?;
         let mut done = self.compute(role, tokens, want);
         let restored = std::mem::take(&mut self.restored);
-        if done.is_err() && !restored.is_empty() {
+        if done.is_err() && restored > 0 {
             self.cache.clear(0);
             self.position = 0;
-            done = self.compute(Role::Prompt, &restored, Want::Nothing);
+            let all = std::mem::take(&mut self.tokens);
+            done = self.compute(Role::Prompt, &all[..restored], Want::Nothing);
+            self.tokens = all;
             if done.is_ok() {
                 done = self.compute(role, tokens, want);
             }
@@ -530,7 +531,7 @@ impl<'m> Session<'m> {
             };
             self.tokens.truncate(self.position);
             self.prompt = self.prompt.min(self.position);
-            self.restored.truncate(self.position);
+            self.restored = self.restored.min(self.position);
         }
         self.position
     }

@@ -149,8 +149,14 @@ impl Judge {
         }
     }
 
+    /// A token has come: compares it with what was proposed, and adds it to what has come.
+    pub(crate) fn came(&mut self, lookup: &mut Lookup, token: u32) {
+        self.proposed(lookup.propose(1).first().map(|proposed| *proposed == token));
+        lookup.push(token);
+    }
+
     /// Remembers whether a proposed token has come, if one was proposed.
-    pub(crate) fn proposed(&mut self, came: Option<bool>) {
+    fn proposed(&mut self, came: Option<bool>) {
         if let Some(came) = came {
             let kind = self.kind();
             self.accepted[kind].add(f64::from(u8::from(came)));
