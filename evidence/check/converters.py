@@ -64,6 +64,7 @@ ALLOWED = [
      "there are no experts"),
     (r"HF: granite-attention: (only theirs: granite\.(ssm\..*|rope\.scaling\.finetuned)|type .*: granite\.attention\.head_count_kv)",
      "of layers that there are none of"),
+    (r"HF: llama4.*: only ours: llama4\.attention\.sliding_window", "of chunks of another length than 8192, which theirs takes for granted"),
     (r"HF: olmo3: only theirs: olmo2\.(rope\.freq_base_swa|attention\.sliding_window_pattern)", "what readers take where it is not said"),
     (r"HF: .*: bytes: blk\.\d+\.ssm_a", "ours is e to its power to the last bit, theirs as near as torch's vectors are"),
     (r"only theirs: tokenizer\.ggml\.add_bos_token", "theirs has an exception for Granite's number of tokens, 49152; no is the default"),

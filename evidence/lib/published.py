@@ -25,8 +25,8 @@ EXPERTS = dict(moe_intermediate_size=48, num_experts_per_tok=3)
 
 @dataclass(frozen=True)
 class Published:
-    """A case: its name, the class of transformers without `Config`, what differs from SMALL, and changes of config.json, by
-    what they are, that must not pass for it (a dot leads into an object)."""
+    """A case: its name, the class of transformers without `Config`, what differs from SMALL, and changes of config.json (of
+    its text part, if it has one), by what they are, that must not pass for it (a dot leads into an object)."""
 
     name: str
     kind: str
@@ -34,6 +34,8 @@ class Published:
     mistakes: dict = field(default_factory=dict)
     # Whether the form of transformers 4 is tried too.
     old: bool = True
+    # The class of the whole model without `Config`, of which `kind` is the text part.
+    whole: str = ""
 
     @property
     def experts(self) -> bool:
@@ -58,6 +60,8 @@ GRANITE = dict(embedding_multiplier=3.0, logits_scaling=0.7, residual_multiplier
 SCALES = {f"another {key}": {key: 1.0} for key in GRANITE}
 # Not divisors of one another where they need not be.
 MAMBA = dict(mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=20, mamba_d_head=32, mamba_d_conv=4, mamba_expand=2)
+LLAMA4 = dict(num_hidden_layers=6, head_dim=32, intermediate_size=80, intermediate_size_mlp=112, num_local_experts=7, num_experts_per_tok=3,
+              interleave_moe_layer_step=2, attention_chunk_size=40)
 HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES = [
@@ -119,9 +123,25 @@ CASES = [
               BASE | {"two experts": {"num_experts_per_tok": 2}, "another scale": {"routed_scaling_factor": 2.0},
                       "weights not normed": {"norm_topk_prob": False}}),
     Published("seed_oss", "SeedOss", dict(head_dim=40, attention_bias=True, attention_out_bias=False, **rope(rope_theta=1e7)), EPS | BASE),
+    Published("llama4", "Llama4Text", LLAMA4, EPS | {
+        "another base": {"rope_parameters.rope_theta": 50.0}, "another chunk": {"attention_chunk_size": 64}, "no chunks": {"attention_chunk_size": None},
+        "queries and keys not normed": {"use_qk_norm": False}, "no growing queries": {"attn_temperature_tuning": False},
+        "another layer without rotation": {"no_rope_layers": [1, 1, 0, 1, 1, 1]}, "experts elsewhere": {"moe_layers": [0, 2, 4]}}),
+    Published("llama4-scout", "Llama4Text", dict(
+        LLAMA4, num_experts_per_tok=1, interleave_moe_layer_step=1,
+        **rope(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64)),
+              {"two experts": {"num_experts_per_tok": 2}, "another factor": {"rope_parameters.factor": 2.0}}, whole="Llama4"),
     Published("phi3", "Phi3", dict(original_max_position_embeddings=256, sliding_window=40, **rope()),
               EPS | BASE | {"another window": {"sliding_window": 80}}),
 ]
+
+
+# What whole models have beside their text part, small.
+OTHER_PARTS = {
+    "Llama4": dict(tie_word_embeddings=False, vision_config=dict(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128, vision_output_dim=64, image_size=28,
+        projector_input_dim=64, projector_output_dim=64)),
+}
 
 
 def fill(model) -> None:
@@ -140,8 +160,12 @@ def fill(model) -> None:
 def write(case: Published, folder: Path) -> None:
     """Makes the folder, without a tokenizer."""
     config = getattr(transformers, f"{case.kind}Config")(**SMALL | case.changes)
+    kind = f"{case.kind.removesuffix('Text')}ForCausalLM"
+    if case.whole:
+        config = getattr(transformers, f"{case.whole}Config")(text_config=config.to_dict(), **OTHER_PARTS[case.whole])
+        kind = f"{case.whole}ForConditionalGeneration"
     torch.manual_seed(1)
-    model = getattr(transformers, f"{case.kind.removesuffix('Text')}ForCausalLM")(config).float().eval()
+    model = getattr(transformers, kind)(config).float().eval()
     fill(model)
     model.save_pretrained(folder)
     if case.kind == "GraniteMoeHybrid":
@@ -155,9 +179,10 @@ def write(case: Published, folder: Path) -> None:
 def changed(said: dict, changes: dict) -> dict:
     """A configuration with other values; a dot leads into an object."""
     said = json.loads(json.dumps(said))
+    text = said.get("text_config", said)
     for key, value in changes.items():
         *path, last = key.split(".")
-        inner = said
+        inner = text
         for part in path:
             inner = inner[part]
         inner[last] = value

@@ -6,7 +6,7 @@ use std::num::NonZero;
 use std::ops::{ControlFlow, Range};
 use std::path::Path;
 
-use alight_pages::assemble::{AssembleError, Buffer, Maker, Reader, Record, assemble};
+use alight_pages::assemble::{AssembleError, Buffer, Maker, Parts, Reader, Record, assemble};
 use alight_pages::{evict, residency};
 
 fn folder() -> tempfile::TempDir {
@@ -171,6 +171,48 @@ fn what_lies_beyond_the_end_is_an_error() {
     File::options().write(true).open(&from).unwrap().set_len(100).unwrap();
     let error = reader.read(0..len, &mut buffer).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn columns_come_from_each_of_their_parts_and_do_not_stay_cached() {
+    const MATRIX: u64 = 80 << 20;
+    let folder = folder();
+    let from = folder.path().join("from");
+    let word = |at: u64| (at / 8).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let bytes: Vec<u8> = (0..6 * MATRIX / 8).flat_map(|i| word(8 * i).to_le_bytes()).collect();
+    fs::write(&from, bytes).unwrap();
+    let file = File::open(&from).unwrap();
+    file.sync_all().unwrap();
+    let is_cold = matches!(evict(&file), Ok(left) if left.is_proven_cold());
+    let reader = Reader::new(&file, &from).unwrap();
+    let mut buffer = Buffer::default();
+    let stride = 1 << 16;
+    for matrix in 0..6 {
+        let parts = Parts { first: matrix * MATRIX, stride, len: stride, count: MATRIX / stride };
+        for range in [0..8, 4096..4112, stride - 8..stride] {
+            let found = reader.read_columns(&parts, range.clone(), &mut buffer).unwrap();
+            assert_eq!(found.len() as u64, parts.count * (range.end - range.start));
+            let words = found.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+            let places = (0..parts.count).flat_map(|i| {
+                let at = parts.first + i * stride;
+                (at + range.start..at + range.end).step_by(8)
+            });
+            assert!(words.eq(places.map(word)), "{matrix} {range:?}");
+        }
+    }
+    // Four may be held, whatever their size.
+    if is_cold {
+        let cached = residency(&file, 0..2 * MATRIX).unwrap().cached;
+        assert!(cached <= 64, "{cached} pages of what was read first");
+    }
+    for (parts, range) in [
+        (Parts { first: 6 * MATRIX - 100, stride: 50, len: 60, count: 2 }, 0..1),
+        (Parts { first: u64::MAX, stride: u64::MAX, len: 1, count: u64::MAX }, 0..1),
+        (Parts { first: 0, stride: 50, len: 10, count: 2 }, 9..11),
+    ] {
+        let error = reader.read_columns(&parts, range, &mut buffer).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{parts:?}");
+    }
 }
 
 #[test]

@@ -215,6 +215,20 @@ fn pieces(tensor: &Tensor, from: Elements, place: &Place) -> (Vec<u64>, Vec<Piec
             };
             (ne, (0..matrices).map(piece).collect())
         }
+        Place::Turned { part, of } => {
+            let (inner, size) = (ne.get(1).copied().unwrap_or(1), from.bytes(1).unwrap_or(0));
+            (ne[0], ne[1]) = (inner, columns / of);
+            let taken = ne[1];
+            let piece = |matrix: u64| {
+                let offset = offset + matrix * inner * row + part * taken * size;
+                Piece {
+                    across: Some(row),
+                    ..Piece::new(file, offset, (taken, inner), matrix * taken)
+                }
+            };
+            let matrices: u64 = ne.iter().skip(2).product();
+            (ne, (0..matrices).map(piece).collect())
+        }
         Place::Numbers { first, step } => {
             ne[0] /= step;
             let size = from.bytes(1).unwrap_or(0);

@@ -51,16 +51,11 @@ pub(super) fn read(
 
     let mut items = Vec::new();
     for tensor in &model.tensors {
-        let piece = |piece: &parts::Piece| Piece {
-            file: piece.part as usize,
-            offset: piece.offset,
-            rows: piece.rows,
-            columns: piece.columns,
-            first_row: piece.first_row,
-            first_column: piece.first_column,
-            stride: None,
-            scales: None,
-            tiles: None,
+        let piece = |piece: &parts::Piece| {
+            let size = (piece.rows, piece.columns);
+            let first_column = piece.first_column;
+            let piece = Piece::new(piece.part as usize, piece.offset, size, piece.first_row);
+            Piece { first_column, ..piece }
         };
         let from = Elements::Legacy(model.era, tensor.ty);
         items.push(Item {

@@ -103,6 +103,8 @@ pub(crate) enum Place {
     Blocks { first: u64, step: u64 },
     /// It is the first (0) or the second (1) half of the rows of each of its matrices.
     Half(u64),
+    /// Each of its matrices is transposed, and it is the `part`-th of `of` equal parts of the rows that come of it.
+    Turned { part: u64, of: u64 },
     /// Of its numbers `[experts, rows]`, it is every `step`-th of each expert, from `first` on.
     Numbers { first: u64, step: u64 },
     /// It is these of its rows (first, how many) in this order; extents between the rows and the columns are of 1.

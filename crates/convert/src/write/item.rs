@@ -138,6 +138,9 @@ pub(crate) struct Piece {
     pub(crate) first_column: u64,
     /// Bytes from the beginning of one row to that of the next, where something else is between them.
     pub(crate) stride: Option<u64>,
+    /// Where its rows are columns of the source: bytes from the beginning of one row of the source to that of the next. It
+    /// has so many of these as `columns` says.
+    pub(crate) across: Option<u64>,
     /// Where what belongs to its blocks begins, if that is not with them ([`Elements::Mxfp4Apart`]).
     pub(crate) scales: Option<Scales>,
     /// The scales of its elements, if they are [`Elements::Fp8`].
@@ -188,8 +191,19 @@ impl Piece {
         (rows, columns): (u64, u64),
         first_row: u64,
     ) -> Piece {
-        let (first_column, stride, scales, tiles) = (0, None, None, None);
-        Piece { file, offset, rows, columns, first_row, first_column, stride, scales, tiles }
+        let (first_column, stride, across, scales, tiles) = (0, None, None, None, None);
+        Piece {
+            file,
+            offset,
+            rows,
+            columns,
+            first_row,
+            first_column,
+            stride,
+            across,
+            scales,
+            tiles,
+        }
     }
 }
 

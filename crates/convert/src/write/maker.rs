@@ -7,9 +7,9 @@ use alight_formats::ggml::blocks::{BlockError, Losses, convert};
 use alight_kernels::quantize::quantize_row;
 use alight_kernels::{Isa, WeightType, dequantize_row};
 use alight_pages::Map;
-use alight_pages::assemble::{Buffer, Maker, Reader};
+use alight_pages::assemble::{Buffer, Maker, Parts, Reader};
 
-use super::item::{Elements, Item, ItemData, Order, Scales, Tiles, Transform};
+use super::item::{Elements, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -263,6 +263,10 @@ fn read_units<'b>(
     gathered: &'b mut Vec<u8>,
 ) -> Result<(&'b [u8], usize), ConvertError> {
     let unit = item.from.bytes(run.piece.columns).unwrap_or(0);
+    if let Some(across) = run.piece.across {
+        read_columns(work, item, run, across, buffer, gathered)?;
+        return Ok((gathered, unit as usize));
+    }
     let stride = run.piece.stride.unwrap_or(unit);
     let rows =
         Rows { file: run.piece.file, first: run.piece.offset + run.skip * stride, stride, unit };
@@ -287,6 +291,43 @@ fn read_units<'b>(
     }
     Ok((gathered, (unit / 16 * 17) as usize))
 }
+
+/// Reads units that are columns of the source, whose rows are `across` bytes apart.
+fn read_columns(
+    work: &Work<'_>,
+    item: &Item,
+    run: &Run,
+    across: u64,
+    buffer: &mut Buffer,
+    out: &mut Vec<u8>,
+) -> Result<(), ConvertError> {
+    let Piece { file, offset, rows, columns, .. } = run.piece;
+    let size = item.from.bytes(1).unwrap_or(1);
+    let parts = Parts { first: offset, stride: across, len: rows * size, count: columns };
+    let range = run.skip * size..(run.skip + run.count) * size;
+    let read = work.readers[file].read_columns(&parts, range, buffer);
+    let bytes =
+        read.map_err(|source| read::failed(&work.maps[file], offset + run.skip * size, source))?;
+    out.clear();
+    out.resize(bytes.len(), 0);
+    let (size, columns, count) = (size as usize, columns as usize, run.count as usize);
+    // By squares, so that what is read and what is written stay in the cache.
+    for first in (0..columns).step_by(SQUARE) {
+        for unit in (0..count).step_by(SQUARE) {
+            for unit in unit..(unit + SQUARE).min(count) {
+                for column in first..(first + SQUARE).min(columns) {
+                    let (from, to) =
+                        ((column * count + unit) * size, (unit * columns + column) * size);
+                    out[to..to + size].copy_from_slice(&bytes[from..from + size]);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Side of the squares in which a matrix is transposed, in elements.
+const SQUARE: usize = 64;
 
 /// Elements of a block of MXFP4, of which neighbours share a byte, as GGUF has them: byte `j` has the elements `j` and `j + 16`.
 fn in_halves(pairs: &[u8; 16]) -> [u8; 16] {

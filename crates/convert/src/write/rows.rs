@@ -45,8 +45,10 @@ impl Units {
         };
         let whole = pieces.iter().all(|piece| piece.columns == columns);
         let mut elements = columns;
-        let together = item.order == Order::Same
-            && pieces.iter().all(|piece| piece.stride.is_none() && piece.scales.is_none());
+        let is_together = |piece: &Piece| {
+            piece.stride.is_none() && piece.across.is_none() && piece.scales.is_none()
+        };
+        let together = item.order == Order::Same && pieces.iter().all(is_together);
         if whole && together && item.heads.is_none() && !item.from.whole_rows() {
             elements = unit(columns, item);
         }
@@ -165,6 +167,7 @@ pub(crate) fn fit(item: &Item) -> bool {
         piece.first_row.checked_add(piece.rows).is_some_and(|end| end <= rows)
             && piece.first_column.checked_add(piece.columns).is_some_and(|end| end <= columns)
             && blocks(item.from, piece.first_column)
+            && (piece.across.is_none() || item.from.block() == 1)
             && bytes.and_then(|bytes| bytes.checked_add(piece.offset)).is_some()
     });
     let area = |piece: &Piece| u128::from(piece.rows) * u128::from(piece.columns);

@@ -331,6 +331,61 @@ fn blocks_whose_scales_are_elsewhere_and_every_other_row() {
     }
 }
 
+#[test]
+fn matrices_of_experts_that_stand_transposed() {
+    const EXPERTS: u64 = 3;
+    // Of the source: rows that are columns of the new one, and columns, the second half of which is taken.
+    const ROWS: u64 = 96;
+    const COLUMNS: u64 = 2 * 150;
+    let folder = tempfile::tempdir().unwrap();
+    let value = |i: u64| (i.wrapping_mul(40_503) % 65_521) as f32 / 1000.0;
+    let count = EXPERTS * ROWS * COLUMNS;
+    let values: Vec<u8> = (0..count).flat_map(|i| value(i).to_le_bytes()).collect();
+    let path = folder.path().join("a");
+    std::fs::write(&path, [b"xyz", &values[..]].concat()).unwrap();
+    let files = Files::open(std::slice::from_ref(&path), false).unwrap();
+    let taken = COLUMNS / 2;
+    let piece = |expert: u64| {
+        let offset = 3 + 4 * (expert * ROWS * COLUMNS + taken);
+        Piece { across: Some(4 * COLUMNS), ..Piece::new(0, offset, (taken, ROWS), expert * taken) }
+    };
+    let item = |name: &str, to| Item {
+        name: name.into(),
+        ne: vec![ROWS, taken, EXPERTS],
+        from: Elements::Gguf(GgmlType::F32),
+        to,
+        data: ItemData::Pieces((0..EXPERTS).map(piece).collect()),
+        heads: None,
+        change: Change::None,
+        order: Order::Same,
+    };
+    let items = vec![item("same", GgmlType::F32), item("short", GgmlType::Q8_0)];
+    let plan = Plan::new(&path, Builder::with_alignment(4096), items, 4096).unwrap();
+    let dest = folder.path().join("made");
+    plan.write(&files, &target(&dest, &files), 5, &mut |_| ControlFlow::Continue(())).unwrap();
+    let made = std::fs::read(&dest).unwrap();
+    let parsed = gguf::parse(&made).unwrap();
+    let (mut same, mut short) = (Vec::new(), Vec::new());
+    for expert in 0..EXPERTS {
+        for column in taken..COLUMNS {
+            let at = |row| (expert * ROWS + row) * COLUMNS + column;
+            let row: Vec<f32> = (0..ROWS).map(|row| value(at(row))).collect();
+            let mut blocks = vec![0; ROWS as usize / 32 * 34];
+            quantize_row(Isa::best(), WeightType::Q8_0, &row, &mut blocks);
+            same.extend(row.iter().flat_map(|value| value.to_le_bytes()));
+            short.extend(blocks);
+        }
+    }
+    for (name, expected) in [("same", same), ("short", short)] {
+        let tensor = parsed.tensor(name).unwrap();
+        let found = &made[tensor.offset as usize..][..tensor.nbytes as usize];
+        assert!(found == expected, "{name}");
+    }
+    // Elements that cannot be taken apart have no columns.
+    let blocks = Item { from: Elements::Gguf(GgmlType::Q8_0), ..item("blocks", GgmlType::Q8_0) };
+    assert!(Plan::new(&path, Builder::with_alignment(4096), vec![blocks], 4096).is_err());
+}
+
 /// A vector, and what is not whole.
 #[test]
 fn vectors_of_heads_alternate_too_and_what_is_not_whole_is_refused() {

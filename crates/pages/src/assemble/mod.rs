@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-pub use reader::{Buffer, Reader};
+pub use reader::{Buffer, Parts, Reader};
 pub use record::Record;
 
 use crate::around::{self, Around};

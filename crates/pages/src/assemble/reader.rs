@@ -1,9 +1,11 @@
 //! Ranges of a file, read around the page cache.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::around::is_plain_disk;
@@ -24,7 +26,42 @@ pub struct Reader<'f> {
     /// The filesystem has refused a direct read after all.
     refused: AtomicBool,
     exact_probe: Option<ExactProbe>,
+    /// What was asked for last, by [`Reader::read_columns`].
+    held: Mutex<VecDeque<Held>>,
 }
+
+/// Equal parts of a file at equal distances, as the columns of a matrix are: part `i` is the `len` bytes from
+/// `first + i * stride` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Where the first begins.
+    pub first: u64,
+    /// Bytes from the beginning of one to that of the next.
+    pub stride: u64,
+    /// Bytes of one.
+    pub len: u64,
+    /// How many there are.
+    pub count: u64,
+}
+
+impl Parts {
+    /// What lies between the ends of them.
+    fn span(&self) -> Range<u64> {
+        let last = self.count.saturating_sub(1).saturating_mul(self.stride);
+        self.first..self.first.saturating_add(last).saturating_add(self.len)
+    }
+}
+
+/// Parts that are in the page cache for a while.
+struct Held {
+    parts: Parts,
+    /// What of their span was not there before.
+    missing: Vec<Range<u64>>,
+}
+
+/// So many bytes may be held, and so many parts in any case: threads are at work on several.
+const HELD: u64 = 256 << 20;
+const HELD_PARTS: usize = 4;
 
 /// Memory that ranges are read into, as large as the largest range so far.
 #[derive(Default)]
@@ -41,7 +78,66 @@ impl<'f> Reader<'f> {
         let len = file.metadata()?.len();
         let direct = if is_plain_disk(file) { direct::open(file, path).ok() } else { None };
         let refused = AtomicBool::new(false);
-        Ok(Reader { file, len, direct, refused, exact_probe: residency::exact_probe(file) })
+        let (exact_probe, held) = (residency::exact_probe(file), Mutex::default());
+        Ok(Reader { file, len, direct, refused, exact_probe, held })
+    }
+
+    /// Of each of these parts the bytes of `range`, one after the other, where all of each is going to be read, a few
+    /// bytes at a time. They are brought into the page cache together, and dropped when enough others have been.
+    ///
+    /// # Errors
+    /// The file ends before, it cannot be read, or there is no memory.
+    pub fn read_columns<'b>(
+        &self,
+        parts: &Parts,
+        range: Range<u64>,
+        buffer: &'b mut Buffer,
+    ) -> io::Result<&'b [u8]> {
+        let len = length(&range)?;
+        if parts.span().end > self.len || range.end > parts.len {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.hold(parts);
+        let count = usize::try_from(parts.count).ok().and_then(|count| count.checked_mul(len));
+        let all = count.ok_or(io::ErrorKind::FileTooLarge)?;
+        let out = &mut buffer.at_least(all.max(1))?[..all];
+        for (i, out) in (0..).zip(out.chunks_exact_mut(len.max(1))) {
+            let at = parts.first + i * parts.stride + range.start;
+            if fill(self.file, at, out, len)? < len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        Ok(buffer.bytes(0..all))
+    }
+
+    /// Asks for parts that have not been asked for lately, and drops what was longest ago.
+    fn hold(&self, parts: &Parts) {
+        // Nothing panics while it holds the lock.
+        let Ok(mut held) = self.held.lock() else { return };
+        if held.iter().any(|held| held.parts == *parts) {
+            return;
+        }
+        let probe = |exact_probe| {
+            let (span, page) = (parts.span(), page_size() as u64);
+            let pages = span.start / page * page..span.end.next_multiple_of(page).min(self.len);
+            residency::not_cached(self.file, pages, exact_probe).ok()
+        };
+        let missing = self.exact_probe.and_then(probe).unwrap_or_default();
+        if !missing.is_empty() || self.exact_probe.is_none() {
+            for i in 0..parts.count {
+                let at = parts.first + i * parts.stride;
+                // If it cannot be done, reading takes longer.
+                let _ = sys::ask_for(self.file, &(at..at + parts.len));
+            }
+        }
+        held.push_back(Held { parts: *parts, missing });
+        let bytes = |held: &Held| held.parts.len.saturating_mul(held.parts.count);
+        while held.len() > HELD_PARTS && held.iter().map(bytes).sum::<u64>() > HELD {
+            let Some(oldest) = held.pop_front() else { return };
+            for part in &oldest.missing {
+                let _ = sys::give_up(self.file, part);
+            }
+        }
     }
 
     /// The bytes of `range`.

@@ -92,6 +92,14 @@ mod linux {
         Ok(rustix::fs::fadvise(file, range.start, Some(len), Advice::DontNeed)?)
     }
 
+    /// Asks that a range be read into the page cache, without waiting for it.
+    pub fn ask_for(file: &File, range: &Range<u64>) -> io::Result<()> {
+        let Some(len) = NonZeroU64::new(range.end.saturating_sub(range.start)) else {
+            return Ok(());
+        };
+        Ok(rustix::fs::fadvise(file, range.start, Some(len), Advice::WillNeed)?)
+    }
+
     /// The offset of the next bytes from `at` on that are not in a hole.
     pub fn next_data(file: &File, at: u64) -> io::Result<Option<u64>> {
         match rustix::fs::seek(file, SeekFrom::Data(at)) {
@@ -171,6 +179,10 @@ mod elsewhere {
     }
 
     pub fn give_up(_: &File, _: &Range<u64>) -> io::Result<()> {
+        missing()
+    }
+
+    pub fn ask_for(_: &File, _: &Range<u64>) -> io::Result<()> {
         missing()
     }
 

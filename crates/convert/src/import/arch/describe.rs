@@ -221,6 +221,12 @@ pub(super) enum Kind {
     Scales,
     /// The first (0) or the second (1) half of the rows of each expert, `[experts, rows, columns]`, or of a matrix.
     Half(u64),
+    /// Matrices of experts that stand transposed in the source, and of which GGUF's has one (0, 1 …) of so many equal parts of
+    /// the rows.
+    Turned {
+        part: u64,
+        of: u64,
+    },
     /// Numbers `[experts, rows]`, of which GGUF's has every `step`-th of each expert, from `first` on.
     Numbers {
         first: u64,

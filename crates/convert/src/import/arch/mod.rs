@@ -20,6 +20,7 @@ mod granitehybrid;
 mod granitemoe;
 mod lfm2;
 mod llama;
+mod llama4;
 mod minimax_m2;
 mod mistral;
 mod mixtral;
@@ -50,8 +51,9 @@ use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 32] = [
+const KNOWN: [Architecture; 33] = [
     llama::LLAMA,
+    llama4::LLAMA4,
     mistral::MISTRAL,
     mixtral::MIXTRAL,
     qwen2::QWEN2,

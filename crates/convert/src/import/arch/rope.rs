@@ -107,9 +107,10 @@ impl Rope {
             "llama3" => {
                 let low = set.required("low_freq_factor", FACTOR)?;
                 let high = set.required("high_freq_factor", FACTOR)?;
-                if high <= low {
+                // Llama 4 Scout has both the same: nothing is between.
+                if high < low {
                     let name = set.name("high_freq_factor");
-                    let expected = format!("above low_freq_factor, {low}");
+                    let expected = format!("at least low_freq_factor, {low}");
                     return Err(config.wrong(&name, &high.into(), &expected));
                 }
                 Scaling::Llama3 { factor: factor()?, low, high, original: set.original(context)? }
@@ -231,7 +232,7 @@ pub(crate) fn llama3_factors(
         let exponent = (2 * pair) as f32 / head as f32;
         let frequency = 1.0 / f64::from(theta as f32).powf(exponent.into()) as f32;
         let wave = 1.0 / frequency * TAU;
-        if wave < shortest {
+        if wave < shortest || wave == longest && low == high {
             1.0
         } else if wave > longest {
             factor as f32

@@ -357,6 +357,7 @@ fn take(
         (None, Kind::Row) => Place::Row,
         (None, Kind::Blocks { first, step }) => Place::Blocks { first, step },
         (None, Kind::Half(half)) => Place::Half(half),
+        (None, Kind::Turned { part, of }) => Place::Turned { part, of },
         (None, Kind::Numbers { first, step }) => Place::Numbers { first, step },
         (None, Kind::Rows(runs) | Kind::Rates(runs)) => Place::Rows(runs(dimensions)),
         (None, Kind::VectorOfRows(rows) | Kind::RatesOfRows(rows)) => {

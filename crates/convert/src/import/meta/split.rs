@@ -132,16 +132,9 @@ impl Model<'_> {
             Some(split) => split,
             None => Split::Replicated,
         };
-        let piece = |part: usize, first_row, first_column| Piece {
-            file: part,
-            offset: all[part].offset,
-            rows,
-            columns,
-            first_row,
-            first_column,
-            stride: None,
-            scales: None,
-            tiles: None,
+        let piece = |part: usize, first_row, first_column| {
+            let piece = Piece::new(part, all[part].offset, (rows, columns), first_row);
+            Piece { first_column, ..piece }
         };
         let parts = 0..self.parts.len();
         let pieces = match split {

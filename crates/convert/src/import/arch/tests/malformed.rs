@@ -71,8 +71,8 @@ fn values_that_cannot_be_are_named_with_what_was_expected() {
         (
             "llama",
             "rope_scaling",
-            json!({"type": "llama3", "factor": 4, "low_freq_factor": 4, "high_freq_factor": 4}),
-            &["high_freq_factor", "above low_freq_factor"],
+            json!({"type": "llama3", "factor": 4, "low_freq_factor": 4, "high_freq_factor": 3}),
+            &["high_freq_factor", "at least low_freq_factor"],
         ),
         (
             "llama",
