@@ -64,6 +64,8 @@ ALLOWED = [
      "there are no experts"),
     (r"HF: granite-attention: (only theirs: granite\.(ssm\..*|rope\.scaling\.finetuned)|type .*: granite\.attention\.head_count_kv)",
      "of layers that there are none of"),
+    (r"HF: gemma4.*: only ours: tokenizer\.ggml\.pre", "said, where theirs leaves it to the model's name"),
+    (r"HF: gemma4-small: tensor only theirs: blk\.\d+\.attn_(k|v|k_norm)\.weight", "of layers that have the keys and values of an earlier one; nobody reads them"),
     (r"HF: llama4.*: only ours: llama4\.attention\.sliding_window", "of chunks of another length than 8192, which theirs takes for granted"),
     (r"HF: olmo3: only theirs: olmo2\.(rope\.freq_base_swa|attention\.sliding_window_pattern)", "what readers take where it is not said"),
     (r"HF: .*: bytes: blk\.\d+\.ssm_a", "ours is e to its power to the last bit, theirs as near as torch's vectors are"),

@@ -62,6 +62,14 @@ SCALES = {f"another {key}": {key: 1.0} for key in GRANITE}
 MAMBA = dict(mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=20, mamba_d_head=32, mamba_d_conv=4, mamba_expand=2)
 LLAMA4 = dict(num_hidden_layers=6, head_dim=32, intermediate_size=80, intermediate_size_mlp=112, num_local_experts=7, num_experts_per_tok=3,
               interleave_moe_layer_step=2, attention_chunk_size=40)
+GEMMA4_ROPE = dict(rope_parameters=dict(
+    full_attention=dict(rope_type="proportional", rope_theta=1e6, partial_rotary_factor=0.25), sliding_attention=dict(rope_type="default", rope_theta=1e4)))
+GEMMA4 = dict(num_hidden_layers=6, head_dim=24, global_head_dim=40, sliding_window=40, final_logit_softcapping=15.0, vocab_size_per_layer_input=VOCAB,
+              layer_types=["sliding_attention", "full_attention"] * 3, tie_word_embeddings=True, **GEMMA4_ROPE)
+GEMMA4_MISTAKES = EPS | {"another window": {"sliding_window": 24}, "no cap": {"final_logit_softcapping": None},
+                         "another base": {"rope_parameters.full_attention.rope_theta": 50.0}, "another local base": {"rope_parameters.sliding_attention.rope_theta": 50.0},
+                         "another share rotates": {"rope_parameters.full_attention.partial_rotary_factor": 0.5},
+                         "other layers with a window": {"layer_types": ["sliding_attention"] * 5 + ["full_attention"]}}
 HYBRID_LAYERS = ["linear_attention", "full_attention", "linear_attention"]
 
 CASES = [
@@ -131,6 +139,14 @@ CASES = [
         LLAMA4, num_experts_per_tok=1, interleave_moe_layer_step=1,
         **rope(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=1.0, original_max_position_embeddings=64)),
               {"two experts": {"num_experts_per_tok": 2}, "another factor": {"rope_parameters.factor": 2.0}}, whole="Llama4"),
+    Published("gemma4", "Gemma4Text", dict(GEMMA4, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1),
+              GEMMA4_MISTAKES, old=False),
+    Published("gemma4-small", "Gemma4Text", dict(GEMMA4, hidden_size_per_layer_input=20, num_kv_shared_layers=2, use_double_wide_mlp=True),
+              GEMMA4_MISTAKES, old=False, whole="Gemma4"),
+    Published("gemma4-moe", "Gemma4Text", dict(
+        GEMMA4, hidden_size_per_layer_input=0, attention_k_eq_v=True, num_global_key_value_heads=1, enable_moe_block=True, num_experts=7,
+        top_k_experts=3, moe_intermediate_size=48), {"two experts": {"top_k_experts": 2}},
+              old=False, whole="Gemma4"),
     Published("phi3", "Phi3", dict(original_max_position_embeddings=256, sliding_window=40, **rope()),
               EPS | BASE | {"another window": {"sliding_window": 80}}),
 ]
@@ -141,6 +157,10 @@ OTHER_PARTS = {
     "Llama4": dict(tie_word_embeddings=False, vision_config=dict(
         hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=128, vision_output_dim=64, image_size=28,
         projector_input_dim=64, projector_output_dim=64)),
+    "Gemma4": dict(
+        vision_config=dict(hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=16,
+                           position_embedding_size=64),
+        audio_config=dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, output_proj_dims=32)),
 }
 
 
@@ -153,8 +173,14 @@ def fill(model) -> None:
             if weights.ndim == 1:
                 # Around what the class starts them with: 1 or 0 of norms, rates of recurrences.
                 weights.add_(0.3 * noise)
+                # Where attention has no scale of its own, queries are as long as their norm makes them.
+                if name.endswith("q_norm.weight") and "Gemma4" in type(model).__name__:
+                    weights.mul_(weights.shape[0] ** -0.5)
             else:
                 weights.copy_(noise * (1.4 / weights.shape[-1] ** 0.5 if "embed" not in name else 0.2))
+        for name, scale in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                scale.copy_(torch.tensor([0.6 + zlib.crc32(name.encode()) % 8 / 10]))
 
 
 def write(case: Published, folder: Path) -> None:
@@ -168,12 +194,45 @@ def write(case: Published, folder: Path) -> None:
     model = getattr(transformers, kind)(config).float().eval()
     fill(model)
     model.save_pretrained(folder)
+    path = folder / "config.json"
+    said = json.loads(path.read_text())
+    if case.name == "gemma4-moe":
+        # As Google has it: two keys for all layers without a window, where transformers 5 writes an object for each.
+        del said["text_config"]["per_layer_config"]
+        said["text_config"] |= {key: case.changes[key] for key in ("global_head_dim", "num_global_key_value_heads")}
+        path.write_text(json.dumps(said))
+    if case.name == "gemma4-small":
+        # As Google has it: layers that have the keys and values of earlier ones have some of their own as well, which nobody reads.
+        from safetensors.torch import load_file, save_file
+
+        weights = load_file(folder / "model.safetensors")
+        for layer in ("4", "5"):
+            for part in ("k_proj", "v_proj", "k_norm"):
+                of = "self_attn." + part + ".weight"
+                weights[f"model.language_model.layers.{layer}.{of}"] = weights[f"model.language_model.layers.{int(layer) - 2}.{of}"].clone()
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     if case.kind == "GraniteMoeHybrid":
         # As IBM has them; transformers 5 writes its own names, which llama.cpp's converter does not know.
-        path = folder / "config.json"
-        said = json.loads(path.read_text())
         said["layer_types"] = [{"linear_attention": "mamba", "full_attention": "attention"}[kind] for kind in said["layer_types"]]
         path.write_text(json.dumps(said))
+
+
+def tokenizer(case: Published, folder: Path, model: bytes) -> None:
+    """Writes the tokenizer: SentencePiece's model as it is, or what Gemma 4 has, the same with merges in place of scores."""
+    path = folder / "tokenizer.model"
+    path.write_bytes(model)
+    if not case.name.startswith("gemma4"):
+        return
+    from sentencepiece import SentencePieceProcessor
+    from transformers.convert_slow_tokenizer import generate_merges
+
+    pieces = SentencePieceProcessor(str(path))
+    path.unlink()
+    vocab = {pieces.id_to_piece(i): i for i in range(pieces.vocab_size())}
+    ranks = {piece: i for piece, i in vocab.items() if not (pieces.is_byte(i) or pieces.is_control(i) or pieces.is_unknown(i))}
+    merges = generate_merges(vocab, {piece: pieces.get_score(i) for piece, i in ranks.items()})
+    made = transformers.GemmaTokenizer(vocab=vocab, merges=merges, mask_token=None)
+    made.save_pretrained(folder)
 
 
 def changed(said: dict, changes: dict) -> dict:

@@ -380,7 +380,7 @@ def add_arguments(parser) -> None:
 def run(args):
     for case in published.CASES if args.published else []:
         published.write(case, args.out / case.name)
-        (args.out / case.name / "tokenizer.model").write_bytes(tokenizer(case.kind))
+        published.tokenizer(case, args.out / case.name, tokenizer(case.kind))
     wrong = 0
     for name in [] if args.published else args.only or CASES:
         kind, changes, how = CASES[name]

@@ -33,6 +33,35 @@ fn texts<'v>(found: &'v Vocabulary<'_>) -> Vec<(u32, &'v str, T)> {
 }
 
 #[test]
+fn merges_are_kept_where_gguf_has_them_for_characters() {
+    let file = |model: &str| {
+        format!(
+            r#"{{"added_tokens": [{{"id": 0, "content": "<bos>", "special": true}}],
+            "normalizer": {{"type": "Replace", "pattern": {{"String": " "}}, "content": "▁"}},
+            "pre_tokenizer": {{"type": "Split", "pattern": {{"String": " "}}, "behavior": "MergedWithPrevious"}},
+            "model": {model}}}"#
+        )
+    };
+    let model = r#"{"type": "BPE", "byte_fallback": true, "unk_token": null,
+        "vocab": {"<bos>": 0, "<0x0A>": 1, "▁": 2, "a": 3, "▁a": 4, "aa": 5},
+        "merges": [["a", "a"], ["▁", "a"]]}"#;
+    let text = file(model);
+    let json = tokenizer::json::parse(text.as_bytes()).unwrap();
+    let found = json.over_characters().unwrap();
+    assert_eq!((found.model.name(), found.pre, found.add_bos), ("gemma4", "gemma4", Some(true)));
+    assert_eq!(found.merges, ["a a", "▁ a"]);
+    assert!(!found.add_space_prefix && found.notes.is_empty());
+    let types: Vec<i32> = found.tokens.iter().map(|token| token.ty as i32).collect();
+    assert_eq!(types, [3, 6, 1, 1, 1, 1]);
+    assert!(found.tokens.iter().all(|token| token.score == -1000.0));
+    // One over bytes is another kind.
+    let text = file(model).replace("MergedWithPrevious", "Isolated");
+    let bytes = text.replace(r#"{"type": "Split""#, r#"{"type": "ByteLevel""#);
+    let error = tokenizer::json::parse(bytes.as_bytes()).unwrap().over_characters().unwrap_err();
+    assert!(!error.to_string().is_empty());
+}
+
+#[test]
 fn bpe_over_bytes() {
     assert_eq!(tokenizer::recognise(OVER_BYTES.as_bytes()), Some(Kind::Json));
     let found = measured(OVER_BYTES.as_bytes()).unwrap();

@@ -40,6 +40,8 @@ pub enum Model {
     SentencePiece,
     /// Merges by rank, over an alphabet of bytes.
     ByteLevel,
+    /// Merges by rank, over characters; spaces are `▁`.
+    Characters,
     /// The most probable sequence of tokens.
     Unigram,
 }
@@ -50,6 +52,7 @@ impl Model {
         match self {
             Model::SentencePiece => "llama",
             Model::ByteLevel => "gpt2",
+            Model::Characters => "gemma4",
             Model::Unigram => "t5",
         }
     }
@@ -81,7 +84,7 @@ pub struct Vocabulary<'a> {
     pub pre: &'static str,
     /// Ascending by id, each id once. There may be holes.
     pub tokens: Vec<Token<'a>>,
-    /// `left right` by rank, of a model over bytes.
+    /// `left right` by rank, of a model that has ranks.
     pub merges: Vec<Cow<'a, str>>,
     /// Tokens with a meaning.
     pub special: Special,

@@ -102,8 +102,8 @@ pub(super) struct Defaults {
     pub(super) tied: bool,
     /// The share of a head that rotates; `None` if all of it does, always.
     pub(super) partial: Option<f64>,
-    /// Whether pairs may have factors of their own for short and for long contexts.
-    pub(super) long_rope: bool,
+    /// Ways to stretch the rotation that it has and others do not.
+    pub(super) scalings: &'static [&'static str],
 }
 
 /// Tensors of a layer that are there together or not at all.
@@ -151,6 +151,8 @@ pub(super) struct More {
     pub(super) kv_heads: Vec<u64>,
     /// Intermediate size, where it is not what the configuration says as it stands.
     pub(super) feed_forward: Option<u64>,
+    /// Length of a head, where it is not.
+    pub(super) head: Option<u64>,
 }
 
 /// What distinguishes a layer.
@@ -203,6 +205,8 @@ pub(super) enum Kind {
     VectorOfRows(fn(&Dimensions) -> u64),
     /// Such a vector, of logarithms of rates, of which GGUF has minus the rates.
     RatesOfRows(fn(&Dimensions) -> u64),
+    /// Readers do not need it, for this reason; it may be missing.
+    Unused(&'static str),
     /// A norm, to which some architectures add one.
     Norm,
     /// Rows belong to heads of queries.

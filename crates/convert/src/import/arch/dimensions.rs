@@ -97,6 +97,7 @@ impl Dimensions {
         };
         dimensions.more = (architecture.more)(config, &dimensions)?;
         dimensions.feed_forward = dimensions.more.feed_forward.unwrap_or(feed_forward);
+        dimensions.head = dimensions.more.head.unwrap_or(head);
         Ok(dimensions)
     }
 

@@ -34,7 +34,7 @@ pub(super) const GEMMA2: Architecture = Architecture {
         local_theta: None,
         tied: true,
         partial: None,
-        long_rope: false,
+        scalings: &[],
     },
     activation: ("hidden_activation", "gelu_pytorch_tanh"),
     layer: &[Group::always(FOUR_NORMS), Group::always(MATRICES)],

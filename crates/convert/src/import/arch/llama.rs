@@ -27,7 +27,7 @@ pub(super) const LLAMA: Architecture = Architecture {
         local_theta: None,
         tied: false,
         partial: None,
-        long_rope: false,
+        scalings: &[],
     },
     activation: ("hidden_act", "silu"),
     layer: &[

@@ -11,6 +11,7 @@ mod describe;
 mod dimensions;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod general;
 mod glm4;
 mod glm4_moe;
@@ -44,14 +45,14 @@ mod window;
 mod tests;
 
 use self::config::Config;
-use self::describe::{Architecture, Dimensions, Own};
+use self::describe::{Architecture, Dim, Dimensions, Own};
 use self::rope::Rope;
 use self::tensors::NetworkTensors;
 use super::side::SideFiles;
 use super::tensor::{Described, Entry, Network};
 use crate::ConvertError;
 
-const KNOWN: [Architecture; 33] = [
+const KNOWN: [Architecture; 36] = [
     llama::LLAMA,
     llama4::LLAMA4,
     mistral::MISTRAL,
@@ -69,6 +70,9 @@ const KNOWN: [Architecture; 33] = [
     glm4_moe::GLM4_MOE,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    gemma4::GEMMA4,
+    gemma4::GEMMA4_SMALL,
+    gemma4::GEMMA4_MOE,
     gpt_oss::GPT_OSS,
     granite::GRANITE,
     granitemoe::GRANITEMOE,
@@ -129,11 +133,19 @@ fn network_keys(
         ("block_count", dimensions.layers),
         ("context_length", dimensions.context),
         ("embedding_length", dimensions.hidden),
-        ("feed_forward_length", dimensions.feed_forward),
-        ("attention.head_count", dimensions.heads),
     ] {
         own.add(key, Entry::U32(value as u32));
     }
+    let widths = (0..dimensions.layers).map(|layer| dimensions.at(Some(layer), Dim::FeedForward));
+    let widths: Vec<i32> = widths.map(|width| width as i32).collect();
+    own.add(
+        "feed_forward_length",
+        match widths.iter().all(|width| *width == widths[0]) {
+            true => Entry::U32(dimensions.at(Some(0), Dim::FeedForward) as u32),
+            false => Entry::I32s(widths),
+        },
+    );
+    own.add("attention.head_count", Entry::U32(dimensions.heads as u32));
     let kv_heads = if architecture.latent { 1 } else { dimensions.kv_heads };
     own.add(
         "attention.head_count_kv",

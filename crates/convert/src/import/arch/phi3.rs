@@ -21,7 +21,7 @@ pub(super) const PHI3: Architecture = Architecture {
         context: 4096,
         eps: 1e-5,
         partial: Some(1.0),
-        long_rope: true,
+        scalings: &["longrope", "su"],
         ..llama::LLAMA.defaults
     },
     layer: &[Group::always(TWO_NORMS), Group::always(FUSED)],

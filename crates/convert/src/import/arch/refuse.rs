@@ -143,7 +143,8 @@ fn unknown(
         (None, Some(ty)) => format!("model_type is \"{}\"", clipped(ty)),
         (None, None) => "has neither architectures nor model_type".into(),
     };
-    let known: Vec<_> = known.iter().map(|architecture| architecture.model_types[0]).collect();
+    let mut known: Vec<_> = known.iter().map(|architecture| architecture.model_types[0]).collect();
+    known.dedup();
     config.error(format!(
         "{found}, and those that are known are of model_type {}. A new one needs two files that \
          describe it: one in crates/convert/src/import/arch (its keys and tensors), one in \

@@ -17,6 +17,11 @@ use crate::import::tensor::Entry;
 const THETA: Range<f64> = 1.0..1e30;
 const FACTOR: Range<f64> = 1e-6..1e9;
 
+/// The way of Gemma 4's layers without a window.
+pub(super) const PROPORTIONAL: &str = "proportional";
+/// The factor of a pair that does not rotate, as all programs write it.
+const STILL: f32 = 1e30;
+
 /// How positions rotate.
 #[derive(Debug, PartialEq)]
 pub(super) struct Rope {
@@ -46,6 +51,11 @@ enum Scaling {
         low: f64,
         high: f64,
         original: u64,
+    },
+    /// This share of the pairs rotates, slower by the factor; which pairs they are is as if all did.
+    Proportional {
+        share: f64,
+        factor: f64,
     },
     /// Factors of pairs for long contexts and for short ones, and what cosines and sines are multiplied by.
     Long {
@@ -79,8 +89,9 @@ impl Rope {
         let local_theta = local.filter(|local| defaults.local_theta.is_some() || *local != theta);
         let partial = set.number("partial_rotary_factor", 0.0..1e9)?;
         let partial = partial.or(config.number("partial_rotary_factor", 0.0..1e9)?);
-        let partial_if_any =
-            partial.filter(|partial| *partial != 1.0 && defaults.partial.is_none());
+        let is_proportional = set.kind()? == PROPORTIONAL;
+        let is_strange = |partial: &f64| *partial != 1.0 && defaults.partial.is_none();
+        let partial_if_any = partial.filter(|partial| is_strange(partial) && !is_proportional);
         if let Some(partial) = partial_if_any {
             let expected = "1: a head that rotates in part is of another architecture";
             return Err(config.wrong("partial_rotary_factor", &partial.into(), expected));
@@ -89,6 +100,15 @@ impl Rope {
         let scaling = match set.kind()? {
             "default" => Scaling::None,
             "linear" => Scaling::Linear { factor: factor()? },
+            PROPORTIONAL if defaults.scalings.contains(&PROPORTIONAL) => {
+                let share = partial.unwrap_or(1.0);
+                if share > 1.0 {
+                    let name = set.name("partial_rotary_factor");
+                    return Err(config.wrong(&name, &share.into(), "at most 1"));
+                }
+                let factor = set.number("factor", FACTOR)?.unwrap_or(1.0);
+                Scaling::Proportional { share, factor }
+            }
             "dynamic" => Scaling::Dynamic,
             "yarn" => {
                 let mut rest = Vec::new();
@@ -116,7 +136,7 @@ impl Rope {
                 Scaling::Llama3 { factor: factor()?, low, high, original: set.original(context)? }
             }
             // "su" was its name at first.
-            "longrope" | "su" if defaults.long_rope => {
+            kind @ ("longrope" | "su") if defaults.scalings.contains(&kind) => {
                 let original = set.original(context)? as f64;
                 let stretched = context as f64 / original;
                 let usual = match stretched > 1.0 && original > 1.0 {
@@ -148,8 +168,8 @@ impl Rope {
             own.add("rope.scaling.factor", Entry::F32(factor as f32));
         };
         match &self.scaling {
-            // Its factors are a tensor.
-            Scaling::None | Scaling::Llama3 { .. } => {}
+            // Factors are a tensor.
+            Scaling::None | Scaling::Llama3 { .. } | Scaling::Proportional { .. } => {}
             Scaling::Dynamic => own.notes.push(
                 "dynamic RoPE scaling is left out, as GGUF has no word for it: it changes only \
                  contexts that are longer than the model was made for"
@@ -181,7 +201,7 @@ impl Rope {
     }
 
     /// What each pair of a head of `head` elements turns slower by, `[pairs]`, and the names of these tensors: one if the
-    /// scaling is that of Llama 3, one for long and one for short contexts if there are factors for both.
+    /// scaling is that of Llama 3 or of Gemma 4, one for long and one for short contexts if there are factors for both.
     ///
     /// # Errors
     /// There are not as many as pairs.
@@ -195,6 +215,12 @@ impl Rope {
                 let original = *original as f64;
                 let factors = llama3_factors(self.theta, head, *factor, (*low, *high), original);
                 Ok(vec![("rope_freqs.weight", factors)])
+            }
+            Scaling::Proportional { share, factor } => {
+                let pairs = head / 2;
+                let rotated = (share * head as f64) as u64 / 2;
+                let factor = |pair| if pair < rotated { *factor as f32 } else { STILL };
+                Ok(vec![("rope_freqs.weight", (0..pairs).map(factor).collect())])
             }
             Scaling::Long { factors: [long, short], .. } => {
                 let pairs = self.rotated(head) / 2;

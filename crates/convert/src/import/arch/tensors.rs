@@ -229,6 +229,7 @@ impl Names<'_> {
                 (layer < end).then_some(TensorRole::Out(PREDICTS_FURTHER))
             }
             [] => None,
+            [(Part { kind: Kind::Unused(reason), .. }, _)] => Some(TensorRole::Out(reason)),
             [(part, expert)] => {
                 let is_there = expert.is_none_or(|n| n < self.dimensions.of(Dim::Experts));
                 is_there.then(|| TensorRole::In(Some(layer), name(part), *part, expert))
@@ -278,7 +279,8 @@ impl Names<'_> {
         };
         // Ends at the first that is not there, so that this is not longer than the list of tensors.
         for layer in 0..self.dimensions.layers {
-            for part in self.parts(layer) {
+            let needed = |part: &&Part| !matches!(part.kind, Kind::Unused(_));
+            for part in self.parts(layer).filter(needed) {
                 let experts = match part.source.contains('*') {
                     true => self.dimensions.of(Dim::Experts),
                     false => 1,

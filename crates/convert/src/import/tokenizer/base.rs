@@ -39,6 +39,8 @@ pub(super) struct Files {
     first: Option<Found>,
     /// `tokenizer.json`, if it is another, and in its format.
     json: Option<Found>,
+    /// Whether merges are kept where others have scores: Gemma 4's.
+    merges: bool,
 }
 
 fn wrong(path: &Path, error: &TokenizerError) -> ConvertError {
@@ -59,27 +61,29 @@ fn open(path: PathBuf) -> Result<Option<Found>, ConvertError> {
 }
 
 /// Looks for the files. What a person gave is taken alone; else `tokenizer.model` goes first where it
-/// is SentencePiece's, which has the scores, and `tokenizer.json` for Qwen's models and Llama 3, which
+/// is SentencePiece's, which has the scores, and `tokenizer.json` for Qwen's models, Gemma 4 and Llama 3, which
 /// never had them.
 pub(super) fn find(side: &SideFiles, architecture: &str) -> Result<Files, ConvertError> {
+    let merges = architecture == "gemma4";
     if let Some(path) = side.tokenizer_file() {
         let Some(found) = open(path.into())? else {
             let problem = "there is no such file, which was given for the tokenizer".into();
             return Err(ConvertError::Side { path: path.into(), problem });
         };
-        return Ok(Files { first: Some(found), json: None });
+        return Ok(Files { first: Some(found), json: None, merges });
     }
     let (model, json) = (open(side.tokenizer.path(MODEL))?, open(side.tokenizer.path(JSON))?);
     let model_first = match &model {
-        Some(found) => found.kind == Kind::SentencePiece && !architecture.starts_with("qwen"),
+        Some(_) if architecture.starts_with("qwen") || merges => false,
+        Some(found) => found.kind == Kind::SentencePiece,
         None => false,
     };
     Ok(match (model, json) {
         (model, json) if model_first => {
-            Files { first: model, json: json.filter(|found| found.kind == Kind::Json) }
+            Files { first: model, json: json.filter(|found| found.kind == Kind::Json), merges }
         }
-        (model, None) => Files { first: model, json: None },
-        (_, json) => Files { first: json, json: None },
+        (model, None) => Files { first: model, json: None, merges },
+        (_, json) => Files { first: json, json: None, merges },
     })
 }
 
@@ -123,7 +127,13 @@ impl Base {
     pub fn read(files: &Files, rows: u64) -> Result<Option<Read<'_>>, ConvertError> {
         let Some(found) = &files.first else { return Ok(None) };
         let parsed = found.kind.parse(&found.bytes);
-        let parsed = parsed.and_then(|file| Ok((file.vocabulary()?, file)));
+        let parsed = parsed.and_then(|file| {
+            let vocabulary = match &file {
+                File::Json(json) if files.merges => json.over_characters(),
+                file => file.vocabulary(),
+            };
+            Ok((vocabulary?, file))
+        });
         let (vocabulary, file) = parsed.map_err(|error| wrong(&found.path, &error))?;
         let sentencepiece = found.kind == Kind::SentencePiece;
         let base = Base::of(&found.path, sentencepiece, vocabulary, rows)?;

@@ -18,7 +18,7 @@ mod template;
 #[cfg(test)]
 mod tests;
 
-use alight_formats::tokenizer::Model;
+use alight_formats::tokenizer::{Model, TokenType};
 
 use super::side::SideFiles;
 use super::tensor::Entry;
@@ -49,6 +49,9 @@ pub(crate) fn read(
     let config = Config::read(side)?;
     let json = if json.is_some() { json } else { files.json()? };
     added::add(&mut base, side, &config)?;
+    if base.model == Model::Characters {
+        show(&mut base);
+    }
     let mut notes = std::mem::take(&mut base.notes);
     let special = special::find(&base, &config, json.as_ref(), side, &mut notes)?;
     base.check_texts()?;
@@ -77,7 +80,7 @@ pub(crate) fn read(
         put("tokenizer.ggml.scores", Entry::F32s(scores));
     }
     put("tokenizer.ggml.token_type", Entry::I32s(types));
-    if model == Model::ByteLevel {
+    if matches!(model, Model::ByteLevel | Model::Characters) {
         put("tokenizer.ggml.merges", Entry::Strs(base.merges));
     }
     if model == Model::Unigram {
@@ -103,6 +106,26 @@ pub(crate) fn read(
     Ok(Some(Tokens { keys, notes }))
 }
 
+/// What Gemma 4 writes around its thoughts and calls, which programs have to see, as in llama.cpp's converter.
+const VISIBLE: [&str; 7] = [
+    "<|channel>",
+    "<channel|>",
+    "<|tool_call>",
+    "<tool_call|>",
+    "<|tool_response>",
+    "<tool_response|>",
+    "<|\"|>",
+];
+
+/// Makes tokens that have to be seen no control tokens.
+fn show(base: &mut Base) {
+    for slot in &mut base.slots {
+        if VISIBLE.contains(&slot.text.as_str()) {
+            slot.ty = TokenType::UserDefined;
+        }
+    }
+}
+
 /// `tokenizer.ggml.add_space_prefix`, if it is to be written. llama.cpp writes it for llama where the
 /// configuration has it, and for Gemma always; what a file of SentencePiece says of itself is written
 /// too where it is not what readers take for granted.
@@ -112,7 +135,7 @@ fn prefix(base: &Base, config: &Config, architecture: &str) -> Option<bool> {
         Model::ByteLevel => false,
         Model::SentencePiece => !base.add_space_prefix || architecture.starts_with("gemma"),
         // Of these readers take the opposite for granted.
-        Model::Unigram => true,
+        Model::Unigram | Model::Characters => true,
     };
     given.or(own.then_some(base.add_space_prefix))
 }

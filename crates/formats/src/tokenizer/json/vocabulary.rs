@@ -93,12 +93,31 @@ impl<'a> File<'a> {
         })
     }
 
+    /// BPE that was SentencePiece's, with its merges and without scores: Gemma 4's, of which GGUF keeps the merges.
+    ///
+    /// # Errors
+    /// It is another kind, or inconsistent.
+    pub fn over_characters(&self) -> Result<Vocabulary<'a>, E> {
+        let mut vocabulary = self.vocabulary()?;
+        if vocabulary.model != Model::SentencePiece {
+            let advice = "expected BPE that was SentencePiece's";
+            let found = vocabulary.model.name().into();
+            return Err(E::Unsupported { part: "model", found, advice });
+        }
+        // These are about scores.
+        vocabulary.notes.clear();
+        self.note_normalizers(&mut vocabulary.notes, is_of_spaces);
+        vocabulary.tokens.iter_mut().for_each(|token| token.score = NEVER);
+        let (model, merges) = (Model::Characters, bpe::written(self));
+        Ok(Vocabulary { model, pre: "gemma4", merges, add_bos: Some(true), ..vocabulary })
+    }
+
     /// BPE that was SentencePiece's.
     fn rewritten(&self) -> Result<Vocabulary<'a>, E> {
         let table = Table::of(self, bpe::ids(self)?)?;
         let merges = bpe::merges(self, &table)?;
         let (mut notes, prefix) = (Vec::new(), self.spaces()?);
-        self.note_normalizers(&mut notes, |kind| matches!(kind, "Prepend" | "Replace"));
+        self.note_normalizers(&mut notes, is_of_spaces);
         let fallback = self.model.byte_fallback.unwrap_or(false);
         let added = self.added();
         let unknown = self.model.unk_token.as_ref().map(Text::as_str);
@@ -241,6 +260,11 @@ impl<'a> File<'a> {
         }
         special
     }
+}
+
+/// Normalizers that make spaces what they are in the tokens.
+fn is_of_spaces(kind: &str) -> bool {
+    matches!(kind, "Prepend" | "Replace")
 }
 
 /// Text and type of an added token. One that is no control token is found in the text as it was
