@@ -45,6 +45,7 @@ COMMANDS = (
     Command("agree templates", BY_HAND, VENV, "cargo", "the language of chat templates, feature by feature, as jinja2 evaluates it"),
     Command("agree greedy", CI, VENV, f"{BUILD}, {MODELS}", "greedy continuations of both real models beside llama.cpp's"),
     Command("agree jax", "agree-jax", WHEEL, f"make test-python, {BUILD}, {MODELS}", "models in JAX beside llama.cpp and the native engine"),
+    Command("agree mixes", BY_HAND, VENV, f"{BUILD}, {PEER}", "which type `alight quantize` gives to each tensor, beside llama.cpp's quantizer"),
     Command("agree pretokenizers", BY_HAND, VENV, "cargo", "every pre-tokenizer beside llama.cpp, on all pairs of bytes or on llama.cpp's vocabularies"),
     Command("agree quantised", BY_HAND, VENV, f"{BUILD}, {MODELS}, {PEER}", "`alight quantize` beside llama.cpp's quantizer, from the same F32 file"),
     Command("agree tokenizers", BY_HAND, VENV, f"{BUILD}, fetch models tokenizers, sentencepiece, tiktoken", "published tokenizers, converted, beside the libraries they are made for"),

@@ -62,6 +62,7 @@ def compare(one: Path, two: Path) -> tuple[list[str], int, int]:
     """What differs in types; how many tensors are the same to the bit, of how many; what of simple types is not is an error."""
     from gguf import GGUFReader
 
+    gguf_files.know_newer_types()
     a, b = ({t.name: t for t in GGUFReader(path).tensors} for path in (one, two))
     wrong = [f"{name} is in one only" for name in a.keys() ^ b.keys()]
     same = 0

@@ -19,6 +19,17 @@ def finish(writer: gguf.GGUFWriter) -> None:
     writer.close()
 
 
+def know_newer_types() -> None:
+    """Makes the `gguf` package read files with Q2_0, which is newer than it."""
+    kinds, number = gguf.GGMLQuantizationType, 42
+    if number in kinds._value2member_map_:
+        return
+    member = int.__new__(kinds, number)
+    member._name_, member._value_ = "Q2_0", number
+    kinds._member_map_["Q2_0"] = kinds._value2member_map_[number] = member
+    gguf.GGML_QUANT_SIZES[member] = (64, 18)
+
+
 def copy_keys(reader: gguf.GGUFReader, writer: gguf.GGUFWriter, wanted: Callable, other: dict | None = None) -> None:
     """The metadata whose names are `wanted`, with `other` values where it says so."""
     for name, field in reader.fields.items():

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use alight_formats::gguf::Value;
 use alight_formats::gguf::write::Builder;
 use alight_formats::packed::PACKED_ALIGNMENT;
 use alight_formats::split::Placed;
@@ -10,7 +11,7 @@ use super::{About, Conversion};
 use crate::ConvertError;
 use crate::files::Files;
 use crate::order::execution_order;
-use crate::quantize::{QuantizationMix, Shape};
+use crate::quantize::{QuantizationMix, Shape, Told};
 use alight_files::Headers;
 
 use crate::source;
@@ -59,16 +60,28 @@ fn plan_of(
     Ok((plan, architecture.unwrap_or("unknown").into()))
 }
 
+/// What of the metadata decides about types; it is the first file's.
+fn told(headers: &Headers<'_>) -> Told {
+    let Some(first) = headers.files.first() else { return Told::default() };
+    let number = |key: &str| {
+        let found = match first.get(key)? {
+            Value::Array(array) => array.iter_int()?.next(),
+            value => value.as_int(),
+        };
+        found.and_then(|found| found.try_into().ok())
+    };
+    let architecture = first.get_str("general.architecture").ok().flatten();
+    Told::read(architecture.unwrap_or_default(), number)
+}
+
 /// The tensors in the order of use, and what becomes of them.
 fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>) -> Vec<Item> {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
-    let shapes: Vec<(&str, &[u64])> =
-        tensors.iter().map(|placed| (placed.info.name, placed.info.shape())).collect();
-    let model = Shape::of(&shapes);
+    let model = Shape::of(names.iter().copied(), &told(headers));
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
-        let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), model));
+        let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), &model));
         Item {
             name: info.name.into(),
             ne: info.shape().into(),

@@ -30,7 +30,7 @@ use alight_formats::{Format, GgmlType};
 use crate::dest::Target;
 use crate::files::Files;
 use crate::order::execution_order;
-use crate::quantize::QuantizationMix;
+use crate::quantize::{QuantizationMix, Told};
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
@@ -177,7 +177,12 @@ impl Conversion {
         mut draft: Draft,
         mix: Option<QuantizationMix>,
     ) -> Result<Conversion, ConvertError> {
-        types::choose(&mut draft.items, mix);
+        let number = |key: &str| {
+            let (_, entry) = draft.keys.iter().find(|(known, _)| known == key)?;
+            entry.first_number()
+        };
+        let told = Told::read(&draft.architecture, number);
+        types::choose(&mut draft.items, mix, &told);
         let names: Vec<&str> = draft.items.iter().map(|item| item.name.as_str()).collect();
         let order = execution_order(&names);
         let items: Vec<Item> = order.into_iter().map(|i| draft.items[i].clone()).collect();

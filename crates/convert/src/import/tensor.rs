@@ -154,6 +154,17 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    /// The whole number that it is, or the first of those.
+    pub(crate) fn first_number(&self) -> Option<u64> {
+        match self {
+            Entry::U32(value) => Some((*value).into()),
+            Entry::I32(value) => (*value).try_into().ok(),
+            Entry::U32s(values) => values.first().map(|value| (*value).into()),
+            Entry::I32s(values) => values.first().and_then(|value| (*value).try_into().ok()),
+            _ => None,
+        }
+    }
+
     /// Writes it under `key`.
     pub(crate) fn write(&self, key: &str, out: &mut Builder) {
         match self {

@@ -8,40 +8,112 @@ use std::str::FromStr;
 
 use alight_formats::GgmlType;
 
+/// What the metadata of a model says that decides about its tensors.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Told {
+    architecture: String,
+    layers: Option<u64>,
+    /// Heads of the first layer, of queries and of keys.
+    heads: Option<u64>,
+    kv_heads: Option<u64>,
+    experts: u64,
+}
+
+impl Told {
+    /// Of a model of this architecture; `number` is what a key without its prefix says, of an array the first.
+    pub(crate) fn read(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> Told {
+        let number = |key| number(&format!("{architecture}.{key}"));
+        Told {
+            architecture: architecture.into(),
+            layers: number("block_count"),
+            heads: number("attention.head_count"),
+            kv_heads: number("attention.head_count_kv"),
+            experts: number("expert_count").unwrap_or(0),
+        }
+    }
+}
+
 /// What of a model decides about its tensors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     layers: u64,
     /// The embedding is the output, too.
     tied: bool,
-    /// Heads that share keys and values.
+    /// Heads of the first layer that share keys and values; 0 if it has none.
     sharing: u64,
     /// 0 of a dense model.
     experts: u64,
+    /// It is one of those with 70 billion parameters whose matrices of values are small.
+    is_70b: bool,
+    /// Layers with a matrix of values, in order.
+    values: Vec<u64>,
+    /// Layers with a matrix that leads back, in order.
+    downs: Vec<u64>,
 }
 
 impl Shape {
-    /// Of a model with these tensors: names and shapes, innermost first.
-    pub(crate) fn of(tensors: &[(&str, &[u64])]) -> Shape {
-        let layer = |(name, _): &(&str, _)| {
-            name.strip_prefix("blk.")?.split_once('.')?.0.parse::<u64>().ok()
+    /// Of a model with these tensors, and with this metadata.
+    pub(crate) fn of<'n>(names: impl Iterator<Item = &'n str> + Clone, told: &Told) -> Shape {
+        let layers_of = |is: fn(&str) -> bool| {
+            let mut layers: Vec<u64> = names
+                .clone()
+                .filter_map(of_layer)
+                .filter_map(|(layer, part)| is(part).then_some(layer))
+                .collect();
+            layers.sort_unstable();
+            layers
         };
-        let last = tensors.iter().filter_map(layer).max();
-        let layers = last.map_or(0, |last| last.saturating_add(1));
-        let dimension = |part: &str, i: usize| {
-            let (_, ne) = tensors.iter().find(|(name, _)| name.ends_with(part))?;
-            ne.get(i).copied()
-        };
-        // Columns for all heads, rows for those with values of their own.
-        let all = dimension(".attn_output.weight", 0).unwrap_or(1);
-        let own = dimension(".attn_v.weight", 1).unwrap_or(all);
+        let last = layers_of(|_| true).last().copied();
+        let layers = told.layers.unwrap_or_else(|| last.map_or(0, |last| last.saturating_add(1)));
+        let heads = told.heads.unwrap_or(1);
+        let kv_heads = told.kv_heads.unwrap_or(heads);
+        let shares = heads != kv_heads;
         Shape {
             layers,
-            tied: !tensors.iter().any(|(name, _)| *name == "output.weight"),
-            sharing: all / own.max(1),
-            experts: dimension("_exps.weight", 2).unwrap_or(0),
+            tied: !names.clone().any(|name| name == "output.weight"),
+            sharing: heads.checked_div(kv_heads).unwrap_or(0),
+            experts: told.experts,
+            is_70b: match &*told.architecture {
+                "llama" => layers == 80 && shares,
+                "qwen2" => layers == 80,
+                _ => false,
+            },
+            values: layers_of(is_of_values),
+            downs: layers_of(is_down),
         }
     }
+
+    /// How many of the matrices of values come before this layer's, and how many there are.
+    fn place_of_values(&self, layer: u64) -> (u64, u64) {
+        place(&self.values, layer)
+    }
+
+    /// The same of those that lead back. With experts the layer counts, whatever the others have.
+    fn place_of_down(&self, layer: u64) -> (u64, u64) {
+        match self.experts {
+            0 | 1 => (place(&self.downs, layer).0, self.layers),
+            _ => (layer, self.layers),
+        }
+    }
+}
+
+fn place(layers: &[u64], layer: u64) -> (u64, u64) {
+    (layers.partition_point(|other| *other < layer) as u64, layers.len() as u64)
+}
+
+/// The layer of a tensor, and what it is there.
+fn of_layer(name: &str) -> Option<(u64, &str)> {
+    let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+    Some((layer.parse().ok()?, part))
+}
+
+/// Values alone, or together with others.
+fn is_of_values(part: &str) -> bool {
+    matches!(part, "attn_v.weight" | "attn_qkv.weight" | "attn_kv_b.weight")
+}
+
+fn is_down(part: &str) -> bool {
+    part.starts_with("ffn_down") && part.ends_with(".weight")
 }
 
 /// What a model's matrices become.
@@ -166,18 +238,19 @@ impl QuantizationMix {
     }
 
     /// What the tensor called `name` becomes; `None` if it stays as it is. `ne` is innermost first.
-    pub(crate) fn of(self, name: &str, ne: &[u64], model: Shape) -> Option<GgmlType> {
+    pub(crate) fn of(self, name: &str, ne: &[u64], model: &Shape) -> Option<GgmlType> {
         if !is_matrix(name, ne) {
             return None;
         }
         let base = self.base();
-        let is_output = name == "output.weight" || model.tied && name == "token_embd.weight";
+        let is_embedding = matches!(name, "token_embd.weight" | "per_layer_token_embd.weight");
+        let is_output = name == "output.weight" || model.tied && is_embedding;
         let wanted = if self == QuantizationMix::MXFP4_MOE {
             let of_experts = !is_output && ne.get(2).is_some_and(|experts| *experts > 1);
             if of_experts { GgmlType::MXFP4 } else { GgmlType::Q8_0 }
         } else if is_output && base.block_len() > 1 && base != GgmlType::Q8_0 {
             GgmlType::Q6_K
-        } else if name == "token_embd.weight" && is_of_few_levels(base) {
+        } else if is_embedding && is_of_few_levels(base) {
             GgmlType::Q4_K
         } else if base.block_len() > 1 {
             self.of_layer(name, model).unwrap_or(base)
@@ -188,39 +261,38 @@ impl QuantizationMix {
     }
 
     /// More bits, where they matter most.
-    fn of_layer(self, name: &str, model: Shape) -> Option<GgmlType> {
-        let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
-        let layer: u64 = layer.parse().ok()?;
+    fn of_layer(self, name: &str, model: &Shape) -> Option<GgmlType> {
+        let (layer, part) = of_layer(name)?;
         match part {
-            "attn_v.weight" | "attn_k.weight" if model.experts == 8 => Some(GgmlType::Q8_0),
-            "attn_v.weight" => self.of_values(layer, model),
-            "attn_qkv.weight" => match self {
-                QuantizationMix::Q3_K_M | QuantizationMix::Q3_K_L => Some(GgmlType::Q4_K),
-                QuantizationMix::Q4_K_M => Some(GgmlType::Q5_K),
-                QuantizationMix::Q5_K_M => Some(GgmlType::Q6_K),
-                _ => None,
-            },
+            "attn_k.weight" if model.experts == 8 => Some(GgmlType::Q8_0),
+            part if is_of_values(part) => self.of_values(model.place_of_values(layer), model),
             "attn_output.weight" => self.of_attention_output(model),
-            part if part.starts_with("ffn_down") => self.of_down(layer, model.layers),
+            part if is_down(part) => self.of_down(model.place_of_down(layer)),
             _ => None,
         }
     }
 
-    fn of_values(self, layer: u64, Shape { layers, sharing, .. }: Shape) -> Option<GgmlType> {
+    fn of_values(self, (before, count): (u64, u64), model: &Shape) -> Option<GgmlType> {
         use QuantizationMix::*;
-        match self {
+        if model.experts == 8 {
+            return Some(GgmlType::Q8_0);
+        }
+        let sharing = model.sharing;
+        let found = match self {
             Q2_K | Q2_K_S if sharing >= 4 => Some(GgmlType::Q4_K),
             Q2_K => Some(GgmlType::Q3_K),
-            Q3_K_M => Some(if layer < 2 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
+            Q3_K_M => Some(if before < 2 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
             Q3_K_L => Some(GgmlType::Q5_K),
             IQ4_NL | IQ4_XS => (sharing >= 4).then_some(GgmlType::Q5_K),
-            Q4_K_M | Q5_K_M => matters(layer, layers).then_some(GgmlType::Q6_K),
-            Q4_K_S => (layer < 4).then_some(GgmlType::Q5_K),
+            Q4_K_M | Q5_K_M => matters(before, count).then_some(GgmlType::Q6_K),
+            Q4_K_S => (before < 4).then_some(GgmlType::Q5_K),
             _ => None,
-        }
+        };
+        let is_low = matches!(found.unwrap_or(self.base()), GgmlType::Q3_K | GgmlType::Q4_K);
+        if model.is_70b && is_low { Some(GgmlType::Q5_K) } else { found }
     }
 
-    fn of_attention_output(self, model: Shape) -> Option<GgmlType> {
+    fn of_attention_output(self, model: &Shape) -> Option<GgmlType> {
         use QuantizationMix::*;
         match self {
             Q2_K | Q3_K_S | Q3_K_M | IQ4_NL | IQ4_XS | Q4_K_S | Q4_K_M if model.experts == 8 => {
@@ -233,16 +305,16 @@ impl QuantizationMix {
         }
     }
 
-    fn of_down(self, layer: u64, layers: u64) -> Option<GgmlType> {
+    fn of_down(self, (before, layers): (u64, u64)) -> Option<GgmlType> {
         use QuantizationMix::*;
-        let first = layer < layers / 8;
+        let first = before < layers / 8;
         match self {
             Q2_K => Some(GgmlType::Q3_K),
             Q2_K_S => first.then_some(GgmlType::Q4_K),
-            Q3_K_M => Some(if layer < layers / 16 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
+            Q3_K_M => Some(if before < layers / 16 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
             Q3_K_L => Some(GgmlType::Q5_K),
             IQ4_NL | IQ4_XS | Q4_K_S => first.then_some(GgmlType::Q5_K),
-            Q4_K_M | Q5_K_M => matters(layer, layers).then_some(GgmlType::Q6_K),
+            Q4_K_M | Q5_K_M => matters(before, layers).then_some(GgmlType::Q6_K),
             _ => None,
         }
     }
@@ -260,10 +332,17 @@ fn is_of_few_levels(ty: GgmlType) -> bool {
     matches!(ty, GgmlType::TQ1_0 | GgmlType::TQ2_0 | GgmlType::Q2_0)
 }
 
-/// What norms, routers and small things are called that stay as they are: convolutions of recurrent layers, and the
-/// projection from which all layers take something. (llama.cpp leaves out the same.)
-const STAY: [&str; 5] =
-    ["_norm", "ffn_gate_inp", "ssm_conv1d", "shortconv.conv", "per_layer_model_proj"];
+/// What norms, routers and small things are called that stay as they are: convolutions of recurrent layers, the
+/// projection from which all layers take something, and Gemma 3n's small matrices. (llama.cpp leaves out the same.)
+const STAY: [&str; 7] = [
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "per_layer_model_proj",
+    "altup",
+    "laurel",
+];
 
 /// Norms, biases, routers and tables of frequencies stay as they are.
 fn is_matrix(name: &str, ne: &[u64]) -> bool {
@@ -366,17 +445,19 @@ mod tests {
 
     /// 32 layers of this many heads to one with keys of its own, and this many experts.
     fn shape(sharing: u64, experts: u64) -> Shape {
-        Shape { layers: 32, tied: false, sharing, experts }
+        let layers = || (0..32).collect();
+        let (values, downs) = (layers(), layers());
+        Shape { layers: 32, tied: false, sharing, experts, is_70b: false, values, downs }
     }
 
     #[test]
     fn layers_that_matter_get_more_bits() {
         let of = |layer: u64| {
-            QuantizationMix::Q4_K_M.of_layer(&format!("blk.{layer}.attn_v.weight"), shape(1, 0))
+            QuantizationMix::Q4_K_M.of_layer(&format!("blk.{layer}.attn_v.weight"), &shape(1, 0))
         };
         let more: Vec<u64> = (0..32).filter(|layer| of(*layer).is_some()).collect();
         assert_eq!(more, [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]);
-        let of = |mix: QuantizationMix, name| mix.of_layer(name, shape(1, 0));
+        let of = |mix: QuantizationMix, name| mix.of_layer(name, &shape(1, 0));
         assert_eq!(of(QuantizationMix::Q4_K_M, "blk.0.attn_k.weight"), None);
         assert_eq!(of(QuantizationMix::Q4_K_S, "blk.3.ffn_down.weight"), Some(GgmlType::Q5_K));
         assert_eq!(of(QuantizationMix::Q4_0, "blk.0.attn_v.weight"), None);
@@ -389,28 +470,59 @@ mod tests {
 
     #[test]
     fn heads_that_share_and_eight_experts_get_more_bits() {
-        let v = |mix: QuantizationMix, shape| mix.of_layer("blk.9.attn_v.weight", shape);
+        let v = |mix: QuantizationMix, shape| mix.of_layer("blk.9.attn_v.weight", &shape);
         assert_eq!(v(QuantizationMix::Q2_K, shape(3, 0)), Some(GgmlType::Q3_K));
         assert_eq!(v(QuantizationMix::Q2_K, shape(4, 0)), Some(GgmlType::Q4_K));
         assert_eq!(v(QuantizationMix::IQ4_NL, shape(8, 0)), Some(GgmlType::Q5_K));
         assert_eq!(v(QuantizationMix::IQ4_NL, shape(8, 8)), Some(GgmlType::Q8_0));
-        let tensors: [(&str, &[u64]); 4] = [
-            ("blk.0.attn_v.weight", &[512, 128]),
-            ("blk.0.attn_output.weight", &[512, 512]),
-            ("blk.1.ffn_down_exps.weight", &[64, 512, 7]),
-            ("output.weight", &[512, 1000]),
-        ];
-        let found = Shape::of(&tensors);
-        assert_eq!(found, Shape { layers: 2, tied: false, sharing: 4, experts: 7 });
+        let big = Shape { is_70b: true, ..shape(8, 0) };
+        assert_eq!(v(QuantizationMix::Q3_K_S, big.clone()), Some(GgmlType::Q5_K));
+        assert_eq!(v(QuantizationMix::Q4_K_M, big), Some(GgmlType::Q6_K));
+    }
+
+    #[test]
+    fn what_counts_is_what_there_is_of_a_kind() {
+        // Attention in every fourth of 16 layers, experts in none, and no way back in the first two.
+        let mut names: Vec<String> = (2..16).map(|n| format!("blk.{n}.ffn_down.weight")).collect();
+        names.extend((3..16).step_by(4).map(|n| format!("blk.{n}.attn_v.weight")));
+        names.extend((0..16).map(|n| format!("blk.{n}.ssm_in.weight")));
+        let number = |key: &str| match key {
+            "x.block_count" => Some(16),
+            "x.attention.head_count" => Some(8),
+            "x.attention.head_count_kv" => Some(0),
+            _ => None,
+        };
+        let told = Told::read("x", number);
+        let found = Shape::of(names.iter().map(String::as_str), &told);
+        assert_eq!((found.sharing, found.layers, found.tied), (0, 16, true));
+        assert_eq!((found.place_of_values(3), found.place_of_values(11)), ((0, 4), (2, 4)));
+        assert_eq!((found.place_of_down(2), found.place_of_down(15)), ((0, 16), (13, 16)));
+        let of = |name: &str| QuantizationMix::Q4_K_M.of(name, &[256, 256], &found);
+        assert_eq!(of("blk.3.attn_v.weight"), Some(GgmlType::Q4_K));
+        assert_eq!(of("blk.11.attn_v.weight"), Some(GgmlType::Q6_K));
+        assert_eq!(of("token_embd.weight"), Some(GgmlType::Q6_K));
+        assert_eq!(of("per_layer_token_embd.weight"), Some(GgmlType::Q6_K));
+        assert_eq!(of("blk.3.laurel_l.weight"), None);
+        let told = Told { experts: 4, ..told };
+        let found = Shape::of(names.iter().map(String::as_str), &told);
+        assert_eq!((found.place_of_down(2), found.place_of_values(7)), ((2, 16), (1, 4)));
+        let told = Told::read("llama", |key| match key {
+            "llama.block_count" => Some(80),
+            "llama.attention.head_count" => Some(64),
+            "llama.attention.head_count_kv" => Some(8),
+            _ => None,
+        });
+        let found = Shape::of(names.iter().map(String::as_str), &told);
+        assert!(found.is_70b && found.sharing == 8);
     }
 
     #[test]
     fn only_experts_become_mxfp4() {
-        let of = |name, ne: &[u64]| QuantizationMix::MXFP4_MOE.of(name, ne, shape(1, 4)).unwrap();
+        let of = |name, ne: &[u64]| QuantizationMix::MXFP4_MOE.of(name, ne, &shape(1, 4)).unwrap();
         assert_eq!(of("blk.0.ffn_up_exps.weight", &[96, 64, 4]), GgmlType::MXFP4);
         assert_eq!(of("blk.0.attn_q.weight", &[96, 64]), GgmlType::Q8_0);
         assert_eq!(of("output.weight", &[96, 64]), GgmlType::Q8_0);
-        let of = |name| QuantizationMix::TQ2_0.of(name, &[512, 64], shape(1, 0)).unwrap();
+        let of = |name| QuantizationMix::TQ2_0.of(name, &[512, 64], &shape(1, 0)).unwrap();
         assert_eq!(of("token_embd.weight"), GgmlType::Q4_K);
         assert_eq!(of("output.weight"), GgmlType::Q6_K);
         assert_eq!(of("blk.0.attn_q.weight"), GgmlType::TQ2_0);

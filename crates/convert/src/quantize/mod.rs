@@ -4,8 +4,8 @@ mod mix;
 
 use std::path::Path;
 
-pub(crate) use mix::Shape;
 pub use mix::{QuantizationMix, UnknownMix};
+pub(crate) use mix::{Shape, Told};
 
 use crate::import::{About, Conversion, Converted};
 use crate::{ConvertError, OnProgress, Options};
