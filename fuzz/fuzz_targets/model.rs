@@ -108,7 +108,7 @@ fuzz_target!(|input: Input| {
     let options = OpenOptions { threads: Some(1), repack, ..OpenOptions::default() };
     let Ok(model) = Model::open(path.as_ref(), &options) else { return };
     let vocab = model.spec().vocab;
-    let options = SessionOptions { context: Some(16), batch: 4 };
+    let options = SessionOptions { context: Some(16), batch: 4, ..Default::default() };
     let Ok(mut session) = Session::new(&model, &options) else { return };
     let tokens = input.tokens.map(|token| u32::from(token) % vocab as u32);
     // Weights may be what they want: then logits are no numbers, which is an error.

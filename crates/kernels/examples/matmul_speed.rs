@@ -1,12 +1,12 @@
 //! Speed of the matrix products on one thread: `cargo run --release -p alight-kernels --example
-//! matmul_speed [ISA [TYPE]]`, for both layouts. Minima of many repetitions; bytes are those of the weights.
+//! matmul_speed [ISA [TYPE…]]`, for both layouts. Minima of many repetitions; bytes are those of the weights.
 
 #[path = "support/sample.rs"]
 mod sample;
 
 use alight_kernels::{
-    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, RowCounts,
-    WeightType, matmul, peak, piece_rows, tiles,
+    ActivationFormats, Activations, Isa, Layout, MatmulScratch, Matrix, Output, Precision,
+    RowCounts, WeightType, matmul, peak, piece_rows, tiles,
 };
 use sample::Sample;
 use std::hint::black_box;
@@ -32,10 +32,11 @@ fn blocks(ty: WeightType, rows: usize, cols: usize) -> Vec<u8> {
     bytes
 }
 
-fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
+fn run(isa: Isa, w: &Matrix<'_>, counts: RowCounts) -> f64 {
     let (rows, cols) = (w.rows(), w.cols());
+    let tokens = counts.all();
     let mut act = Activations::new(tokens, cols);
-    act.begin(isa, RowCounts::of_call(tokens), cols, ActivationFormats::of([w.kind()]));
+    act.begin(isa, counts, cols, ActivationFormats::of([w.kind()]));
     let x: Vec<f32> = (0..cols).map(|i| (i as f32).sin()).collect();
     for t in 0..tokens {
         act.put(t, &x);
@@ -54,7 +55,7 @@ fn run(isa: Isa, w: &Matrix<'_>, tokens: usize) -> f64 {
 
 fn main() {
     let only: Option<Isa> = std::env::args().nth(1).map(|s| s.parse().unwrap());
-    let name = std::env::args().nth(2);
+    let names: Vec<String> = std::env::args().skip(2).collect();
     for isa in Isa::available().into_iter().filter(|i| only.is_none_or(|o| o == *i)) {
         let macs = peak::int8_macs(isa, 100_000) as f64;
         let top = macs / best(|| peak::int8_products(isa, 100_000)) / 1e9;
@@ -63,7 +64,7 @@ fn main() {
         drop(memory);
         println!("{isa}: int8 peak {top:.0} GMAC/s, memory {bw:.1} GB/s");
         for ty in WeightType::ALL {
-            if name.as_ref().is_some_and(|name| *name != ty.to_string()) {
+            if !names.is_empty() && !names.contains(&ty.to_string()) {
                 continue;
             }
             // 512 KiB of weights for the second-level cache, 256 MiB for memory.
@@ -91,14 +92,19 @@ fn main() {
                 }
                 let w = Matrix::with_layout(layout, ty, &small, few, cols).unwrap();
                 let big = Matrix::with_layout(layout, ty, &large, many, cols).unwrap();
-                let cached = small.len() as f64 / run(isa, &w, 1) / 1e9;
-                let cold = large.len() as f64 / run(isa, &big, 1) / 1e9;
-                print!(
-                    "  {ty:5} {layout:?}: 1 token cached {cached:5.1}, memory {cold:5.1} GB/s; GMAC/s"
-                );
+                // Of one token that is made, and of several that are made at once.
+                print!("  {ty:5} {layout:?}: 16 bits, cached and memory GB/s");
+                for tokens in [1, 2, 3, 4, 8] {
+                    let counts = RowCounts::new(Precision::Bits16, tokens);
+                    let cached = small.len() as f64 / run(isa, &w, counts) / 1e9;
+                    let cold = large.len() as f64 / run(isa, &big, counts) / 1e9;
+                    print!("  {tokens}: {cached:.1} {cold:.1}");
+                }
+                print!("; 8 bits, GMAC/s");
                 for tokens in [2, 5, 16, 96, 510] {
                     let macs = (few * cols * tokens) as f64;
-                    print!("  {tokens}: {:.0}", macs / run(isa, &w, tokens) / 1e9);
+                    let counts = RowCounts::new(Precision::Bits8, tokens);
+                    print!("  {tokens}: {:.0}", macs / run(isa, &w, counts) / 1e9);
                 }
                 println!();
             }

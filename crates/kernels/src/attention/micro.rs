@@ -71,6 +71,8 @@ pub(super) struct Right<E> {
     pub p: *const E,
     pub step: usize,
     pub line: usize,
+    /// What will be read later lies so many elements further: it is asked for on the way. 0: nothing.
+    pub ahead: isize,
 }
 
 impl<E> Clone for Right<E> {
@@ -88,6 +90,9 @@ pub(super) struct Sums {
     /// `None`: overwritten. `Some`: multiplied by these factors, one per row, then added to.
     pub rescale: Option<*const f32>,
 }
+
+/// f16 of a cache line.
+const HALVES: usize = 32;
 
 /// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`.
 struct Product<B: Source, const R: usize, const NV: usize, const P: usize> {
@@ -119,6 +124,11 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Pr
                     let mut columns = [S::splat(0.0); NV];
                     for (v, column) in columns.iter_mut().enumerate() {
                         let p = b.add(offsets[v]);
+                        // A line is asked for once, where a step is half of one.
+                        if !B::WIDE && (v * S::N % HALVES == 0) && $phase * S::N * NV % HALVES == 0
+                        {
+                            S::prefetch(p.wrapping_offset(right.ahead).cast());
+                        }
                         *column = if NV == 1 && tail != 0 {
                             B::load_n::<S>(p, tail)
                         } else {

@@ -268,23 +268,40 @@ unsafe fn stream<S: Lanes>(
                     let from = &v_cache[at..at + (high - low) * width];
                     widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
                 }
-                let k = Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim };
-                let v = |_| (Right { p: values.as_ptr(), step: pad, line: LINE }, pad);
+                let k = Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim, ahead: 0 };
+                let v = |_| (Right { p: values.as_ptr(), step: pad, line: LINE, ahead: 0 }, pad);
                 panels::<S, F32>(params, k_dim, pad, state, block, k, v);
             } else {
                 // The block may reach beyond the page if that is the only one; what exists of it is touched alone.
-                let p = k_cache.as_ptr().wrapping_add((block - before) * k_dim);
-                let k = Right { p, step: LINE, line: LINE * k_dim };
+                let at = |block: usize| {
+                    let page = block / shape.capacity;
+                    (cache.keys(kv_head, page), cache.values(kv_head, page), block % shape.capacity)
+                };
+                let (k_cache, v_cache, first) = at(block);
+                // Nothing but us knows where the next block is, if it is in another page.
+                let next = if block + BLOCK < end { block + BLOCK } else { block };
+                let (k_next, v_next, first_next) = at(next);
+                let p = k_cache.as_ptr().wrapping_add(first * k_dim);
+                let ahead = distance(p, k_next.as_ptr().wrapping_add(first_next * k_dim));
+                let k = Right { p, step: LINE, line: LINE * k_dim, ahead };
                 let v = |c| {
-                    let (at, width) = shape.value_columns(block - before, c);
+                    let (at, width) = shape.value_columns(first, c);
                     let p = v_cache.as_ptr().wrapping_add(at);
-                    (Right { p, step: width, line: LINE }, width)
+                    let (at, _) = shape.value_columns(first_next, c);
+                    let ahead = distance(p, v_next.as_ptr().wrapping_add(at));
+                    (Right { p, step: width, line: LINE, ahead }, width)
                 };
                 panels::<S, F16>(params, k_dim, v_dim, state, block, k, v);
             }
         }
         block += BLOCK;
     }
+}
+
+/// Elements from one place to another, which need not be of one allocation.
+#[inline(always)]
+fn distance(from: *const u16, to: *const u16) -> isize {
+    (to.addr() as isize).wrapping_sub(from.addr() as isize) / size_of::<u16>() as isize
 }
 
 /// Turns the first `dim` elements of a line of keys, `[k_dim][16]`, into the rows of 16 positions, `pitch` apart, with zeros

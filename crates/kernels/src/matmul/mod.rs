@@ -2,7 +2,7 @@
 //!
 //! Two ways, by the [`Precision`] that the activations were packed in:
 //!
-//! - **16 bits** ([`dot`]), one token after the other: rows of blocks are multiplied in place. The activations are
+//! - **16 bits** ([`dot`]), a few tokens at a time: rows of blocks are multiplied in place. The activations are
 //!   rounded to 16-bit integers with one scale per 256, which costs no more than 8 bits would
 //!   where memory is the limit, and is some hundred times more exact.
 //! - **8 bits** ([`gemm`]), any number of tokens: a panel of 32 rows is unpacked into a cache-sized buffer of
@@ -35,7 +35,6 @@ pub use activations::{ActSlots, ActivationFormats, Activations, Precision, RowCo
 pub use gemm::MatmulScratch;
 pub use matrix::{Matrix, MatrixError, Output};
 
-use crate::isa::Isa;
 use crate::tiles::Layout;
 use std::ops::Range;
 
@@ -91,11 +90,11 @@ pub unsafe fn matmul<'a>(
     }
 }
 
-/// Rows that all tokens of 16 bits are multiplied with before the next: they stay in the cache. A multiple of the rows of a
-/// tile.
-const ROWS_OF_FEW: usize = 32;
+/// Rows that all tokens of 16 bits are multiplied with before the next: they stay in the second-level cache. A multiple of the
+/// rows of a tile.
+const ROWS_OF_FEW: usize = 64;
 
-/// Tokens of 16 bits, each by itself, so that none depends on the others.
+/// Tokens of 16 bits, none of which depends on the others.
 ///
 /// # Safety
 /// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
@@ -106,23 +105,15 @@ unsafe fn few(
     out: Output<'_>,
     scratch: &mut MatmulScratch,
 ) {
-    if w.layout() == Layout::Tiles && x.isa() == Isa::Avx512 {
-        // Tiles are multiplied with several tokens at a time.
-        // SAFETY: the elements are ours by the caller's promise.
-        return unsafe { tiles::rows(w, rows, x, out, scratch) };
-    }
     let together = if x.tokens() == 1 { usize::MAX } else { ROWS_OF_FEW };
     let mut start = rows.start;
     while start < rows.end {
         let end = rows.end.min((start / together + 1).saturating_mul(together));
-        for t in 0..x.tokens() {
-            let (part, x, out) = (start..end, &x.one(t), out.skipping(t));
-            // SAFETY: the elements are ours by the caller's promise.
-            unsafe {
-                match w.layout() {
-                    Layout::Tiles => tiles::rows(w, part, x, out, scratch),
-                    Layout::Rows => dot::rows(w, part.clone(), x, out.row_mut(0, part)),
-                }
+        // SAFETY: the elements are ours by the caller's promise.
+        unsafe {
+            match w.layout() {
+                Layout::Tiles => tiles::rows(w, start..end, x, out, scratch),
+                Layout::Rows => dot::rows(w, start..end, x, out),
             }
         }
         start = end;

@@ -1,17 +1,18 @@
 //! AVX2 dot products: 16-bit weights against 16-bit activations by `vpmaddwd`, which cannot
-//! saturate here (|q − ZERO| ≤ 128, |x| ≤ 32512). Four rows share each load of activations.
+//! saturate here (|q − ZERO| ≤ 128, |x| ≤ 32512). Four rows share each load of activations, or several tokens what is made of
+//! the weights of two.
 
 use super::scalar;
 use crate::blocks::avx2_rows::RowsAvx2;
 use crate::blocks::{WeightType, with_block};
-use crate::matmul::{Matrix, Tokens};
+use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// # Safety
-/// The CPU has AVX2, FMA and F16C.
+/// As for `dot::rows`; the CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
         with_block!(
@@ -31,45 +32,78 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
     }
 }
 
+/// All tokens, as many at a time as fit.
 #[inline(always)]
 unsafe fn quantized<Q: RowsAvx2>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &Tokens<'_>,
-    out: &mut [f32],
+    out: Output<'_>,
 ) {
-    // SAFETY: `four` and `one` read whole rows of w and the activations of one token.
-    unsafe {
-        let start = rows.start;
-        let n = rows.len();
-        let mut i = 0;
-        while i + 4 <= n {
-            let row = [0, 1, 2, 3].map(|j| w.row(start + i + j).as_ptr());
-            out[i..i + 4].copy_from_slice(&dot::<Q, 4>(row, x));
-            i += 4;
-        }
-        while i < n {
-            out[i] = dot::<Q, 1>([w.row(start + i).as_ptr()], x)[0];
-            i += 1;
-        }
+    let mut t = 0;
+    while t < x.tokens() {
+        let rows = rows.clone();
+        // SAFETY: by the caller's promise.
+        t += unsafe {
+            match x.tokens() - t {
+                1 => some::<Q, 4, 1>(w, rows, x, t, out),
+                2 | 3 => some::<Q, 2, 2>(w, rows, x, t, out),
+                _ => some::<Q, 2, 4>(w, rows, x, t, out),
+            }
+        };
     }
 }
 
+/// Rows for `T` tokens from token `t` on, `R` rows at a time; says how many tokens that are.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn some<Q: RowsAvx2, const R: usize, const T: usize>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+) -> usize {
+    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+    let whole = rows.end - rows.len() % R;
+    // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
+    unsafe {
+        for i in (rows.start..whole).step_by(R) {
+            let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
+            for (j, sums) in dot::<Q, R, T>(row, &x).into_iter().enumerate() {
+                out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
+            }
+        }
+        for i in whole..rows.end {
+            for (j, x) in x.iter().enumerate() {
+                let [sums] = dot::<Q, 1, 1>([w.row(i).as_ptr()], &[*x]);
+                out.row_mut(t + j, i..i + 1).copy_from_slice(&sums);
+            }
+        }
+    }
+    T
+}
+
+/// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.
 #[inline(always)]
-unsafe fn dot<Q: RowsAvx2, const R: usize>(row: [*const u8; R], x: &Tokens<'_>) -> [f32; R] {
+unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
+    row: [*const u8; R],
+    x: &[Tokens<'_>; T],
+) -> [[f32; R]; T] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
     unsafe {
-        let (xq, sums, scale) = (x.q16(), x.sums_for(Q::OFFSETS), x.scale());
+        let xq: [&[i16]; T] = std::array::from_fn(|t| x[t].q16());
+        let sums: [&[f32]; T] = std::array::from_fn(|t| x[t].sums_for(Q::OFFSETS));
         let zero = _mm256_set1_epi16(Q::ZERO as i16);
-        let count = xq.len() / 32;
-        let mut total = [_mm256_setzero_ps(); R];
-        let mut mins = [0f32; R];
+        let count = xq[0].len() / 32;
+        let mut total = [[_mm256_setzero_ps(); R]; T];
+        let mut mins = [[0f32; R]; T];
         for g in 0..count.div_ceil(8) {
-            let mut acc = [_mm256_setzero_ps(); R];
-            let mut min = [0f32; R];
+            let mut acc = [[_mm256_setzero_ps(); R]; T];
+            let mut min = [[0f32; R]; T];
             for b in 8 * g..count.min(8 * g + 8) {
-                let x0 = _mm256_loadu_si256(xq.as_ptr().add(32 * b).cast());
-                let x1 = _mm256_loadu_si256(xq.as_ptr().add(32 * b + 16).cast());
                 for r in 0..R {
                     let u = Q::group256(row[r], b);
                     let mut w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(u.q));
@@ -78,31 +112,40 @@ unsafe fn dot<Q: RowsAvx2, const R: usize>(row: [*const u8; R], x: &Tokens<'_>) 
                         w0 = _mm256_sub_epi16(w0, zero);
                         w1 = _mm256_sub_epi16(w1, zero);
                     }
-                    let p0 = _mm256_madd_epi16(w0, x0);
-                    let p1 = _mm256_madd_epi16(w1, x1);
-                    if Q::SCALES == 2 {
-                        let f0 = _mm256_cvtepi32_ps(p0);
-                        let f1 = _mm256_cvtepi32_ps(p1);
-                        acc[r] = _mm256_fmadd_ps(f0, _mm256_set1_ps(u.d[0]), acc[r]);
-                        acc[r] = _mm256_fmadd_ps(f1, _mm256_set1_ps(u.d[1]), acc[r]);
-                    } else {
-                        let f = _mm256_cvtepi32_ps(_mm256_add_epi32(p0, p1));
-                        acc[r] = _mm256_fmadd_ps(f, _mm256_set1_ps(u.d[0]), acc[r]);
-                    }
-                    for h in 0..Q::OFFSETS {
-                        min[r] += u.m[h] * sums[Q::OFFSETS * b + h];
+                    for t in 0..T {
+                        let at = xq[t].as_ptr().add(32 * b);
+                        let p0 = _mm256_madd_epi16(w0, _mm256_loadu_si256(at.cast()));
+                        let p1 = _mm256_madd_epi16(w1, _mm256_loadu_si256(at.add(16).cast()));
+                        let acc = &mut acc[t][r];
+                        if Q::SCALES == 2 {
+                            let f0 = _mm256_cvtepi32_ps(p0);
+                            let f1 = _mm256_cvtepi32_ps(p1);
+                            *acc = _mm256_fmadd_ps(f0, _mm256_set1_ps(u.d[0]), *acc);
+                            *acc = _mm256_fmadd_ps(f1, _mm256_set1_ps(u.d[1]), *acc);
+                        } else {
+                            let f = _mm256_cvtepi32_ps(_mm256_add_epi32(p0, p1));
+                            *acc = _mm256_fmadd_ps(f, _mm256_set1_ps(u.d[0]), *acc);
+                        }
+                        for h in 0..Q::OFFSETS {
+                            min[t][r] += u.m[h] * sums[t][Q::OFFSETS * b + h];
+                        }
                     }
                 }
             }
-            let a = _mm256_set1_ps(scale[g]);
-            for r in 0..R {
-                total[r] = _mm256_fmadd_ps(acc[r], a, total[r]);
-                mins[r] += scale[g] * min[r];
+            for t in 0..T {
+                let scale = x[t].scale()[g];
+                let a = _mm256_set1_ps(scale);
+                for r in 0..R {
+                    total[t][r] = _mm256_fmadd_ps(acc[t][r], a, total[t][r]);
+                    mins[t][r] += scale * min[t][r];
+                }
             }
         }
         let mut out = mins;
-        for r in 0..R {
-            out[r] += sum(total[r]);
+        for t in 0..T {
+            for r in 0..R {
+                out[t][r] += sum(total[t][r]);
+            }
         }
         out
     }
@@ -124,32 +167,29 @@ unsafe fn float(
     rows: Range<usize>,
     w: &Matrix<'_>,
     x: &Tokens<'_>,
-    out: &mut [f32],
+    out: Output<'_>,
     load: impl Fn(*const u8) -> __m256,
 ) {
     let ty = w.weight_type();
     let size = ty.block_bytes();
-    let x = x.float(0);
-    for (r, out) in rows.zip(out) {
-        let row = w.row(r);
-        let mut acc = [0; 4].map(|_: i32| {
-            // SAFETY: the callers' CPU has AVX2.
-            unsafe { _mm256_setzero_ps() }
-        });
+    for (t, r) in (0..x.tokens()).flat_map(|t| rows.clone().map(move |r| (t, r))) {
+        let (x, row) = (x.float(t), w.row(r));
         let whole = x.len() / 32 * 32;
-        for k in (0..whole).step_by(32) {
-            for (i, acc) in acc.iter_mut().enumerate() {
-                // SAFETY: k + 8·i + 8 ≤ x.len(), the number of weights of the row.
-                unsafe {
+        // SAFETY: k + 8·i + 8 ≤ x.len(), the number of weights of the row; the callers' CPU has AVX2, and the element is
+        // ours by their promise.
+        unsafe {
+            let mut acc = [_mm256_setzero_ps(); 4];
+            for k in (0..whole).step_by(32) {
+                for (i, acc) in acc.iter_mut().enumerate() {
                     let v = load(row.as_ptr().add((k + 8 * i) * size));
                     let x = _mm256_loadu_ps(x.as_ptr().add(k + 8 * i));
                     *acc = _mm256_fmadd_ps(v, x, *acc);
                 }
             }
+            let [a, b, c, d] = acc;
+            let all = sum(_mm256_add_ps(_mm256_add_ps(a, b), _mm256_add_ps(c, d)));
+            let rest = scalar::float(ty, &row[whole * size..], &x[whole..]);
+            out.row_mut(t, r..r + 1)[0] = all + rest;
         }
-        // SAFETY: the callers' CPU has AVX2.
-        *out = unsafe {
-            sum(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), _mm256_add_ps(acc[2], acc[3])))
-        } + scalar::float(ty, &row[whole * size..], &x[whole..]);
     }
 }

@@ -10,7 +10,7 @@ use super::scalar;
 use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512, lane_scales};
 use crate::blocks::{WeightType, per_16, with_block};
 use crate::matmul::prefetch::{self, Lines};
-use crate::matmul::{Matrix, Tokens};
+use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
@@ -30,9 +30,9 @@ const AHEAD_STRIDED: usize = 4096;
 const LONG: usize = 12 * 1024;
 
 /// # Safety
-/// The CPU has AVX-512, as [`Isa::Avx512`](crate::Isa::Avx512) says.
+/// As for `dot::rows`; the CPU has AVX-512, as [`Isa::Avx512`](crate::Isa::Avx512) says.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
-pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     // SAFETY: rows and activations have the lengths that `matmul` checked.
     unsafe {
         with_block!(
@@ -52,49 +52,79 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
     }
 }
 
+/// All tokens, as many at a time as fit.
 #[inline(always)]
 unsafe fn quantized<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     x: &Tokens<'_>,
-    out: &mut [f32],
+    out: Output<'_>,
 ) {
-    // SAFETY: `dot` reads whole rows of w and the activations of one token.
-    unsafe {
-        let (start, n) = (rows.start, rows.len());
-        let mut i = 0;
-        while i + ROWS <= n {
-            let mut row = [std::ptr::null(); ROWS];
-            for (j, p) in row.iter_mut().enumerate() {
-                *p = w.row(start + i + j).as_ptr();
+    let mut t = 0;
+    while t < x.tokens() {
+        let rows = rows.clone();
+        // SAFETY: by the caller's promise.
+        t += unsafe {
+            match x.tokens() - t {
+                1 => some::<Q, ROWS, 1>(w, rows, x, t, out),
+                2 | 3 => some::<Q, ROWS, 2>(w, rows, x, t, out),
+                _ => some::<Q, 2, 4>(w, rows, x, t, out),
             }
-            out[i..i + ROWS].copy_from_slice(&dot::<Q, ROWS>(row, w, x));
-            i += ROWS;
-        }
-        while i < n {
-            out[i] = dot::<Q, 1>([w.row(start + i).as_ptr()], w, x)[0];
-            i += 1;
-        }
+        };
     }
 }
 
+/// Rows for `T` tokens from token `t` on, `R` rows at a time; says how many tokens that are. (A function of its own for each `T`, so that registers are
+/// given out for each.)
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,fma,f16c")]
+unsafe fn some<Q: RowsAvx512, const R: usize, const T: usize>(
+    w: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+) -> usize {
+    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
+    let whole = rows.end - rows.len() % R;
+    // SAFETY: `dot` reads whole rows of w and the activations of the tokens; the elements are ours by the caller's promise.
+    unsafe {
+        for i in (rows.start..whole).step_by(R) {
+            let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
+            for (j, sums) in dot::<Q, R, T>(row, w, &x).into_iter().enumerate() {
+                out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
+            }
+        }
+        for i in whole..rows.end {
+            for (j, x) in x.iter().enumerate() {
+                let [sums] = dot::<Q, 1, 1>([w.row(i).as_ptr()], w, &[*x]);
+                out.row_mut(t + j, i..i + 1).copy_from_slice(&sums);
+            }
+        }
+    }
+    T
+}
+
+/// `R` rows for `T` tokens. The operations of each row and token, and their order, are the same for any `R` and `T`.
 #[inline(always)]
-unsafe fn dot<Q: RowsAvx512, const R: usize>(
+unsafe fn dot<Q: RowsAvx512, const R: usize, const T: usize>(
     row: [*const u8; R],
     w: &Matrix<'_>,
-    x: &Tokens<'_>,
-) -> [f32; R] {
+    x: &[Tokens<'_>; T],
+) -> [[f32; R]; T] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32; the packed
     // activations are padded to whole steps.
     unsafe {
-        let k = x.cols();
+        let k = x[0].cols();
         let (row_bytes, strided) = (w.row_bytes, w.gap() != 0);
         let distance = if strided { AHEAD_STRIDED } else { AHEAD };
         let next = row[0].wrapping_add((R * w.stride) * distance.div_ceil(R * row_bytes));
         let long = strided || R * row_bytes > LONG;
         let mut lines = Lines::new(next, row_bytes, w.gap());
         let per_group = if strided { (R * lines.per_row()).div_ceil(k.div_ceil(256)) } else { 0 };
-        let mut total = [_mm512_setzero_ps(); R];
+        let mut total = [[_mm512_setzero_ps(); R]; T];
         for g in 0..k / 256 {
             // Rows to come are asked for in the order of the file, a few lines per group: measured
             // twice as fast as prefetching along each of the rows.
@@ -104,12 +134,11 @@ unsafe fn dot<Q: RowsAvx512, const R: usize>(
                 n => (0..n).for_each(|_| ahead(lines.next(), 64, long)),
             }
             let group = begin::<Q, R>(&row, g, 8);
-            let mut acc = offsets::<Q, R>(&group, g, x);
-            let q = x.q8().add(512 * g);
-            step::<Q, R, false>(&group, 0, q, &mut acc);
-            step::<Q, R, false>(&group, 1, q.add(128), &mut acc);
-            step::<Q, R, false>(&group, 2, q.add(256), &mut acc);
-            step::<Q, R, false>(&group, 3, q.add(384), &mut acc);
+            let mut acc = offsets::<Q, R, T>(&group, g, x);
+            step::<Q, R, T, false>(&group, g, 0, x, &mut acc);
+            step::<Q, R, T, false>(&group, g, 1, x, &mut acc);
+            step::<Q, R, T, false>(&group, g, 2, x, &mut acc);
+            step::<Q, R, T, false>(&group, g, 3, x, &mut acc);
             scale(&acc, g, x, &mut total);
         }
         let rest = k % 256;
@@ -122,73 +151,79 @@ unsafe fn dot<Q: RowsAvx512, const R: usize>(
                 n => (0..n).for_each(|_| ahead(lines.next(), 64, long)),
             }
             let group = begin::<Q, R>(&row, g, rest / 32);
-            let mut acc = offsets::<Q, R>(&group, g, x);
-            let q = x.q8().add(512 * g);
+            let mut acc = offsets::<Q, R, T>(&group, g, x);
             for j in 0..rest / 64 {
-                step::<Q, R, false>(&group, j, q.add(128 * j), &mut acc);
+                step::<Q, R, T, false>(&group, g, j, x, &mut acc);
             }
             if Q::BLOCK == 32 && !rest.is_multiple_of(64) {
-                let j = rest / 64;
-                step::<Q, R, true>(&group, j, q.add(128 * j), &mut acc);
+                step::<Q, R, T, true>(&group, g, rest / 64, x, &mut acc);
             }
             scale(&acc, g, x, &mut total);
         }
-        sums(total)
+        let mut out = [[0.0; R]; T];
+        for t in 0..T {
+            out[t] = sums(total[t]);
+        }
+        out
     }
 }
 
 /// Adds a group's sums, times the scale of its activations.
 #[inline(always)]
-unsafe fn scale<const R: usize>(
-    acc: &[__m512; R],
+unsafe fn scale<const R: usize, const T: usize>(
+    acc: &[[__m512; R]; T],
     g: usize,
-    x: &Tokens<'_>,
-    total: &mut [__m512; R],
+    x: &[Tokens<'_>; T],
+    total: &mut [[__m512; R]; T],
 ) {
     // SAFETY: the callers' CPU has the level.
     unsafe {
-        let a = _mm512_set1_ps(x.scale()[g]);
-        for r in 0..R {
-            total[r] = _mm512_fmadd_ps(acc[r], a, total[r]);
+        for t in 0..T {
+            let a = _mm512_set1_ps(x[t].scale()[g]);
+            for r in 0..R {
+                total[t][r] = _mm512_fmadd_ps(acc[t][r], a, total[t][r]);
+            }
         }
     }
 }
 
 /// What zero points and offsets add for a whole group: scales × sums of activations, in any lanes.
 #[inline(always)]
-unsafe fn offsets<Q: RowsAvx512, const R: usize>(
+unsafe fn offsets<Q: RowsAvx512, const R: usize, const T: usize>(
     group: &[Group<Q::Offsets>; R],
     g: usize,
-    x: &Tokens<'_>,
-) -> [__m512; R] {
+    x: &[Tokens<'_>; T],
+) -> [[__m512; R]; T] {
     // SAFETY: the sums are padded to whole groups; the callers' CPU has the level.
     unsafe {
-        let mut acc = [_mm512_setzero_ps(); R];
-        if per_16::<Q>() {
-            let s16 = _mm512_loadu_ps(x.s16().as_ptr().add(16 * g));
-            let zero = _mm512_mul_ps(s16, _mm512_set1_ps(-Q::ZERO as f32));
-            for r in 0..R {
-                acc[r] = match (Q::ZERO, Q::OFFSETS) {
-                    (_, 0) => _mm512_mul_ps(group[r].scales, zero),
-                    (0, _) => _mm512_mul_ps(group[r].offsets.lanes(), s16),
-                    _ => {
-                        let offsets = _mm512_mul_ps(group[r].offsets.lanes(), s16);
-                        _mm512_fmadd_ps(group[r].scales, zero, offsets)
-                    }
-                };
+        let mut acc = [[_mm512_setzero_ps(); R]; T];
+        for (acc, x) in acc.iter_mut().zip(x) {
+            if per_16::<Q>() {
+                let s16 = _mm512_loadu_ps(x.s16().as_ptr().add(16 * g));
+                let zero = _mm512_mul_ps(s16, _mm512_set1_ps(-Q::ZERO as f32));
+                for r in 0..R {
+                    acc[r] = match (Q::ZERO, Q::OFFSETS) {
+                        (_, 0) => _mm512_mul_ps(group[r].scales, zero),
+                        (0, _) => _mm512_mul_ps(group[r].offsets.lanes(), s16),
+                        _ => {
+                            let offsets = _mm512_mul_ps(group[r].offsets.lanes(), s16);
+                            _mm512_fmadd_ps(group[r].scales, zero, offsets)
+                        }
+                    };
+                }
+                continue;
             }
-            return acc;
-        }
-        // The factor of each of the group's eight scales and eight offsets.
-        let s32 = _mm256_loadu_ps(x.s32().as_ptr().add(8 * g));
-        let zero = _mm256_mul_ps(s32, _mm256_set1_ps(-Q::ZERO as f32));
-        let factor = match (Q::ZERO, Q::OFFSETS) {
-            (_, 0) => _mm512_zextps256_ps512(zero),
-            (0, _) => _mm512_maskz_broadcast_f32x8(0xff00, s32),
-            _ => _mm512_insertf32x8::<1>(_mm512_castps256_ps512(zero), s32),
-        };
-        for r in 0..R {
-            acc[r] = _mm512_mul_ps(group[r].scales, factor);
+            // The factor of each of the group's eight scales and eight offsets.
+            let s32 = _mm256_loadu_ps(x.s32().as_ptr().add(8 * g));
+            let zero = _mm256_mul_ps(s32, _mm256_set1_ps(-Q::ZERO as f32));
+            let factor = match (Q::ZERO, Q::OFFSETS) {
+                (_, 0) => _mm512_zextps256_ps512(zero),
+                (0, _) => _mm512_maskz_broadcast_f32x8(0xff00, s32),
+                _ => _mm512_insertf32x8::<1>(_mm512_castps256_ps512(zero), s32),
+            };
+            for r in 0..R {
+                acc[r] = _mm512_mul_ps(group[r].scales, factor);
+            }
         }
         acc
     }
@@ -218,24 +253,32 @@ unsafe fn begin<Q: RowsAvx512, const R: usize>(
     }
 }
 
-/// Adds 64 weights (`HALF`: 32) of each row. `q` is 64 high and 64 low bytes.
+/// Adds 64 weights (`HALF`: 32) of each row, those of step `j` of group `g`, for each token. The activations of a step are 64
+/// high and 64 low bytes.
 #[inline(always)]
-unsafe fn step<Q: RowsAvx512, const R: usize, const HALF: bool>(
+unsafe fn step<Q: RowsAvx512, const R: usize, const T: usize, const HALF: bool>(
     group: &[Group<Q::Offsets>; R],
+    g: usize,
     j: usize,
-    q: *const i8,
-    acc: &mut [__m512; R],
+    x: &[Tokens<'_>; T],
+    acc: &mut [[__m512; R]; T],
 ) {
     // SAFETY: whole steps of padded activations; see `dot`.
     unsafe {
-        let hi = _mm512_load_si512(q.cast());
-        let lo = _mm512_load_si512(q.add(64).cast());
+        let mut q = [[_mm512_setzero_si512(); 2]; T];
+        for t in 0..T {
+            let at = x[t].q8().add(512 * g + 128 * j);
+            q[t] = [_mm512_load_si512(at.cast()), _mm512_load_si512(at.add(64).cast())];
+        }
         for r in 0..R {
             let w = Q::quants::<HALF>(group[r].at, j);
-            let p = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, hi);
-            let p = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(p), w, lo);
             let d = lane_scales::<Q>(group[r].scales, j);
-            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(p), d, acc[r]);
+            for t in 0..T {
+                let [high, low] = q[t];
+                let p = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, high);
+                let p = _mm512_dpbusd_epi32(_mm512_slli_epi32::<8>(p), w, low);
+                acc[t][r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(p), d, acc[t][r]);
+            }
         }
     }
 }
@@ -272,18 +315,17 @@ unsafe fn float(
     rows: Range<usize>,
     w: &Matrix<'_>,
     x: &Tokens<'_>,
-    out: &mut [f32],
+    out: Output<'_>,
     load: impl Fn(*const u8) -> __m512,
 ) {
     let ty = w.weight_type();
     let size = ty.block_bytes();
-    let x = x.float(0);
-    for (r, out) in rows.zip(out) {
-        let row = w.row(r);
+    for (t, r) in (0..x.tokens()).flat_map(|t| rows.clone().map(move |r| (t, r))) {
+        let (x, row) = (x.float(t), w.row(r));
         let whole = x.len() / 64 * 64;
         // SAFETY: k + 16·i + 16 ≤ x.len(), the number of weights of the row; the caller's CPU has
-        // the level.
-        *out = unsafe {
+        // the level, and the element is ours by its promise.
+        unsafe {
             let mut acc = [_mm512_setzero_ps(); 4];
             for k in (0..whole).step_by(64) {
                 for (i, acc) in acc.iter_mut().enumerate() {
@@ -293,7 +335,9 @@ unsafe fn float(
                 }
             }
             let [a, b, c, d] = acc;
-            _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
-        } + scalar::float(ty, &row[whole * size..], &x[whole..]);
+            let sum = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)));
+            let rest = scalar::float(ty, &row[whole * size..], &x[whole..]);
+            out.row_mut(t, r..r + 1)[0] = sum + rest;
+        }
     }
 }

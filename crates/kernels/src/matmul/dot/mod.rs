@@ -1,4 +1,5 @@
-//! One token: dot products of rows with 16-bit activations, the blocks read in place.
+//! Tokens of 16 bits: dot products of rows with activations, the blocks read in place. What is made of the weights is shared by
+//! a few tokens; the operations of each, and their order, are those of one alone.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -6,19 +7,23 @@ mod avx2;
 mod avx512;
 mod scalar;
 
-use super::{Matrix, Tokens};
+use super::{Matrix, Output, Tokens};
 use crate::isa::Isa;
 use std::ops::Range;
 
-/// `out[i] = Σ_k w[rows.start + i, k] · x[0, k]`; shapes were checked by the caller.
-pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
-    match x.isa() {
-        // SAFETY: `Activations::begin` has checked that the CPU has the level.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::rows(w, rows, x, out) },
-        // SAFETY: as above.
-        #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => unsafe { avx2::rows(w, rows, x, out) },
-        _ => scalar::rows(w, rows, x, out),
+/// `out[t, i] = Σ_k w[i, k] · x[t, k]` for `i` in `rows`; shapes were checked by the caller.
+///
+/// # Safety
+/// The elements `rows` of all tokens of `out` are inside its buffer and only ours.
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+    // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by the caller's promise.
+    unsafe {
+        match x.isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::rows(w, rows, x, out),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::rows(w, rows, x, out),
+            _ => scalar::rows(w, rows, x, out),
+        }
     }
 }

@@ -2,14 +2,21 @@
 
 use crate::blocks::{BlockFormat, MAX_BYTES, WeightType, with_block};
 use crate::half::{bf16_to_f32, f16_to_f32};
-use crate::matmul::{Matrix, Tokens};
+use crate::matmul::{Matrix, Output, Tokens};
 use crate::tiles::Layout;
 use std::ops::Range;
 
-pub(super) fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: &mut [f32]) {
+/// # Safety
+/// As for `dot::rows`.
+pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
     let ty = w.weight_type();
-    for (r, out) in rows.zip(out) {
-        *out = with_block!(ty, Q => quantized::<Q>(w, r, x), float_row(w, r, x.float(0)));
+    for t in 0..x.tokens() {
+        let x = &x.one(t);
+        // SAFETY: the elements are ours by the caller's promise.
+        let out = unsafe { out.row_mut(t, rows.clone()) };
+        for (r, out) in rows.clone().zip(out) {
+            *out = with_block!(ty, Q => quantized::<Q>(w, r, x), float_row(w, r, x.float(0)));
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! Tiles with AVX2, one token: eight rows at a time, their bytes widened to 16 bits, against four
-//! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512).
+//! Tiles with AVX2, tokens of 16 bits: eight rows at a time, their bytes widened to 16 bits, against four
+//! broadcast 16-bit activations by `vpmaddwd`, which cannot saturate here (q ≤ 255, |x| ≤ 32512). Up to four tokens share what
+//! is made of the weights; the operations of each, and their order, are those of one alone.
 
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::blocks::{WeightType, with_tiles};
@@ -13,62 +14,100 @@ use std::ops::Range;
 const AHEAD: usize = 8192;
 
 /// # Safety
-/// As for `tiles::rows`; there is one token; the CPU has AVX2, FMA and F16C.
+/// As for `tiles::rows`; the tokens are of 16 bits; the CPU has AVX2, FMA and F16C.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, out: Output<'_>) {
+    let mut t = 0;
+    while t < x.tokens() {
+        // SAFETY: by the caller's promise.
+        t += unsafe {
+            match x.tokens() - t {
+                1 => some::<1>(w, &rows, x, t, out),
+                2 | 3 => some::<2>(w, &rows, x, t, out),
+                _ => some::<4>(w, &rows, x, t, out),
+            }
+        };
+    }
+}
+
+/// Rows for `T` tokens from token `t` on; says how many that are.
+///
+/// # Safety
+/// As for [`rows`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn some<const T: usize>(
+    w: &Matrix<'_>,
+    rows: &Range<usize>,
+    x: &Tokens<'_>,
+    t: usize,
+    out: Output<'_>,
+) -> usize {
+    let x: [Tokens<'_>; T] = std::array::from_fn(|i| x.one(t + i));
     let mut r = rows.start;
     while r < rows.end {
         let (i, first) = (r / TILE_ROWS, r % TILE_ROWS);
         let end = rows.end.min(TILE_ROWS * (i + 1));
         let tile = w.tile(i).as_ptr();
         let ahead = Ahead::new(tile, AHEAD, TILE_ROWS * w.row_bytes, TILE_ROWS * w.gap());
-        let mut sums = [0f32; TILE_ROWS];
+        let mut sums = [[0f32; TILE_ROWS]; T];
         for half in 0..2 {
             // SAFETY: a whole tile; the caller's CPU has the level.
             unsafe {
-                let sum = with_tiles!(
+                let halves: [__m256; T] = with_tiles!(
                     w.weight_type(),
-                    Q => quantized::<Q>(tile, &ahead, half, x),
-                    float(w.weight_type(), tile, half, x.float(0))
+                    Q => quantized::<Q, T>(tile, &ahead, half, &x),
+                    {
+                        let mut halves = [_mm256_setzero_ps(); T];
+                        for (sum, x) in halves.iter_mut().zip(&x) {
+                            *sum = float(w.weight_type(), tile, half, x.float(0));
+                        }
+                        halves
+                    }
                 );
-                _mm256_storeu_ps(sums.as_mut_ptr().add(8 * half), sum);
+                for (sums, half_sums) in sums.iter_mut().zip(halves) {
+                    _mm256_storeu_ps(sums.as_mut_ptr().add(8 * half), half_sums);
+                }
             }
         }
-        // SAFETY: the elements are ours by the caller's promise.
-        let out = unsafe { out.row_mut(0, r..end) };
-        out.copy_from_slice(&sums[first..][..end - r]);
+        for (j, sums) in sums.iter().enumerate() {
+            // SAFETY: the elements are ours by the caller's promise.
+            let out = unsafe { out.row_mut(t + j, r..end) };
+            out.copy_from_slice(&sums[first..][..end - r]);
+        }
         r = end;
     }
+    T
 }
 
 /// The sums of rows `8·half ..` of a tile.
 #[inline(always)]
-unsafe fn quantized<Q: TilesAvx2>(
+unsafe fn quantized<Q: TilesAvx2, const T: usize>(
     tile: *const u8,
     ahead: &Ahead,
     half: usize,
-    x: &Tokens<'_>,
-) -> __m256 {
-    let (xq, scale) = (x.q16(), x.scale());
-    let groups = xq.len() / 32;
+    x: &[Tokens<'_>; T],
+) -> [__m256; T] {
+    let groups = x[0].q16().len() / 32;
     let per_unit = Q::BLOCK / 32;
     // SAFETY: by the caller's promise.
     unsafe {
-        let mut total = _mm256_setzero_ps();
-        let mut acc = _mm256_setzero_ps();
+        let mut total = [_mm256_setzero_ps(); T];
+        let mut acc = [_mm256_setzero_ps(); T];
         for b in 0..groups {
             let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
-            let x16 = xq.as_ptr().add(32 * b);
             if half == 0 {
                 // The second half finds the tile in the cache.
                 let group = TILE_ROWS * Q::BYTES / per_unit;
                 prefetch::far(ahead.of(unit).wrapping_add(b % per_unit * group), group);
             }
-            group::<Q>(unit, b, half, x16, x, &mut acc);
+            group::<Q, T>(unit, b, half, x, &mut acc);
             // The activations have one scale per 256.
             if b % 8 == 7 || b + 1 == groups {
-                total = _mm256_fmadd_ps(acc, _mm256_set1_ps(scale[b / 8]), total);
-                acc = _mm256_setzero_ps();
+                for t in 0..T {
+                    total[t] =
+                        _mm256_fmadd_ps(acc[t], _mm256_set1_ps(x[t].scale()[b / 8]), total[t]);
+                    acc[t] = _mm256_setzero_ps();
+                }
             }
         }
         total
@@ -76,55 +115,62 @@ unsafe fn quantized<Q: TilesAvx2>(
 }
 
 #[inline(always)]
-unsafe fn group<Q: TilesAvx2>(
+unsafe fn group<Q: TilesAvx2, const T: usize>(
     unit: *const u8,
     b: usize,
     half: usize,
-    x16: *const i16,
-    x: &Tokens<'_>,
-    acc: &mut __m256,
+    x: &[Tokens<'_>; T],
+    acc: &mut [__m256; T],
 ) {
     let g = b % (Q::BLOCK / 32);
     // SAFETY: by the caller's promise.
     unsafe {
         let decoded = Q::begin(unit, g, half);
         let scales = Q::scales(unit, &decoded, g, half);
-        let mut sums = [_mm256_setzero_si256(); 2];
+        let mut sums = [[_mm256_setzero_si256(); 2]; T];
         for part in 0..2 {
-            let mut s = [_mm256_setzero_si256(); 2];
+            let mut s = [[_mm256_setzero_si256(); 2]; T];
             for j in 4 * part..4 * part + 4 {
                 let w = Q::line(unit, &decoded, g, j, half);
-                let x = _mm256_set1_epi64x(x16.add(4 * j).cast::<i64>().read_unaligned());
                 let w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(w));
                 let w1 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(w));
-                s[0] = _mm256_add_epi32(s[0], _mm256_madd_epi16(w0, x));
-                s[1] = _mm256_add_epi32(s[1], _mm256_madd_epi16(w1, x));
+                for t in 0..T {
+                    let four = x[t].q16().as_ptr().add(32 * b + 4 * j).cast::<i64>();
+                    let x = _mm256_set1_epi64x(four.read_unaligned());
+                    s[t][0] = _mm256_add_epi32(s[t][0], _mm256_madd_epi16(w0, x));
+                    s[t][1] = _mm256_add_epi32(s[t][1], _mm256_madd_epi16(w1, x));
+                }
             }
-            // Pairs of lanes are a row's: rows 0 1 4 5, 2 3 6 7 after the addition.
-            let rows = _mm256_hadd_epi32(s[0], s[1]);
-            sums[part] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
+            for t in 0..T {
+                // Pairs of lanes are a row's: rows 0 1 4 5, 2 3 6 7 after the addition.
+                let rows = _mm256_hadd_epi32(s[t][0], s[t][1]);
+                sums[t][part] = _mm256_permute4x64_epi64::<0b11_01_10_00>(rows);
+            }
         }
         let zero = _mm256_set1_ps(Q::ZERO as f32);
-        if Q::SCALES == 2 {
-            for part in 0..2 {
-                let s = _mm256_set1_ps(x.s16()[2 * b + part]);
-                let mut f = _mm256_cvtepi32_ps(sums[part]);
+        for (t, acc) in acc.iter_mut().enumerate() {
+            let (x, sums) = (&x[t], sums[t]);
+            if Q::SCALES == 2 {
+                for part in 0..2 {
+                    let s = _mm256_set1_ps(x.s16()[2 * b + part]);
+                    let mut f = _mm256_cvtepi32_ps(sums[part]);
+                    if Q::ZERO != 0 {
+                        f = _mm256_fnmadd_ps(zero, s, f);
+                    }
+                    *acc = _mm256_fmadd_ps(f, scales.d[part], *acc);
+                }
+            } else {
+                let s = _mm256_set1_ps(x.s32()[b]);
+                let mut f = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));
                 if Q::ZERO != 0 {
                     f = _mm256_fnmadd_ps(zero, s, f);
                 }
-                *acc = _mm256_fmadd_ps(f, scales.d[part], *acc);
+                *acc = _mm256_fmadd_ps(f, scales.d[0], *acc);
             }
-        } else {
-            let s = _mm256_set1_ps(x.s32()[b]);
-            let mut f = _mm256_cvtepi32_ps(_mm256_add_epi32(sums[0], sums[1]));
-            if Q::ZERO != 0 {
-                f = _mm256_fnmadd_ps(zero, s, f);
+            for h in 0..Q::OFFSETS {
+                let s = _mm256_set1_ps(x.sums_for(Q::OFFSETS)[Q::OFFSETS * b + h]);
+                *acc = _mm256_fmadd_ps(scales.m[h], s, *acc);
             }
-            *acc = _mm256_fmadd_ps(f, scales.d[0], *acc);
-        }
-        for h in 0..Q::OFFSETS {
-            let s = _mm256_set1_ps(x.sums_for(Q::OFFSETS)[Q::OFFSETS * b + h]);
-            *acc = _mm256_fmadd_ps(scales.m[h], s, *acc);
         }
     }
 }

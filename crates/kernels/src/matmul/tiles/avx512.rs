@@ -29,9 +29,6 @@ const STRETCH: usize = 1024;
 /// Tokens of 16 bits that are multiplied together: their sums stay in registers.
 const FEW: usize = 4;
 
-/// Tiles that all tokens of 16 bits pass over before the next: their weights stay in the second-level cache.
-const TILES_OF_FEW: usize = 4;
-
 /// # Safety
 /// As for `tiles::rows`; the CPU has the level. `sums` has room for
 /// [`SUMS`](crate::matmul::sizes::SUMS).
@@ -95,15 +92,12 @@ unsafe fn each_tile<W: Tile>(
     // SAFETY: by the caller's promise; masked lanes are neither read nor written.
     unsafe {
         if x.precision() == Precision::Bits16 {
-            for first in tiles.clone().step_by(TILES_OF_FEW) {
-                let tiles = first..tiles.end.min(first + TILES_OF_FEW);
-                for t in (0..x.tokens()).step_by(FEW) {
-                    match x.tokens() - t {
-                        1 => few::<W, 1>(w, tiles.clone(), &rows, x, t, out),
-                        2 => few::<W, 2>(w, tiles.clone(), &rows, x, t, out),
-                        3 => few::<W, 3>(w, tiles.clone(), &rows, x, t, out),
-                        _ => few::<W, FEW>(w, tiles.clone(), &rows, x, t, out),
-                    }
+            for t in (0..x.tokens()).step_by(FEW) {
+                match x.tokens() - t {
+                    1 => few::<W, 1>(w, tiles.clone(), &rows, x, t, out),
+                    2 => few::<W, 2>(w, tiles.clone(), &rows, x, t, out),
+                    3 => few::<W, 3>(w, tiles.clone(), &rows, x, t, out),
+                    _ => few::<W, FEW>(w, tiles.clone(), &rows, x, t, out),
                 }
             }
             return;
@@ -328,32 +322,40 @@ unsafe fn few_group<Q: TilesAvx512, const P: usize, const T: usize>(
     unsafe {
         ask::<Q>(unit, ahead, g);
         let Scales { d, m } = Q::scales(unit, head, g);
-        // Independent sums of the first and the second 16 weights hide the latency.
+        let zero = _mm512_set1_ps(Q::ZERO as f32);
+        // Sums of the high and of the low bytes; those of the first and the second 16 weights apart, to hide the latency, unless
+        // scales and offsets need the registers. (Measured with four tokens: half as fast when they are spilled.)
+        let apart = T <= 2 || Q::SCALES == 1 && Q::OFFSETS == 0;
         let mut h = [[_mm512_setzero_si512(); 2]; T];
         let mut l = [[_mm512_setzero_si512(); 2]; T];
-        for j in 0..8 {
-            let w = Q::line::<P>(unit, head, g, j);
+        for part in 0..2 {
+            let own = if apart { part } else { 0 };
+            for j in 4 * part..4 * part + 4 {
+                let w = Q::line::<P>(unit, head, g, j);
+                for t in 0..T {
+                    // 64 high bytes, then 64 low bytes.
+                    let hi = x[t].q8().add(128 * (b / 2) + 32 * (b % 2) + 4 * j);
+                    h[t][own] = _mm512_dpbusd_epi32(h[t][own], w, four(hi));
+                    l[t][own] = _mm512_dpbusd_epi32(l[t][own], w, four(hi.add(64)));
+                }
+            }
+            if Q::SCALES == 1 {
+                continue;
+            }
             for t in 0..T {
-                // 64 high bytes, then 64 low bytes.
-                let hi = x[t].q8().add(128 * (b / 2) + 32 * (b % 2) + 4 * j);
-                h[t][j / 4] = _mm512_dpbusd_epi32(h[t][j / 4], w, four(hi));
-                l[t][j / 4] = _mm512_dpbusd_epi32(l[t][j / 4], w, four(hi.add(64)));
+                let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[t][own]), l[t][own]);
+                (h[t][own], l[t][own]) = (_mm512_setzero_si512(), _mm512_setzero_si512());
+                let mut f = _mm512_cvtepi32_ps(p);
+                if Q::ZERO != 0 {
+                    let s = _mm512_set1_ps(*x[t].s16().as_ptr().add(2 * b + part));
+                    f = _mm512_fnmadd_ps(zero, s, f);
+                }
+                acc[t] = _mm512_fmadd_ps(f, d[part], acc[t]);
             }
         }
-        let zero = _mm512_set1_ps(Q::ZERO as f32);
         for t in 0..T {
             let (x, acc, h, l) = (&x[t], &mut acc[t], h[t], l[t]);
-            if Q::SCALES == 2 {
-                for i in 0..2 {
-                    let p = _mm512_add_epi32(_mm512_slli_epi32::<8>(h[i]), l[i]);
-                    let mut f = _mm512_cvtepi32_ps(p);
-                    if Q::ZERO != 0 {
-                        let s = _mm512_set1_ps(*x.s16().as_ptr().add(2 * b + i));
-                        f = _mm512_fnmadd_ps(zero, s, f);
-                    }
-                    *acc = _mm512_fmadd_ps(f, d[i], *acc);
-                }
-            } else {
+            if Q::SCALES == 1 {
                 let h = _mm512_add_epi32(h[0], h[1]);
                 let l = _mm512_add_epi32(l[0], l[1]);
                 let mut f = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(h), l));

@@ -1,7 +1,7 @@
 //! Products of packed matrices.
 //!
-//! With AVX-512 VNNI a tile is multiplied in place, by one token or by a register block of
-//! twelve. With AVX2 it is too for one token; for several, and in portable code always, weights
+//! With AVX-512 VNNI a tile is multiplied in place, by a few tokens of 16 bits or by a register block of
+//! twelve of 8. With AVX2 it is too for those of 16 bits; for the others, and in portable code always, weights
 //! are unpacked by the same code as canonical ones, which only reads them from elsewhere.
 
 #[cfg(target_arch = "x86_64")]
@@ -30,11 +30,9 @@ pub(super) unsafe fn rows(
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },
-        _ if x.precision() == Precision::Bits16 => {
-            // SAFETY: the elements are ours by the caller's promise.
-            dot::rows(w, rows.clone(), x, unsafe { out.row_mut(0, rows) });
-        }
         // SAFETY: by the caller's promise.
+        _ if x.precision() == Precision::Bits16 => unsafe { dot::rows(w, rows, x, out) },
+        // SAFETY: as above.
         _ => unsafe { gemm::rows(w, rows, x, out, scratch) },
     }
 }
