@@ -4,29 +4,29 @@ for every mix and every architecture of `agree architectures`; blocks of simple 
 The models are the tiny ones of that command with more layers: their layers once more and once more, with the same keys, so that
 what is done to the first eighth of the layers, to every third and so on is seen. Rows have 256 columns or twice as many, of which
 all blocks are whole, and matrices a few rows. A model with 80 layers and one with 8 experts are there besides, which llama.cpp
-treats as models of those sizes. (Whether the numbers are good is asked by `agree quantised`, of real models.)
+treats as models of those sizes. Some are quantised once more with an importance matrix. (Whether the numbers are good is asked by `agree quantised`, of real models.)
 
 Exit status 1 at any difference.
 """
 
 from __future__ import annotations
 
-import ctypes
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
 from evidence.agree import architectures, quantised
-from evidence.lib import common, gguf_files, llama, peers, process, tiny_models
+from evidence.lib import common, gguf_files, peers, process, tiny_models
 from evidence.lib.checks import Checks
 from evidence.lib.lazy import lazily
 
 gguf = lazily("gguf")
 np = lazily("numpy")
 
-# (q2_k_s is not among them: llama.cpp makes none without an importance matrix.)
-TYPES = quantised.TYPES | {"mxfp4_moe": 38, "f16": 1, "bf16": 32}
+TYPES = quantised.TYPES | {"mxfp4_moe": 38, "f16": 1, "bf16": 32, "q2_k_s": 21}
+# What llama.cpp makes with an importance matrix alone, and those that such a matrix is tried with.
+WEIGHTED_ALONE, WEIGHTED = {"q2_k_s"}, ("llama", "qwen35", "gemma4", "granitehybrid")
 LAYERS, COLUMNS, ROWS = 24, 256, 4
 
 
@@ -76,13 +76,22 @@ def stretch(source: Path, target: Path, layers: int) -> None:
     gguf_files.finish(w)
 
 
-def theirs(library: Path, source: Path, target: Path, ftype: int) -> bool:
-    """Whether llama.cpp quantises it."""
-    lib = llama.library(library)
-    lib.llama_model_quantize_default_params.restype = quantised.Params
-    params = lib.llama_model_quantize_default_params()
-    params.nthread, params.ftype = 1, ftype
-    return lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) == 0
+def measured(model: Path, target: Path) -> None:
+    """An importance matrix of it, at random, as llama-imatrix writes one; of the first expert nothing is known."""
+    rng = np.random.default_rng(3)
+    w = gguf.GGUFWriter(target, "")
+    w.add_type("imatrix")
+    w.add_array("imatrix.datasets", ["random"])
+    w.add_uint32("imatrix.chunk_count", 7)
+    w.add_uint32("imatrix.chunk_size", 512)
+    for tensor in gguf.GGUFReader(model).tensors:
+        if len(tensor.shape) > 1 and tensor.name.startswith("blk."):
+            matrices = int(tensor.shape[2]) if len(tensor.shape) > 2 else 1
+            counts = np.arange(matrices, dtype=np.float32).reshape(-1, 1) + (matrices == 1)
+            sums = np.exp(rng.normal(0, 1.5, (matrices, int(tensor.shape[0])))).astype(np.float32) * counts
+            w.add_tensor(f"{tensor.name}.in_sum2", sums)
+            w.add_tensor(f"{tensor.name}.counts", counts)
+    gguf_files.finish(w)
 
 
 def add_arguments(parser) -> None:
@@ -97,22 +106,29 @@ def run(args) -> int:
     start, library, report = time.monotonic(), peers.LLAMA_CPP.tool(args, "libllama.so"), Checks(args.quiet)
     files = tensors = 0
     with tempfile.TemporaryDirectory() as place:
-        tiny, exact, mine, other = (Path(place) / f"{name}.gguf" for name in ("tiny", "exact", "ours", "theirs"))
-        for m, layers in cases(args.names):
+        tiny, exact, matrix, mine, other = (Path(place) / f"{name}.gguf" for name in ("tiny", "exact", "imatrix", "ours", "theirs"))
+        jobs = [(m, layers, False) for m, layers in cases(args.names)]
+        jobs += [(m, layers, True) for m, layers, _ in jobs if m.arch in WEIGHTED]
+        for m, layers, weighted in jobs:
             tiny_models.write(replace(m, kind="F32"), tiny)
             stretch(tiny, exact, layers)
-            wrong = []
+            if weighted:
+                measured(exact, matrix)
+            wrong, given = [], matrix if weighted else None
             for ty in args.type:
-                done = process.run([common.alight(args.alight), "quantize", exact, "-o", mine, "--force", "--type", ty, "-t", "1"])
+                if ty in WEIGHTED_ALONE and not weighted:
+                    continue
+                more = ["--imatrix", matrix] if weighted else []
+                done = process.run([common.alight(args.alight), "quantize", exact, "-o", mine, "--force", "--type", ty, "-t", "1", *more])
                 other.unlink(missing_ok=True)
                 if done.returncode:
                     wrong.append(f"{ty}: {done.stderr.strip()}")
-                elif not theirs(library, exact, other, TYPES[ty]):
+                elif not quantised.theirs(library, exact, other, TYPES[ty], 1, given):
                     wrong.append(f"{ty}: llama.cpp does not quantise it")
                 else:
-                    found, _, count = quantised.compare(mine, other)
+                    found, _, count = quantised.compare(mine, other, quantised.UNWEIGHTED if weighted else quantised.SIMPLE)
                     wrong += [f"{ty}: {line}" for line in found]
                     files, tensors = files + 1, tensors + count
-            report.add(not wrong, f"{m.name}, {layers} layers: " + ("; ".join(wrong[:12]) if wrong else "the same types"))
+            report.add(not wrong, f"{m.name}, {layers} layers{', importance matrix' * weighted}: " + ("; ".join(wrong[:12]) if wrong else "the same types"))
     print(f"mixes: {files} files of both, {tensors} tensors; {report.passed} models agree, {report.failed} do not, {time.monotonic() - start:.0f} s")
     return report.status()

@@ -24,6 +24,8 @@ from evidence.lib import common, gguf_files, llama, peers
 # Name here, number of the mix in llama.cpp (llama_ftype).
 TYPES = {"q4_0": 2, "q4_1": 3, "q5_0": 8, "q5_1": 9, "q8_0": 7, "q4_k_s": 14, "q4_k_m": 15, "q5_k_s": 16, "q5_k_m": 17, "q6_k": 18,
          "iq4_nl": 25, "iq4_xs": 30, "q3_k_l": 13, "q3_k_m": 12, "q3_k_s": 11, "q2_k": 10, "q2_0": 41, "tq2_0": 37, "tq1_0": 36, "q1_0": 40}
+# Those whose scales an importance matrix does not change.
+UNWEIGHTED = {"F32", "F16", "Q8_0", "MXFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"}
 SIMPLE = {"F32", "F16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "MXFP4", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"}
 
 
@@ -33,6 +35,27 @@ class Params(ctypes.Structure):
                 *[(name, ctypes.c_bool) for name in ("requantize", "quantize_output", "only_copy", "pure", "keep_split", "dry_run")],
                 *[(name, ctypes.c_void_p) for name in ("imatrix", "kv_overrides", "tt_overrides", "prune_layers")],
                 ("max_buf_size", ctypes.c_size_t)]
+
+
+class Importance(ctypes.Structure):
+    """`llama_model_imatrix_data`; a list of them ends with one without a name."""
+    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t)]
+
+
+def importance(path: Path) -> ctypes.Array:
+    """An importance matrix as the quantiser is given it: the mean of the squares, and 1 for what was never measured."""
+    import numpy as np
+    from gguf import GGUFReader
+
+    tensors = {t.name: t.data for t in GGUFReader(path).tensors}
+    found = []
+    for name, sums in tensors.items():
+        if name.endswith(".in_sum2"):
+            counts = tensors[name.removesuffix(".in_sum2") + ".counts"].reshape(-1, 1)
+            sums = np.asarray(sums, np.float32).reshape(counts.shape[0], -1)
+            means = np.where(counts > 0, sums / np.maximum(counts, 1), np.float32(1)).astype(np.float32)
+            found.append(Importance(name.removesuffix(".in_sum2").encode(), (ctypes.c_float * means.size)(*means.ravel()), means.size))
+    return (Importance * (len(found) + 1))(*found, Importance())
 
 
 def blur(source: Path, target: Path, amount: float) -> None:
@@ -49,17 +72,20 @@ def blur(source: Path, target: Path, amount: float) -> None:
     part.rename(target)
 
 
-def theirs(library: Path, source: Path, target: Path, ftype: int, threads: int) -> None:
+def theirs(library: Path, source: Path, target: Path, ftype: int, threads: int, imatrix: Path | None = None) -> bool:
+    """Whether llama.cpp quantises it."""
     lib = llama.library(library)
     lib.llama_model_quantize_default_params.restype = Params
     params = lib.llama_model_quantize_default_params()
     params.nthread, params.ftype = threads, ftype
-    if lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) != 0:
-        raise SystemExit(f"llama_model_quantize failed on {source}")
+    given = importance(imatrix) if imatrix else None
+    if given:
+        params.imatrix = ctypes.cast(given, ctypes.c_void_p)
+    return lib.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(params)) == 0
 
 
-def compare(one: Path, two: Path) -> tuple[list[str], int, int]:
-    """What differs in types; how many tensors are the same to the bit, of how many; what of simple types is not is an error."""
+def compare(one: Path, two: Path, simple: set = SIMPLE) -> tuple[list[str], int, int]:
+    """What differs in types; how many tensors are the same to the bit, of how many; what of `simple` types is not is an error."""
     from gguf import GGUFReader
 
     gguf_files.know_newer_types()
@@ -72,7 +98,7 @@ def compare(one: Path, two: Path) -> tuple[list[str], int, int]:
         same += equal
         if x.tensor_type != y.tensor_type:
             wrong.append(f"{name}: {x.tensor_type.name}, llama.cpp {y.tensor_type.name}")
-        elif not equal and x.tensor_type.name in SIMPLE:
+        elif not equal and x.tensor_type.name in simple:
             wrong.append(f"{name}: {x.tensor_type.name}, other bits than llama.cpp's")
     return wrong, same, len(a)
 
@@ -82,6 +108,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--type", nargs="+", choices=list(TYPES), default=list(TYPES))
     parser.add_argument("--batch", type=int, default=512, help="tokens at once")
     parser.add_argument("--blur", type=float, default=0.1)
+    parser.add_argument("--imatrix", type=Path, help="an importance matrix of that model, for both, as llama-imatrix writes it")
     add_text_arguments(parser)
 
 
@@ -100,10 +127,12 @@ def run(args) -> int:
         for ty in args.type:
             with tempfile.TemporaryDirectory(dir=args.work) as folder:
                 mine, other = Path(folder) / "ours.gguf", Path(folder) / "theirs.gguf"
-                subprocess.run([common.alight(args.alight), "quantize", exact, "-o", mine, "--type", ty, "-t", str(args.threads)],
+                more = ["--imatrix", args.imatrix] if args.imatrix else []
+                subprocess.run([common.alight(args.alight), "quantize", exact, "-o", mine, "--type", ty, "-t", str(args.threads), *more],
                                check=True, capture_output=True)
-                theirs(library, exact, other, TYPES[ty], args.threads)
-                wrong, same, tensors = compare(mine, other)
+                if not theirs(library, exact, other, TYPES[ty], args.threads, args.imatrix):
+                    raise SystemExit(f"llama_model_quantize failed on {exact}")
+                wrong, same, tensors = compare(mine, other, UNWEIGHTED if args.imatrix else SIMPLE)
                 a, b = (distance(args, path, base, args.batch) for path in (mine, other))
             worse = a["mean_kl"] > b["mean_kl"] + max(a["mean_kl_error"], b["mean_kl_error"])
             for line in wrong[:20]:

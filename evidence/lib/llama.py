@@ -134,7 +134,7 @@ def library(path: Path) -> ctypes.CDLL:
 
 
 def quantizer(path: Path | None = None):
-    """`ggml_quantize_chunk` of a library, else of the xllamacpp wheel: blocks(type, weights [rows, columns])."""
+    """`ggml_quantize_chunk` of a library, else of the xllamacpp wheel: blocks(type, weights [rows, columns][, importance [columns]])."""
     if path is None:
         import xllamacpp
 
@@ -143,11 +143,12 @@ def quantizer(path: Path | None = None):
     chunk.restype = ctypes.c_size_t
     chunk.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p] + [ctypes.c_int64] * 3 + [ctypes.c_void_p]
 
-    def blocks(name: str, x) -> np.ndarray:
+    def blocks(name: str, x, importance=None) -> np.ndarray:
         kind = gguf.GGMLQuantizationType.__members__.get(name, 42)
         length, size = gguf.GGML_QUANT_SIZES.get(kind, (64, 18))  # Q2_0, which is newer than the package
         out = np.zeros(x.size // length * size, np.uint8)
-        done = chunk(int(kind), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1], None)
+        done = chunk(int(kind), x.ctypes.data, out.ctypes.data, 0, x.shape[0], x.shape[1],
+                     None if importance is None else importance.ctypes.data)
         assert done == out.size, (done, out.size)
         return out
 

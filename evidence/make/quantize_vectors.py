@@ -4,7 +4,8 @@ Weights of several distributions, and what others make of them: for the types wi
 weights the `gguf` package, whose blocks are to be met bit for bit; for those with scales of scales
 llama.cpp (`ggml_quantize_chunk` in the xllamacpp wheel), whose error is not to be exceeded.
 
-`input.bin`: f32, little-endian, a multiple of 256. `<TYPE>.bin`: the blocks.
+`input.bin`: f32, little-endian, a multiple of 256. `<TYPE>.bin`: the blocks. `importance.bin`: f32, 256 weights of importance,
+those of every 256 weights; `<TYPE>.weighted.bin`: the blocks that llama.cpp makes with these.
 
 The output is committed; run this only to regenerate it (same seed, same bytes), or with --check.
 """
@@ -24,6 +25,8 @@ SIMPLE = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "BF16", "F16", "MXFP4", "TQ1_0
 # As exact, but not in the package.
 THEIRS = ["Q1_0", "Q2_0"]
 SEARCHED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+# For which an importance matrix makes a difference.
+WEIGHTED = SEARCHED + ["Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 WHERE = ROOT / "crates/kernels/tests/data/quantize"
 
 
@@ -43,6 +46,11 @@ def weights():
     return np.concatenate([normal, laplace, heavy, shifted, uneven, odd]).astype(np.float32)
 
 
+def importance():
+    """As they are measured: of some inputs a hundred times that of others."""
+    return np.exp(np.random.default_rng(20261123).normal(0, 1.5, 256)).astype(np.float32)
+
+
 def blocks(name, x):
     if name in SIMPLE:
         return gguf.quants.quantize(x, gguf.GGMLQuantizationType[name]).tobytes()
@@ -56,6 +64,9 @@ def add_arguments(parser) -> None:
 def run(args):
     x = weights()
     files = {"input": x.tobytes()} | {name: blocks(name, x) for name in SIMPLE + THEIRS + SEARCHED}
+    given = importance()
+    files |= {"importance": given.tobytes()}
+    files |= {f"{name}.weighted": llama.quantizer()(name, x, given).tobytes() for name in WEIGHTED}
     wrong = []
     for name, data in files.items():
         path = WHERE / f"{name}.bin"

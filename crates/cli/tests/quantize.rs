@@ -27,5 +27,8 @@ fn a_real_model_answers_as_before() {
         .fails(1, &["exists already", "--force"]);
     alight(&["quantize", &model, "-o", "x", "--type", "q3"]).fails_as_usage("q4_k_m");
     alight(&["quantize", &model, "-o", "x"]).fails_as_usage("--type");
+    let matrix = ["quantize", &model, "-o", "x", "--type", "q4_0", "--imatrix"];
+    alight(&[&matrix[..], &["no-such.imatrix"]].concat()).fails(1, &["no-such.imatrix"]);
+    alight(&[&matrix[..], &[&model]].concat()).fails(1, &["importance matrix", "in_sum2"]);
     alight(&["quantize", "no-such.gguf", "-o", "x", "--type", "q8_0"]).fails(1, &["no-such.gguf"]);
 }

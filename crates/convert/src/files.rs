@@ -33,6 +33,12 @@ impl Files {
         Ok(files)
     }
 
+    /// Adds one that is mapped already, after the others.
+    pub(crate) fn add(&mut self, map: Map) {
+        self.records.push(Record::of(map.file()));
+        self.maps.push(map);
+    }
+
     /// The maps, in the order of the paths.
     pub(crate) fn maps(&self) -> &[Map] {
         &self.maps

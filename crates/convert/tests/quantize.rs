@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use alight_convert::{ConvertError, Options, QuantizationMix, pack, quantize};
 use alight_formats::GgmlType;
 use alight_formats::gguf::{self, Gguf, write::Builder};
-use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
+use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row, quantize_row_weighted};
 use alight_pages::ReplaceError;
 
 const LAYERS: u64 = 8;
@@ -61,7 +61,8 @@ fn make(
     threads: usize,
 ) -> Result<(), ConvertError> {
     let options = Options { force: true };
-    quantize(source, dest, mix, threads, options, &mut |_| ControlFlow::Continue(())).map(drop)
+    quantize(source, dest, mix, None, threads, options, &mut |_| ControlFlow::Continue(()))
+        .map(drop)
 }
 
 fn folder() -> (tempfile::TempDir, PathBuf, PathBuf) {
@@ -112,6 +113,104 @@ fn every_mix_gives_the_bits_of_the_kernels() {
             }
         }
     }
+}
+
+/// How much column `i` of matrix `matrix` counts.
+fn counts(matrix: u64, i: usize) -> f32 {
+    1.0 + ((i as u64 * 31 + matrix * 17) % 29) as f32
+}
+
+/// An importance matrix of tensors of these names and extents (columns, matrices); inputs of each matrix one more than of the
+/// one before, none of the first of several.
+fn write_imatrix(path: &Path, tensors: &[(&str, u64, u64)]) {
+    let inputs = |matrix: u64, matrices: u64| matrix + u64::from(matrices == 1);
+    let mut b = Builder::new();
+    b.str("general.type", "imatrix").u32("imatrix.chunk_count", 7);
+    b.strs("imatrix.datasets", &["one.txt", "two.txt"]);
+    for (name, columns, matrices) in tensors {
+        b.tensor(&format!("{name}.in_sum2"), GgmlType::F32, &[*columns, *matrices]).unwrap();
+        b.tensor(&format!("{name}.counts"), GgmlType::F32, &[1, *matrices]).unwrap();
+    }
+    let bytes = b.file(|tensor, out| {
+        let (_, columns, matrices) = tensors[tensor / 2];
+        for (i, out) in out.chunks_exact_mut(4).enumerate() {
+            let value = match tensor % 2 {
+                0 => {
+                    let matrix = i as u64 / columns;
+                    counts(matrix, i % columns as usize) * inputs(matrix, matrices) as f32
+                }
+                _ => inputs(i as u64, matrices) as f32,
+            };
+            out.copy_from_slice(&value.to_le_bytes());
+        }
+    });
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn columns_count_as_they_were_measured() {
+    let (folder, source, dest) = folder();
+    let imatrix = folder.path().join("imatrix.gguf");
+    let (down, up) = ("blk.0.ffn_down_exps.weight", "blk.0.ffn_up_exps.weight");
+    let q = "blk.0.attn_q.weight";
+    let mut b = Builder::new();
+    b.str("general.architecture", "x").str("quantize.imatrix.file", "another");
+    // Rows of 20480 are taken apart into several units.
+    b.tensor(q, GgmlType::F32, &[20480, 3]).unwrap();
+    b.tensor(down, GgmlType::F32, &[256, 6, 3]).unwrap();
+    b.tensor(up, GgmlType::F32, &[256, 6, 3]).unwrap();
+    let bytes = b.file(|tensor, out| {
+        let x: Vec<f32> = (0..out.len() / 4).map(|i| weight(tensor, i)).collect();
+        quantize_row(Isa::best(), WeightType::F32, &x, out);
+    });
+    fs::write(&source, bytes).unwrap();
+    write_imatrix(&imatrix, &[(q, 20480, 1), (down, 256, 3)]);
+    let options = Options { force: true };
+    let run = |imatrix: &Path| {
+        let mix = QuantizationMix::Q4_K_S;
+        quantize(&source, &dest, mix, Some(imatrix), 3, options, &mut |_| ControlFlow::Continue(()))
+    };
+    let (about, _) = run(&imatrix).unwrap();
+    assert!(about.notes.iter().any(|note| note.contains(up)), "{:?}", about.notes);
+    let made = fs::read(&dest).unwrap();
+    let gguf = gguf::parse(&made).unwrap();
+    let said = |key: &str| gguf.get_str(&format!("quantize.imatrix.{key}")).unwrap().unwrap();
+    assert_eq!((said("file"), said("dataset")), ("imatrix.gguf", "one.txt"));
+    assert_eq!(gguf.get_u64("quantize.imatrix.entries_count").unwrap(), Some(2));
+    assert_eq!(gguf.get_u64("quantize.imatrix.chunks_count").unwrap(), Some(7));
+    for (tensor, name, columns, rows) in [(0, q, 20480, 3), (1, down, 256, 6), (2, up, 256, 6)] {
+        let info = gguf.tensors.iter().find(|info| info.name == name).unwrap();
+        let ty = WeightType::of(info.ty).unwrap();
+        let found = bytes_of(&made, &gguf, name);
+        let size = ty.row_bytes(columns).unwrap();
+        for (row, found) in found.chunks_exact(size).enumerate() {
+            let x: Vec<f32> = (0..columns).map(|i| weight(tensor, row * columns + i)).collect();
+            let matrix = (row / rows) as u64;
+            let w: Vec<f32> = (0..columns).map(|i| counts(matrix, i)).collect();
+            // Nothing is known of the first expert, nor of another tensor.
+            let measured = name == q || name == down && matrix > 0;
+            let mut expected = vec![0; size];
+            let w = if measured { &w[..] } else { &[] };
+            quantize_row_weighted(Isa::best(), ty, &x, w, &mut expected);
+            assert!(found == expected, "{name}, row {row}");
+        }
+    }
+    // What is no importance matrix, or one of another model.
+    let fails = |words: &[&str]| {
+        let text = run(&imatrix).err().unwrap().to_string();
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
+    };
+    write_imatrix(&imatrix, &[(q, 512, 1)]);
+    fails(&["imatrix.gguf", q, "[1, 512]", "[1, 20480]"]);
+    write_imatrix(&imatrix, &[(down, 256, 2)]);
+    fails(&[down, "[2, 256]", "[3, 256]"]);
+    fs::copy(&source, &imatrix).unwrap();
+    fails(&["imatrix.gguf", "in_sum2", "llama-imatrix"]);
+    fs::write(&imatrix, b"\x01\0\0\0\x05\0\0\0hello").unwrap();
+    fails(&["imatrix.gguf"]);
+    fs::remove_file(&imatrix).unwrap();
+    fails(&["imatrix.gguf"]);
+    assert_eq!(fs::read(&dest).unwrap(), made, "the old file is there");
 }
 
 #[test]
@@ -180,10 +279,17 @@ fn what_cannot_be_is_refused_and_nothing_is_left() {
     assert!(error.contains("Q8_1") && error.contains("F16"), "{error}");
 
     write_model(&source, GgmlType::F32, false);
-    let stopped =
-        quantize(&source, &dest, QuantizationMix::Q8_0, 2, Options { force: true }, &mut |p| {
+    let stopped = quantize(
+        &source,
+        &dest,
+        QuantizationMix::Q8_0,
+        None,
+        2,
+        Options { force: true },
+        &mut |p| {
             if p.done > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+        },
+    );
     assert!(matches!(stopped, Err(ConvertError::Stopped)));
     let error = make(&source, &source, QuantizationMix::Q8_0, 2).unwrap_err();
     assert!(matches!(error, ConvertError::Replace(ReplaceError::Input { .. })));

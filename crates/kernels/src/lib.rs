@@ -56,5 +56,5 @@ pub use matmul::{
     ActivationFormats, Activations, MatmulScratch, Matrix, Output, Precision, RowCounts, matmul,
     piece_rows,
 };
-pub use quantize::quantize_row;
+pub use quantize::{quantize_row, quantize_row_weighted};
 pub use tiles::Layout;

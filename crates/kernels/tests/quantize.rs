@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
+use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row, quantize_row_weighted};
 
 fn data(name: &str) -> Vec<u8> {
     let path =
@@ -11,11 +11,25 @@ fn data(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
+fn floats(name: &str) -> Vec<f32> {
+    data(name).chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
+}
+
 fn input() -> Vec<f32> {
-    let floats: Vec<f32> =
-        data("input").chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    let floats = floats("input");
     assert!(floats.len() >= 30 * 256);
     floats
+}
+
+/// How much errors count, of every 256 weights the same.
+fn importance(x: &[f32]) -> Vec<f32> {
+    floats("importance").into_iter().cycle().take(x.len()).collect()
+}
+
+fn weighted(isa: Isa, ty: WeightType, x: &[f32], weights: &[f32]) -> Vec<u8> {
+    let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
+    quantize_row_weighted(isa, ty, x, weights, &mut blocks);
+    blocks
 }
 
 fn quantized(ty: WeightType, x: &[f32]) -> Vec<u8> {
@@ -62,8 +76,13 @@ fn simple_types_are_the_reference_bit_for_bit() {
 
 /// The root of the mean squared error, each error in proportion to the typical weight of its block.
 fn error(x: &[f32], y: &[f32]) -> f64 {
-    let blocks = x.chunks(256).zip(y.chunks(256)).filter_map(|(x, y)| {
-        let sum = |f: &dyn Fn(usize) -> f64| (0..256).map(f).sum::<f64>();
+    error_by(x, y, &vec![1.0; x.len()])
+}
+
+/// The same, errors counting as `w` says.
+fn error_by(x: &[f32], y: &[f32], w: &[f32]) -> f64 {
+    let blocks = x.chunks(256).zip(y.chunks(256)).zip(w.chunks(256)).filter_map(|((x, y), w)| {
+        let sum = |f: &dyn Fn(usize) -> f64| (0..256).map(|i| f64::from(w[i]) * f(i)).sum::<f64>();
         let power = sum(&|i| f64::from(x[i]).powi(2));
         let error = sum(&|i| (f64::from(x[i]) - f64::from(y[i])).powi(2));
         (power > 0.0).then(|| error / power)
@@ -88,6 +107,39 @@ fn searched_types_are_no_worse_than_llama_cpp() {
         println!("{ty}: all {a:.5}, llama.cpp {b:.5}");
         assert!(a <= b * 1.01, "{ty}: {a} against {b}");
     }
+}
+
+#[test]
+fn what_matters_is_served_as_well_as_by_llama_cpp() {
+    use WeightType::*;
+    let x = input();
+    let w = importance(&x);
+    for ty in [Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, Q4_0, Q4_1, Q5_0, Q5_1] {
+        let blocks = weighted(Isa::best(), ty, &x, &w);
+        let ours = dequantized(ty, &blocks, x.len());
+        let theirs = dequantized(ty, &data(&format!("{ty}.weighted")), x.len());
+        let plain = dequantized(ty, &quantized(ty, &x), x.len());
+        let n = 26 * 256;
+        let of = |y: &[f32]| error_by(&x[..n], &y[..n], &w);
+        println!(
+            "{ty}: {:.5}, llama.cpp {:.5}, all alike {:.5}",
+            of(&ours),
+            of(&theirs),
+            of(&plain)
+        );
+        assert!(of(&ours) <= of(&theirs), "{ty}");
+        assert!(of(&ours) < 0.97 * of(&plain), "{ty}");
+        let (a, b) = (error_by(&x, &ours, &w), error_by(&x, &theirs, &w));
+        println!("{ty}: all {a:.5}, llama.cpp {b:.5}");
+        for isa in Isa::available() {
+            assert!(weighted(isa, ty, &x, &w) == blocks, "{ty}, {isa}");
+        }
+        // What does not matter at all.
+        let nothing = dequantized(ty, &weighted(Isa::best(), ty, &x, &vec![0.0; x.len()]), x.len());
+        assert!(nothing.iter().all(|v| v.is_finite()), "{ty}");
+        assert!(weighted(Isa::best(), ty, &x, &[]) == quantized(ty, &x), "{ty}");
+    }
+    assert!(weighted(Isa::best(), Q8_0, &x, &w) == quantized(Q8_0, &x));
 }
 
 #[test]

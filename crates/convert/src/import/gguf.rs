@@ -1,5 +1,6 @@
 //! GGUF itself: shards into one file, tensors onto pages and into the order of use, other types.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use alight_formats::gguf::Value;
@@ -11,11 +12,11 @@ use super::{About, Conversion};
 use crate::ConvertError;
 use crate::files::Files;
 use crate::order::execution_order;
-use crate::quantize::{QuantizationMix, Shape, Told};
+use crate::quantize::{Imatrix, PREFIX, QuantizationMix, Shape, Told};
 use alight_files::Headers;
 
 use crate::source;
-use crate::write::{Change, Elements, Item, ItemData, Order, Plan};
+use crate::write::{Change, Elements, Importance, Item, ItemData, Order, Plan};
 
 /// Metadata that is written anew.
 const FILE_TYPE: &str = "general.file_type";
@@ -25,15 +26,20 @@ const ALIGNMENT: &str = "general.alignment";
 /// Plans a file with the source's metadata and tensors.
 pub(super) fn plan(
     path: &Path,
-    files: Files,
+    mut files: Files,
     mix: Option<QuantizationMix>,
+    imatrix: Option<Imatrix>,
 ) -> Result<Conversion, ConvertError> {
-    let (plan, architecture) = plan_of(path, &files, mix)?;
+    let (plan, architecture, notes) = plan_of(path, &files, mix, imatrix.as_ref())?;
     let recognised = match files.maps().len() {
         1 => "GGUF".into(),
         n => format!("GGUF, {n} shards"),
     };
-    let about = About::new(&plan, recognised, architecture);
+    let mut about = About::new(&plan, recognised, architecture);
+    about.notes.extend(notes);
+    if let Some(imatrix) = imatrix {
+        files.add(imatrix.map);
+    }
     Ok(Conversion { files, plan, about, folders: Vec::new() })
 }
 
@@ -41,23 +47,60 @@ fn plan_of(
     path: &Path,
     files: &Files,
     mix: Option<QuantizationMix>,
-) -> Result<(Plan, String), ConvertError> {
+    imatrix: Option<&Imatrix>,
+) -> Result<(Plan, String, Vec<String>), ConvertError> {
     let copies = alight_files::copies(files.maps());
     let headers = source::canonical_headers(files.maps(), &copies)?;
     let first = headers.files.first();
     let alignment = first.map_or(0, |gguf| gguf.alignment).max(PACKED_ALIGNMENT);
     let mut builder = Builder::with_alignment(alignment as u32);
     for (key, value) in headers.metadata() {
-        if key != ALIGNMENT && (mix.is_none() || !matches!(key, FILE_TYPE | VERSION)) {
+        let is_old = matches!(key, FILE_TYPE | VERSION) || key.starts_with(PREFIX);
+        if key != ALIGNMENT && (mix.is_none() || !is_old) {
             builder.value(key, &value);
         }
+    }
+    let items = items(&headers, mix, imatrix.is_some());
+    let (mut importance, mut notes) = (HashMap::new(), Vec::new());
+    if let Some(imatrix) = imatrix {
+        // Its map follows those of the model.
+        (importance, notes) = weights(&items, imatrix, files.maps().len())?;
+        imatrix.keys(importance.len(), &mut builder);
     }
     if let Some(mix) = mix {
         builder.u32(FILE_TYPE, mix.file_type()).u32(VERSION, 2);
     }
-    let plan = Plan::new(path, builder, items(&headers, mix), alignment)?;
+    let plan = Plan::new(path, builder, items, alignment)?.weighted(importance);
     let architecture = first.and_then(|gguf| gguf.get_str("general.architecture").ok().flatten());
-    Ok((plan, architecture.unwrap_or("unknown").into()))
+    Ok((plan, architecture.unwrap_or("unknown").into(), notes))
+}
+
+/// How columns count, by the name of the tensor, of those that become blocks; what a person should know of others.
+fn weights(
+    items: &[Item],
+    imatrix: &Imatrix,
+    file: usize,
+) -> Result<(HashMap<String, Importance>, Vec<String>), ConvertError> {
+    let (mut found, mut without) = (HashMap::new(), Vec::new());
+    for item in items.iter().filter(|item| item.to.is_quantised()) {
+        match imatrix.of(file, &item.name, &item.ne)? {
+            Some(importance) => {
+                found.insert(item.name.clone(), importance);
+            }
+            // Nobody multiplies with an embedding, and few measure the output.
+            None if matches!(&*item.name, "output.weight")
+                || item.name.ends_with("token_embd.weight") => {}
+            None => without.push(&item.name),
+        }
+    }
+    let mut notes = Vec::new();
+    if let Some(first) = without.first() {
+        notes.push(format!(
+            "the importance matrix has nothing for {} matrices, the first of them \"{first}\": their columns count alike",
+            without.len()
+        ));
+    }
+    Ok((found, notes))
 }
 
 /// What of the metadata decides about types; it is the first file's.
@@ -75,10 +118,10 @@ fn told(headers: &Headers<'_>) -> Told {
 }
 
 /// The tensors in the order of use, and what becomes of them.
-fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>) -> Vec<Item> {
+fn items(headers: &Headers<'_>, mix: Option<QuantizationMix>, weighted: bool) -> Vec<Item> {
     let tensors = &headers.catalog.tensors;
     let names: Vec<&str> = tensors.iter().map(|placed| placed.info.name).collect();
-    let model = Shape::of(names.iter().copied(), &told(headers));
+    let model = Shape::of(names.iter().copied(), &told(headers).weighted(weighted));
     let item = |index: usize| {
         let Placed { shard, info } = tensors[index];
         let chosen = mix.and_then(|mix| mix.of(info.name, info.shape(), &model));

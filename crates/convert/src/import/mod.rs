@@ -30,7 +30,7 @@ use alight_formats::{Format, GgmlType};
 use crate::dest::Target;
 use crate::files::Files;
 use crate::order::execution_order;
-use crate::quantize::{QuantizationMix, Told};
+use crate::quantize::{Imatrix, QuantizationMix, Told};
 use crate::write::{Item, Plan};
 use crate::{ConvertError, OnProgress, Options, Volume};
 use alight_files::{copy, parse, shards};
@@ -131,7 +131,7 @@ impl Conversion {
                 let problem = "has a tokenizer: leave --tokenizer out".into();
                 return Err(ConvertError::Source { path: source.into(), problem });
             }
-            return Conversion::of_gguf(&found.weights[0], request.mix);
+            return Conversion::of_gguf(&found.weights[0], request.mix, None);
         }
         // Before every tensor (ggml), or every record (torch), is a header.
         let files = Files::open(&found.weights, !found.headers_first())?;
@@ -151,11 +151,16 @@ impl Conversion {
     }
 
     /// Plans what becomes of a GGUF file: all shards of its model in one, tensors on pages and in the
-    /// order of use, and of other types if there is a `mix`.
+    /// order of use, and of other types if there is a `mix`, made by an importance matrix if there is one.
     ///
     /// # Errors
-    /// It is no GGUF file, or a packed one, or not in order.
-    pub fn of_gguf(path: &Path, mix: Option<QuantizationMix>) -> Result<Conversion, ConvertError> {
+    /// It (or the importance matrix) is no GGUF file, or a packed one, or not in order.
+    pub fn of_gguf(
+        path: &Path,
+        mix: Option<QuantizationMix>,
+        imatrix: Option<&Path>,
+    ) -> Result<Conversion, ConvertError> {
+        let imatrix = imatrix.map(Imatrix::open).transpose()?;
         let mut files = Files::open(&[path.to_owned()], false)?;
         let others = {
             let first = &files.maps()[0];
@@ -167,7 +172,7 @@ impl Conversion {
             drop(files);
             files = Files::open(&paths, false)?;
         }
-        gguf::plan(path, files, mix)
+        gguf::plan(path, files, mix, imatrix)
     }
 
     /// Settles types and places.

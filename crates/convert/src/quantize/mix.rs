@@ -17,9 +17,15 @@ pub(crate) struct Told {
     heads: Option<u64>,
     kv_heads: Option<u64>,
     experts: u64,
+    weighted: bool,
 }
 
 impl Told {
+    /// The same where it is known how much columns count.
+    pub(crate) fn weighted(self, weighted: bool) -> Told {
+        Told { weighted, ..self }
+    }
+
     /// Of a model of this architecture; `number` is what a key without its prefix says, of an array the first.
     pub(crate) fn read(architecture: &str, number: impl Fn(&str) -> Option<u64>) -> Told {
         let number = |key| number(&format!("{architecture}.{key}"));
@@ -29,6 +35,7 @@ impl Told {
             heads: number("attention.head_count"),
             kv_heads: number("attention.head_count_kv"),
             experts: number("expert_count").unwrap_or(0),
+            weighted: false,
         }
     }
 }
@@ -45,6 +52,8 @@ pub(crate) struct Shape {
     experts: u64,
     /// It is one of those with 70 billion parameters whose matrices of values are small.
     is_70b: bool,
+    /// There is an importance matrix.
+    weighted: bool,
     /// Layers with a matrix of values, in order.
     values: Vec<u64>,
     /// Layers with a matrix that leads back, in order.
@@ -78,6 +87,7 @@ impl Shape {
                 "qwen2" => layers == 80,
                 _ => false,
             },
+            weighted: told.weighted,
             values: layers_of(is_of_values),
             downs: layers_of(is_down),
         }
@@ -267,7 +277,7 @@ impl QuantizationMix {
             "attn_k.weight" if model.experts == 8 => Some(GgmlType::Q8_0),
             part if is_of_values(part) => self.of_values(model.place_of_values(layer), model),
             "attn_output.weight" => self.of_attention_output(model),
-            part if is_down(part) => self.of_down(model.place_of_down(layer)),
+            part if is_down(part) => self.of_down(model.place_of_down(layer), model.weighted),
             _ => None,
         }
     }
@@ -305,7 +315,7 @@ impl QuantizationMix {
         }
     }
 
-    fn of_down(self, (before, layers): (u64, u64)) -> Option<GgmlType> {
+    fn of_down(self, (before, layers): (u64, u64), weighted: bool) -> Option<GgmlType> {
         use QuantizationMix::*;
         let first = before < layers / 8;
         match self {
@@ -313,7 +323,10 @@ impl QuantizationMix {
             Q2_K_S => first.then_some(GgmlType::Q4_K),
             Q3_K_M => Some(if before < layers / 16 { GgmlType::Q5_K } else { GgmlType::Q4_K }),
             Q3_K_L => Some(GgmlType::Q5_K),
+            IQ4_NL | IQ4_XS if weighted => None,
             IQ4_NL | IQ4_XS | Q4_K_S => first.then_some(GgmlType::Q5_K),
+            Q4_0 if weighted => first.then_some(GgmlType::Q4_1),
+            Q5_0 if weighted => first.then_some(GgmlType::Q5_1),
             Q4_K_M | Q5_K_M => matters(before, layers).then_some(GgmlType::Q6_K),
             _ => None,
         }
@@ -447,7 +460,8 @@ mod tests {
     fn shape(sharing: u64, experts: u64) -> Shape {
         let layers = || (0..32).collect();
         let (values, downs) = (layers(), layers());
-        Shape { layers: 32, tied: false, sharing, experts, is_70b: false, values, downs }
+        let (tied, is_70b, weighted) = (false, false, false);
+        Shape { layers: 32, tied, sharing, experts, is_70b, weighted, values, downs }
     }
 
     #[test]
@@ -514,6 +528,13 @@ mod tests {
         });
         let found = Shape::of(names.iter().map(String::as_str), &told);
         assert!(found.is_70b && found.sharing == 8);
+        let down = |mix: QuantizationMix, weighted| {
+            mix.of_layer("blk.2.ffn_down.weight", &Shape { weighted, ..shape(1, 0) })
+        };
+        assert_eq!(down(QuantizationMix::IQ4_XS, false), Some(GgmlType::Q5_K));
+        assert_eq!(down(QuantizationMix::IQ4_XS, true), None);
+        assert_eq!(down(QuantizationMix::Q4_0, true), Some(GgmlType::Q4_1));
+        assert_eq!(down(QuantizationMix::Q5_0, false), None);
     }
 
     #[test]

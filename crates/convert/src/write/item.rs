@@ -158,6 +158,20 @@ pub(crate) struct Scales {
     pub(crate) stride: u64,
 }
 
+/// How much the columns of a tensor count, each of whose matrices was measured.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Importance {
+    /// Number of the file.
+    pub(crate) file: usize,
+    /// Where sums of squares begin in it, in bytes: F32 `[matrices, columns]`.
+    pub(crate) offset: u64,
+    pub(crate) columns: u64,
+    /// Rows of a matrix.
+    pub(crate) rows: u64,
+    /// Of how many inputs they are, `[matrices]`; of none all columns count alike.
+    pub(crate) counts: Vec<f32>,
+}
+
 /// The scales of a matrix of elements of one byte: one for each tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiles {

@@ -4,12 +4,11 @@ use std::ops::Range;
 
 use alight_formats::GgmlType;
 use alight_formats::ggml::blocks::{BlockError, Losses, convert};
-use alight_kernels::quantize::quantize_row;
-use alight_kernels::{Isa, WeightType, dequantize_row};
+use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row_weighted};
 use alight_pages::Map;
 use alight_pages::assemble::{Buffer, Maker, Parts, Reader};
 
-use super::item::{Elements, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
+use super::item::{Elements, Importance, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
 use super::rows::{Run, Units};
 use crate::{ConvertError, read};
 
@@ -35,6 +34,7 @@ pub(super) struct Work<'a> {
 pub(super) struct Placed<'a> {
     pub(super) item: &'a Item,
     pub(super) transform: Transform,
+    pub(super) importance: Option<&'a Importance>,
     pub(super) units: Units,
     /// Where it begins in the new file, in bytes.
     pub(super) start: u64,
@@ -48,6 +48,9 @@ pub(super) struct Pieces<'w, 'a, F: FnMut(Losses)> {
     gathered: Vec<u8>,
     scratch: Vec<u8>,
     floats: Vec<f32>,
+    /// How much the columns of a matrix count, and of which: where its tensor begins, and its number there.
+    weights: Vec<f32>,
+    weighted: Option<(u64, u64)>,
     on_losses: F,
 }
 
@@ -104,7 +107,8 @@ impl<F: FnMut(Losses)> Maker for Pieces<'_, '_, F> {
 impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
     pub(super) fn new(work: &'w Work<'a>, on_losses: F) -> Self {
         let (buffer, gathered) = (Buffer::default(), Vec::new());
-        Pieces { work, buffer, gathered, scratch: Vec::new(), floats: Vec::new(), on_losses }
+        let (scratch, floats, weights) = (Vec::new(), Vec::new(), Vec::new());
+        Pieces { work, buffer, gathered, scratch, floats, weights, weighted: None, on_losses }
     }
 
     /// Makes a part of a tensor.
@@ -237,11 +241,47 @@ impl<'w, 'a, F: FnMut(Losses)> Pieces<'w, 'a, F> {
                     false => ConvertError::NotFinite { path, tensor },
                 });
             }
-            quantize_row(self.work.isa, ty, row, &mut scratch);
+            let isa = self.work.isa;
+            let weights = self.weights(placed, unit)?;
+            quantize_row_weighted(isa, ty, row, weights, &mut scratch);
             out.put(unit * units.bytes, &scratch);
         }
         (self.floats, self.scratch) = (floats, scratch);
         Ok(())
+    }
+
+    /// How much the elements of a unit count, beside their size; nothing if they count alike.
+    fn weights(&mut self, placed: &Placed<'_>, unit: u64) -> Result<&[f32], ConvertError> {
+        let Some(importance) = placed.importance else { return Ok(&[]) };
+        let elements = placed.units.elements;
+        let per_row = (importance.columns / elements.max(1)).max(1);
+        let matrix = unit / per_row / importance.rows.max(1);
+        let count = importance.counts.get(matrix as usize).copied().unwrap_or(0.0);
+        if count <= 0.0 {
+            return Ok(&[]);
+        }
+        if self.weighted != Some((placed.start, matrix)) {
+            self.weighted = None;
+            let (file, size) = (importance.file, importance.columns * 4);
+            let rows =
+                Rows { file, first: importance.offset + matrix * size, stride: size, unit: size };
+            let bytes = rows.read(self.work, 1, &mut self.buffer)?;
+            let sums = bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            self.weights.clear();
+            self.weights.extend(sums.map(|sum| sum / count));
+            if self.weights.iter().any(|weight| !weight.is_finite() || *weight < 0.0) {
+                return Err(ConvertError::Source {
+                    path: self.work.maps[file].path().into(),
+                    problem: format!(
+                        "has a sum of squares of \"{}\" that none can be",
+                        placed.item.name
+                    ),
+                });
+            }
+            self.weighted = Some((placed.start, matrix));
+        }
+        let first = (unit % per_row * elements) as usize;
+        Ok(self.weights.get(first..first + elements as usize).unwrap_or_default())
     }
 
     /// A file that a tensor comes from.

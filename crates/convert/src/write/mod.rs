@@ -10,6 +10,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Mutex;
@@ -21,7 +22,9 @@ use alight_kernels::Isa;
 use alight_pages::Threads;
 use alight_pages::assemble::{AssembleError, Reader, assemble};
 
-pub(crate) use item::{Change, Elements, Item, ItemData, Order, Piece, Scales, Tiles, Transform};
+pub(crate) use item::{
+    Change, Elements, Importance, Item, ItemData, Order, Piece, Scales, Tiles, Transform,
+};
 
 use crate::dest::Target;
 use crate::files::Files;
@@ -38,6 +41,8 @@ const MAX_ROW: u64 = 32 << 20;
 pub(crate) struct Plan {
     header: Vec<u8>,
     items: Vec<Item>,
+    /// How much the columns of tensors count, by their names.
+    importance: HashMap<String, Importance>,
     /// Where each begins in the file.
     starts: Vec<u64>,
     /// Bytes of the file: whole pages.
@@ -82,7 +87,13 @@ impl Plan {
         let start = header.len() as u64;
         let starts: Vec<u64> = builder.layout().iter().map(|t| start + t.offset).collect();
         let end = builder.layout().last().map_or(start, |last| start + last.offset + last.nbytes);
-        Ok(Plan { header, items, starts, len: end.next_multiple_of(alignment) })
+        let len = end.next_multiple_of(alignment);
+        Ok(Plan { header, items, importance: HashMap::new(), starts, len })
+    }
+
+    /// The same, where it is known how much the columns of some tensors count.
+    pub(crate) fn weighted(self, importance: HashMap<String, Importance>) -> Plan {
+        Plan { importance, ..self }
     }
 
     /// The tensors, in the order of the file.
@@ -112,7 +123,9 @@ impl Plan {
             let item: &Item = item;
             // Checked when this was made.
             let transform = item.transform().unwrap_or(Transform::Copy);
-            Placed { item, transform, units: Units::of(item), start: *start, nbytes: item.nbytes() }
+            let (units, nbytes) = (Units::of(item), item.nbytes());
+            let importance = self.importance.get(&item.name);
+            Placed { item, transform, importance, units, start: *start, nbytes }
         };
         let places: Vec<_> = self.items.iter().zip(&self.starts).map(place).collect();
         let computes = places.iter().any(|placed| matches!(placed.transform, Transform::ViaF32(_)));

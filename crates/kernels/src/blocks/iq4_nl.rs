@@ -30,9 +30,9 @@ impl BlockFormat for Iq4Nl {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let (x, _) = x.as_chunks::<32>();
-        let d = f32_to_f16(levels::fit(&x[0]));
+        let d = f32_to_f16(levels::fit(&x[0], weights));
         out[..2].copy_from_slice(&d.to_le_bytes());
         simple::put_nibbles(&mut out[2..], &levels::codes(&x[0], f16_to_f32(d)));
     }

@@ -9,6 +9,7 @@
 use super::shared::{IQ4_CODES, f16_at, looked_up};
 use super::{BlockFormat, Group32, ScaleField};
 use crate::half::{f16_to_f32, f32_to_f16};
+use crate::quantize::search::group_of;
 use crate::quantize::{levels, simple};
 use crate::tiles::fields::{Field, bytes, halves, lines};
 use alight_types::GgmlType;
@@ -34,16 +35,22 @@ impl BlockFormat for Iq4Xs {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
         let (groups, _) = x.as_chunks::<32>();
-        let fits: [f32; 8] = std::array::from_fn(|g| levels::fit(&groups[g]));
+        let fits: [f32; 8] =
+            std::array::from_fn(|g| levels::fit(&groups[g], group_of::<32>(weights, g)));
         let far = fits.iter().fold(0.0f32, |far, &d| if d.abs() > far.abs() { d } else { far });
         let d = f32_to_f16(far / -32.0);
         let unit = f16_to_f32(d);
         let (mut high, mut low) = (0u16, [0u8; 4]);
         for g in 0..8 {
             let scale = if unit == 0.0 { 0.0 } else { (fits[g] / unit).round().clamp(-32.0, 31.0) };
-            let scale = levels::best(&groups[g], unit, [scale, scale - 1.0, scale + 1.0]);
+            let scale = levels::best(
+                &groups[g],
+                group_of::<32>(weights, g),
+                unit,
+                [scale, scale - 1.0, scale + 1.0],
+            );
             let s = (scale as i8 + 32) as u8;
             high |= u16::from(s >> 4) << (2 * g);
             low[g / 2] |= (s & 15) << (g % 2 * 4);

@@ -181,9 +181,10 @@ pub(crate) trait BlockFormat: Sized {
     /// Whether floats can be made into this type.
     const QUANTIZES: bool = false;
 
-    /// Makes a block of `BLOCK` floats.
+    /// Makes a block of `BLOCK` floats. `weights` `[BLOCK]`: how much an error of each counts, beside its size; empty if all
+    /// count alike. Types whose scale is not searched for take no notice of it.
     #[inline(always)]
-    fn quantize(_x: &[f32], _block: &mut [u8]) {
+    fn quantize(_x: &[f32], _weights: &[f32], _block: &mut [u8]) {
         unreachable!("{} is only read", Self::TYPE)
     }
 }

@@ -45,7 +45,7 @@ impl BlockFormat for Mxfp4 {
 
     /// As the reference (ggml), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let far = simple::extreme(x).abs();
         // The largest code, 12, is reached from 1.5 times a power of two on.
         out[0] = if far > 0.0 { (far.log2().floor() + 125.0) as u8 } else { 0 };

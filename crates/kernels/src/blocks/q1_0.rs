@@ -31,7 +31,7 @@ impl BlockFormat for Q1_0 {
 
     /// As the reference (ggml), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let mut sum = 0.0;
         for x in x {
             sum += x.abs();

@@ -31,7 +31,7 @@ impl BlockFormat for Q2_0 {
 
     /// As the reference (ggml), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let q: [u8; 64] = simple::ternary(x, out);
         for (q, out) in q.as_chunks::<4>().0.iter().zip(&mut out[2..]) {
             *out = q[0] | q[1] << 2 | q[2] << 4 | q[3] << 6;

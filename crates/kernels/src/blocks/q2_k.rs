@@ -36,8 +36,8 @@ impl BlockFormat for Q2K {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let block = search::affine::<16, 16>(x, 3, 15.0);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let block = search::affine::<16, 16>(x, weights, 3, 15.0);
         for (out, (s, m)) in out[..16].iter_mut().zip(block.scales.iter().zip(block.mins)) {
             *out = s | m << 4;
         }

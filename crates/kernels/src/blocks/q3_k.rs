@@ -37,8 +37,8 @@ impl BlockFormat for Q3K {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let block = search::signed(x, [-4.0, 3.0], [-32.0, 31.0]);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let block = search::signed(x, weights, [-4.0, 3.0], [-32.0, 31.0]);
         let q: [u8; 256] = std::array::from_fn(|i| (block.q[i / 16][i % 16] + 4) as u8);
         for (i, out) in out[..32].iter_mut().enumerate() {
             *out = (0..8).fold(0, |bits, g| bits | (q[32 * g + i] >> 2) << g);

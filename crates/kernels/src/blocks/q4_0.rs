@@ -5,7 +5,7 @@
 
 use super::shared::{f16_at, nibbles};
 use super::{BlockFormat, Group32, ScaleField};
-use crate::quantize::simple;
+use crate::quantize::{search, simple};
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -29,8 +29,8 @@ impl BlockFormat for Q4_0 {
 
     /// As the reference (ggml, and the `gguf` package), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let q = simple::symmetric(x, 8.0, out);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let q = search::symmetric(x, weights, 8.0, out);
         simple::put_nibbles(&mut out[2..], &q);
     }
 }

@@ -37,8 +37,8 @@ impl BlockFormat for Q4K {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let block = search::affine::<8, 32>(x, 15, 63.0);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let block = search::affine::<8, 32>(x, weights, 15, 63.0);
         block.put_scales(out);
         block.put_nibbles(&mut out[16..144]);
     }

@@ -5,7 +5,7 @@
 
 use super::shared::{f16_at, nibbles_and_fifth};
 use super::{BlockFormat, Group32, ScaleField};
-use crate::quantize::simple;
+use crate::quantize::{search, simple};
 use crate::tiles::fields::{Field, halves, lines};
 use alight_types::GgmlType;
 
@@ -30,8 +30,8 @@ impl BlockFormat for Q5_1 {
 
     /// As the reference (ggml, and the `gguf` package), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let q = simple::affine(x, 31, out);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let q = search::offset(x, weights, 31, out);
         simple::put_fifth(&mut out[4..], &q);
         simple::put_nibbles(&mut out[8..], &q);
     }

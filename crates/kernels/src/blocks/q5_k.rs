@@ -39,8 +39,8 @@ impl BlockFormat for Q5K {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let block = search::affine::<8, 32>(x, 31, 63.0);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let block = search::affine::<8, 32>(x, weights, 31, 63.0);
         block.put_scales(out);
         block.put_fifth(&mut out[16..48]);
         block.put_nibbles(&mut out[48..176]);

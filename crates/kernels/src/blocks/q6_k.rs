@@ -41,8 +41,8 @@ impl BlockFormat for Q6K {
 
     /// A search with no larger error than llama.cpp's.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
-        let Signed { d, scales, q } = signed(x, [-32.0, 31.0], [-128.0, 127.0]);
+    fn quantize(x: &[f32], weights: &[f32], out: &mut [u8]) {
+        let Signed { d, scales, q } = signed(x, weights, [-32.0, 31.0], [-128.0, 127.0]);
         let at = |i: usize| (q[i / 16][i % 16] + 32) as u8;
         for half in 0..2 {
             for l in 0..32 {

@@ -32,7 +32,7 @@ impl BlockFormat for Q8_0 {
 
     /// As the reference (ggml, and the `gguf` package), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         simple::signed(x, out);
     }
 }

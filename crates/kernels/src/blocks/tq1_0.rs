@@ -35,7 +35,7 @@ impl BlockFormat for Tq1_0 {
 
     /// As the reference (ggml), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let q: [u8; 256] = simple::ternary(x, &mut out[52..]);
         let mut digits = [0u16; 52];
         for (i, q) in q.iter().enumerate() {

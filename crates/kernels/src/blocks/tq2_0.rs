@@ -29,7 +29,7 @@ impl BlockFormat for Tq2_0 {
 
     /// As the reference (ggml), bit for bit.
     #[inline(always)]
-    fn quantize(x: &[f32], out: &mut [u8]) {
+    fn quantize(x: &[f32], _: &[f32], out: &mut [u8]) {
         let q: [u8; 256] = simple::ternary(x, &mut out[64..]);
         simple::put_pairs(&mut out[..64], &q);
     }

@@ -60,12 +60,12 @@ fn error(x: &[f32; 32], w: &[f32; 32], d: f32) -> f32 {
 
 /// The scale for which x ≈ d·level.
 #[inline(always)]
-pub(crate) fn fit(x: &[f32; 32]) -> f32 {
+pub(crate) fn fit(x: &[f32; 32], given: &[f32]) -> f32 {
     let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
     if far == 0.0 {
         return 0.0;
     }
-    let w = importance(x);
+    let w = importance(x, given);
     let (mut best, mut least) = (far / LEVELS[0], f32::INFINITY);
     for end in [LEVELS[0], LEVELS[15]] {
         for start in -STARTS..=STARTS {
@@ -86,8 +86,8 @@ pub(crate) fn fit(x: &[f32; 32]) -> f32 {
 
 /// Which of these scales, times `unit`, has the least error, of those that six bits hold.
 #[inline(always)]
-pub(crate) fn best(x: &[f32; 32], unit: f32, scales: [f32; 3]) -> f32 {
-    let w = importance(x);
+pub(crate) fn best(x: &[f32; 32], given: &[f32], unit: f32, scales: [f32; 3]) -> f32 {
+    let w = importance(x, given);
     let mut best = (f32::INFINITY, scales[0]);
     for s in scales {
         if (-32.0..=31.0).contains(&s) {

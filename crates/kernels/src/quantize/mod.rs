@@ -25,6 +25,28 @@ use crate::half::{f32_to_bf16, f32_to_f16};
 /// If `bytes` is not exactly the size of `x.len()` weights of that type, or the type is only read
 /// ([`WeightType::quantizes`]).
 pub fn quantize_row(isa: Isa, ty: WeightType, x: &[f32], bytes: &mut [u8]) {
+    quantize_row_weighted(isa, ty, x, &[], bytes);
+}
+
+/// As [`quantize_row`], an error of each weight counting as `weights` `[x.len()]` says (an importance matrix: the mean square of
+/// what the weight is multiplied with), beside its size. With none it is [`quantize_row`]. Q8_0, MXFP4 and the types of one and
+/// two values take no notice of it; of the others every scale is searched for.
+///
+/// # Panics
+/// As [`quantize_row`], and if there are weights but not as many as elements.
+pub fn quantize_row_weighted(
+    isa: Isa,
+    ty: WeightType,
+    x: &[f32],
+    weights: &[f32],
+    bytes: &mut [u8],
+) {
+    assert!(
+        weights.is_empty() || weights.len() == x.len(),
+        "{} weights of importance for {} elements",
+        weights.len(),
+        x.len()
+    );
     assert_eq!(
         ty.row_bytes(x.len()),
         Some(bytes.len()),
@@ -37,38 +59,40 @@ pub fn quantize_row(isa: Isa, ty: WeightType, x: &[f32], bytes: &mut [u8]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the CPU has the features, which was just checked.
-        Isa::Avx2 => unsafe { avx2(ty, x, bytes) },
+        Isa::Avx2 => unsafe { avx2(ty, x, weights, bytes) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 => unsafe { avx512(ty, x, bytes) },
-        _ => blocks(ty, x, bytes),
+        Isa::Avx512 => unsafe { avx512(ty, x, weights, bytes) },
+        _ => blocks(ty, x, weights, bytes),
     }
 }
 
 /// [`blocks`], compiled for AVX2.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn avx2(ty: WeightType, x: &[f32], bytes: &mut [u8]) {
-    blocks(ty, x, bytes);
+fn avx2(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+    blocks(ty, x, weights, bytes);
 }
 
 /// [`blocks`], compiled for AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq")]
-fn avx512(ty: WeightType, x: &[f32], bytes: &mut [u8]) {
-    blocks(ty, x, bytes);
+fn avx512(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+    blocks(ty, x, weights, bytes);
 }
 
 #[inline(always)]
-fn blocks(ty: WeightType, x: &[f32], bytes: &mut [u8]) {
-    with_block!(ty, Q => quantized::<Q>(x, bytes), floats(ty, x, bytes));
+fn blocks(ty: WeightType, x: &[f32], weights: &[f32], bytes: &mut [u8]) {
+    with_block!(ty, Q => quantized::<Q>(x, weights, bytes), floats(ty, x, bytes));
 }
 
 #[inline(always)]
-fn quantized<Q: BlockFormat>(x: &[f32], bytes: &mut [u8]) {
+fn quantized<Q: BlockFormat>(x: &[f32], weights: &[f32], bytes: &mut [u8]) {
     // A loop and not a closure, which would be a function of its own without the level's features.
-    for (x, out) in x.chunks_exact(Q::BLOCK).zip(bytes.chunks_exact_mut(Q::BYTES)) {
-        Q::quantize(x, out);
+    let blocks = x.chunks_exact(Q::BLOCK).zip(bytes.chunks_exact_mut(Q::BYTES));
+    for (i, (x, out)) in blocks.enumerate() {
+        let weights = weights.get(i * Q::BLOCK..(i + 1) * Q::BLOCK).unwrap_or_default();
+        Q::quantize(x, weights, out);
     }
 }
 

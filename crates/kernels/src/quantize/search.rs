@@ -10,6 +10,7 @@
 //! Sums run in 16 lanes which are added in one order, so that every SIMD level has the same bits; the
 //! levels are this source compiled for their instructions.
 
+use super::simple;
 use crate::half::{f16_to_f32, f32_to_f16};
 
 /// Partial sums.
@@ -22,11 +23,52 @@ const CLOSE: f32 = 1.1;
 /// Between two of them, in steps of the integers.
 const STEP: f32 = 0.1;
 
-/// How much an error of each weight counts.
+/// How much an error of each weight counts: by its size, and as `given`, if that is not empty.
 #[inline(always)]
-pub(crate) fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
+pub(crate) fn importance<const N: usize>(x: &[f32; N], given: &[f32]) -> [f32; N] {
     let typical = (sum(|i| x[i] * x[i], N) / N as f32).sqrt();
-    x.map(|x| typical + x.abs())
+    let own = x.map(|x| typical + x.abs());
+    match given.first_chunk::<N>() {
+        Some(given) => std::array::from_fn(|i| own[i] * given[i]),
+        None => own,
+    }
+}
+
+/// What is given for a group of `N`; nothing, if nothing is given.
+#[inline(always)]
+pub(crate) fn group_of<const N: usize>(given: &[f32], g: usize) -> &[f32] {
+    given.get(N * g..N * (g + 1)).unwrap_or_default()
+}
+
+/// As [`simple::symmetric`], but where weights count as given the scale is searched for.
+#[inline(always)]
+pub(crate) fn symmetric(x: &[f32], given: &[f32], half: f32, out: &mut [u8]) -> [u8; 32] {
+    let Some(group) = x.first_chunk::<32>().filter(|_| !given.is_empty()) else {
+        return simple::symmetric(x, half, out);
+    };
+    let codes = [-half, half - 1.0];
+    let d = f32_to_f16(fit_signed(group, &importance(group, given), codes));
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    let d = f16_to_f32(d);
+    let id = if d == 0.0 { 0.0 } else { 1.0 / d };
+    group.map(|x| (within(x * id, codes[0], codes[1]) + half) as u8)
+}
+
+/// As [`simple::affine`], but where weights count as given scale and offset are searched for; the offset is not above 0 then.
+#[inline(always)]
+pub(crate) fn offset(x: &[f32], given: &[f32], most: u8, out: &mut [u8]) -> [u8; 32] {
+    let Some(group) = x.first_chunk::<32>().filter(|_| !given.is_empty()) else {
+        return simple::affine(x, most, out);
+    };
+    let most = f32::from(most);
+    let (d, m) = fit_affine(group, &importance(group, given), most);
+    let (d, m) = (f32_to_f16(d), f32_to_f16(m));
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    // The bits of −m.
+    out[2..4].copy_from_slice(&(m ^ 0x8000).to_le_bytes());
+    let (d, m) = (f16_to_f32(d), f16_to_f32(m));
+    let id = if d > 0.0 { 1.0 / d } else { 0.0 };
+    group.map(|x| nearest((x + m) * id, most) as u8)
 }
 
 /// Of `term` 0 to `n` − 1, a multiple of [`LANES`].
@@ -142,6 +184,7 @@ pub(crate) struct Affine<const G: usize, const N: usize> {
 #[inline(always)]
 pub(crate) fn affine<const G: usize, const N: usize>(
     x: &[f32],
+    given: &[f32],
     most: u8,
     top: f32,
 ) -> Affine<G, N> {
@@ -150,7 +193,7 @@ pub(crate) fn affine<const G: usize, const N: usize>(
     let mut fits = [(0.0, 0.0); G];
     for g in 0..G {
         groups[g].copy_from_slice(&x[N * g..][..N]);
-        weights[g] = importance(&groups[g]);
+        weights[g] = importance(&groups[g], group_of::<N>(given, g));
         fits[g] = fit_affine(&groups[g], &weights[g], most);
     }
     let largest = |of: fn(&(f32, f32)) -> f32| fits.iter().map(of).fold(0.0f32, f32::max);
@@ -227,16 +270,17 @@ pub(crate) struct Signed {
 
 /// Codes and scales are integers, each from the first to the second number.
 #[inline(always)]
-pub(crate) fn signed(x: &[f32], codes: [f32; 2], [low, high]: [f32; 2]) -> Signed {
+pub(crate) fn signed(x: &[f32], given: &[f32], codes: [f32; 2], [low, high]: [f32; 2]) -> Signed {
     let (mut groups, mut weights) = ([[0.0f32; 16]; 16], [[0.0f32; 16]; 16]);
     let mut fits = [0.0f32; 16];
     for g in 0..16 {
         groups[g].copy_from_slice(&x[16 * g..][..16]);
-        // Of many values the small weights are well served: there in proportion to the weights' squares.
-        weights[g] = if codes[1] > 16.0 {
-            groups[g].map(|x| x * x + f32::MIN_POSITIVE)
-        } else {
-            importance(&groups[g])
+        let given = group_of::<16>(given, g);
+        // Of many values the small weights are well served: there in proportion to the weights' squares, or as given alone.
+        weights[g] = match given.first_chunk::<16>() {
+            Some(given) if codes[1] > 16.0 => *given,
+            None if codes[1] > 16.0 => groups[g].map(|x| x * x + f32::MIN_POSITIVE),
+            _ => importance(&groups[g], given),
         };
         fits[g] = fit_signed(&groups[g], &weights[g], codes);
     }
@@ -268,30 +312,30 @@ pub(crate) fn signed(x: &[f32], codes: [f32; 2], [low, high]: [f32; 2]) -> Signe
 
 /// Σ w·(x − d·q)², with the best q. The scale may be negative.
 #[inline(always)]
-fn error_signed(x: &[f32; 16], w: &[f32; 16], d: f32, [low, high]: [f32; 2]) -> f32 {
+fn error_signed<const N: usize>(x: &[f32; N], w: &[f32; N], d: f32, [low, high]: [f32; 2]) -> f32 {
     let id = if d == 0.0 { 0.0 } else { 1.0 / d };
     let term = |i: usize| {
         let e = x[i] - d * within(x[i] * id, low, high);
         w[i] * e * e
     };
-    sum(term, 16)
+    sum(term, N)
 }
 
 /// The scale for which x ≈ d·q.
 #[inline(always)]
-fn fit_signed(x: &[f32; 16], w: &[f32; 16], [low, high]: [f32; 2]) -> f32 {
+fn fit_signed<const N: usize>(x: &[f32; N], w: &[f32; N], [low, high]: [f32; 2]) -> f32 {
     let far = x.iter().fold(0.0f32, |far, &x| if x.abs() > far.abs() { x } else { far });
     if far == 0.0 {
         return 0.0;
     }
-    let sxx = sum(|i| w[i] * x[i] * x[i], 16);
+    let sxx = sum(|i| w[i] * x[i] * x[i], N);
     let mut best = far / low;
     let mut least = error_signed(x, w, best, [low, high]);
     for start in -STARTS..=STARTS {
         let id = (low + STEP * start as f32) / far;
-        let q: [f32; 16] = std::array::from_fn(|i| within(x[i] * id, low, high));
-        let sxq = sum(|i| w[i] * x[i] * q[i], 16);
-        let sqq = sum(|i| w[i] * q[i] * q[i], 16);
+        let q: [f32; N] = std::array::from_fn(|i| within(x[i] * id, low, high));
+        let sxq = sum(|i| w[i] * x[i] * q[i], N);
+        let sqq = sum(|i| w[i] * q[i] * q[i], N);
         let d = sxq / sqq;
         if !(d.is_finite() && d != 0.0) || sxx - d * sxq > CLOSE * least {
             continue;

@@ -1,0 +1,157 @@
+//! Importance matrices: how much the columns of each matrix count, as llama.cpp's `llama-imatrix` measures it.
+//!
+//! A file of them is GGUF. For a matrix it has `NAME.in_sum2` `[matrices, columns]`, the sums of the squares of what columns were
+//! multiplied with, and `NAME.counts` `[matrices]`, of how many inputs: one matrix, or one for each expert. Both are F32.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use alight_files::{copy, parse};
+use alight_formats::GgmlType;
+use alight_formats::gguf::write::Builder;
+use alight_formats::gguf::{Gguf, TensorInfo};
+use alight_pages::Map;
+
+use crate::write::Importance;
+use crate::{ConvertError, source};
+
+/// The tensors and keys of such a file.
+const SUMS: &str = ".in_sum2";
+const COUNTS: &str = ".counts";
+const CHUNKS: &str = "imatrix.chunk_count";
+const DATASETS: &str = "imatrix.datasets";
+/// Keys of a file that was quantised by one.
+pub(crate) const PREFIX: &str = "quantize.imatrix.";
+/// Most numbers of inputs of one tensor: one for each expert.
+const MAX_MATRICES: u64 = 1 << 16;
+
+/// A file of importance matrices.
+pub(crate) struct Imatrix {
+    pub(crate) map: Map,
+    /// By the name of a tensor of the model.
+    entries: HashMap<String, Entry>,
+    chunks: Option<u32>,
+    dataset: Option<String>,
+}
+
+struct Entry {
+    columns: u64,
+    /// Where the sums are in the file, in bytes.
+    offset: u64,
+    /// Inputs of each matrix.
+    counts: Vec<f32>,
+}
+
+impl Imatrix {
+    /// Reads what the file has, but for the sums.
+    ///
+    /// # Errors
+    /// It is no such file, or sums and counts do not fit each other.
+    pub(crate) fn open(path: &Path) -> Result<Imatrix, ConvertError> {
+        let map = source::map(path)?;
+        let header = copy(&map);
+        let gguf = parse(&map, &header)?;
+        let mut entries = HashMap::new();
+        for info in &gguf.tensors {
+            if let Some(name) = info.name.strip_suffix(SUMS) {
+                entries.insert(name.to_owned(), Entry::read(&map, &gguf, info, name)?);
+            }
+        }
+        if entries.is_empty() {
+            let problem = format!(
+                "has no tensors \"…{SUMS}\": expected an importance matrix in GGUF, as llama-imatrix writes it \
+                 (of an older file it makes one with --in-file OLD -o NEW.gguf)"
+            );
+            return Err(ConvertError::Source { path: path.into(), problem });
+        }
+        let chunks = gguf.value(CHUNKS).ok().flatten();
+        let dataset = gguf.get_strings(DATASETS).ok().flatten();
+        let dataset = dataset.and_then(|mut names| names.next());
+        let dataset = dataset.map(|name| String::from_utf8_lossy(name).into_owned());
+        drop(gguf);
+        drop(header);
+        Ok(Imatrix { map, entries, chunks, dataset })
+    }
+
+    /// How columns of a tensor count, if the file has it; it is the file of number `file`. `ne` is innermost first.
+    ///
+    /// # Errors
+    /// It is of other extents.
+    pub(crate) fn of(
+        &self,
+        file: usize,
+        name: &str,
+        ne: &[u64],
+    ) -> Result<Option<Importance>, ConvertError> {
+        let Some(entry) = self.entries.get(name) else { return Ok(None) };
+        let matrices = ne.iter().skip(2).product::<u64>().max(1);
+        let (columns, rows) = (ne.first().copied().unwrap_or(1), ne.get(1).copied().unwrap_or(1));
+        if (entry.columns, entry.counts.len() as u64) == (columns, matrices) {
+            let counts = entry.counts.clone();
+            return Ok(Some(Importance { file, offset: entry.offset, columns, rows, counts }));
+        }
+        Err(self.wrong(format!(
+            "\"{name}\" is [{}, {}], expected [{matrices}, {columns}], which the model's tensor is: it is of another model",
+            entry.counts.len(),
+            entry.columns
+        )))
+    }
+
+    /// Writes by what the model was quantised.
+    pub(crate) fn keys(&self, used: usize, out: &mut Builder) {
+        out.str(&format!("{PREFIX}file"), alight_files::file_name(self.map.path()));
+        if let Some(dataset) = &self.dataset {
+            out.str(&format!("{PREFIX}dataset"), dataset);
+        }
+        out.u32(&format!("{PREFIX}entries_count"), used as u32);
+        if let Some(chunks) = self.chunks {
+            out.u32(&format!("{PREFIX}chunks_count"), chunks);
+        }
+    }
+
+    fn wrong(&self, problem: String) -> ConvertError {
+        ConvertError::Source { path: PathBuf::from(self.map.path()), problem }
+    }
+}
+
+impl Entry {
+    fn read(
+        map: &Map,
+        gguf: &Gguf<'_>,
+        sums: &TensorInfo<'_>,
+        name: &str,
+    ) -> Result<Entry, ConvertError> {
+        let wrong = |problem: String| {
+            Err(ConvertError::Source {
+                path: map.path().into(),
+                problem: format!("\"{name}\" {problem}"),
+            })
+        };
+        let Some(counts) = gguf.tensor(&format!("{name}{COUNTS}")) else {
+            return wrong(format!("has no \"{COUNTS}\" beside its \"{SUMS}\""));
+        };
+        if [sums.ty, counts.ty] != [GgmlType::F32; 2] {
+            return wrong(format!(
+                "is {} and {}, expected F32 sums and counts",
+                sums.ty, counts.ty
+            ));
+        }
+        let elements = |info: &TensorInfo<'_>| info.shape().iter().product::<u64>();
+        let (all, matrices) = (elements(sums), elements(counts));
+        if !(1..=MAX_MATRICES).contains(&matrices) || !all.is_multiple_of(matrices) || all == 0 {
+            return wrong(format!(
+                "has {all} sums and {matrices} counts, expected as many for each"
+            ));
+        }
+        let mut bytes = vec![0; matrices as usize * 4];
+        let read =
+            |source| ConvertError::Read { path: map.path().into(), at: counts.offset, source };
+        std::os::unix::fs::FileExt::read_exact_at(map.file(), &mut bytes, counts.offset)
+            .map_err(read)?;
+        let counts: Vec<f32> = bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        if counts.iter().any(|count| !count.is_finite()) {
+            return wrong("has a count that is no number".into());
+        }
+        Ok(Entry { columns: all / matrices, offset: sums.offset, counts })
+    }
+}
