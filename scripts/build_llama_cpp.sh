@@ -4,7 +4,7 @@
 #   build_llama_cpp.sh [SDIST]     SDIST: the source archive of the Python package xllamacpp, which holds
 #                                  llama.cpp's source; downloaded with pip if not given
 #
-# Into target/llama.cpp/bin (or $LLAMA_CPP_DIR/bin): llama-bench, llama-completion, llama-perplexity, llama-tokenize.
+# Into target/llama.cpp/bin (or $LLAMA_CPP_DIR/bin): llama-bench, llama-completion, llama-imatrix, llama-perplexity, llama-tokenize.
 # Needs cmake, a C++ compiler, and ninja or make. About ten minutes on two cores. Not part of make test.
 set -eu
 
@@ -48,7 +48,7 @@ cmake -S "$source" -B "$work" $generator -DCMAKE_BUILD_TYPE=Release -DGGML_NATIV
     exit 1
 }
 cmake --build "$work" --parallel "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
-    --target llama-bench llama-completion llama-perplexity llama-tokenize >"$work/build.log" 2>&1 || {
+    --target llama-bench llama-completion llama-imatrix llama-perplexity llama-tokenize >"$work/build.log" 2>&1 || {
     tail -30 "$work/build.log" >&2
     exit 1
 }
