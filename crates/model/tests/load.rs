@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use alight_formats::GgmlType;
 use alight_model::{Load, Model, ModelError, OpenOptions, Repack, Session, SessionOptions};
-use common::{Spec, tokens};
+use common::{Moe, Spec, tokens};
 
 /// Every way that keeps the layout, or (if `repack`) changes it.
 fn ways(repack: Repack) -> Vec<OpenOptions> {
@@ -290,4 +290,64 @@ fn dropping_a_model_ends_its_load() {
         drop(model);
         assert!(began.elapsed() < Duration::from_millis(500), "{load}: {:?}", began.elapsed());
     }
+}
+
+/// Bytes of a file's map that were read since the flags were cleared, as the page tables have it; `None`: this system does not say.
+fn referenced(path: &Path) -> Option<u64> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let name = path.to_str().unwrap();
+    let (mut ours, mut kib) = (false, None);
+    for line in smaps.lines() {
+        if line.split(' ').next().is_some_and(|word| word.contains('-')) {
+            ours = line.ends_with(name);
+        } else if let Some(rest) = line.strip_prefix("Referenced:").filter(|_| ours) {
+            let found: u64 = rest.trim().trim_end_matches(" kB").parse().unwrap();
+            kib = Some(kib.unwrap_or(0) + found);
+        }
+    }
+    kib.map(|kib| 1024 * kib)
+}
+
+#[test]
+fn a_token_reads_its_own_experts_and_no_others() {
+    let (experts, used, width, embd, layers) = (16, 2, 512, 256, 2);
+    let moe = Moe { experts, used, width, ..Moe::default() };
+    let spec = Spec { ty: GgmlType::Q8_0, embd, layers, moe: Some(moe), ..Spec::qwen3moe() };
+    // In memory, where pages are small: on a disk they may be kept, and counted, by the megabyte.
+    let Ok(folder) = tempfile::tempdir_in("/dev/shm") else { return };
+    let (path, _) = spec.write(folder.path());
+    let options = OpenOptions {
+        threads: Some(2),
+        load: Load::Mmap,
+        repack: Repack::Off,
+        ..OpenOptions::default()
+    };
+    let model = Model::open(&path, &options).unwrap();
+    model.wait_loaded().unwrap();
+    let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+    let vocab = model.spec().vocab;
+    session.feed(&tokens(5, vocab, 1)).unwrap();
+
+    let matrices = (3 * layers) as u64;
+    let expert = (width * embd / 32 * 34) as u64;
+    let all_experts = matrices * experts as u64 * expert;
+    let others = std::fs::metadata(&path).unwrap().len() - all_experts;
+    // An expert begins and ends within a page, and what lies up to 8 KiB behind it is asked for ahead of its use.
+    let edges = matrices * used as u64 * 4 * alight_pages::page_size() as u64;
+    for step in 0..3 {
+        if std::fs::write("/proc/self/clear_refs", "1").is_err() {
+            eprintln!("skipped: this system does not tell which pages are read");
+            return;
+        }
+        session.decode(step).unwrap();
+        let Some(read) = referenced(&path) else { return };
+        let chosen = matrices * used as u64 * expert;
+        assert!(read >= chosen, "{read} bytes were read, of experts {chosen}");
+        let most = chosen + others + edges;
+        assert!(read <= most && most < all_experts / 2, "{read} bytes were read, {most} at most");
+    }
+    // The same counter sees those of many tokens.
+    session.feed(&tokens(40, vocab, 2)).unwrap();
+    let read = referenced(&path).unwrap();
+    assert!(read > all_experts / 2, "{read} of {all_experts} bytes were read by 40 tokens");
 }

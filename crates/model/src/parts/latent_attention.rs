@@ -10,9 +10,13 @@
 //! score(h, j) = scale · (Kₕᵀ qₕ · latent_j + rotated qₕ · rotated_j)
 //! out(h)      = Vₕ Σⱼ softmax(score)ⱼ latent_j
 //! ```
-//! (For a token and a position before it that is `2 · rank + rotated` products in a head, where keys and values made of the
+//! For a token and a position before it that is `2 · rank + rotated` products in a head, where keys and values made of the
 //! rows would take `key_dim + value_dim`: 1088 against 320 of DeepSeek's. But making them takes `rank · (unrotated +
-//! value_dim)` products for each position and head, 131072, and again in each batch.)
+//! value_dim)` products for each position and head, 131072, and again in each batch, unless they are kept, which takes nine
+//! times the memory. A batch of 512 rows would gain by it (557 thousand products against 295), and the last row of a prompt
+//! that is cached would have to wait for the keys and values of all that is before it (232 billion products at position 4096
+//! of DeepSeek-V2-Lite, half a second). Choosing by the number of rows is no way out: what a row gets must not depend on how
+//! the prompt was cut, or what is cached would change answers.
 
 use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
 use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
