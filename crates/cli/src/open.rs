@@ -4,7 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use alight_kernels::Isa;
-use alight_model::{Load, Model, ModelError, OpenOptions, Precision, Repack, describe};
+use alight_model::{KvType, Load, Model, ModelError, OpenOptions, Precision, Repack, describe};
 use alight_pages::Threads;
 use alight_text::Vocabulary;
 use anyhow::anyhow;
@@ -52,6 +52,17 @@ pub struct EngineArgs {
     /// exact and slower
     #[arg(long, value_name = "BITS", default_value = "8")]
     prompt_precision: PromptPrecision,
+
+    /// How keys and values of the context are kept; q8_0 takes little more than half the memory, and is less exact and slower
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    cache_type: CacheType,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum CacheType {
+    F16,
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -82,6 +93,14 @@ impl EngineArgs {
         match self.prompt_precision {
             PromptPrecision::Bits8 => Precision::Bits8,
             PromptPrecision::Bits16 => Precision::Bits16,
+        }
+    }
+
+    /// How keys and values are kept.
+    pub fn cache_type(&self) -> KvType {
+        match self.cache_type {
+            CacheType::F16 => KvType::F16,
+            CacheType::Q8_0 => KvType::Q8_0,
         }
     }
 

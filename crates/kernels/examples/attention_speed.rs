@@ -14,9 +14,9 @@ use std::time::Instant;
 
 use alight_kernels::Isa;
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
-    Queries, Tile, Window, attend_merge, attend_partial, attend_tile, chunk_positions, partial_len,
-    tile_tokens,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, chunk_positions,
+    partial_len, tile_tokens,
 };
 use alight_kernels::half::f32_to_f16;
 use sample::{Sample, time};
@@ -36,7 +36,14 @@ const fn model(
     dim: usize,
     layers: usize,
 ) -> Model {
-    let shape = KvShape { kv_heads, k_dim: dim, v_dim: dim, capacity: 4096, shared: false };
+    let shape = KvShape {
+        kv_heads,
+        k_dim: dim,
+        v_dim: dim,
+        capacity: 4096,
+        shared: false,
+        ty: KvType::F16,
+    };
     Model { name, shape, group, layers, window: None }
 }
 

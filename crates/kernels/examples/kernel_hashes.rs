@@ -9,8 +9,9 @@
 //! rotary embedding, softmax and vector operations for every SIMD level and length of tail.
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
-    Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store, partial_len,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store,
+    partial_len,
 };
 use alight_kernels::rope::{RopePairing, RopeParams, RopeScaling, RopeTable, rope_apply};
 use alight_kernels::{
@@ -195,7 +196,14 @@ fn attention() {
     {
         for (softcap, window) in [(None, None), (Some(30.0), None), (None, Some(100))] {
             let (group, filled) = ([1, 3, 8][i % 3], 330);
-            let shape = KvShape { kv_heads: 2, k_dim, v_dim, capacity: 352, shared: false };
+            let shape = KvShape {
+                kv_heads: 2,
+                k_dim,
+                v_dim,
+                capacity: 352,
+                shared: false,
+                ty: KvType::F16,
+            };
             let params = AttentionParams {
                 scale: 1.0 / (k_dim as f32).sqrt(),
                 softcap,

@@ -2,12 +2,13 @@
 
 mod common;
 
-use alight_kernels::Isa;
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Partial,
-    Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store, partial_len,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Partial, Queries, Tile, Window, attend_merge, attend_partial, attend_tile, kv_store,
+    partial_len,
 };
 use alight_kernels::half::{f16_to_f32, f32_to_f16};
+use alight_kernels::{Isa, WeightType, dequantize_row, quantize_row};
 use common::Rng;
 
 struct Case {
@@ -25,6 +26,21 @@ struct Case {
     values: Vec<Vec<f32>>,
 }
 
+/// What the cache keeps of keys or values.
+fn stored(ty: KvType, x: &[f32]) -> Vec<f32> {
+    match ty {
+        KvType::F16 => x.iter().map(|x| f16_to_f32(f32_to_f16(*x))).collect(),
+        KvType::Q8_0 => {
+            let ty = WeightType::Q8_0;
+            let mut blocks = vec![0; ty.row_bytes(x.len()).unwrap()];
+            quantize_row(Isa::Scalar, ty, x, &mut blocks);
+            let mut rounded = vec![0.0; x.len()];
+            dequantize_row(ty, &blocks, &mut rounded);
+            rounded
+        }
+    }
+}
+
 impl Case {
     fn new(rng: &mut Rng, isa: Isa, k_dim: usize, v_dim: usize, group: usize, max: usize) -> Case {
         let filled = rng.range(1, max);
@@ -34,6 +50,10 @@ impl Case {
             v_dim,
             capacity: filled.div_ceil(16) * 16 + 16 * rng.range(0, 3),
             shared: v_dim <= k_dim && rng.pick(&[true, false, false]),
+            ty: match k_dim.is_multiple_of(32) && v_dim.is_multiple_of(32) {
+                true => rng.pick(&[KvType::F16, KvType::Q8_0]),
+                false => KvType::F16,
+            },
         };
         let params = AttentionParams {
             scale: rng.pick(&[1.0, 1.0 / (k_dim as f32).sqrt()]),
@@ -60,13 +80,13 @@ impl Case {
             let key = rng.normals(shape.kv_heads * k_dim);
             let value = rng.normals(shape.kv_heads * shape.stored_v_dim());
             kv_store(isa, &shape, &mut k, &mut v, pos, &key, &value);
-            let stored = |x: &f32| f16_to_f32(f32_to_f16(*x));
-            keys.push(key.iter().map(stored).collect());
+            let key = stored(shape.ty, &key);
             let begins = |key: &[f32]| key[..v_dim].to_vec();
             values.push(match shape.shared {
-                true => key.chunks(k_dim).flat_map(begins).map(|x| stored(&x)).collect(),
-                false => value.iter().map(stored).collect(),
+                true => key.chunks(k_dim).flat_map(begins).collect(),
+                false => stored(shape.ty, &value),
             });
+            keys.push(key);
         }
         Case { shape, params, group, sinks, filled, k, v, keys, values }
     }
@@ -241,7 +261,14 @@ fn tiles_give_the_exact_attention_and_touch_nothing_else() {
 #[test]
 fn a_range_without_visible_keys_weighs_nothing() {
     for isa in Isa::available() {
-        let shape = KvShape { kv_heads: 1, k_dim: 64, v_dim: 64, capacity: 256, shared: false };
+        let shape = KvShape {
+            kv_heads: 1,
+            k_dim: 64,
+            v_dim: 64,
+            capacity: 256,
+            shared: false,
+            ty: KvType::F16,
+        };
         let (k, v) = (vec![0x7e01; shape.k_len()], vec![0x7e01; shape.v_len()]);
         let cache = KvCache::new(shape, &k, &v);
         let params =
@@ -273,7 +300,14 @@ fn a_range_without_visible_keys_weighs_nothing() {
 #[test]
 fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
     for isa in Isa::available() {
-        let shape = KvShape { kv_heads: 1, k_dim: 32, v_dim: 32, capacity: 128, shared: false };
+        let shape = KvShape {
+            kv_heads: 1,
+            k_dim: 32,
+            v_dim: 32,
+            capacity: 128,
+            shared: false,
+            ty: KvType::F16,
+        };
         let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         for pos in 0..128 {
             // Scores from -6.4e6 to 6.3e6: all weight on the last key.
@@ -313,7 +347,14 @@ fn large_scores_do_not_overflow_and_nan_is_not_hidden() {
 #[test]
 fn values_beyond_f16_saturate() {
     for isa in Isa::available() {
-        let shape = KvShape { kv_heads: 2, k_dim: 5, v_dim: 19, capacity: 16, shared: false };
+        let shape = KvShape {
+            kv_heads: 2,
+            k_dim: 5,
+            v_dim: 19,
+            capacity: 16,
+            shared: false,
+            ty: KvType::F16,
+        };
         let (mut k, mut v) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         let mut key = vec![1e9; 10];
         let mut value = vec![-1e9; 38];

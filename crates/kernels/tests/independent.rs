@@ -3,8 +3,8 @@
 mod common;
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, KvCache, KvShape, KvWriter, PageTable,
-    Window, kv_store, tile_tokens,
+    AttentionLimits, AttentionParams, AttentionScratch, KvCache, KvShape, KvType, KvWriter,
+    PageTable, Window, kv_store, tile_tokens,
 };
 use alight_kernels::matmul::Precision;
 use alight_kernels::parallel::{Attend, AttendRows, Product, Rows, Scratch, Threads, multiply};
@@ -122,10 +122,14 @@ fn mixed(rng: &mut Rng, isa: Isa, w: &Matrix<'_>, counts: RowCounts) {
 #[test]
 fn attention_is_that_of_its_row_alone() {
     let windows = [None, Some(Window::Sliding(50)), Some(Window::Chunk(96))];
-    for (kv_heads, group, k_dim, v_dim, shared) in
-        [(2, 3, 64, 48, false), (1, 8, 128, 128, false), (1, 5, 40, 32, true)]
-    {
-        let shape = KvShape { kv_heads, k_dim, v_dim, capacity: 512, shared };
+    for (kv_heads, group, k_dim, v_dim, shared, ty) in [
+        (2, 3, 64, 48, false, KvType::F16),
+        (1, 8, 128, 128, false, KvType::F16),
+        (1, 5, 40, 32, true, KvType::F16),
+        (2, 3, 64, 96, false, KvType::Q8_0),
+        (1, 5, 64, 40, true, KvType::Q8_0),
+    ] {
+        let shape = KvShape { kv_heads, k_dim, v_dim, capacity: 512, shared, ty };
         let mut rng = Rng(11);
         let (mut keys, mut values) = (vec![0; shape.k_len()], vec![0; shape.v_len()]);
         let filled = 500;

@@ -4,8 +4,8 @@
 mod common;
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvWriter,
-    Queries, Tile, Window, attend_tile, kv_store,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    KvWriter, Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::parallel::{
     Attend, AttendRows, Bank, Cost, Cut, Place, Product, Rows, Scratch, SumScratch, Term, Threads,
@@ -162,7 +162,14 @@ fn every_row_is_visited_once() {
 fn attention_and_the_cache_have_the_bits_of_one_call() {
     let mut rng = Rng(2);
     let isa = Isa::best();
-    let shape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 352, shared: false };
+    let shape = KvShape {
+        kv_heads: 2,
+        k_dim: 32,
+        v_dim: 48,
+        capacity: 352,
+        shared: false,
+        ty: KvType::F16,
+    };
     let params = AttentionParams { scale: 0.2, softcap: None, window: Some(Window::Sliding(200)) };
     let (group, kd, vd) = (3, 2 * 32, 2 * 48);
     let sinks = rng.normals(2 * group);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use alight_files::FilesError;
 use alight_kernels::Isa;
+use alight_kernels::attention::KvType;
 use alight_pages::MapError;
 use alight_text::TokenizerError;
 use thiserror::Error;
@@ -84,6 +85,21 @@ pub enum ModelError {
         found: usize,
         /// What is possible.
         expected: String,
+    },
+    /// Keys and values of a layer cannot be kept as a type.
+    #[error(
+        "keys and values cannot be kept as {ty}: those of layer {layer} are {found} elements long, expected a multiple of \
+         {expected}; --cache-type f16 keeps them as they are"
+    )]
+    CacheType {
+        /// The type.
+        ty: KvType,
+        /// The layer.
+        layer: usize,
+        /// How long a key or a value of a head is.
+        found: usize,
+        /// What lengths must be multiples of.
+        expected: usize,
     },
     /// The system does not give the memory for a cache.
     #[error(transparent)]

@@ -129,6 +129,7 @@ mod prompts;
 pub mod spec;
 mod weights;
 
+pub use alight_kernels::attention::KvType;
 pub use alight_kernels::matmul::Precision;
 pub use cache::reusable;
 pub use engine::{

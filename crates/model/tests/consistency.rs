@@ -6,7 +6,7 @@ mod common;
 
 use alight_kernels::Isa;
 use alight_model::{Model, ModelError, OpenOptions, Precision, Session, SessionOptions};
-use common::{Spec, distance, tokens};
+use common::{Spec, distance, divergence, tokens};
 
 fn real_or_small(folder: &tempfile::TempDir) -> Vec<std::path::PathBuf> {
     let mut all = vec![
@@ -84,17 +84,6 @@ fn a_row_alone_after_the_last_cache_is_what_it_is_among_others() {
         let off = distance(&last, &among) / largest;
         assert!(off < 1e-4, "{}: {off:e}", spec.arch);
     }
-}
-
-/// KL divergence of `b` from `a`, both logits.
-fn divergence(a: &[f32], b: &[f32]) -> f64 {
-    let log = |x: &[f32]| {
-        let most = x.iter().copied().fold(f32::MIN, f32::max) as f64;
-        let sum: f64 = x.iter().map(|v| (*v as f64 - most).exp()).sum();
-        x.iter().map(|v| *v as f64 - most - sum.ln()).collect::<Vec<_>>()
-    };
-    let (a, b) = (log(a), log(b));
-    a.iter().zip(&b).map(|(a, b)| a.exp() * (a - b)).sum()
 }
 
 #[test]

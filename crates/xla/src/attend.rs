@@ -14,7 +14,9 @@
 //! not depend on the number of threads.
 
 use alight_kernels::Isa;
-use alight_kernels::attention::{AttentionParams, KvCache, KvShape, KvWriter, LINE, Window};
+use alight_kernels::attention::{
+    AttentionParams, KvCache, KvShape, KvType, KvWriter, LINE, Window,
+};
 use alight_kernels::parallel::{Attend, store};
 
 use crate::api::{CallFrame, Error, Handler};
@@ -130,6 +132,7 @@ fn heads(frame: Frame<'_>) -> Result<(usize, KvShape), Refusal> {
         v_dim: attribute("v_dim")?,
         capacity: attribute("capacity")?,
         shared: false,
+        ty: KvType::F16,
     };
     if kv_heads == 0 || shape.k_dim == 0 || shape.v_dim == 0 || !q_heads.is_multiple_of(kv_heads) {
         return Err(Refusal::argument(format!(

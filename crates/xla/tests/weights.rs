@@ -6,8 +6,8 @@ mod frames;
 mod standin;
 
 use alight_kernels::attention::{
-    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, Queries, Tile,
-    Window, attend_tile, kv_store,
+    AttentionLimits, AttentionParams, AttentionScratch, HeadsOut, KvCache, KvShape, KvType,
+    Queries, Tile, Window, attend_tile, kv_store,
 };
 use alight_kernels::tiles::pack;
 use alight_kernels::{
@@ -385,7 +385,8 @@ fn rows_are_dequantised() {
     refused(call, "expected [1, 4]");
 }
 
-const SHAPE: KvShape = KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 1024, shared: false };
+const SHAPE: KvShape =
+    KvShape { kv_heads: 2, k_dim: 32, v_dim: 48, capacity: 1024, shared: false, ty: KvType::F16 };
 const LAYERS: usize = 3;
 
 /// Of six query heads: weights of next to nothing, and of nearly all.

@@ -161,6 +161,7 @@ pub fn main(args: BatchArgs) -> Outcome {
         sequences: args.sequences,
         context: Some(sampling::context(args.ctx_size, model.spec().context)),
         prompt_precision: args.engine.prompt_precision(),
+        cache_type: args.engine.cache_type(),
         ..EngineOptions::default()
     };
     let engine = Engine::new(model, &options).map_err(|e| anyhow!(e))?;

@@ -133,6 +133,7 @@ pub fn main(args: BenchArgs) -> Outcome {
     let mut options = SessionOptions {
         context: Some(common.depth + tokens),
         prompt_precision: common.engine.prompt_precision(),
+        cache_type: common.engine.cache_type(),
         ..SessionOptions::default()
     };
     if let Some(batch) = common.batch {

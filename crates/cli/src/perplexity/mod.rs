@@ -175,6 +175,7 @@ fn measure(
         context: Some(shape.n_ctx),
         batch: args.batch_size,
         prompt_precision: args.engine.prompt_precision(),
+        cache_type: args.engine.cache_type(),
     };
     let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
     let batch = (!args.decode).then_some(args.batch_size);

@@ -19,7 +19,7 @@
 //! joins the maximum and the sum when a row is finished.
 //!
 //! # Where numbers are rounded
-//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept).
+//! Keys and values are rounded to f16 when they are stored (saturating at ±65504, NaN kept), or to Q8_0 ([`KvType`]).
 //! Everything after that is f32: queries as given, products and sums by fused multiply-add in the
 //! SIMD levels (up to four independent sums per dot product), one multiplication by `scale` after the
 //! dot product, `exp` within 1 ulp, a weighted sum per block of 64 positions added to the rescaled
@@ -31,11 +31,13 @@
 //! matters, even NaN. Within a tile a NaN *value* of a later token does spoil the earlier tokens of
 //! the tile.
 
+mod bytes;
 mod micro;
 mod scalar;
 mod store;
 mod stream;
 
+use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -59,14 +61,47 @@ pub(crate) const BLOCK: usize = 64;
 /// What the positions of a page must be a multiple of where a cache has several: a block's keys and values are in one page.
 pub const PAGE_UNIT: usize = BLOCK;
 
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KvType {
+    /// 16-bit floats.
+    #[default]
+    F16,
+    /// Bytes, of which 32 share an f16 scale, as in GGUF's type of this name; keys and values are multiples of 32 elements long.
+    Q8_0,
+}
+
+impl KvType {
+    /// What the lengths of keys and values must be multiples of.
+    pub const fn multiple(self) -> usize {
+        match self {
+            KvType::F16 => 1,
+            KvType::Q8_0 => bytes::GROUP,
+        }
+    }
+}
+
+impl fmt::Display for KvType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KvType::F16 => "f16",
+            KvType::Q8_0 => "q8_0",
+        })
+    }
+}
+
 /// Shape of a page of the key/value cache of one layer and one sequence. A cache is one page, or several with the positions of
 /// one after those of the other ([`PageTable`]).
+///
+/// Of [`KvType::F16`]:
 ///
 /// - keys: `[kv_heads][capacity / 16][k_dim][16]` f16: 16 positions side by side, so that a dot
 ///   product with a query runs over positions in lanes and needs no horizontal sum.
 /// - values: `[kv_heads][v_dim / 64][capacity][64]` f16 (the last columns, if fewer than 64, with
 ///   rows that short): a kernel has sums for 64 columns in registers, and so reads them front to end.
 ///   None are stored where values are the beginnings of keys.
+///
+/// Of [`KvType::Q8_0`] keys and values are as long as `attention/bytes.rs` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvShape {
     /// Key/value heads.
@@ -79,17 +114,27 @@ pub struct KvShape {
     pub capacity: usize,
     /// Whether a value is the first `v_dim` elements of the key, and is not stored a second time (latent attention).
     pub shared: bool,
+    /// How they are stored.
+    pub ty: KvType,
 }
 
 impl KvShape {
     /// Elements (`u16`) of the keys of a page.
     pub const fn k_len(&self) -> usize {
-        self.kv_heads * self.capacity * self.k_dim
+        self.kv_heads * self.capacity * self.stored(self.k_dim)
     }
 
     /// Elements (`u16`) of the values of a page.
     pub const fn v_len(&self) -> usize {
-        self.kv_heads * self.capacity * self.stored_v_dim()
+        self.kv_heads * self.capacity * self.stored(self.stored_v_dim())
+    }
+
+    /// Elements (`u16`) that a key or a value of `dim` elements takes.
+    const fn stored(&self, dim: usize) -> usize {
+        match self.ty {
+            KvType::F16 => dim,
+            KvType::Q8_0 => bytes::stored(dim),
+        }
     }
 
     /// Elements of a value that are stored beside the key.
@@ -108,6 +153,8 @@ impl KvShape {
         assert!(self.kv_heads > 0 && self.k_dim > 0 && self.v_dim > 0, "empty {self:?}");
         assert!(self.capacity.is_multiple_of(LINE), "capacity must be a multiple of 16: {self:?}");
         assert!(!self.shared || self.v_dim <= self.k_dim, "values longer than keys: {self:?}");
+        let whole = |dim: usize| dim.is_multiple_of(self.ty.multiple());
+        assert!(whole(self.k_dim) && whole(self.stored_v_dim()), "no whole groups: {self:?}");
     }
 
     /// The same for one page of several.
@@ -173,17 +220,17 @@ impl<'a> KvCache<'a> {
         self.shape
     }
 
-    /// Keys of one head in page `page`: `[capacity / 16][k_dim][16]`.
+    /// Keys of one head in page `page`: `[capacity / 16][k_dim][16]`, or of bytes.
     #[inline(always)]
     fn keys(&self, kv_head: usize, page: usize) -> &'a [u16] {
-        let n = self.shape.capacity * self.shape.k_dim;
+        let n = self.shape.capacity * self.shape.stored(self.shape.k_dim);
         &self.k[self.table.start(page) + kv_head * n..][..n]
     }
 
     /// Values of one head in page `page`: `[v_dim / 64][capacity][64]`; nothing where they are the beginnings of keys.
     #[inline(always)]
     fn values(&self, kv_head: usize, page: usize) -> &'a [u16] {
-        let n = self.shape.capacity * self.shape.stored_v_dim();
+        let n = self.shape.capacity * self.shape.stored(self.shape.stored_v_dim());
         match n {
             0 => &[],
             n => &self.v[self.table.start(page) + kv_head * n..][..n],

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Partial, Tile, padded, partial_len,
-    partial_row_len,
+    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes, padded,
+    partial_len, partial_row_len,
 };
 use crate::half::f16_to_f32;
 
@@ -28,13 +28,31 @@ fn attend_row(
         let end = keys.end.min((start / BLOCK + 1) * BLOCK);
         let (page, before) = (start / shape.capacity, start / shape.capacity * shape.capacity);
         let (k_cache, v_cache) = (cache.keys(kv_head, page), cache.values(kv_head, page));
+        let key = |j: usize, d: usize| {
+            let line = LINE * shape.stored(shape.k_dim);
+            let line = &k_cache[(j - before) / LINE * line..][..line];
+            match shape.ty {
+                KvType::F16 => f16_to_f32(line[d * LINE + j % LINE]),
+                KvType::Q8_0 => bytes::key(line, shape.k_dim, d, j % LINE),
+            }
+        };
+        let value = |j: usize, d: usize| match shape.ty {
+            _ if shape.shared => key(j, d),
+            KvType::F16 => {
+                let (at, _) = shape.value_columns(j - before, d / COLUMNS * COLUMNS);
+                f16_to_f32(v_cache[at + d % COLUMNS])
+            }
+            KvType::Q8_0 => {
+                let row = shape.stored(shape.v_dim);
+                bytes::value(&v_cache[(j - before) * row..][..row], shape.v_dim, d)
+            }
+        };
         let scores = &mut scores[..end - start];
         let mut block_max = m;
         for (j, score) in (start..end).zip(scores.iter_mut()) {
-            let line = &k_cache[(j - before) / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
             let mut dot = 0f32;
             for (d, &qd) in q.iter().enumerate() {
-                dot += qd * f16_to_f32(line[d * LINE + j % LINE]);
+                dot += qd * key(j, d);
             }
             *score = dot * params.scale;
             if let Some(cap) = params.softcap {
@@ -51,19 +69,8 @@ fn attend_row(
         for (j, &score) in (start..end).zip(scores.iter()) {
             let p = (score - reference).exp();
             l += p;
-            if shape.shared {
-                let line =
-                    &k_cache[(j - before) / LINE * LINE * shape.k_dim..][..LINE * shape.k_dim];
-                for (a, elements) in acc[..shape.v_dim].iter_mut().zip(line.chunks_exact(LINE)) {
-                    *a += p * f16_to_f32(elements[j % LINE]);
-                }
-                continue;
-            }
-            for (c, acc) in acc[..shape.v_dim].chunks_mut(COLUMNS).enumerate() {
-                let (at, width) = shape.value_columns(j - before, c * COLUMNS);
-                for (a, &x) in acc.iter_mut().zip(&v_cache[at..at + width]) {
-                    *a += p * f16_to_f32(x);
-                }
+            for (d, a) in acc[..shape.v_dim].iter_mut().enumerate() {
+                *a += p * value(j, d);
             }
         }
         start = end;

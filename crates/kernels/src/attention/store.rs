@@ -1,8 +1,8 @@
-//! Storing one position's keys and values, rounded to f16, in the cache's layout.
+//! Storing one position's keys and values, rounded, in the cache's layout.
 
 use std::marker::PhantomData;
 
-use super::{COLUMNS, KvShape, LINE, PageTable};
+use super::{COLUMNS, KvShape, KvType, LINE, PageTable, bytes};
 use crate::Isa;
 use crate::half::f32_to_f16;
 use crate::lanes::{Lanes, by_level};
@@ -10,7 +10,7 @@ use crate::lanes::{Lanes, by_level};
 /// Stores the keys `k` (`[kv_heads][k_dim]`) and values `v` (`[kv_heads][v_dim]`, none where they are the beginnings of keys)
 /// of one position.
 ///
-/// Rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice does not
+/// To f16 they are rounded to nearest even; beyond ±65504 they saturate, NaN stays NaN. Panics if a slice does not
 /// have its length or `pos` is not below the capacity.
 pub fn kv_store(
     isa: Isa,
@@ -95,6 +95,15 @@ impl<'a> KvWriter<'a> {
         assert!(inside, "page {page} of {:?} is outside of the memory", self.table);
         assert_eq!(k.len(), s.kv_heads * s.k_dim, "keys of one position");
         assert_eq!(v.len(), s.kv_heads * s.stored_v_dim(), "values of one position");
+        match s.ty {
+            KvType::F16 => self.store_halves(isa, start, pos, k, v),
+            KvType::Q8_0 => self.store_bytes(start, pos, k, v),
+        }
+    }
+
+    /// Position `pos` of the page that begins at `start`, in f16.
+    fn store_halves(&self, isa: Isa, start: usize, pos: usize, k: &[f32], v: &[f32]) {
+        let s = &self.shape;
         for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
             let line = start + (h * s.capacity + pos / LINE * LINE) * s.k_dim + pos % LINE;
             for (c, part) in head.chunks(COLUMNS).enumerate() {
@@ -117,6 +126,34 @@ impl<'a> KvWriter<'a> {
                     std::slice::from_raw_parts_mut(self.v.add(at), columns.len())
                 });
             }
+        }
+    }
+
+    /// The same in bytes and scales.
+    fn store_bytes(&self, start: usize, pos: usize, k: &[f32], v: &[f32]) {
+        let s = &self.shape;
+        for (h, head) in k.chunks_exact(s.k_dim).enumerate() {
+            let line = (h * s.capacity + pos / LINE * LINE) * s.stored(s.k_dim);
+            // SAFETY: pos < capacity, so bytes and scales are within k_len from the page's start on, which is inside of the
+            // memory; this position's are the caller's alone.
+            let line = unsafe { self.k.add(start + line) };
+            let (places, scales) = (line.cast::<u8>(), line.wrapping_add(LINE / 2 * s.k_dim));
+            // SAFETY: as above.
+            let put = |d: usize, x| unsafe { places.add(d * LINE + pos % LINE).write(x) };
+            // SAFETY: as above.
+            let put_scale = |g: usize, x| unsafe { scales.add(g * LINE + pos % LINE).write(x) };
+            bytes::round(head, put, put_scale);
+        }
+        for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
+            let row = (h * s.capacity + pos) * s.stored(s.v_dim);
+            // SAFETY: as above, with v_len.
+            let row = unsafe { self.v.add(start + row) };
+            let (places, scales) = (row.cast::<u8>(), row.wrapping_add(s.v_dim / 2));
+            // SAFETY: as above.
+            let put = |d: usize, x| unsafe { places.add(d).write(x) };
+            // SAFETY: as above.
+            let put_scale = |g: usize, x| unsafe { scales.add(g).write(x) };
+            bytes::round(head, put, put_scale);
         }
     }
 }

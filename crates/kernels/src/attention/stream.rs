@@ -2,15 +2,15 @@
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
 //! weighted values added to the panel's sums. In decode keys and values are read as
-//! f16 in place; in prefill a block is widened into scratch once for all panels. So it is with values that are the
-//! beginnings of keys, which lie across the positions in the cache and are turned into rows on the way.
+//! f16 in place; in prefill a block is widened into scratch once for all panels. So it is with bytes, and with values that are
+//! the beginnings of keys, which lie across the positions in the cache and are turned into rows on the way.
 
 use std::ops::Range;
 
 use super::micro::{F16, F32, Left, Right, Source, Sums, multiply, multiply_lines};
 use super::{
-    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, LINE, Partial, Tile, padded, partial_len,
-    partial_row_len,
+    AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes, padded,
+    partial_len, partial_row_len,
 };
 use crate::lanes::{self, Lanes, Outlined};
 
@@ -100,7 +100,8 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         row[pad] = f32::NEG_INFINITY;
     }
     let scores = parts.scores.as_mut_ptr();
-    let state = if shape.shared {
+    let widen = shape.shared || shape.ty != KvType::F16;
+    let state = if widen {
         // Full panels: the rows that fill the last are zeros, and their results are dropped.
         let all = padded_rows(rows);
         parts.q[..q.len()].copy_from_slice(q);
@@ -145,7 +146,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
     };
     // SAFETY: the caller's features and lengths; the parts are sized for these rows.
     unsafe { stream::<S>(params, cache, kv_head, &state, parts.keys, parts.values) }
-    if shape.shared {
+    if widen {
         let (m, l) = parts.ml.split_at(padded_rows(rows));
         for (r, row) in partial.chunks_exact_mut(stride).enumerate() {
             row[..pad].copy_from_slice(&parts.acc[r * pad..][..pad]);
@@ -250,23 +251,30 @@ unsafe fn stream<S: Lanes>(
         // SAFETY: low..high and lines lie within the capacity; the rest is the caller's.
         unsafe {
             if state.widen {
-                let offset = (lines.start - block) * k_dim;
-                let from = &k_cache[(lines.start - before) * k_dim..(lines.end - before) * k_dim];
-                widen_rows::<S>(from, from.len(), from.len(), &mut keys[offset..]);
                 let pad = padded(v_dim);
+                let to = &mut keys[(lines.start - block) * k_dim..][..lines.len() * k_dim];
+                let stored = shape.stored(k_dim);
+                let from = &k_cache[(lines.start - before) * stored..(lines.end - before) * stored];
+                match shape.ty {
+                    KvType::F16 => widen_rows::<S>(from, from.len(), from.len(), to),
+                    KvType::Q8_0 => bytes::widen_keys::<S>(from, k_dim, to),
+                }
                 if shape.shared {
                     let values = &mut values[(lines.start - block) * pad..];
-                    for (line, values) in keys[offset..offset + from.len()]
-                        .chunks_exact(LINE * k_dim)
-                        .zip(values.chunks_exact_mut(LINE * pad))
-                    {
-                        to_rows(line, v_dim, pad, values);
+                    let rows = values.chunks_exact_mut(LINE * pad);
+                    for (line, rows) in to.chunks_exact(LINE * k_dim).zip(rows) {
+                        to_rows(line, v_dim, pad, rows);
                     }
-                }
-                for c in (0..shape.stored_v_dim()).step_by(COLUMNS) {
-                    let (at, width) = shape.value_columns(low - before, c);
-                    let from = &v_cache[at..at + (high - low) * width];
-                    widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
+                } else if shape.ty == KvType::Q8_0 {
+                    let stored = shape.stored(v_dim);
+                    let from = &v_cache[(low - before) * stored..(high - before) * stored];
+                    bytes::widen_values::<S>(from, v_dim, pad, &mut values[(low - block) * pad..]);
+                } else {
+                    for c in (0..v_dim).step_by(COLUMNS) {
+                        let (at, width) = shape.value_columns(low - before, c);
+                        let from = &v_cache[at..at + (high - low) * width];
+                        widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
+                    }
                 }
                 let k = Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim, ahead: 0 };
                 let v = |_| (Right { p: values.as_ptr(), step: pad, line: LINE, ahead: 0 }, pad);

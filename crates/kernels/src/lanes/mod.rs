@@ -56,6 +56,8 @@ pub(crate) trait Lanes {
     /// f16 bits, widened.
     unsafe fn load_f16(p: *const u16) -> Self::V;
     unsafe fn load_f16_n(p: *const u16, n: usize) -> Self::V;
+    /// Signed bytes as numbers.
+    unsafe fn load_i8(p: *const i8) -> Self::V;
     /// Rounded to nearest even.
     unsafe fn store_f16(p: *mut u16, v: Self::V);
     unsafe fn store_f16_n(p: *mut u16, v: Self::V, n: usize);

@@ -222,9 +222,11 @@ const HAS_KEYS: &str = "a layer of attention";
 mod tests {
     use super::*;
     use alight_kernels::Isa;
+    use alight_kernels::attention::KvType;
 
     fn shapes(layers: usize, kv_heads: usize, [k_dim, v_dim]: [usize; 2]) -> Vec<Option<KvShape>> {
-        let shape = KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false };
+        let shape =
+            KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false, ty: KvType::F16 };
         let mut all = vec![Some(shape); layers];
         all.push(None);
         all

@@ -307,11 +307,17 @@ impl PrefixIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alight_kernels::attention::KvShape;
+    use alight_kernels::attention::{KvShape, KvType};
 
     fn pages() -> Pages {
-        let shape =
-            KvShape { kv_heads: 1, k_dim: 16, v_dim: 16, capacity: POSITIONS, shared: false };
+        let shape = KvShape {
+            kv_heads: 1,
+            k_dim: 16,
+            v_dim: 16,
+            capacity: POSITIONS,
+            shared: false,
+            ty: KvType::F16,
+        };
         Pages::new(8 * POSITIONS, 0, &[Some(shape)]).unwrap()
     }
 

@@ -21,6 +21,7 @@
 use std::f32::consts::FRAC_1_SQRT_2;
 use std::sync::Arc;
 
+use alight_kernels::attention::{KvShape, KvType};
 use alight_kernels::matmul::{ActivationFormats, Precision, RowCounts};
 use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
@@ -30,12 +31,13 @@ use super::buffers::{BufferSizes, Buffers, WorkSize};
 use super::compute::Compute;
 use super::step::{Order, Step};
 use crate::cache::{Cache, CacheError};
+use crate::error::ModelError;
 use crate::load::{LoadError, Store, arrival};
 use crate::parts::alt_up::{self, AltUpWeights};
 use crate::parts::norm::Norm;
 use crate::parts::token_input::TokenInputs;
 use crate::parts::{self, Contribution};
-use crate::spec::ModelSpec;
+use crate::spec::{Mixer, ModelSpec};
 use crate::weights::{LayerWeights, Weights};
 
 /// A network ready to run: what it is, where its weights are, tables, and the threads.
@@ -69,8 +71,23 @@ impl<'m> Net<'m> {
         }
     }
 
+    /// Whether keys and values can be kept as `ty`.
+    ///
+    /// # Errors
+    /// Those of a layer are no whole groups of it.
+    pub(crate) fn check_cache_type(&self, ty: KvType) -> Result<(), ModelError> {
+        for (layer, mixer) in self.spec.mixers() {
+            let Some(shape) = parts::kv_shape(mixer) else { continue };
+            let mut lengths = [shape.k_dim, shape.stored_v_dim()].into_iter();
+            if let Some(found) = lengths.find(|length| !length.is_multiple_of(ty.multiple())) {
+                return Err(ModelError::CacheType { ty, layer, found, expected: ty.multiple() });
+            }
+        }
+        Ok(())
+    }
+
     /// An empty cache of some sequences, with pages for at least `positions` positions of all together, and an index of prompts of up
-    /// to `kept` bytes.
+    /// to `kept` bytes. Keys and values are kept as `ty`, which was checked.
     ///
     /// # Errors
     /// The system does not give the address space.
@@ -79,9 +96,12 @@ impl<'m> Net<'m> {
         positions: usize,
         sequences: usize,
         kept: usize,
+        ty: KvType,
     ) -> Result<Cache, CacheError> {
         let layers = || self.spec.layers.iter().map(|layer| layer.mixer.as_ref());
-        let shapes: Vec<_> = layers().map(|mixer| mixer.and_then(parts::kv_shape)).collect();
+        let shape =
+            |mixer: Option<&Mixer>| Some(KvShape { ty, ..mixer.and_then(parts::kv_shape)? });
+        let shapes: Vec<_> = layers().map(shape).collect();
         let states: Vec<_> = layers().map(|mixer| mixer.map_or(0, parts::state_len)).collect();
         Cache::new(positions, sequences, kept, &shapes, &states)
     }

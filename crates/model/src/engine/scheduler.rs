@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 
 use super::batch::{Role, Want};
@@ -23,7 +24,7 @@ use super::speculate::{Judge, Lookup, MOST_DRAFT, Speculate};
 use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
 use crate::open::Model;
-use crate::prompts::{self, FoundPrompt, IgnoredPrompt, PromptFolder, PromptWriteError};
+use crate::prompts::{self, FoundPrompt, IgnoredPrompt, PromptFolder, PromptWriteError, Rounding};
 
 /// Most sequences of an engine.
 pub const MAX_SEQUENCES: usize = 1024;
@@ -47,6 +48,8 @@ pub struct EngineOptions {
     pub batch: usize,
     /// How activations of prompts are rounded.
     pub prompt_precision: Precision,
+    /// How keys and values are kept.
+    pub cache_type: KvType,
     /// How long a step should take at most while a sequence decodes and prompts are read beside it.
     pub step: Duration,
     /// Bytes of memory for what was computed of prompts, so that a prompt that begins like an earlier one goes on where that one
@@ -65,6 +68,7 @@ impl Default for EngineOptions {
             context: None,
             batch: 512,
             prompt_precision: Precision::Bits8,
+            cache_type: KvType::F16,
             step: Duration::from_millis(100),
             prompt_cache: 1 << 30,
             prompts: None,
@@ -215,7 +219,7 @@ pub struct Engine<'m> {
     /// Sequences that the step asks logits of, in the order of their rows.
     asked: Vec<usize>,
     prompts: Option<PromptFolder>,
-    prompt_precision: Precision,
+    rounding: Rounding,
     ignored: Vec<IgnoredPrompt>,
     /// Decides about drafts, of whichever sequence is alone; `None`: a draft cannot be taken back, or is not wanted.
     judge: Option<Judge>,
@@ -257,8 +261,10 @@ impl<'m> Engine<'m> {
         // Each sequence has whole pages.
         let positions = context.next_multiple_of(crate::cache::POSITIONS).saturating_mul(sequences);
         // Where there is no address space for prompts, the sequences go on without.
-        let cache = net.cache(positions, sequences, options.prompt_cache);
-        let cache = cache.or_else(|_| net.cache(positions, sequences, 0))?;
+        let rounding = Rounding { prompt: options.prompt_precision, cache: options.cache_type };
+        net.check_cache_type(rounding.cache)?;
+        let cache = net.cache(positions, sequences, options.prompt_cache, rounding.cache);
+        let cache = cache.or_else(|_| net.cache(positions, sequences, 0, rounding.cache))?;
         let buffers = net.buffers(context, [batch, decode], options.prompt_precision);
         let drafts = options.speculate != Speculate::Off && !cache.has_states();
         Ok(Engine {
@@ -278,7 +284,7 @@ impl<'m> Engine<'m> {
             order: Vec::with_capacity(sequences),
             asked: Vec::with_capacity(sequences),
             prompts: options.prompts.clone(),
-            prompt_precision: options.prompt_precision,
+            rounding,
             ignored: Vec::new(),
             judge: drafts.then(|| Judge::new(options.speculate)),
         })
@@ -324,7 +330,7 @@ impl<'m> Engine<'m> {
         prompt: &[u32],
     ) -> Result<Option<PathBuf>, PromptWriteError> {
         let Some(folder) = &self.prompts else { return Ok(None) };
-        let key = prompts::key(self.model, self.prompt_precision, false, salt);
+        let key = prompts::key(self.model, self.rounding, false, salt);
         match self.cache.indexed_contents(salt, key, self.model.name(), prompt) {
             Some(contents) => folder.write(&contents),
             None => Ok(None),
@@ -446,7 +452,7 @@ impl<'m> Engine<'m> {
     /// Takes from a file what it has of a prompt, if that is a page more than was read.
     fn look_up_file(&mut self, sequence: usize, slot: &mut Slot) {
         let (Some(folder), true) = (&self.prompts, self.cache.has_index()) else { return };
-        let key = prompts::key(self.model, self.prompt_precision, false, &slot.request.salt);
+        let key = prompts::key(self.model, self.rounding, false, &slot.request.salt);
         let least = slot.position + POSITIONS;
         let (found, ignored) = folder.find(&key, slot.reusable(), least, self.cache.sizes());
         self.ignored.extend(ignored);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use alight_kernels::Isa;
+use alight_kernels::attention::KvType;
 use alight_kernels::matmul::{Precision, RowCounts};
 
 use super::batch::{Role, Want};
@@ -14,7 +15,7 @@ use crate::cache::Cache;
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::prompts::{
-    self, FoundPrompt, IgnoredPrompt, Key, LEAST_TOKENS, PromptFolder, PromptWriteError,
+    self, FoundPrompt, IgnoredPrompt, Key, LEAST_TOKENS, PromptFolder, PromptWriteError, Rounding,
 };
 use crate::spec::ModelSpec;
 use crate::weights::not_finite;
@@ -41,11 +42,18 @@ pub struct SessionOptions {
     pub batch: usize,
     /// How activations of prompts are rounded, for weights that are quantised. Those of generated tokens have 16 bits.
     pub prompt_precision: Precision,
+    /// How keys and values are kept.
+    pub cache_type: KvType,
 }
 
 impl Default for SessionOptions {
     fn default() -> SessionOptions {
-        SessionOptions { context: None, batch: 512, prompt_precision: Precision::Bits8 }
+        SessionOptions {
+            context: None,
+            batch: 512,
+            prompt_precision: Precision::Bits8,
+            cache_type: KvType::F16,
+        }
     }
 }
 
@@ -75,7 +83,7 @@ pub struct Session<'m> {
     deferred: Option<u32>,
     context: usize,
     batch: usize,
-    prompt_precision: Precision,
+    rounding: Rounding,
     /// For models that tell long sequences from others.
     length: Option<Length>,
     /// How many tokens at the beginning were fed as those of prompts.
@@ -109,7 +117,8 @@ impl<'m> Session<'m> {
     /// An empty sequence. Memory is reserved for the whole context and taken as it is used.
     ///
     /// # Errors
-    /// A context or batch of 0 or beyond all limits, or memory that the system does not give.
+    /// A context or batch of 0 or beyond all limits, keys and values that cannot be kept so, or memory that the system does not
+    /// give.
     pub fn new(model: &'m Model, options: &SessionOptions) -> Result<Session<'m>, ModelError> {
         let c = model.spec();
         let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(c.context));
@@ -129,7 +138,9 @@ impl<'m> Session<'m> {
             .then_some(Length { original, long: false });
         let compute = Compute { pool: model.pool(), isa: model.isa() };
         let net = Net::new(c, model.weights(), model.store(), compute);
-        let cache = net.cache(context, 1, 0)?;
+        let rounding = Rounding { prompt: options.prompt_precision, cache: options.cache_type };
+        net.check_cache_type(rounding.cache)?;
+        let cache = net.cache(context, 1, 0, rounding.cache)?;
         let buffers = net.buffers(context, [batch, MOST_DRAFT + 1], options.prompt_precision);
         Ok(Session {
             model,
@@ -143,7 +154,7 @@ impl<'m> Session<'m> {
             deferred: None,
             context,
             batch,
-            prompt_precision: options.prompt_precision,
+            rounding,
             length,
             prompt: 0,
             restored: 0,
@@ -208,7 +219,7 @@ impl<'m> Session<'m> {
 
     fn key(&self, prompt: &[u32]) -> Key {
         let long = self.length.as_ref().is_some_and(|length| prompt.len() > length.original);
-        prompts::key(self.model, self.prompt_precision, long, "")
+        prompts::key(self.model, self.rounding, long, "")
     }
 
     /// Appends `tokens` of a prompt and returns the logits `[vocab]` of what follows the last of them.
@@ -338,7 +349,7 @@ impl<'m> Session<'m> {
             for first in (0..tokens.len()).step_by(rows) {
                 let n = rows.min(tokens.len() - first);
                 let logits = &mut self.many_logits[..n * vocab];
-                let counts = RowCounts::new(self.prompt_precision, n);
+                let counts = RowCounts::new(self.rounding.prompt, n);
                 self.net.logits(&mut self.buffers, first, counts, logits)?;
                 check(self.model, &self.cache)?;
                 for (i, row) in logits.chunks_exact(vocab).enumerate() {

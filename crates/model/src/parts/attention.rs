@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use alight_kernels::attention::{AttentionParams, KvShape, Window, tile_tokens};
+use alight_kernels::attention::{AttentionParams, KvShape, KvType, Window, tile_tokens};
 use alight_kernels::gate::sigmoid_mul;
 use alight_kernels::matmul::ActivationFormats;
 use alight_kernels::parallel::{AttendRows, Rows, store_rows};
@@ -234,7 +234,7 @@ impl AttentionSpec {
     /// The shape of a page of its keys and values.
     pub(crate) fn kv_shape(&self) -> KvShape {
         let (kv_heads, k_dim, v_dim) = (self.kv_heads, self.key_dim, self.value_dim);
-        KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false }
+        KvShape { kv_heads, k_dim, v_dim, capacity: POSITIONS, shared: false, ty: KvType::F16 }
     }
 
     /// What a token and a position cost.

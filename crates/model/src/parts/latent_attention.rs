@@ -18,7 +18,7 @@
 //! of DeepSeek-V2-Lite, half a second). Choosing by the number of rows is no way out: what a row gets must not depend on how
 //! the prompt was cut, or what is cached would change answers.
 
-use alight_kernels::attention::{AttentionParams, KvShape, tile_tokens};
+use alight_kernels::attention::{AttentionParams, KvShape, KvType, tile_tokens};
 use alight_kernels::matmul::{ActivationFormats, Activations, Matrix, RowCounts};
 use alight_kernels::parallel::{self, AttendRows, Bank, Cut, Place, Rows, store_rows};
 use alight_kernels::rope::{RopePairing, rope_apply};
@@ -147,7 +147,7 @@ impl LatentAttentionSpec {
     /// The shape of a page of its keys and values.
     pub(crate) fn kv_shape(&self) -> KvShape {
         let (k_dim, v_dim) = (self.row(), self.rank);
-        KvShape { kv_heads: 1, k_dim, v_dim, capacity: POSITIONS, shared: true }
+        KvShape { kv_heads: 1, k_dim, v_dim, capacity: POSITIONS, shared: true, ty: KvType::F16 }
     }
 }
 

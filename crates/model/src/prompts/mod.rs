@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use alight_kernels::ARITHMETIC;
+use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 pub(crate) use file::{Contents, Key, PromptFile};
 pub use file::{PromptFileError, PromptWriteError};
@@ -223,14 +224,23 @@ impl PromptFolder {
     }
 }
 
-/// What prompts of a model are computed by: the model, this program's arithmetic, how activations are rounded, whether the sequence is
+/// How what is computed of a prompt is rounded.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rounding {
+    /// Activations.
+    pub(crate) prompt: Precision,
+    /// Keys and values.
+    pub(crate) cache: KvType,
+}
+
+/// What prompts of a model are computed by: the model, this program's arithmetic, what is rounded, whether the sequence is
 /// long to a model that rotates long ones in another way; and the salt of those who share them.
-pub(crate) fn key(model: &Model, prompt: Precision, long: bool, salt: &str) -> Key {
+pub(crate) fn key(model: &Model, rounding: Rounding, long: bool, salt: &str) -> Key {
     let mut hash = Sha256::new();
     hash.update(model.identity());
     let version = env!("CARGO_PKG_VERSION");
     let isa = model.isa();
-    let by = format!("{version} {ARITHMETIC} {isa} {prompt:?} {POSITIONS} {long} {salt}");
+    let by = format!("{version} {ARITHMETIC} {isa} {rounding:?} {POSITIONS} {long} {salt}");
     hash.update(by.as_bytes());
     hash.finalize().into()
 }

@@ -1059,3 +1059,14 @@ pub fn distance(a: &[f32], b: &[f32]) -> f32 {
         .map(|(a, b)| (a - b).abs())
         .fold(0.0, |m, d| if d > m || d.is_nan() { d } else { m })
 }
+
+/// KL divergence of `b` from `a`, both logits.
+pub fn divergence(a: &[f32], b: &[f32]) -> f64 {
+    let log = |x: &[f32]| {
+        let most = x.iter().copied().fold(f32::MIN, f32::max) as f64;
+        let sum: f64 = x.iter().map(|v| (*v as f64 - most).exp()).sum();
+        x.iter().map(|v| *v as f64 - most - sum.ln()).collect::<Vec<_>>()
+    };
+    let (a, b) = (log(a), log(b));
+    a.iter().zip(&b).map(|(a, b)| a.exp() * (a - b)).sum()
+}

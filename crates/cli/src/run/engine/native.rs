@@ -48,6 +48,7 @@ impl<'m> Native<'m> {
         let options = SessionOptions {
             context: Some(context),
             prompt_precision: args.prompt_precision(),
+            cache_type: args.cache_type(),
             ..SessionOptions::default()
         };
         let session = Session::new(model, &options).map_err(|e| anyhow!(e))?;

@@ -1,0 +1,104 @@
+//! Keys and values of 8 bits: 32 elements of one are a block of Q8_0, a scale and 32 signed bytes, whose parts lie apart, so that
+//! vectors of them can be loaded.
+//!
+//! - keys: for every 16 positions `[k_dim][16]` bytes, then `[k_dim / 32][16]` f16 scales;
+//! - values: for every position `[v_dim]` bytes, then `[v_dim / 32]` f16 scales.
+
+use super::LINE;
+use crate::blocks::BlockFormat;
+use crate::blocks::q8_0::Q8_0;
+use crate::half::f16_to_f32;
+use crate::lanes::Lanes;
+
+/// Elements that have a scale.
+pub(super) const GROUP: usize = Q8_0::BLOCK;
+
+/// Elements (`u16`) that a key or a value of `dim` elements takes.
+pub(super) const fn stored(dim: usize) -> usize {
+    dim / 2 + dim / GROUP
+}
+
+/// Rounds elements to bytes and scales, and hands both to `put_byte(element, byte)` and `put_scale(group, scale)`.
+pub(super) fn round(
+    x: &[f32],
+    mut put_byte: impl FnMut(usize, u8),
+    mut put_scale: impl FnMut(usize, u16),
+) {
+    let mut block = [0u8; Q8_0::BYTES];
+    for (g, group) in x.chunks_exact(GROUP).enumerate() {
+        Q8_0::quantize(group, &mut block);
+        // What is no number stays none: bytes could not say so.
+        let nan = group.iter().any(|x| x.is_nan());
+        put_scale(g, if nan { 0x7e00 } else { u16::from_le_bytes([block[0], block[1]]) });
+        block[2..].iter().enumerate().for_each(|(i, byte)| put_byte(g * GROUP + i, *byte));
+    }
+}
+
+/// Byte `i` of what lies there.
+fn byte(from: &[u16], i: usize) -> i8 {
+    from[i / 2].to_le_bytes()[i % 2] as i8
+}
+
+/// Element `d` of the key at position `p` of a line.
+pub(super) fn key(line: &[u16], k_dim: usize, d: usize, p: usize) -> f32 {
+    let scale = line[LINE / 2 * k_dim + d / GROUP * LINE + p];
+    f16_to_f32(scale) * byte(line, d * LINE + p) as f32
+}
+
+/// Element `d` of a value.
+pub(super) fn value(row: &[u16], v_dim: usize, d: usize) -> f32 {
+    f16_to_f32(row[v_dim / 2 + d / GROUP]) * byte(row, d) as f32
+}
+
+/// Lines of keys as f32, `[lines][k_dim][16]`.
+///
+/// # Safety
+/// The CPU has the features of `S`.
+#[inline(always)]
+pub(super) unsafe fn widen_keys<S: Lanes>(from: &[u16], k_dim: usize, to: &mut [f32]) {
+    let lines = from.chunks_exact(LINE * stored(k_dim));
+    assert!(to.len() >= lines.len() * LINE * k_dim);
+    for (line, to) in lines.zip(to.chunks_exact_mut(LINE * k_dim)) {
+        let (bytes, scales) = line.split_at(LINE / 2 * k_dim);
+        let bytes = bytes.as_ptr().cast::<i8>();
+        for (g, to) in to.chunks_exact_mut(LINE * GROUP).enumerate() {
+            for p in (0..LINE).step_by(S::N) {
+                // SAFETY: a line has bytes and scales of its 16 positions for each element and group; the caller's features.
+                unsafe {
+                    let scale = S::load_f16(scales[g * LINE..][..LINE].as_ptr().add(p));
+                    for (d, to) in to.chunks_exact_mut(LINE).enumerate() {
+                        let x = S::load_i8(bytes.add((g * GROUP + d) * LINE + p));
+                        S::store(to.as_mut_ptr().add(p), S::mul(scale, x));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Values as rows of f32 that lie `pitch` apart.
+///
+/// # Safety
+/// The CPU has the features of `S`.
+#[inline(always)]
+pub(super) unsafe fn widen_values<S: Lanes>(
+    from: &[u16],
+    v_dim: usize,
+    pitch: usize,
+    to: &mut [f32],
+) {
+    for (row, to) in from.chunks_exact(stored(v_dim)).zip(to.chunks_mut(pitch)) {
+        let (bytes, scales) = row.split_at(v_dim / 2);
+        let bytes = bytes.as_ptr().cast::<i8>();
+        for ((g, scale), to) in scales.iter().enumerate().zip(to.chunks_exact_mut(GROUP)) {
+            // SAFETY: a row has a byte for each element of the group; the caller's features.
+            unsafe {
+                let scale = S::splat(f16_to_f32(*scale));
+                for i in (0..GROUP).step_by(S::N) {
+                    let x = S::load_i8(bytes.add(g * GROUP + i));
+                    S::store(to.as_mut_ptr().add(i), S::mul(scale, x));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Keys and values of 8 bits: a little less exact than those of 16, and as independent of everything else.
+
+mod common;
+
+use alight_kernels::Isa;
+use alight_model::{
+    Engine, EngineOptions, Event, KvType, Model, ModelError, OpenOptions, Precision, PromptFolder,
+    Request, Session, SessionOptions,
+};
+use common::{Latent, Spec, tokens};
+
+const CACHE: KvType = KvType::Q8_0;
+
+fn open(path: &std::path::Path, isa: Isa) -> Model {
+    let options = OpenOptions { threads: Some(2), isa: Some(isa), ..OpenOptions::default() };
+    Model::open(path, &options).unwrap()
+}
+
+/// A session whose keys and values are so, which is fed `batch` tokens at a time.
+fn session(model: &Model, cache_type: KvType, batch: usize) -> Session<'_> {
+    let options = SessionOptions { cache_type, batch, ..SessionOptions::default() };
+    Session::new(model, &options).unwrap()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Models whose keys and values are multiples of 32 elements.
+fn small(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
+    let heads = |spec: Spec| Spec { key_dim: 32, value_dim: 64, ..spec };
+    let latent = Latent { rank: 64, ..Spec::deepseek2().latent.unwrap() };
+    vec![
+        heads(Spec::llama()).write(folder).0,
+        heads(Spec::gpt_oss()).write(folder).0,
+        Spec { latent: Some(latent), rope_dims: Some(32), ..Spec::deepseek2() }.write(folder).0,
+    ]
+}
+
+/// Some tokens of an answer and the bits of what they were chosen from.
+fn answer(session: &mut Session<'_>, prompt: &[u32]) -> Vec<u32> {
+    let mut all = bits(session.feed(prompt).unwrap());
+    for token in [7, 21, 3] {
+        all.extend(bits(session.decode(token).unwrap()));
+    }
+    all
+}
+
+#[test]
+fn bits_do_not_depend_on_cuts_neighbours_or_files() {
+    let folder = tempfile::tempdir().unwrap();
+    for path in small(folder.path()) {
+        for isa in Isa::available() {
+            let model = open(&path, isa);
+            let what = format!("{isa}, {}", path.display());
+            let prompt = tokens(150, 290, 5);
+            let expected = answer(&mut session(&model, CACHE, 512), &prompt);
+            assert!(expected != answer(&mut session(&model, KvType::F16, 512), &prompt), "{what}");
+            for batch in [1, 13, 64] {
+                assert!(answer(&mut session(&model, CACHE, batch), &prompt) == expected, "{what}");
+            }
+
+            let own = tempfile::tempdir().unwrap();
+            let prompts = PromptFolder::new(own.path().join("prompts"), u64::MAX);
+            let mut first = session(&model, CACHE, 512);
+            first.feed(&prompt).unwrap();
+            first.keep(&prompts).unwrap().unwrap();
+            let mut second = session(&model, CACHE, 512);
+            assert_eq!(second.restore(&prompts, &prompt).positions, prompt.len() - 1, "{what}");
+            let rest = second.position();
+            assert!(answer(&mut second, &prompt[rest..]) == expected, "{what}");
+            let mut other = session(&model, KvType::F16, 512);
+            assert_eq!(other.restore(&prompts, &prompt).positions, 0, "{what}");
+
+            let options = EngineOptions { cache_type: CACHE, ..EngineOptions::default() };
+            let mut engine = Engine::new(&model, &options).unwrap();
+            let request = |prompt: &[u32]| Request {
+                prompt: prompt.to_vec(),
+                max_tokens: 3,
+                ignore_eos: true,
+                ..Request::default()
+            };
+            let ids = [&prompt[..], &prompt[..100], &tokens(40, 290, 6)]
+                .map(|prompt| engine.add(request(prompt)).unwrap());
+            let mut first = None;
+            while engine
+                .step(&mut |id, event| {
+                    if let (true, Event::Token(_, logits)) = (id == ids[0], &event) {
+                        first.get_or_insert_with(|| bits(logits));
+                    }
+                })
+                .unwrap()
+            {}
+            assert!(first.unwrap() == expected[..model.spec().vocab], "{what}");
+        }
+    }
+}
+
+/// Half the memory of keys and values, and logits that differ little: the mean over real text's positions.
+#[test]
+fn answers_of_real_models_change_little() {
+    for file in [common::SMOLLM2, common::GEMMA3] {
+        let Some(path) = common::real_model(file) else { continue };
+        let model = open(&path, Isa::best());
+        let text = "The water cycle describes how water moves on, above and below the surface of the Earth. The sun warms \
+                    the oceans, water evaporates into the air, cools, and becomes clouds; it falls as rain or snow and \
+                    flows back to the sea in rivers, where the cycle begins again.";
+        let tokens = model.tokenizer().encode(text, Default::default()).unwrap();
+        let logits = |cache_type| {
+            let mut all: Vec<Vec<f32>> = Vec::new();
+            // Rounding activations to 8 bits would make as much of any small difference.
+            let prompt_precision = Precision::Bits16;
+            let options = SessionOptions { cache_type, prompt_precision, ..Default::default() };
+            let mut session = Session::new(&model, &options).unwrap();
+            session.feed_each(&tokens, &mut |_, logits| all.push(logits.to_vec())).unwrap();
+            all
+        };
+        let (exact, rounded) = (logits(KvType::F16), logits(CACHE));
+        let each = exact.iter().zip(&rounded).map(|(a, b)| common::divergence(a, b));
+        let mean = each.sum::<f64>() / tokens.len() as f64;
+        eprintln!("{file}: mean KL {mean:.6}");
+        assert!(mean > 0.0 && mean < 0.003, "{file}: {mean}");
+    }
+}
+
+#[test]
+fn lengths_that_are_no_whole_groups_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = open(&Spec::llama().write(folder.path()).0, Isa::best());
+    let options = SessionOptions { cache_type: CACHE, ..SessionOptions::default() };
+    let error = Session::new(&model, &options).err().unwrap();
+    assert!(matches!(error, ModelError::CacheType { layer: 0, found: 16, expected: 32, .. }));
+    assert_eq!(
+        error.to_string(),
+        "keys and values cannot be kept as q8_0: those of layer 0 are 16 elements long, expected a multiple of 32; \
+         --cache-type f16 keeps them as they are"
+    );
+    let options = EngineOptions { cache_type: CACHE, ..EngineOptions::default() };
+    assert!(matches!(Engine::new(&model, &options).err(), Some(ModelError::CacheType { .. })));
+}
