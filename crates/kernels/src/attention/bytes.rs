@@ -26,7 +26,7 @@ pub(super) fn round(
 ) {
     let mut block = [0u8; Q8_0::BYTES];
     for (g, group) in x.chunks_exact(GROUP).enumerate() {
-        Q8_0::quantize(group, &mut block);
+        Q8_0::quantize(group, &[], &mut block);
         // What is no number stays none: bytes could not say so.
         let nan = group.iter().any(|x| x.is_nan());
         put_scale(g, if nan { 0x7e00 } else { u16::from_le_bytes([block[0], block[1]]) });
