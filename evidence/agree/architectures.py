@@ -78,6 +78,7 @@ INTERNLM2 = Tiny("internlm2", "internlm2", base=1e4, eps=1e-5, tied=False)
 # near tie between experts (`near_ties`) changes few positions.
 MOE = dict(layers=2, experts=7, used=3, expert_ff=44)
 QWEN3MOE = Tiny("qwen3moe", "qwen3moe", head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False, **MOE)
+QWEN3VLMOE = Tiny("qwen3vlmoe", "qwen3vlmoe", head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False, sections=(8, 6, 6, 0), **MOE)
 QWEN2MOE = Tiny("qwen2moe", "qwen2moe", base=1e6, biases=QKV, shared_ff=72, vocab=403, tied=False, **MOE)
 MIXTRAL = Tiny("llama, experts", "llama", head_dim=40, heads=4, base=1e6, eps=1e-5, tied=False, ff=44, **MOE)
 OLMOE = Tiny("olmoe", "olmoe", heads=6, kv_heads=6, eps=1e-5, tied=False, qk_norm="whole", ff=44, **MOE)
@@ -311,6 +312,10 @@ CASES = [
      {"weights normalised": dict(normed=True), "four experts": dict(used=4)}),
     (QWEN2VL, {"interleaved rotary": dict(arch="llama"), "no bias of k": dict(biases=("attn_q", "attn_v"))}),
     (QWEN3VL, {"q and k not normed": dict(arch="qwen2", qk_norm=False)}),
+    (other(QWEN3VL, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, ff=151, vocab=397, sections=(6, 5, 4, 0)), {"another base": dict(base=1e3)}),
+    (QWEN3VLMOE, WRONG | {"weights not normalised": dict(normed=False)}),
+    (other(QWEN3VLMOE, "odd sizes", embd=90, heads=3, kv_heads=1, head_dim=30, expert_ff=37, experts=5, used=5, vocab=397, sections=(6, 5, 4, 0)),
+     {"four experts": dict(used=4)}),
     (ERNIE, {"NeoX rotary": dict(arch="qwen2")}),
     (INTERNLM2, {"NeoX rotary": dict(arch="qwen2")}),
     (ARCEE, {"another base": dict(base=1e3), "other inputs": dict(flipped=("ffn_up",))}),

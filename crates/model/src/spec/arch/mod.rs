@@ -49,7 +49,7 @@ use super::keys::Keys;
 use super::{ModelSpec, SpecError};
 
 /// Every architecture that can be run.
-const ALL: [&Architecture; 46] = [
+const ALL: [&Architecture; 47] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -68,6 +68,7 @@ const ALL: [&Architecture; 46] = [
     &exaone4::ARCHITECTURE,
     &qwen2vl::ARCHITECTURE,
     &qwen3vl::ARCHITECTURE,
+    &qwen3vl::MIXTURE,
     &qwen35::ARCHITECTURE,
     &qwen35moe::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
