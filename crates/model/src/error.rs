@@ -117,6 +117,12 @@ pub enum ModelError {
         /// The first matrix with a weight that is not a finite number; `None` if all are finite.
         weight: Option<String>,
     },
+    /// A constraint cannot tell which tokens may come next.
+    #[error("the answer's constraint cannot go on: {why}")]
+    Constraint {
+        /// What it says of it.
+        why: Box<str>,
+    },
     /// There is nothing to feed.
     #[error("there are no tokens to feed: the prompt is empty")]
     EmptyInput,

@@ -133,9 +133,9 @@ pub use alight_kernels::attention::KvType;
 pub use alight_kernels::matmul::Precision;
 pub use cache::reusable;
 pub use engine::{
-    DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated, MAX_BATCH,
-    MAX_SEQUENCES, Pool, Request, RequestId, Restored, Sampler, SamplerOptions, Session,
-    SessionOptions, Speculate, generate,
+    Constraint, DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
+    MAX_BATCH, MAX_SEQUENCES, OfPrompt, Pool, Pooling, Request, RequestId, Restored, Sampler,
+    SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
 pub use error::ModelError;
 pub use load::{FileReport, Load, LoadError, LoadReport, Repack};

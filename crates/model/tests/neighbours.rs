@@ -139,6 +139,7 @@ fn together(model: &Model, all: &[Request], sequences: usize, step: Duration) ->
                         finished[i] = true;
                     }
                     Event::Failed(error) => panic!("{error}"),
+                    _ => {}
                 }
             })
             .unwrap();
@@ -195,6 +196,7 @@ fn answer(engine: &mut Engine<'_>, request: &Request) -> (Answer, usize) {
                 Event::Token(token, logits) => answer.push((token, hash(logits))),
                 Event::Finished(finish) => assert_eq!(finish, Finish::Length),
                 Event::Failed(error) => panic!("{error}"),
+                _ => {}
             }
         })
         .unwrap()
@@ -282,6 +284,7 @@ fn prompts_that_begin_alike_are_read_once() {
                     Event::Token(token, logits) => answers[i].push((token, hash(logits))),
                     Event::Finished(_) => {}
                     Event::Failed(error) => panic!("{error}"),
+                    _ => {}
                 }
             })
             .unwrap()
@@ -366,6 +369,7 @@ fn what_cannot_be_computed_is_refused_and_others_go_on() {
                 Event::Token(..) => counts[i] += 1,
                 Event::Finished(finish) => ends.push((i, finish)),
                 Event::Failed(error) => panic!("{error}"),
+                _ => {}
             }
         })
         .unwrap()

@@ -356,6 +356,7 @@ fn of_engine(engine: &mut Engine<'_>, prompt: &[u32], salt: &str) -> (Vec<u32>, 
             }
             Event::Finished(_) => {}
             Event::Failed(error) => panic!("{error}"),
+            _ => {}
         })
         .unwrap()
     {}

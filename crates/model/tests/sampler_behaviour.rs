@@ -8,6 +8,8 @@ const PLAIN: SamplerOptions = SamplerOptions {
     top_p: 1.0,
     min_p: 0.0,
     repeat_penalty: 1.0,
+    frequency_penalty: 0.0,
+    presence_penalty: 0.0,
     repeat_last_n: 64,
     seed: 7,
 };
@@ -180,4 +182,47 @@ fn logits_beyond_the_vocabulary_are_ignored() {
     assert_eq!(sampler.sample(&[1.0, 2.0, 9.0]), 1);
     let mut sampler = Sampler::new(PLAIN, 2);
     assert!((0..100).all(|_| sampler.sample(&[1.0, 2.0, 90.0]) < 2));
+}
+
+#[test]
+fn frequency_counts_and_presence_does_not() {
+    let logits = [4.0, 3.0, 2.0];
+    let greedy = |frequency_penalty, presence_penalty, accepted: &[u32]| {
+        let options =
+            SamplerOptions { frequency_penalty, presence_penalty, ..SamplerOptions::greedy() };
+        let mut sampler = Sampler::new(options, 3);
+        accepted.iter().for_each(|token| sampler.accept(*token));
+        sampler.sample(&logits)
+    };
+    assert_eq!(greedy(0.75, 0.0, &[0]), 0); // 3.25
+    assert_eq!(greedy(0.75, 0.0, &[0, 0]), 1); // 2.5
+    assert_eq!(greedy(0.0, 0.75, &[0, 0]), 0); // 3.25
+    assert_eq!(greedy(0.0, 1.25, &[0]), 1); // 2.75
+    assert_eq!(greedy(0.75, 0.5, &[0, 1]), 0); // 2.75, 1.75
+    assert_eq!(greedy(-1.5, 0.0, &[1]), 1, "a negative one makes tokens likelier"); // 4.5
+    assert_eq!(greedy(0.0, 9.0, &[7]), 0, "not in the vocabulary");
+}
+
+#[test]
+fn a_bias_is_added_before_penalties() {
+    let options = SamplerOptions { repeat_penalty: 2.0, ..SamplerOptions::greedy() };
+    let biased = |bias: &[(u32, f32)]| Sampler::new(options, 3).with_bias(bias);
+    let logits = [4.0, 3.0, -2.0];
+    assert_eq!(biased(&[(2, 6.5)]).sample(&logits), 2); // 4.5
+    assert_eq!(biased(&[(0, f32::NEG_INFINITY)]).sample(&logits), 1);
+    assert_eq!(biased(&[(1, 1.0), (9, 100.0), (1, 0.5)]).sample(&logits), 1); // 4.5
+    // Added first, and halved then: the other way round it would stay the greatest.
+    let mut sampler = biased(&[(0, 1.5)]);
+    sampler.accept(0); // 2.75
+    assert_eq!(sampler.sample(&logits), 1);
+}
+
+#[test]
+fn a_token_that_is_ruled_out_is_never_drawn() {
+    let bias = [(0, f32::NEG_INFINITY), (3, f32::NEG_INFINITY)];
+    for top_k in [0, 2] {
+        let options = SamplerOptions { top_k, ..PLAIN };
+        let mut sampler = Sampler::new(options, 5).with_bias(&bias);
+        assert!((0..1000).all(|_| ![0, 3].contains(&sampler.sample(&[9.0, 1.0, 1.0, 9.0, 1.0]))));
+    }
 }

@@ -382,6 +382,8 @@ impl Batch {
                 }
                 Event::Finished(finish) => ended.push((id, End::Engine(finish))),
                 Event::Failed(error) => ended.push((id, End::Failed(error))),
+                // How far a prompt is, and what no line asks for.
+                Event::Reading { .. } | Event::PromptLogits { .. } | Event::Embedding(_) => {}
             }
         };
         engine.step(&mut on_event).map_err(|e| anyhow!(e))?;

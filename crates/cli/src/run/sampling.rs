@@ -67,6 +67,7 @@ impl SamplingArgs {
             repeat_penalty: self.repeat_penalty,
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
+            ..SamplerOptions::default()
         }
     }
 }

@@ -99,10 +99,9 @@ impl Batch {
     }
 
     fn count(&mut self, role: Role, rows: usize) {
-        match role {
-            Role::Prompt if self.prompt == Precision::Bits8 => self.counts.bits8 += rows,
-            Role::Prompt | Role::Decode => self.counts.bits16 += rows,
-        }
+        let mut counts = self.counts;
+        *self.counted(&mut counts, role) += rows;
+        self.counts = counts;
     }
 
     /// The tokens of all rows that were added.
@@ -134,6 +133,27 @@ impl Batch {
     /// How many rows there are of each precision.
     pub(crate) fn counts(&self) -> RowCounts {
         self.counts
+    }
+
+    /// How many of the first `n` rows there are of each precision.
+    ///
+    /// # Panics
+    /// If a span is cut by it.
+    pub(super) fn counts_of_first(&self, n: usize) -> RowCounts {
+        let mut counts = RowCounts::default();
+        for span in self.spans.iter().filter(|span| span.rows.start < n) {
+            assert!(span.rows.end <= n, "whole spans");
+            *self.counted(&mut counts, span.role) += span.rows.len();
+        }
+        counts
+    }
+
+    /// Where rows of a role are counted.
+    fn counted<'c>(&self, counts: &'c mut RowCounts, role: Role) -> &'c mut usize {
+        match role {
+            Role::Prompt if self.prompt == Precision::Bits8 => &mut counts.bits8,
+            Role::Prompt | Role::Decode => &mut counts.bits16,
+        }
     }
 
     /// Leaves only the rows that are wanted: `keep(from, to)` is called for each that moves, in their order.
@@ -186,6 +206,7 @@ mod tests {
         assert_eq!(positions(&batch), [7, 90, 1, 5, 6]);
         assert_eq!(batch.place(4), (3, 6));
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 3 });
+        assert_eq!(batch.counts_of_first(3), RowCounts { bits16: 2, bits8: 1 });
         let rows: Vec<_> =
             batch.spans(Role::Prompt).map(|s| (s.position, s.rows.clone())).collect();
         assert_eq!(rows, [(6, 2..2), (1, 2..3), (5, 3..5)]);

@@ -262,6 +262,12 @@ impl<'m> Net<'m> {
         });
     }
 
+    /// The final hidden state `[hidden]` of a row of the residual stream, normed: what logits are computed from.
+    pub(crate) fn hidden(&self, b: &mut Buffers, row: usize, hidden: &mut [f32]) {
+        let x = &b.x[row * hidden.len()..][..hidden.len()];
+        self.weights.output_norm.apply_to(self.compute.isa, x, hidden);
+    }
+
     /// Computes the logits of the `n` rows from `first` on of the residual stream into `logits` `[n, vocab]`.
     ///
     /// # Errors

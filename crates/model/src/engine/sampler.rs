@@ -1,8 +1,8 @@
-//! Logits into a token: penalties, top-k, top-p, min-p, temperature, then a draw.
+//! Logits into a token: biases, penalties, top-k, top-p, min-p, temperature, then a draw.
 //!
 //! The stages, their order and their meaning are the same as in llama.cpp's default chain:
-//! 1. repeat penalty on the tokens accepted lately (a positive logit is divided by it, a negative
-//!    one multiplied);
+//! 1. biases are added; then penalties on the tokens accepted lately: the repeat penalty (a positive logit is divided by it, a
+//!    negative one multiplied), the frequency penalty (subtracted as often as the token came) and the presence penalty (once);
 //! 2. top-k: the k greatest logits; 3. top-p: the fewest of them whose probabilities reach p;
 //! 4. min-p: the tokens at least p times as likely as the likeliest; 5. division by the temperature;
 //! 6. a draw from the softmax of what is left. Temperature 0 takes the greatest logit after 1.
@@ -26,6 +26,10 @@ pub struct SamplerOptions {
     pub min_p: f32,
     /// Makes tokens accepted lately less likely by this factor; 1 does not.
     pub repeat_penalty: f32,
+    /// Subtracted from the logit of a token for each time that it was accepted lately; 0 does not.
+    pub frequency_penalty: f32,
+    /// Subtracted from the logits of tokens accepted lately; 0 does not.
+    pub presence_penalty: f32,
     /// How many tokens count as lately; 0 none.
     pub repeat_last_n: usize,
     /// Seed of the random draws.
@@ -40,6 +44,8 @@ impl Default for SamplerOptions {
             top_p: 0.95,
             min_p: 0.05,
             repeat_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
             repeat_last_n: 64,
             seed: 0,
         }
@@ -77,8 +83,10 @@ pub struct Sampler {
     remembered: usize,
     /// The oldest of a full ring.
     oldest: usize,
-    /// Penalised tokens with their new logits, ids ascending.
-    penalised: Vec<Candidate>,
+    /// What is added to the logits of some tokens, ids ascending.
+    bias: Vec<Candidate>,
+    /// Tokens with a bias or a penalty, with their new logits, ids ascending.
+    changed: Vec<Candidate>,
     /// Tokens still in question, at most `capacity` at a time.
     candidates: Vec<Candidate>,
     capacity: usize,
@@ -92,10 +100,10 @@ impl Sampler {
     pub fn new(options: SamplerOptions, vocab_size: usize) -> Sampler {
         // No more than any context holds.
         const MOST_REMEMBERED: usize = 1 << 20;
-        let remembered = match options.repeat_penalty {
-            1.0 => 0,
-            _ => options.repeat_last_n.min(MOST_REMEMBERED),
-        };
+        let plain = options.repeat_penalty == 1.0
+            && options.frequency_penalty == 0.0
+            && options.presence_penalty == 0.0;
+        let remembered = if plain { 0 } else { options.repeat_last_n.min(MOST_REMEMBERED) };
         let capacity = if options.temperature <= 0.0 {
             0
         } else if options.top_k == 0 {
@@ -110,10 +118,19 @@ impl Sampler {
             last: Vec::with_capacity(remembered),
             remembered,
             oldest: 0,
-            penalised: Vec::with_capacity(remembered),
+            bias: Vec::new(),
+            changed: Vec::with_capacity(remembered),
             candidates: Vec::with_capacity(capacity),
             capacity,
         }
+    }
+
+    /// Adds to the logits of tokens before anything else is done with them. Of several entries for a token the sum counts.
+    pub fn with_bias(mut self, bias: &[(u32, f32)]) -> Sampler {
+        self.bias.extend(bias.iter().map(|(id, bias)| Candidate { logit: *bias, id: *id }));
+        sum_by_id(&mut self.bias);
+        self.changed.reserve_exact(self.remembered + self.bias.len());
+        self
     }
 
     /// The options it was made with.
@@ -141,7 +158,7 @@ impl Sampler {
     /// Chooses a token; 0 if there are no logits. It is not accepted by this.
     pub fn sample(&mut self, logits: &[f32]) -> u32 {
         let logits = &logits[..logits.len().min(self.vocab_size)];
-        self.penalise(logits);
+        self.change(logits);
         // A NaN temperature is not above 0 either.
         if self.options.temperature <= 0.0 || self.options.temperature.is_nan() {
             return self.greatest(logits);
@@ -152,18 +169,28 @@ impl Sampler {
         self.draw()
     }
 
-    /// The new logits of the tokens accepted lately.
-    fn penalise(&mut self, logits: &[f32]) {
-        self.penalised.clear();
-        for &id in &self.last {
-            if let Some(&logit) = logits.get(id as usize) {
-                let penalty = self.options.repeat_penalty;
-                let logit = if logit <= 0.0 { logit * penalty } else { logit / penalty };
-                self.penalised.push(Candidate { logit: clean(logit), id });
+    /// The new logits of the tokens that have a bias or were accepted lately.
+    fn change(&mut self, logits: &[f32]) {
+        let SamplerOptions { repeat_penalty, frequency_penalty, presence_penalty, .. } =
+            self.options;
+        // First how often each of them came lately.
+        self.changed.clear();
+        self.changed.extend(self.last.iter().map(|id| Candidate { logit: 1.0, id: *id }));
+        self.changed.extend(self.bias.iter().map(|bias| Candidate { logit: 0.0, ..*bias }));
+        self.changed.retain(|c| (c.id as usize) < logits.len());
+        sum_by_id(&mut self.changed);
+        for c in &mut self.changed {
+            let count = c.logit;
+            let mut logit = logits[c.id as usize];
+            if let Ok(at) = self.bias.binary_search_by_key(&c.id, |bias| bias.id) {
+                logit += self.bias[at].logit;
             }
+            if count > 0.0 {
+                logit = if logit <= 0.0 { logit * repeat_penalty } else { logit / repeat_penalty };
+                logit -= count * frequency_penalty + presence_penalty;
+            }
+            c.logit = clean(logit);
         }
-        self.penalised.sort_unstable_by_key(|c| c.id);
-        self.penalised.dedup_by_key(|c| c.id);
     }
 
     /// The token of the greatest logit.
@@ -175,17 +202,17 @@ impl Sampler {
             }
         };
         let mut from = 0;
-        for &penalised in &self.penalised {
-            let to = penalised.id as usize;
+        for &changed in &self.changed {
+            let to = changed.id as usize;
             offer(greatest_of(&logits[from..to], from));
-            offer(penalised);
+            offer(changed);
             from = to + 1;
         }
         offer(greatest_of(&logits[from..], from));
         if best.id == u32::MAX { 0 } else { best.id }
     }
 
-    /// Fills `candidates` with the top-k of the penalised logits, in no order.
+    /// Fills `candidates` with the top-k of the logits, in no order.
     fn gather(&mut self, logits: &[f32]) {
         self.candidates.clear();
         let k = match self.options.top_k {
@@ -195,16 +222,16 @@ impl Sampler {
         // Whatever is not greater than this cannot be among the k best: ids only grow, so an
         // equal logit comes after k others.
         let mut floor = None;
-        let penalised = std::mem::take(&mut self.penalised);
+        let changed = std::mem::take(&mut self.changed);
         let mut from = 0;
-        for &c in &penalised {
+        for &c in &changed {
             let to = c.id as usize;
             self.gather_run(&logits[from..to], from, k, &mut floor);
             self.gather_run(&[c.logit], to, k, &mut floor);
             from = to + 1;
         }
         self.gather_run(&logits[from..], from, k, &mut floor);
-        self.penalised = penalised;
+        self.changed = changed;
         self.keep_best(k);
     }
 
@@ -331,6 +358,18 @@ fn weight(logit: f32, greatest: f32, scale: f64) -> f64 {
     }
 }
 
+/// Sorts by id, and makes one entry of those with the same id.
+fn sum_by_id(candidates: &mut Vec<Candidate>) {
+    candidates.sort_unstable_by_key(|c| c.id);
+    candidates.dedup_by(|from, into| {
+        let same = from.id == into.id;
+        if same {
+            into.logit += from.logit;
+        }
+        same
+    });
+}
+
 fn clean(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
@@ -410,7 +449,7 @@ mod tests {
 
     fn kept(options: SamplerOptions, logits: &[f32]) -> Vec<u32> {
         let mut sampler = Sampler::new(options, logits.len());
-        sampler.penalise(logits);
+        sampler.change(logits);
         sampler.gather(logits);
         sampler.top_p();
         sampler.min_p();
@@ -425,6 +464,8 @@ mod tests {
         top_p: 1.0,
         min_p: 0.0,
         repeat_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
         repeat_last_n: 0,
         seed: 0,
     };
@@ -497,7 +538,7 @@ mod tests {
                 let options = SamplerOptions { repeat_last_n: 16, top_p: 0.9, ..options };
                 let mut sampler = Sampler::new(options, logits.len());
                 let capacity = |s: &Sampler| {
-                    (s.last.capacity(), s.penalised.capacity(), s.candidates.capacity())
+                    (s.last.capacity(), s.changed.capacity(), s.candidates.capacity())
                 };
                 let before = capacity(&sampler);
                 for i in 0..50 {

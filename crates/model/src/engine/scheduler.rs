@@ -5,18 +5,21 @@
 //! beside a sequence (see [`batch`](super::batch)).
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use alight_kernels::attention::KvType;
-use alight_kernels::matmul::Precision;
+use alight_kernels::matmul::{Precision, RowCounts};
+use alight_kernels::vec;
 
 use super::batch::{Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
 use super::generate::Finish;
 use super::net::Net;
-use super::sampler::{Sampler, SamplerOptions};
+use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId};
+use super::sampler::Sampler;
 use super::session::{
     DEFAULT_CONTEXT, MAX_BATCH, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
 };
@@ -77,47 +80,21 @@ impl Default for EngineOptions {
     }
 }
 
-/// A prompt, and how it is to be continued.
-#[derive(Clone, Debug, Default)]
-pub struct Request {
-    /// The tokens of the prompt.
-    pub prompt: Vec<u32>,
-    /// How tokens are chosen.
-    pub sampling: SamplerOptions,
-    /// Most tokens to generate.
-    pub max_tokens: usize,
-    /// Go on after an end-of-generation token, and hand it out like any other.
-    pub ignore_eos: bool,
-    /// Prompts share what was computed of them with those of the same salt alone. Where users must not find out by the
-    /// time of an answer what others have asked, each has a salt.
-    pub salt: Box<str>,
-}
-
-/// Which request an event is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RequestId(u64);
-
-/// What a step has brought for a request.
-#[derive(Debug)]
-pub enum Event<'e> {
-    /// The prompt was read. So many of its tokens were not computed: they had been, of earlier prompts.
-    Prompt {
-        /// Those tokens.
-        reused: usize,
-    },
-    /// A token, and the logits `[vocab]` that it was chosen by.
-    Token(u32, &'e [f32]),
-    /// The answer ended. Nothing else follows.
-    Finished(Finish),
-    /// The logits were not numbers. Nothing else follows.
-    Failed(ModelError),
+/// A request that has no sequence yet.
+struct Waiting {
+    id: RequestId,
+    request: Request,
+    constraint: Option<Box<dyn Constraint>>,
 }
 
 /// A sequence that is computed.
 struct Slot {
     id: RequestId,
     request: Request,
+    constraint: Option<Box<dyn Constraint>>,
     sampler: Sampler,
+    /// `[hidden]`, of requests that want it: the sum of what was computed.
+    embedding: Vec<f32>,
     /// Tokens that the cache holds, or will hold after the step.
     position: usize,
     /// What has come, for drafts, and the draft that the step computes.
@@ -144,9 +121,33 @@ impl Slot {
         self.request.prompt.len().saturating_sub(self.position)
     }
 
+    /// Whether the rows of the prompt that are read next are wanted for themselves: all but the last one, which an answer
+    /// follows from, or all.
+    fn is_wanted_itself(&self) -> bool {
+        match self.request.of_prompt {
+            OfPrompt::Nothing => false,
+            OfPrompt::Logits => self.unread() > 1,
+            OfPrompt::Embedding(_) => true,
+        }
+    }
+
+    /// Tokens of the prompt that may be read in one step.
+    fn readable(&self) -> usize {
+        let unread = self.unread();
+        if self.request.of_prompt == OfPrompt::Logits && unread > 1 { unread - 1 } else { unread }
+    }
+
     /// Tokens of the prompt that were read. Only these are shared: tokens that were generated are computed in another way.
     fn read(&self) -> &[u32] {
         &self.request.prompt[..self.position.min(self.request.prompt.len())]
+    }
+
+    /// Computes all of the prompt, and shares nothing of it: a file may have what no model has computed.
+    fn begin_cold(&mut self) {
+        self.cold = true;
+        (self.position, self.reused) = (0, 0);
+        self.marks.clear();
+        self.embedding.fill(0.0);
     }
 
     /// Tokens of the prompt that may come from elsewhere: all but the last, whose logits are wanted.
@@ -206,7 +207,11 @@ pub struct Engine<'m> {
     logits: Vec<f32>,
     /// By sequence of the cache.
     slots: Vec<Option<Slot>>,
-    waiting: VecDeque<(RequestId, Request)>,
+    /// `[vocab]`: those that a constraint has masked.
+    masked: Vec<f32>,
+    /// `[hidden]`: the final hidden state of a row.
+    hidden: Vec<f32>,
+    waiting: VecDeque<Waiting>,
     last_id: u64,
     context: usize,
     batch: usize,
@@ -218,6 +223,8 @@ pub struct Engine<'m> {
     order: Vec<usize>,
     /// Sequences that the step asks logits of, in the order of their rows.
     asked: Vec<usize>,
+    /// How many rows those are. Rows that are wanted for themselves come after them.
+    asked_rows: usize,
     prompts: Option<PromptFolder>,
     rounding: Rounding,
     ignored: Vec<IgnoredPrompt>,
@@ -274,6 +281,8 @@ impl<'m> Engine<'m> {
             buffers,
             logits: vec![0.0; decode * spec.vocab],
             slots: (0..sequences).map(|_| None).collect(),
+            masked: vec![0.0; spec.vocab],
+            hidden: vec![0.0; spec.hidden_size],
             waiting: VecDeque::new(),
             last_id: 0,
             context,
@@ -283,6 +292,7 @@ impl<'m> Engine<'m> {
             decode_time: 0.0,
             order: Vec::with_capacity(sequences),
             asked: Vec::with_capacity(sequences),
+            asked_rows: 0,
             prompts: options.prompts.clone(),
             rounding,
             ignored: Vec::new(),
@@ -300,10 +310,22 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// An empty prompt, a token outside of the vocabulary, or a prompt that does not fit the context.
     pub fn add(&mut self, request: Request) -> Result<RequestId, ModelError> {
+        self.add_constrained(request, None)
+    }
+
+    /// [`Engine::add`], of a request whose answer is constrained.
+    ///
+    /// # Errors
+    /// As [`Engine::add`].
+    pub fn add_constrained(
+        &mut self,
+        request: Request,
+        constraint: Option<Box<dyn Constraint>>,
+    ) -> Result<RequestId, ModelError> {
         admit(self.model.spec(), &request.prompt, 0, self.context)?;
         self.last_id += 1;
         let id = RequestId(self.last_id);
-        self.waiting.push_back((id, request));
+        self.waiting.push_back(Waiting { id, request, constraint });
         Ok(id)
     }
 
@@ -315,7 +337,7 @@ impl<'m> Engine<'m> {
             return true;
         }
         let before = self.waiting.len();
-        self.waiting.retain(|(other, _)| *other != id);
+        self.waiting.retain(|other| other.id != id);
         self.waiting.len() < before
     }
 
@@ -366,16 +388,19 @@ impl<'m> Engine<'m> {
         if decoding + prompts == 0 {
             return Ok(false);
         }
-        if let Err(error) = self.compute() {
+        let done = self.compute();
+        if done.is_ok() {
+            self.remember(began.elapsed(), [decoding, prompts]);
+            self.index_prompts();
+            self.hand_out(on_event);
+        }
+        if let Err(error) = done.and_then(|()| self.hand_out_of_prompts(on_event)) {
             // What the cache holds of the rows of this step is of no use.
             self.slots.iter_mut().for_each(|slot| *slot = None);
             self.cache.forget();
             self.waiting.clear();
             return Err(error);
         }
-        self.remember(began.elapsed(), [decoding, prompts]);
-        self.index_prompts();
-        self.hand_out(on_event);
         Ok(!self.is_idle())
     }
 
@@ -386,15 +411,20 @@ impl<'m> Engine<'m> {
             if self.slots[sequence].is_some() {
                 continue;
             }
-            let Some((id, request)) = self.waiting.pop_front() else { break };
-            let sampler = Sampler::new(request.sampling, vocab_size);
+            let Some(Waiting { id, request, constraint }) = self.waiting.pop_front() else {
+                break;
+            };
+            let sampler = Sampler::new(request.sampling, vocab_size).with_bias(&request.logit_bias);
+            let hidden = if request.wants_embedding() { self.model.spec().hidden_size } else { 0 };
             let most = self.judge.as_ref().map_or(0, |_| self.context.min(MOST_REMEMBERED) + 1);
             let mut lookup = Lookup::new(most);
             request.prompt.iter().for_each(|token| lookup.push(*token));
             let mut slot = Slot {
                 id,
                 request,
+                constraint,
                 sampler,
+                embedding: vec![0.0; hidden],
                 position: 0,
                 lookup,
                 draft: [0; MOST_DRAFT],
@@ -407,8 +437,10 @@ impl<'m> Engine<'m> {
                 cold: false,
                 marks: Vec::new(),
             };
-            self.look_up(sequence, &mut slot);
-            self.follow(&mut slot);
+            if !slot.request.wants_all_rows() {
+                self.look_up(sequence, &mut slot);
+                self.follow(&mut slot);
+            }
             self.slots[sequence] = Some(slot);
         }
         for sequence in 0..self.slots.len() {
@@ -508,6 +540,7 @@ impl<'m> Engine<'m> {
         let batch = &mut self.buffers.batch;
         batch.clear();
         self.asked.clear();
+        self.asked_rows = 0;
         self.order.clear();
         let mut others = self.slots.iter().flatten();
         let alone = others.next().is_some() && others.next().is_none();
@@ -526,6 +559,7 @@ impl<'m> Engine<'m> {
                 Want::All,
             );
             slot.position += 1 + slot.drafted;
+            self.asked_rows += 1 + slot.drafted;
             self.asked.push(sequence);
         }
         let decoding = self.asked.len();
@@ -535,23 +569,33 @@ impl<'m> Engine<'m> {
         let slots = &self.slots;
         self.order.retain(|sequence| slots[*sequence].as_ref().is_some_and(|s| s.after.is_none()));
         let unread = |sequence: &usize| slots[*sequence].as_ref().map_or(0, Slot::unread);
-        self.order.sort_unstable_by_key(|sequence| (unread(sequence), *sequence));
+        // Rows that are wanted for themselves come after those that an answer follows from.
+        let of_prompt =
+            |sequence: &usize| slots[*sequence].as_ref().is_some_and(Slot::is_wanted_itself);
+        self.order
+            .sort_unstable_by_key(|sequence| (of_prompt(sequence), unread(sequence), *sequence));
         let mut prompts = 0;
         for (i, &sequence) in self.order.iter().enumerate() {
             let Some(slot) = &mut self.slots[sequence] else { continue };
             let share = left.div_ceil(self.order.len() - i);
-            let rows = slot.unread().min(share).min(left).min(slot.rows_to_mark());
+            let rows = slot.readable().min(share).min(left).min(slot.rows_to_mark());
             if rows == 0 {
                 continue;
             }
             let last = rows == slot.unread();
             let tokens = &slot.request.prompt[slot.position..slot.position + rows];
-            let want = if last { Want::Last } else { Want::Nothing };
+            let itself = slot.is_wanted_itself();
+            let want = match last {
+                _ if itself && slot.request.wants_all_rows() => Want::All,
+                true => Want::Last,
+                false => Want::Nothing,
+            };
             batch.push((sequence, Role::Prompt), slot.position, tokens, want);
             slot.position += rows;
             (left, prompts) = (left - rows, prompts + rows);
-            if last {
+            if last && !itself {
                 self.asked.push(sequence);
+                self.asked_rows += 1;
             }
         }
         [decoding, prompts]
@@ -598,7 +642,7 @@ impl<'m> Engine<'m> {
             assert!(room, "pages for the whole context of every sequence");
         }
         self.net.run(&mut self.buffers, &mut self.cache)?;
-        let counts = self.buffers.batch.counts();
+        let counts = self.buffers.batch.counts_of_first(self.asked_rows);
         if counts.all() > 0 {
             let logits = &mut self.logits[..counts.all() * self.model.spec().vocab];
             self.net.logits(&mut self.buffers, 0, counts, logits)?;
@@ -644,6 +688,103 @@ impl<'m> Engine<'m> {
         }
     }
 
+    /// Says how far prompts were read, and hands out what is wanted of their rows.
+    fn hand_out_of_prompts(
+        &mut self,
+        on_event: &mut dyn FnMut(RequestId, Event<'_>),
+    ) -> Result<(), ModelError> {
+        for i in 0..self.buffers.batch.all_spans().len() {
+            let span = &self.buffers.batch.all_spans()[i];
+            let (sequence, position, rows) = (span.sequence, span.position, span.rows.clone());
+            if span.role == Role::Decode {
+                continue;
+            }
+            let Some(slot) = &self.slots[sequence] else { continue };
+            let (id, of_prompt) = (slot.id, slot.request.of_prompt);
+            if rows.start >= self.asked_rows {
+                let done = match of_prompt {
+                    OfPrompt::Nothing => Ok(()),
+                    OfPrompt::Logits => self.hand_out_logits(id, position, rows, on_event)?,
+                    OfPrompt::Embedding(pooling) => {
+                        self.hand_out_embedding(sequence, pooling, rows, on_event)
+                    }
+                };
+                if let Err(error) = done {
+                    self.leave(sequence);
+                    on_event(id, Event::Failed(error));
+                }
+            }
+            let Some(slot) = &self.slots[sequence] else { continue };
+            if slot.unread() > 0 {
+                on_event(id, Event::Reading { read: slot.position });
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands out the logits of rows of a prompt, the first of which is at `position`. The inner error is that of the request.
+    fn hand_out_logits(
+        &mut self,
+        id: RequestId,
+        position: usize,
+        rows: Range<usize>,
+        on_event: &mut dyn FnMut(RequestId, Event<'_>),
+    ) -> Result<Result<(), ModelError>, ModelError> {
+        let vocab = self.model.spec().vocab;
+        let most = self.logits.len() / vocab;
+        for first in rows.clone().step_by(most) {
+            let n = most.min(rows.end - first);
+            let logits = &mut self.logits[..n * vocab];
+            let counts = RowCounts::new(self.rounding.prompt, n);
+            self.net.logits(&mut self.buffers, first, counts, logits)?;
+            check(self.model, &self.cache)?;
+            for (i, logits) in logits.chunks_exact(vocab).enumerate() {
+                let position = position + (first - rows.start) + i;
+                if let Err(error) = numbers(self.model, logits, position) {
+                    return Ok(Err(error));
+                }
+                on_event(id, Event::PromptLogits { position, logits });
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    /// Adds rows of a prompt to its embedding, and hands it out at the end of the prompt.
+    fn hand_out_embedding(
+        &mut self,
+        sequence: usize,
+        pooling: Pooling,
+        rows: Range<usize>,
+        on_event: &mut dyn FnMut(RequestId, Event<'_>),
+    ) -> Result<(), ModelError> {
+        let Some(slot) = &mut self.slots[sequence] else { return Ok(()) };
+        let isa = self.model.isa();
+        let width = slot.embedding.len();
+        let state = &mut self.hidden[..width];
+        for row in rows {
+            self.net.hidden(&mut self.buffers, row, state);
+            vec::add_assign(isa, &mut slot.embedding, state);
+        }
+        if slot.unread() > 0 {
+            return Ok(());
+        }
+        if pooling == Pooling::Mean {
+            vec::scale(isa, &mut slot.embedding, 1.0 / slot.request.prompt.len() as f32);
+        }
+        if let Err(error) = numbers(self.model, &slot.embedding, slot.position - 1) {
+            if slot.reused == 0 {
+                return Err(error);
+            }
+            slot.begin_cold();
+            self.cache.clear(sequence);
+            return Ok(());
+        }
+        let (id, embedding) = (slot.id, std::mem::take(&mut slot.embedding));
+        self.leave(sequence);
+        on_event(id, Event::Embedding(&embedding));
+        Ok(())
+    }
+
     /// Chooses a token of a sequence by a row of logits, and says so. Returns whether the sequence goes on.
     fn hand_out_row(
         &mut self,
@@ -658,10 +799,7 @@ impl<'m> Engine<'m> {
         let numbers = numbers(self.model, logits, slot.position - 1);
         if slot.generated == 0 {
             if numbers.is_err() && slot.reused > 0 {
-                // A file may have what no model has computed.
-                slot.cold = true;
-                (slot.position, slot.reused) = (0, 0);
-                slot.marks.clear();
+                slot.begin_cold();
                 self.cache.clear(sequence);
                 return false;
             }
@@ -672,8 +810,14 @@ impl<'m> Engine<'m> {
             Ok(()) => {
                 let judge = &mut self.judge;
                 let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
-                next_token(slot, self.model, (self.context, judge), logits, hand_out)
-                    .map(Event::Finished)
+                let chosen = mask(slot, logits, &mut self.masked);
+                match chosen {
+                    Err(why) => Some(Event::Failed(ModelError::Constraint { why })),
+                    Ok(chosen) => {
+                        next_token(slot, self.model, (self.context, judge), chosen, hand_out)
+                            .map(Event::Finished)
+                    }
+                }
             }
         };
         let Some(event) = ended else { return true };
@@ -690,6 +834,18 @@ impl<'m> Engine<'m> {
         }
         self.cache.clear(sequence);
     }
+}
+
+/// The logits that the next token of a sequence is chosen by: `logits`, or what its constraint has left of them, in `masked`.
+fn mask<'l>(
+    slot: &mut Slot,
+    logits: &'l [f32],
+    masked: &'l mut [f32],
+) -> Result<&'l [f32], Box<str>> {
+    let Some(constraint) = &mut slot.constraint else { return Ok(logits) };
+    masked.copy_from_slice(logits);
+    constraint.mask(masked)?;
+    Ok(masked)
 }
 
 /// Chooses the next token of a sequence by `logits`, hands it out, and says whether the answer ends.
@@ -711,6 +867,9 @@ fn next_token(
         return Some(Finish::Stop);
     }
     slot.sampler.accept(token);
+    if let Some(constraint) = &mut slot.constraint {
+        constraint.accept(token);
+    }
     if let Some(judge) = judge {
         judge.came(&mut slot.lookup, token);
     }
