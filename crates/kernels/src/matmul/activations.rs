@@ -26,11 +26,12 @@
 //!
 //! The kernels read [`Tokens`]: some of a set that follow one another, as if there were no others.
 
+use std::ops::{Deref, DerefMut, Range};
+
 use super::sizes::TOKEN_BLOCK;
 use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::isa::Isa;
 use crate::tiles::Layout;
-use std::ops::Range;
 
 /// The largest 16-bit integer used: 127·256, so that its high byte stays a signed byte.
 const WIDE: f32 = 32512.0;
@@ -136,10 +137,35 @@ fn needs_sums_of_16(ty: WeightType) -> bool {
     with_block!(ty, Q => Q::OFFSETS == 2, false)
 }
 
-/// One cache line; makes the packed bytes 64-byte aligned.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-pub(super) struct Line([u8; 64]);
+/// Zero bytes from a cache line on, whose pages stay untouched until they are used. They are not items that are aligned to a line: of
+/// what is aligned more than usual, the allocator gets no zero pages from the system, but writes the zeros itself.
+pub(super) struct Lines {
+    bytes: Vec<i8>,
+    lines: Range<usize>,
+}
+
+impl Lines {
+    fn new(len: usize) -> Lines {
+        const LINE: usize = 64;
+        let bytes = vec![0; len + LINE - 1];
+        let first = (bytes.as_ptr() as usize).wrapping_neg() % LINE;
+        Lines { bytes, lines: first..first + len }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [i8];
+
+    fn deref(&self) -> &[i8] {
+        &self.bytes[self.lines.clone()]
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [i8] {
+        &mut self.bytes[self.lines.clone()]
+    }
+}
 
 /// Packed activations `[tokens, cols]`. Allocated once; packing allocates nothing.
 pub struct Activations {
@@ -150,7 +176,7 @@ pub struct Activations {
     cols: usize,
     formats: ActivationFormats,
     /// Integers: 2 bytes per value of 16 bits, then 1 byte.
-    q: Vec<Line>,
+    q: Lines,
     /// 16 bits: per 256. 8 bits: per 32.
     scale: Vec<f32>,
     s32: Vec<f32>,
@@ -162,7 +188,7 @@ pub struct Activations {
 /// Several tokens for packed weights, in blocks of [`TOKEN_BLOCK`] tokens.
 pub(super) struct TileActs {
     /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK][32]` i8
-    pub(super) q: Vec<Line>,
+    pub(super) q: Lines,
     /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`
     pub(super) scale: Vec<f32>,
     /// `[T/TOKEN_BLOCK][K/32][TOKEN_BLOCK]`, scale · Σ q
@@ -177,7 +203,6 @@ impl Activations {
     /// Room for `max_tokens` × `max_cols`. The memory is zero pages until it is used.
     pub fn new(max_tokens: usize, max_cols: usize) -> Activations {
         let (t, k) = (max_tokens.max(1), max_cols.next_multiple_of(256));
-        let bytes = 2 * t * k;
         Activations {
             isa: Isa::Scalar,
             max_tokens: t,
@@ -185,20 +210,20 @@ impl Activations {
             rows: RowCounts::default(),
             cols: 0,
             formats: ActivationFormats::default(),
-            q: zeroed(bytes / 64),
-            scale: zeroed(t * k / 32),
-            s32: zeroed(t * k / 32),
-            s16: zeroed(t * k / 16),
+            q: Lines::new(2 * t * k),
+            scale: vec![0.0; t * k / 32],
+            s32: vec![0.0; t * k / 32],
+            s16: vec![0.0; t * k / 16],
             // Blocks of tokens of 8 bits begin anywhere.
-            float: zeroed((t + TOKEN_BLOCK) * k),
+            float: vec![0.0; (t + TOKEN_BLOCK) * k],
             tiles: {
                 let groups = t.next_multiple_of(TOKEN_BLOCK) * k / 32;
                 TileActs {
-                    q: zeroed(groups / 2),
-                    scale: zeroed(groups),
-                    s32: zeroed(groups),
-                    z32: zeroed(groups),
-                    z16: zeroed(2 * groups),
+                    q: Lines::new(32 * groups),
+                    scale: vec![0.0; groups],
+                    s32: vec![0.0; groups],
+                    z32: vec![0; groups],
+                    z16: vec![0; 2 * groups],
                 }
             },
         }
@@ -298,8 +323,7 @@ impl Activations {
             Precision::Bits8 => range.start - bits16,
         };
         let at = Offsets::of(self.rows, self.cols, precision, first);
-        // SAFETY: a line is 64 bytes, and any byte is an i8.
-        let q = unsafe { std::slice::from_raw_parts(self.q.as_ptr().cast(), 64 * self.q.len()) };
+        let q = &*self.q;
         Tokens {
             set: self,
             precision,
@@ -465,23 +489,6 @@ impl<'a> Tokens<'a> {
     /// What tiles are multiplied with, and where in it block `block` of these tokens is.
     pub(super) fn tiles(&self, block: usize) -> (&'a TileActs, usize) {
         (&self.set.tiles, self.first / TOKEN_BLOCK + block)
-    }
-}
-
-/// A vector of zeros whose pages stay untouched.
-fn zeroed<T: Copy>(n: usize) -> Vec<T> {
-    let layout = std::alloc::Layout::array::<T>(n).expect("a buffer larger than memory");
-    if layout.size() == 0 {
-        return Vec::new();
-    }
-    // SAFETY: only used for integers, floats and Line, for which zero bytes are valid values; the
-    // layout is that of a Vec<T> of capacity n.
-    unsafe {
-        let p = std::alloc::alloc_zeroed(layout).cast::<T>();
-        if p.is_null() {
-            std::alloc::handle_alloc_error(layout);
-        }
-        Vec::from_raw_parts(p, n, n)
     }
 }
 
