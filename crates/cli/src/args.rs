@@ -18,6 +18,7 @@ use crate::perplexity::PerplexityArgs;
 use crate::prompt_cache::CacheCommandArgs;
 use crate::quantize::QuantizeArgs;
 use crate::run::RunArgs;
+use crate::serve::ServeArgs;
 use crate::terminal_text::one_line;
 use crate::{output, say};
 
@@ -43,6 +44,7 @@ Examples:
   alight run model.gguf                            a chat; Ctrl-D leaves
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight batch model.gguf prompts.jsonl -o answers.jsonl
+  alight serve model.gguf                          an HTTP server for OpenAI's clients
   alight inspect model.gguf                        what is in the file
   alight convert folder/ -o model.gguf             a GGUF file out of Hugging Face's, Meta's, old ones
   alight pack model.gguf -o packed.gguf            the same weights, laid out for speed
@@ -65,6 +67,8 @@ pub enum Command {
     Run(RunArgs),
     /// Answer many prompts at the same time, one to a line
     Batch(BatchArgs),
+    /// Answer programs over HTTP, as OpenAI's interface does
+    Serve(ServeArgs),
     /// Show what is in a model file: metadata, tensors, types, sizes, alignment
     Inspect(InspectArgs),
     /// Measure how well a model predicts a text, or how far it is from a reference

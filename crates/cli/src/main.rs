@@ -39,6 +39,7 @@ mod python;
 mod quantize;
 mod run;
 mod say;
+mod serve;
 mod source;
 mod terminal;
 mod terminal_text;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(a) => run::main(a, given, started),
         Command::Batch(a) => batch::main(a),
+        Command::Serve(a) => serve::main(a),
         Command::Inspect(a) => inspect::main(&a),
         Command::Perplexity(a) => perplexity::main(a),
         Command::Bench(a) => bench::main(a),

@@ -32,7 +32,7 @@ impl CacheArgs {
 }
 
 /// The folder that was given, or the one of this user.
-fn folder(given: Option<PathBuf>) -> Outcome<PromptFolder> {
+pub fn folder(given: Option<PathBuf>) -> Outcome<PromptFolder> {
     let absolute = |name: &str| {
         let value: OsString = std::env::var_os(name)?;
         Some(PathBuf::from(value)).filter(|path| path.is_absolute())

@@ -4,9 +4,7 @@
 //! written in the order of the lines or as they come ([`results`]).
 
 mod answer;
-mod fields;
 mod lines;
-mod messages;
 mod progress;
 mod reader;
 mod request;
@@ -24,6 +22,7 @@ use std::time::Duration;
 use alight_model::{
     Engine, EngineOptions, Event, Finish, MAX_SEQUENCES, Model, ModelError, Request, RequestId,
 };
+use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 
@@ -36,8 +35,8 @@ use answer::Answer;
 use lines::Lines;
 use progress::Progress;
 use reader::{Item, Items, Read, Reader};
-use request::{Defaults, Prepared, TOO_LONG};
-use result::{LineId, Refusal};
+use request::{Defaults, Prepared};
+use result::LineId;
 use results::Results;
 use resume::{Done, Keys};
 

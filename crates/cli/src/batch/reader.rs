@@ -7,12 +7,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync
 use std::thread;
 use std::time::Duration;
 
+use alight_server::body::refusal::Refusal;
 use alight_text::{Encoder, Vocabulary};
 use anyhow::anyhow;
 
 use super::lines::{LIMIT, Lines};
 use super::request::{self, Defaults, Prepared};
-use super::result::{DUPLICATE, LineId, Refusal};
+use super::result::{DUPLICATE, LineId};
 use super::resume::{Done, Key, Keys};
 
 /// Takes lines apart.

@@ -4,16 +4,16 @@
 //! string. A field that would change the answer and is not supported is refused by name.
 
 use alight_model::SamplerOptions;
+use alight_server::answer::Asked;
+use alight_server::body::fields::{Fields, kind};
+use alight_server::body::prompt::check_length;
+use alight_server::body::refusal::{Refusal, TOO_LONG};
+use alight_server::body::{conversation, messages, options};
 use alight_text::{Encoder, PromptError, Style, Vocabulary};
 use serde_json::{Map, Value, json};
 
-use super::fields::{Fields, kind};
-use super::messages;
-use super::result::{LineId, Refusal};
-use crate::run::prompt::check_length;
+use super::result::LineId;
 
-/// Most texts that end an answer, and most bytes of one.
-const STOPS: (usize, usize) = (16, 1024);
 /// Fields of OpenAI's that change no answer.
 const IGNORED: [&str; 8] = [
     "model",
@@ -55,12 +55,8 @@ pub struct Prepared {
     pub max_tokens: usize,
     /// Go on when the model would end.
     pub ignore_eos: bool,
-    /// Texts that end the answer, and are not part of it.
-    pub stops: Vec<String>,
-    /// Whether it is a message of a conversation, and not the continuation of a text.
-    pub chat: bool,
-    /// Whether there are tools to call.
-    pub tools: bool,
+    /// What is known of the answer.
+    pub asked: Asked,
 }
 
 /// What is to be answered.
@@ -169,15 +165,17 @@ impl Parsed {
             Content::Body(url, mut fields) => (prompt(url, &mut fields, defaults)?, fields),
         };
         let tools = matches!(&prompt, Prompt::Chat(context) if context.contains_key("tools"));
-        let (sampling, max_tokens) = sampling(&mut fields, defaults)?;
+        let (sampling, max_tokens) =
+            options::sampling(&mut fields, &defaults.sampling, defaults.max_tokens)?;
         let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(defaults.ignore_eos);
-        let stops = stops(&mut fields)?;
+        let stops = options::stops(&mut fields)?;
         refuse_unsupported(&mut fields)?;
         fields.ignore(&IGNORED);
         fields.finish()?;
         let chat = matches!(prompt, Prompt::Chat(_));
         let prompt = encode(prompt, vocabulary, encoder, defaults.context)?;
-        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, stops, chat, tools })
+        let asked = Asked { chat, tools, stops };
+        Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, asked })
     }
 }
 
@@ -189,24 +187,16 @@ fn plain(prompt: String, defaults: &Defaults) -> Prompt {
             let system =
                 defaults.system.iter().map(|text| json!({"role": "system", "content": text}));
             let user = json!({"role": "user", "content": prompt});
-            Prompt::Chat(context(system.chain([user]).collect()))
+            Prompt::Chat(conversation::context(system.chain([user]).collect()))
         }
     }
-}
-
-/// What a template sees.
-fn context(messages: Vec<Value>) -> Map<String, Value> {
-    Map::from_iter([
-        ("messages".to_owned(), messages.into()),
-        ("add_generation_prompt".to_owned(), true.into()),
-    ])
 }
 
 /// The prompt of a body.
 fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result<Prompt, Refusal> {
     let chat = url.map_or(fields.has("messages"), |url| url == CHAT);
     if chat {
-        return conversation(fields);
+        return conversation::take(fields).map(Prompt::Chat);
     }
     let prompt = match fields.any("prompt") {
         Some(Value::Array(mut items)) if items.len() == 1 && items[0].is_string() => {
@@ -243,114 +233,23 @@ fn prompt(url: Option<&str>, fields: &mut Fields, defaults: &Defaults) -> Result
     }
 }
 
-/// The conversation of a body, with its tools and what else a template may look for.
-fn conversation(fields: &mut Fields) -> Result<Prompt, Refusal> {
-    let missing = || Refusal::invalid("messages", "they are missing");
-    let given = fields.list("messages")?.ok_or_else(missing)?;
-    let mut context = context(messages::for_template(given)?);
-    let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
-    let choice = fields.any("tool_choice").unwrap_or("auto".into());
-    match (tools, choice.as_str()) {
-        (None, Some("auto" | "none")) | (Some(_), Some("none")) => {}
-        (Some(tools), Some("auto")) => {
-            context.insert("tools".to_owned(), tools.into());
-        }
-        (None, _) => return Err(Refusal::invalid("tool_choice", "there are no tools")),
-        (Some(_), _) => {
-            let why = "a model cannot be made to call a tool here: \"auto\" and \"none\" are taken";
-            return Err(Refusal::unsupported("tool_choice", why));
-        }
-    }
-    if let Some(effort) = fields.string("reasoning_effort")? {
-        context.insert("reasoning_effort".to_owned(), effort.into());
-    }
-    for (key, value) in fields.object("chat_template_kwargs")?.unwrap_or_default() {
-        if context.contains_key(&key) || key == "tools" {
-            let param = format!("chat_template_kwargs.{key}");
-            return Err(Refusal::invalid(param, "it is a field of its own"));
-        }
-        context.insert(key, value);
-    }
-    Ok(Prompt::Chat(context))
-}
-
-/// How tokens are chosen, and how many at most.
-fn sampling(fields: &mut Fields, defaults: &Defaults) -> Result<(SamplerOptions, usize), Refusal> {
-    let mut options = defaults.sampling;
-    let not_negative = |x: f32| x >= 0.0;
-    let fraction = |x: f32| (0.0..=1.0).contains(&x);
-    let share = "a number from 0 to 1";
-    let set = |to: &mut f32, given: Option<f32>| *to = given.unwrap_or(*to);
-    set(
-        &mut options.temperature,
-        fields.number("temperature", "a number not below 0", not_negative)?,
-    );
-    set(&mut options.top_p, fields.number("top_p", share, fraction)?);
-    set(&mut options.min_p, fields.number("min_p", share, fraction)?);
-    for name in ["repeat_penalty", "repetition_penalty"] {
-        let given = fields.number(name, "a number above 0", |x| x > 0.0)?;
-        set(&mut options.repeat_penalty, given);
-    }
-    options.top_k = fields.count("top_k")?.unwrap_or(options.top_k);
-    options.repeat_last_n = fields.count("repeat_last_n")?.unwrap_or(options.repeat_last_n);
-    let seed = fields.read("seed", "a whole number of 64 bits", |value| {
-        // Those below 0 are seeds like any other.
-        value.as_u64().or_else(|| value.as_i64().map(|seed| seed as u64))
-    })?;
-    options.seed = seed.unwrap_or(options.seed);
-    let max_tokens = match (fields.count("max_completion_tokens")?, fields.count("max_tokens")?) {
-        (Some(one), Some(other)) if one != other => {
-            let message =
-                format!("it is {other}, and max_completion_tokens is {one}: give one of them");
-            return Err(Refusal::invalid("max_tokens", message));
-        }
-        (one, other) => one.or(other).unwrap_or(defaults.max_tokens),
-    };
-    Ok((options, max_tokens))
-}
-
-/// Texts that end the answer.
-fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
-    let (most, longest) = STOPS;
-    let what = format!("a string or a list of at most {most}, of 1 to {longest} bytes each");
-    let stops = fields.read("stop", &what, |value| {
-        let stops = match value {
-            Value::String(stop) => vec![stop],
-            Value::Array(items) if items.len() <= most => {
-                let stops = items.into_iter().map(|item| item.as_str().map(str::to_owned));
-                stops.collect::<Option<Vec<String>>>()?
-            }
-            _ => return None,
-        };
-        stops.iter().all(|stop| (1..=longest).contains(&stop.len())).then_some(stops)
-    })?;
-    Ok(stops.unwrap_or_default())
-}
-
 /// Refuses what would change an answer and is not here.
 fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
     let zero = |value: &Value| value.as_f64() == Some(0.0);
-    let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
     let no_probabilities = "log-probabilities are not given out";
     fields.only("n", is(json!(1)), "one answer to a line: repeat the line with another seed")?;
     fields.only("best_of", is(json!(1)), "one answer to a line")?;
     fields.only("stream", is(json!(false)), "answers of a batch are not streamed")?;
     fields.only("logprobs", |v| *v == json!(false), no_probabilities)?;
     fields.only("top_logprobs", zero, no_probabilities)?;
-    fields.only("logit_bias", empty, "logits are not changed by token")?;
-    fields.only("frequency_penalty", zero, "there is repeat_penalty instead")?;
-    fields.only("presence_penalty", zero, "there is repeat_penalty instead")?;
-    let text = |value: &Value| value["type"] == "text";
-    fields.only("response_format", text, "answers are not held to a format")?;
     fields.only(
         "parallel_tool_calls",
         is(json!(true)),
         "a model calls as many tools as it will",
     )?;
-    fields.only("modalities", is(json!(["text"])), "answers are text")?;
     fields.only("echo", is(json!(false)), "the prompt is not repeated")?;
-    fields.only("suffix", is(json!("")), "a text is continued at its end")
+    options::refuse_unsupported(fields)
 }
 
 /// The tokens of a prompt.
@@ -362,7 +261,7 @@ fn encode(
 ) -> Result<Vec<u32>, Refusal> {
     let fits = |bytes: usize| {
         check_length(bytes, &vocabulary.tokenizer, context)
-            .map_err(|error| Refusal::new(TOO_LONG, error.to_string()))
+            .map_err(|error| Refusal::new(TOO_LONG, error))
     };
     let refused = |error: PromptError| Refusal::new("invalid_request", error.to_string());
     match prompt {
@@ -377,6 +276,3 @@ fn encode(
         }
     }
 }
-
-/// The code of a prompt that the context does not hold.
-pub const TOO_LONG: &str = "context_length_exceeded";

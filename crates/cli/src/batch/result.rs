@@ -2,6 +2,7 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use alight_server::body::refusal::Refusal;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -20,36 +21,6 @@ pub struct LineId {
 pub const ID: &str = "batch_req_";
 /// The code of a line whose `custom_id` an earlier one has.
 pub const DUPLICATE: &str = "duplicate_custom_id";
-
-/// Why a line has no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
-    /// For programs.
-    pub code: &'static str,
-    /// The field that is the reason, if it is one.
-    pub param: Option<String>,
-    /// For people.
-    pub message: String,
-}
-
-impl Refusal {
-    /// A refusal that is about no single field.
-    pub fn new(code: &'static str, message: impl Into<String>) -> Refusal {
-        Refusal { code, param: None, message: message.into() }
-    }
-
-    /// A field is not what it should be.
-    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Refusal {
-        let param = param.into();
-        let message = format!("{param}: {}", message.into());
-        Refusal { code: "invalid_request", param: Some(param), message }
-    }
-
-    /// A field asks for something that is not here.
-    pub fn unsupported(param: impl Into<String>, message: impl Into<String>) -> Refusal {
-        Refusal { code: "unsupported", ..Refusal::invalid(param, message) }
-    }
-}
 
 /// What came of a line.
 #[derive(Debug)]

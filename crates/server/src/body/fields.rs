@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::result::Refusal;
+use super::refusal::Refusal;
 
 /// An object, some of whose fields have been taken.
 pub struct Fields(Map<String, Value>);

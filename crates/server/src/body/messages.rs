@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use super::fields::kind;
-use super::result::Refusal;
+use super::refusal::Refusal;
 
 /// The messages for a template.
 ///

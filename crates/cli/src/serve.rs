@@ -1,0 +1,214 @@
+//! `alight serve`: arguments into a server of `alight-server`, which does the rest; signals; what is said.
+
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::Arc;
+use std::thread;
+
+use alight_model::{EngineOptions, MAX_SEQUENCES, Model};
+use alight_server::{Options, Served, Server, Stopper};
+use anyhow::{Context, anyhow};
+use rusage::inherited::is_ignored;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::open::{self, EngineArgs};
+use crate::outcome::{Outcome, Stop};
+use crate::run::sampling::{self, SamplingArgs};
+use crate::terminal_text::one_line;
+use crate::{prompt_cache, say, text_input};
+
+/// Positions of a sequence if nobody says how many, and the model was trained for more.
+const CONTEXT: usize = 32 << 10;
+/// Most bytes of a file of keys.
+const KEYS: u64 = 1 << 20;
+
+/// Arguments of `alight serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  alight serve model.gguf
+  curl http://localhost:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'
+  alight serve model.gguf --port 9000 --parallel 16 --ctx-size 8192
+  alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
+
+It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, or SIGTERM, lets what is being
+answered end, within 5 seconds; a second one ends the program at once. docs/server.md has every address.")]
+pub struct ServeArgs {
+    /// The model: a .gguf file (of a split model, its first shard)
+    model: PathBuf,
+
+    /// What the model is called in requests and answers [default: the file's name]
+    #[arg(short = 'a', long, value_name = "NAME")]
+    alias: Option<String>,
+
+    /// Listen at this address; 0.0.0.0: at all of this machine
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+
+    /// Listen at this port; 0: one that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+
+    /// Tokens that each sequence has room for, prompt and answer; 0: as many as the model was trained for
+    /// [default: 32768, or what it was trained for if that is less]
+    #[arg(short = 'c', long, value_name = "N")]
+    ctx_size: Option<usize>,
+
+    /// Requests that are computed at the same time; others wait
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences)]
+    parallel: usize,
+
+    /// Requests that may wait; more are told to come again (503)
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    queue: usize,
+
+    /// Tokens of prompts that are computed together at most
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 512,
+          value_parser = clap::value_parser!(u16).range(1..=4096))]
+    batch_size: u16,
+
+    /// Generate at most N tokens for a request that does not say how many; -1: until the model ends or the context is full
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    predict: i64,
+
+    /// A key that requests must have; several are divided by commas. Other users can see it in the list of processes: a file is better
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+
+    /// A file of such keys, one to a line
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+
+    /// Pages that may ask from a browser, as https://host, divided by commas; *: all
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    cors_origins: Vec<String>,
+
+    /// Keep what was computed of prompts in DIR, over restarts [default: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
+    #[arg(long, value_name = "DIR")]
+    cache_dir: Option<PathBuf>,
+
+    /// Keep nothing in files
+    #[arg(long, conflicts_with = "cache_dir")]
+    no_cache: bool,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+
+    #[command(flatten)]
+    sampling: SamplingArgs,
+}
+
+fn sequences(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=MAX_SEQUENCES).contains(&n) => Ok(n),
+        _ => Err(format!("expected a number from 1 to {MAX_SEQUENCES}")),
+    }
+}
+
+/// Runs the command.
+pub fn main(args: ServeArgs) -> Outcome {
+    let keys = args.keys()?;
+    let prompts = match (&args.cache_dir, args.no_cache) {
+        (_, true) => None,
+        (Some(dir), _) => Some(prompt_cache::folder(Some(dir.clone()))?),
+        // Without a home there is none; that is no reason not to serve.
+        (None, _) => prompt_cache::folder(None).ok(),
+    };
+    // It is used until the process ends.
+    let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
+    let trained = model.spec().context;
+    let context = match args.ctx_size {
+        None => CONTEXT.min(trained),
+        given => sampling::context(given, trained),
+    };
+    if context > trained {
+        say::note(&format!("the model was trained to look back on {trained} tokens, not more"));
+    }
+    let engine = EngineOptions {
+        sequences: args.parallel,
+        context: Some(context),
+        batch: usize::from(args.batch_size),
+        prompt_precision: args.engine.prompt_precision(),
+        cache_type: args.engine.cache_type(),
+        prompts,
+        ..EngineOptions::default()
+    };
+    let options = Options {
+        host: args.host.clone(),
+        port: args.port,
+        engine,
+        sampling: args.sampling.options(),
+        fixed_seed: !args.sampling.are_random(),
+        max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
+        queue: args.queue,
+        keys,
+        origins: args.cors_origins.clone(),
+    };
+    if options.is_public() && options.keys.is_empty() {
+        say::note(&format!(
+            "everyone who can reach {} can use this server, because there is no key: give --api-key-file",
+            args.host
+        ));
+    }
+    say::let_panics_unwind();
+    let server = Server::bind(options).with_context(|| {
+        format!("cannot listen at {} port {} (--host, --port)", args.host, args.port)
+    })?;
+    let address = server.address().context("the address is not known")?;
+    stop_by_signals(server.stopper())?;
+    let name = args.alias.clone().unwrap_or_else(|| name(&args.model));
+    let served = vec![Served { name, model }];
+    let log = Arc::new(|text: &str| say::note(text));
+    let outcome = server.run(served, log, || {
+        args.engine.explain_outcome(model);
+        say::line(&format!("listening on http://{address}"));
+    });
+    outcome.map_err(|why| anyhow!(why).into())
+}
+
+/// What a model is called if nobody says: its file without the end.
+fn name(path: &Path) -> String {
+    let stem = path.file_stem().unwrap_or(path.as_os_str());
+    one_line(&stem.to_string_lossy()).into_owned()
+}
+
+impl ServeArgs {
+    fn keys(&self) -> Outcome<Vec<String>> {
+        let mut keys = Vec::new();
+        if let Some(given) = &self.api_key {
+            keys.extend(given.split(',').map(str::to_owned));
+        }
+        if let Some(path) = &self.api_key_file {
+            let text = text_input::read(text_input::From::File(path), "the file of keys", KEYS)?;
+            keys.extend(text.lines().map(str::to_owned));
+        }
+        let keys: Vec<String> = keys.iter().map(|key| key.trim().to_owned()).collect();
+        let keys: Vec<String> = keys.into_iter().filter(|key| !key.is_empty()).collect();
+        if keys.is_empty() && (self.api_key.is_some() || self.api_key_file.is_some()) {
+            return Err(Stop::Usage(
+                "there is no key in what --api-key or --api-key-file names".into(),
+            ));
+        }
+        Ok(keys)
+    }
+}
+
+/// The first signal lets answers end, the second one ends the program.
+fn stop_by_signals(stopper: Stopper) -> Outcome {
+    let wanted = [SIGINT, SIGTERM].into_iter().filter(|&signal| !is_ignored(signal));
+    let mut signals = Signals::new(wanted).context("signals cannot be caught")?;
+    let listen = move || {
+        for (n, signal) in signals.forever().enumerate() {
+            if n > 0 {
+                process::exit(128 + signal);
+            }
+            say::line("ending: what is being answered has 5 seconds; once more ends it at once");
+            stopper.stop();
+        }
+    };
+    let spawned = thread::Builder::new().name("signals".into()).spawn(listen);
+    spawned.context("the system gives no thread for signals")?;
+    Ok(())
+}

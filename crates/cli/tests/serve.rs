@@ -1,0 +1,488 @@
+//! `alight serve` over real sockets: answers, streams, errors, who may ask, clients that leave, and the end.
+
+#[path = "support/http.rs"]
+mod http;
+#[path = "support/said.rs"]
+mod said;
+mod support;
+#[path = "support/wild.rs"]
+mod wild;
+
+use std::collections::BTreeMap;
+
+use http::Serving;
+use said::{OWN, TEXT};
+use serde_json::{Value, json};
+use support::{alight, kill, smollm2, write};
+
+/// Thinking, an answer, and the call of a tool.
+const SAID: [(&str, i32); 8] = [
+    ("<think>", OWN),
+    ("\nSo it is.\n", TEXT),
+    ("</think>", OWN),
+    ("\n\nYes", TEXT),
+    (". No.", TEXT),
+    ("<tool_call>", OWN),
+    ("{\"name\": \"f\", \"arguments\": {\"b\": [1]}}", TEXT),
+    ("</tool_call>", OWN),
+];
+const CHAT: &str = "/v1/chat/completions";
+const COMPLETIONS: &str = "/v1/completions";
+
+/// A server with a model that always says the same.
+fn saying(args: &[&str]) -> (tempfile::TempDir, Serving) {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &SAID, 3);
+    let serving = Serving::start(&[&[&*model, "--no-cache", "--temp", "0"], args].concat());
+    (folder, serving)
+}
+
+fn messages() -> Value {
+    json!([{"role": "user", "content": [{"type": "text", "text": "a"}]}])
+}
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "f", "parameters": {}}}])
+}
+
+/// Body with other fields.
+fn with(mut body: Value, more: Value) -> Value {
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// What the pieces of a stream say when they are put together, by choice: the message, why it ended; and the usage.
+fn joined(events: &[Value]) -> (BTreeMap<u64, (Value, Value)>, Value) {
+    let (mut choices, mut usage) = (BTreeMap::new(), Value::Null);
+    for event in events {
+        assert_eq!(event["id"], events[0]["id"]);
+        if !event["usage"].is_null() {
+            assert_eq!(event["choices"], json!([]));
+            usage = event["usage"].clone();
+        }
+        for choice in event["choices"].as_array().unwrap() {
+            let first = choice["delta"].get("role").is_some();
+            let at = choice["index"].as_u64().unwrap();
+            assert_eq!(first, !choices.contains_key(&at));
+            let (message, finish) = choices.entry(at).or_insert((json!({}), Value::Null));
+            assert!(finish.is_null(), "nothing follows the end");
+            for (name, value) in choice["delta"].as_object().unwrap() {
+                match (name.as_str(), value) {
+                    (_, Value::Null) => {}
+                    ("tool_calls", calls) => {
+                        let all = message
+                            .as_object_mut()
+                            .unwrap()
+                            .entry("tool_calls")
+                            .or_insert(json!([]));
+                        for call in calls.as_array().unwrap() {
+                            let all = all.as_array_mut().unwrap();
+                            assert_eq!(call["index"], all.len());
+                            let mut call = call.clone();
+                            call.as_object_mut().unwrap().shift_remove("index");
+                            all.push(call);
+                        }
+                    }
+                    (_, text) => {
+                        let so_far = message[name].as_str().unwrap_or_default().to_owned();
+                        message[name] = format!("{so_far}{}", text.as_str().unwrap()).into();
+                    }
+                }
+            }
+            *finish = choice["finish_reason"].clone();
+        }
+    }
+    (choices, usage)
+}
+
+/// Without the ids of calls, which differ.
+fn nameless(mut message: Value) -> Value {
+    for call in message["tool_calls"].as_array_mut().into_iter().flatten() {
+        let id = call.as_object_mut().unwrap().shift_remove("id").unwrap();
+        assert!(id.as_str().unwrap().starts_with("call_"));
+    }
+    if message["tool_calls"].is_null() {
+        message.as_object_mut().unwrap().shift_remove("tool_calls");
+    }
+    message
+}
+
+#[test]
+fn thinking_answer_and_calls_are_apart_whole_and_streamed() {
+    let (_folder, serving) = saying(&[]);
+    let call = json!({"type": "function", "function": {"name": "f", "arguments": "{\"b\": [1]}"}});
+    for (more, content, calls, finish, tokens) in [
+        (json!({"tools": tools()}), "Yes. No.", Some(json!([call])), "tool_calls", 8),
+        (
+            json!({"tools": tools(), "tool_choice": "none", "max_tokens": 5}),
+            "Yes. No.",
+            None,
+            "length",
+            5,
+        ),
+        (json!({"stop": ["o.", "es."]}), "Y", None, "stop", 5),
+        (json!({"stop": "never", "max_completion_tokens": 4}), "Yes", None, "length", 4),
+    ] {
+        let body = with(json!({"messages": messages(), "n": 2, "x": 1, "user": null}), more);
+        let answer = serving.post(CHAT, &body);
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        let whole = answer.json();
+        assert_eq!(whole["object"], "chat.completion");
+        let mut wanted =
+            json!({"role": "assistant", "content": content, "reasoning_content": "So it is."});
+        if let Some(calls) = calls {
+            wanted["tool_calls"] = calls;
+        }
+        for choice in whole["choices"].as_array().unwrap() {
+            assert_eq!(nameless(choice["message"].clone()), wanted);
+            assert_eq!(choice["finish_reason"], finish);
+        }
+        let usage = &whole["usage"];
+        assert_eq!(
+            (&usage["prompt_tokens"], &usage["completion_tokens"]),
+            (&3.into(), &(2 * tokens).into())
+        );
+
+        let options = json!({"stream": true, "stream_options": {"include_usage": true}});
+        let streamed = serving.post(CHAT, &with(body, options));
+        let events = streamed.events();
+        assert!(events.iter().all(|event| event["object"] == "chat.completion.chunk"));
+        assert_eq!(events[0]["choices"][0]["delta"], json!({"role": "assistant", "content": null}));
+        let (choices, told) = joined(&events);
+        assert_eq!(choices.len(), 2);
+        for (message, reason) in choices.into_values() {
+            assert_eq!(nameless(message), wanted);
+            assert_eq!(reason, finish);
+        }
+        // By then it was known what the prompt is.
+        let all = |usage: &Value| usage["total_tokens"].as_u64().unwrap();
+        assert_eq!(all(&told), all(usage));
+        assert_eq!(told["prompt_tokens_details"]["cached_tokens"], 2);
+    }
+}
+
+#[test]
+fn likelihoods_stand_with_their_tokens() {
+    let (_folder, serving) = saying(&[]);
+    let body = json!({"messages": messages(), "logprobs": true, "top_logprobs": 2, "stop": ["No"]});
+    let whole = serving.post(CHAT, &body).json();
+    let content = whole["choices"][0]["logprobs"]["content"].as_array().unwrap();
+    let tokens: Vec<&str> = content.iter().map(|t| t["token"].as_str().unwrap()).collect();
+    // The text of the last one was cut, not all of it.
+    assert_eq!(tokens, SAID[..5].iter().map(|t| t.0).collect::<Vec<_>>());
+    for entry in content {
+        let (chosen, top) = (&entry["logprob"], entry["top_logprobs"].as_array().unwrap());
+        assert!(chosen.as_f64().unwrap() <= 0.0 && top.len() == 2);
+        assert_eq!((&top[0]["logprob"], &top[0]["token"]), (chosen, &entry["token"]));
+        assert_eq!(entry["bytes"], json!(entry["token"].as_str().unwrap().as_bytes()));
+    }
+    let events = serving.post(CHAT, &with(body, json!({"stream": true}))).events();
+    let streamed: Vec<Value> = events
+        .iter()
+        .flat_map(|event| {
+            event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default()
+        })
+        .collect();
+    assert_eq!(&streamed, content);
+
+    // OpenAI's older interface, which continues tokens.
+    let body = json!({"prompt": [[3], [4]], "logprobs": 1, "max_tokens": 2});
+    let answer = serving.post(COMPLETIONS, &body).json();
+    let logprobs = &answer["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["<think>", "\nSo it is.\n"]));
+    assert_eq!(logprobs["text_offset"], json!([0, 7]));
+    assert_eq!(logprobs["top_logprobs"][0]["<think>"], logprobs["token_logprobs"][0]);
+    assert_eq!(answer["choices"][1]["text"], "\n\nYes. No.");
+    let texts: Vec<Value> = serving
+        .post(COMPLETIONS, &with(body, json!({"stream": true})))
+        .events()
+        .iter()
+        .map(|event| event["choices"][0]["text"].clone())
+        .collect();
+    let all: String = texts.iter().map(|text| text.as_str().unwrap()).collect();
+    assert!(all.len() == "<think>\nSo it is.\n\n\nYes. No.".len(), "{all:?}");
+}
+
+#[test]
+fn a_mistake_is_told_once_and_names_its_field() {
+    let (_folder, serving) = saying(&["--ctx-size", "20", "--parallel", "2", "--queue", "3"]);
+    let chat = |more: Value| with(json!({"messages": messages()}), more).to_string();
+    let mut deep = "[".repeat(100_000);
+    deep.insert_str(0, "{\"messages\": ");
+    for (path, body, status, kind, param) in [
+        (CHAT, "{".to_owned(), 400, "invalid_request_error", None),
+        (CHAT, String::new(), 400, "invalid_request_error", None),
+        (CHAT, "[]".to_owned(), 400, "invalid_request_error", None),
+        (CHAT, deep, 400, "invalid_request_error", None),
+        (CHAT, "{}".to_owned(), 400, "invalid_request_error", Some("messages")),
+        (CHAT, chat(json!({"temperature": -1})), 400, "invalid_request_error", Some("temperature")),
+        (
+            CHAT,
+            chat(json!({"temperature": "hot"})),
+            400,
+            "invalid_request_error",
+            Some("temperature"),
+        ),
+        (CHAT, chat(json!({"n": 0})), 400, "invalid_request_error", Some("n")),
+        (CHAT, chat(json!({"n": 1e300})), 400, "invalid_request_error", Some("n")),
+        (CHAT, chat(json!({"n": 100})), 400, "invalid_request_error", None),
+        (
+            CHAT,
+            chat(json!({"top_logprobs": 21, "logprobs": true})),
+            400,
+            "invalid_request_error",
+            Some("top_logprobs"),
+        ),
+        (
+            CHAT,
+            chat(json!({"top_logprobs": 2})),
+            400,
+            "invalid_request_error",
+            Some("top_logprobs"),
+        ),
+        (
+            CHAT,
+            chat(json!({"tool_choice": "required"})),
+            400,
+            "invalid_request_error",
+            Some("tool_choice"),
+        ),
+        (CHAT, chat(json!({"stop": [1]})), 400, "invalid_request_error", Some("stop")),
+        (CHAT, chat(json!({"max_tokens": -7})), 400, "invalid_request_error", Some("max_tokens")),
+        (
+            CHAT,
+            json!({"messages": [{"role": "user", "content": "a".repeat(40)}]}).to_string(),
+            400,
+            "exceed_context_size_error",
+            None,
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": [[99_999]]}).to_string(),
+            400,
+            "invalid_request_error",
+            Some("prompt"),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": [[]]}).to_string(),
+            400,
+            "invalid_request_error",
+            Some("prompt"),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": vec![3; 21]}).to_string(),
+            400,
+            "exceed_context_size_error",
+            None,
+        ),
+        ("/v1/nothing", "{}".to_owned(), 404, "not_found_error", None),
+        ("/v1/models", "{}".to_owned(), 405, "invalid_request_error", None),
+    ] {
+        for stream in [false, true] {
+            let body = body.replacen("{\"m", &format!("{{\"stream\": {stream}, \"m"), 1);
+            let answer = serving.request("POST", path, &[], body.as_bytes());
+            assert_eq!(answer.status, status, "{path} {body:.80} {}", answer.text());
+            let error = &answer.json()["error"];
+            assert_eq!(error["type"], kind, "{body:.80} {error}");
+            assert_eq!(error["param"], json!(param), "{body:.80} {error}");
+            assert!(!error["message"].as_str().unwrap().is_empty());
+        }
+    }
+    let long = serving.post(COMPLETIONS, &json!({"prompt": vec![3; 21]})).json();
+    assert_eq!(
+        (&long["error"]["n_prompt_tokens"], &long["error"]["n_ctx"]),
+        (&21.into(), &20.into())
+    );
+    // All of it has cost nothing.
+    assert_eq!(serving.post(CHAT, &json!({"messages": messages()})).status, 200);
+}
+
+#[test]
+fn bodies_heads_and_numbers_without_measure_are_refused_and_the_server_lives() {
+    let (_folder, serving) = saying(&[]);
+    let large =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n", 64 << 20);
+    assert_eq!(serving.raw(large.as_bytes()).status, 413);
+    // Of a length that is not known beforehand.
+    let mut chunked =
+        format!("POST {CHAT} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n")
+            .into_bytes();
+    let chunk = vec![b'a'; 1 << 20];
+    for _ in 0..33 {
+        chunked.extend(b"100000\r\n");
+        chunked.extend(&chunk);
+        chunked.extend(b"\r\n");
+    }
+    assert_eq!(serving.raw(&chunked).status, 413);
+    let head =
+        format!("GET /health HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "a".repeat(1 << 20));
+    assert_eq!(serving.raw(head.as_bytes()).status, 431);
+    assert_eq!(serving.raw(b"\x00\xff nonsense\r\n\r\n").status, 400);
+    for body in [
+        &b"{\"messages\": \"\xff\xfe\"}"[..],
+        b"{\"messages\": NaN}",
+        b"{\"messages\": [], \"temperature\": 1e999}",
+        b"{\"messages\": [], \"seed\": 123456789012345678901234567890}",
+    ] {
+        assert_eq!(serving.request("POST", CHAT, &[], body).status, 400);
+    }
+    // Two requests in one packet have two answers.
+    let ask = "GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let last = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let both = serving.bytes(format!("{ask}{last}").as_bytes());
+    assert_eq!(String::from_utf8_lossy(&both).matches("HTTP/1.1 200").count(), 2);
+    assert_eq!(serving.get("/health").status, 200);
+}
+
+#[test]
+fn only_known_names_pages_and_keys() {
+    let (folder, serving) = saying(&[]);
+    let ask = |serving: &Serving, headers: &[(&str, &str)]| {
+        serving.request("GET", "/v1/models", headers, b"")
+    };
+    assert_eq!(ask(&serving, &[]).status, 200);
+    assert_eq!(ask(&serving, &[("host", "evil.example")]).status, 403);
+    assert_eq!(ask(&serving, &[("origin", "http://evil.example")]).status, 403);
+    drop(serving);
+
+    let keys = write(folder.path(), "keys", "one\n\n two \n");
+    let model = folder.path().join("said.gguf");
+    let args = [
+        model.to_str().unwrap(),
+        "--no-cache",
+        "--api-key-file",
+        &keys,
+        "--cors-origins",
+        "https://page.example",
+    ];
+    let serving = Serving::start(&args);
+    assert_eq!(serving.get("/health").status, 200);
+    let refused = ask(&serving, &[("authorization", "Bearer tw")]);
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["type"]),
+        (401, &"authentication_error".into())
+    );
+    assert_eq!(ask(&serving, &[]).status, 401);
+    for key in [("authorization", "Bearer two"), ("x-api-key", "one")] {
+        assert_eq!(ask(&serving, &[key]).status, 200);
+    }
+    let page = ("origin", "https://page.example");
+    let told = serving.request("OPTIONS", CHAT, &[page], b"");
+    assert_eq!((told.status, told.header("access-control-allow-origin")), (204, Some(page.1)));
+    assert_eq!(
+        ask(&serving, &[page, ("x-api-key", "one")]).header("access-control-allow-origin"),
+        Some(page.1)
+    );
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_place() {
+    let (_folder, serving) = saying(&["--parallel", "1", "--queue", "1", "--ctx-size", "1000000"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    // One is computed and one waits; the others are told to come again.
+    let mut first = serving.begin(CHAT, &endless);
+    first.wait_for("\"content\"");
+    let second = serving.begin(CHAT, &endless);
+    let busy = serving.until(CHAT, &json!({"messages": messages()}), 503);
+    assert_eq!(busy.json()["error"]["type"], "unavailable_error");
+    assert_eq!(busy.header("retry-after"), Some("1"));
+    // Nobody reads the first any more, and it is not even asked whether it is there: the second one waits for it.
+    drop(first);
+    drop(second);
+    let done = serving.until(CHAT, &json!({"messages": messages()}), 200);
+    assert_eq!(done.json()["choices"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn a_reader_that_does_not_read_stops_nobody() {
+    let (_folder, serving) = saying(&["--parallel", "2", "--ctx-size", "1000000"]);
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut lazy = serving.begin(CHAT, &endless);
+    lazy.wait_for("\"content\"");
+    for _ in 0..20 {
+        let answer = serving.post(CHAT, &json!({"messages": messages()})).json();
+        assert_eq!(answer["usage"]["completion_tokens"], 8);
+    }
+}
+
+#[test]
+fn an_answer_is_that_of_run_whoever_asks_beside_it() {
+    let Some(model) = smollm2() else { return };
+    let cache = tempfile::tempdir().unwrap();
+    let serving = Serving::start(&[&model, "--cache-dir", cache.path().to_str().unwrap()]);
+    let long = "Explain this sentence, and every word in it, one after the other. ".repeat(12);
+    let cases = [
+        ("Why is the sky blue?", 3),
+        ("Name a colour.", 4),
+        (&*long, 5),
+        ("Say \"é日\".", u64::MAX >> 33),
+    ];
+    let wanted = cases.map(|(prompt, seed)| {
+        let seed = seed.to_string();
+        let out = alight(&["run", &model, prompt, "-n", "24", "-s", &seed, "--json"]).succeeds();
+        let said: Value = serde_json::from_str(&out.stdout).unwrap();
+        said["text"].as_str().unwrap_or_else(|| panic!("{said}")).to_owned()
+    });
+    let body = |prompt: &str, seed: u64| json!({"messages": [{"role": "user", "content": prompt}], "max_tokens": 24, "seed": seed});
+    let check = |round: &str| {
+        std::thread::scope(|scope| {
+            let asked = cases.map(|(prompt, seed)| {
+                let serving = &serving;
+                scope.spawn(move || serving.post(CHAT, &body(prompt, seed)).json())
+            });
+            for (asked, wanted) in asked.into_iter().zip(&wanted) {
+                let answer = asked.join().unwrap();
+                assert_eq!(answer["choices"][0]["message"]["content"], **wanted, "{round}");
+            }
+        });
+    };
+    check("cold");
+    check("cached");
+    let again = serving.post(CHAT, &body(&long, 5)).json();
+    assert!(again["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= 64);
+    // The choices of a request have seeds that follow one another.
+    let two = serving.post(CHAT, &with(body(cases[0].0, 2), json!({"n": 2}))).json();
+    assert_eq!(two["choices"][1]["message"]["content"], *wanted[0]);
+    let listed = serving.get("/v1/models").json();
+    assert_eq!(listed["data"][0]["id"], "SmolLM2-135M-Instruct.Q4_1");
+
+    // What was computed of prompts is there after a restart.
+    let (status, _) = serving.stop(libc::SIGTERM);
+    assert_eq!(status.code(), Some(0));
+    let serving = Serving::start(&[&model, "--cache-dir", cache.path().to_str().unwrap()]);
+    let answer = serving.post(CHAT, &body(&long, 5)).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], *wanted[2]);
+    assert!(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= 64);
+}
+
+#[test]
+fn a_signal_lets_streams_end_and_cuts_those_that_do_not() {
+    let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
+    let mut stream =
+        serving.begin(CHAT, &json!({"messages": messages(), "ignore_eos": true, "stream": true}));
+    stream.wait_for("\"content\"");
+    kill(&serving.child, libc::SIGINT);
+    let rest = stream.read_to_end();
+    let all = String::from_utf8_lossy(&rest);
+    assert!(all.contains("\"error\"") && !all.contains("[DONE]"), "{all:.300}");
+    let (status, said) = serving.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn what_cannot_be_served_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &SAID, 3);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    alight(&["serve", &model, "--no-cache", "--port", &port]).fails(1, &["cannot listen", &port]);
+    let empty = write(folder.path(), "empty", "\n");
+    alight(&["serve", &model, "--api-key-file", &empty]).fails(2, &["there is no key"]);
+    alight(&["serve", "/nowhere.gguf"]).fails(1, &["/nowhere.gguf"]);
+    // Everyone can come in, which is said.
+    let serving = Serving::start(&[&model, "--no-cache", "--host", "0.0.0.0"]);
+    let (status, said) = serving.stop(libc::SIGTERM);
+    assert!(status.success() && said.contains("there is no key"), "{said}");
+}

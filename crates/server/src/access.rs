@@ -1,0 +1,180 @@
+//! Who may ask. A page of any site can make the browser of a person send requests to this server, directly (then it says so in
+//! `Origin`) or by a name that it lets point here (then `Host` has that name): neither is answered unless it was named.
+
+use hyper::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, ORIGIN};
+use hyper::{HeaderMap, StatusCode};
+use sha2::{Digest, Sha256};
+use std::net::IpAddr;
+
+use crate::Options;
+use crate::failure::Failure;
+
+/// The rules of a server.
+pub(crate) struct Access {
+    host: String,
+    origins: Vec<String>,
+    keys: Vec<[u8; 32]>,
+}
+
+impl Access {
+    pub(crate) fn new(options: &Options) -> Access {
+        let keys = options.keys.iter().map(|key| Sha256::digest(key).into()).collect();
+        let origins = options.origins.iter().map(|o| o.trim_end_matches('/').to_lowercase());
+        Access { host: options.host.to_lowercase(), origins: origins.collect(), keys }
+    }
+
+    /// Whether the names in the request are known. Returns the origin, if it comes from a page that may ask.
+    pub(crate) fn names(&self, headers: &HeaderMap) -> Result<Option<HeaderValue>, Failure> {
+        let text =
+            |name| headers.get(name).map(|value| value.to_str().unwrap_or("").to_lowercase());
+        let host = text(HOST).unwrap_or_default();
+        // Who knows a key is no page that was lured here.
+        if self.keys.is_empty() && !self.is_known(name_of(&host)) {
+            return Err(refused(format!(
+                "the request is for the host {host:?}, which is not the name of this server: use its address, or name the host with \
+                 --host or --cors-origins"
+            )));
+        }
+        let Some(origin) = text(ORIGIN) else { return Ok(None) };
+        let own = origin.split_once("://").is_some_and(|(_, from)| from == host);
+        if own || self.origins.iter().any(|known| known == "*" || *known == origin) {
+            return Ok(headers.get(ORIGIN).cloned());
+        }
+        Err(refused(format!(
+            "pages of {origin:?} may not ask: name it with --cors-origins if they should"
+        )))
+    }
+
+    fn is_known(&self, name: &str) -> bool {
+        let bare = name.trim_start_matches('[').trim_end_matches(']');
+        let listed = || {
+            let mut hosts = self.origins.iter().filter_map(|origin| origin.split_once("://"));
+            hosts.any(|(_, host)| name_of(host) == name)
+        };
+        bare.parse::<IpAddr>().is_ok()
+            || name == "localhost"
+            || name.ends_with(".localhost")
+            || name == self.host
+            || listed()
+    }
+
+    /// Whether the request has one of the keys. Returns what parts its user from others.
+    pub(crate) fn key(&self, headers: &HeaderMap) -> Result<Box<str>, Failure> {
+        if self.keys.is_empty() {
+            return Ok("".into());
+        }
+        let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let bearer = bearer.and_then(|value| {
+            let (scheme, key) = value.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then(|| key.trim().as_bytes())
+        });
+        let plain = headers.get(HeaderName::from_static("x-api-key")).map(HeaderValue::as_bytes);
+        let given = bearer.or(plain).ok_or_else(|| {
+            unknown("there is no API key: send it as \"Authorization: Bearer KEY\" or as \"X-Api-Key: KEY\"")
+        })?;
+        let given: [u8; 32] = Sha256::digest(given).into();
+        // All of them and all bytes, so that the time tells nothing.
+        let known = self.keys.iter().fold(false, |known, key| {
+            let differ = key.iter().zip(given).fold(0, |differ, (a, b)| differ | (a ^ b));
+            known | (std::hint::black_box(differ) == 0)
+        });
+        if !known {
+            return Err(unknown("the API key is none that this server knows"));
+        }
+        Ok(given.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into())
+    }
+}
+
+/// A host without its port.
+fn name_of(host: &str) -> &str {
+    match host.rfind(':') {
+        Some(at) if !host[at..].contains(']') => &host[..at],
+        _ => host,
+    }
+}
+
+fn refused(message: String) -> Failure {
+    Failure::new(StatusCode::FORBIDDEN, "permission_error", message)
+}
+
+fn unknown(message: &str) -> Failure {
+    Failure::new(StatusCode::UNAUTHORIZED, "authentication_error", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn access(origins: &[&str], keys: &[&str]) -> Access {
+        let own = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
+        Access::new(&Options {
+            host: "Box.lan".into(),
+            port: 0,
+            engine: Default::default(),
+            sampling: Default::default(),
+            fixed_seed: false,
+            max_tokens: 0,
+            queue: 0,
+            keys: own(keys),
+            origins: own(origins),
+        })
+    }
+
+    fn headers(all: &[(&'static str, &'static str)]) -> HeaderMap {
+        let pair = |(name, value): &(&'static str, &'static str)| {
+            (HeaderName::from_static(name), HeaderValue::from_static(value))
+        };
+        all.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn only_names_of_this_server_and_of_pages_that_were_named() {
+        let access = access(&["https://chat.example"], &[]);
+        for host in [
+            "127.0.0.1:8080",
+            "localhost",
+            "LOCALHOST:1",
+            "[::1]:8080",
+            "192.168.0.7:80",
+            "box.lan:8080",
+            "a.localhost",
+            "chat.example",
+        ] {
+            assert_eq!(access.names(&headers(&[("host", host)])), Ok(None), "{host}");
+        }
+        for host in ["evil.example:8080", "", "localhost.evil.example", "127.0.0.1.evil.example"] {
+            let failure = access.names(&headers(&[("host", host)])).unwrap_err();
+            assert_eq!(failure.status, 403, "{host}");
+        }
+        for (origin, may) in [
+            ("http://localhost:8080", true),
+            ("https://chat.example", true),
+            ("http://localhost:9090", false),
+            ("http://evil.example", false),
+            ("null", false),
+            ("", false),
+        ] {
+            let given = headers(&[("host", "localhost:8080"), ("origin", origin)]);
+            assert_eq!(access.names(&given).is_ok(), may, "{origin}");
+        }
+    }
+
+    #[test]
+    fn keys_are_compared_and_part_their_users() {
+        let access = access(&[], &["one", "two"]);
+        let bearer = access.key(&headers(&[("authorization", "Bearer one")])).unwrap();
+        assert_eq!(access.key(&headers(&[("x-api-key", "one")])).unwrap(), bearer);
+        let other = access.key(&headers(&[("authorization", "bearer  two")])).unwrap();
+        assert!(other != bearer && other.len() == 64);
+        for given in [
+            vec![],
+            vec![("authorization", "Bearer three")],
+            vec![("authorization", "Basic one")],
+            vec![("x-api-key", "")],
+        ] {
+            assert_eq!(access.key(&headers(&given)).unwrap_err().status, 401, "{given:?}");
+        }
+        // A name that was not named is no danger to who needs a key.
+        assert_eq!(access.names(&headers(&[("host", "proxy.example")])), Ok(None));
+    }
+}

@@ -1,0 +1,255 @@
+//! Tokens of an answer into what a client is shown: text, thinking, calls of tools, up to a text that ends it.
+//!
+//! Invariants: a character is never cut; what may become a text that ends the answer is held back; what is handed out does not
+//! depend on how it is cut, so an answer that is streamed is the one that is sent whole.
+
+use alight_text::output::{Call, Format, Parser, Part, Reader, Span};
+use alight_text::{Tokenizer, Vocabulary};
+use serde_json::{Value, json};
+
+/// Stands between two parts that the model divided by marks.
+const BLANK: &str = "\n\n";
+
+/// What is new of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta {
+    /// What is said to the user.
+    Content(String),
+    /// What is thought.
+    Thinking(String),
+    /// The call of a tool.
+    Call(Call),
+}
+
+/// What is known of an answer before it begins.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Whether it is a message of a conversation, and not the continuation of a text.
+    pub chat: bool,
+    /// Whether there are tools to call. What looks like a call where there are none is text.
+    pub tools: bool,
+    /// Texts that end the answer, and are not part of it.
+    pub stops: Vec<String>,
+}
+
+/// An answer in the making.
+pub struct Answer {
+    tokenizer: &'static Tokenizer,
+    reader: Reader<'static>,
+    parser: Parser,
+    sorter: Sorter,
+    stops: Vec<String>,
+    /// Text that may become one of the texts that end the answer.
+    held: String,
+    /// Bytes of text in front of what is held.
+    given: usize,
+    stopped: Option<String>,
+}
+
+impl Answer {
+    /// The answer to the prompt of these tokens.
+    pub fn new(asked: &Asked, prompt: &[u32], vocabulary: &'static Vocabulary) -> Answer {
+        let tokenizer: &'static Tokenizer = &vocabulary.tokenizer;
+        let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
+        Answer {
+            tokenizer,
+            reader: Reader::new(format, tokenizer),
+            parser: Parser::after(format, tokenizer, prompt),
+            sorter: Sorter { tools: asked.tools, ..Sorter::default() },
+            stops: asked.stops.clone(),
+            held: String::new(),
+            given: 0,
+            stopped: None,
+        }
+    }
+
+    /// Takes the next token, and hands out what is certain now. Returns whether a text that ends the answer has come; what there
+    /// was before it has been handed out then.
+    pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
+        self.held.push_str(self.reader.push(token));
+        let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
+        // Of those that begin at the same place, the longer one.
+        let found = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len()));
+        let Some((at, stop)) = found else {
+            let certain = certain(&self.held, &self.stops);
+            self.give(certain, each);
+            return false;
+        };
+        self.stopped = Some(stop.clone());
+        self.give(at, each);
+        self.held.clear();
+        self.parser.finish(&mut |span| self.sorter.take(&span, each));
+        true
+    }
+
+    /// The answer ends here: hands out the rest.
+    pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
+        self.held.push_str(self.reader.finish());
+        self.give(self.held.len(), each);
+        self.parser.finish(&mut |span| self.sorter.take(&span, each));
+    }
+
+    fn give(&mut self, len: usize, each: &mut dyn FnMut(Delta)) {
+        let sorter = &mut self.sorter;
+        self.parser.push(&self.held[..len], &mut |span| sorter.take(&span, each));
+        self.held.drain(..len);
+        self.given += len;
+    }
+
+    /// Bytes of text that have come, and those of them that were handed on.
+    pub fn bytes(&self) -> [usize; 2] {
+        [self.given + self.held.len(), self.given]
+    }
+
+    /// The text that ended the answer.
+    pub fn stopped(&self) -> Option<&str> {
+        self.stopped.as_deref()
+    }
+
+    /// Whether a tool was called.
+    pub fn called(&self) -> bool {
+        self.sorter.called
+    }
+
+    /// Makes the tokens.
+    pub fn tokenizer(&self) -> &'static Tokenizer {
+        self.tokenizer
+    }
+}
+
+/// How much of `text` may be handed out while its end may be the beginning of a stop.
+fn certain(text: &str, stops: &[String]) -> usize {
+    let longest = stops.iter().map(String::len).max().unwrap_or(0);
+    let mut from = text.len().saturating_sub(longest);
+    while !text.is_char_boundary(from) {
+        from -= 1;
+    }
+    let open = |at: &usize| stops.iter().any(|stop| stop.starts_with(&text[*at..]));
+    let mut ends = text[from..].char_indices().map(|(at, _)| from + at);
+    ends.find(open).unwrap_or(text.len())
+}
+
+/// Spans into deltas.
+#[derive(Default)]
+struct Sorter {
+    tools: bool,
+    called: bool,
+    /// Whether anything was said to the user, and thought.
+    begun: [bool; 2],
+    /// Which of them was written last.
+    last: Option<usize>,
+    /// A mark or a call stood behind it.
+    divided: bool,
+}
+
+impl Sorter {
+    fn take(&mut self, span: &Span<'_>, each: &mut dyn FnMut(Delta)) {
+        let which = match &span.part {
+            Part::Mark => {
+                self.divided = true;
+                return;
+            }
+            Part::Call(call) if self.tools => {
+                (self.divided, self.called) = (true, true);
+                return each(Delta::Call(call.clone()));
+            }
+            Part::Answer | Part::Call(_) => 0,
+            Part::Thinking => 1,
+        };
+        let divided = std::mem::take(&mut self.divided) || self.last != Some(which);
+        let blank = if divided && self.begun[which] { BLANK } else { "" };
+        let text = format!("{blank}{}", span.raw);
+        self.last = Some(which);
+        if !text.is_empty() {
+            self.begun[which] = true;
+            each(if which == 0 { Delta::Content(text) } else { Delta::Thinking(text) });
+        }
+    }
+}
+
+/// All of an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Message {
+    /// What is said to the user.
+    pub content: String,
+    /// What is thought.
+    pub thinking: String,
+    /// Calls of tools.
+    pub calls: Vec<Call>,
+}
+
+impl Message {
+    /// Adds what is new.
+    pub fn take(&mut self, delta: Delta) {
+        match delta {
+            Delta::Content(text) => self.content.push_str(&text),
+            Delta::Thinking(text) => self.thinking.push_str(&text),
+            Delta::Call(call) => self.calls.push(call),
+        }
+    }
+
+    /// As OpenAI writes a message. `id` names calls.
+    pub fn openai(self, id: impl Fn(usize) -> String) -> Value {
+        let none = self.content.is_empty() && !self.calls.is_empty();
+        let content = if none { Value::Null } else { self.content.into() };
+        let mut message = json!({"role": "assistant", "content": content});
+        if !self.thinking.is_empty() {
+            message["reasoning_content"] = self.thinking.into();
+        }
+        if !self.calls.is_empty() {
+            let calls = self.calls.into_iter().enumerate().map(|(i, call)| {
+                json!({
+                    "id": id(i),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments},
+                })
+            });
+            message["tool_calls"] = calls.collect();
+        }
+        message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_become_a_stop_is_held_back() {
+        let stops = ["end".to_owned(), "é.".to_owned()];
+        for (text, wanted) in [
+            ("the", 2),
+            ("the e", 4),
+            ("the en", 4),
+            ("the enx", 7),
+            ("né", 1),
+            ("né!", 4),
+            ("", 0),
+        ] {
+            assert_eq!(certain(text, &stops), wanted, "{text}");
+        }
+        assert_eq!(certain("anything", &[]), 8);
+    }
+
+    #[test]
+    fn calls_are_apart_where_there_are_tools_and_text_where_there_are_none() {
+        let call = Call { name: "f".into(), arguments: "{}".into() };
+        let spans = [
+            Span { part: Part::Thinking, raw: "Hm." },
+            Span { part: Part::Mark, raw: "</think>" },
+            Span { part: Part::Answer, raw: "I lo" },
+            Span { part: Part::Answer, raw: "ok." },
+            Span { part: Part::Call(call), raw: "<call f>" },
+            Span { part: Part::Answer, raw: "So." },
+        ];
+        for (tools, content, calls) in
+            [(true, "I look.\n\nSo.", 1), (false, "I look.<call f>So.", 0)]
+        {
+            let mut message = Message::default();
+            let mut sorter = Sorter { tools, ..Sorter::default() };
+            spans.iter().for_each(|span| sorter.take(span, &mut |delta| message.take(delta)));
+            assert_eq!((&*message.content, message.calls.len()), (content, calls));
+            assert_eq!((&*message.thinking, sorter.called), ("Hm.", tools));
+        }
+    }
+}

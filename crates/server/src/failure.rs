@@ -1,0 +1,93 @@
+//! Why a request has no answer, in whichever shape its client expects.
+
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+
+use crate::body::refusal::{Refusal, TOO_LONG};
+
+/// Writes a failure as a client expects it.
+pub(crate) type Written = fn(&Failure) -> Value;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    /// For programs: what kind of failure, and which.
+    pub(crate) kind: &'static str,
+    pub(crate) code: Option<&'static str>,
+    /// The field that is the reason.
+    pub(crate) param: Option<String>,
+    /// For people.
+    pub(crate) message: String,
+    /// What else there is to say.
+    pub(crate) more: Option<Box<Map<String, Value>>>,
+}
+
+impl Failure {
+    pub(crate) fn new(
+        status: StatusCode,
+        kind: &'static str,
+        message: impl Into<String>,
+    ) -> Failure {
+        let message = message.into();
+        Failure { status, kind, code: None, param: None, message, more: None }
+    }
+
+    /// The client's mistake.
+    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
+    }
+
+    /// Our mistake.
+    pub(crate) fn internal(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    }
+
+    /// There is no such thing.
+    pub(crate) fn not_found(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// Too much is asked at the same time.
+    pub(crate) fn busy(waiting: usize) -> Failure {
+        let message = format!(
+            "{waiting} requests are being answered or wait, and no more are taken: ask again later"
+        );
+        Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message)
+    }
+
+    /// A prompt that the context does not hold.
+    pub(crate) fn too_long(tokens: usize, context: usize) -> Failure {
+        let message = format!(
+            "the prompt has {tokens} tokens, and a sequence has {context} for prompt and answer: shorten it, or start the server \
+             with a larger --ctx-size"
+        );
+        let more = json!({"n_prompt_tokens": tokens, "n_ctx": context});
+        Failure {
+            kind: "exceed_context_size_error",
+            code: Some(TOO_LONG),
+            more: more.as_object().cloned().map(Box::new),
+            ..Failure::invalid(message)
+        }
+    }
+
+    /// As OpenAI and llama-server write it.
+    pub(crate) fn openai(&self) -> Value {
+        let mut error = json!({
+            "message": self.message, "type": self.kind, "param": self.param, "code": self.code,
+        });
+        if let (Some(error), Some(more)) = (error.as_object_mut(), &self.more) {
+            error.extend((**more).clone());
+        }
+        json!({"error": error})
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let Refusal { code, param, message } = refusal;
+        let kind =
+            if code == TOO_LONG { "exceed_context_size_error" } else { "invalid_request_error" };
+        Failure { kind, code: Some(code), param, ..Failure::invalid(message) }
+    }
+}

@@ -1,0 +1,179 @@
+//! The answers to one request, as they come: what the engine says, as text.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::task::{Context, Poll};
+
+use alight_model::Finish;
+use alight_text::Vocabulary;
+
+use crate::answer::{Answer, Asked, Delta};
+use crate::failure::Failure;
+use crate::logprobs::Logprobs;
+use crate::worker::{Happened, Running};
+
+/// Why an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The model has ended it.
+    Stop,
+    /// One of the texts that end it has come.
+    Text,
+    /// So many tokens were asked for, or the context is full.
+    Length,
+}
+
+/// A token that was handed out.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) id: u32,
+    pub(crate) logprobs: Option<Box<Logprobs>>,
+}
+
+/// What is new of an answer.
+#[derive(Debug, Default)]
+pub(crate) struct Piece {
+    pub(crate) deltas: Vec<Delta>,
+    /// Tokens whose text is in what was handed out so far.
+    pub(crate) tokens: Vec<Told>,
+}
+
+/// What has happened to one of the answers.
+#[derive(Debug)]
+pub(crate) enum Update {
+    /// Its prompt was read.
+    Read,
+    /// There is more of it.
+    More(Piece),
+    /// It has ended with this.
+    Ended(Piece, Reason),
+    /// There is no more of it.
+    Failed(Failure),
+}
+
+/// One answer.
+pub(crate) struct Choice {
+    /// `None`: it has ended.
+    running: Option<Running>,
+    pub(crate) answer: Answer,
+    /// Of the prompt: its tokens, and those that were known.
+    pub(crate) prompt_tokens: usize,
+    pub(crate) reused: usize,
+    /// Tokens that were generated.
+    pub(crate) tokens: usize,
+    /// Tokens whose text was not handed on yet, with where it begins and ends.
+    waiting: VecDeque<([usize; 2], Told)>,
+}
+
+impl Choice {
+    fn take(&mut self, happened: Option<Happened>) -> Option<Update> {
+        let mut deltas = Vec::new();
+        let each = &mut |delta| deltas.push(delta);
+        match happened {
+            Some(Happened::Prompt { reused }) => {
+                self.reused = reused;
+                Some(Update::Read)
+            }
+            Some(Happened::Token(id, logprobs)) => {
+                self.tokens += 1;
+                let [begin, _] = self.answer.bytes();
+                let ended = self.answer.push(id, each);
+                let [end, given] = self.answer.bytes();
+                self.waiting.push_back(([begin, end.max(begin)], Told { id, logprobs }));
+                let tokens = self.told(given, ended);
+                let piece = Piece { deltas, tokens };
+                if ended {
+                    self.running = None;
+                    return Some(Update::Ended(piece, Reason::Text));
+                }
+                let something = !piece.deltas.is_empty() || !piece.tokens.is_empty();
+                something.then_some(Update::More(piece))
+            }
+            Some(Happened::Finished(finish)) => {
+                self.answer.finish(each);
+                self.running = None;
+                let tokens = self.waiting.drain(..).map(|(_, told)| told).collect();
+                let reason = match finish {
+                    Finish::Length | Finish::ContextFull => Reason::Length,
+                    Finish::Stop | Finish::Interrupted => Reason::Stop,
+                };
+                Some(Update::Ended(Piece { deltas, tokens }, reason))
+            }
+            failed => {
+                self.running = None;
+                let why = match failed {
+                    Some(Happened::Failed(why)) => why,
+                    _ => "the engine has ended before the answer".to_owned(),
+                };
+                Some(Update::Failed(Failure::internal(why)))
+            }
+        }
+    }
+
+    /// Tokens whose text ends within the first `given` bytes; if the answer was cut there, also the one in which it was.
+    fn told(&mut self, given: usize, cut: bool) -> Vec<Told> {
+        let mut told = Vec::new();
+        while let Some(([begin, end], _)) = self.waiting.front() {
+            if if cut { *begin < given } else { *end <= given } {
+                told.extend(self.waiting.pop_front().map(|(_, told)| told));
+            } else {
+                break;
+            }
+        }
+        told
+    }
+}
+
+/// All answers to a request.
+pub(crate) struct Generation {
+    pub(crate) choices: Vec<Choice>,
+    /// Which one is looked at next.
+    turn: usize,
+}
+
+impl Generation {
+    /// Answers to prompts that are computed already, or wait.
+    pub(crate) fn new(
+        running: Vec<(Running, Vec<u32>)>,
+        asked: &Asked,
+        vocabulary: &'static Vocabulary,
+    ) -> Generation {
+        let choices = running.into_iter().map(|(running, prompt)| Choice {
+            running: Some(running),
+            answer: Answer::new(asked, &prompt, vocabulary),
+            prompt_tokens: prompt.len(),
+            reused: 0,
+            tokens: 0,
+            waiting: VecDeque::new(),
+        });
+        Generation { choices: choices.collect(), turn: 0 }
+    }
+
+    /// What has happened next, and to which answer; `None` when all have ended.
+    pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Update)>> {
+        let n = self.choices.len();
+        let mut open = false;
+        for _ in 0..n {
+            let at = self.turn % n;
+            self.turn = (at + 1) % n;
+            let choice = &mut self.choices[at];
+            while let Some(running) = &mut choice.running {
+                open = true;
+                match running.events.poll_recv(context) {
+                    Poll::Pending => break,
+                    Poll::Ready(happened) => {
+                        if let Some(update) = choice.take(happened) {
+                            return Poll::Ready(Some((at, update)));
+                        }
+                    }
+                }
+            }
+        }
+        if open { Poll::Pending } else { Poll::Ready(None) }
+    }
+
+    /// Waits for it.
+    pub(crate) async fn next(&mut self) -> Option<(usize, Update)> {
+        poll_fn(|context| self.poll(context)).await
+    }
+}

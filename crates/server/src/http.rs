@@ -1,0 +1,196 @@
+//! Requests and responses of all routes.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::body::{Body, Frame, SizeHint};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use serde_json::{Map, Value};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+use crate::failure::{Failure, Written};
+use crate::generation::{Choice, Generation, Update};
+use crate::listen::Shared;
+
+/// A stream without anything to say says so as often: clients give up on connections that are silent.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+
+/// What a route is asked.
+pub(crate) struct Call {
+    pub(crate) server: Arc<Shared>,
+    pub(crate) body: Bytes,
+    /// Parts what was computed for one key from what was computed for others.
+    pub(crate) salt: Box<str>,
+}
+
+impl Call {
+    /// The JSON object in the body.
+    pub(crate) fn object(&self) -> Result<Map<String, Value>, Failure> {
+        crate::json::object(&self.body)
+    }
+
+    /// Does what may take long where nobody waits for it but this request.
+    pub(crate) async fn apart<T: Send + 'static>(
+        self,
+        work: impl FnOnce(&Call) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let done = tokio::task::spawn_blocking(move || work(&self)).await;
+        done.unwrap_or_else(|_| Err(Failure::internal("the request has made the server fail")))
+    }
+}
+
+/// What it answers.
+pub(crate) type Answered = Result<Response<Reply>, Failure>;
+
+/// The body of a response.
+pub(crate) enum Reply {
+    Whole(Option<Bytes>),
+    Stream(Box<Stream>),
+}
+
+/// JSON with a status.
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Reply> {
+    text(status, "application/json; charset=utf-8", value.to_string())
+}
+
+/// A text of any kind.
+pub(crate) fn text(status: StatusCode, kind: &'static str, text: String) -> Response<Reply> {
+    let mut response = Response::new(Reply::Whole(Some(text.into())));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// A failure, written by `shape`.
+pub(crate) fn failed(failure: &Failure, shape: Written) -> Response<Reply> {
+    let mut response = json(failure.status, &shape(failure));
+    let headers = response.headers_mut();
+    if failure.status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    } else if failure.status.is_server_error() {
+        // It would fail again.
+        headers
+            .insert(HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+    }
+    response
+}
+
+/// Writes what has happened in the words of a client.
+pub(crate) trait Shape: Send {
+    /// The content type.
+    fn kind(&self) -> &'static str {
+        "text/event-stream"
+    }
+
+    /// What shows that the server is alive.
+    fn sign_of_life(&self) -> &'static str {
+        ":\n\n"
+    }
+
+    /// Before anything has happened.
+    fn begin(&mut self, choices: &[Choice], out: &mut String);
+
+    /// What has happened to an answer.
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String);
+
+    /// All answers have ended; not called after a failure.
+    fn end(&mut self, choices: &[Choice], out: &mut String);
+}
+
+/// A response that is written while it is computed. Dropping it cancels what is computed.
+pub(crate) struct Stream {
+    generation: Generation,
+    shape: Box<dyn Shape>,
+    life: Interval,
+    ready: VecDeque<String>,
+    ended: bool,
+}
+
+impl Stream {
+    /// With its headers, which are sent at once.
+    pub(crate) fn response(generation: Generation, mut shape: Box<dyn Shape>) -> Response<Reply> {
+        let mut life = interval(SIGN_OF_LIFE);
+        life.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        life.reset();
+        let kind = shape.kind();
+        let mut begun = String::new();
+        shape.begin(&generation.choices, &mut begun);
+        let ready = VecDeque::from([begun]);
+        let stream = Stream { generation, shape, life, ready, ended: false };
+        let mut response = Response::new(Reply::Stream(Box::new(stream)));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+        // Proxies that would collect it first.
+        headers
+            .insert(HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+        response
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            while let Some(text) = self.ready.pop_front() {
+                if !text.is_empty() {
+                    self.life.reset();
+                    return Poll::Ready(Some(text.into()));
+                }
+            }
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            let mut out = String::new();
+            match self.generation.poll(context) {
+                Poll::Ready(Some((at, update))) => {
+                    self.ended = matches!(update, Update::Failed(_));
+                    self.shape.update(&self.generation.choices, at, update, &mut out);
+                }
+                Poll::Ready(None) => {
+                    self.ended = true;
+                    self.shape.end(&self.generation.choices, &mut out);
+                }
+                Poll::Pending => {
+                    if self.life.poll_tick(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                    out.push_str(self.shape.sign_of_life());
+                }
+            }
+            self.ready.push_back(out);
+        }
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let next = match self.get_mut() {
+            Reply::Whole(bytes) => Poll::Ready(bytes.take()),
+            Reply::Stream(stream) => stream.poll(context),
+        };
+        next.map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, Reply::Whole(None))
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Reply::Whole(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Reply::Stream(_) => SizeHint::default(),
+        }
+    }
+}

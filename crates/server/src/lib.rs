@@ -1,0 +1,88 @@
+//! Answers HTTP requests in the wire formats of today's clients, with a model of `alight-model`.
+//!
+//! [`Server::bind`] takes the address, [`Server::run`] answers until a [`Stopper`] is told. Every address is one line in the table
+//! of `routes.rs` and one file.
+//!
+//! | Module | What it is |
+//! |---|---|
+//! | `listen` | connections, their limits, and the end |
+//! | `routes` | which address is answered by what, and in which shape its errors are |
+//! | `access` | who may ask: Host, Origin, API keys |
+//! | `json` | bodies of requests: limits before anything is parsed |
+//! | [`body`] | the fields of bodies; shared with `alight batch` |
+//! | [`answer`] | tokens into text, thinking and calls; shared with `alight batch` |
+//! | `worker` | the thread that owns an engine: requests in, tokens out |
+//! | `generation` | the answers to one request, as they come |
+//! | `openai` | OpenAI's addresses, one file each |
+//!
+//! It must never print, and it must never hold logic of the model.
+//!
+//! **Invariant:** the engine waits for no client. Events of a request are put into a channel without a bound; an answer has no more
+//! of them than the context has positions.
+//!
+//! **Invariant:** what is dropped is cancelled. hyper drops a handler, or the body of a response, when its client has left, and
+//! with it goes the guard of each of its requests, in whatever state they are.
+//!
+//! **Invariant:** a mistake of the client's is a 4xx that no client repeats; only a full queue is a 503, with Retry-After.
+//!
+//! **Invariant:** an answer is that of `alight run` for the same prompt, options and seed, to the token.
+
+mod access;
+pub mod answer;
+pub mod body;
+mod failure;
+mod generation;
+mod health;
+mod http;
+mod ids;
+mod json;
+mod listen;
+mod logprobs;
+mod models;
+mod openai;
+mod routes;
+mod worker;
+
+pub use listen::{Server, Stopper};
+pub use models::Served;
+
+use std::net::IpAddr;
+
+use alight_model::{EngineOptions, SamplerOptions};
+
+/// How to serve.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The name or address to listen at.
+    pub host: String,
+    /// The port; 0: any that is free.
+    pub port: u16,
+    /// Of each engine.
+    pub engine: EngineOptions,
+    /// How tokens are chosen if a request does not say.
+    pub sampling: SamplerOptions,
+    /// Whether requests without a seed have that of `sampling`, and not one of their own.
+    pub fixed_seed: bool,
+    /// Most tokens of an answer if a request does not say.
+    pub max_tokens: usize,
+    /// Requests that may wait for a sequence beside those that have one.
+    pub queue: usize,
+    /// Who has none of these keys is refused. Empty: nobody needs one.
+    pub keys: Vec<String>,
+    /// Pages of these origins may ask; `*`: of all.
+    pub origins: Vec<String>,
+}
+
+impl Options {
+    /// Whether others than programs of this machine can ask.
+    pub fn is_public(&self) -> bool {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        match host.parse::<IpAddr>() {
+            Ok(address) => !address.is_loopback(),
+            Err(_) => host != "localhost",
+        }
+    }
+}
+
+/// What the server says to a person while it runs.
+pub type Log = std::sync::Arc<dyn Fn(&str) + Send + Sync>;

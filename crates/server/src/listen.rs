@@ -1,0 +1,308 @@
+//! Connections: taken up to a limit, answered by the table of routes, ended in good order.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::{SocketAddr, TcpListener as StdListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body, Incoming};
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    CONNECTION, HeaderValue, VARY,
+};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep, timeout_at};
+
+use crate::access::Access;
+use crate::failure::{Failure, Written};
+use crate::http::{self, Answered, Call, Reply};
+use crate::models::{Models, Served};
+use crate::routes;
+use crate::{Log, Options};
+
+/// Most connections; more wait in the system's queue.
+const CONNECTIONS: usize = 1024;
+/// Most bytes of a body.
+pub(crate) const BODY: usize = 32 << 20;
+/// How long a client may take to send the head of a request, or keep a connection without one; and to send the body.
+const HEAD_TIME: Duration = Duration::from_secs(30);
+const BODY_TIME: Duration = Duration::from_secs(60);
+/// How long streams may take to end when the server is told to.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long clients may take to read that they were cut off.
+const FAREWELL: Duration = Duration::from_millis(500);
+/// Requests that are taken apart at the same time: how much memory that takes is known.
+const APART: usize = 4;
+
+/// What all requests see.
+pub(crate) struct Shared {
+    pub(crate) options: Options,
+    pub(crate) models: Models,
+    access: Access,
+}
+
+/// Tells a server to end.
+#[derive(Clone)]
+pub struct Stopper(watch::Sender<bool>);
+
+impl Stopper {
+    /// No connection is taken any more; what is being answered has some seconds.
+    pub fn stop(&self) {
+        self.0.send_replace(true);
+    }
+}
+
+/// A server that has its address.
+pub struct Server {
+    listener: StdListener,
+    options: Options,
+    stop: watch::Sender<bool>,
+}
+
+impl Server {
+    /// Takes the address. Clients can connect from now on, and are answered when it [runs](Self::run).
+    ///
+    /// # Errors
+    /// It is in use, or not ours.
+    pub fn bind(options: Options) -> io::Result<Server> {
+        let host = options.host.trim_start_matches('[').trim_end_matches(']');
+        let listener = StdListener::bind((host, options.port))?;
+        listener.set_nonblocking(true)?;
+        Ok(Server { listener, options, stop: watch::channel(false).0 })
+    }
+
+    /// The address.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// What ends it.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(self.stop.clone())
+    }
+
+    /// Answers until it is told to end. `ready` is called once all is ready.
+    ///
+    /// # Errors
+    /// A model for which there can be no engine, or what the system does not give.
+    pub fn run(self, models: Vec<Served>, log: Log, ready: impl FnOnce()) -> Result<(), String> {
+        let models = Models::start(models, &self.options, &log)?;
+        let access = Access::new(&self.options);
+        let shared = Arc::new(Shared { options: self.options, models, access });
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        runtime.worker_threads(2).max_blocking_threads(APART).thread_name("alight-http");
+        let runtime = runtime.enable_io().enable_time().build();
+        let runtime = runtime.map_err(|e| format!("the system gives no threads: {e}"))?;
+        let (listener, stop) = (self.listener, self.stop.subscribe());
+        let outcome = runtime.block_on(async {
+            let listener = TcpListener::from_std(listener).map_err(|e| e.to_string())?;
+            ready();
+            accept(listener, Arc::clone(&shared), stop, &log).await;
+            Ok(())
+        });
+        runtime.shutdown_background();
+        shared.models.all().iter().for_each(|serving| serving.worker.quit());
+        outcome
+    }
+}
+
+/// Takes connections until it is told to end, and then waits for them.
+async fn accept(
+    listener: TcpListener,
+    shared: Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+    log: &Log,
+) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let told = {
+        let mut stop = stop.clone();
+        async move { stop.wait_for(|stop| *stop).await.map(|_| ()) }
+    };
+    let mut told = pin!(told);
+    loop {
+        let next = async {
+            let place = Arc::clone(&room).acquire_owned().await.ok()?;
+            Some((place, listener.accept().await))
+        };
+        let Some(next) = first(told.as_mut(), next).await else { break };
+        match next {
+            Some((place, Ok((stream, _)))) => {
+                let (shared, stop) = (Arc::clone(&shared), stop.clone());
+                tokio::spawn(async move {
+                    connection(stream, shared, stop).await;
+                    drop(place);
+                });
+            }
+            Some((_, Err(error))) => {
+                // No more files, say: some will be closed.
+                log(&format!("a connection is not taken: {error}"));
+                sleep(Duration::from_millis(100)).await;
+            }
+            None => break,
+        }
+    }
+    drop(listener);
+    let _ = stop.wait_for(|stop| *stop).await;
+    let all_gone = || room.acquire_many(CONNECTIONS as u32);
+    let end = Instant::now() + LAST_WORDS;
+    if timeout_at(end, all_gone()).await.is_err() {
+        // What is still being answered ends with an error, which its client may read.
+        let cut = shared.clone();
+        let quit = move || cut.models.all().iter().for_each(|serving| serving.worker.quit());
+        let _ = tokio::task::spawn_blocking(quit).await;
+        let _ = timeout_at(Instant::now() + FAREWELL, all_gone()).await;
+    }
+}
+
+/// What `work` gives, unless `told` is ready first.
+async fn first<T>(mut told: Pin<&mut impl Future>, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        if told.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        work.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// Answers the requests of a connection.
+async fn connection(stream: TcpStream, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+    // A token is a packet.
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(move |request| {
+        let shared = Arc::clone(&shared);
+        async move { Ok::<_, std::convert::Infallible>(respond(shared, request).await) }
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIME).max_buf_size(64 << 10);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let told = first(pin!(stop.wait_for(|stop| *stop)), connection.as_mut()).await;
+    if told.is_none() {
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
+}
+
+/// Answers a request. A panic ends this request alone.
+async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Reply> {
+    let (head, body) = request.into_parts();
+    let found = routes::find(&head.method, head.uri.path());
+    let shape: Written = match &found {
+        Ok(route) => route.failure,
+        Err((shape, _)) => *shape,
+    };
+    let origin = match shared.access.names(&head.headers) {
+        Ok(origin) => origin,
+        Err(failure) => return closing(http::failed(&failure, shape)),
+    };
+    let preflight = head.method == Method::OPTIONS && origin.is_some();
+    let handled = async {
+        if preflight {
+            let mut response = Response::new(Reply::Whole(None));
+            *response.status_mut() = StatusCode::NO_CONTENT;
+            return Ok(response);
+        }
+        let route = found.map_err(|(_, failure)| failure)?;
+        let salt = if route.open { "".into() } else { shared.access.key(&head.headers)? };
+        let body = collect(body).await?;
+        let call = Call { server: Arc::clone(&shared), body, salt };
+        (route.handler)(call).await
+    };
+    let mut response = match unharmed(handled).await {
+        Ok(response) => response,
+        Err(failure) => {
+            let response = http::failed(&failure, shape);
+            // What was not read of the body is not the next request.
+            let unread = failure.status == StatusCode::PAYLOAD_TOO_LARGE
+                || failure.status == StatusCode::REQUEST_TIMEOUT;
+            if unread { closing(response) } else { response }
+        }
+    };
+    if let Some(origin) = origin {
+        let headers = response.headers_mut();
+        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+        headers.insert(VARY, HeaderValue::from_static("origin"));
+        if preflight {
+            let all = HeaderValue::from_static("GET, POST, OPTIONS");
+            headers.insert(ACCESS_CONTROL_ALLOW_METHODS, all);
+            let names = "authorization, content-type, x-api-key, anthropic-version, anthropic-beta";
+            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static(names));
+        }
+    }
+    response
+}
+
+fn closing(mut response: Response<Reply>) -> Response<Reply> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
+/// What comes of it, or that it has panicked.
+async fn unharmed(work: impl Future<Output = Answered>) -> Answered {
+    let mut work = pin!(work);
+    let polled = poll_fn(|context| {
+        // After a panic it is not polled again.
+        match catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context))) {
+            Ok(poll) => poll,
+            Err(_) => Poll::Ready(Err(Failure::internal("the request has made the server fail"))),
+        }
+    });
+    polled.await
+}
+
+/// All of a body that is not too large and not too slow.
+async fn collect(mut body: Incoming) -> Result<Bytes, Failure> {
+    let too_large = || {
+        let message = format!("the body has more than {} MiB", BODY >> 20);
+        Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
+    };
+    if body.size_hint().lower() > BODY as u64 {
+        return Err(too_large());
+    }
+    let end = Instant::now() + BODY_TIME;
+    let mut all = BytesMut::new();
+    loop {
+        let frame = timeout_at(end, poll_fn(|context| Pin::new(&mut body).poll_frame(context)));
+        let frame = frame.await.map_err(|_| {
+            let message = format!("the body has not come within {} s", BODY_TIME.as_secs());
+            Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+        })?;
+        let Some(frame) = frame else { return Ok(all.freeze()) };
+        let frame = frame.map_err(|e| Failure::invalid(format!("the body is cut off: {e}")))?;
+        if let Ok(data) = frame.into_data() {
+            if all.len() + data.len() > BODY {
+                return Err(too_large());
+            }
+            all.extend_from_slice(&data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_a_failure_of_its_request_alone() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let panicking = async {
+            tokio::task::yield_now().await;
+            panic!("in a request, on purpose")
+        };
+        let outcome = runtime.block_on(unharmed(panicking));
+        assert_eq!(outcome.err().map(|failure| failure.status.as_u16()), Some(500));
+    }
+}

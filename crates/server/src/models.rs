@@ -1,0 +1,73 @@
+//! The models that are served, by their names.
+
+use alight_model::Model;
+use alight_text::Vocabulary;
+
+use crate::failure::Failure;
+use crate::worker::Worker;
+use crate::{Log, Options, ids};
+
+/// A model to be served.
+pub struct Served {
+    /// What requests call it.
+    pub name: String,
+    /// The model. It is used until the process ends.
+    pub model: &'static Model,
+}
+
+/// A model that is served.
+pub(crate) struct Serving {
+    pub(crate) name: String,
+    pub(crate) model: &'static Model,
+    pub(crate) worker: Worker,
+    /// When it was opened.
+    pub(crate) created: u64,
+}
+
+impl Serving {
+    pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
+        self.model.vocabulary()
+    }
+}
+
+/// All of them.
+pub(crate) struct Models(Vec<Serving>);
+
+impl Models {
+    pub(crate) fn start(
+        served: Vec<Served>,
+        options: &Options,
+        log: &Log,
+    ) -> Result<Models, String> {
+        let start = |Served { name, model }: Served| {
+            let worker = Worker::start(model, &options.engine, options.queue, log.clone())?;
+            Ok(Serving { name, model, worker, created: ids::now() })
+        };
+        Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))
+    }
+
+    pub(crate) fn all(&self) -> &[Serving] {
+        &self.0
+    }
+
+    /// The model of this name. One that is alone answers to any: clients have names of their own in mind.
+    pub(crate) fn find(&self, name: Option<&str>) -> Result<&Serving, Failure> {
+        let named = name.and_then(|name| self.0.iter().find(|serving| serving.name == name));
+        match (named, &self.0[..]) {
+            (Some(serving), _) | (None, [serving]) => Ok(serving),
+            (None, _) => {
+                let names: Vec<&str> = self.0.iter().map(|serving| &*serving.name).collect();
+                let message = format!(
+                    "there is no model {:?} here, expected one of {}",
+                    name.unwrap_or_default(),
+                    names.join(", ")
+                );
+                Err(Failure {
+                    code: Some("model_not_found"),
+                    param: Some("model".into()),
+                    ..Failure::not_found(message)
+                })
+            }
+        }
+    }
+}

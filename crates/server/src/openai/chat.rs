@@ -1,0 +1,230 @@
+//! `POST /v1/chat/completions`
+
+use alight_text::output::Call as ToolCall;
+use alight_text::{Encoder, Style, Tokenizer};
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::{About, answers, ask, begin, event, finish_reason, model, streaming, usage};
+use crate::answer::{Asked, Delta, Message};
+use crate::body::fields::Fields;
+use crate::body::refusal::{Refusal, TOO_LONG};
+use crate::body::{conversation, messages, options, prompt};
+use crate::failure::Failure;
+use crate::generation::{Choice, Generation, Reason, Told, Update};
+use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::ids;
+use crate::models::Serving;
+
+/// What is computed, and how it is answered.
+struct Begun {
+    generation: Generation,
+    about: About,
+    stream: bool,
+    logprobs: bool,
+}
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let Begun { mut generation, mut about, stream, logprobs } = call.apart(begun).await?;
+    if stream {
+        about.object = "chat.completion.chunk";
+        let called = vec![0; generation.choices.len()];
+        return Ok(Stream::response(generation, Box::new(Chunks { about, logprobs, called })));
+    }
+    let mut said = vec![Said::default(); generation.choices.len()];
+    while let Some((at, update)) = generation.next().await {
+        match update {
+            Update::Read => {}
+            Update::More(piece) => said[at].take(piece.deltas, piece.tokens),
+            Update::Ended(piece, reason) => {
+                said[at].take(piece.deltas, piece.tokens);
+                said[at].reason = Some(reason);
+            }
+            Update::Failed(failure) => return Err(failure),
+        }
+    }
+    let choices =
+        said.into_iter().zip(&generation.choices).enumerate().map(|(i, (said, choice))| {
+            let reason = reason(said.reason.unwrap_or(Reason::Stop), choice);
+            let told = logprobs.then(|| content(&said.tokens, choice.answer.tokenizer()));
+            json!({
+                "index": i,
+                "message": said.message.openai(|_| ids::id("call_")),
+                "logprobs": told,
+                "finish_reason": reason,
+            })
+        });
+    let usage = usage(&generation.choices, generation.choices.len());
+    Ok(http::json(StatusCode::OK, &about.with(choices.collect(), usage)))
+}
+
+/// Reads the request, and begins to compute.
+fn begun(call: &Call) -> Result<Begun, Failure> {
+    let mut fields = Fields::new(call.object()?);
+    let serving = model(call, &mut fields)?;
+    let context = conversation::take(&mut fields)?;
+    let mut ask = ask(call, &mut fields)?;
+    let stops = options::stops(&mut fields)?;
+    let n = answers(&mut fields)?;
+    let (stream, usage) = streaming(&mut fields)?;
+    ask.logprobs = logprobs(&mut fields)?;
+    let logprobs = ask.logprobs.is_some();
+    let asked = Asked { chat: true, tools: context.contains_key("tools"), stops };
+    let prompt = encode(context, serving)?;
+    let running = begin(serving, vec![prompt], n, &ask)?;
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let about = About {
+        id: ids::id("chatcmpl-"),
+        object: "chat.completion",
+        created: ids::now(),
+        model: serving.name.clone(),
+        usage,
+    };
+    Ok(Begun { generation, about, stream, logprobs })
+}
+
+/// The tokens of a conversation.
+fn encode(context: Map<String, Value>, serving: &Serving) -> Result<Vec<u32>, Failure> {
+    let vocabulary = serving.vocabulary();
+    let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
+    prompt::check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
+        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
+    let encoder = Encoder::new(vocabulary, Style::Chat, false);
+    encoder.chat_in(context).map_err(|error| Failure::invalid(error.to_string()))
+}
+
+/// Takes how many of the likeliest tokens are told, if any likelihood is.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, Failure> {
+    let wanted = fields.truth("logprobs")?.unwrap_or(false);
+    let what = format!("a whole number from 0 to {}", super::MOST_TOP);
+    let top = fields.read("top_logprobs", &what, |value| {
+        let top = usize::try_from(value.as_u64()?).ok()?;
+        (top <= super::MOST_TOP).then_some(top)
+    })?;
+    match (wanted, top) {
+        (false, Some(1..)) => {
+            Err(Refusal::invalid("top_logprobs", "it needs \"logprobs\": true").into())
+        }
+        (wanted, top) => Ok(wanted.then_some(top.unwrap_or(0))),
+    }
+}
+
+/// How likely tokens were, in OpenAI's words.
+fn content(tokens: &[Told], tokenizer: &Tokenizer) -> Value {
+    let entry = |id: u32, logprob: f32| {
+        let mut bytes = Vec::new();
+        tokenizer.decode_special(id, &mut bytes);
+        json!({"token": String::from_utf8_lossy(&bytes), "bytes": bytes, "logprob": logprob})
+    };
+    let all = tokens.iter().filter_map(|told| {
+        let logprobs = told.logprobs.as_ref()?;
+        let mut value = entry(told.id, logprobs.chosen);
+        value["top_logprobs"] = logprobs.top.iter().map(|(id, l)| entry(*id, *l)).collect();
+        Some(value)
+    });
+    json!({"content": all.collect::<Value>()})
+}
+
+/// Why an answer ended.
+fn reason(reason: Reason, choice: &Choice) -> &'static str {
+    match reason {
+        Reason::Stop | Reason::Text if choice.answer.called() => "tool_calls",
+        reason => finish_reason(reason),
+    }
+}
+
+/// An answer that is sent whole.
+#[derive(Clone, Default)]
+struct Said {
+    message: Message,
+    tokens: Vec<Told>,
+    reason: Option<Reason>,
+}
+
+impl Said {
+    fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<Told>) {
+        deltas.into_iter().for_each(|delta| self.message.take(delta));
+        self.tokens.extend(tokens);
+    }
+}
+
+/// The pieces of answers that are sent as they come.
+struct Chunks {
+    about: About,
+    logprobs: bool,
+    /// Calls of each answer.
+    called: Vec<usize>,
+}
+
+impl Chunks {
+    fn chunk(&self, at: usize, delta: &Value, logprobs: Value, reason: Value, out: &mut String) {
+        let choice =
+            json!({"index": at, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
+        event(&self.about.with(json!([choice]), Value::Null), out);
+    }
+
+    fn call(&mut self, at: usize, call: ToolCall) -> Value {
+        let index = self.called[at];
+        self.called[at] += 1;
+        let ToolCall { name, arguments } = call;
+        json!({"tool_calls": [{
+            "index": index,
+            "id": ids::id("call_"),
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }]})
+    }
+
+    /// The likelihoods of tokens stand with the first piece of what they say.
+    fn deltas(
+        &mut self,
+        choice: &Choice,
+        at: usize,
+        said: (Vec<Delta>, Vec<Told>),
+        out: &mut String,
+    ) {
+        let (deltas, tokens) = said;
+        let told = self.logprobs && !tokens.is_empty();
+        let mut told = told.then(|| content(&tokens, choice.answer.tokenizer()));
+        for delta in deltas {
+            let delta = match delta {
+                Delta::Content(text) => json!({"content": text}),
+                Delta::Thinking(text) => json!({"reasoning_content": text}),
+                Delta::Call(call) => self.call(at, call),
+            };
+            self.chunk(at, &delta, told.take().unwrap_or_default(), Value::Null, out);
+        }
+        if let Some(told) = told {
+            self.chunk(at, &json!({}), told, Value::Null, out);
+        }
+    }
+}
+
+impl Shape for Chunks {
+    fn begin(&mut self, choices: &[Choice], out: &mut String) {
+        for at in 0..choices.len() {
+            let delta = json!({"role": "assistant", "content": null});
+            self.chunk(at, &delta, Value::Null, Value::Null, out);
+        }
+    }
+
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let choice = &choices[at];
+        match update {
+            Update::Read => {}
+            Update::More(piece) => self.deltas(choice, at, (piece.deltas, piece.tokens), out),
+            Update::Ended(piece, why) => {
+                self.deltas(choice, at, (piece.deltas, piece.tokens), out);
+                self.chunk(at, &json!({}), Value::Null, reason(why, choice).into(), out);
+            }
+            Update::Failed(failure) => event(&failure.openai(), out),
+        }
+    }
+
+    fn end(&mut self, choices: &[Choice], out: &mut String) {
+        if self.about.usage {
+            event(&self.about.with(json!([]), usage(choices, choices.len())), out);
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}

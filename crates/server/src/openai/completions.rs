@@ -1,0 +1,245 @@
+//! `POST /v1/completions`
+
+use alight_text::{Encoder, Style, Tokenizer};
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::{
+    About, MOST_CHOICES, answers, ask, begin, event, finish_reason, model, streaming, usage,
+};
+use crate::answer::{Asked, Delta};
+use crate::body::fields::{Fields, kind};
+use crate::body::refusal::{Refusal, TOO_LONG};
+use crate::body::{options, prompt};
+use crate::failure::Failure;
+use crate::generation::{Choice, Generation, Reason, Told, Update};
+use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::ids;
+use crate::models::Serving;
+
+/// What is computed, and how it is answered.
+struct Begun {
+    generation: Generation,
+    about: About,
+    stream: bool,
+    logprobs: bool,
+    /// Answers to each prompt.
+    n: usize,
+    /// What stands in front of each answer.
+    echo: Vec<String>,
+}
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let Begun { mut generation, about, stream, logprobs, n, echo } = call.apart(begun).await?;
+    let offsets = echo.iter().map(|text| text.chars().count()).collect();
+    let mut shape = Pieces { about, logprobs, n, echo, offsets };
+    if stream {
+        return Ok(Stream::response(generation, Box::new(shape)));
+    }
+    let mut said = vec![Said::default(); generation.choices.len()];
+    while let Some((at, update)) = generation.next().await {
+        match update {
+            Update::Read => {}
+            Update::More(piece) => said[at].take(piece.deltas, piece.tokens),
+            Update::Ended(piece, reason) => {
+                said[at].take(piece.deltas, piece.tokens);
+                said[at].reason = Some(reason);
+            }
+            Update::Failed(failure) => return Err(failure),
+        }
+    }
+    let mut choices = Vec::new();
+    for (at, said) in said.into_iter().enumerate() {
+        let told = shape.told(&generation.choices[at], at, &said.tokens);
+        choices.push(json!({
+            "index": at,
+            "text": format!("{}{}", shape.echo[at], said.text),
+            "logprobs": told,
+            "finish_reason": finish_reason(said.reason.unwrap_or(Reason::Stop)),
+        }));
+    }
+    let usage = usage(&generation.choices, n);
+    Ok(http::json(StatusCode::OK, &shape.about.with(choices.into(), usage)))
+}
+
+/// Reads the request, and begins to compute.
+fn begun(call: &Call) -> Result<Begun, Failure> {
+    let mut fields = Fields::new(call.object()?);
+    let serving = model(call, &mut fields)?;
+    let prompts = prompts(&mut fields, serving)?;
+    let mut ask = ask(call, &mut fields)?;
+    let stops = options::stops(&mut fields)?;
+    let n = answers(&mut fields)?;
+    if prompts.len() * n > MOST_CHOICES {
+        let message =
+            format!("{} prompts with {n} answers each are more than {MOST_CHOICES}", prompts.len());
+        return Err(Refusal::invalid("prompt", message).into());
+    }
+    let (stream, usage) = streaming(&mut fields)?;
+    let what = format!("a whole number from 0 to {}", super::MOST_TOP);
+    ask.logprobs = fields.read("logprobs", &what, |value| {
+        let top = usize::try_from(value.as_u64()?).ok()?;
+        (top <= super::MOST_TOP).then_some(top)
+    })?;
+    let logprobs = ask.logprobs.is_some();
+    let echo = fields.truth("echo")?.unwrap_or(false);
+    if echo && logprobs {
+        let why = "how likely the tokens of a prompt are is not told yet";
+        return Err(Refusal::unsupported("echo", why).into());
+    }
+    fields.only(
+        "best_of",
+        |value| *value == json!(n),
+        "the best of several answers is not looked for",
+    )?;
+    let tokenizer = &serving.vocabulary().tokenizer;
+    let text = |prompt: &Vec<u32>| if echo { tokenizer.decode(prompt) } else { String::new() };
+    let echo = prompts.iter().flat_map(|prompt| vec![text(prompt); n]).collect();
+    let running = begin(serving, prompts, n, &ask)?;
+    let asked = Asked { stops, ..Asked::default() };
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let about = About {
+        id: ids::id("cmpl-"),
+        object: "text_completion",
+        created: ids::now(),
+        model: serving.name.clone(),
+        usage,
+    };
+    Ok(Begun { generation, about, stream, logprobs, n, echo })
+}
+
+/// Takes the prompts: a text, its tokens, or a list of either.
+fn prompts(fields: &mut Fields, serving: &Serving) -> Result<Vec<Vec<u32>>, Failure> {
+    let missing = || Refusal::invalid("prompt", "it is missing");
+    let all = match fields.any("prompt").ok_or_else(missing)? {
+        Value::Array(items) if items.iter().any(|item| !item.is_number()) => items,
+        one => vec![one],
+    };
+    if all.len() > MOST_CHOICES {
+        let message = format!("there are {}, expected at most {MOST_CHOICES}", all.len());
+        return Err(Refusal::invalid("prompt", message).into());
+    }
+    let vocabulary = serving.vocabulary();
+    let encoder = Encoder::new(vocabulary, Style::Raw, false);
+    let one = |value: Value| match value {
+        Value::String(text) => {
+            prompt::check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
+                .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
+            encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
+        }
+        Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {
+            let ids = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
+            let ids: Option<Vec<u32>> = ids.collect();
+            Ok(ids.ok_or_else(|| Refusal::invalid("prompt", "a token's id is too large"))?)
+        }
+        other => {
+            let message = format!("it is {}, expected a text or a list of token ids", kind(&other));
+            Err(Refusal::invalid("prompt", message).into())
+        }
+    };
+    all.into_iter().map(one).collect()
+}
+
+/// An answer that is sent whole.
+#[derive(Clone, Default)]
+struct Said {
+    text: String,
+    tokens: Vec<Told>,
+    reason: Option<Reason>,
+}
+
+impl Said {
+    fn take(&mut self, deltas: Vec<Delta>, tokens: Vec<Told>) {
+        self.text.push_str(&text(deltas));
+        self.tokens.extend(tokens);
+    }
+}
+
+/// What is new. A text that is continued has no other parts.
+fn text(deltas: Vec<Delta>) -> String {
+    let texts = deltas.into_iter().map(|delta| match delta {
+        Delta::Content(text) | Delta::Thinking(text) => text,
+        Delta::Call(_) => String::new(),
+    });
+    texts.collect()
+}
+
+/// The pieces of answers.
+struct Pieces {
+    about: About,
+    logprobs: bool,
+    n: usize,
+    echo: Vec<String>,
+    /// Characters of each answer that have been told.
+    offsets: Vec<usize>,
+}
+
+impl Pieces {
+    /// How likely tokens were, as OpenAI's older interface has it.
+    fn told(&mut self, choice: &Choice, at: usize, tokens: &[Told]) -> Value {
+        if !self.logprobs || tokens.is_empty() {
+            return Value::Null;
+        }
+        let tokenizer = choice.answer.tokenizer();
+        let [mut texts, mut logprobs, mut tops, mut offsets] = [(); 4].map(|()| Vec::new());
+        for told in tokens {
+            let Some(likely) = &told.logprobs else { continue };
+            let text = spelled(tokenizer, told.id);
+            offsets.push(Value::from(self.offsets[at]));
+            self.offsets[at] += text.chars().count();
+            texts.push(Value::from(text));
+            logprobs.push(Value::from(likely.chosen));
+            let mut top = Map::new();
+            for (id, logprob) in likely.top.iter().chain([&(told.id, likely.chosen)]) {
+                top.insert(spelled(tokenizer, *id), Value::from(*logprob));
+            }
+            tops.push(Value::Object(top));
+        }
+        json!({
+            "tokens": texts, "token_logprobs": logprobs, "top_logprobs": tops, "text_offset": offsets,
+        })
+    }
+
+    fn piece(&self, at: usize, text: &str, logprobs: Value, reason: Value, out: &mut String) {
+        let choice =
+            json!({"index": at, "text": text, "logprobs": logprobs, "finish_reason": reason});
+        event(&self.about.with(json!([choice]), Value::Null), out);
+    }
+}
+
+fn spelled(tokenizer: &Tokenizer, id: u32) -> String {
+    let mut bytes = Vec::new();
+    tokenizer.decode_special(id, &mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Shape for Pieces {
+    fn begin(&mut self, choices: &[Choice], out: &mut String) {
+        for at in 0..choices.len() {
+            if !self.echo[at].is_empty() {
+                self.piece(at, &self.echo[at], Value::Null, Value::Null, out);
+            }
+        }
+    }
+
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let (piece, reason) = match update {
+            Update::Read => return,
+            Update::More(piece) => (piece, Value::Null),
+            Update::Ended(piece, reason) => (piece, finish_reason(reason).into()),
+            Update::Failed(failure) => return event(&failure.openai(), out),
+        };
+        let told = self.told(&choices[at], at, &piece.tokens);
+        let text = text(piece.deltas);
+        if !text.is_empty() || !told.is_null() || !reason.is_null() {
+            self.piece(at, &text, told, reason, out);
+        }
+    }
+
+    fn end(&mut self, choices: &[Choice], out: &mut String) {
+        if self.about.usage {
+            event(&self.about.with(json!([]), usage(choices, self.n)), out);
+        }
+        out.push_str("data: [DONE]\n\n");
+    }
+}

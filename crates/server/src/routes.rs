@@ -1,0 +1,62 @@
+//! The table of addresses: one line each.
+
+use std::pin::Pin;
+
+use hyper::Method;
+
+use crate::failure::{Failure, Written};
+use crate::http::{Answered, Call};
+use crate::{health, openai};
+
+/// What answers.
+type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
+
+/// An address.
+pub(crate) struct Route {
+    pub(crate) method: Method,
+    /// Without `/v1`, which may stand in front of it.
+    pub(crate) path: &'static str,
+    /// Whether it is answered without a key.
+    pub(crate) open: bool,
+    pub(crate) handler: Handler,
+    /// How its failures are written.
+    pub(crate) failure: Written,
+}
+
+macro_rules! routes {
+    ($($method:ident $path:literal $access:ident $shape:path => $handler:path,)*) => {
+        &[$(Route {
+            method: Method::$method,
+            path: $path,
+            open: routes!(@$access),
+            handler: |call| Box::pin($handler(call)),
+            failure: $shape,
+        },)*]
+    };
+    (@open) => { true };
+    (@key) => { false };
+}
+
+pub(crate) static ROUTES: &[Route] = routes![
+    GET  "/health"           open Failure::openai => health::answer,
+    GET  "/models"           key  Failure::openai => openai::models::answer,
+    POST "/chat/completions" key  Failure::openai => openai::chat::answer,
+    POST "/completions"      key  Failure::openai => openai::completions::answer,
+];
+
+/// What answers a request; or how its failure is written, and what it is.
+pub(crate) fn find(method: &Method, path: &str) -> Result<&'static Route, (Written, Failure)> {
+    let plain = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(path);
+    let mut there = ROUTES.iter().filter(|route| route.path == plain).peekable();
+    let Some(first) = there.peek() else {
+        let message = format!("there is nothing at {path:?}");
+        return Err((Failure::openai, Failure::not_found(message)));
+    };
+    let shape = first.failure;
+    let methods: Vec<&str> = there.clone().map(|route| route.method.as_str()).collect();
+    there.find(|route| route.method == *method).ok_or_else(|| {
+        let message = format!("{path} is asked by {}, not by {method}", methods.join(" or "));
+        let status = hyper::StatusCode::METHOD_NOT_ALLOWED;
+        (shape, Failure::new(status, "invalid_request_error", message))
+    })
+}

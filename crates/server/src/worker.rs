@@ -1,0 +1,322 @@
+//! The thread that owns an engine: requests come in by one channel, and what a step brings goes out by one for each request.
+//!
+//! Invariants: it waits for nobody but for requests; a request whose guard is dropped is cancelled before the next step; if the
+//! engine panics, its requests end with an error and a new engine is made on the same model.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::thread::{self, JoinHandle};
+
+use alight_model::{
+    Engine, EngineOptions, Event, Finish, Model, ModelError, Request, RequestId, SamplerOptions,
+};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::Log;
+use crate::failure::Failure;
+use crate::logprobs::{self, Logprobs};
+
+/// A prompt is worth a file if so many tokens of it were new.
+const LEAST_NEW: usize = 64;
+/// Prompts that wait for a quiet moment to be written; more are written at once.
+const MOST_TO_KEEP: usize = 32;
+
+/// A prompt to be continued.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ask {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) sampling: SamplerOptions,
+    pub(crate) max_tokens: usize,
+    pub(crate) ignore_eos: bool,
+    pub(crate) salt: Box<str>,
+    /// How many of the likeliest tokens are told beside each one, if any likelihood is.
+    pub(crate) logprobs: Option<usize>,
+}
+
+/// What has become of it.
+#[derive(Debug)]
+pub(crate) enum Happened {
+    /// The prompt was read; so many tokens of it were known.
+    Prompt { reused: usize },
+    /// The next token.
+    Token(u32, Option<Box<Logprobs>>),
+    /// The end.
+    Finished(Finish),
+    /// There is no more, and why.
+    Failed(String),
+}
+
+enum Command {
+    Add(u64, Box<Ask>, UnboundedSender<Happened>),
+    Cancel(u64),
+    Quit,
+}
+
+/// A thread with an engine.
+pub(crate) struct Worker {
+    commands: Sender<Command>,
+    next: AtomicU64,
+    /// Requests that were not dropped yet, and how many there may be.
+    pending: Arc<AtomicUsize>,
+    most: usize,
+    context: usize,
+    thread: std::sync::Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A request that is computed, or waits. Dropping it cancels it.
+pub(crate) struct Running {
+    pub(crate) events: UnboundedReceiver<Happened>,
+    key: u64,
+    commands: Sender<Command>,
+    pending: Arc<AtomicUsize>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        // A thread that has ended has no requests.
+        let _ = self.commands.send(Command::Cancel(self.key));
+    }
+}
+
+impl Worker {
+    /// Makes the engine, and a thread for it. `queue`: how many requests may wait.
+    pub(crate) fn start(
+        model: &'static Model,
+        options: &EngineOptions,
+        queue: usize,
+        log: Log,
+    ) -> Result<Worker, String> {
+        let engine = Engine::new(model, options).map_err(|error| error.to_string())?;
+        let context = engine.context();
+        let (commands, received) = channel();
+        let options = options.clone();
+        let most = options.sequences + queue;
+        let work = move || run(model, engine, &options, &received, &log);
+        let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
+        let thread =
+            thread.map_err(|e| format!("the system gives no thread for the engine: {e}"))?;
+        Ok(Worker {
+            commands,
+            next: AtomicU64::new(0),
+            pending: Arc::default(),
+            most,
+            context,
+            thread: std::sync::Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Positions of a sequence.
+    pub(crate) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Computes all of these, or none.
+    pub(crate) fn ask(&self, asks: Vec<Ask>) -> Result<Vec<Running>, Failure> {
+        let n = asks.len();
+        let before = self.pending.fetch_add(n, Ordering::Relaxed);
+        if before + n > self.most {
+            self.pending.fetch_sub(n, Ordering::Relaxed);
+            // One request for more answers than there is room for at any time would wait for ever.
+            return Err(match n > self.most {
+                true => Failure::invalid(format!(
+                    "{n} answers are more than the server computes and keeps waiting, {}",
+                    self.most
+                )),
+                false => Failure::busy(before),
+            });
+        }
+        let running = asks.into_iter().map(|ask| {
+            let key = self.next.fetch_add(1, Ordering::Relaxed);
+            let (send, events) = unbounded_channel();
+            let (commands, pending) = (self.commands.clone(), Arc::clone(&self.pending));
+            // If the thread has ended, the channel has too, which is seen.
+            let _ = commands.send(Command::Add(key, Box::new(ask), send));
+            Running { events, key, commands, pending }
+        });
+        Ok(running.collect())
+    }
+
+    /// Ends the thread; what it computes has no more events. Prompts that wait to be written are written.
+    pub(crate) fn quit(&self) {
+        let _ = self.commands.send(Command::Quit);
+        let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(
+    model: &'static Model,
+    engine: Engine<'static>,
+    options: &EngineOptions,
+    commands: &Receiver<Command>,
+    log: &Log,
+) {
+    let mut engine = Some(engine);
+    loop {
+        let made = match engine.take() {
+            Some(engine) => Ok(engine),
+            None => Engine::new(model, options),
+        };
+        let engine = match made {
+            Ok(engine) => engine,
+            Err(error) => return log(&format!("the engine cannot be made again: {error}")),
+        };
+        let mut state = State {
+            model,
+            engine,
+            active: HashMap::new(),
+            ids: HashMap::new(),
+            keep: VecDeque::new(),
+            log,
+        };
+        match catch_unwind(AssertUnwindSafe(|| state.run(commands))) {
+            Ok(()) => return,
+            Err(_) => {
+                log("the engine has failed: its requests have ended, and a new one is made");
+                // Their clients see that the channels end. What the engine owns may be in any state.
+                state.active.clear();
+                std::mem::forget(state);
+            }
+        }
+    }
+}
+
+/// A request of the engine's.
+struct Active {
+    key: u64,
+    events: UnboundedSender<Happened>,
+    logprobs: Option<usize>,
+    /// What is to be kept once it is read.
+    prompt: Option<(Box<str>, Vec<u32>)>,
+}
+
+struct State<'l> {
+    model: &'static Model,
+    engine: Engine<'static>,
+    active: HashMap<RequestId, Active>,
+    ids: HashMap<u64, RequestId>,
+    keep: VecDeque<(Box<str>, Vec<u32>)>,
+    log: &'l Log,
+}
+
+impl State<'_> {
+    /// Computes until it is told to quit, or until nobody is left to tell.
+    fn run(&mut self, commands: &Receiver<Command>) {
+        loop {
+            let command = match self.engine.is_idle() {
+                false => commands.try_recv(),
+                true => {
+                    // A quiet moment, as far as is known: another request is looked for before each file.
+                    match commands.try_recv() {
+                        Err(TryRecvError::Empty) if !self.keep.is_empty() => {
+                            self.keep_one();
+                            continue;
+                        }
+                        Err(TryRecvError::Empty) => {
+                            commands.recv().map_err(|_| TryRecvError::Disconnected)
+                        }
+                        command => command,
+                    }
+                }
+            };
+            match command {
+                Ok(Command::Add(key, ask, events)) => self.add(key, *ask, events),
+                Ok(Command::Cancel(key)) => self.cancel(key),
+                Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
+                Err(TryRecvError::Empty) => self.step(),
+            }
+        }
+        self.active.clear();
+        while !self.keep.is_empty() {
+            self.keep_one();
+        }
+    }
+
+    fn add(&mut self, key: u64, ask: Ask, events: UnboundedSender<Happened>) {
+        let Ask { prompt, sampling, max_tokens, ignore_eos, salt, logprobs } = ask;
+        let kept = (prompt.len() >= LEAST_NEW).then(|| (salt.clone(), prompt.clone()));
+        let request =
+            Request { prompt, sampling, max_tokens, ignore_eos, salt, ..Request::default() };
+        match self.engine.add(request) {
+            Ok(id) => {
+                self.ids.insert(key, id);
+                self.active.insert(id, Active { key, events, logprobs, prompt: kept });
+            }
+            Err(error) => {
+                let _ = events.send(Happened::Failed(error.to_string()));
+            }
+        }
+    }
+
+    fn cancel(&mut self, key: u64) {
+        if let Some(id) = self.ids.remove(&key) {
+            self.active.remove(&id);
+            self.engine.cancel(id);
+        }
+    }
+
+    fn step(&mut self) {
+        let State { model, engine, active, ids, keep, .. } = self;
+        let vocab = model.tokenizer().vocab_size();
+        let mut on_event = |id, event: Event<'_>| {
+            let Some(request) = active.get_mut(&id) else { return };
+            let happened = match event {
+                Event::Prompt { reused } => {
+                    if let Some(prompt) = request.prompt.take()
+                        && prompt.1.len() - reused >= LEAST_NEW
+                    {
+                        keep.push_back(prompt);
+                    }
+                    Happened::Prompt { reused }
+                }
+                Event::Token(token, logits) => {
+                    let logits = &logits[..logits.len().min(vocab)];
+                    let told = request.logprobs.map(|top| logprobs::of(logits, token, top));
+                    Happened::Token(token, told.map(Box::new))
+                }
+                Event::Finished(finish) => Happened::Finished(finish),
+                Event::Failed(error) => Happened::Failed(error.to_string()),
+                // Not asked for.
+                Event::Reading { .. } | Event::PromptLogits { .. } | Event::Embedding(_) => return,
+            };
+            let ended = matches!(happened, Happened::Finished(_) | Happened::Failed(_));
+            // Who does not listen any more has sent word, or will.
+            let _ = request.events.send(happened);
+            if ended {
+                ids.remove(&request.key);
+                active.remove(&id);
+            }
+        };
+        if let Err(error) = engine.step(&mut on_event) {
+            self.fail_all(&error);
+        }
+        while self.keep.len() > MOST_TO_KEEP {
+            self.keep_one();
+        }
+        for ignored in self.engine.ignored_prompts() {
+            let path = ignored.path.display();
+            (self.log)(&format!("the kept prompt '{path}' is not used: {}", ignored.why));
+        }
+    }
+
+    /// The engine has forgotten all requests.
+    fn fail_all(&mut self, error: &ModelError) {
+        self.ids.clear();
+        for (_, request) in self.active.drain() {
+            let _ = request.events.send(Happened::Failed(error.to_string()));
+        }
+    }
+
+    fn keep_one(&mut self) {
+        let Some((salt, prompt)) = self.keep.pop_front() else { return };
+        if let Err(error) = self.engine.keep(&salt, &prompt) {
+            (self.log)(&format!("a prompt is not kept: {error}"));
+        }
+    }
+}
