@@ -123,6 +123,16 @@ pub enum ModelError {
         /// What it says of it.
         why: Box<str>,
     },
+    /// A model that cannot draft for another one.
+    #[error("{draft} cannot draft for {model}: {why}")]
+    Draft {
+        /// The name of the draft model.
+        draft: String,
+        /// The name of the other.
+        model: String,
+        /// What keeps it from that.
+        why: String,
+    },
     /// There is nothing to feed.
     #[error("there are no tokens to feed: the prompt is empty")]
     EmptyInput,

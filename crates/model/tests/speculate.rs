@@ -31,8 +31,21 @@ struct Asked {
 }
 
 fn answer(model: &Model, asked: &Asked, speculate: Speculate) -> (Outcome, Generated) {
+    answer_with(model, None, asked, speculate)
+}
+
+/// With a draft model.
+fn answer_with(
+    model: &Model,
+    draft: Option<&Model>,
+    asked: &Asked,
+    speculate: Speculate,
+) -> (Outcome, Generated) {
     let options = SessionOptions { context: Some(asked.context), ..SessionOptions::default() };
     let mut session = Session::new(model, &options).unwrap();
+    if let Some(draft) = draft {
+        session.draft_with(draft).unwrap();
+    }
     let mut sampler = Sampler::new(asked.sampling, model.tokenizer().vocab_size());
     let mut tokens = Vec::new();
     let options = GenerateOptions { max_tokens: asked.max_tokens, ignore_eos: true, speculate };
@@ -130,6 +143,60 @@ fn answers_are_those_of_plain_decoding() {
             assert!(drafted_steps < plain_steps, "some drafts are right");
         }
     }
+}
+
+#[test]
+fn answers_with_a_draft_model_are_those_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |spec: Spec| {
+        let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
+        Model::open(&path, &OpenOptions { threads: Some(2), ..Default::default() }).unwrap()
+    };
+    let model = write(Spec::llama());
+    // The model itself is nearly always right, a model of other weights hardly ever.
+    let [same, other, recurrent] =
+        [Spec::llama(), Spec { seed: 77, ..Spec::llama() }, Spec::qwen35()].map(write);
+    let mut steps = Vec::new();
+    for draft in [&same, &other, &recurrent] {
+        let mut sum = 0;
+        for seed in 0..6 {
+            // Nothing in the prompt to look up.
+            let prompt = tokens(30 + seed as usize, model.spec().vocab, 1000 + seed);
+            for (i, n) in [1, 7, 40, 40].into_iter().enumerate() {
+                let context = if i == 2 { prompt.len() + 20 } else { 256 };
+                let case =
+                    Asked { prompt: prompt.clone(), max_tokens: n, context, ..asked(&model, seed) };
+                let (plain, _) = answer(&model, &case, Speculate::Off);
+                for speculate in ALL.into_iter().chain([Speculate::Off]) {
+                    let (found, done) = answer_with(&model, Some(draft), &case, speculate);
+                    assert!(found == plain, "{speculate:?}, seed {seed}, {}", draft.name());
+                    if speculate == Speculate::Tokens(3) {
+                        sum += done.steps;
+                    }
+                    assert!(speculate != Speculate::Off || done.steps + 1 >= done.tokens);
+                }
+            }
+        }
+        steps.push(sum);
+    }
+    // A third of the answers is greedy.
+    assert!(5 * steps[0] < 4 * steps[1], "{steps:?}");
+}
+
+#[test]
+fn a_model_with_other_tokens_cannot_draft() {
+    let folder = tempfile::tempdir().unwrap();
+    let open =
+        |spec: Spec| Model::open(&spec.write(folder.path()).0, &OpenOptions::default()).unwrap();
+    let (model, recurrent) = (open(Spec::llama()), open(Spec::qwen35()));
+    let mut session = Session::new(&recurrent, &SessionOptions::default()).unwrap();
+    let error = session.draft_with(&model).unwrap_err().to_string();
+    assert!(error.contains("cannot draft for"), "{error}");
+    let Some(smollm2) = common::real_model(common::SMOLLM2) else { return };
+    let other = Model::open(&smollm2, &OpenOptions::default()).unwrap();
+    let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+    let error = session.draft_with(&other).unwrap_err().to_string();
+    assert!(error.contains("cannot draft for") && error.contains("49152"), "{error}");
 }
 
 #[test]

@@ -118,6 +118,11 @@ pub struct RunArgs {
     #[arg(long, value_name = "auto|off|N", default_value = "auto", value_parser = speculate)]
     speculate: Speculate,
 
+    /// A smaller model with the same tokenizer, which proposes tokens to compute ahead where the text has none to offer and
+    /// where that is faster. The answer is the same
+    #[arg(long, value_name = "FILE", visible_alias = "model-draft")]
+    draft: Option<PathBuf>,
+
     #[command(flatten)]
     cache: CacheArgs,
 
@@ -164,6 +169,11 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
             }
             let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
             engine.keep_prompts(args.cache.folder()?);
+            let draft = args.draft.as_ref().map(|path| open::model(path, &args.engine));
+            let draft = ManuallyDrop::new(draft.transpose()?);
+            if let Some(draft) = &*draft {
+                engine.draft_with(draft)?;
+            }
             front.run(&mut engine, &about, style, sampling, phases)
         }
         Kind::Jax => {

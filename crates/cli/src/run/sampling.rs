@@ -40,7 +40,7 @@ pub struct SamplingArgs {
 }
 
 /// Options that only the engine of this program has, by the ids of the arguments.
-pub const ONLY_NATIVE: [&str; 3] = ["repeat_penalty", "repeat_last_n", "speculate"];
+pub const ONLY_NATIVE: [&str; 4] = ["repeat_penalty", "repeat_last_n", "speculate", "draft"];
 
 impl SamplingArgs {
     /// Whether tokens are drawn, and differently from run to run.

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use super::draft::DraftModel;
 use super::sampler::Sampler;
 use super::session::{MOST_REMEMBERED, Session};
 use super::speculate::{Judge, Lookup, MOST_DRAFT, Speculate};
@@ -79,6 +80,20 @@ pub fn generate(
         sampler.accept(token);
     }
     let mut drafts = Drafts::new(session, options.speculate);
+    let done = go_on(session, &mut drafts, sampler, (began, options), on_token);
+    drafts.end(session);
+    session.draft_model = drafts.model;
+    done
+}
+
+/// The token loop, after the prompt.
+fn go_on(
+    session: &mut Session<'_>,
+    drafts: &mut Drafts<'_>,
+    sampler: &mut Sampler,
+    (began, options): (Instant, &GenerateOptions),
+    on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
+) -> Result<Generated, ModelError> {
     let prompt = began.elapsed();
     let began = Instant::now();
     let tokenizer = session.model().tokenizer();
@@ -110,37 +125,47 @@ pub fn generate(
             steps += 1;
         }
     };
-    drafts.end(session);
     Ok(Generated { finish, tokens, steps, prompt, decode: began.elapsed() })
 }
 
 /// The draft that the session has computed, of which the first tokens have come.
-struct Drafts {
+struct Drafts<'m> {
     lookup: Lookup,
     judge: Judge,
+    /// What proposes where the lookup does not; taken from the session meanwhile.
+    model: Option<Box<DraftModel<'m>>>,
+    /// Whether it has proposed this draft.
+    by_model: bool,
     draft: [u32; MOST_DRAFT],
     len: usize,
     /// The row of logits that the next token is sampled from: so many tokens of the draft have come.
     row: usize,
 }
 
-impl Drafts {
-    fn new(session: &mut Session<'_>, speculate: Speculate) -> Drafts {
+impl<'m> Drafts<'m> {
+    fn new(session: &mut Session<'m>, speculate: Speculate) -> Drafts<'m> {
         let drafts = speculate != Speculate::Off && session.get_ready_for_drafts();
         let speculate = if drafts { speculate } else { Speculate::Off };
         let most = session.context().min(MOST_REMEMBERED) + 1;
         let most = if speculate == Speculate::Off { 0 } else { most };
         let mut lookup = Lookup::new(most);
         session.tokens().iter().for_each(|token| lookup.push(*token));
-        Drafts { lookup, judge: Judge::new(speculate), draft: [0; MOST_DRAFT], len: 0, row: 0 }
+        let (judge, model) = (Judge::new(speculate), session.draft_model.take());
+        Drafts { lookup, judge, model, by_model: false, draft: [0; MOST_DRAFT], len: 0, row: 0 }
     }
 
     /// A token was chosen. Returns whether the session has computed it; what it has of a draft that says otherwise is forgotten.
     fn came(&mut self, session: &mut Session<'_>, token: u32) -> bool {
         self.judge.came(&mut self.lookup, token);
-        if self.row < self.len && self.draft[self.row] == token {
-            self.row += 1;
-            return true;
+        if self.row < self.len {
+            let as_proposed = self.draft[self.row] == token;
+            if let (Some(model), true) = (&mut self.model, self.by_model) {
+                model.came(as_proposed);
+            }
+            if as_proposed {
+                self.row += 1;
+                return true;
+            }
         }
         self.end(session);
         false
@@ -154,8 +179,14 @@ impl Drafts {
         most: usize,
     ) -> Result<(), ModelError> {
         let draft = self.lookup.propose(self.judge.most().min(most));
-        (self.len, self.row) = (draft.len(), 0);
+        (self.len, self.row, self.by_model) = (draft.len(), 0, false);
         self.draft[..draft.len()].copy_from_slice(draft);
+        if let (0, Some(model)) = (self.len, &mut self.model) {
+            let most = most.min(MOST_DRAFT);
+            self.len =
+                model.propose(&self.judge, (session.tokens(), token), most, &mut self.draft)?;
+            self.by_model = true;
+        }
         let began = Instant::now();
         session.decode_draft(token, &self.draft[..self.len])?;
         self.judge.took(self.len, began.elapsed());

@@ -4,6 +4,7 @@
 mod batch;
 mod buffers;
 mod compute;
+mod draft;
 mod generate;
 mod net;
 mod pool;

@@ -3,7 +3,7 @@
 //!
 //! A draft is what followed the last three tokens where they stood before, in the prompt or in the answer. Whether it is worth computing
 //! follows from two things that are measured: how often what was proposed has come, computed or not, and what a further row of a step
-//! costs.
+//! costs. Where nothing followed, a draft model may propose something ([`draft`](super::draft)).
 
 use std::time::Duration;
 
@@ -97,7 +97,7 @@ pub(crate) struct Judge {
 
 /// A mean of what was lately: of everything at first, then of some ten values.
 #[derive(Clone, Copy, Debug)]
-struct Mean {
+pub(super) struct Mean {
     value: f64,
     /// How many values it is of.
     count: u32,
@@ -105,11 +105,20 @@ struct Mean {
 
 impl Mean {
     /// A guess, which counts as so many values.
-    fn guess(value: f64, count: u32) -> Mean {
+    pub(super) fn guess(value: f64, count: u32) -> Mean {
         Mean { value, count }
     }
 
-    fn add(&mut self, value: f64) {
+    pub(super) fn value(&self) -> f64 {
+        self.value
+    }
+
+    /// How many values it is of, some of which may be a guess.
+    pub(super) fn count(&self) -> u32 {
+        self.count
+    }
+
+    pub(super) fn add(&mut self, value: f64) {
         self.count = (self.count + 1).min(12);
         self.value += (value - self.value) / f64::from(self.count);
     }
@@ -122,22 +131,31 @@ impl Judge {
         Judge { speculate, run: 0, accepted, step, row }
     }
 
-    /// Most tokens that the next draft may have.
+    /// Most tokens that the next draft may have that costs nothing to find.
     pub(crate) fn most(&self) -> usize {
+        self.length(self.accepted[self.kind()].value, Some(0.0))
+    }
+
+    /// Whether drafts are computed where they pay, and not always or never.
+    pub(super) fn measures(&self) -> bool {
+        self.speculate == Speculate::Auto
+    }
+
+    /// How many tokens a draft should have of which each comes with a probability of `accepted` and takes `seconds` to find; not known: `None`.
+    pub(super) fn length(&self, accepted: f64, seconds: Option<f64>) -> usize {
         match self.speculate {
             Speculate::Off => 0,
             Speculate::Tokens(n) => n.min(MOST_DRAFT),
             Speculate::Auto => {
-                let gain = |n: &usize| self.tokens(*n) / (1.0 + self.row.value * *n as f64);
+                let Some(seconds) = seconds else { return LENGTHS[1] };
+                let find = if seconds > 0.0 { seconds / self.step.value } else { 0.0 };
+                // How many tokens a step with a draft of `n` brings.
+                let tokens = |n: usize| (0..=n).map(|i| accepted.powi(i as i32)).sum::<f64>();
+                let gain = |n: &usize| tokens(*n) / (1.0 + (self.row.value + find) * *n as f64);
                 let best = LENGTHS.into_iter().max_by(|a, b| gain(a).total_cmp(&gain(b)));
                 best.filter(|n| gain(n) > LEAST_GAIN).unwrap_or(0)
             }
         }
-    }
-
-    /// How many tokens a step with a draft of `n` brings, by what was accepted lately.
-    fn tokens(&self, n: usize) -> f64 {
-        (0..=n).map(|i| self.accepted[self.kind()].value.powi(i as i32)).sum()
     }
 
     /// Which kind of run it is.

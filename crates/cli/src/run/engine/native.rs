@@ -71,6 +71,11 @@ impl<'m> Native<'m> {
         self.prompts = folder;
     }
 
+    /// Lets a smaller model propose tokens.
+    pub fn draft_with(&mut self, draft: &'m Model) -> Outcome {
+        Ok(self.session.draft_with(draft).map_err(|e| anyhow!(e))?)
+    }
+
     /// Takes from the folder of prompts what is there of the first one. Returns how many tokens.
     fn restore(&mut self, prompt: &[u32]) -> usize {
         let Some(folder) = self.prompts.as_ref().filter(|_| self.session.position() == 0) else {
