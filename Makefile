@@ -129,6 +129,7 @@ agree: models build .venv/stamp
 	$(VENV) -m evidence check packed --model smollm2
 	$(VENV) -m evidence check convert
 	$(VENV) -m evidence check convert-faults
+	$(VENV) -m evidence check clients
 	$(VENV) -m evidence agree tokens
 	$(VENV) -m evidence agree architectures --step 4 --quiet
 	$(VENV) -m evidence agree greedy --live 3 --quiet

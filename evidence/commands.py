@@ -69,6 +69,7 @@ COMMANDS = (
     Command("bench rusage-report", "bench-rusage", ANY, "make rusage, a C compiler for musl", "what each tool tells of a process whose truth is known"),
     Command("bench start", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "a whole process to its first token and to its end"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
+    Command("check clients", CI, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`"),
     Command("check convert", CI, VENV, BUILD, "what `alight convert` makes of sources by another hand"),
     Command("check convert-faults", CI, VENV, BUILD, "`alight convert` of wrong sources, and killed"),
     Command("check converters", BY_HAND, VENV, f"{BUILD}, {PEER}, a Python with torch", "`alight convert` beside llama.cpp's converters"),

@@ -203,6 +203,193 @@ fn likelihoods_stand_with_their_tokens() {
     assert!(all.len() == "<think>\nSo it is.\n\n\nYes. No.".len(), "{all:?}");
 }
 
+/// The lines of a body, or the events of a stream.
+fn parsed(text: &str, prefix: &str) -> Vec<Value> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix(prefix));
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
+    let (_folder, serving) = saying(&[]);
+    let tools = json!([{"name": "f", "input_schema": {"type": "object"}}]);
+    let body =
+        json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 50, "tools": tools});
+    for (more, reason, sequence, blocks) in [
+        (json!({}), "tool_use", Value::Null, 3),
+        (json!({"max_tokens": 4}), "max_tokens", Value::Null, 2),
+        (json!({"stop_sequences": [" No"]}), "stop_sequence", json!(" No"), 2),
+    ] {
+        let body = with(body.clone(), more);
+        let whole = serving.post("/v1/messages", &body).json();
+        assert_eq!((&whole["stop_reason"], &whole["stop_sequence"]), (&json!(reason), &sequence));
+        let content = whole["content"].as_array().unwrap();
+        assert_eq!(content.len(), blocks, "{whole}");
+        assert_eq!(
+            (&content[0]["type"], &content[0]["thinking"]),
+            (&json!("thinking"), &json!("So it is."))
+        );
+        if blocks == 3 {
+            let wanted = (&json!("f"), &json!({"b": [1]}));
+            assert_eq!((&content[2]["name"], &content[2]["input"]), wanted);
+        }
+        let events = serving.post("/v1/messages", &with(body, json!({"stream": true}))).text();
+        let events = parsed(&events, "data: ");
+        let mut got: Vec<Value> = Vec::new();
+        for event in &events {
+            match event["type"].as_str().unwrap() {
+                "content_block_start" => {
+                    assert_eq!(event["index"], got.len());
+                    got.push(event["content_block"].clone());
+                }
+                "content_block_delta" => {
+                    let block = got.last_mut().unwrap();
+                    let delta = &event["delta"];
+                    match delta["type"].as_str().unwrap() {
+                        "input_json_delta" => {
+                            let json = delta["partial_json"].as_str().unwrap();
+                            block["input"] = serde_json::from_str(json).unwrap();
+                        }
+                        "signature_delta" => {}
+                        kind => {
+                            let field = kind.strip_suffix("_delta").unwrap();
+                            let all = format!(
+                                "{}{}",
+                                block[field].as_str().unwrap(),
+                                delta[field].as_str().unwrap()
+                            );
+                            block[field] = all.into();
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        let nameless = |block: &Value| {
+            let mut block = block.clone();
+            block.as_object_mut().unwrap().shift_remove("id");
+            block
+        };
+        assert_eq!(
+            got.iter().map(nameless).collect::<Vec<_>>(),
+            content.iter().map(nameless).collect::<Vec<_>>()
+        );
+        let kinds: Vec<&str> = events.iter().map(|event| event["type"].as_str().unwrap()).collect();
+        assert_eq!((kinds[0], kinds[kinds.len() - 1]), ("message_start", "message_stop"));
+        let last = &events[events.len() - 2];
+        assert_eq!(
+            (&last["delta"]["stop_reason"], &last["usage"]["output_tokens"]),
+            (&json!(reason), &whole["usage"]["output_tokens"])
+        );
+    }
+    let count = serving.post("/v1/messages/count_tokens", &body).json();
+    assert_eq!(count["input_tokens"], 3);
+    let wrong =
+        serving.post("/v1/messages", &json!({"messages": [{"role": "nobody", "content": "a"}]}));
+    assert_eq!(
+        (wrong.status, &wrong.json()["error"]["type"]),
+        (400, &json!("invalid_request_error"))
+    );
+}
+
+#[test]
+fn ollama_s_lines_say_the_same_whole_and_streamed() {
+    let (_folder, serving) = saying(&[]);
+    let body = json!({"model": "said", "messages": [{"role": "user", "content": "a"}], "tools": tools(), "options": {"stop": []}});
+    let whole = serving.post("/api/chat", &with(body.clone(), json!({"stream": false}))).json();
+    let message = &whole["message"];
+    assert_eq!(
+        (&message["content"], &message["thinking"]),
+        (&json!("Yes. No."), &json!("So it is."))
+    );
+    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": {"b": [1]}}));
+    assert_eq!(
+        (&whole["done"], &whole["done_reason"], &whole["eval_count"]),
+        (&json!(true), &json!("stop"), &json!(8))
+    );
+    let lines = parsed(&serving.post("/api/chat", &body).text(), "");
+    let all = |field: &str| -> String {
+        lines.iter().filter_map(|line| line["message"][field].as_str()).collect()
+    };
+    assert_eq!((&*all("content"), &*all("thinking")), ("Yes. No.", "So it is."));
+    assert_eq!(lines.iter().filter(|line| line["done"] == true).count(), 1);
+    assert_eq!(lines.last().unwrap()["eval_count"], 8);
+    let text = serving
+        .post("/api/generate", &json!({"prompt": "a", "stream": false, "think": false}))
+        .json();
+    assert_eq!(
+        text["response"],
+        "\n\nYes. No.<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": [1]}}</tool_call>"
+    );
+    let wrong = serving.post("/api/chat", &with(body, json!({"format": "json"})));
+    assert_eq!(wrong.status, 400);
+    assert!(wrong.json()["error"].as_str().unwrap().contains("format"));
+}
+
+#[test]
+fn a_prompt_can_be_echoed_scored_biased_and_embedded() {
+    let (_folder, serving) = saying(&[]);
+    let body = json!({"prompt": [[3, 6, 7]], "logprobs": 2, "max_tokens": 0, "echo": true});
+    let told = serving.post(COMPLETIONS, &body).json();
+    let logprobs = &told["choices"][0]["logprobs"];
+    assert_eq!(logprobs["tokens"], json!(["<go>", "<think>", "\nSo it is.\n"]));
+    assert_eq!(
+        (&logprobs["token_logprobs"][0], &logprobs["top_logprobs"][0]),
+        (&Value::Null, &Value::Null)
+    );
+    // The model says these tokens after each other.
+    for i in [1, 2] {
+        assert_eq!(logprobs["top_logprobs"][i].as_object().unwrap().len(), 2);
+        assert!(logprobs["token_logprobs"][i].as_f64().unwrap() > -0.1, "{logprobs}");
+    }
+    let biased = json!({"messages": messages(), "logit_bias": {"9": 1000}, "max_tokens": 2, "ignore_eos": true});
+    let answer = serving.post(CHAT, &biased).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "\n\nYes\n\nYes");
+    for bias in [json!({"99999": 1}), json!({"x": 1}), json!({"3": "a"}), json!([1])] {
+        let wrong = serving.post(CHAT, &json!({"messages": messages(), "logit_bias": bias}));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("logit_bias")));
+    }
+    let body = json!({"input": [[3], [4], [3]], "dimensions": 8});
+    let vectors = serving.post("/v1/embeddings", &body).json();
+    let vector = |i: usize| vectors["data"][i]["embedding"].as_array().unwrap().clone();
+    assert!(vector(0) == vector(2) && vector(0) != vector(1) && vector(0).len() == 8);
+    let length: f64 = vector(0).iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
+    assert!((length - 1.0).abs() < 1e-5, "{length}");
+}
+
+#[test]
+fn llama_server_s_own_addresses() {
+    let (_folder, serving) = saying(&[]);
+    let tokens =
+        serving.post("/tokenize", &json!({"content": "a<go>", "with_pieces": true})).json();
+    let ids: Vec<&Value> = tokens["tokens"].as_array().unwrap().iter().map(|t| &t["id"]).collect();
+    assert_eq!(ids.last(), Some(&&json!(3)), "{tokens}");
+    let text = serving.post("/detokenize", &json!({"tokens": ids})).json();
+    assert!(text["content"].as_str().unwrap().ends_with("a<go>"), "{text}");
+    assert_eq!(serving.post("/detokenize", &json!({"tokens": [99_999]})).status, 400);
+    let prompt = serving.post("/apply-template", &json!({"messages": messages()})).json();
+    assert!(prompt["prompt"].as_str().unwrap().ends_with("a<go>"), "{prompt}");
+    let props = serving.get("/props").json();
+    assert_eq!((&props["total_slots"], &props["eos_token"]), (&json!(8), &json!("</s>")));
+
+    let body = json!({"prompt": [3], "stop": [" No"], "n_predict": -1});
+    let whole = serving.post("/completion", &body).json();
+    let said = "<think>\nSo it is.\n</think>\n\nYes.";
+    assert_eq!((&whole["content"], &whole["stop_type"]), (&json!(said), &json!("word")));
+    assert_eq!((&whole["stopping_word"], &whole["tokens_evaluated"]), (&json!(" No"), &json!(1)));
+    assert_eq!(whole["timings"]["predicted_n"], whole["tokens_predicted"]);
+    let lines =
+        parsed(&serving.post("/completion", &with(body, json!({"stream": true}))).text(), "data: ");
+    let all: String = lines.iter().map(|line| line["content"].as_str().unwrap()).collect();
+    assert_eq!(all, said);
+    let ids = |lines: &[Value]| -> Vec<Value> {
+        lines.iter().flat_map(|line| line["tokens"].as_array().unwrap().clone()).collect()
+    };
+    assert_eq!(ids(&lines), ids(&[whole]));
+    let wrong = serving.post("/completion", &json!({"prompt": "a", "grammar": "root ::= \"a\""}));
+    assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("grammar")));
+}
+
 #[test]
 fn a_mistake_is_told_once_and_names_its_field() {
     let (_folder, serving) = saying(&["--ctx-size", "20", "--parallel", "2", "--queue", "3"]);

@@ -83,6 +83,33 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// As Anthropic writes it.
+    pub(crate) fn anthropic(&self) -> Value {
+        let kind = match self.kind {
+            "server_error" => "api_error",
+            "unavailable_error" => "overloaded_error",
+            "exceed_context_size_error" => "invalid_request_error",
+            _ if self.status == StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            kind => kind,
+        };
+        // Its agent looks for these words, and then makes the conversation shorter.
+        let number = |name: &str| self.more.as_ref().and_then(|more| more.get(name)?.as_u64());
+        let message = match (number("n_prompt_tokens"), number("n_ctx")) {
+            (Some(tokens), Some(context)) => {
+                format!("prompt is too long: {tokens} tokens > {context} maximum")
+            }
+            _ => self.message.clone(),
+        };
+        json!({"type": "error", "error": {"type": kind, "message": message}})
+    }
+
+    /// As Ollama writes it.
+    pub(crate) fn ollama(&self) -> Value {
+        json!({"error": self.message})
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let Refusal { code, param, message } = refusal;

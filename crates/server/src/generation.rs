@@ -61,6 +61,10 @@ pub(crate) struct Choice {
     pub(crate) reused: usize,
     /// Tokens that were generated.
     pub(crate) tokens: usize,
+    /// The tokens of the prompt, if they are wanted; nothing is known of how likely the first one is.
+    pub(crate) echoed: Vec<Told>,
+    /// The prompt as a vector.
+    pub(crate) embedding: Vec<f32>,
     /// Tokens whose text was not handed on yet, with where it begins and ends.
     waiting: VecDeque<([usize; 2], Told)>,
 }
@@ -73,6 +77,15 @@ impl Choice {
             Some(Happened::Prompt { reused }) => {
                 self.reused = reused;
                 Some(Update::Read)
+            }
+            Some(Happened::OfPrompt(id, logprobs)) => {
+                self.echoed.push(Told { id, logprobs: Some(logprobs) });
+                None
+            }
+            Some(Happened::Embedding(embedding)) => {
+                self.embedding = embedding;
+                self.running = None;
+                Some(Update::Ended(Piece::default(), Reason::Stop))
             }
             Some(Happened::Token(id, logprobs)) => {
                 self.tokens += 1;
@@ -144,6 +157,8 @@ impl Generation {
             prompt_tokens: prompt.len(),
             reused: 0,
             tokens: 0,
+            echoed: prompt.first().map(|id| Told { id: *id, logprobs: None }).into_iter().collect(),
+            embedding: Vec::new(),
             waiting: VecDeque::new(),
         });
         Generation { choices: choices.collect(), turn: 0 }

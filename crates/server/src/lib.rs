@@ -13,7 +13,8 @@
 //! | [`answer`] | tokens into text, thinking and calls; shared with `alight batch` |
 //! | `worker` | the thread that owns an engine: requests in, tokens out |
 //! | `generation` | the answers to one request, as they come |
-//! | `openai` | OpenAI's addresses, one file each |
+//! | `asking` | what all requests for an answer have in common |
+//! | `openai`, `anthropic`, `ollama`, `llama` | their addresses, one file each |
 //!
 //! It must never print, and it must never hold logic of the model.
 //!
@@ -29,7 +30,10 @@
 
 mod access;
 pub mod answer;
+mod anthropic;
+mod asking;
 pub mod body;
+mod embedding;
 mod failure;
 mod generation;
 mod health;
@@ -37,8 +41,10 @@ mod http;
 mod ids;
 mod json;
 mod listen;
+mod llama;
 mod logprobs;
 mod models;
+mod ollama;
 mod openai;
 mod routes;
 mod worker;

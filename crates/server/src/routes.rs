@@ -6,7 +6,7 @@ use hyper::Method;
 
 use crate::failure::{Failure, Written};
 use crate::http::{Answered, Call};
-use crate::{health, openai};
+use crate::{anthropic, health, llama, ollama, openai};
 
 /// What answers.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
@@ -42,6 +42,24 @@ pub(crate) static ROUTES: &[Route] = routes![
     GET  "/models"           key  Failure::openai => openai::models::answer,
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,
     POST "/completions"      key  Failure::openai => openai::completions::answer,
+    POST "/embeddings"       key  Failure::openai => openai::embeddings::answer,
+
+    POST "/messages"              key Failure::anthropic => anthropic::messages::answer,
+    POST "/messages/count_tokens" key Failure::anthropic => anthropic::count_tokens::answer,
+
+    GET  "/api/version"  key Failure::ollama => ollama::version::answer,
+    GET  "/api/tags"     key Failure::ollama => ollama::tags::answer,
+    GET  "/api/ps"       key Failure::ollama => ollama::tags::running,
+    POST "/api/show"     key Failure::ollama => ollama::show::answer,
+    POST "/api/chat"     key Failure::ollama => ollama::chat::answer,
+    POST "/api/generate" key Failure::ollama => ollama::generate::answer,
+    POST "/api/embed"    key Failure::ollama => ollama::embed::answer,
+
+    POST "/completion"     key Failure::openai => llama::completion::answer,
+    POST "/tokenize"       key Failure::openai => llama::tokenize::answer,
+    POST "/detokenize"     key Failure::openai => llama::tokenize::back,
+    POST "/apply-template" key Failure::openai => llama::apply_template::answer,
+    GET  "/props"          key Failure::openai => llama::props::answer,
 ];
 
 /// What answers a request; or how its failure is written, and what it is.

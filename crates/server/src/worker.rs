@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 
 use alight_model::{
-    Engine, EngineOptions, Event, Finish, Model, ModelError, Request, RequestId, SamplerOptions,
+    Engine, EngineOptions, Event, Finish, Model, ModelError, OfPrompt, Request, RequestId,
+    SamplerOptions,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -29,16 +30,23 @@ const MOST_TO_KEEP: usize = 32;
 pub(crate) struct Ask {
     pub(crate) prompt: Vec<u32>,
     pub(crate) sampling: SamplerOptions,
+    pub(crate) logit_bias: Vec<(u32, f32)>,
     pub(crate) max_tokens: usize,
     pub(crate) ignore_eos: bool,
     pub(crate) salt: Box<str>,
     /// How many of the likeliest tokens are told beside each one, if any likelihood is.
     pub(crate) logprobs: Option<usize>,
+    /// What is wanted of the prompt itself; of its tokens, how likely they were.
+    pub(crate) of_prompt: OfPrompt,
 }
 
 /// What has become of it.
 #[derive(Debug)]
 pub(crate) enum Happened {
+    /// How likely a token of the prompt was after those before it.
+    OfPrompt(u32, Box<Logprobs>),
+    /// The prompt as a vector. Nothing else follows.
+    Embedding(Vec<f32>),
     /// The prompt was read; so many tokens of it were known.
     Prompt { reused: usize },
     /// The next token.
@@ -192,6 +200,8 @@ struct Active {
     key: u64,
     events: UnboundedSender<Happened>,
     logprobs: Option<usize>,
+    /// The tokens of the prompt, if they are wanted themselves.
+    echoed: Vec<u32>,
     /// What is to be kept once it is read.
     prompt: Option<(Box<str>, Vec<u32>)>,
 }
@@ -239,14 +249,16 @@ impl State<'_> {
     }
 
     fn add(&mut self, key: u64, ask: Ask, events: UnboundedSender<Happened>) {
-        let Ask { prompt, sampling, max_tokens, ignore_eos, salt, logprobs } = ask;
+        let Ask { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, logprobs, of_prompt } =
+            ask;
         let kept = (prompt.len() >= LEAST_NEW).then(|| (salt.clone(), prompt.clone()));
+        let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
         let request =
-            Request { prompt, sampling, max_tokens, ignore_eos, salt, ..Request::default() };
+            Request { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, of_prompt };
         match self.engine.add(request) {
             Ok(id) => {
                 self.ids.insert(key, id);
-                self.active.insert(id, Active { key, events, logprobs, prompt: kept });
+                self.active.insert(id, Active { key, events, logprobs, echoed, prompt: kept });
             }
             Err(error) => {
                 let _ = events.send(Happened::Failed(error.to_string()));
@@ -282,10 +294,19 @@ impl State<'_> {
                 }
                 Event::Finished(finish) => Happened::Finished(finish),
                 Event::Failed(error) => Happened::Failed(error.to_string()),
-                // Not asked for.
-                Event::Reading { .. } | Event::PromptLogits { .. } | Event::Embedding(_) => return,
+                Event::PromptLogits { position, logits } => {
+                    let Some(&next) = request.echoed.get(position + 1) else { return };
+                    let logits = &logits[..logits.len().min(vocab)];
+                    let top = request.logprobs.unwrap_or(0);
+                    Happened::OfPrompt(next, Box::new(logprobs::of(logits, next, top)))
+                }
+                Event::Embedding(embedding) => Happened::Embedding(embedding.to_vec()),
+                Event::Reading { .. } => return,
             };
-            let ended = matches!(happened, Happened::Finished(_) | Happened::Failed(_));
+            let ended = matches!(
+                happened,
+                Happened::Finished(_) | Happened::Failed(_) | Happened::Embedding(_)
+            );
             // Who does not listen any more has sent word, or will.
             let _ = request.events.send(happened);
             if ended {

@@ -248,6 +248,10 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         is(json!(true)),
         "a model calls as many tools as it will",
     )?;
+    let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    fields.only("logit_bias", empty, "logits are not changed by token")?;
+    fields.only("frequency_penalty", zero, "there is repeat_penalty instead")?;
+    fields.only("presence_penalty", zero, "there is repeat_penalty instead")?;
     fields.only("echo", is(json!(false)), "the prompt is not repeated")?;
     options::refuse_unsupported(fields)
 }

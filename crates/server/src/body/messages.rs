@@ -3,7 +3,7 @@
 //! Templates expect texts where OpenAI has lists of parts or null, and objects for the arguments of calls where OpenAI has texts
 //! of JSON.
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::fields::kind;
 use super::refusal::Refusal;
@@ -24,6 +24,31 @@ pub fn for_template(messages: Vec<Value>) -> Result<Vec<Value>, Refusal> {
 pub fn bytes(messages: &[Value]) -> usize {
     let texts = messages.iter().filter_map(|message| message["content"].as_str());
     texts.map(str::len).sum()
+}
+
+/// The same messages for templates that know only `user` and `assistant`, in turn: what else there is becomes text of theirs.
+pub fn plain(messages: &Value) -> Value {
+    let mut all: Vec<(&str, String)> = Vec::new();
+    for message in messages.as_array().into_iter().flatten() {
+        let role = if message["role"] == "assistant" { "assistant" } else { "user" };
+        let mut text = message["content"].as_str().unwrap_or_default().to_owned();
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            let break_ = if text.is_empty() { "" } else { "\n" };
+            text = format!("{text}{break_}<tool_call>{}</tool_call>", call["function"]);
+        }
+        if message["role"] == "tool" {
+            text = format!("<tool_response>{text}</tool_response>");
+        }
+        match all.last_mut().filter(|last| last.0 == role) {
+            Some(last) => {
+                last.1.push_str("\n\n");
+                last.1.push_str(&text);
+            }
+            None => all.push((role, text)),
+        }
+    }
+    let all = all.into_iter().map(|(role, text)| json!({"role": role, "content": text}));
+    all.collect()
 }
 
 fn one(message: Value, at: &str) -> Result<Value, Refusal> {
@@ -104,8 +129,6 @@ fn calls(message: &mut Map<String, Value>, at: &str) -> Result<bool, Refusal> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -126,6 +149,25 @@ mod tests {
         assert_eq!(call["tool_calls"][0]["function"]["arguments"], json!({"a": [1]}));
         assert_eq!(got[3], given[3]);
         assert_eq!(bytes(got.as_array().unwrap()), 8 + 2 + 1);
+    }
+
+    #[test]
+    fn templates_without_roles_for_tools_are_told_in_words() {
+        let given = json!([
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Hi"},
+            {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]},
+            {"role": "tool", "content": "7"},
+        ]);
+        let called = "<tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>";
+        assert_eq!(
+            plain(&given),
+            json!([
+                {"role": "user", "content": "Be kind.\n\nHi"},
+                {"role": "assistant", "content": called},
+                {"role": "user", "content": "<tool_response>7</tool_response>"},
+            ])
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! How an answer is chosen, and where it ends.
 
 use alight_model::SamplerOptions;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::fields::Fields;
 use super::refusal::Refusal;
@@ -78,11 +78,6 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
 /// A field asks for it.
 pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
-    let zero = |value: &Value| value.as_f64() == Some(0.0);
-    let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
-    fields.only("logit_bias", empty, "logits are not changed by token")?;
-    fields.only("frequency_penalty", zero, "there is repeat_penalty instead")?;
-    fields.only("presence_penalty", zero, "there is repeat_penalty instead")?;
     let text = |value: &Value| value["type"] == "text";
     fields.only("response_format", text, "answers are not held to a format")?;
     fields.only("modalities", is(json!(["text"])), "answers are text")?;

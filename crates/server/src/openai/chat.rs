@@ -1,20 +1,19 @@
 //! `POST /v1/chat/completions`
 
+use alight_text::Tokenizer;
 use alight_text::output::Call as ToolCall;
-use alight_text::{Encoder, Style, Tokenizer};
 use hyper::StatusCode;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use super::{About, answers, ask, begin, event, finish_reason, model, streaming, usage};
+use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::answer::{Asked, Delta, Message};
 use crate::body::fields::Fields;
-use crate::body::refusal::{Refusal, TOO_LONG};
-use crate::body::{conversation, messages, options, prompt};
+use crate::body::refusal::Refusal;
+use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Told, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
-use crate::ids;
-use crate::models::Serving;
+use crate::{asking, ids};
 
 /// What is computed, and how it is answered.
 struct Begun {
@@ -61,17 +60,17 @@ pub(crate) async fn answer(call: Call) -> Answered {
 /// Reads the request, and begins to compute.
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
-    let serving = model(call, &mut fields)?;
+    let serving = asking::model(call, &mut fields)?;
     let context = conversation::take(&mut fields)?;
-    let mut ask = ask(call, &mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     let (stream, usage) = streaming(&mut fields)?;
     ask.logprobs = logprobs(&mut fields)?;
     let logprobs = ask.logprobs.is_some();
     let asked = Asked { chat: true, tools: context.contains_key("tools"), stops };
-    let prompt = encode(context, serving)?;
-    let running = begin(serving, vec![prompt], n, &ask)?;
+    let prompt = asking::conversation(context, serving)?;
+    let running = asking::begin(serving, vec![prompt], n, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let about = About {
         id: ids::id("chatcmpl-"),
@@ -81,16 +80,6 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         usage,
     };
     Ok(Begun { generation, about, stream, logprobs })
-}
-
-/// The tokens of a conversation.
-fn encode(context: Map<String, Value>, serving: &Serving) -> Result<Vec<u32>, Failure> {
-    let vocabulary = serving.vocabulary();
-    let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
-    prompt::check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
-        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
-    let encoder = Encoder::new(vocabulary, Style::Chat, false);
-    encoder.chat_in(context).map_err(|error| Failure::invalid(error.to_string()))
 }
 
 /// Takes how many of the likeliest tokens are told, if any likelihood is.

@@ -1,21 +1,20 @@
 //! `POST /v1/completions`
 
-use alight_text::{Encoder, Style, Tokenizer};
+use alight_model::OfPrompt;
+use alight_text::Tokenizer;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::{
-    About, MOST_CHOICES, answers, ask, begin, event, finish_reason, model, streaming, usage,
-};
+use super::{About, answers, event, finish_reason, streaming, usage};
 use crate::answer::{Asked, Delta};
-use crate::body::fields::{Fields, kind};
-use crate::body::refusal::{Refusal, TOO_LONG};
-use crate::body::{options, prompt};
+use crate::asking::{self, MOST_CHOICES};
+use crate::body::fields::Fields;
+use crate::body::options;
+use crate::body::refusal::Refusal;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Told, Update};
 use crate::http::{self, Answered, Call, Shape, Stream};
 use crate::ids;
-use crate::models::Serving;
 
 /// What is computed, and how it is answered.
 struct Begun {
@@ -31,7 +30,11 @@ struct Begun {
 
 pub(crate) async fn answer(call: Call) -> Answered {
     let Begun { mut generation, about, stream, logprobs, n, echo } = call.apart(begun).await?;
-    let offsets = echo.iter().map(|text| text.chars().count()).collect();
+    let offsets = match logprobs {
+        // They are told with how likely they were.
+        true => vec![0; echo.len()],
+        false => echo.iter().map(|text| text.chars().count()).collect(),
+    };
     let mut shape = Pieces { about, logprobs, n, echo, offsets };
     if stream {
         return Ok(Stream::response(generation, Box::new(shape)));
@@ -50,7 +53,9 @@ pub(crate) async fn answer(call: Call) -> Answered {
     }
     let mut choices = Vec::new();
     for (at, said) in said.into_iter().enumerate() {
-        let told = shape.told(&generation.choices[at], at, &said.tokens);
+        let choice = &generation.choices[at];
+        let echoed = if shape.echo[at].is_empty() { &[][..] } else { &choice.echoed };
+        let told = shape.told(choice, at, &[echoed, &said.tokens].concat());
         choices.push(json!({
             "index": at,
             "text": format!("{}{}", shape.echo[at], said.text),
@@ -65,9 +70,9 @@ pub(crate) async fn answer(call: Call) -> Answered {
 /// Reads the request, and begins to compute.
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
-    let serving = model(call, &mut fields)?;
-    let prompts = prompts(&mut fields, serving)?;
-    let mut ask = ask(call, &mut fields)?;
+    let serving = asking::model(call, &mut fields)?;
+    let prompts = asking::texts(&mut fields, "prompt", serving)?;
+    let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     if prompts.len() * n > MOST_CHOICES {
@@ -84,8 +89,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let logprobs = ask.logprobs.is_some();
     let echo = fields.truth("echo")?.unwrap_or(false);
     if echo && logprobs {
-        let why = "how likely the tokens of a prompt are is not told yet";
-        return Err(Refusal::unsupported("echo", why).into());
+        ask.of_prompt = OfPrompt::Logits;
     }
     fields.only(
         "best_of",
@@ -95,7 +99,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let tokenizer = &serving.vocabulary().tokenizer;
     let text = |prompt: &Vec<u32>| if echo { tokenizer.decode(prompt) } else { String::new() };
     let echo = prompts.iter().flat_map(|prompt| vec![text(prompt); n]).collect();
-    let running = begin(serving, prompts, n, &ask)?;
+    let running = asking::begin(serving, prompts, n, &ask)?;
     let asked = Asked { stops, ..Asked::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let about = About {
@@ -106,38 +110,6 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         usage,
     };
     Ok(Begun { generation, about, stream, logprobs, n, echo })
-}
-
-/// Takes the prompts: a text, its tokens, or a list of either.
-fn prompts(fields: &mut Fields, serving: &Serving) -> Result<Vec<Vec<u32>>, Failure> {
-    let missing = || Refusal::invalid("prompt", "it is missing");
-    let all = match fields.any("prompt").ok_or_else(missing)? {
-        Value::Array(items) if items.iter().any(|item| !item.is_number()) => items,
-        one => vec![one],
-    };
-    if all.len() > MOST_CHOICES {
-        let message = format!("there are {}, expected at most {MOST_CHOICES}", all.len());
-        return Err(Refusal::invalid("prompt", message).into());
-    }
-    let vocabulary = serving.vocabulary();
-    let encoder = Encoder::new(vocabulary, Style::Raw, false);
-    let one = |value: Value| match value {
-        Value::String(text) => {
-            prompt::check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
-                .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
-            encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
-        }
-        Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {
-            let ids = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
-            let ids: Option<Vec<u32>> = ids.collect();
-            Ok(ids.ok_or_else(|| Refusal::invalid("prompt", "a token's id is too large"))?)
-        }
-        other => {
-            let message = format!("it is {}, expected a text or a list of token ids", kind(&other));
-            Err(Refusal::invalid("prompt", message).into())
-        }
-    };
-    all.into_iter().map(one).collect()
 }
 
 /// An answer that is sent whole.
@@ -183,11 +155,16 @@ impl Pieces {
         let tokenizer = choice.answer.tokenizer();
         let [mut texts, mut logprobs, mut tops, mut offsets] = [(); 4].map(|()| Vec::new());
         for told in tokens {
-            let Some(likely) = &told.logprobs else { continue };
             let text = spelled(tokenizer, told.id);
             offsets.push(Value::from(self.offsets[at]));
             self.offsets[at] += text.chars().count();
             texts.push(Value::from(text));
+            let Some(likely) = &told.logprobs else {
+                // The first of the prompt.
+                logprobs.push(Value::Null);
+                tops.push(Value::Null);
+                continue;
+            };
             logprobs.push(Value::from(likely.chosen));
             let mut top = Map::new();
             for (id, logprob) in likely.top.iter().chain([&(told.id, likely.chosen)]) {
@@ -214,17 +191,17 @@ fn spelled(tokenizer: &Tokenizer, id: u32) -> String {
 }
 
 impl Shape for Pieces {
-    fn begin(&mut self, choices: &[Choice], out: &mut String) {
-        for at in 0..choices.len() {
-            if !self.echo[at].is_empty() {
-                self.piece(at, &self.echo[at], Value::Null, Value::Null, out);
-            }
-        }
-    }
+    fn begin(&mut self, _: &[Choice], _: &mut String) {}
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let (piece, reason) = match update {
-            Update::Read => return,
+            Update::Read => {
+                if !self.echo[at].is_empty() {
+                    let told = self.told(&choices[at], at, &choices[at].echoed);
+                    self.piece(at, &self.echo[at], told, Value::Null, out);
+                }
+                return;
+            }
             Update::More(piece) => (piece, Value::Null),
             Update::Ended(piece, reason) => (piece, finish_reason(reason).into()),
             Update::Failed(failure) => return event(&failure.openai(), out),

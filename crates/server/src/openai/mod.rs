@@ -2,19 +2,16 @@
 
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod embeddings;
 pub(crate) mod models;
 
 use serde_json::{Value, json};
 
+use crate::asking::MOST_CHOICES;
 use crate::body::fields::Fields;
 use crate::failure::Failure;
 use crate::generation::{Choice, Reason};
-use crate::http::Call;
-use crate::models::Serving;
-use crate::worker::{Ask, Running};
 
-/// Most answers to a request.
-const MOST_CHOICES: usize = 128;
 /// Most tokens that are told beside each one.
 const MOST_TOP: usize = 20;
 
@@ -95,52 +92,4 @@ fn streaming(fields: &mut Fields) -> Result<(bool, bool), Failure> {
         refusal
     })?;
     Ok((stream, usage.unwrap_or(false)))
-}
-
-/// Begins to compute `n` answers to each prompt. Their seeds follow one another.
-fn begin(
-    serving: &Serving,
-    prompts: Vec<Vec<u32>>,
-    n: usize,
-    ask: &Ask,
-) -> Result<Vec<(Running, Vec<u32>)>, Failure> {
-    let context = serving.worker.context();
-    if let Some(long) = prompts.iter().find(|prompt| prompt.len() > context) {
-        return Err(Failure::too_long(long.len(), context));
-    }
-    let vocab = serving.vocabulary().tokenizer.vocab_size();
-    if prompts.iter().flatten().any(|id| *id as usize >= vocab) {
-        let message = format!("prompt: a token's id is not below {vocab}, the number of tokens");
-        return Err(Failure { param: Some("prompt".into()), ..Failure::invalid(message) });
-    }
-    let mut asks = Vec::new();
-    for prompt in &prompts {
-        for i in 0..n {
-            let mut ask = Ask { prompt: prompt.clone(), ..ask.clone() };
-            ask.sampling.seed = ask.sampling.seed.wrapping_add(i as u64);
-            asks.push(ask);
-        }
-    }
-    let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.prompt.clone()).collect();
-    Ok(serving.worker.ask(asks)?.into_iter().zip(prompts).collect())
-}
-
-/// The model that a body names.
-fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
-    call.server.models.find(fields.string("model")?.as_deref())
-}
-
-/// How a request's answers are chosen.
-fn ask(call: &Call, fields: &mut Fields) -> Result<Ask, Failure> {
-    use crate::body::options;
-    let mut defaults = call.server.options.sampling;
-    if !call.server.options.fixed_seed {
-        defaults.seed = crate::ids::random() >> 32;
-    }
-    let most = call.server.options.max_tokens;
-    let (sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
-    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
-    options::refuse_unsupported(fields)?;
-    let salt = call.salt.clone();
-    Ok(Ask { sampling, max_tokens, ignore_eos, salt, ..Ask::default() })
 }

@@ -1,0 +1,18 @@
+//! `POST /v1/messages/count_tokens`
+
+use hyper::StatusCode;
+use serde_json::json;
+
+use super::take;
+use crate::asking;
+use crate::body::fields::Fields;
+use crate::http::{self, Answered, Call};
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let tokens = call.apart(|call| {
+        let mut fields = Fields::new(call.object()?);
+        let serving = asking::model(call, &mut fields)?;
+        Ok(asking::conversation(take(&mut fields)?, serving)?.len())
+    });
+    Ok(http::json(StatusCode::OK, &json!({"input_tokens": tokens.await?})))
+}

@@ -1,0 +1,223 @@
+//! `POST /v1/messages`
+
+use alight_text::output::Call as ToolCall;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use super::take;
+use crate::answer::{Asked, Delta};
+use crate::body::fields::Fields;
+use crate::failure::Failure;
+use crate::generation::{Choice, Generation, Reason, Update};
+use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::{asking, ids};
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let (mut generation, events, stream) = call.apart(begun).await?;
+    if stream {
+        return Ok(Stream::response(generation, Box::new(events)));
+    }
+    let (mut blocks, mut ended) = (Blocks::default(), Reason::Stop);
+    while let Some((_, update)) = generation.next().await {
+        match update {
+            Update::Read => {}
+            Update::More(piece) => blocks.take(piece.deltas),
+            Update::Ended(piece, reason) => {
+                blocks.take(piece.deltas);
+                ended = reason;
+            }
+            Update::Failed(failure) => return Err(failure),
+        }
+    }
+    let choice = &generation.choices[0];
+    let (reason, sequence) = stop(choice, ended);
+    let mut message = events.message(choice, blocks.0.into());
+    message["stop_reason"] = reason;
+    message["stop_sequence"] = sequence;
+    Ok(http::json(StatusCode::OK, &message))
+}
+
+/// Reads the request, and begins to compute.
+fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
+    let mut fields = Fields::new(call.object()?);
+    let serving = asking::model(call, &mut fields)?;
+    let context = take(&mut fields)?;
+    let ask = asking::ask(call, serving, &mut fields)?;
+    let stops = fields.any("stop_sequences").unwrap_or_default();
+    let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
+    let stops = crate::body::options::stops(&mut stop)?;
+    let stream = fields.truth("stream")?.unwrap_or(false);
+    let asked = Asked { chat: true, tools: context.contains_key("tools"), stops };
+    let prompt = asking::conversation(context, serving)?;
+    let running = asking::begin(serving, vec![prompt], 1, &ask)?;
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let events =
+        Events { id: ids::id("msg_"), model: serving.name.clone(), block: None, blocks: 0 };
+    Ok((generation, events, stream))
+}
+
+/// Why an answer ended, and by which text.
+fn stop(choice: &Choice, reason: Reason) -> (Value, Value) {
+    match reason {
+        Reason::Length => ("max_tokens".into(), Value::Null),
+        _ if choice.answer.called() => ("tool_use".into(), Value::Null),
+        Reason::Text => ("stop_sequence".into(), choice.answer.stopped().into()),
+        Reason::Stop => ("end_turn".into(), Value::Null),
+    }
+}
+
+/// What an answer took.
+fn usage(choice: &Choice) -> Value {
+    json!({
+        "input_tokens": choice.prompt_tokens - choice.reused,
+        "cache_read_input_tokens": choice.reused,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": choice.tokens,
+    })
+}
+
+/// The block of a call.
+fn tool_use(call: &ToolCall, input: Value) -> Value {
+    json!({"type": "tool_use", "id": ids::id("toolu_"), "name": call.name, "input": input})
+}
+
+/// The blocks of an answer that is sent whole.
+#[derive(Default)]
+struct Blocks(Vec<Value>);
+
+impl Blocks {
+    fn take(&mut self, deltas: Vec<Delta>) {
+        for delta in deltas {
+            let (kind, text) = match &delta {
+                Delta::Content(text) => ("text", text),
+                Delta::Thinking(text) => ("thinking", text),
+                Delta::Call(call) => {
+                    let input = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+                    self.0.push(tool_use(call, input));
+                    continue;
+                }
+            };
+            if let Some(last) = self.0.last_mut().filter(|last| last["type"] == kind) {
+                let before = last[kind].as_str().unwrap_or_default();
+                last[kind] = format!("{before}{text}").into();
+            } else {
+                let mut block = json!({"type": kind, kind: text});
+                if kind == "thinking" {
+                    block["signature"] = "".into();
+                }
+                self.0.push(block);
+            }
+        }
+    }
+}
+
+/// The events of an answer that is sent as it comes.
+struct Events {
+    id: String,
+    model: String,
+    /// The kind of the block that is open.
+    block: Option<&'static str>,
+    /// Blocks that have been closed.
+    blocks: usize,
+}
+
+impl Events {
+    fn message(&self, choice: &Choice, content: Value) -> Value {
+        json!({
+            "id": self.id,
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": null,
+            "stop_sequence": null,
+            "usage": usage(choice),
+        })
+    }
+
+    fn open(&mut self, kind: &'static str, block: &Value, out: &mut String) {
+        self.close(out);
+        self.block = Some(kind);
+        let (kind, index) = ("content_block_start", self.blocks);
+        event(&json!({"type": kind, "index": index, "content_block": block}), out);
+    }
+
+    fn delta(&self, delta: &Value, out: &mut String) {
+        let (kind, index) = ("content_block_delta", self.blocks);
+        event(&json!({"type": kind, "index": index, "delta": delta}), out);
+    }
+
+    fn close(&mut self, out: &mut String) {
+        let Some(kind) = self.block.take() else { return };
+        if kind == "thinking" {
+            self.delta(&json!({"type": "signature_delta", "signature": ""}), out);
+        }
+        event(&json!({"type": "content_block_stop", "index": self.blocks}), out);
+        self.blocks += 1;
+    }
+
+    fn deltas(&mut self, deltas: Vec<Delta>, out: &mut String) {
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) => {
+                    if self.block != Some("text") {
+                        self.open("text", &json!({"type": "text", "text": ""}), out);
+                    }
+                    self.delta(&json!({"type": "text_delta", "text": text}), out);
+                }
+                Delta::Thinking(text) => {
+                    if self.block != Some("thinking") {
+                        let block = json!({"type": "thinking", "thinking": "", "signature": ""});
+                        self.open("thinking", &block, out);
+                    }
+                    self.delta(&json!({"type": "thinking_delta", "thinking": text}), out);
+                }
+                Delta::Call(call) => {
+                    self.open("tool_use", &tool_use(&call, json!({})), out);
+                    let json = call.arguments;
+                    self.delta(&json!({"type": "input_json_delta", "partial_json": json}), out);
+                    self.close(out);
+                }
+            }
+        }
+    }
+}
+
+/// An event, whose name is its type.
+fn event(value: &Value, out: &mut String) {
+    let name = value["type"].as_str().unwrap_or_default();
+    out.push_str(&format!("event: {name}\ndata: {value}\n\n"));
+}
+
+impl Shape for Events {
+    fn sign_of_life(&self) -> &'static str {
+        "event: ping\ndata: {\"type\": \"ping\"}\n\n"
+    }
+
+    fn begin(&mut self, _: &[Choice], _: &mut String) {}
+
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let choice = &choices[at];
+        match update {
+            // By now it is known how much of the prompt was.
+            Update::Read => {
+                let message = self.message(choice, json!([]));
+                event(&json!({"type": "message_start", "message": message}), out);
+            }
+            Update::More(piece) => self.deltas(piece.deltas, out),
+            Update::Ended(piece, reason) => {
+                self.deltas(piece.deltas, out);
+                self.close(out);
+                let (reason, sequence) = stop(choice, reason);
+                let delta = json!({"stop_reason": reason, "stop_sequence": sequence});
+                let usage = usage(choice);
+                event(&json!({"type": "message_delta", "delta": delta, "usage": usage}), out);
+            }
+            Update::Failed(failure) => event(&failure.anthropic(), out),
+        }
+    }
+
+    fn end(&mut self, _: &[Choice], out: &mut String) {
+        event(&json!({"type": "message_stop"}), out);
+    }
+}

@@ -1,0 +1,188 @@
+//! Anthropic's addresses: one file each, and what they share: their bodies in the words of chat templates.
+
+pub(crate) mod count_tokens;
+pub(crate) mod messages;
+
+use serde_json::{Map, Value, json};
+
+use crate::asking::tool_call;
+use crate::body::conversation;
+use crate::body::fields::{Fields, kind};
+use crate::body::refusal::Refusal;
+use crate::failure::Failure;
+
+/// Claude Code writes a stamp into the first words of its system prompt that differs from request to request: with it, no prompt
+/// would begin like the one before.
+const STAMP: &str = "x-anthropic-billing-header:";
+
+/// Takes the conversation of a body, as a template sees it.
+fn take(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
+    let mut messages = Vec::new();
+    let system = fields.any("system").map(|system| texts(&system, "system")).transpose()?;
+    if let Some(system) = system.filter(|text| !text.is_empty()) {
+        messages.push(json!({"role": "system", "content": system}));
+    }
+    let missing = || Refusal::invalid("messages", "they are missing");
+    for (i, message) in fields.list("messages")?.ok_or_else(missing)?.iter().enumerate() {
+        message_into(message, &format!("messages[{i}]"), &mut messages)?;
+    }
+    let mut body = Map::new();
+    body.insert("messages".to_owned(), messages.into());
+    if let Some(tools) = fields.list("tools")? {
+        body.insert("tools".to_owned(), tools.iter().map(tool).collect());
+    }
+    if let Some(choice) = fields.object("tool_choice")? {
+        let choice = match choice.get("type").and_then(Value::as_str) {
+            Some("any") => json!("required"),
+            Some("tool") => json!({"type": "function", "function": {"name": choice.get("name")}}),
+            other => json!(other),
+        };
+        body.insert("tool_choice".to_owned(), choice);
+    }
+    if let Some(thinking) = fields.object("thinking")? {
+        let wanted = thinking.get("type").is_none_or(|kind| kind != "disabled");
+        body.insert("chat_template_kwargs".to_owned(), json!({"enable_thinking": wanted}));
+    }
+    Ok(conversation::take(&mut Fields::new(body))?)
+}
+
+/// A tool, as OpenAI writes it.
+fn tool(tool: &Value) -> Value {
+    json!({"type": "function", "function": {
+        "name": tool["name"],
+        "description": tool["description"],
+        "parameters": tool["input_schema"],
+    }})
+}
+
+/// The text of a string, or of blocks that are texts.
+fn texts(content: &Value, at: &str) -> Result<String, Refusal> {
+    match content {
+        Value::String(text) => Ok(without_stamp(text).to_owned()),
+        Value::Array(blocks) => {
+            let mut all: Vec<&str> = Vec::new();
+            for (i, block) in blocks.iter().enumerate() {
+                match (block["type"].as_str(), block["text"].as_str()) {
+                    (Some("text"), Some(text)) => all.push(without_stamp(text)),
+                    _ => return Err(no_text(block, &format!("{at}[{i}]"))),
+                }
+            }
+            all.retain(|text| !text.is_empty());
+            Ok(all.join("\n\n"))
+        }
+        Value::Null => Ok(String::new()),
+        other => {
+            let found = format!("it is {}, expected a string or a list of blocks", kind(other));
+            Err(Refusal::invalid(at, found))
+        }
+    }
+}
+
+/// Without a first line that is a stamp.
+fn without_stamp(text: &str) -> &str {
+    match text.strip_prefix(STAMP) {
+        Some(rest) => rest.split_once('\n').map_or("", |(_, rest)| rest.trim_start()),
+        None => text,
+    }
+}
+
+fn no_text(block: &Value, at: &str) -> Refusal {
+    let found = format!("it is {}, and only text is taken", kind(&block["type"]));
+    Refusal::unsupported(format!("{at}.type"), found)
+}
+
+/// A message of Anthropic's, as one or several of OpenAI's.
+fn message_into(message: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
+    let role = match message["role"].as_str() {
+        Some(role @ ("user" | "assistant" | "system")) => role,
+        _ => {
+            let found = kind(&message["role"]);
+            let message = format!("it is {found}, expected \"user\" or \"assistant\"");
+            return Err(Refusal::invalid(format!("{at}.role"), message));
+        }
+    };
+    let content = &message["content"];
+    let at = format!("{at}.content");
+    let Some(blocks) = content.as_array() else {
+        all.push(json!({"role": role, "content": texts(content, &at)?}));
+        return Ok(());
+    };
+    let (mut text, mut thinking, mut calls) = (Vec::new(), Vec::new(), Vec::new());
+    for (i, block) in blocks.iter().enumerate() {
+        match block["type"].as_str() {
+            Some("text") => text.push(block["text"].as_str().unwrap_or_default()),
+            Some("thinking") => thinking.push(block["thinking"].as_str().unwrap_or_default()),
+            Some("redacted_thinking") => {}
+            Some("tool_use") => {
+                calls.push(tool_call(&block["id"], &block["name"], block["input"].clone()));
+            }
+            Some("tool_result") => {
+                // What was said before it comes before it.
+                if !text.is_empty() {
+                    all.push(json!({"role": role, "content": text.join("\n\n")}));
+                    text.clear();
+                }
+                let content = texts(&block["content"], &format!("{at}[{i}].content"))?;
+                let id = &block["tool_use_id"];
+                all.push(json!({"role": "tool", "tool_call_id": id, "content": content}));
+            }
+            _ => return Err(no_text(block, &format!("{at}[{i}]"))),
+        }
+    }
+    if !(text.is_empty() && thinking.is_empty() && calls.is_empty()) {
+        let mut message = json!({"role": role, "content": text.join("\n\n")});
+        if !thinking.is_empty() {
+            message["reasoning_content"] = thinking.join("\n\n").into();
+        }
+        if !calls.is_empty() {
+            message["tool_calls"] = calls.into();
+        }
+        all.push(message);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_messages_of_templates() {
+        let body = json!({
+            "system": [
+                {"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=a1b2c;"},
+                {"type": "text", "text": "Be kind.", "cache_control": {"type": "ephemeral"}},
+            ],
+            "messages": [
+                {"role": "user", "content": "Hi"},
+                {"role": "assistant", "content": [
+                    {"type": "thinking", "thinking": "Hm.", "signature": ""},
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}},
+                ]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "7"}]},
+                    {"type": "text", "text": "And?"},
+                ]},
+            ],
+            "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
+            "tool_choice": {"type": "auto"},
+            "thinking": {"type": "disabled"},
+        });
+        let context = take(&mut Fields::new(body.as_object().unwrap().clone())).unwrap();
+        let got = &context["messages"];
+        assert_eq!(got[0], json!({"role": "system", "content": "Be kind."}));
+        assert_eq!(
+            (&got[2]["content"], &got[2]["reasoning_content"]),
+            (&json!("I look."), &json!("Hm."))
+        );
+        assert_eq!(
+            got[2]["tool_calls"][0]["function"],
+            json!({"name": "f", "arguments": {"a": 1}})
+        );
+        assert_eq!(got[3], json!({"role": "tool", "tool_call_id": "t1", "content": "7"}));
+        assert_eq!(got[4], json!({"role": "user", "content": "And?"}));
+        assert_eq!(context["tools"][0]["function"]["parameters"], json!({"type": "object"}));
+        assert_eq!(context["enable_thinking"], false);
+    }
+}

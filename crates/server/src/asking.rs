@@ -1,0 +1,171 @@
+//! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
+//! chosen, and the place in the engine.
+
+use alight_text::{Encoder, PromptError, Style};
+use serde_json::{Map, Value, json};
+
+use crate::body::fields::{Fields, kind};
+use crate::body::refusal::{Refusal, TOO_LONG};
+use crate::body::{messages, options, prompt};
+use crate::failure::Failure;
+use crate::http::Call;
+use crate::ids;
+use crate::models::Serving;
+use crate::worker::{Ask, Running};
+
+/// Most answers to a request.
+pub(crate) const MOST_CHOICES: usize = 128;
+/// Most tokens whose logits are changed.
+const MOST_BIASES: usize = 4096;
+
+/// The model that a body names.
+pub(crate) fn model<'s>(call: &'s Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
+    call.server.models.find(fields.string("model")?.as_deref())
+}
+
+/// How a request's answers are chosen.
+pub(crate) fn ask(call: &Call, serving: &Serving, fields: &mut Fields) -> Result<Ask, Failure> {
+    let mut defaults = call.server.options.sampling;
+    if !call.server.options.fixed_seed {
+        defaults.seed = ids::random() >> 32;
+    }
+    let most = call.server.options.max_tokens;
+    let (mut sampling, max_tokens) = options::sampling(fields, &defaults, most)?;
+    let finite = "a number";
+    if let Some(penalty) = fields.number("frequency_penalty", finite, |_| true)? {
+        sampling.frequency_penalty = penalty;
+    }
+    if let Some(penalty) = fields.number("presence_penalty", finite, |_| true)? {
+        sampling.presence_penalty = penalty;
+    }
+    let logit_bias = biases(fields, serving)?;
+    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
+    options::refuse_unsupported(fields)?;
+    let salt = call.salt.clone();
+    Ok(Ask { sampling, logit_bias, max_tokens, ignore_eos, salt, ..Ask::default() })
+}
+
+/// Takes what is added to the logits of tokens: an object by their ids, as OpenAI has it, or a list of pairs, as llama-server has it.
+fn biases(fields: &mut Fields, serving: &Serving) -> Result<Vec<(u32, f32)>, Failure> {
+    let vocab = serving.vocabulary().tokenizer.vocab_size();
+    let what = format!(
+        "an object of numbers by ids of tokens below {vocab}, at most {MOST_BIASES}, or a list of pairs of them"
+    );
+    let pair = |id: Option<u32>, bias: &Value| {
+        let id = id.filter(|id| (*id as usize) < vocab)?;
+        let bias = match bias {
+            Value::Bool(false) => f32::NEG_INFINITY,
+            bias => Some(bias.as_f64()? as f32).filter(|bias| bias.is_finite())?,
+        };
+        Some((id, bias))
+    };
+    let biases = fields.read("logit_bias", &what, |value| match &value {
+        Value::Object(all) if all.len() <= MOST_BIASES => {
+            all.iter().map(|(id, bias)| pair(id.parse().ok(), bias)).collect()
+        }
+        Value::Array(all) if all.len() <= MOST_BIASES => all
+            .iter()
+            .map(|one| {
+                let id = one[0].as_u64().and_then(|id| u32::try_from(id).ok());
+                pair(id, &one[1])
+            })
+            .collect::<Option<Vec<(u32, f32)>>>(),
+        _ => None,
+    })?;
+    Ok(biases.unwrap_or_default())
+}
+
+/// The tokens of a conversation, as a template sees it.
+pub(crate) fn conversation(
+    mut context: Map<String, Value>,
+    serving: &Serving,
+) -> Result<Vec<u32>, Failure> {
+    let vocabulary = serving.vocabulary();
+    let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
+    prompt::check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
+        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
+    let encoder = Encoder::new(vocabulary, Style::Chat, false);
+    let refused = |error: PromptError| Failure::invalid(error.to_string());
+    match encoder.chat_in(context.clone()) {
+        Err(PromptError::Chat(error)) => {
+            // Some templates refuse roles that others have: what they say is said by those that all have.
+            let plain = messages::plain(&context["messages"]);
+            if context.get("messages") == Some(&plain) {
+                return Err(refused(PromptError::Chat(error)));
+            }
+            context.insert("messages".to_owned(), plain);
+            encoder.chat_in(context).map_err(|_| refused(PromptError::Chat(error)))
+        }
+        encoded => encoded.map_err(refused),
+    }
+}
+
+/// Takes texts to be computed: a text, its tokens, or a list of either.
+pub(crate) fn texts(
+    fields: &mut Fields,
+    name: &'static str,
+    serving: &Serving,
+) -> Result<Vec<Vec<u32>>, Failure> {
+    let missing = || Refusal::invalid(name, "it is missing");
+    let all = match fields.any(name).ok_or_else(missing)? {
+        Value::Array(items) if items.iter().any(|item| !item.is_number()) => items,
+        one => vec![one],
+    };
+    if all.len() > MOST_CHOICES {
+        let message = format!("there are {}, expected at most {MOST_CHOICES}", all.len());
+        return Err(Refusal::invalid(name, message).into());
+    }
+    let vocabulary = serving.vocabulary();
+    let encoder = Encoder::new(vocabulary, Style::Raw, false);
+    let one = |value: Value| match value {
+        Value::String(text) => {
+            prompt::check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
+                .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
+            encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
+        }
+        Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {
+            let ids = ids.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()));
+            let ids: Option<Vec<u32>> = ids.collect();
+            let ids = ids.ok_or_else(|| Refusal::invalid(name, "a token's id is too large"))?;
+            let vocab = vocabulary.tokenizer.vocab_size();
+            if ids.iter().any(|id| *id as usize >= vocab) {
+                let message = format!("a token's id is not below {vocab}, the number of tokens");
+                return Err(Refusal::invalid(name, message).into());
+            }
+            Ok(ids)
+        }
+        other => {
+            let message = format!("it is {}, expected a text or a list of token ids", kind(&other));
+            Err(Refusal::invalid(name, message).into())
+        }
+    };
+    all.into_iter().map(one).collect()
+}
+
+/// Begins to compute `n` answers to each prompt. Their seeds follow one another.
+pub(crate) fn begin(
+    serving: &Serving,
+    prompts: Vec<Vec<u32>>,
+    n: usize,
+    ask: &Ask,
+) -> Result<Vec<(Running, Vec<u32>)>, Failure> {
+    let context = serving.worker.context();
+    if let Some(long) = prompts.iter().find(|prompt| prompt.len() > context) {
+        return Err(Failure::too_long(long.len(), context));
+    }
+    let mut asks = Vec::new();
+    for prompt in &prompts {
+        for i in 0..n {
+            let mut ask = Ask { prompt: prompt.clone(), ..ask.clone() };
+            ask.sampling.seed = ask.sampling.seed.wrapping_add(i as u64);
+            asks.push(ask);
+        }
+    }
+    let prompts: Vec<Vec<u32>> = asks.iter().map(|ask| ask.prompt.clone()).collect();
+    Ok(serving.worker.ask(asks)?.into_iter().zip(prompts).collect())
+}
+
+/// A tool that is called, for a template.
+pub(crate) fn tool_call(id: &Value, name: &Value, arguments: Value) -> Value {
+    json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+}

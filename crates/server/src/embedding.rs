@@ -1,0 +1,63 @@
+//! Texts as vectors: the final hidden states of their tokens, pooled and of length 1.
+
+use alight_model::{OfPrompt, Pooling};
+
+use crate::answer::Asked;
+use crate::asking;
+use crate::body::fields::Fields;
+use crate::failure::Failure;
+use crate::generation::{Generation, Update};
+use crate::http::Call;
+use crate::models::Serving;
+use crate::worker::Ask;
+
+/// Which vectors are wanted.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    dimensions: usize,
+}
+
+impl Wanted {
+    /// So many of the first elements, of length 1.
+    pub(crate) fn of(self, vector: &[f32]) -> Vec<f32> {
+        let vector = &vector[..vector.len().min(self.dimensions)];
+        let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+        vector.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+    }
+}
+
+/// Takes `input`, `dimensions` and `pooling`, and begins to compute.
+pub(crate) fn begin(
+    call: &Call,
+    serving: &Serving,
+    fields: &mut Fields,
+) -> Result<(Generation, Wanted), Failure> {
+    let width = serving.model.spec().hidden_size;
+    let dimensions =
+        fields.read("dimensions", &format!("a number from 1 to {width}"), |value| {
+            let n = usize::try_from(value.as_u64()?).ok()?;
+            (1..=width).contains(&n).then_some(n)
+        })?;
+    let pooling = fields.read("pooling", "\"mean\" or \"last\"", |value| match value.as_str() {
+        Some("mean") => Some(Pooling::Mean),
+        Some("last") => Some(Pooling::Last),
+        _ => None,
+    })?;
+    let texts = asking::texts(fields, "input", serving)?;
+    let of_prompt = OfPrompt::Embedding(pooling.unwrap_or(Pooling::Mean));
+    let ask = Ask { of_prompt, salt: call.salt.clone(), ..Ask::default() };
+    let running = asking::begin(serving, texts, 1, &ask)?;
+    let generation = Generation::new(running, &Asked::default(), serving.vocabulary());
+    Ok((generation, Wanted { dimensions: dimensions.unwrap_or(width) }))
+}
+
+/// Waits for all of them.
+pub(crate) async fn finish(generation: &mut Generation) -> Result<(), Failure> {
+    while let Some((_, update)) = generation.next().await {
+        if let Update::Failed(failure) = update {
+            return Err(failure);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! `POST /completion`: a text that is continued, in llama-server's words.
+
+use std::time::Instant;
+
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use crate::answer::{Asked, Delta};
+use crate::asking;
+use crate::body::fields::Fields;
+use crate::body::options;
+use crate::body::refusal::Refusal;
+use crate::failure::Failure;
+use crate::generation::{Choice, Generation, Piece, Reason, Update};
+use crate::http::{self, Answered, Call, Shape, Stream};
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let (mut generation, mut shape, stream) = call.apart(begun).await?;
+    if stream {
+        return Ok(Stream::response(generation, Box::new(shape)));
+    }
+    let (mut all, mut ended) = (Piece::default(), Reason::Stop);
+    while let Some((_, update)) = generation.next().await {
+        let piece = match update {
+            Update::Read => {
+                shape.read = Some(Instant::now());
+                continue;
+            }
+            Update::More(piece) => piece,
+            Update::Ended(piece, reason) => {
+                ended = reason;
+                piece
+            }
+            Update::Failed(failure) => return Err(failure),
+        };
+        all.deltas.extend(piece.deltas);
+        all.tokens.extend(piece.tokens);
+    }
+    let body = shape.object(all, Some((&generation.choices[0], ended)));
+    Ok(http::json(StatusCode::OK, &body))
+}
+
+/// Reads the request, and begins to compute.
+fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
+    let began = Instant::now();
+    let mut fields = Fields::new(call.object()?);
+    let serving = asking::model(call, &mut fields)?;
+    let mut prompts = asking::texts(&mut fields, "prompt", serving)?;
+    if prompts.len() != 1 {
+        let message = format!("there are {}, expected one", prompts.len());
+        return Err(Refusal::invalid("prompt", message).into());
+    }
+    // −1: as many as there is room for.
+    let most = fields.read("n_predict", "a whole number", |value| value.as_i64())?;
+    let mut ask = asking::ask(call, serving, &mut fields)?;
+    if let Some(most) = most {
+        ask.max_tokens = usize::try_from(most).unwrap_or(usize::MAX);
+    }
+    let stops = options::stops(&mut fields)?;
+    let stream = fields.truth("stream")?.unwrap_or(false);
+    for name in ["grammar", "json_schema"] {
+        fields.only(name, |value| *value == json!(""), "answers are not held to a format")?;
+    }
+    let tokens = prompts.swap_remove(0);
+    let running = asking::begin(serving, vec![tokens], 1, &ask)?;
+    let asked = Asked { stops, ..Asked::default() };
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    Ok((generation, Pieces { model: serving.name.clone(), began, read: None }, stream))
+}
+
+/// The pieces of an answer.
+struct Pieces {
+    model: String,
+    began: Instant,
+    /// When the prompt was read.
+    read: Option<Instant>,
+}
+
+impl Pieces {
+    fn object(&self, piece: Piece, end: Option<(&Choice, Reason)>) -> Value {
+        let texts = piece.deltas.into_iter().map(|delta| match delta {
+            Delta::Content(text) | Delta::Thinking(text) => text,
+            Delta::Call(_) => String::new(),
+        });
+        let ids: Value = piece.tokens.iter().map(|told| told.id).collect();
+        let content = texts.collect::<String>();
+        let mut object = json!({"content": content, "tokens": ids, "stop": end.is_some()});
+        let Some((choice, reason)) = end else { return object };
+        let (kind, word) = match reason {
+            Reason::Stop => ("eos", ""),
+            Reason::Length => ("limit", ""),
+            Reason::Text => ("word", choice.answer.stopped().unwrap_or_default()),
+        };
+        object["model"] = self.model.as_str().into();
+        object["stop_type"] = kind.into();
+        object["stopping_word"] = word.into();
+        object["truncated"] = false.into();
+        object["tokens_predicted"] = choice.tokens.into();
+        object["tokens_evaluated"] = choice.prompt_tokens.into();
+        object["tokens_cached"] = choice.reused.into();
+        object["timings"] = self.timings(choice);
+        object
+    }
+
+    /// What took how long. The first token costs no step of its own.
+    fn timings(&self, choice: &Choice) -> Value {
+        let now = Instant::now();
+        let read = self.read.unwrap_or(now);
+        let of = |n: usize, seconds: f64| {
+            let n = n as f64;
+            let rate = if seconds > 0.0 { n / seconds } else { 0.0 };
+            (1e3 * seconds, if n > 0.0 { 1e3 * seconds / n } else { 0.0 }, rate)
+        };
+        let computed = choice.prompt_tokens - choice.reused;
+        let prompt = of(computed, (read - self.began).as_secs_f64());
+        let answer = of(choice.tokens.saturating_sub(1), (now - read).as_secs_f64());
+        json!({
+            "cache_n": choice.reused,
+            "prompt_n": computed,
+            "prompt_ms": prompt.0,
+            "prompt_per_token_ms": prompt.1,
+            "prompt_per_second": prompt.2,
+            "predicted_n": choice.tokens,
+            "predicted_ms": answer.0,
+            "predicted_per_token_ms": answer.1,
+            "predicted_per_second": answer.2,
+        })
+    }
+}
+
+impl Shape for Pieces {
+    fn begin(&mut self, _: &[Choice], _: &mut String) {}
+
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let value = match update {
+            Update::Read => {
+                self.read = Some(Instant::now());
+                return;
+            }
+            Update::More(piece) => self.object(piece, None),
+            Update::Ended(piece, reason) => self.object(piece, Some((&choices[at], reason))),
+            Update::Failed(failure) => failure.openai(),
+        };
+        out.push_str(&format!("data: {value}\n\n"));
+    }
+
+    fn end(&mut self, _: &[Choice], _: &mut String) {}
+}

@@ -1,0 +1,6 @@
+//! llama-server's own addresses: one file each.
+
+pub(crate) mod apply_template;
+pub(crate) mod completion;
+pub(crate) mod props;
+pub(crate) mod tokenize;

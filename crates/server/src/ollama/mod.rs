@@ -1,0 +1,239 @@
+//! Ollama's addresses: one file each, and what they share.
+
+pub(crate) mod chat;
+pub(crate) mod embed;
+pub(crate) mod generate;
+pub(crate) mod show;
+pub(crate) mod tags;
+pub(crate) mod version;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value, json};
+
+use crate::answer::Delta;
+use crate::body::fields::Fields;
+use crate::failure::Failure;
+use crate::generation::{Choice, Generation, Reason, Update};
+use crate::http::{self, Answered, Shape, Stream};
+use crate::ids;
+use crate::models::Serving;
+
+/// The model that a body names. A tag stands behind a name, and here all have the same.
+fn model<'s>(call: &'s http::Call, fields: &mut Fields) -> Result<&'s Serving, Failure> {
+    let name = fields.string("model")?;
+    let name = name.as_deref().map(|name| name.strip_suffix(":latest").unwrap_or(name));
+    call.server.models.find(name)
+}
+
+/// The fields of a body as OpenAI has them: options have other names, and stand in an object of their own.
+fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
+    let mut options = fields.object("options")?.unwrap_or_default();
+    if let Some(most) = options.shift_remove("num_predict").filter(|most| most.as_i64() >= Some(0))
+    {
+        options.insert("max_tokens".to_owned(), most);
+    }
+    // An empty list is none.
+    if options.get("stop").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        options.shift_remove("stop");
+    }
+    if fields.any("format").is_some_and(|format| format != "") {
+        options.insert("response_format".to_owned(), json!({"type": "json_schema"}));
+    }
+    Ok(Fields::new(options))
+}
+
+/// What a template is told of thinking.
+fn thinking(fields: &mut Fields) -> Map<String, Value> {
+    match fields.any("think") {
+        Some(Value::Bool(wanted)) => {
+            Map::from_iter([("enable_thinking".to_owned(), wanted.into())])
+        }
+        Some(Value::String(effort)) => {
+            Map::from_iter([("reasoning_effort".to_owned(), effort.into())])
+        }
+        _ => Map::new(),
+    }
+}
+
+/// Where the text of an answer stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a message of a conversation.
+    Message,
+    /// By itself.
+    Response,
+}
+
+/// Lines of JSON.
+struct Lines {
+    model: String,
+    place: Place,
+    began: Instant,
+    /// When the prompt was read.
+    read: Option<Instant>,
+}
+
+impl Lines {
+    fn new(serving: &Serving, place: Place) -> Lines {
+        Lines { model: serving.name.clone(), place, began: Instant::now(), read: None }
+    }
+
+    /// Sends lines, or waits and sends one.
+    async fn answer(mut self, mut generation: Generation, stream: bool) -> Answered {
+        if stream {
+            return Ok(Stream::response(generation, Box::new(self)));
+        }
+        let (mut deltas, mut ended) = (Vec::new(), Reason::Stop);
+        while let Some((_, update)) = generation.next().await {
+            match update {
+                Update::Read => self.read = Some(Instant::now()),
+                Update::More(piece) => deltas.extend(piece.deltas),
+                Update::Ended(piece, reason) => {
+                    deltas.extend(piece.deltas);
+                    ended = reason;
+                }
+                Update::Failed(failure) => return Err(failure),
+            }
+        }
+        let line = self.line(deltas, Some((&generation.choices[0], ended)));
+        Ok(http::json(hyper::StatusCode::OK, &line))
+    }
+
+    fn line(&self, deltas: Vec<Delta>, end: Option<(&Choice, Reason)>) -> Value {
+        let (mut content, mut thinking, mut calls) = (String::new(), String::new(), Vec::new());
+        for delta in deltas {
+            match delta {
+                Delta::Content(text) => content.push_str(&text),
+                Delta::Thinking(text) => thinking.push_str(&text),
+                Delta::Call(call) => {
+                    let arguments: Value =
+                        serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
+                    let function = json!({"name": call.name, "arguments": arguments});
+                    calls.push(json!({"id": ids::id("call_"), "function": function}));
+                }
+            }
+        }
+        let mut line = json!({
+            "model": self.model, "created_at": date(ids::now()), "done": end.is_some(),
+        });
+        let said = match self.place {
+            Place::Message => {
+                line["message"] = json!({"role": "assistant", "content": content});
+                &mut line["message"]
+            }
+            Place::Response => {
+                line["response"] = content.into();
+                &mut line
+            }
+        };
+        if !thinking.is_empty() {
+            said["thinking"] = thinking.into();
+        }
+        if !calls.is_empty() {
+            said["tool_calls"] = calls.into();
+        }
+        if let Some((choice, reason)) = end {
+            let now = Instant::now();
+            let read = self.read.unwrap_or(now);
+            let nanoseconds = |time: Duration| time.as_nanos() as u64;
+            let cut = reason == Reason::Length;
+            line["done_reason"] = if cut { "length" } else { "stop" }.into();
+            line["total_duration"] = nanoseconds(now - self.began).into();
+            line["load_duration"] = 0.into();
+            line["prompt_eval_count"] = choice.prompt_tokens.into();
+            line["prompt_eval_duration"] = nanoseconds(read - self.began).into();
+            line["eval_count"] = choice.tokens.into();
+            line["eval_duration"] = nanoseconds(now - read).into();
+        }
+        line
+    }
+}
+
+impl Shape for Lines {
+    fn kind(&self) -> &'static str {
+        "application/x-ndjson"
+    }
+
+    fn sign_of_life(&self) -> &'static str {
+        // White space before a line is no line.
+        " "
+    }
+
+    fn begin(&mut self, _: &[Choice], _: &mut String) {}
+
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        let line = match update {
+            Update::Read => {
+                self.read = Some(Instant::now());
+                return;
+            }
+            Update::More(piece) => self.line(piece.deltas, None),
+            Update::Ended(piece, reason) => {
+                if !piece.deltas.is_empty() {
+                    let line = self.line(piece.deltas, None);
+                    out.push_str(&format!("{line}\n"));
+                }
+                self.line(Vec::new(), Some((&choices[at], reason)))
+            }
+            Update::Failed(failure) => failure.ollama(),
+        };
+        out.push_str(&format!("{line}\n"));
+    }
+
+    fn end(&mut self, _: &[Choice], _: &mut String) {}
+}
+
+/// A time in seconds since 1970, as RFC 3339 writes it.
+fn date(seconds: u64) -> String {
+    let (days, second) = (seconds / 86400, seconds % 86400);
+    // Years that begin in March end with the day that leap years have more; 400 of them have always 146097 days.
+    let day = days + 719_468;
+    let (era, day) = (day / 146_097, day % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let date = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let year = year + era * 400 + next;
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{date:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
+/// What a model is.
+fn details(serving: &Serving) -> Value {
+    let family = serving.model.spec().architecture;
+    let parameters = serving.model.parameters() as f64;
+    let size = if parameters >= 1e9 {
+        format!("{:.1}B", parameters / 1e9)
+    } else {
+        format!("{:.2}M", parameters / 1e6)
+    };
+    json!({
+        "parent_model": "",
+        "format": "gguf",
+        "family": family,
+        "families": [family],
+        "parameter_size": size,
+        "quantization_level": "unknown",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, wanted) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_795_470_147, "2026-11-23T21:42:27Z"),
+            (4_102_444_799, "2099-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(date(seconds), wanted);
+        }
+    }
+}
