@@ -571,7 +571,9 @@ fn a_client_that_leaves_frees_its_place() {
     // One is computed and one waits; the others are told to come again.
     let mut first = serving.begin(CHAT, &endless);
     first.wait_for("\"content\"");
-    let second = serving.begin(CHAT, &endless);
+    // A stream begins as soon as its request is in the queue.
+    let mut second = serving.begin(CHAT, &endless);
+    second.wait_for("\"role\"");
     let busy = serving.until(CHAT, &json!({"messages": messages()}), 503);
     assert_eq!(busy.json()["error"]["type"], "unavailable_error");
     assert_eq!(busy.header("retry-after"), Some("1"));
