@@ -8,6 +8,7 @@ prompt and seed; likelihoods of a text, as evaluation harnesses ask for them, wi
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import subprocess
 import tempfile
@@ -111,6 +112,12 @@ def with_openai(address: str, expected: str, checks: Checks) -> None:
     plain = client.chat.completions.create(**ask | {"max_completion_tokens": 4, "temperature": 0})
     checks.add(biased.choices[0].message.content != plain.choices[0].message.content, "openai: a bias changes the answer")
 
+    pet = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+           "required": ["name", "age"], "additionalProperties": False}
+    form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": pet, "strict": True}}
+    held = client.chat.completions.create(**ask | {"response_format": form, "max_completion_tokens": 100})
+    checks.add(set(json.loads(held.choices[0].message.content)) == {"name", "age"}, "openai: an answer is held to its schema")
+
     vectors = client.embeddings.create(model="any", input=["The sky is blue.", "A cat sleeps.", "The sky is blue."]).data
     same = sum(a * b for a, b in zip(vectors[0].embedding, vectors[2].embedding, strict=True))
     other = sum(a * b for a, b in zip(vectors[0].embedding, vectors[1].embedding, strict=True))
@@ -191,6 +198,9 @@ def with_ollama(address: str, expected: str, checks: Checks) -> None:
     checks.add(text == expected and pieces[-1].done, "ollama: the streamed answer is the whole one")
     said = client.generate(model="smol:latest", prompt=PROMPT, options={"seed": SEED, "num_predict": TOKENS})
     checks.add(said.response == expected, "ollama: generate says what chat does")
+    form = {"type": "object", "properties": {"cat": {"type": "boolean"}}, "required": ["cat"], "additionalProperties": False}
+    held = client.chat(**ask | {"format": form})
+    checks.add(set(json.loads(held.message.content)) == {"cat"}, "ollama: an answer is held to its schema")
     vectors = client.embed(model="smol", input=["one", "two"]).embeddings
     checks.add(len(vectors) == 2 and close(sum(x * x for x in vectors[0]), 1), "ollama: embeddings")
     checks.add(client.ps().models[0].model == "smol", "ollama: the model is running")

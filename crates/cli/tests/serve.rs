@@ -321,9 +321,9 @@ fn ollama_s_lines_say_the_same_whole_and_streamed() {
         text["response"],
         "\n\nYes. No.<tool_call>{\"name\": \"f\", \"arguments\": {\"b\": [1]}}</tool_call>"
     );
-    let wrong = serving.post("/api/chat", &with(body, json!({"format": "json"})));
+    let wrong = serving.post("/api/chat", &with(body, json!({"format": "yaml"})));
     assert_eq!(wrong.status, 400);
-    assert!(wrong.json()["error"].as_str().unwrap().contains("format"));
+    assert!(wrong.json()["error"].as_str().unwrap().contains("response_format"));
 }
 
 #[test]
@@ -644,6 +644,73 @@ fn an_answer_is_that_of_run_whoever_asks_beside_it() {
     let answer = serving.post(CHAT, &body(&long, 5)).json();
     assert_eq!(answer["choices"][0]["message"]["content"], *wanted[2]);
     assert!(answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() >= 64);
+}
+
+#[test]
+fn an_answer_is_held_to_its_schema() {
+    let Some(model) = smollm2() else { return };
+    let serving = Serving::start(&[&model, "--no-cache"]);
+    let schema = json!({
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 12},
+            "age": {"type": "integer", "minimum": 1, "maximum": 99},
+            "kind": {"enum": ["cat", "dog"]},
+        },
+        "required": ["name", "age", "kind"],
+        "additionalProperties": false,
+    });
+    let messages = json!([{"role": "user", "content": "Tell me about a pet."}]);
+    let format = json!({"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": true}});
+    let body = json!({"messages": messages, "max_tokens": 100, "temperature": 1.5, "n": 4, "response_format": format});
+    let held = |text: &Value| {
+        let text = text.as_str().unwrap();
+        let pet: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        assert!(pet["name"].as_str().unwrap().chars().count() <= 12, "{pet}");
+        assert!((1..=99).contains(&pet["age"].as_i64().unwrap()), "{pet}");
+        assert!(pet["kind"] == "cat" || pet["kind"] == "dog", "{pet}");
+        assert_eq!(pet.as_object().unwrap().len(), 3);
+    };
+    for seed in 0..4 {
+        let answer = serving.post(CHAT, &with(body.clone(), json!({"seed": seed}))).json();
+        for choice in answer["choices"].as_array().unwrap() {
+            assert_eq!(choice["finish_reason"], "stop", "{answer}");
+            held(&choice["message"]["content"]);
+        }
+    }
+    let (choices, _) =
+        joined(&serving.post(CHAT, &with(body.clone(), json!({"stream": true}))).events());
+    choices.into_values().for_each(|(message, _)| held(&message["content"]));
+    let any = json!({"messages": messages, "max_tokens": 60, "response_format": {"type": "json_object"}, "stop": "}"});
+    let any = serving.post(CHAT, &any).json();
+    assert!(any["choices"][0]["message"]["content"].as_str().unwrap().starts_with('{'), "{any}");
+    let text = json!({"prompt": "A pet: ", "json_schema": schema, "n_predict": 100});
+    held(&serving.post("/completion", &text).json()["content"]);
+
+    // Schemas that are none, that nobody knows, or that would cost too much, are mistakes of their requests.
+    let mut deep = json!({"type": "string"});
+    for _ in 0..60 {
+        deep = json!({"type": "array", "items": deep, "minItems": 2});
+    }
+    for wrong in [
+        json!({"type": "nonsense"}),
+        json!({"type": "string", "pattern": "("}),
+        json!({"$ref": "#/nowhere"}),
+        json!({"$ref": "http://elsewhere.example/schema"}),
+        json!(7),
+    ] {
+        let body = with(
+            body.clone(),
+            json!({"response_format": {"type": "json_schema", "json_schema": {"schema": wrong}}}),
+        );
+        let answer = serving.post(CHAT, &body);
+        assert_eq!(answer.status, 400, "{wrong} {}", answer.text());
+        assert_eq!(answer.json()["error"]["param"], "response_format");
+    }
+    let format =
+        json!({"response_format": {"type": "json_schema", "json_schema": {"schema": deep}}});
+    assert!(serving.post(CHAT, &with(body.clone(), format)).status < 500);
+    held(&serving.post(CHAT, &body).json()["choices"][0]["message"]["content"]);
 }
 
 #[test]

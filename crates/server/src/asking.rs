@@ -9,9 +9,9 @@ use crate::body::refusal::{Refusal, TOO_LONG};
 use crate::body::{messages, options, prompt};
 use crate::failure::Failure;
 use crate::http::Call;
-use crate::ids;
 use crate::models::Serving;
 use crate::worker::{Ask, Running};
+use crate::{grammar, ids};
 
 /// Most answers to a request.
 pub(crate) const MOST_CHOICES: usize = 128;
@@ -39,10 +39,12 @@ pub(crate) fn ask(call: &Call, serving: &Serving, fields: &mut Fields) -> Result
         sampling.presence_penalty = penalty;
     }
     let logit_bias = biases(fields, serving)?;
-    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false);
+    let grammar = grammar::take(fields, serving)?;
+    // Nothing follows the end of what a grammar has.
+    let ignore_eos = fields.truth("ignore_eos")?.unwrap_or(false) && grammar.is_none();
     options::refuse_unsupported(fields)?;
     let salt = call.salt.clone();
-    Ok(Ask { sampling, logit_bias, max_tokens, ignore_eos, salt, ..Ask::default() })
+    Ok(Ask { sampling, logit_bias, max_tokens, ignore_eos, salt, grammar, ..Ask::default() })
 }
 
 /// Takes what is added to the logits of tokens: an object by their ids, as OpenAI has it, or a list of pairs, as llama-server has it.

@@ -13,6 +13,7 @@
 //! | [`answer`] | tokens into text, thinking and calls; shared with `alight batch` |
 //! | `worker` | the thread that owns an engine: requests in, tokens out |
 //! | `generation` | the answers to one request, as they come |
+//! | `grammar` | answers that are held to a JSON schema |
 //! | `asking` | what all requests for an answer have in common |
 //! | `openai`, `anthropic`, `ollama`, `llama` | their addresses, one file each |
 //!
@@ -36,6 +37,7 @@ pub mod body;
 mod embedding;
 mod failure;
 mod generation;
+mod grammar;
 mod health;
 mod http;
 mod ids;

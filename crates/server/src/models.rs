@@ -1,9 +1,12 @@
 //! The models that are served, by their names.
 
+use std::sync::OnceLock;
+
 use alight_model::Model;
 use alight_text::Vocabulary;
 
 use crate::failure::Failure;
+use crate::grammar::Compiler;
 use crate::worker::Worker;
 use crate::{Log, Options, ids};
 
@@ -22,11 +25,19 @@ pub(crate) struct Serving {
     pub(crate) worker: Worker,
     /// When it was opened.
     pub(crate) created: u64,
+    /// Made when it is first asked for.
+    compiler: OnceLock<Result<Compiler, String>>,
 }
 
 impl Serving {
     pub(crate) fn vocabulary(&self) -> &'static Vocabulary {
         self.model.vocabulary()
+    }
+
+    /// Compiles what answers are held to.
+    pub(crate) fn compiler(&self) -> Result<&Compiler, String> {
+        let make = || Compiler::new(&self.vocabulary().tokenizer);
+        self.compiler.get_or_init(make).as_ref().map_err(String::clone)
     }
 }
 
@@ -41,7 +52,7 @@ impl Models {
     ) -> Result<Models, String> {
         let start = |Served { name, model }: Served| {
             let worker = Worker::start(model, &options.engine, options.queue, log.clone())?;
-            Ok(Serving { name, model, worker, created: ids::now() })
+            Ok(Serving { name, model, worker, created: ids::now(), compiler: OnceLock::new() })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))
     }

@@ -11,13 +11,14 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 
 use alight_model::{
-    Engine, EngineOptions, Event, Finish, Model, ModelError, OfPrompt, Request, RequestId,
-    SamplerOptions,
+    Constraint, Engine, EngineOptions, Event, Finish, Model, ModelError, OfPrompt, Request,
+    RequestId, SamplerOptions,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::Log;
 use crate::failure::Failure;
+use crate::grammar::Grammar;
 use crate::logprobs::{self, Logprobs};
 
 /// A prompt is worth a file if so many tokens of it were new.
@@ -38,6 +39,8 @@ pub(crate) struct Ask {
     pub(crate) logprobs: Option<usize>,
     /// What is wanted of the prompt itself; of its tokens, how likely they were.
     pub(crate) of_prompt: OfPrompt,
+    /// What the answer is held to.
+    pub(crate) grammar: Option<Grammar>,
 }
 
 /// What has become of it.
@@ -249,13 +252,23 @@ impl State<'_> {
     }
 
     fn add(&mut self, key: u64, ask: Ask, events: UnboundedSender<Happened>) {
-        let Ask { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, logprobs, of_prompt } =
-            ask;
+        let Ask {
+            prompt,
+            sampling,
+            logit_bias,
+            max_tokens,
+            ignore_eos,
+            salt,
+            logprobs,
+            of_prompt,
+            grammar,
+        } = ask;
+        let constraint = grammar.map(|grammar| Box::new(grammar) as Box<dyn Constraint>);
         let kept = (prompt.len() >= LEAST_NEW).then(|| (salt.clone(), prompt.clone()));
         let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
         let request =
             Request { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, of_prompt };
-        match self.engine.add(request) {
+        match self.engine.add_constrained(request, constraint) {
             Ok(id) => {
                 self.ids.insert(key, id);
                 self.active.insert(id, Active { key, events, logprobs, echoed, prompt: kept });

@@ -249,6 +249,8 @@ fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
         "a model calls as many tools as it will",
     )?;
     let empty = |value: &Value| value.as_object().is_some_and(Map::is_empty);
+    let text = |value: &Value| value["type"] == "text";
+    fields.only("response_format", text, "answers are not held to a format")?;
     fields.only("logit_bias", empty, "logits are not changed by token")?;
     fields.only("frequency_penalty", zero, "there is repeat_penalty instead")?;
     fields.only("presence_penalty", zero, "there is repeat_penalty instead")?;

@@ -78,8 +78,6 @@ pub fn stops(fields: &mut Fields) -> Result<Vec<String>, Refusal> {
 /// A field asks for it.
 pub fn refuse_unsupported(fields: &mut Fields) -> Result<(), Refusal> {
     let is = |expected: Value| move |value: &Value| *value == expected;
-    let text = |value: &Value| value["type"] == "text";
-    fields.only("response_format", text, "answers are not held to a format")?;
     fields.only("modalities", is(json!(["text"])), "answers are text")?;
     fields.only("suffix", is(json!("")), "a text is continued at its end")
 }

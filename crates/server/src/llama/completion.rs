@@ -58,9 +58,6 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
     }
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    for name in ["grammar", "json_schema"] {
-        fields.only(name, |value| *value == json!(""), "answers are not held to a format")?;
-    }
     let tokens = prompts.swap_remove(0);
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
     let asked = Asked { stops, ..Asked::default() };

@@ -32,7 +32,12 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
     }
     let mut context = conversation::take(&mut Fields::new(body))?;
     context.extend(thinking(&mut fields));
-    let asked = Asked { chat: true, tools: context.contains_key("tools"), stops };
+    let chat = ask.grammar.is_none();
+    if !chat {
+        // All of it is what was asked for: there is no room for thinking.
+        context.entry("enable_thinking").or_insert(false.into());
+    }
+    let asked = Asked { chat, tools: context.contains_key("tools"), stops };
     let prompt = asking::conversation(context, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     Ok((Generation::new(running, &asked, serving.vocabulary()), lines, stream))

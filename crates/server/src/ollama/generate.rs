@@ -45,6 +45,7 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
         encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))?
     };
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
+    let chat = chat && ask.grammar.is_none();
     let asked = Asked { chat, stops, ..Asked::default() };
     Ok((Generation::new(running, &asked, vocabulary), lines, stream))
 }

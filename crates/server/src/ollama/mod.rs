@@ -37,8 +37,16 @@ fn renamed(fields: &mut Fields) -> Result<Fields, Failure> {
     if options.get("stop").and_then(Value::as_array).is_some_and(Vec::is_empty) {
         options.shift_remove("stop");
     }
-    if fields.any("format").is_some_and(|format| format != "") {
-        options.insert("response_format".to_owned(), json!({"type": "json_schema"}));
+    match fields.any("format") {
+        None => {}
+        Some(format) if format == "" => {}
+        Some(format) => {
+            let format = match format == "json" {
+                true => json!({"type": "json_object"}),
+                false => json!({"type": "json_schema", "schema": format}),
+            };
+            options.insert("response_format".to_owned(), format);
+        }
     }
     Ok(Fields::new(options))
 }

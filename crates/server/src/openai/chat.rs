@@ -61,14 +61,19 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let context = conversation::take(&mut fields)?;
+    let mut context = conversation::take(&mut fields)?;
     let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
     let (stream, usage) = streaming(&mut fields)?;
     ask.logprobs = logprobs(&mut fields)?;
     let logprobs = ask.logprobs.is_some();
-    let asked = Asked { chat: true, tools: context.contains_key("tools"), stops };
+    let chat = ask.grammar.is_none();
+    if !chat {
+        // All of it is what was asked for: there is no room for thinking.
+        context.entry("enable_thinking").or_insert(false.into());
+    }
+    let asked = Asked { chat, tools: context.contains_key("tools"), stops };
     let prompt = asking::conversation(context, serving)?;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
