@@ -32,6 +32,8 @@ NETWORKS = [
     Tiny("seed_oss", "seed_oss", layers=2, head_dim=40, heads=4, base=1e7, biases=BIASES[:3], tied=False),
     Tiny("qwen2vl", "qwen2vl", layers=2, base=1e6, biases=BIASES[:3], vocab=403, sections=(2, 3, 3, 0)),
     Tiny("qwen3vl", "qwen3vl", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, sections=(8, 6, 6, 0)),
+    Tiny("qwen3vlmoe", "qwen3vlmoe", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, sections=(8, 6, 6, 0), experts=7,
+         used=3, expert_ff=44),
     Tiny("ernie4_5", "ernie4_5", layers=2, base=1e4, eps=1e-5),
     Tiny("internlm2", "internlm2", layers=2, base=1e4, eps=1e-5, tied=False),
     Tiny("qwen3moe", "qwen3moe", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, experts=7, used=3, expert_ff=44),
