@@ -2,9 +2,15 @@
 //! vectors of them can be loaded.
 //!
 //! - keys: for every 16 positions `[k_dim][16]` bytes, then `[k_dim / 32][16]` f16 scales;
-//! - values: for every position `[v_dim]` bytes, then `[v_dim / 32]` f16 scales.
+//! - values: `[v_dim / 32][capacity][32]` bytes, then `[v_dim / 32][capacity]` f16 scales, so that a group of columns is read front
+//!   to end, and its scales are vectors along the positions.
+//!
+//! In decode both are read in place: a group of a key's elements is summed as bytes, and its sums are multiplied by the scales; a
+//! value's scales are multiplied into the weights of its positions. In prefill a block is widened once for all rows.
 
-use super::LINE;
+use std::ops::Range;
+
+use super::{KvShape, LINE};
 use crate::blocks::BlockFormat;
 use crate::blocks::q8_0::Q8_0;
 use crate::half::f16_to_f32;
@@ -45,9 +51,16 @@ pub(super) fn key(line: &[u16], k_dim: usize, d: usize, p: usize) -> f32 {
     f16_to_f32(scale) * byte(line, d * LINE + p) as f32
 }
 
-/// Element `d` of a value.
-pub(super) fn value(row: &[u16], v_dim: usize, d: usize) -> f32 {
-    f16_to_f32(row[v_dim / 2 + d / GROUP]) * byte(row, d) as f32
+/// Where a head's value at position `pos` of a page has group `g`: its bytes, counted in bytes, and its scale, in `u16`.
+pub(super) fn value_group(shape: &KvShape, pos: usize, g: usize) -> (usize, usize) {
+    let row = g * shape.capacity + pos;
+    (row * GROUP, shape.capacity * shape.v_dim / 2 + row)
+}
+
+/// Element `d` of a head's value at position `pos` of a page.
+pub(super) fn value(head: &[u16], shape: &KvShape, pos: usize, d: usize) -> f32 {
+    let (bytes, scale) = value_group(shape, pos, d / GROUP);
+    f16_to_f32(head[scale]) * byte(head, bytes + d % GROUP) as f32
 }
 
 /// Lines of keys as f32, `[lines][k_dim][16]`.
@@ -76,27 +89,30 @@ pub(super) unsafe fn widen_keys<S: Lanes>(from: &[u16], k_dim: usize, to: &mut [
     }
 }
 
-/// Values as rows of f32 that lie `pitch` apart.
+/// A head's values at `positions` of a page as rows of f32 that lie `pitch` apart.
 ///
 /// # Safety
 /// The CPU has the features of `S`.
 #[inline(always)]
 pub(super) unsafe fn widen_values<S: Lanes>(
-    from: &[u16],
-    v_dim: usize,
+    head: &[u16],
+    shape: &KvShape,
+    positions: Range<usize>,
     pitch: usize,
     to: &mut [f32],
 ) {
-    for (row, to) in from.chunks_exact(stored(v_dim)).zip(to.chunks_mut(pitch)) {
-        let (bytes, scales) = row.split_at(v_dim / 2);
-        let bytes = bytes.as_ptr().cast::<i8>();
-        for ((g, scale), to) in scales.iter().enumerate().zip(to.chunks_exact_mut(GROUP)) {
-            // SAFETY: a row has a byte for each element of the group; the caller's features.
+    for g in 0..shape.v_dim / GROUP {
+        let (bytes, scales) = value_group(shape, positions.start, g);
+        let rows = head[bytes / 2..][..positions.len() * GROUP / 2].as_ptr().cast::<i8>();
+        let scales = &head[scales..][..positions.len()];
+        for (p, (scale, to)) in scales.iter().zip(to.chunks_mut(pitch)).enumerate() {
+            let to = to[g * GROUP..][..GROUP].as_mut_ptr();
+            // SAFETY: a row has a byte for each element of the group, and `to` a place; the caller's features.
             unsafe {
                 let scale = S::splat(f16_to_f32(*scale));
                 for i in (0..GROUP).step_by(S::N) {
-                    let x = S::load_i8(bytes.add(g * GROUP + i));
-                    S::store(to.as_mut_ptr().add(i), S::mul(scale, x));
+                    let x = S::load_i8(rows.add(p * GROUP + i));
+                    S::store(to.add(i), S::mul(scale, x));
                 }
             }
         }

@@ -2,12 +2,12 @@
 //! sums in registers.
 //!
 //! Scores are `Q[R][k_dim] · K[k_dim][positions]`, outputs `P[R][positions] · V[positions][v_dim]`:
-//! the same loop with other strides, on f16 as it lies in the cache or on f32. Each size is a
+//! the same loop with other strides, on f16 or bytes as they lie in the cache, or on f32. Each size is a
 //! function of its own; [`multiply`] covers a width with the largest that fit the registers.
 
 use std::marker::PhantomData;
 
-use super::LINE;
+use super::{LINE, bytes};
 use crate::lanes::{Lanes, Outlined};
 
 /// Elements of the right-hand matrix.
@@ -16,6 +16,12 @@ pub(super) trait Source {
     type E: Copy;
     /// Whether it is f32.
     const WIDE: bool;
+    /// Rows of the matrix that share a scale in each column: their sum is multiplied by it.
+    const GROUP: usize = usize::MAX;
+    /// Whether each row has a scale, which belongs into the left-hand matrix beforehand.
+    const WEIGHTED: bool = false;
+    /// What values are where this is what keys are.
+    type Values: Source<E = Self::E>;
     /// # Safety
     /// As [`Lanes::load`].
     unsafe fn load<S: Lanes>(p: *const Self::E) -> S::V;
@@ -24,14 +30,51 @@ pub(super) trait Source {
     unsafe fn load_n<S: Lanes>(p: *const Self::E, n: usize) -> S::V;
 }
 
+/// Bytes of keys.
+pub(super) struct KeyBytes;
+/// Bytes of values.
+pub(super) struct ValueBytes;
 /// f16 bits, widened when loaded.
 pub(super) struct F16;
 /// f32 as it is.
 pub(super) struct F32;
 
+impl Source for KeyBytes {
+    type E = i8;
+    const WIDE: bool = false;
+    const GROUP: usize = bytes::GROUP;
+    type Values = ValueBytes;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const i8) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::load_i8(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Lanes>(_: *const i8, _: usize) -> S::V {
+        unreachable!("keys and values of bytes are whole groups")
+    }
+}
+
+impl Source for ValueBytes {
+    type E = i8;
+    const WIDE: bool = false;
+    const WEIGHTED: bool = true;
+    type Values = ValueBytes;
+    #[inline(always)]
+    unsafe fn load<S: Lanes>(p: *const i8) -> S::V {
+        // SAFETY: the caller's.
+        unsafe { S::load_i8(p) }
+    }
+    #[inline(always)]
+    unsafe fn load_n<S: Lanes>(_: *const i8, _: usize) -> S::V {
+        unreachable!("keys and values of bytes are whole groups")
+    }
+}
+
 impl Source for F16 {
     type E = u16;
     const WIDE: bool = false;
+    type Values = F16;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const u16) -> S::V {
         // SAFETY: the caller's.
@@ -47,6 +90,7 @@ impl Source for F16 {
 impl Source for F32 {
     type E = f32;
     const WIDE: bool = true;
+    type Values = F32;
     #[inline(always)]
     unsafe fn load<S: Lanes>(p: *const f32) -> S::V {
         // SAFETY: the caller's.
@@ -71,6 +115,9 @@ pub(super) struct Right<E> {
     pub p: *const E,
     pub step: usize,
     pub line: usize,
+    /// f16 scales where elements are bytes: of every column, [`Source::GROUP`] rows after the other, or of every row. Those of the
+    /// next line lie as far off as its elements.
+    pub scales: *const u16,
     /// What will be read later lies so many elements further: it is asked for on the way. 0: nothing.
     pub ahead: isize,
 }
@@ -82,6 +129,15 @@ impl<E> Clone for Right<E> {
 }
 impl<E> Copy for Right<E> {}
 
+impl<E> Right<E> {
+    /// From line `n` on.
+    #[inline(always)]
+    pub(super) fn from_line(self, n: usize) -> Right<E> {
+        let scales = self.scales.wrapping_byte_add(n * self.line * size_of::<E>());
+        Right { p: self.p.wrapping_add(n * self.line), scales, ..self }
+    }
+}
+
 /// Where the product goes: `(r, c)` at `p + r * row + c`.
 #[derive(Clone, Copy)]
 pub(super) struct Sums {
@@ -90,9 +146,6 @@ pub(super) struct Sums {
     /// `None`: overwritten. `Some`: multiplied by these factors, one per row, then added to.
     pub rescale: Option<*const f32>,
 }
-
-/// f16 of a cache line.
-const HALVES: usize = 32;
 
 /// `R` rows times `NV` vectors of columns, in `P` independent sums over every `P`-th `k`.
 struct Product<B: Source, const R: usize, const NV: usize, const P: usize> {
@@ -105,28 +158,31 @@ struct Product<B: Source, const R: usize, const NV: usize, const P: usize> {
     source: PhantomData<B>,
 }
 
-impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Product<B, R, NV, P> {
-    type Output = ();
-
+impl<B: Source, const R: usize, const NV: usize, const P: usize> Product<B, R, NV, P> {
+    /// What rows `from..end` of the right-hand matrix give.
+    ///
+    /// # Safety
+    /// The elements exist, and the CPU has the features of `S`.
     #[inline(always)]
-    unsafe fn run<S: Lanes>(self) {
-        let Product { left, right, k: end, tail, sums: to, .. } = self;
-        // SAFETY: the elements exist and the CPU has the features: the promise made to `multiply`.
+    unsafe fn part<S: Lanes>(&self, from: usize, end: usize) -> [[S::V; NV]; R] {
+        let Product { left, right, tail, .. } = *self;
+        // Elements of a cache line.
+        let asked = 64 / size_of::<B::E>();
+        // SAFETY: the caller's.
         unsafe {
             let mut sums = [[[S::splat(0.0); NV]; R]; P];
             let rows: [*const f32; R] = std::array::from_fn(|r| left.p.wrapping_add(r * left.row));
             let offsets: [usize; NV] =
                 std::array::from_fn(|v| v * S::N / LINE * right.line + v * S::N % LINE);
-            let mut b = right.p;
-            let mut k = 0;
+            let mut b = right.p.wrapping_add(from * right.step);
+            let mut k = from;
             macro_rules! step {
                 ($phase:expr) => {{
                     let mut columns = [S::splat(0.0); NV];
                     for (v, column) in columns.iter_mut().enumerate() {
                         let p = b.add(offsets[v]);
-                        // A line is asked for once, where a step is half of one.
-                        if !B::WIDE && (v * S::N % HALVES == 0) && $phase * S::N * NV % HALVES == 0
-                        {
+                        // A line is asked for once, where a step is a part of one.
+                        if !B::WIDE && v * S::N % asked == 0 && $phase * S::N * NV % asked == 0 {
                             S::prefetch(p.wrapping_offset(right.ahead).cast());
                         }
                         *column = if NV == 1 && tail != 0 {
@@ -154,12 +210,44 @@ impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Pr
             while k < end {
                 step!(0);
             }
-            for r in 0..R {
-                for v in 0..NV {
-                    let mut sum = sums[0][r][v];
-                    for other in &sums[1..] {
-                        sum = S::add(sum, other[r][v]);
+            let mut joined = sums[0];
+            for other in &sums[1..] {
+                for (joined, other) in joined.iter_mut().zip(other) {
+                    for (joined, other) in joined.iter_mut().zip(other) {
+                        *joined = S::add(*joined, *other);
                     }
+                }
+            }
+            joined
+        }
+    }
+}
+
+impl<B: Source, const R: usize, const NV: usize, const P: usize> Outlined for Product<B, R, NV, P> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(self) {
+        let to = self.sums;
+        // SAFETY: the elements exist and the CPU has the features: the promise made to `multiply`.
+        unsafe {
+            let sums = if B::GROUP == usize::MAX {
+                self.part::<S>(0, self.k)
+            } else {
+                let mut sums = [[S::splat(0.0); NV]; R];
+                for (g, k) in (0..self.k).step_by(B::GROUP).enumerate() {
+                    let part = self.part::<S>(k, k + B::GROUP);
+                    let scales = self.right.scales.add(g * LINE);
+                    for (sums, part) in sums.iter_mut().zip(part) {
+                        for (v, (sum, part)) in sums.iter_mut().zip(part).enumerate() {
+                            *sum = S::fma(S::load_f16(scales.add(v * S::N)), part, *sum);
+                        }
+                    }
+                }
+                sums
+            };
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (v, mut sum) in sums.into_iter().enumerate() {
                     let p = to.p.add(r * to.row + v * S::N);
                     if let Some(factors) = to.rescale {
                         sum = S::fma(S::load(p), S::splat(*factors.add(r)), sum);
@@ -188,7 +276,7 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
     for c in (0..width).step_by(LINE) {
         // SAFETY: columns c.. exist; the rest is the caller's.
         unsafe {
-            let right = Right { p: right.p.add(c / LINE * right.line), ..right };
+            let right = right.from_line(c / LINE);
             let sums = Sums { p: sums.p.add(c), ..sums };
             macro_rules! go {
                 ($nv:literal, $p:literal) => {{
@@ -246,6 +334,9 @@ pub(super) unsafe fn multiply<S: Lanes, B: Source, const R: usize>(
             if R == 1 || wide { go!(4, 2, 0) } else { go!(4, 1, 0) }
         } else if wide && rest >= 4 * S::N {
             go!(4, 1, 0)
+        } else if wide && B::WEIGHTED {
+            // Groups of two vectors: two sums of each keep the multipliers busy.
+            go!(2, 2, 0)
         } else if rest >= 2 * S::N {
             go!(2, 1, 0)
         } else if rest >= S::N {

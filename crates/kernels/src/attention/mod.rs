@@ -336,8 +336,8 @@ impl AttentionLimits {
     const fn lines(&self) -> usize {
         let (rows, k, v) = (self.rows, self.k_dim, padded(self.v_dim));
         let rows = stream::padded_rows(rows);
-        // Queries, scores of a panel, keys and values of a block, sums, m and l; as in `stream`.
-        let parts = [rows * k, stream::PANEL * BLOCK, BLOCK * k, BLOCK * v, rows * v, 2 * rows];
+        // Queries, scores of a panel (twice), keys and values of a block, sums, m and l; as in `stream`.
+        let parts = [rows * k, 2 * stream::PANEL * BLOCK, BLOCK * k, BLOCK * v, rows * v, 2 * rows];
         let mut lines = 0;
         let mut i = 0;
         while i < parts.len() {

@@ -42,10 +42,7 @@ fn attend_row(
                 let (at, _) = shape.value_columns(j - before, d / COLUMNS * COLUMNS);
                 f16_to_f32(v_cache[at + d % COLUMNS])
             }
-            KvType::Q8_0 => {
-                let row = shape.stored(shape.v_dim);
-                bytes::value(&v_cache[(j - before) * row..][..row], shape.v_dim, d)
-            }
+            KvType::Q8_0 => bytes::value(v_cache, &shape, j - before, d),
         };
         let scores = &mut scores[..end - start];
         let mut block_max = m;

@@ -145,14 +145,18 @@ impl<'a> KvWriter<'a> {
             bytes::round(head, put, put_scale);
         }
         for (h, head) in v.chunks_exact(s.v_dim).enumerate() {
-            let row = (h * s.capacity + pos) * s.stored(s.v_dim);
             // SAFETY: as above, with v_len.
-            let row = unsafe { self.v.add(start + row) };
-            let (places, scales) = (row.cast::<u8>(), row.wrapping_add(s.v_dim / 2));
-            // SAFETY: as above.
-            let put = |d: usize, x| unsafe { places.add(d).write(x) };
-            // SAFETY: as above.
-            let put_scale = |g: usize, x| unsafe { scales.add(g).write(x) };
+            let all = unsafe { self.v.add(start + h * s.capacity * s.stored(s.v_dim)) };
+            let put = |d: usize, x| {
+                let (at, _) = bytes::value_group(s, pos, d / bytes::GROUP);
+                // SAFETY: as above.
+                unsafe { all.cast::<u8>().add(at + d % bytes::GROUP).write(x) }
+            };
+            let put_scale = |g: usize, x| {
+                let (_, at) = bytes::value_group(s, pos, g);
+                // SAFETY: as above.
+                unsafe { all.add(at).write(x) }
+            };
             bytes::round(head, put, put_scale);
         }
     }

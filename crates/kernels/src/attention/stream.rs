@@ -1,13 +1,13 @@
 //! The SIMD levels: rows in panels of up to 6, keys and values in blocks of 64 positions.
 //!
 //! For each block and panel: scores into a small buffer, masks at the edges, online softmax, and the
-//! weighted values added to the panel's sums. In decode keys and values are read as
-//! f16 in place; in prefill a block is widened into scratch once for all panels. So it is with bytes, and with values that are
+//! weighted values added to the panel's sums. In decode keys and values are read in place;
+//! in prefill a block is widened into scratch once for all panels. So it is with values that are
 //! the beginnings of keys, which lie across the positions in the cache and are turned into rows on the way.
 
 use std::ops::Range;
 
-use super::micro::{F16, F32, Left, Right, Source, Sums, multiply, multiply_lines};
+use super::micro::{F16, F32, KeyBytes, Left, Right, Source, Sums, multiply, multiply_lines};
 use super::{
     AttentionParams, BLOCK, COLUMNS, HeadsOut, KvCache, KvType, LINE, Partial, Tile, bytes, padded,
     partial_len, partial_row_len,
@@ -38,11 +38,17 @@ struct Rows {
     m: *mut f32,
     l: *mut f32,
     ml_stride: usize,
-    /// `[PANEL][BLOCK]`.
+    /// `[2][PANEL][BLOCK]`: scores, which become weights; and where values have scales, the weights times these.
     scores: *mut f32,
 }
 
 impl Rows {
+    /// Weights times scales, `[PANEL][BLOCK]`.
+    #[inline(always)]
+    fn weighted(&self) -> *mut f32 {
+        self.scores.wrapping_add(PANEL * BLOCK)
+    }
+
     /// What row `r` sees of a block, relative to its start.
     #[inline(always)]
     fn visible(&self, params: &AttentionParams, r: usize, block: usize) -> Range<usize> {
@@ -72,7 +78,7 @@ impl Parts<'_> {
     fn new(scratch: &mut [f32], rows: usize, k_dim: usize, v_dim: usize) -> Parts<'_> {
         let (rows, v) = (padded_rows(rows), padded(v_dim));
         let (q, rest) = scratch.split_at_mut((rows * k_dim).next_multiple_of(16));
-        let (scores, rest) = rest.split_at_mut(PANEL * BLOCK);
+        let (scores, rest) = rest.split_at_mut(2 * PANEL * BLOCK);
         let (keys, rest) = rest.split_at_mut(BLOCK * k_dim);
         let (values, rest) = rest.split_at_mut(BLOCK * v);
         let (acc, rest) = rest.split_at_mut(rows * v);
@@ -100,7 +106,7 @@ pub(super) unsafe fn attend_partial<S: Lanes>(
         row[pad] = f32::NEG_INFINITY;
     }
     let scores = parts.scores.as_mut_ptr();
-    let widen = shape.shared || shape.ty != KvType::F16;
+    let widen = shape.shared;
     let state = if widen {
         // Full panels: the rows that fill the last are zeros, and their results are dropped.
         let all = padded_rows(rows);
@@ -266,9 +272,8 @@ unsafe fn stream<S: Lanes>(
                         to_rows(line, v_dim, pad, rows);
                     }
                 } else if shape.ty == KvType::Q8_0 {
-                    let stored = shape.stored(v_dim);
-                    let from = &v_cache[(low - before) * stored..(high - before) * stored];
-                    bytes::widen_values::<S>(from, v_dim, pad, &mut values[(low - block) * pad..]);
+                    let to = &mut values[(low - block) * pad..];
+                    bytes::widen_values::<S>(v_cache, &shape, low - before..high - before, pad, to);
                 } else {
                     for c in (0..v_dim).step_by(COLUMNS) {
                         let (at, width) = shape.value_columns(low - before, c);
@@ -276,8 +281,11 @@ unsafe fn stream<S: Lanes>(
                         widen_rows::<S>(from, width, pad, &mut values[(low - block) * pad + c..]);
                     }
                 }
-                let k = Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim, ahead: 0 };
-                let v = |_| (Right { p: values.as_ptr(), step: pad, line: LINE, ahead: 0 }, pad);
+                let scales = std::ptr::null();
+                let k =
+                    Right { p: keys.as_ptr(), step: LINE, line: LINE * k_dim, scales, ahead: 0 };
+                let p = values.as_ptr();
+                let v = |_| (Right { p, step: pad, line: LINE, scales, ahead: 0 }, pad);
                 panels::<S, F32>(params, k_dim, pad, state, block, k, v);
             } else {
                 // The block may reach beyond the page if that is the only one; what exists of it is touched alone.
@@ -289,17 +297,35 @@ unsafe fn stream<S: Lanes>(
                 // Nothing but us knows where the next block is, if it is in another page.
                 let next = if block + BLOCK < end { block + BLOCK } else { block };
                 let (k_next, v_next, first_next) = at(next);
-                let p = k_cache.as_ptr().wrapping_add(first * k_dim);
-                let ahead = distance(p, k_next.as_ptr().wrapping_add(first_next * k_dim));
-                let k = Right { p, step: LINE, line: LINE * k_dim, ahead };
-                let v = |c| {
-                    let (at, width) = shape.value_columns(first, c);
-                    let p = v_cache.as_ptr().wrapping_add(at);
-                    let (at, _) = shape.value_columns(first_next, c);
-                    let ahead = distance(p, v_next.as_ptr().wrapping_add(at));
-                    (Right { p, step: width, line: LINE, ahead }, width)
-                };
-                panels::<S, F16>(params, k_dim, v_dim, state, block, k, v);
+                let stored = shape.stored(k_dim);
+                let p = k_cache.as_ptr().wrapping_add(first * stored);
+                let ahead = distance(p, k_next.as_ptr().wrapping_add(first_next * stored));
+                if shape.ty == KvType::Q8_0 {
+                    let scales = p.wrapping_add(LINE / 2 * k_dim);
+                    let (line, ahead) = (2 * LINE * stored, 2 * ahead);
+                    let k = Right { p: p.cast(), step: LINE, line, scales, ahead };
+                    let v = |c| {
+                        let (at, scales) = bytes::value_group(&shape, first, c / bytes::GROUP);
+                        let (next, _) = bytes::value_group(&shape, first_next, c / bytes::GROUP);
+                        let p = v_cache.as_ptr().wrapping_byte_add(at);
+                        let ahead = 2 * distance(p, v_next.as_ptr().wrapping_byte_add(next));
+                        let scales = v_cache.as_ptr().wrapping_add(scales);
+                        let step = bytes::GROUP;
+                        (Right { p: p.cast(), step, line: LINE, scales, ahead }, step)
+                    };
+                    panels::<S, KeyBytes>(params, k_dim, v_dim, state, block, k, v);
+                } else {
+                    let scales = std::ptr::null();
+                    let k = Right { p, step: LINE, line: LINE * k_dim, scales, ahead };
+                    let v = |c| {
+                        let (at, width) = shape.value_columns(first, c);
+                        let p = v_cache.as_ptr().wrapping_add(at);
+                        let (at, _) = shape.value_columns(first_next, c);
+                        let ahead = distance(p, v_next.as_ptr().wrapping_add(at));
+                        (Right { p, step: width, line: LINE, scales, ahead }, width)
+                    };
+                    panels::<S, F16>(params, k_dim, v_dim, state, block, k, v);
+                }
             }
         }
         block += BLOCK;
@@ -386,7 +412,7 @@ unsafe fn panels<S: Lanes, B: Source>(
             // SAFETY: the caller's; columns stay within the block, rows within the panel.
             unsafe {
                 let q = Left { p: state.q.add(row * k_dim), row: k_dim };
-                let k = Right { p: k.p.wrapping_add(first / LINE * k.line), ..k };
+                let k = k.from_line(first / LINE);
                 let p = state.scores.add(first);
                 let scores = Sums { p, row: BLOCK, rescale: None };
                 rows::<S, B, true>(n, q, k, k_dim, last - first, scores);
@@ -398,12 +424,18 @@ unsafe fn panels<S: Lanes, B: Source>(
                 while c < v_cols {
                     let (v, width) = v(c);
                     let v = Right { p: v.p.wrapping_add(low * v.step), ..v };
+                    let p = if B::Values::WEIGHTED {
+                        S::outline(Weigh { state, n, first, last, scales: v.scales });
+                        Left { p: state.weighted().add(low), ..p }
+                    } else {
+                        p
+                    };
                     let acc = Sums {
                         p: state.acc.add(row * state.acc_stride + c),
                         row: state.acc_stride,
                         rescale: Some(rescale.as_ptr()),
                     };
-                    rows::<S, B, false>(n, p, v, high - low, width, acc);
+                    rows::<S, B::Values, false>(n, p, v, high - low, width, acc);
                     c += width;
                 }
             }
@@ -521,6 +553,37 @@ impl Outlined for Weights<'_> {
                 }
                 let l = state.l.add((row + r) * state.ml_stride);
                 *l = *l * rescale[r] + S::sum(sum);
+            }
+        }
+    }
+}
+
+/// Multiplies the weights of a panel's columns `first..last` by the scales of the values there.
+struct Weigh<'a> {
+    state: &'a Rows,
+    n: usize,
+    first: usize,
+    last: usize,
+    /// Of the block's first position.
+    scales: *const u16,
+}
+
+impl Outlined for Weigh<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Lanes>(self) {
+        let Weigh { state, n, first, last, scales } = self;
+        for c in (first..last).step_by(S::N) {
+            // SAFETY: `panels` vouches for rows and columns, of which whole lines exist; the caller has the features.
+            unsafe {
+                let scale = S::load_f16(scales.add(c));
+                for at in (0..n).map(|r| r * BLOCK + c) {
+                    S::store(
+                        state.weighted().add(at),
+                        S::mul(S::load(state.scores.add(at)), scale),
+                    );
+                }
             }
         }
     }

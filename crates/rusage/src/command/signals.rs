@@ -212,6 +212,9 @@ fn handler() -> libc::sigaction {
     let mut ours = default();
     ours.sa_sigaction = pass as extern "C" fn(c_int, *mut siginfo_t, *mut c_void) as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_RESTART;
+    // See `stop`.
+    // SAFETY: a valid set.
+    unsafe { libc::sigaddset(&mut ours.sa_mask, libc::SIGTSTP) };
     ours
 }
 
@@ -251,16 +254,16 @@ extern "C" fn pass(signal: c_int, info: *mut siginfo_t, _: *mut c_void) {
 fn stop() {
     let signal = libc::SIGTSTP;
     action(signal, Some(&default()));
-    // SAFETY: system calls with numbers and valid pointers, all allowed in handlers. The signal is
-    // pending until it is unblocked, where the process stops; what is blocked on return from the handler
-    // is what was blocked before it.
+    // SAFETY: system calls with numbers and valid pointers, all allowed in handlers. The signal is pending until pselect unblocks it
+    // for as long as it takes to look, where the process stops. SIGCONT, whose handler has the signal blocked, ends that: a signal
+    // that comes before that handler takes SIGCONT with it, and one that comes later is pending until ours is the handler again.
     unsafe {
         libc::raise(signal);
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        libc::sigaddset(&mut set, signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &set, ptr::null_mut());
-        libc::sigprocmask(libc::SIG_BLOCK, &set, ptr::null_mut());
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigprocmask(libc::SIG_BLOCK, ptr::null(), &mut mask);
+        libc::sigdelset(&mut mask, signal);
+        let none = ptr::null_mut();
+        libc::pselect(0, none, none, none, &std::mem::zeroed(), &mask);
     }
     action(signal, Some(&handler()));
 }
