@@ -130,9 +130,9 @@ impl<E> Clone for Right<E> {
 impl<E> Copy for Right<E> {}
 
 impl<E> Right<E> {
-    /// From line `n` on.
+    /// Without its first `n` lines.
     #[inline(always)]
-    pub(super) fn from_line(self, n: usize) -> Right<E> {
+    pub(super) fn skip_lines(self, n: usize) -> Right<E> {
         let scales = self.scales.wrapping_byte_add(n * self.line * size_of::<E>());
         Right { p: self.p.wrapping_add(n * self.line), scales, ..self }
     }
@@ -276,7 +276,7 @@ pub(super) unsafe fn multiply_lines<S: Lanes, B: Source, const R: usize>(
     for c in (0..width).step_by(LINE) {
         // SAFETY: columns c.. exist; the rest is the caller's.
         unsafe {
-            let right = right.from_line(c / LINE);
+            let right = right.skip_lines(c / LINE);
             let sums = Sums { p: sums.p.add(c), ..sums };
             macro_rules! go {
                 ($nv:literal, $p:literal) => {{

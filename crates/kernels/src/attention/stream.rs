@@ -412,7 +412,7 @@ unsafe fn panels<S: Lanes, B: Source>(
             // SAFETY: the caller's; columns stay within the block, rows within the panel.
             unsafe {
                 let q = Left { p: state.q.add(row * k_dim), row: k_dim };
-                let k = k.from_line(first / LINE);
+                let k = k.skip_lines(first / LINE);
                 let p = state.scores.add(first);
                 let scores = Sums { p, row: BLOCK, rescale: None };
                 rows::<S, B, true>(n, q, k, k_dim, last - first, scores);
