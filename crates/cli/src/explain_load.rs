@@ -1,7 +1,7 @@
 //! `--explain-load`: how the weights come, in a few lines on stderr.
 
 use alight_model::Model;
-use alight_model::{FileReport, LoadReport};
+use alight_model::{FileReport, LoadReport, SlotsReport};
 
 use crate::{say, units};
 
@@ -22,6 +22,23 @@ pub fn decision(model: &Model) {
 /// What came of it, at the end.
 pub fn outcome(model: &Model) {
     say::plain(&done(&model.load_report()));
+}
+
+/// What came of the experts that are read when they are chosen.
+pub fn experts(slots: &SlotsReport) -> String {
+    let (sizes, counts) = (&slots.sizes, &slots.counts);
+    format!(
+        "{} of {} have room, {}; {} of {} that were chosen were there ({}); {} read for {} missed; steps waited {} for them",
+        sizes.slots,
+        sizes.pieces,
+        units::bytes(sizes.bytes),
+        counts.hits,
+        counts.wanted,
+        units::percent(counts.hits, counts.wanted.max(1)),
+        units::bytes(counts.read_bytes),
+        units::bytes(counts.missed_bytes),
+        units::duration(counts.waited.as_secs_f64()),
+    )
 }
 
 fn facts(file: &FileReport) -> String {
@@ -71,6 +88,9 @@ fn done(report: &LoadReport) -> String {
     }
     parts.push(format!("steps waited {} for it", time(report.waited)));
     let mut text = format!("loaded  {}", parts.join(", "));
+    if let Some(slots) = &report.slots {
+        text += &format!("\nexperts {}", experts(slots));
+    }
     for fallback in &report.fallbacks {
         text += &format!("\n        {fallback}");
     }

@@ -13,7 +13,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use crate::explain_load;
 use crate::outcome::{Outcome, Stop};
 use crate::source;
-use crate::threads;
+use crate::{threads, units};
 
 /// Arguments of every command that computes.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,6 +44,11 @@ pub struct EngineArgs {
     #[arg(long)]
     lock: bool,
 
+    /// Memory that the model may take, such as 8G: of a mixture of experts that is larger, experts are read when they are chosen
+    /// [default: what is available]
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
+    memory: Option<u64>,
+
     /// Say on standard error how the weights are loaded, and why
     #[arg(long)]
     explain_load: bool,
@@ -53,7 +58,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "BITS", default_value = "8")]
     prompt_precision: PromptPrecision,
 
-    /// How keys and values of the context are kept; q8_0 takes little more than half the memory, and is less exact and slower
+    /// How keys and values of the context are kept; q8_0 takes little more than half the memory, and is less exact
     #[arg(long, value_name = "TYPE", default_value = "f16")]
     cache_type: CacheType,
 }
@@ -113,6 +118,7 @@ impl EngineArgs {
             repack: self.repack,
             reclaim: self.reclaim == Switch::On,
             lock: self.lock,
+            memory: self.memory,
         }
     }
 

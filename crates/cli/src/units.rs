@@ -58,6 +58,24 @@ fn scaled(mut x: f64, units: &[&str]) -> String {
     }
 }
 
+/// Bytes that a person has written: `8G`, `512MB` (decimal), `8GiB` (binary), or a plain number.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.trim().to_ascii_lowercase();
+    let unit = unit.strip_suffix('b').unwrap_or(&unit);
+    let (letter, base) = match unit.strip_suffix('i') {
+        Some(letter) => (letter, 1024f64),
+        None => (unit, 1000.0),
+    };
+    let power = ["", "k", "m", "g", "t"].iter().position(|known| *known == letter);
+    let bytes = number.parse::<f64>().ok().zip(power).map(|(n, power)| n * base.powi(power as i32));
+    match bytes.filter(|bytes| (1.0..1e18).contains(bytes)) {
+        Some(bytes) => Ok(bytes as u64),
+        None => Err("expected a size such as 8G, 512M or 8GiB".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -138,7 +138,7 @@ pub use engine::{
     SamplerOptions, Session, SessionOptions, Speculate, generate,
 };
 pub use error::ModelError;
-pub use load::{FileReport, Load, LoadError, LoadReport, Repack};
+pub use load::{FileReport, Load, LoadError, LoadReport, Repack, SlotsReport};
 pub use open::{Model, OpenOptions, OpenTimings};
 pub use prompts::{IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError};
 pub use spec::ModelSpec;

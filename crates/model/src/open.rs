@@ -19,9 +19,10 @@ use alight_text::{Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
 
 use crate::describe;
-use crate::engine::Pool;
+use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
 use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
+use crate::parts;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
 
@@ -40,6 +41,9 @@ pub struct OpenOptions {
     pub reclaim: bool,
     /// Whether what a step reads is locked in memory once it is there.
     pub lock: bool,
+    /// Bytes of memory that weights and what a sequence needs beside them may take; `None`: what is available. Of a mixture of experts
+    /// that does not fit, experts are brought when they are chosen.
+    pub memory: Option<u64>,
 }
 
 impl Default for OpenOptions {
@@ -51,6 +55,7 @@ impl Default for OpenOptions {
             repack: Repack::Auto,
             reclaim: true,
             lock: false,
+            memory: None,
         }
     }
 }
@@ -338,6 +343,7 @@ impl Model {
     /// A file has become shorter since it was mapped, or a page of it could not be read.
     pub fn check(&self) -> Result<(), ModelError> {
         self.store.check_maps()?;
+        self.store.check_slots()?;
         Ok(self.store.arrival().check()?)
     }
 
@@ -384,8 +390,17 @@ fn check(
     let mut weights = Weights::load(&mut spec, catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
-    let OpenOptions { load, repack, reclaim, lock, .. } = *options;
-    let wanted = Wanted { load, repack, reclaim, lock };
+    let OpenOptions { load, repack, reclaim, lock, memory, .. } = *options;
+    let wanted = Wanted { load, repack, reclaim, lock, memory, beside: beside(&spec) };
     let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted)?;
     Ok(Checked { spec, weights, store, loader, took })
+}
+
+/// Bytes that a sequence of the usual length needs beside the weights, about: keys and values, buffers, and what a program has anyway.
+fn beside(spec: &ModelSpec) -> u64 {
+    const PROGRAM: u64 = 96 << 20;
+    let shapes = spec.mixers().filter_map(|(_, mixer)| parts::kv_shape(mixer));
+    let position: usize =
+        shapes.map(|shape| 2 * (shape.k_len() + shape.v_len()) / shape.capacity).sum();
+    (position * spec.context.min(DEFAULT_CONTEXT)) as u64 + PROGRAM
 }

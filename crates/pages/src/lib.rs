@@ -5,6 +5,7 @@
 //! - [`Reservation`]: memory that is taken as it is written, and that parts of files can be put into.
 //! - [`transfer`]: ranges of a file read into memory, around the page cache where that helps; a
 //!   [`Region`] is memory made for that.
+//! - [`slots`]: pieces of files in a fixed number of slots, read when they are wanted.
 //! - [`Replacement`]: a file that is there as a whole or not at all.
 //! - [`copy`]: the bytes of one file into another; [`assemble`]: a file made out of ranges of others.
 //! - [`residency()`]: how much of a file is in the page cache; [`Facts`]: what else matters for reading
@@ -72,6 +73,7 @@ mod region;
 mod replace;
 mod reservation;
 mod residency;
+pub mod slots;
 mod stamp;
 mod threads;
 pub mod transfer;

@@ -131,7 +131,9 @@ fn page_faults_and_bytes_from_storage() {
     let evicted = &cold["evicted"][0];
     assert_eq!(evicted["file"], path.as_str());
     assert_eq!(number(evicted, "cached_after_bytes"), 0);
-    assert_eq!(number(evicted, "cached_before_bytes"), 16 * MIB);
+    // The system may have taken a page back by itself meanwhile.
+    let before = number(evicted, "cached_before_bytes");
+    assert!((15 * MIB..=16 * MIB).contains(&before), "{before}");
     // Now it is cached.
     let warm = one(&["cat", &path]);
     assert!(number(&warm, "read_bytes") < MIB, "{warm}");

@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use alight_pages::slots::SlotsError;
 use alight_pages::transfer::TransferError;
 use alight_pages::{LimitSource, LockError, MapError, RegionError};
 use thiserror::Error;
@@ -17,6 +19,35 @@ pub enum LoadError {
     /// A file cannot be read, or ends too early.
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    /// Experts could not be read when they were chosen.
+    #[error(transparent)]
+    Slots(Arc<TransferError>),
+    /// There is no memory for the experts that one layer needs at the same time.
+    #[error(
+        "{}: the experts of one layer take {least} bytes and what every token reads takes {always}, and {budget} may be used \
+         ({limit}): raise --memory, free some memory, or use a smaller model",
+        path.display()
+    )]
+    TooFewSlots {
+        /// The file.
+        path: PathBuf,
+        /// Bytes of the experts of the largest layer.
+        least: u64,
+        /// Bytes of everything else.
+        always: u64,
+        /// Bytes of memory that weights may take.
+        budget: u64,
+        /// What limits it.
+        limit: String,
+    },
+    /// There are no slots for experts.
+    #[error("{}: {source}", path.display())]
+    NoSlots {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: SlotsError,
+    },
     /// The system does not give the facts about a file.
     #[error("{}: cannot look at it: {source}", path.display())]
     Facts {

@@ -17,6 +17,7 @@
 pub(crate) mod arrival;
 mod bring;
 mod error;
+mod experts;
 mod plan;
 mod reclaim;
 mod report;
@@ -35,10 +36,11 @@ use alight_pages::{
 
 pub(crate) use arrival::Arrival;
 pub use error::LoadError;
+pub use experts::SlotsReport;
 use plan::{LoadMethod, Plan};
 use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
-pub(crate) use store::{Storage, Store};
+pub(crate) use store::{Chosen, Storage, Store};
 
 use crate::weights::{MatrixRef, Weights};
 
@@ -89,6 +91,10 @@ pub(crate) struct Wanted {
     pub(crate) reclaim: bool,
     /// Lock what a step reads.
     pub(crate) lock: bool,
+    /// Bytes of memory that may be used.
+    pub(crate) memory: Option<u64>,
+    /// Bytes that a sequence needs beside the weights, about.
+    pub(crate) beside: u64,
 }
 
 /// A load in the background. Dropping it ends the load.
@@ -122,6 +128,7 @@ impl Loader {
         wanted: Wanted,
     ) -> Result<(Arc<Store>, Loader), LoadError> {
         let mut report = decide(&maps, facts, weights, wanted);
+        let slots = experts::plan(&mut report, weights, &wanted)?;
         let methods: Vec<LoadMethod> =
             report.files.iter_mut().map(|file| method(file, weights)).collect();
         let mut plan = Plan::new(weights, &methods, report.repack);
@@ -145,8 +152,10 @@ impl Loader {
             headers[shard] = headers[shard].min(bytes.start);
         }
         check_memory(&report, weights, wanted.lock)?;
+        let slots = slots.map(|planned| experts::slots(&planned, &maps)).transpose()?;
         let arrival = Arrival::new(&plan.missing);
-        let store = Arc::new(Store::new(maps, plan.store_sizes(), arrival, plan.output_section)?);
+        let output = plan.output_section;
+        let store = Arc::new(Store::new(maps, plan.store_sizes(), slots, arrival, output)?);
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
             stop: AtomicBool::new(false),
@@ -181,6 +190,10 @@ impl Loader {
             bytes_repacked: shared.repacked.load(Ordering::Relaxed),
             bytes_given_back: shared.reclaim.iter().flatten().map(Reclaim::given).sum(),
             waited: shared.store.arrival().waited(),
+            slots: shared
+                .store
+                .slots()
+                .map(|slots| SlotsReport { sizes: slots.sizes(), counts: slots.counts() }),
             ..report
         }
     }
@@ -250,6 +263,8 @@ fn check_memory(report: &LoadReport, weights: &Weights, lock: bool) -> Result<()
         match matrix.storage() {
             Storage::Map => mapped += matrix.len(),
             Storage::Image | Storage::Tiles(_) => copied += matrix.len(),
+            // They take what is left.
+            Storage::Slots(_) => {}
         }
     }
     let lock_error = |source| LoadError::Lock { path: first.path.clone(), source };
@@ -319,6 +334,7 @@ fn decide(maps: &[Arc<Map>], facts: Vec<Facts>, weights: &Weights, wanted: Wante
         fallbacks: Vec::new(),
         took: None,
         waited: std::time::Duration::ZERO,
+        slots: None,
     }
 }
 

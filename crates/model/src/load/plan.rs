@@ -150,6 +150,9 @@ impl Plan {
     /// Decides which memory will hold one matrix.
     fn settle(&mut self, matrix: &mut MatrixRef, methods: &[LoadMethod], repack: bool) {
         let (shard, bytes) = matrix.file_range();
+        if matches!(matrix.storage(), Storage::Slots(_)) {
+            return;
+        }
         if repack && matrix.packable() {
             let at = self.tiles.next_multiple_of(ALIGN);
             self.tiles = at + bytes.len();

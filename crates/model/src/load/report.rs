@@ -6,6 +6,8 @@ use std::time::Duration;
 use alight_pages::transfer::{Engine, Fallback, Report};
 use alight_pages::{Choice, Facts, ReadMethod};
 
+use super::SlotsReport;
+
 /// How one file is read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -50,6 +52,8 @@ pub struct LoadReport {
     pub took: Option<Duration>,
     /// How long steps had to wait for weights.
     pub waited: Duration,
+    /// Experts that are brought when they are chosen, if there are any.
+    pub slots: Option<SlotsReport>,
 }
 
 impl LoadReport {

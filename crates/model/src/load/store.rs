@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use alight_pages::slots::{Held, Slots};
 use alight_pages::{Map, MapError, Region};
 
 use super::arrival::Arrival;
@@ -17,6 +18,56 @@ pub(crate) enum Storage {
     Image,
     /// At this offset in the region of packed matrices.
     Tiles(usize),
+    /// Its matrices come when they are chosen, into slots.
+    Slots(InSlots),
+}
+
+/// Which pieces in slots the matrices of a stack are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InSlots {
+    /// The group of the layer, which has a piece for each expert.
+    pub(crate) group: u32,
+    /// Which span of each piece has those of the stack.
+    pub(crate) span: u16,
+    /// How many there are in it, one after the other.
+    pub(crate) per_piece: u16,
+}
+
+/// The experts of a layer that are chosen now. They stay where they are until it is dropped.
+pub(crate) struct Chosen<'s> {
+    store: &'s Store,
+    held: Option<Held<'s>>,
+}
+
+impl Chosen<'_> {
+    /// Whether all of an expert is there.
+    pub(crate) fn is_here(&self, expert: usize) -> bool {
+        self.held.as_ref().is_none_or(|held| held.is_here(expert))
+    }
+
+    /// Whether all experts are.
+    pub(crate) fn all_here(&self) -> bool {
+        self.held.as_ref().is_none_or(Held::all_here)
+    }
+
+    /// Returns when all have come.
+    pub(crate) fn wait(&mut self) {
+        self.held.iter_mut().for_each(Held::wait);
+    }
+
+    /// The bytes of matrix `index` of a stack in slots.
+    pub(crate) fn bytes(&self, place: InSlots, index: usize) -> &[u8] {
+        let held = self.held.as_ref().expect("the experts of a layer in slots");
+        let per_piece = usize::from(place.per_piece);
+        let all = held.bytes(index / per_piece, place.span.into());
+        let one = all.len() / per_piece;
+        &all[index % per_piece * one..][..one]
+    }
+
+    /// The memory of all other weights.
+    pub(crate) fn store(&self) -> &Store {
+        self.store
+    }
 }
 
 /// The memory that a store needs.
@@ -40,6 +91,8 @@ pub(crate) struct Store {
     tiles: Option<Region>,
     /// By file: whether weights stay in its map.
     in_use: Vec<bool>,
+    /// Experts of a model that memory cannot hold.
+    slots: Option<Slots>,
     arrival: Arrival,
     output_section: usize,
 }
@@ -49,6 +102,7 @@ impl Store {
     pub(super) fn new(
         maps: Vec<Arc<Map>>,
         sizes: StoreSizes,
+        slots: Option<Slots>,
         arrival: Arrival,
         output_section: usize,
     ) -> Result<Store, LoadError> {
@@ -59,7 +113,7 @@ impl Store {
         let images = images.map(|(map, wanted)| wanted.then(|| region(map, map.len())).transpose());
         let images = images.collect::<Result<Vec<_>, _>>()?;
         let tiles = (sizes.tiles > 0).then(|| region(&maps[0], sizes.tiles)).transpose()?;
-        Ok(Store { maps, images, tiles, in_use: sizes.in_use, arrival, output_section })
+        Ok(Store { maps, images, tiles, in_use: sizes.in_use, slots, arrival, output_section })
     }
 
     /// The files, in the order of the shards.
@@ -99,7 +153,26 @@ impl Store {
             Storage::Tiles(at) => {
                 &self.tiles.as_ref().expect("a region of tiles").bytes()[at..at + range.len()]
             }
+            Storage::Slots(_) => unreachable!("experts in slots are read one by one"),
         }
+    }
+
+    /// Slots of experts, if there are any.
+    pub(crate) fn slots(&self) -> Option<&Slots> {
+        self.slots.as_ref()
+    }
+
+    /// Chooses experts of the layer whose weights are at `place`. Those in slots that are not there are read from now on.
+    pub(crate) fn choose(
+        &self,
+        place: Storage,
+        experts: impl Iterator<Item = usize>,
+    ) -> Chosen<'_> {
+        let held = match (place, &self.slots) {
+            (Storage::Slots(place), Some(slots)) => Some(slots.hold(place.group as usize, experts)),
+            _ => None,
+        };
+        Chosen { store: self, held }
     }
 
     /// Whether the maps that weights stay in are whole. A file that was copied may change.
@@ -109,5 +182,16 @@ impl Store {
     pub(crate) fn check_maps(&self) -> Result<(), MapError> {
         let mut used = self.maps.iter().zip(&self.in_use).filter(|(_, in_use)| **in_use);
         used.try_for_each(|(map, _)| map.check())
+    }
+
+    /// Whether all experts have come that were chosen.
+    ///
+    /// # Errors
+    /// A file has become shorter or could not be read.
+    pub(crate) fn check_slots(&self) -> Result<(), LoadError> {
+        match self.slots.as_ref().and_then(Slots::failure) {
+            Some(failure) => Err(LoadError::Slots(Arc::clone(failure))),
+            None => Ok(()),
+        }
     }
 }

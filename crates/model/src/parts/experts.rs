@@ -5,7 +5,8 @@
 //! once for all of its slots, and others are not touched. Every slot has an output of its own, and a token's are summed in
 //! the order in which the router chose them: what comes out depends neither on threads nor on the tokens beside it.
 //!
-//! Three regions: the router; gate and up of all chosen experts; down and the sum.
+//! Three regions: the router; gate and up of all chosen experts; down and the sum. Where experts are brought when they are chosen
+//! ([`Chosen`]), the second is computed for those that are there while the others come, and then for these.
 
 use std::ops::Range;
 
@@ -16,7 +17,7 @@ use alight_kernels::{Layout, WeightType, vec};
 use super::dense::{Activation, SHARED_NAMES};
 use super::routing::{Routing, USED, sigmoid};
 use crate::engine::{Step, WorkSize};
-use crate::load::Store;
+use crate::load::{Chosen, Store};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -178,6 +179,9 @@ pub(crate) struct ExpertsBuffers {
     shared: Vec<f32>,
     /// The chosen experts, by number.
     places: Vec<Place>,
+    /// Those of them that are in memory already, and those that are being read.
+    here: Vec<Place>,
+    coming: Vec<Place>,
     /// By expert: how many slots it has, then which is the next. `[experts]`
     next: Vec<usize>,
     /// By slot: the token, `None` between places.
@@ -201,6 +205,8 @@ impl ExpertsBuffers {
             chosen: vec![0.0; batch * 2 * work.used],
             shared: vec![0.0; if any { batch } else { 0 }],
             places: Vec::with_capacity(work.places(batch)),
+            here: Vec::with_capacity(work.places(batch)),
+            coming: Vec::with_capacity(work.places(batch)),
             next: vec![0; work.experts],
             token_of: vec![None; slots],
             terms: vec![Term::default(); batch * (work.used + 1)],
@@ -226,6 +232,18 @@ impl ExpertsBuffers {
             }
         }
         RowCounts { bits16: wide, bits8: end - wide }
+    }
+
+    /// Divides the places into those whose experts are in memory, and those whose experts are coming.
+    fn divide(&mut self, chosen: &Chosen<'_>) {
+        self.here.clear();
+        self.coming.clear();
+        for place in &self.places {
+            match chosen.is_here(place.matrix) {
+                true => self.here.push(*place),
+                false => self.coming.push(*place),
+            }
+        }
     }
 
     /// [`ExpertsBuffers::sort`] of the pairs of some tokens, sorted by expert, from slot `start` on. Returns the end.
@@ -265,6 +283,13 @@ impl ExpertsBuffers {
         }
         end
     }
+}
+
+/// Which experts are computed: those that are in memory go first, while the others are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wave {
+    Here,
+    Coming,
 }
 
 /// The weight that a token gives an expert which was chosen for it, in `chosen` `[tokens, 2 · used]`.
@@ -406,13 +431,13 @@ impl GateUp {
         }
     }
 
-    /// One of an expert's matrices: 0 is the gate, if there is one, and the last is up.
-    fn view<'m>(&self, expert: usize, which: usize, store: &'m Store) -> Matrix<'m> {
+    /// One of the matrices of an expert that was chosen: 0 is the gate, if there is one, and the last is up.
+    fn view<'m>(&self, expert: usize, which: usize, chosen: &'m Chosen<'_>) -> Matrix<'m> {
         match self {
-            GateUp::Apart(both, _) => both[which].part(expert, store),
-            GateUp::Fused(both, _) => both.part(2 * expert + which, store),
-            GateUp::Interleaved(both, _) => both.part(expert, store).every_second_row(which),
-            GateUp::Up(up, _) => up.part(expert, store),
+            GateUp::Apart(both, _) => both[which].chosen(expert, chosen),
+            GateUp::Fused(both, _) => both.chosen(2 * expert + which, chosen),
+            GateUp::Interleaved(both, _) => both.chosen(expert, chosen).every_second_row(which),
+            GateUp::Up(up, _) => up.chosen(expert, chosen),
         }
     }
 
@@ -535,11 +560,25 @@ impl ExpertsWeights {
         let threads = &mut step.compute.threads(&b.threads);
         let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
         parallel::gather(threads, &b.acts, (packed, formats), slots, &|slot| token_of[slot]);
-        match spec.gated {
+        let store = step.store;
+        let experts = &mut step.buffers.experts;
+        let numbers = experts.places.iter().map(|place| place.matrix);
+        let mut chosen = store.choose(self.down.storage(), numbers);
+        experts.divide(&chosen);
+        let inputs = |step: &mut Step<'_>, chosen: &Chosen<'_>, wave| match spec.gated {
             true => {
-                self.inputs::<2>(spec, step, &|[gate, up]| spec.activation.apply(isa, gate, up))
+                let join = |[gate, up]: [&mut [f32]; 2]| spec.activation.apply(isa, gate, up);
+                self.inputs::<2>(spec, step, chosen, wave, &join);
             }
-            false => self.inputs::<1>(spec, step, &|[up]| spec.activation.apply_alone(isa, up)),
+            false => {
+                let join = |[up]: [&mut [f32]; 1]| spec.activation.apply_alone(isa, up);
+                self.inputs::<1>(spec, step, chosen, wave, &join);
+            }
+        };
+        inputs(step, &chosen, Wave::Here);
+        if !chosen.all_here() {
+            chosen.wait();
+            inputs(step, &chosen, Wave::Coming);
         }
         let b = &mut *step.buffers;
         let threads = &mut step.compute.threads(&b.threads);
@@ -557,7 +596,7 @@ impl ExpertsWeights {
             let formats = ActivationFormats::of([weights.down.kind()]);
             step.compute.pack_rows(rows, input, &mut b.acts, formats, &b.threads);
         }
-        self.down(spec, step);
+        self.down(spec, step, &chosen);
     }
 
     /// Chooses experts and weights of every token by the step's packed input.
@@ -594,22 +633,29 @@ impl ExpertsWeights {
         rows.ranges().map(|rows| Place { matrix: 0, first: rows.start, slots: rows.len() })
     }
 
-    /// Multiplies all slots, and the shared network's rows, with the `M` matrices that take them in, and joins the products.
+    /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with the `M` matrices that take
+    /// them in, and joins the products.
     fn inputs<const M: usize>(
         &self,
         spec: &ExpertsSpec,
         step: &mut Step<'_>,
+        chosen: &Chosen<'_>,
+        wave: Wave,
         join: &(dyn Fn([&mut [f32]; M]) + Sync),
     ) {
         let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
         let all = self.shared_places(step.rows());
         let b = &mut *step.buffers;
         let e = &mut b.experts;
-        let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, store));
+        let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, chosen));
         // Without a shared network it has no places.
-        let (shared_width, shared_places) = match &spec.shared {
-            Some(shared) => (shared.intermediate_size, &all[..]),
-            None => (width, &all[..0]),
+        let (shared_width, shared_places) = match (&spec.shared, wave) {
+            (Some(shared), Wave::Here) => (shared.intermediate_size, &all[..]),
+            (Some(_), Wave::Coming) | (None, _) => (width, &all[..0]),
+        };
+        let places = match wave {
+            Wave::Here => &e.here,
+            Wave::Coming => &e.coming,
         };
         let shared = |_| match &self.shared {
             Some(shared) => {
@@ -619,7 +665,7 @@ impl ExpertsWeights {
             None => one(0),
         };
         let banks = [
-            Bank::new(width, &one, &e.packed, &e.places),
+            Bank::new(width, &one, &e.packed, places),
             Bank::new(shared_width, &shared, &b.acts, shared_places),
         ];
         let outputs = [
@@ -627,7 +673,7 @@ impl ExpertsWeights {
             first_of([Rows::new(&mut b.gate, shared_width), Rows::new(&mut b.up, shared_width)]),
         ];
         let threads = &mut step.compute.threads(&b.threads);
-        let (chosen, token_of) = (&e.chosen, &e.token_of);
+        let (weights, token_of) = (&e.chosen, &e.token_of);
         parallel::multiply_banks(
             threads,
             banks,
@@ -637,7 +683,7 @@ impl ExpertsWeights {
                     // What is linear in the input is multiplied instead of it.
                     let weight = spec
                         .weighs_input
-                        .then(|| weight_of(&spec.routing, chosen, token_of[slot], expert));
+                        .then(|| weight_of(&spec.routing, weights, token_of[slot], expert));
                     for (i, products) in products.iter_mut().enumerate() {
                         weight.iter().for_each(|weight| vec::scale(isa, products, *weight));
                         self.gate_up.add_bias(expert, i, store, columns.start, products);
@@ -649,13 +695,13 @@ impl ExpertsWeights {
     }
 
     /// Outputs of all slots and of the shared network, and their sums.
-    fn down(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
+    fn down(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &Chosen<'_>) {
         let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
         let rows = step.rows();
         let all = self.shared_places(rows);
         let b = &mut *step.buffers;
         let e = &b.experts;
-        let one = |expert| [self.down.part(expert, store)];
+        let one = |expert| [self.down.chosen(expert, chosen)];
         let places = if self.shared.is_some() { &all[..] } else { &all[..0] };
         let shared = |_| match &self.shared {
             Some(shared) => [shared.down.view(store)],

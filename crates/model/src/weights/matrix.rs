@@ -5,7 +5,7 @@ use std::ops::Range;
 use alight_kernels::matmul::Matrix;
 use alight_kernels::{Layout, WeightType, tiles};
 
-use crate::load::{Storage, Store};
+use crate::load::{Chosen, Storage, Store};
 
 /// A matrix, or several of the same shape that follow one another (experts): which bytes of which file, and which memory
 /// holds them.
@@ -33,11 +33,35 @@ pub(crate) struct MatrixRef {
 impl MatrixRef {
     /// Borrowed view of one of several matrices.
     pub(crate) fn part<'m>(&self, index: usize, store: &'m Store) -> Matrix<'m> {
-        let part = self.view(store).rows_in(index * self.rows..(index + 1) * self.rows);
+        self.scaled_part(
+            index,
+            self.view(store).rows_in(index * self.rows..(index + 1) * self.rows),
+        )
+    }
+
+    /// [`MatrixRef::part`] of one that was chosen.
+    pub(crate) fn chosen<'m>(&self, index: usize, chosen: &'m Chosen<'_>) -> Matrix<'m> {
+        let Storage::Slots(place) = self.storage else { return self.part(index, chosen.store()) };
+        let bytes = chosen.bytes(place, index);
+        let part = Matrix::with_layout(self.layout, self.ty, bytes, self.rows, self.cols);
+        self.scaled_part(index, part.expect("a checked matrix"))
+    }
+
+    fn scaled_part<'m>(&self, index: usize, part: Matrix<'m>) -> Matrix<'m> {
         match self.scales.len() {
             0 => part,
             experts => part.scaled(self.scales[index / (self.count / experts)]),
         }
+    }
+
+    /// Whether its matrices may be in slots: a token reads some of them, and they are more than a row, which biases are.
+    pub(crate) fn fits_slots(&self) -> bool {
+        self.is_chosen_from() && self.rows > 1
+    }
+
+    /// How many matrices there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// Borrowed view of all rows. The caller must have waited for the section of this matrix.

@@ -54,6 +54,21 @@ struct Copy {
 }
 
 impl Block {
+    /// A read of `len` bytes at `offset`, of which `need` have to come, to where they stay.
+    pub fn new(offset: u64, len: usize, need: usize, to: *mut u8) -> Block {
+        Block {
+            offset,
+            len,
+            to,
+            in_slot: false,
+            need,
+            done: 0,
+            #[cfg(target_os = "linux")]
+            tries: 0,
+            copy: None,
+        }
+    }
+
     /// Records that `count` bytes came, counted from `from` (at most `done`) on. Returns whether that is
     /// progress.
     pub fn advance(&mut self, from: usize, count: usize) -> bool {
@@ -124,18 +139,10 @@ pub(crate) fn plan(piece: &Piece, slot: *mut u8, align: Align, block: usize) -> 
         let mut offset = first;
         while offset < until {
             let next = (offset + block as u64).min(align.up(until));
-            blocks.push(Block {
-                offset,
-                len: (next - offset) as usize,
-                // Stays within the slot or the target, which hold the whole aligned range.
-                to: to.wrapping_add((offset - first) as usize),
-                in_slot,
-                need: (next.min(until) - offset) as usize,
-                done: 0,
-                #[cfg(target_os = "linux")]
-                tries: 0,
-                copy: None,
-            });
+            let (len, need) = ((next - offset) as usize, (next.min(until) - offset) as usize);
+            // Stays within the slot or the target, which hold the whole aligned range.
+            let to = to.wrapping_add((offset - first) as usize);
+            blocks.push(Block { in_slot, ..Block::new(offset, len, need, to) });
             offset = next;
         }
     };

@@ -14,7 +14,7 @@
 //! block is read outward into a slot, or, when it goes straight to its buffer, in three parts, of
 //! which the outer ones go through a small buffer: nothing is ever written outside a piece's buffer.
 
-mod blocks;
+pub(crate) mod blocks;
 pub(crate) mod direct;
 mod error;
 mod piece;
@@ -23,7 +23,7 @@ mod report;
 mod ring;
 #[cfg(all(test, target_os = "linux"))]
 mod tests;
-mod threads;
+pub(crate) mod threads;
 mod work;
 
 use std::fs::File;
@@ -35,6 +35,7 @@ pub use error::TransferError;
 pub use piece::{Method, Options, Piece, PieceBuffer, Target};
 pub use report::{Engine, Fallback, Report};
 
+use threads::Reads;
 use work::Work;
 
 /// Reads every piece completely and calls `each` with its index and bytes as soon as it is there,

@@ -10,6 +10,7 @@ use io_uring::{IoUring, Probe, opcode, types};
 
 use super::blocks::{self, Block};
 use super::direct::Direct;
+use super::threads::Reads;
 use super::work::Work;
 use super::{Engine, Fallback, Report, TransferError, threads};
 use crate::Threads;

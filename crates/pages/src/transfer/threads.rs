@@ -1,7 +1,9 @@
 //! Reading by threads that wait: where there is no io_uring, and through the page cache.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -119,12 +121,23 @@ fn read_pieces(
     }
 }
 
+/// A file that is read, and what is known of it.
+pub(crate) trait Reads {
+    fn file(&self) -> &File;
+    fn path(&self) -> &Path;
+    /// Whether nothing is wanted any more.
+    fn over(&self) -> bool;
+    /// Records with which error direct reads are refused.
+    fn refuse_direct(&self, errno: i32);
+    fn direct_refused(&self) -> bool;
+}
+
 /// Completes one block, however much of it has been read already, waiting as long as it takes.
 ///
 /// A direct read without progress is followed by one through the page cache, which shows
 /// whether the file ends there or the filesystem only stopped at an odd offset.
 pub(crate) fn read_block(
-    work: &Work,
+    work: &impl Reads,
     direct: Option<&Direct>,
     block: &mut Block,
 ) -> Result<(), TransferError> {
@@ -139,7 +152,7 @@ pub(crate) fn read_block(
                 }
                 (&direct.file, from, block.len)
             }
-            None => (work.file, block.done, block.need),
+            None => (work.file(), block.done, block.need),
         };
         let at = block.offset + from as u64;
         // SAFETY: `from..until` is within the block's bytes, which this transfer may write.
@@ -169,19 +182,19 @@ pub(crate) fn read_block(
             }
             _ => {
                 let len = (until - from) as u64;
-                return Err(TransferError::Read { path: work.path.into(), at, len, source });
+                return Err(TransferError::Read { path: work.path().into(), at, len, source });
             }
         }
     }
     Ok(())
 }
 
-fn end_of_file(work: &Work, block: &Block) -> TransferError {
+fn end_of_file(work: &impl Reads, block: &Block) -> TransferError {
     let wanted = block.offset + block.need as u64;
     // Where it ends, unless it has become longer meanwhile.
-    let found = match work.file.metadata() {
+    let found = match work.file().metadata() {
         Ok(metadata) if metadata.len() < wanted => metadata.len(),
         _ => block.offset + block.done as u64,
     };
-    TransferError::EndOfFile { path: work.path.into(), wanted, found }
+    TransferError::EndOfFile { path: work.path().into(), wanted, found }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use super::blocks::Align;
+use super::threads::Reads;
 use super::{Fallback, Options, Piece, TransferError};
 
 pub(crate) struct Work<'a> {
@@ -92,11 +93,6 @@ impl<'a> Work<'a> {
         self.pieces.len().saturating_sub(self.next.load(Relaxed))
     }
 
-    /// Whether to stop: asked to, or because of an error.
-    pub fn over(&self) -> bool {
-        self.halted.load(Relaxed) || self.stop.load(Relaxed)
-    }
-
     /// Hands a complete piece to the consumer.
     pub fn hand_over(&self, piece: usize, bytes: &[u8]) {
         if !self.over() {
@@ -110,15 +106,6 @@ impl<'a> Work<'a> {
     pub fn fail(&self, error: TransferError) {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.halted.store(true, Relaxed);
-    }
-
-    /// Records that direct reads are refused.
-    pub fn refuse_direct(&self, errno: i32) {
-        let _ = self.refused.compare_exchange(0, errno, Relaxed, Relaxed);
-    }
-
-    pub fn direct_refused(&self) -> bool {
-        self.refused.load(Relaxed) != 0
     }
 
     pub fn refusal(&self) -> Option<Fallback> {
@@ -154,6 +141,29 @@ impl<'a> Work<'a> {
             }
             None => Ok(()),
         }
+    }
+}
+
+impl Reads for Work<'_> {
+    fn file(&self) -> &File {
+        self.file
+    }
+
+    fn path(&self) -> &Path {
+        self.path
+    }
+
+    /// Asked to stop, or stopped by an error.
+    fn over(&self) -> bool {
+        self.halted.load(Relaxed) || self.stop.load(Relaxed)
+    }
+
+    fn refuse_direct(&self, errno: i32) {
+        let _ = self.refused.compare_exchange(0, errno, Relaxed, Relaxed);
+    }
+
+    fn direct_refused(&self) -> bool {
+        self.refused.load(Relaxed) != 0
     }
 }
 

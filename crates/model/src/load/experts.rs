@@ -1,0 +1,141 @@
+//! Experts of a model that memory cannot hold: whether they come into slots when they are chosen, and which pieces they are.
+
+use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
+use alight_pages::slots::{Groups, SlotSizes, Slots, Span};
+use alight_pages::{Kind, LoadRequest, ReadMethod, choose};
+
+use super::store::InSlots;
+use super::{Load, LoadError, LoadReport, Repack, Storage, Wanted};
+use crate::weights::{MatrixRef, Weights};
+
+/// Experts that will be in slots.
+pub(super) struct Planned {
+    pub(super) groups: Groups,
+    /// Bytes that the slots may take.
+    pub(super) budget: u64,
+    /// Whether they are read around the page cache.
+    pub(super) direct: bool,
+}
+
+/// Reads are aligned to so much at most, as far as one knows before the file is open for them.
+const ALIGN: usize = 4096;
+
+/// Decides whether experts come into slots; if so, marks their matrices and changes how the other weights are read.
+///
+/// # Errors
+/// The user has set a limit, and the experts of a layer do not fit into it.
+pub(super) fn plan(
+    report: &mut LoadReport,
+    weights: &mut Weights,
+    wanted: &Wanted,
+) -> Result<Option<Planned>, LoadError> {
+    let Some(facts) = report.files.iter().map(|file| &file.facts).min_by_key(|f| f.available)
+    else {
+        return Ok(None);
+    };
+    let (budget, limit) = match wanted.memory {
+        Some(memory) => (memory.min(facts.available), format!("--memory {memory}")),
+        None => ((FITS_SHARE * facts.available as f64) as u64, facts.limit_source.to_string()),
+    };
+    let warm = wanted.memory.is_none() && facts.cached_share() >= WARM_SHARE;
+    let in_memory = facts.filesystem.kind == Kind::Memory;
+    let all: u64 = weights.matrices().map(MatrixRef::len).sum();
+    if wanted.load != Load::Auto || warm || in_memory || all + wanted.beside <= budget {
+        return Ok(None);
+    }
+    let groups = groups(weights);
+    if groups.is_empty() {
+        return Ok(None);
+    }
+    let experts: u64 =
+        weights.matrices().filter(|matrix| matrix.fits_slots()).map(MatrixRef::len).sum();
+    let always = all - experts + wanted.beside;
+    let least = Slots::least(&groups, ALIGN);
+    let room = budget.saturating_sub(always);
+    if least > room {
+        // Without a limit the map does, as well as it can.
+        let Some(_) = wanted.memory else { return Ok(None) };
+        let path = report.files[0].path.clone();
+        return Err(LoadError::TooFewSlots { path, least, always, budget, limit });
+    }
+    mark(weights);
+    let gb = |bytes: u64| bytes as f64 / 1e9;
+    for file in &mut report.files {
+        let request = LoadRequest { load: Load::Auto, copied: true, weights: file.weights };
+        file.choice = choose(&file.facts, &request);
+        file.choice.reason = format!(
+            "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is read into memory, and \
+             experts come into {:.2} GB of slots when they are chosen, which has room for {:.0} % of them.",
+            gb(all),
+            gb(budget),
+            gb(all - experts),
+            gb(room.min(experts)),
+            (100.0 * room.min(experts) as f64 / experts as f64).floor(),
+        );
+    }
+    if wanted.repack == Repack::Auto {
+        report.repack = false;
+        report.repack_reason =
+            "Experts stay in the file's order, and so do the other weights: an answer is the same with any memory.".into();
+    }
+    let direct = report.files.iter().all(|file| file.choice.method == ReadMethod::Direct);
+    Ok(Some(Planned { groups, budget: room, direct }))
+}
+
+/// Matrices of a layer whose experts can be in slots, and how many experts there are.
+fn in_slots<'w>(matrices: &[&'w MatrixRef]) -> Option<(Vec<&'w MatrixRef>, usize)> {
+    let some: Vec<_> = matrices.iter().copied().filter(|matrix| matrix.fits_slots()).collect();
+    let experts = some.iter().map(|matrix| matrix.count()).min()?;
+    Some((some, experts))
+}
+
+/// The pieces of every layer that has experts: of each expert its bytes of all matrices.
+fn groups(weights: &Weights) -> Groups {
+    let layers = weights.layers.iter().filter_map(|layer| in_slots(&layer.matrices()));
+    let group = |(matrices, experts): (Vec<&MatrixRef>, usize)| {
+        let span = |matrix: &MatrixRef, expert: usize| {
+            let (file, bytes) = matrix.file_range();
+            let one = bytes.len() / experts;
+            let start = (bytes.start + expert * one) as u64;
+            Span { file, range: start..start + one as u64 }
+        };
+        let piece = |expert| matrices.iter().map(|matrix| span(matrix, expert)).collect();
+        (0..experts).map(piece).collect()
+    };
+    layers.map(group).collect()
+}
+
+/// Records in the matrices that they are in slots.
+fn mark(weights: &mut Weights) {
+    let mut group = 0;
+    for layer in &mut weights.layers {
+        let Some((_, experts)) = in_slots(&layer.matrices()) else { continue };
+        let some = layer.matrices_mut().into_iter().filter(|matrix| matrix.fits_slots());
+        for (span, matrix) in (0..).zip(some) {
+            // One, or an expert's gate and up.
+            let per_piece = (matrix.count() / experts) as u16;
+            matrix.set_storage(Storage::Slots(InSlots { group, span, per_piece }));
+        }
+        group += 1;
+    }
+}
+
+/// The slots of a plan.
+pub(super) fn slots(
+    planned: &Planned,
+    maps: &[std::sync::Arc<alight_pages::Map>],
+) -> Result<Slots, LoadError> {
+    let files: Vec<_> = maps.iter().map(|map| (map.file(), map.path().to_owned())).collect();
+    let named = |source| LoadError::NoSlots { path: maps[0].path().into(), source };
+    Slots::new(&files, &planned.groups, planned.budget, planned.direct).map_err(named)
+}
+
+/// What a report says of them.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct SlotsReport {
+    /// How many there are.
+    pub sizes: SlotSizes,
+    /// What has happened.
+    pub counts: alight_pages::slots::SlotCounts,
+}

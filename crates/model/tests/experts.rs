@@ -1,0 +1,136 @@
+//! Experts that are read when they are chosen: an answer has the same bits with any memory, and a file that cannot be read is an error
+//! that names it.
+
+mod common;
+
+use std::path::Path;
+
+use alight_formats::GgmlType;
+use alight_model::{
+    Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, Request,
+    SamplerOptions, Session, SessionOptions,
+};
+use common::{Moe, Spec, tokens};
+
+fn open(path: &Path, threads: usize, memory: Option<u64>) -> Result<Model, ModelError> {
+    Model::open(path, &OpenOptions { threads: Some(threads), memory, ..OpenOptions::default() })
+}
+
+/// The least memory that a model can be opened with, and how much the experts of a layer take.
+fn least(path: &Path) -> [u64; 2] {
+    match open(path, 1, Some(1)).err().expect("too little memory") {
+        ModelError::Load(error) => match &*error {
+            LoadError::TooFewSlots { least, always, .. } => {
+                let text = error.to_string();
+                assert!(text.contains("--memory 1") && text.contains(&least.to_string()), "{text}");
+                [always + least, *least]
+            }
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    }
+}
+
+/// Logits after a prompt, of an answer, and of a second prompt; and the logits of several sequences.
+fn answers(model: &Model) -> Vec<u32> {
+    let vocab = model.spec().vocab;
+    let mut bits = Vec::new();
+    let mut session = Session::new(model, &SessionOptions::default()).unwrap();
+    bits.extend(session.feed(&tokens(50, vocab, 1)).unwrap().iter().map(|x| x.to_bits()));
+    for token in tokens(12, vocab, 2) {
+        bits.extend(session.decode(token).unwrap().iter().map(|x| x.to_bits()));
+    }
+    bits.extend(session.feed(&tokens(7, vocab, 3)).unwrap().iter().map(|x| x.to_bits()));
+    let mut engine = Engine::new(model, &EngineOptions::default()).unwrap();
+    let mut of = Vec::new();
+    for i in 0..5 {
+        let prompt = tokens(3 + 9 * i, vocab, 10 + i as u64);
+        let sampling = SamplerOptions::greedy();
+        let request =
+            Request { prompt, sampling, max_tokens: 4 + i, ignore_eos: true, ..Request::default() };
+        of.push((engine.add(request).unwrap(), Vec::new()));
+    }
+    while engine
+        .step(&mut |id, event| {
+            if let Event::Token(token, logits) = event {
+                let answer = &mut of.iter_mut().find(|(other, _)| *other == id).unwrap().1;
+                answer.push(token);
+                answer.extend(logits.iter().map(|x| x.to_bits()));
+            }
+        })
+        .unwrap()
+    {}
+    bits.extend(of.into_iter().flat_map(|(_, answer)| answer));
+    bits
+}
+
+fn models() -> Vec<Spec> {
+    // Layers and experts enough that one layer's are much less than all, in whole blocks of a disk too.
+    let quantised = |ty, spec: Spec| {
+        let moe = spec.moe.map(|moe| {
+            let width = if moe.latent > 0 { 768 } else { 128 };
+            Moe { experts: 12, width, shared: moe.shared.min(1) * width, ..moe }
+        });
+        let layers = if spec.layout.is_empty() { 6 } else { spec.layers };
+        Spec { ty, moe, layers, ..spec }
+    };
+    vec![
+        quantised(GgmlType::Q8_0, Spec::qwen2moe()),
+        quantised(GgmlType::Q4_0, Spec::gpt_oss()),
+        quantised(GgmlType::F16, Spec::qwen3moe()),
+        quantised(GgmlType::F16, Spec::nemotron_h_moe()),
+        quantised(GgmlType::F16, Spec::deepseek2()),
+        quantised(GgmlType::F16, Spec::llama4()),
+    ]
+}
+
+#[test]
+fn an_answer_has_the_same_bits_with_any_memory() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for spec in models() {
+        let (path, _) = spec.write(folder.path());
+        let whole = open(&path, 2, None).unwrap();
+        assert!(whole.load_report().slots.is_none());
+        let expected = answers(&whole);
+        let [least, layer] = least(&path);
+        for (memory, threads) in [(least, 1), (least, 3), (least + layer / 2, 2)] {
+            let model = open(&path, threads, Some(memory)).unwrap();
+            let report = model.load_report();
+            let slots = report.slots.unwrap_or_else(|| panic!("{}: no slots", spec.arch)).sizes;
+            assert!(slots.slots < slots.pieces, "{}: {slots:?}", spec.arch);
+            assert!(
+                answers(&model) == expected,
+                "{}: {memory} bytes, {threads} threads",
+                spec.arch
+            );
+            let counts = model.load_report().slots.unwrap().counts;
+            assert!(counts.wanted > counts.hits && counts.missed_bytes > 0, "{counts:?}");
+            assert!(report.reason().contains("when they are chosen"), "{}", report.reason());
+        }
+        // Two sessions at the same time take turns at the slots.
+        let model = open(&path, 2, Some(least)).unwrap();
+        std::thread::scope(|scope| {
+            let both = [(); 2].map(|()| scope.spawn(|| answers(&model)));
+            both.into_iter().for_each(|one| assert!(one.join().unwrap() == expected));
+        });
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_short_meanwhile_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 16, used: 2, width: 512, ..Moe::default() };
+    let spec =
+        Spec { ty: GgmlType::Q8_0, embd: 256, layers: 3, moe: Some(moe), ..Spec::qwen3moe() };
+    let (path, _) = spec.write(folder.path());
+    let [least, _] = least(&path);
+    let model = open(&path, 2, Some(least)).unwrap();
+    model.wait_loaded().unwrap();
+    let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+    session.feed(&tokens(5, model.spec().vocab, 1)).unwrap();
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    file.set_len(file.metadata().unwrap().len() / 4).unwrap();
+    let failed = (0..40).find_map(|token| session.decode(token).err()).expect("an error");
+    let name = path.file_name().unwrap().to_str().unwrap();
+    assert!(failed.to_string().contains(name), "{failed}");
+}

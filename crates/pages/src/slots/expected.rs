@@ -1,0 +1,90 @@
+//! When a piece will be wanted again, as far as that can be told from when it was wanted.
+//!
+//! Groups are visited in a cycle, and each visit wants some pieces of its group. Of a piece it is known in how many visits its group
+//! comes next, and how often it was wanted when its group came. If it is wanted with the same probability `p` each time, it is
+//! wanted next after `1/p` comings of its group. What knows the cycle has no cliff: by the time of last use alone, all pieces of
+//! a cycle that does not fit would be given up just before they are wanted.
+
+use std::sync::LazyLock;
+
+/// Cycles after which a use counts half.
+const HALF_LIFE: f32 = 16.0;
+
+/// When a piece was wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Uses {
+    /// The share of cycles in which it was wanted, of which late ones count more; as it was at `last`.
+    share: f32,
+    /// The cycle in which it was wanted last.
+    last: u64,
+}
+
+impl Uses {
+    /// Remembers that it is wanted in a cycle.
+    pub(super) fn add(&mut self, cycle: u64) {
+        let kept = fading(cycle - self.last);
+        // Two uses in one cycle are one.
+        if kept < 1.0 || self.share == 0.0 {
+            self.share = self.share * kept + (1.0 - fading(1));
+            self.last = cycle;
+        }
+    }
+
+    /// The probability that it is wanted when its group comes next, in `cycle` or after it: half of it follows from how often it was
+    /// wanted, half from how long ago that was.
+    fn probability(&self, cycle: u64) -> f32 {
+        let age = cycle - self.last;
+        let recent = if self.share == 0.0 { 0.0 } else { 1.0 / (1.5 + age as f32) };
+        0.5 * self.share * fading(age) + 0.5 * recent
+    }
+
+    /// In how many visits it is expected to be wanted, if its group comes in `until` of them, and every `groups` from then on.
+    pub(super) fn expected(&self, cycle: u64, until: usize, groups: usize) -> f32 {
+        let comings = 1.0 / self.probability(cycle).max(1e-6) - 1.0;
+        until as f32 + groups as f32 * comings
+    }
+}
+
+/// What a use counts after so many cycles.
+fn fading(cycles: u64) -> f32 {
+    /// A victim is looked for among thousands of pieces.
+    static TABLE: LazyLock<[f32; 256]> = LazyLock::new(|| {
+        std::array::from_fn(|cycles| (-std::f32::consts::LN_2 / HALF_LIFE * cycles as f32).exp())
+    });
+    TABLE.get(cycles as usize).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(uses: impl IntoIterator<Item = u64>) -> Uses {
+        let mut all = Uses::default();
+        uses.into_iter().for_each(|cycle| all.add(cycle));
+        all
+    }
+
+    #[test]
+    fn what_is_wanted_often_and_lately_is_expected_sooner() {
+        let expected = |uses: &Uses| uses.expected(100, 3, 48);
+        let (always, lately, once) = (after(0..100), after([98, 99]), after([99]));
+        let (long_ago, never) = (after([10]), Uses::default());
+        let order = [always, lately, once, long_ago, never].map(|uses| expected(&uses));
+        assert!(order.is_sorted() && order[0] < order[4], "{order:?}");
+        assert!(expected(&always) < 3.0 + 48.0, "the next coming or the one after");
+    }
+
+    #[test]
+    fn of_two_alike_the_one_whose_group_comes_sooner_is_wanted_sooner() {
+        let uses = after([5, 7]);
+        assert!(uses.expected(8, 1, 48) < uses.expected(8, 2, 48));
+        // So a cycle that does not fit keeps most of it: what was just used is what is wanted last.
+        assert!(uses.expected(8, 48, 48) > uses.expected(8, 47, 48));
+    }
+
+    #[test]
+    fn uses_of_one_cycle_count_once() {
+        assert_eq!(after([4, 4, 4]), after([4]));
+        assert!(after([4, 5]).share > after([4]).share);
+    }
+}

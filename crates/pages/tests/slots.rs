@@ -1,0 +1,263 @@
+//! Pieces in slots are the bytes of the file, whatever there is room for; and what is kept is worth keeping.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use alight_pages::slots::{Groups, Slots, SlotsError, Span};
+
+/// Numbers that look random.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// About normal.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| (self.next() >> 11) as f64 / (1u64 << 53) as f64).sum::<f64>() - 6.0
+    }
+}
+
+/// A file of bytes that say where they are.
+fn file(path: &Path, len: usize) -> (File, Vec<u8>) {
+    let mut rng = Rng(77);
+    let bytes: Vec<u8> =
+        (0..len.div_ceil(8)).flat_map(|_| rng.next().to_le_bytes()).take(len).collect();
+    File::create(path).unwrap().write_all(&bytes).unwrap();
+    (File::open(path).unwrap(), bytes)
+}
+
+/// Pieces of odd sizes at odd places, of two spans each, of which every group has some.
+fn odd_groups(rng: &mut Rng, groups: usize, pieces: usize, len: usize) -> Groups {
+    let mut group = |_| {
+        let sizes = [1 + rng.below(9000), 1 + rng.below(1_300_000)];
+        let mut span = |i: usize| {
+            let start = rng.below(len - sizes[i]) as u64;
+            Span { file: i, range: start..start + sizes[i] as u64 }
+        };
+        (0..pieces).map(|_| vec![span(0), span(1)]).collect()
+    };
+    (0..groups).map(&mut group).collect()
+}
+
+#[test]
+fn what_is_held_are_the_bytes_of_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let len = 5_000_001;
+    let paths = ["one", "two"].map(|name| folder.path().join(name));
+    let files = [file(&paths[0], len), file(&paths[1], len)];
+    let named: Vec<_> =
+        files.iter().zip(&paths).map(|((file, _), path)| (file, path.clone())).collect();
+    for (seed, direct) in [(1, true), (2, false), (3, true)] {
+        let mut rng = Rng(seed);
+        let mut groups = odd_groups(&mut rng, 4, 5, len);
+        // The end of a file is in the middle of a block.
+        groups[0][0][1].range = len as u64 - 70_000..len as u64;
+        let least = Slots::least(&groups, 4096);
+        for budget in [least, least * 3 / 2, u64::MAX / 4] {
+            let slots = Slots::new(&named, &groups, budget, direct).unwrap();
+            assert!(slots.sizes().bytes <= budget && slots.sizes().pieces == 20);
+            for visit in 0..60 {
+                let group = visit % 4;
+                let wanted: Vec<usize> = (0..rng.below(8)).map(|_| rng.below(5)).collect();
+                let mut held = slots.hold(group, wanted.iter().copied());
+                let check = |held: &alight_pages::slots::Held<'_>, piece: usize| {
+                    for (i, span) in groups[group][piece].iter().enumerate() {
+                        let (from, to) = (span.range.start as usize, span.range.end as usize);
+                        assert!(
+                            held.bytes(piece, i) == &files[span.file].1[from..to],
+                            "{group} {piece} {i}"
+                        );
+                    }
+                };
+                wanted
+                    .iter()
+                    .filter(|piece| held.is_here(**piece))
+                    .for_each(|piece| check(&held, *piece));
+                // A visit may end before all has come.
+                if visit % 7 != 3 {
+                    held.wait();
+                    assert!(held.all_here());
+                    wanted.iter().for_each(|piece| check(&held, *piece));
+                }
+            }
+            let counts = slots.counts();
+            assert!(slots.failure().is_none() && counts.hits <= counts.wanted);
+            assert!(counts.read_bytes >= counts.missed_bytes);
+            if budget > u64::MAX / 8 {
+                // Everything fits: each piece is read once.
+                assert!(slots.sizes().slots == 20 && counts.missed_bytes <= pieces_bytes(&groups));
+            }
+        }
+        let too_few = Slots::new(&named, &groups, least / 2, direct);
+        assert!(matches!(too_few, Err(SlotsError::TooFew { .. })));
+    }
+}
+
+fn pieces_bytes(groups: &Groups) -> u64 {
+    groups.iter().flatten().flatten().map(|span| span.range.end - span.range.start).sum()
+}
+
+#[test]
+fn visits_of_several_threads_come_one_after_the_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let (file, bytes) = file(&path, 1 << 20);
+    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
+    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
+    let slots = Slots::new(&[(&file, path)], &groups, Slots::least(&groups, 4096), true).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 1..5 {
+            let (slots, groups, bytes) = (&slots, &groups, &bytes);
+            scope.spawn(move || {
+                let mut rng = Rng(seed);
+                for _ in 0..200 {
+                    let (group, piece) = (rng.below(4), rng.below(20));
+                    let mut held = slots.hold(group, [piece, (piece + 7) % 20].into_iter());
+                    held.wait();
+                    let range = &groups[group][piece][0].range;
+                    assert!(
+                        held.bytes(piece, 0) == &bytes[range.start as usize..range.end as usize]
+                    );
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_file_that_was_cut_short_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for direct in [true, false] {
+        let path = folder.path().join("short");
+        let (file, _) = file(&path, 100_000);
+        let groups: Groups = vec![
+            (0..4).map(|i| vec![Span { file: 0, range: i * 20_000..(i + 1) * 20_000 }]).collect(),
+        ];
+        let slots = Slots::new(&[(&file, path.clone())], &groups, 1 << 20, direct).unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(50_000).unwrap();
+        let mut held = slots.hold(0, [0, 3].into_iter());
+        held.wait();
+        let failure = slots.failure().expect("a failure").to_string();
+        assert!(failure.contains("short") && failure.contains("50000"), "{failure}");
+    }
+}
+
+/// Which pieces each visit wants, of `groups` groups of `pieces` pieces. Scores of pieces have a part that stays, one that changes
+/// slowly, and one that is new each time; `used` of the highest are wanted. The strengths of the parts are those with which the
+/// hits of Qwen3-30B-A3B's own routing come out.
+fn trace(groups: usize, pieces: usize, used: usize, cycles: usize) -> Vec<Vec<usize>> {
+    let (stays, slow, keeps) = (1.6, 1.0, 0.5f64);
+    let mut rng = Rng(4711);
+    let always: Vec<f64> = (0..groups * pieces).map(|_| stays * rng.normal()).collect();
+    let mut slowly: Vec<f64> = (0..groups * pieces).map(|_| rng.normal()).collect();
+    let mut visits = Vec::new();
+    for _ in 0..cycles {
+        for group in 0..groups {
+            let mut scores: Vec<(f64, usize)> = (0..pieces)
+                .map(|piece| {
+                    let i = group * pieces + piece;
+                    slowly[i] = keeps * slowly[i] + (1.0 - keeps * keeps).sqrt() * rng.normal();
+                    (always[i] + slow * slowly[i] + rng.normal(), piece)
+                })
+                .collect();
+            scores.sort_by(|a, b| b.0.total_cmp(&a.0));
+            visits.push(scores[..used].iter().map(|(_, piece)| *piece).collect());
+        }
+    }
+    visits
+}
+
+/// Hits of a cache of `room` pieces that gives up what was used longest ago, or, knowing all, what is used last.
+fn hits_of_others(
+    visits: &[Vec<usize>],
+    groups: usize,
+    pieces: usize,
+    room: usize,
+    warm: usize,
+) -> [f64; 2] {
+    let uses: Vec<Vec<usize>> = visits
+        .iter()
+        .enumerate()
+        .map(|(i, wanted)| wanted.iter().map(|piece| i % groups * pieces + piece).collect())
+        .collect();
+    let mut next_uses: HashMap<usize, Vec<usize>> = HashMap::new();
+    for (i, wanted) in uses.iter().enumerate().rev() {
+        wanted.iter().for_each(|piece| next_uses.entry(*piece).or_default().push(i));
+    }
+    [false, true].map(|clairvoyant| {
+        let mut next_uses = next_uses.clone();
+        let mut cached: HashMap<usize, usize> = HashMap::new();
+        let (mut hits, mut all) = (0, 0);
+        for (i, wanted) in uses.iter().enumerate() {
+            for piece in wanted {
+                let uses = next_uses.get_mut(piece).unwrap();
+                uses.pop();
+                let key = if clairvoyant {
+                    usize::MAX - uses.last().unwrap_or(&usize::MAX)
+                } else {
+                    i + 1
+                };
+                let hit = cached.insert(*piece, key).is_some();
+                if i >= warm {
+                    (hits, all) = (hits + usize::from(hit), all + 1);
+                }
+                if cached.len() > room {
+                    let worst = *cached
+                        .iter()
+                        .filter(|(piece, _)| !wanted.contains(piece))
+                        .min_by_key(|(p, key)| (**key, **p))
+                        .unwrap()
+                        .0;
+                    cached.remove(&worst);
+                }
+            }
+        }
+        hits as f64 / all as f64
+    })
+}
+
+#[test]
+fn what_is_kept_is_wanted_again_more_often_than_what_was_used_last() {
+    let (groups, pieces, used, cycles) = (24, 64, 4, 60);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let (file, _) = file(&path, groups * pieces * 64);
+    let span = |i: usize| vec![Span { file: 0, range: (i * 64) as u64..(i * 64 + 64) as u64 }];
+    let all: Groups =
+        (0..groups).map(|g| (0..pieces).map(|i| span(g * pieces + i)).collect()).collect();
+    let visits = trace(groups, pieces, used, cycles);
+    let warm = visits.len() / 2;
+    // Unaligned reads, so that a slot is as large as a piece.
+    for (share, least_gain) in [(10, 0.05), (25, -0.01), (50, -0.01)] {
+        let room = groups * pieces * share / 100;
+        let slots = Slots::new(&[(&file, path.clone())], &all, (room * 64) as u64, false).unwrap();
+        assert_eq!(slots.sizes().slots, room);
+        let mut before = slots.counts();
+        for (i, wanted) in visits.iter().enumerate() {
+            if i == warm {
+                before = slots.counts();
+            }
+            slots.hold(i % groups, wanted.iter().copied()).wait();
+        }
+        let after = slots.counts();
+        let ours = (after.hits - before.hits) as f64 / (after.wanted - before.wanted) as f64;
+        let [lru, best] = hits_of_others(&visits, groups, pieces, room, warm);
+        println!("{share} %: ours {ours:.3}, least recently used {lru:.3}, clairvoyant {best:.3}");
+        assert!(ours >= lru + least_gain, "{share} %: {ours} and {lru}");
+        assert!(
+            ours <= best,
+            "{share} %: {ours} and {best}: nobody is better than one who knows all"
+        );
+    }
+}
