@@ -2,7 +2,7 @@
 
 use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
 use alight_pages::slots::{Groups, SlotSizes, Slots, Span};
-use alight_pages::{Kind, LoadRequest, ReadMethod, choose};
+use alight_pages::{Facts, Kind, LoadRequest, ReadMethod, choose};
 
 use super::store::InSlots;
 use super::{Load, LoadError, LoadReport, Repack, Storage, Wanted};
@@ -62,7 +62,8 @@ pub(super) fn plan(
     let gb = |bytes: u64| bytes as f64 / 1e9;
     for file in &mut report.files {
         let request = LoadRequest { load: Load::Auto, copied: true, weights: file.weights };
-        file.choice = choose(&file.facts, &request);
+        // What is cached of it will not stay: the memory is spoken for.
+        file.choice = choose(&Facts { cached: 0, ..file.facts.clone() }, &request);
         file.choice.reason = format!(
             "The weights, {:.2} GB, do not fit into {:.2} GB ({limit}): what every token reads, {:.2} GB, is read into memory, and \
              experts come into {:.2} GB of slots when they are chosen, which has room for {:.0} % of them.",

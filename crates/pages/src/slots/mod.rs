@@ -202,6 +202,26 @@ struct Job {
 }
 
 impl Layout {
+    /// With slots for each size of pieces, which waste nothing; or with slots that take any piece, of which fewer may do, since those of
+    /// one group are never wanted beside those of another.
+    ///
+    /// # Errors
+    /// Not all pieces of a group have room in `budget` bytes.
+    fn fitting(groups: &Groups, align: usize, budget: u64) -> Result<Layout, SlotsError> {
+        let mut layout = Layout::new(groups, align);
+        let Err(error) = layout.share(budget) else { return Ok(layout) };
+        let largest = layout.classes.iter().map(|class| class.slot_bytes).max().unwrap_or(0);
+        layout.classes = vec![Class { slot_bytes: largest, start: 0, slots: 0..0 }];
+        layout.pieces.iter_mut().for_each(|piece| piece.class = 0);
+        match (layout.share(budget), error) {
+            (Ok(()), _) => Ok(layout),
+            (Err(SlotsError::TooFew { least: one, .. }), SlotsError::TooFew { least, .. }) => {
+                Err(SlotsError::TooFew { budget, least: one.min(least) })
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
     fn new(groups: &Groups, align: usize) -> Layout {
         let mut layout = Layout {
             groups: Vec::new(),
@@ -307,8 +327,7 @@ impl Slots {
         let open = |(file, path): &(&File, PathBuf)| OpenFile::new(file, path.clone(), direct);
         let files = files.iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let align = files.iter().map(OpenFile::align).max().unwrap_or(1);
-        let mut layout = Layout::new(groups, align);
-        layout.share(budget)?;
+        let layout = Layout::fitting(groups, align, budget)?;
         let region = Region::new(layout.bytes())?;
         let (pieces, slots) = (layout.pieces.len(), layout.slots());
         let reads =
@@ -362,8 +381,7 @@ impl Slots {
 
     /// Bytes of slots that these groups need at least, if reads are aligned to `align`: the most that is wanted at once.
     pub fn least(groups: &Groups, align: usize) -> u64 {
-        let mut layout = Layout::new(groups, align);
-        match layout.share(0) {
+        match Layout::fitting(groups, align, 0) {
             Err(SlotsError::TooFew { least, .. }) => least,
             _ => 0,
         }
