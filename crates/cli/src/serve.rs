@@ -85,6 +85,18 @@ pub struct ServeArgs {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cors_origins: Vec<String>,
 
+    /// Tell at /metrics what was done, in numbers
+    #[arg(long)]
+    metrics: bool,
+
+    /// Do not tell at /slots what each sequence does
+    #[arg(long, overrides_with = "slots")]
+    no_slots: bool,
+
+    /// Tell it, as is the default
+    #[arg(long)]
+    slots: bool,
+
     /// Keep what was computed of prompts in DIR, over restarts [default: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -145,6 +157,8 @@ pub fn main(args: ServeArgs) -> Outcome {
         queue: args.queue,
         keys,
         origins: args.cors_origins.clone(),
+        metrics: args.metrics,
+        slots: !args.no_slots,
     };
     if options.is_public() && options.keys.is_empty() {
         say::note(&format!(

@@ -596,6 +596,139 @@ fn a_reader_that_does_not_read_stops_nobody() {
     }
 }
 
+/// The numbers that `/metrics` tells, by their names.
+fn metrics(serving: &Serving) -> BTreeMap<String, f64> {
+    let text = serving.get("/metrics").text();
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let pairs = lines.map(|line| line.rsplit_once(' ').unwrap());
+    pairs.map(|(name, value)| (name.to_owned(), value.parse().unwrap())).collect()
+}
+
+#[test]
+fn metrics_are_what_clients_have_counted() {
+    let (_folder, serving) = saying(&["--metrics", "--parallel", "3", "--batch-size", "16"]);
+    let (threads, each) = (5, 100);
+    let ask = |thread: usize| {
+        let mut random = thread as u64 + 1;
+        let mut next = |below: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % below
+        };
+        let (mut prompt, mut cached, mut generated, mut answers) = (0, 0, 0, 0);
+        for _ in 0..each {
+            let stream = next(2) == 0;
+            let more = json!({
+                "max_tokens": 1 + next(9),
+                "stream": stream,
+                "stream_options": {"include_usage": true},
+            });
+            let (path, body) = match next(2) {
+                0 => {
+                    let text = "a".repeat(1 + next(90) as usize);
+                    (CHAT, json!({"messages": [{"role": "user", "content": text}]}))
+                }
+                _ => {
+                    let one = |n: u64| -> Value { (0..=n).map(|i| 3 + i % 3).collect() };
+                    let texts: Vec<Value> = (0..=next(3)).map(|_| one(next(50))).collect();
+                    answers += texts.len() - 1;
+                    (COMPLETIONS, json!({"prompt": texts}))
+                }
+            };
+            let answer = serving.post(path, &with(body, more));
+            let usage = match stream {
+                true => answer.events().pop().unwrap()["usage"].clone(),
+                false => answer.json()["usage"].clone(),
+            };
+            let number = |value: &Value| value.as_u64().unwrap_or_else(|| panic!("{usage}"));
+            prompt += number(&usage["prompt_tokens"]);
+            cached += number(&usage["prompt_tokens_details"]["cached_tokens"]);
+            generated += number(&usage["completion_tokens"]);
+            answers += 1;
+        }
+        [prompt - cached, cached, generated, answers as u64]
+    };
+    let counted = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|i| scope.spawn(move || ask(i))).collect();
+        let all = all.into_iter().map(|one| one.join().unwrap());
+        all.fold([0; 4], |sum, one| std::array::from_fn(|i| sum[i] + one[i]))
+    });
+    let told = metrics(&serving);
+    let names = [
+        "llamacpp:prompt_tokens_total",
+        "llamacpp:prompt_tokens_cached_total",
+        "llamacpp:tokens_predicted_total",
+        "alight:requests_ended_total",
+    ];
+    for (name, counted) in names.into_iter().zip(counted) {
+        assert_eq!(told[name], counted as f64, "{name} {told:?}");
+    }
+    // Each token is the first one, or follows another.
+    let times = ["to_first_token", "between_tokens"]
+        .map(|name| told[&format!("alight:time_{name}_seconds_count")]);
+    assert_eq!(times[0] + times[1], counted[2] as f64);
+    for name in ["llamacpp:requests_processing", "llamacpp:requests_deferred"] {
+        assert_eq!(told[name], 0.0, "{name}");
+    }
+    assert!(told["llamacpp:n_busy_slots_per_decode"] <= 3.0, "{told:?}");
+}
+
+#[test]
+fn slots_tell_what_is_computed_and_nothing_of_what_is_said() {
+    let (_folder, serving) = saying(&["--metrics", "--parallel", "2", "--ctx-size", "1000000"]);
+    let idle = serving.get("/slots").json();
+    let busy = |slots: &Value| -> usize {
+        let slots = slots.as_array().unwrap();
+        slots.iter().filter(|slot| slot["is_processing"] == true).count()
+    };
+    assert_eq!((idle.as_array().unwrap().len(), busy(&idle)), (2, 0));
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut first = serving.begin(CHAT, &endless);
+    first.wait_for("Yes");
+    let mut second = serving.begin(CHAT, &endless);
+    second.wait_for("Yes");
+    let slots = serving.get("/slots").json();
+    assert_eq!(busy(&slots), 2, "{slots}");
+    for slot in slots.as_array().unwrap() {
+        assert_eq!((&slot["n_ctx"], &slot["n_prompt_tokens"]), (&json!(1_000_000), &json!(3)));
+        assert!(slot["next_token"][0]["n_decoded"].as_u64() > Some(0), "{slot}");
+    }
+    assert_eq!(serving.get("/slots?fail_on_no_slot=1").status, 503);
+    // One that waits is deferred, and one that leaves has left.
+    let mut third = serving.begin(CHAT, &endless);
+    third.wait_for("role");
+    assert_eq!(metrics(&serving)["llamacpp:requests_deferred"], 1.0);
+    drop((first, second, third));
+    let began = std::time::Instant::now();
+    while metrics(&serving)["alight:requests_left_total"] < 3.0 {
+        assert!(began.elapsed() < support::PATIENCE);
+    }
+    assert_eq!(serving.get("/slots?fail_on_no_slot=1").status, 200);
+    drop(serving);
+    let (_folder, serving) = saying(&["--no-slots"]);
+    assert_eq!(serving.get("/slots").status, 501);
+    assert_eq!(serving.get("/metrics").json()["error"]["type"], "not_supported_error");
+}
+
+#[test]
+fn a_stream_tells_how_far_its_prompt_is() {
+    let (_folder, serving) = saying(&["--batch-size", "16"]);
+    let text = json!([{"role": "user", "content": "a".repeat(100)}]);
+    let body = json!({"messages": text, "stream": true, "return_progress": true});
+    let events = serving.post(CHAT, &body).events();
+    let told: Vec<&Value> = events.iter().filter_map(|e| e.get("prompt_progress")).collect();
+    let at = |progress: &Value| progress["processed"].as_u64().unwrap();
+    assert!(told.len() > 3 && told.windows(2).all(|two| at(two[0]) < at(two[1])), "{told:?}");
+    let last = told.last().unwrap();
+    assert_eq!((&last["processed"], &last["cache"]), (&last["total"], &json!(0)));
+    // Whoever does not ask is not told.
+    let plain = serving.post(CHAT, &json!({"messages": text, "stream": true})).text();
+    assert!(!plain.contains("prompt_progress"));
+    let ids: Vec<u32> = (0..100).map(|i| 3 + i % 3).collect();
+    let body = json!({"prompt": ids, "stream": true, "return_progress": true});
+    let told = serving.post("/completion", &body).text();
+    assert!(told.contains("\"prompt_progress\":{\"total\":100,"), "{told}");
+}
+
 #[test]
 fn an_answer_is_that_of_run_whoever_asks_beside_it() {
     let Some(model) = smollm2() else { return };

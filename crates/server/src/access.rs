@@ -117,6 +117,8 @@ mod tests {
             queue: 0,
             keys: own(keys),
             origins: own(origins),
+            metrics: false,
+            slots: false,
         })
     }
 

@@ -48,6 +48,12 @@ impl Failure {
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
+    /// What the server was not told to offer.
+    pub(crate) fn off(option: &str) -> Failure {
+        let message = format!("the server does not offer this: start it with {option}");
+        Failure::new(StatusCode::NOT_IMPLEMENTED, "not_supported_error", message)
+    }
+
     /// Too much is asked at the same time.
     pub(crate) fn busy(waiting: usize) -> Failure {
         let message = format!(

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use alight_model::Finish;
 use alight_text::Vocabulary;
+use serde_json::{Value, json};
 
 use crate::answer::{Answer, Asked, Delta};
 use crate::failure::Failure;
@@ -41,6 +43,8 @@ pub(crate) struct Piece {
 /// What has happened to one of the answers.
 #[derive(Debug)]
 pub(crate) enum Update {
+    /// So many tokens of its prompt were read, and there are more.
+    Reading(usize),
     /// Its prompt was read.
     Read,
     /// There is more of it.
@@ -70,6 +74,20 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
+    /// How far its prompt is, in llama-server's words; `read` is `None` when all of it was read, which is when it is known how much
+    /// of it was known before.
+    pub(crate) fn progress(&self, read: Option<usize>, began: Instant) -> Value {
+        let mut value = json!({
+            "total": self.prompt_tokens,
+            "processed": read.unwrap_or(self.prompt_tokens),
+            "time_ms": began.elapsed().as_millis() as u64,
+        });
+        if read.is_none() {
+            value["cache"] = self.reused.into();
+        }
+        value
+    }
+
     fn take(&mut self, happened: Option<Happened>) -> Option<Update> {
         let mut deltas = Vec::new();
         let each = &mut |delta| deltas.push(delta);
@@ -78,6 +96,7 @@ impl Choice {
                 self.reused = reused;
                 Some(Update::Read)
             }
+            Some(Happened::Reading(read)) => Some(Update::Reading(read)),
             Some(Happened::OfPrompt(id, logprobs)) => {
                 self.echoed.push(Told { id, logprobs: Some(logprobs) });
                 None
@@ -96,7 +115,7 @@ impl Choice {
                 let tokens = self.told(given, ended);
                 let piece = Piece { deltas, tokens };
                 if ended {
-                    self.running = None;
+                    self.running.take().into_iter().for_each(Running::end);
                     return Some(Update::Ended(piece, Reason::Text));
                 }
                 let something = !piece.deltas.is_empty() || !piece.tokens.is_empty();

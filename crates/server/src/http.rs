@@ -25,6 +25,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 pub(crate) struct Call {
     pub(crate) server: Arc<Shared>,
     pub(crate) body: Bytes,
+    /// What stands behind the `?` of the address.
+    pub(crate) query: Box<str>,
     /// Parts what was computed for one key from what was computed for others.
     pub(crate) salt: Box<str>,
 }

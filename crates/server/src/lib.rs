@@ -12,6 +12,7 @@
 //! | [`body`] | the fields of bodies; shared with `alight batch` |
 //! | [`answer`] | tokens into text, thinking and calls; shared with `alight batch` |
 //! | `worker` | the thread that owns an engine: requests in, tokens out |
+//! | `counts` | what an engine has done, in numbers |
 //! | `generation` | the answers to one request, as they come |
 //! | `grammar` | answers that are held to a JSON schema |
 //! | `asking` | what all requests for an answer have in common |
@@ -34,6 +35,7 @@ pub mod answer;
 mod anthropic;
 mod asking;
 pub mod body;
+mod counts;
 mod embedding;
 mod failure;
 mod generation;
@@ -79,6 +81,10 @@ pub struct Options {
     pub keys: Vec<String>,
     /// Pages of these origins may ask; `*`: of all.
     pub origins: Vec<String>,
+    /// Whether it is told at `/metrics` what was done, in numbers.
+    pub metrics: bool,
+    /// Whether it is told at `/slots` what each sequence does.
+    pub slots: bool,
 }
 
 impl Options {

@@ -26,8 +26,7 @@ use crate::access::Access;
 use crate::failure::{Failure, Written};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::{Models, Served};
-use crate::routes;
-use crate::{Log, Options};
+use crate::{Log, Options, ids, routes};
 
 /// Most connections; more wait in the system's queue.
 const CONNECTIONS: usize = 1024;
@@ -48,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) models: Models,
     access: Access,
+    /// When it began, in seconds since 1970.
+    pub(crate) started: u64,
 }
 
 /// Tells a server to end.
@@ -100,7 +101,8 @@ impl Server {
     pub fn run(self, models: Vec<Served>, log: Log, ready: impl FnOnce()) -> Result<(), String> {
         let models = Models::start(models, &self.options, &log)?;
         let access = Access::new(&self.options);
-        let shared = Arc::new(Shared { options: self.options, models, access });
+        let shared =
+            Arc::new(Shared { options: self.options, models, access, started: ids::now() });
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.worker_threads(2).max_blocking_threads(APART).thread_name("alight-http");
         let runtime = runtime.enable_io().enable_time().build();
@@ -218,7 +220,8 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
         let route = found.map_err(|(_, failure)| failure)?;
         let salt = if route.open { "".into() } else { shared.access.key(&head.headers)? };
         let body = collect(body).await?;
-        let call = Call { server: Arc::clone(&shared), body, salt };
+        let query = head.uri.query().unwrap_or_default().into();
+        let call = Call { server: Arc::clone(&shared), body, query, salt };
         (route.handler)(call).await
     };
     let mut response = match unharmed(handled).await {

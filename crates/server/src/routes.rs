@@ -60,6 +60,8 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/detokenize"     key Failure::openai => llama::tokenize::back,
     POST "/apply-template" key Failure::openai => llama::apply_template::answer,
     GET  "/props"          key Failure::openai => llama::props::answer,
+    GET  "/slots"          key Failure::openai => llama::slots::answer,
+    GET  "/metrics"        key Failure::openai => llama::metrics::answer,
 ];
 
 /// What answers a request; or how its failure is written, and what it is.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use alight_model::{
     Constraint, Engine, EngineOptions, Event, Finish, Model, ModelError, OfPrompt, Request,
@@ -17,6 +18,7 @@ use alight_model::{
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::Log;
+use crate::counts::{Counts, Totals};
 use crate::failure::Failure;
 use crate::grammar::Grammar;
 use crate::logprobs::{self, Logprobs};
@@ -50,6 +52,8 @@ pub(crate) enum Happened {
     OfPrompt(u32, Box<Logprobs>),
     /// The prompt as a vector. Nothing else follows.
     Embedding(Vec<f32>),
+    /// So many tokens of the prompt were read, and there are more.
+    Reading(usize),
     /// The prompt was read; so many tokens of it were known.
     Prompt { reused: usize },
     /// The next token.
@@ -61,8 +65,9 @@ pub(crate) enum Happened {
 }
 
 enum Command {
-    Add(u64, Box<Ask>, UnboundedSender<Happened>),
-    Cancel(u64),
+    Add(u64, Box<Ask>, UnboundedSender<Happened>, Instant),
+    /// Whether its client has left: it may also have all that it wants.
+    Cancel(u64, bool),
     Quit,
 }
 
@@ -74,6 +79,7 @@ pub(crate) struct Worker {
     pending: Arc<AtomicUsize>,
     most: usize,
     context: usize,
+    counts: Arc<Counts>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -81,15 +87,24 @@ pub(crate) struct Worker {
 pub(crate) struct Running {
     pub(crate) events: UnboundedReceiver<Happened>,
     key: u64,
+    /// Whether its client is still interested.
+    wanted: bool,
     commands: Sender<Command>,
     pending: Arc<AtomicUsize>,
+}
+
+impl Running {
+    /// No more of it is wanted.
+    pub(crate) fn end(mut self) {
+        self.wanted = false;
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.pending.fetch_sub(1, Ordering::Relaxed);
         // A thread that has ended has no requests.
-        let _ = self.commands.send(Command::Cancel(self.key));
+        let _ = self.commands.send(Command::Cancel(self.key, self.wanted));
     }
 }
 
@@ -106,7 +121,9 @@ impl Worker {
         let (commands, received) = channel();
         let options = options.clone();
         let most = options.sequences + queue;
-        let work = move || run(model, engine, &options, &received, &log);
+        let counts = Arc::new(Counts::new(options.sequences));
+        let counted = Arc::clone(&counts);
+        let work = move || run(model, engine, &options, &received, &counted, &log);
         let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
         let thread =
             thread.map_err(|e| format!("the system gives no thread for the engine: {e}"))?;
@@ -116,6 +133,7 @@ impl Worker {
             pending: Arc::default(),
             most,
             context,
+            counts,
             thread: std::sync::Mutex::new(Some(thread)),
         })
     }
@@ -125,9 +143,14 @@ impl Worker {
         self.context
     }
 
+    /// What it has done.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
     /// Computes all of these, or none.
     pub(crate) fn ask(&self, asks: Vec<Ask>) -> Result<Vec<Running>, Failure> {
-        let n = asks.len();
+        let (n, asked) = (asks.len(), Instant::now());
         let before = self.pending.fetch_add(n, Ordering::Relaxed);
         if before + n > self.most {
             self.pending.fetch_sub(n, Ordering::Relaxed);
@@ -145,8 +168,8 @@ impl Worker {
             let (send, events) = unbounded_channel();
             let (commands, pending) = (self.commands.clone(), Arc::clone(&self.pending));
             // If the thread has ended, the channel has too, which is seen.
-            let _ = commands.send(Command::Add(key, Box::new(ask), send));
-            Running { events, key, commands, pending }
+            let _ = commands.send(Command::Add(key, Box::new(ask), send, asked));
+            Running { events, key, wanted: true, commands, pending }
         });
         Ok(running.collect())
     }
@@ -166,6 +189,7 @@ fn run(
     engine: Engine<'static>,
     options: &EngineOptions,
     commands: &Receiver<Command>,
+    counts: &Counts,
     log: &Log,
 ) {
     let mut engine = Some(engine);
@@ -184,6 +208,7 @@ fn run(
             active: HashMap::new(),
             ids: HashMap::new(),
             keep: VecDeque::new(),
+            counts,
             log,
         };
         match catch_unwind(AssertUnwindSafe(|| state.run(commands))) {
@@ -192,6 +217,7 @@ fn run(
                 log("the engine has failed: its requests have ended, and a new one is made");
                 // Their clients see that the channels end. What the engine owns may be in any state.
                 state.active.clear();
+                counts.count(Totals::clear);
                 std::mem::forget(state);
             }
         }
@@ -215,6 +241,7 @@ struct State<'l> {
     active: HashMap<RequestId, Active>,
     ids: HashMap<u64, RequestId>,
     keep: VecDeque<(Box<str>, Vec<u32>)>,
+    counts: &'l Counts,
     log: &'l Log,
 }
 
@@ -239,8 +266,8 @@ impl State<'_> {
                 }
             };
             match command {
-                Ok(Command::Add(key, ask, events)) => self.add(key, *ask, events),
-                Ok(Command::Cancel(key)) => self.cancel(key),
+                Ok(Command::Add(key, ask, events, asked)) => self.add(key, *ask, events, asked),
+                Ok(Command::Cancel(key, left)) => self.cancel(key, left),
                 Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => self.step(),
             }
@@ -251,7 +278,7 @@ impl State<'_> {
         }
     }
 
-    fn add(&mut self, key: u64, ask: Ask, events: UnboundedSender<Happened>) {
+    fn add(&mut self, key: u64, ask: Ask, events: UnboundedSender<Happened>, asked: Instant) {
         let Ask {
             prompt,
             sampling,
@@ -266,31 +293,40 @@ impl State<'_> {
         let constraint = grammar.map(|grammar| Box::new(grammar) as Box<dyn Constraint>);
         let kept = (prompt.len() >= LEAST_NEW).then(|| (salt.clone(), prompt.clone()));
         let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
+        let prompt_tokens = prompt.len();
         let request =
             Request { prompt, sampling, logit_bias, max_tokens, ignore_eos, salt, of_prompt };
         match self.engine.add_constrained(request, constraint) {
             Ok(id) => {
+                self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));
                 self.ids.insert(key, id);
                 self.active.insert(id, Active { key, events, logprobs, echoed, prompt: kept });
             }
             Err(error) => {
+                self.counts.count(|all| all.failed += 1);
                 let _ = events.send(Happened::Failed(error.to_string()));
             }
         }
     }
 
-    fn cancel(&mut self, key: u64) {
+    fn cancel(&mut self, key: u64, left: bool) {
         if let Some(id) = self.ids.remove(&key) {
             self.active.remove(&id);
             self.engine.cancel(id);
+            self.counts.count(|all| {
+                *(if left { &mut all.left } else { &mut all.ended }) += 1;
+                all.gone(key);
+            });
         }
     }
 
     fn step(&mut self) {
-        let State { model, engine, active, ids, keep, .. } = self;
+        let State { model, engine, active, ids, keep, counts, .. } = self;
+        counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
         let mut on_event = |id, event: Event<'_>| {
             let Some(request) = active.get_mut(&id) else { return };
+            let key = request.key;
             let happened = match event {
                 Event::Prompt { reused } => {
                     if let Some(prompt) = request.prompt.take()
@@ -298,9 +334,11 @@ impl State<'_> {
                     {
                         keep.push_back(prompt);
                     }
+                    counts.count(|all| all.read(key, reused));
                     Happened::Prompt { reused }
                 }
                 Event::Token(token, logits) => {
+                    counts.count(|all| all.token(key));
                     let logits = &logits[..logits.len().min(vocab)];
                     let told = request.logprobs.map(|top| logprobs::of(logits, token, top));
                     Happened::Token(token, told.map(Box::new))
@@ -313,13 +351,27 @@ impl State<'_> {
                     let top = request.logprobs.unwrap_or(0);
                     Happened::OfPrompt(next, Box::new(logprobs::of(logits, next, top)))
                 }
-                Event::Embedding(embedding) => Happened::Embedding(embedding.to_vec()),
-                Event::Reading { .. } => return,
+                Event::Embedding(embedding) => {
+                    // All of it has to be computed.
+                    counts.count(|all| all.read(key, 0));
+                    Happened::Embedding(embedding.to_vec())
+                }
+                Event::Reading { read } => {
+                    counts.count(|all| all.reading(key, read));
+                    Happened::Reading(read)
+                }
             };
             let ended = matches!(
                 happened,
                 Happened::Finished(_) | Happened::Failed(_) | Happened::Embedding(_)
             );
+            if ended {
+                let failed = matches!(happened, Happened::Failed(_));
+                counts.count(|all| {
+                    *(if failed { &mut all.failed } else { &mut all.ended }) += 1;
+                    all.gone(key);
+                });
+            }
             // Who does not listen any more has sent word, or will.
             let _ = request.events.send(happened);
             if ended {
@@ -342,6 +394,7 @@ impl State<'_> {
     /// The engine has forgotten all requests.
     fn fail_all(&mut self, error: &ModelError) {
         self.ids.clear();
+        self.counts.count(Totals::clear);
         for (_, request) in self.active.drain() {
             let _ = request.events.send(Happened::Failed(error.to_string()));
         }

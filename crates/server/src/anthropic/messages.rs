@@ -20,7 +20,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let (mut blocks, mut ended) = (Blocks::default(), Reason::Stop);
     while let Some((_, update)) = generation.next().await {
         match update {
-            Update::Read => {}
+            Update::Reading(_) | Update::Read => {}
             Update::More(piece) => blocks.take(piece.deltas),
             Update::Ended(piece, reason) => {
                 blocks.take(piece.deltas);
@@ -200,6 +200,7 @@ impl Shape for Events {
         let choice = &choices[at];
         match update {
             // By now it is known how much of the prompt was.
+            Update::Reading(_) => {}
             Update::Read => {
                 let message = self.message(choice, json!([]));
                 event(&json!({"type": "message_start", "message": message}), out);

@@ -22,6 +22,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let (mut all, mut ended) = (Piece::default(), Reason::Stop);
     while let Some((_, update)) = generation.next().await {
         let piece = match update {
+            Update::Reading(_) => continue,
             Update::Read => {
                 shape.read = Some(Instant::now());
                 continue;
@@ -58,11 +59,12 @@ fn begun(call: &Call) -> Result<(Generation, Pieces, bool), Failure> {
     }
     let stops = options::stops(&mut fields)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
+    let progress = fields.truth("return_progress")?.unwrap_or(false);
     let tokens = prompts.swap_remove(0);
     let running = asking::begin(serving, vec![tokens], 1, &ask)?;
     let asked = Asked { stops, ..Asked::default() };
     let generation = Generation::new(running, &asked, serving.vocabulary());
-    Ok((generation, Pieces { model: serving.name.clone(), began, read: None }, stream))
+    Ok((generation, Pieces { model: serving.name.clone(), began, read: None, progress }, stream))
 }
 
 /// The pieces of an answer.
@@ -71,6 +73,8 @@ struct Pieces {
     began: Instant,
     /// When the prompt was read.
     read: Option<Instant>,
+    /// Whether it is told how far the prompt is.
+    progress: bool,
 }
 
 impl Pieces {
@@ -97,6 +101,14 @@ impl Pieces {
         object["tokens_cached"] = choice.reused.into();
         object["timings"] = self.timings(choice);
         object
+    }
+
+    fn progress(&self, choice: &Choice, read: Option<usize>, out: &mut String) {
+        if self.progress {
+            let mut value = self.object(Piece::default(), None);
+            value["prompt_progress"] = choice.progress(read, self.began);
+            out.push_str(&format!("data: {value}\n\n"));
+        }
     }
 
     /// What took how long. The first token costs no step of its own.
@@ -130,8 +142,13 @@ impl Shape for Pieces {
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let value = match update {
+            Update::Reading(read) => {
+                self.progress(&choices[at], Some(read), out);
+                return;
+            }
             Update::Read => {
                 self.read = Some(Instant::now());
+                self.progress(&choices[at], None, out);
                 return;
             }
             Update::More(piece) => self.object(piece, None),

@@ -2,5 +2,7 @@
 
 pub(crate) mod apply_template;
 pub(crate) mod completion;
+pub(crate) mod metrics;
 pub(crate) mod props;
+pub(crate) mod slots;
 pub(crate) mod tokenize;

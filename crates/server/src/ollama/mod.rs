@@ -95,6 +95,7 @@ impl Lines {
         let (mut deltas, mut ended) = (Vec::new(), Reason::Stop);
         while let Some((_, update)) = generation.next().await {
             match update {
+                Update::Reading(_) => {}
                 Update::Read => self.read = Some(Instant::now()),
                 Update::More(piece) => deltas.extend(piece.deltas),
                 Update::Ended(piece, reason) => {
@@ -172,6 +173,7 @@ impl Shape for Lines {
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let line = match update {
+            Update::Reading(_) => return,
             Update::Read => {
                 self.read = Some(Instant::now());
                 return;

@@ -1,5 +1,7 @@
 //! `POST /v1/chat/completions`
 
+use std::time::Instant;
+
 use alight_text::Tokenizer;
 use alight_text::output::Call as ToolCall;
 use hyper::StatusCode;
@@ -21,19 +23,24 @@ struct Begun {
     about: About,
     stream: bool,
     logprobs: bool,
+    /// If it is told how far prompts are: when this began.
+    progress: Option<Instant>,
 }
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let Begun { mut generation, mut about, stream, logprobs } = call.apart(begun).await?;
+    let Begun { mut generation, mut about, stream, logprobs, progress } = call.apart(begun).await?;
     if stream {
         about.object = "chat.completion.chunk";
         let called = vec![0; generation.choices.len()];
-        return Ok(Stream::response(generation, Box::new(Chunks { about, logprobs, called })));
+        return Ok(Stream::response(
+            generation,
+            Box::new(Chunks { about, logprobs, progress, called }),
+        ));
     }
     let mut said = vec![Said::default(); generation.choices.len()];
     while let Some((at, update)) = generation.next().await {
         match update {
-            Update::Read => {}
+            Update::Reading(_) | Update::Read => {}
             Update::More(piece) => said[at].take(piece.deltas, piece.tokens),
             Update::Ended(piece, reason) => {
                 said[at].take(piece.deltas, piece.tokens);
@@ -68,6 +75,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     let (stream, usage) = streaming(&mut fields)?;
     ask.logprobs = logprobs(&mut fields)?;
     let logprobs = ask.logprobs.is_some();
+    let progress = fields.truth("return_progress")?.unwrap_or(false).then(Instant::now);
     let chat = ask.grammar.is_none();
     if !chat {
         // All of it is what was asked for: there is no room for thinking.
@@ -84,7 +92,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
         model: serving.name.clone(),
         usage,
     };
-    Ok(Begun { generation, about, stream, logprobs })
+    Ok(Begun { generation, about, stream, logprobs, progress })
 }
 
 /// Takes how many of the likeliest tokens are told, if any likelihood is.
@@ -146,6 +154,7 @@ impl Said {
 struct Chunks {
     about: About,
     logprobs: bool,
+    progress: Option<Instant>,
     /// Calls of each answer.
     called: Vec<usize>,
 }
@@ -155,6 +164,15 @@ impl Chunks {
         let choice =
             json!({"index": at, "delta": delta, "logprobs": logprobs, "finish_reason": reason});
         event(&self.about.with(json!([choice]), Value::Null), out);
+    }
+
+    fn progress(&self, choice: &Choice, at: usize, read: Option<usize>, out: &mut String) {
+        let Some(began) = self.progress else { return };
+        let choice = choice.progress(read, began);
+        let delta = json!({"index": at, "delta": {}, "logprobs": null, "finish_reason": null});
+        let mut chunk = self.about.with(json!([delta]), Value::Null);
+        chunk["prompt_progress"] = choice;
+        event(&chunk, out);
     }
 
     fn call(&mut self, at: usize, call: ToolCall) -> Value {
@@ -205,7 +223,8 @@ impl Shape for Chunks {
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let choice = &choices[at];
         match update {
-            Update::Read => {}
+            Update::Reading(read) => self.progress(choice, at, Some(read), out),
+            Update::Read => self.progress(choice, at, None, out),
             Update::More(piece) => self.deltas(choice, at, (piece.deltas, piece.tokens), out),
             Update::Ended(piece, why) => {
                 self.deltas(choice, at, (piece.deltas, piece.tokens), out);

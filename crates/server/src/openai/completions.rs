@@ -42,7 +42,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
     let mut said = vec![Said::default(); generation.choices.len()];
     while let Some((at, update)) = generation.next().await {
         match update {
-            Update::Read => {}
+            Update::Reading(_) | Update::Read => {}
             Update::More(piece) => said[at].take(piece.deltas, piece.tokens),
             Update::Ended(piece, reason) => {
                 said[at].take(piece.deltas, piece.tokens);
@@ -195,6 +195,7 @@ impl Shape for Pieces {
 
     fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
         let (piece, reason) = match update {
+            Update::Reading(_) => return,
             Update::Read => {
                 if !self.echo[at].is_empty() {
                     let told = self.told(&choices[at], at, &choices[at].echoed);

@@ -1,0 +1,220 @@
+//! What an engine has done, in numbers: for `/metrics`, and what each of its places does now: for `/slots`.
+//!
+//! Invariant: who reads them holds up the engine for no longer than a copy of them takes.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Upper bounds of the classes of times, in seconds.
+pub(crate) const BOUNDS: [f64; 14] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0];
+
+/// How many times were how long.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Times {
+    /// Of each class, and of what is longer than all.
+    pub(crate) classes: [u64; BOUNDS.len() + 1],
+    pub(crate) all: Duration,
+}
+
+impl Times {
+    fn add(&mut self, time: Duration) {
+        let class = BOUNDS.partition_point(|bound| *bound < time.as_secs_f64());
+        self.classes[class] += 1;
+        self.all += time;
+    }
+}
+
+/// A request that has a place, or waits for one.
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) key: u64,
+    pub(crate) prompt: usize,
+    /// Tokens of the prompt that were read, and those of them that were known; the latter is told when all are read.
+    pub(crate) read: usize,
+    pub(crate) reused: usize,
+    /// Tokens that were generated, and how many there may be.
+    pub(crate) generated: usize,
+    pub(crate) most: usize,
+    asked: Instant,
+    /// When it got its place, and its last token.
+    began: Instant,
+    last: Option<Instant>,
+}
+
+/// What was done since the server began.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Totals {
+    /// Tokens of prompts that were computed, and those that were known already.
+    pub(crate) prompt: u64,
+    pub(crate) reused: u64,
+    pub(crate) prompt_time: Duration,
+    pub(crate) generated: u64,
+    pub(crate) generated_time: Duration,
+    /// Steps of the engine, and the places that had a request in each of them.
+    pub(crate) steps: u64,
+    pub(crate) busy: u64,
+    /// Most tokens of a sequence.
+    pub(crate) longest: usize,
+    /// Requests that have ended, those that failed, and those whose client has left.
+    pub(crate) ended: u64,
+    pub(crate) failed: u64,
+    pub(crate) left: u64,
+    /// From a request to its first token, and from each token to the next.
+    pub(crate) first_token: Times,
+    pub(crate) next_token: Times,
+    pub(crate) places: Vec<Option<Task>>,
+    pub(crate) waiting: VecDeque<Task>,
+}
+
+impl Totals {
+    /// A request comes. Places are given as the engine gives them: the lowest that is free, to who came first.
+    pub(crate) fn came(&mut self, key: u64, prompt: usize, most: usize, asked: Instant) {
+        let began = Instant::now();
+        let (read, reused, generated, last) = (0, 0, 0, None);
+        let task = Task { key, prompt, read, reused, generated, most, asked, began, last };
+        self.waiting.push_back(task);
+        self.seat();
+    }
+
+    fn seat(&mut self) {
+        for place in self.places.iter_mut().filter(|place| place.is_none()) {
+            let Some(task) = self.waiting.pop_front() else { return };
+            *place = Some(Task { began: Instant::now(), ..task });
+        }
+    }
+
+    fn task(&mut self, key: u64) -> Option<&mut Task> {
+        self.places.iter_mut().flatten().find(|task| task.key == key)
+    }
+
+    /// So much of its prompt was read.
+    pub(crate) fn reading(&mut self, key: u64, read: usize) {
+        if let Some(task) = self.task(key) {
+            task.read = read;
+        }
+    }
+
+    /// All of its prompt was read; so much of it was known.
+    pub(crate) fn read(&mut self, key: u64, reused: usize) {
+        let Some(task) = self.task(key) else { return };
+        (task.read, task.reused) = (task.prompt, reused);
+        let (computed, time) = (task.prompt - reused, task.began.elapsed());
+        self.prompt += computed as u64;
+        self.reused += reused as u64;
+        self.prompt_time += time;
+        self.longest = self.longest.max(computed + reused);
+    }
+
+    /// It has a token more.
+    pub(crate) fn token(&mut self, key: u64) {
+        let now = Instant::now();
+        let Some(task) = self.task(key) else { return };
+        task.generated += 1;
+        let (asked, last) = (task.asked, task.last.replace(now));
+        let length = task.prompt + task.generated;
+        self.generated += 1;
+        self.longest = self.longest.max(length);
+        match last {
+            None => self.first_token.add(now - asked),
+            Some(last) => {
+                self.generated_time += now - last;
+                self.next_token.add(now - last);
+            }
+        }
+    }
+
+    /// It is gone.
+    pub(crate) fn gone(&mut self, key: u64) {
+        self.waiting.retain(|task| task.key != key);
+        for place in &mut self.places {
+            if place.as_ref().is_some_and(|task| task.key == key) {
+                *place = None;
+            }
+        }
+        self.seat();
+    }
+
+    /// All requests are gone.
+    pub(crate) fn clear(&mut self) {
+        self.failed += (self.processing() + self.waiting.len()) as u64;
+        self.waiting.clear();
+        self.places.iter_mut().for_each(|place| *place = None);
+    }
+
+    /// The engine makes a step.
+    pub(crate) fn step(&mut self) {
+        self.steps += 1;
+        self.busy += self.processing() as u64;
+    }
+
+    /// Requests that have a place.
+    pub(crate) fn processing(&self) -> usize {
+        self.places.iter().flatten().count()
+    }
+}
+
+/// The numbers of an engine, which one thread writes and others read.
+pub(crate) struct Counts(Mutex<Totals>);
+
+impl Counts {
+    pub(crate) fn new(places: usize) -> Counts {
+        Counts(Mutex::new(Totals { places: vec![None; places], ..Totals::default() }))
+    }
+
+    /// Counts something.
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Totals)) {
+        // Numbers are numbers, even if something has failed beside them.
+        count(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// How it stands.
+    pub(crate) fn now(&self) -> Totals {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_given_in_turn_and_given_back() {
+        let counts = Counts::new(2);
+        let keys = |totals: &Totals| -> Vec<Option<u64>> {
+            totals.places.iter().map(|place| place.as_ref().map(|task| task.key)).collect()
+        };
+        counts.count(|totals| (0..4).for_each(|key| totals.came(key, 10, 5, Instant::now())));
+        assert_eq!(keys(&counts.now()), [Some(0), Some(1)]);
+        counts.count(|totals| {
+            totals.reading(0, 4);
+            totals.read(1, 3);
+            totals.token(1);
+            totals.token(1);
+            totals.step();
+            totals.gone(2);
+            totals.gone(0);
+        });
+        let totals = counts.now();
+        assert_eq!(keys(&totals), [Some(3), Some(1)]);
+        let task = totals.places[1].as_ref().unwrap();
+        assert_eq!((task.read, task.reused, task.generated), (10, 3, 2));
+        assert_eq!((totals.prompt, totals.reused, totals.generated), (7, 3, 2));
+        assert_eq!((totals.steps, totals.busy, totals.longest), (1, 2, 12));
+        let times = |times: &Times| times.classes.iter().sum::<u64>();
+        assert_eq!((times(&totals.first_token), times(&totals.next_token)), (1, 1));
+        counts.count(Totals::clear);
+        assert_eq!((counts.now().processing(), counts.now().failed), (0, 2));
+    }
+
+    #[test]
+    fn a_bound_belongs_to_its_class() {
+        let mut times = Times::default();
+        for seconds in [0.0, 0.001, 0.0011, 60.0, 61.0] {
+            times.add(Duration::from_secs_f64(seconds));
+        }
+        let at = |i: usize| times.classes[i];
+        assert_eq!((at(0), at(1), at(13), at(14)), (2, 1, 1, 1));
+    }
+}

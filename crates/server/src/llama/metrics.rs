@@ -1,0 +1,147 @@
+//! `GET /metrics`: what was done, as Prometheus reads it, under llama-server's names. What that does not count is called `alight:`.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use hyper::StatusCode;
+use hyper::header::HeaderName;
+
+use crate::counts::{BOUNDS, Times, Totals};
+use crate::failure::Failure;
+use crate::http::{self, Answered, Call};
+
+/// A number: its name, its kind, what it is, and how it is found.
+type Number = (&'static str, &'static str, &'static str, fn(&Totals) -> f64);
+
+const NUMBERS: [Number; 16] = [
+    ("llamacpp:prompt_tokens_total", "counter", "Tokens of prompts that were computed", |t| {
+        t.prompt as f64
+    }),
+    (
+        "llamacpp:prompt_tokens_cached_total",
+        "counter",
+        "Tokens of prompts that were known already",
+        |t| t.reused as f64,
+    ),
+    (
+        "llamacpp:prompt_seconds_total",
+        "counter",
+        "Time from getting a place to having read the prompt, of all requests",
+        |t| t.prompt_time.as_secs_f64(),
+    ),
+    ("llamacpp:tokens_predicted_total", "counter", "Tokens that were generated", |t| {
+        t.generated as f64
+    }),
+    (
+        "llamacpp:tokens_predicted_seconds_total",
+        "counter",
+        "Time between the tokens of answers, of all requests",
+        |t| t.generated_time.as_secs_f64(),
+    ),
+    ("llamacpp:n_decode_total", "counter", "Steps of the engine", |t| t.steps as f64),
+    ("llamacpp:n_tokens_max", "counter", "Most tokens of a sequence so far", |t| t.longest as f64),
+    (
+        "llamacpp:prompt_tokens_seconds",
+        "gauge",
+        "Tokens of prompts a second, since the server began",
+        |t| rate(t.prompt, t.prompt_time),
+    ),
+    (
+        "llamacpp:predicted_tokens_seconds",
+        "gauge",
+        "Tokens of an answer a second, since the server began",
+        |t| {
+            // The first token of an answer comes with its prompt.
+            rate(t.next_token.classes.iter().sum(), t.generated_time)
+        },
+    ),
+    ("llamacpp:requests_processing", "gauge", "Requests that have a place", |t| {
+        t.processing() as f64
+    }),
+    ("llamacpp:requests_deferred", "gauge", "Requests that wait for a place", |t| {
+        t.waiting.len() as f64
+    }),
+    (
+        "llamacpp:n_busy_slots_per_decode",
+        "counter",
+        "Requests that had a place in a step, on average",
+        |t| t.busy as f64 / t.steps.max(1) as f64,
+    ),
+    ("alight:requests_ended_total", "counter", "Answers that have come to their end", |t| {
+        t.ended as f64
+    }),
+    ("alight:requests_failed_total", "counter", "Answers that have ended with an error", |t| {
+        t.failed as f64
+    }),
+    ("alight:requests_left_total", "counter", "Answers whose clients have left", |t| t.left as f64),
+    ("alight:places", "gauge", "Requests that have a place at most", |t| t.places.len() as f64),
+];
+
+/// Times: their name, what they are, and how they are found.
+type Classes = (&'static str, &'static str, fn(&Totals) -> &Times);
+
+const TIMES: [Classes; 2] = [
+    ("alight:time_to_first_token_seconds", "Time from a request to its first token", |t| {
+        &t.first_token
+    }),
+    ("alight:time_between_tokens_seconds", "Time from a token to the next one", |t| &t.next_token),
+];
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    if !call.server.options.metrics {
+        return Err(Failure::off("--metrics"));
+    }
+    let all = call.server.models.all();
+    let all: Vec<(String, Totals)> = all
+        .iter()
+        .map(|serving| {
+            // One model needs no name, and then the lines are llama-server's.
+            let name = serving.name.replace(['\\', '"', '\n'], "_");
+            let label = if all.len() > 1 { format!("model=\"{name}\"") } else { String::new() };
+            (label, serving.worker.counts().now())
+        })
+        .collect();
+    let mut response = http::text(StatusCode::OK, "text/plain; version=0.0.4", text(&all));
+    let started = call.server.started.to_string();
+    if let Ok(started) = started.parse() {
+        let name = HeaderName::from_static("process-start-time-unix");
+        response.headers_mut().insert(name, started);
+    }
+    Ok(response)
+}
+
+fn text(all: &[(String, Totals)]) -> String {
+    let mut out = String::new();
+    for (name, kind, what, number) in NUMBERS {
+        head(name, kind, what, &mut out);
+        for (label, totals) in all {
+            let label = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
+            let _ = writeln!(out, "{name}{label} {}", number(totals));
+        }
+    }
+    for (name, what, times) in TIMES {
+        head(name, "histogram", what, &mut out);
+        for (label, totals) in all {
+            let times = times(totals);
+            let comma = if label.is_empty() { "" } else { "," };
+            let bounds = BOUNDS.iter().map(ToString::to_string).chain(["+Inf".to_owned()]);
+            let mut sum = 0;
+            for (bound, n) in bounds.zip(times.classes) {
+                sum += n;
+                let _ = writeln!(out, "{name}_bucket{{{label}{comma}le=\"{bound}\"}} {sum}");
+            }
+            let label = if label.is_empty() { String::new() } else { format!("{{{label}}}") };
+            let _ = writeln!(out, "{name}_sum{label} {}", times.all.as_secs_f64());
+            let _ = writeln!(out, "{name}_count{label} {sum}");
+        }
+    }
+    out
+}
+
+fn head(name: &str, kind: &str, what: &str, out: &mut String) {
+    let _ = writeln!(out, "# HELP {name} {what}.\n# TYPE {name} {kind}");
+}
+
+fn rate(n: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { n as f64 / time.as_secs_f64() }
+}
