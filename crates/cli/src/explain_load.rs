@@ -28,15 +28,17 @@ pub fn outcome(model: &Model) {
 pub fn experts(slots: &SlotsReport) -> String {
     let (sizes, counts) = (&slots.sizes, &slots.counts);
     format!(
-        "{} of {} have room, {}; {} of {} that were chosen were there ({}); {} read for {} missed; steps waited {} for them",
+        "{} of {} have room, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read; \
+         steps waited {} for them",
         sizes.slots,
         sizes.pieces,
         units::bytes(sizes.bytes),
         counts.hits,
         counts.wanted,
         units::percent(counts.hits, counts.wanted.max(1)),
+        counts.guessed_right,
+        counts.guessed,
         units::bytes(counts.read_bytes),
-        units::bytes(counts.missed_bytes),
         units::duration(counts.waited.as_secs_f64()),
     )
 }

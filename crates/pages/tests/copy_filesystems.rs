@@ -154,7 +154,8 @@ fn ext4_with_blocks_of_one_kib() {
         assert_eq!(segments(&from), segments(&to), "{report:?}");
         assert!(allocated(&to) <= allocated(&from) + 4096);
         assert_ne!(report.method, Method::Direct, "{report:?}");
-        assert_eq!(cached(&from).max(cached(&to)), cached(&from));
+        // But for a page that the system has taken back by itself meanwhile.
+        assert!(cached(&to) <= cached(&from) + 16, "{} and {}", cached(&from), cached(&to));
     }
 }
 

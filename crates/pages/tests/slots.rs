@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use alight_pages::slots::{Groups, Slots, SlotsError, Span};
 
@@ -133,6 +134,50 @@ fn visits_of_several_threads_come_one_after_the_other() {
             });
         }
     });
+}
+
+#[test]
+fn what_was_guessed_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("file");
+    let (file, bytes) = file(&path, 1 << 20);
+    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
+    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
+    let slots = Slots::new(&[(&file, path)], &groups, Slots::least(&groups, 4096), true).unwrap();
+    for visit in 0..12 {
+        // Two that stay, and one that is another in each cycle.
+        let wanted = |visit: usize| (visit % 4, [0, 1, 5 + visit / 4]);
+        let (group, pieces) = wanted(visit);
+        let mut held = slots.hold(group, pieces.into_iter());
+        held.wait();
+        assert!(held.may_guess());
+        let (next, guesses) = wanted(visit + 1);
+        held.guess(next, guesses.into_iter().rev());
+        // What this visit holds stays.
+        for piece in pieces {
+            let range = &groups[group][piece][0].range;
+            assert!(held.bytes(piece, 0) == &bytes[range.start as usize..range.end as usize]);
+        }
+    }
+    let right = slots.counts();
+    assert!(right.guessed > 8 && right.guessed - right.guessed_right <= 1, "{right:?}");
+    assert!(right.missed_bytes < right.read_bytes / 2, "{right:?}");
+    // Guesses that are wrong come to an end.
+    let wrong = || slots.counts().guessed - right.guessed;
+    for visit in 0..400 {
+        let mut held = slots.hold(visit % 4, [0].into_iter());
+        held.wait();
+        // Some are made in any case, once the disk has done with the last.
+        let patience = Instant::now() + Duration::from_secs(20);
+        while wrong() < 15 && !held.may_guess() {
+            assert!(Instant::now() < patience, "{:?}", slots.counts());
+            std::thread::yield_now();
+        }
+        if held.may_guess() {
+            held.guess((visit + 1) % 4, [10 + visit % 10].into_iter());
+        }
+    }
+    assert!((10..60).contains(&wrong()), "{}", wrong());
 }
 
 #[test]

@@ -34,10 +34,11 @@ use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
 use crate::load::{LoadError, Store, arrival};
 use crate::parts::alt_up::{self, AltUpWeights};
+use crate::parts::experts::{ExpertsSpec, ExpertsWeights};
 use crate::parts::norm::Norm;
 use crate::parts::token_input::TokenInputs;
-use crate::parts::{self, Contribution};
-use crate::spec::{Mixer, ModelSpec};
+use crate::parts::{self, Contribution, FeedForwardWeights};
+use crate::spec::{FeedForward, Mixer, ModelSpec};
 use crate::weights::{LayerWeights, Weights};
 
 /// A network ready to run: what it is, where its weights are, tables, and the threads.
@@ -146,6 +147,7 @@ impl<'m> Net<'m> {
             hidden: self.spec.hidden_size,
             norm_eps: self.spec.norm.eps,
             layer: 0,
+            next_experts: None,
             last: false,
             buffers: b,
             cache,
@@ -158,6 +160,7 @@ impl<'m> Net<'m> {
         for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
+            step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
             step.last = last_filled.is_some_and(|(last, _)| last == index);
             let contribution = |bias, norm: &'m Option<Norm>| Contribution {
                 bias,
@@ -203,6 +206,19 @@ impl<'m> Net<'m> {
             });
         }
         Ok(())
+    }
+
+    /// The experts of the next layer that has some.
+    fn experts_after(&self, layer: usize) -> Option<(&'m ExpertsSpec, &'m ExpertsWeights)> {
+        let layers = self.spec.layers.iter().zip(&self.weights.layers).skip(layer + 1);
+        layers.into_iter().find_map(|(spec, weights)| {
+            match (&spec.feed_forward, weights.feed_forward.as_ref().map(|branch| &branch.part)) {
+                (Some(FeedForward::Experts(spec)), Some(FeedForwardWeights::Experts(part))) => {
+                    Some((spec, &**part))
+                }
+                _ => None,
+            }
+        })
     }
 
     /// Fills the residual stream with the rows of the tokens, and the angles of their positions.

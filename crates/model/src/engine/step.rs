@@ -10,6 +10,7 @@ use super::compute::Compute;
 use crate::cache::Cache;
 use crate::load::Store;
 use crate::parts::Contribution;
+use crate::parts::experts::{ExpertsSpec, ExpertsWeights};
 use crate::parts::norm::Norm;
 
 /// The rows that are computed now, and everything that a part reads and writes but its own weights.
@@ -20,6 +21,8 @@ pub(crate) struct Step<'s> {
     pub(crate) norm_eps: f32,
     /// Which layer it is.
     pub(crate) layer: usize,
+    /// The next layer's experts, if those of the model come when they are chosen.
+    pub(crate) next_experts: Option<(&'s ExpertsSpec, &'s ExpertsWeights)>,
     /// Whether it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
     pub(super) last: bool,
     pub(crate) buffers: &'s mut Buffers,

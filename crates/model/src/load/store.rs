@@ -55,6 +55,18 @@ impl Chosen<'_> {
         self.held.iter_mut().for_each(Held::wait);
     }
 
+    /// Whether it would be of use to say what may be chosen next.
+    pub(crate) fn may_guess(&self) -> bool {
+        self.held.as_ref().is_some_and(Held::may_guess)
+    }
+
+    /// Says which experts of a later layer may be chosen, the likeliest first.
+    pub(crate) fn guess(&mut self, place: InSlots, experts: impl Iterator<Item = usize>) {
+        if let Some(held) = &mut self.held {
+            held.guess(place.group as usize, experts);
+        }
+    }
+
     /// The bytes of matrix `index` of a stack in slots.
     pub(crate) fn bytes(&self, place: InSlots, index: usize) -> &[u8] {
         let held = self.held.as_ref().expect("the experts of a layer in slots");

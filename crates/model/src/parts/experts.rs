@@ -17,7 +17,7 @@ use alight_kernels::{Layout, WeightType, vec};
 use super::dense::{Activation, SHARED_NAMES};
 use super::routing::{Routing, USED, sigmoid};
 use crate::engine::{Step, WorkSize};
-use crate::load::{Chosen, Store};
+use crate::load::{Chosen, Storage, Store};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -49,6 +49,9 @@ pub struct SharedExpert {
     /// Whether its output is multiplied by the sigmoid of a projection of the input.
     pub gated: bool,
 }
+
+/// So many tokens choose few enough experts that some can be guessed.
+const MOST_GUESSING: usize = 4;
 
 /// The key of an expert's width.
 pub(crate) const EXPERT_WIDTH: &str = "expert_feed_forward_length";
@@ -580,6 +583,7 @@ impl ExpertsWeights {
             chosen.wait();
             inputs(step, &chosen, Wave::Coming);
         }
+        self.guess(step, &mut chosen);
         let b = &mut *step.buffers;
         let threads = &mut step.compute.threads(&b.threads);
         let input = [Rows::new(&mut b.experts.gate, spec.intermediate_size)];
@@ -597,6 +601,24 @@ impl ExpertsWeights {
             step.compute.pack_rows(rows, input, &mut b.acts, formats, &b.threads);
         }
         self.down(spec, step, &chosen);
+    }
+
+    /// Has experts read that the next layer may choose, while the disk has nothing else to do: those that its router chooses on this
+    /// layer's input, which is much like its own. What this layer has chosen is of no use any more.
+    fn guess(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
+        let Some((spec, next)) = step.next_experts else { return };
+        let Storage::Slots(place) = next.down.storage() else { return };
+        let rows = step.rows().all();
+        let alike = next.router.kind() == self.router.kind();
+        let loaded = step.store.arrival().is_complete();
+        if rows > MOST_GUESSING || !alike || !loaded || !chosen.may_guess() {
+            return;
+        }
+        next.route(spec, step);
+        let used = spec.routing.used;
+        let tokens = step.buffers.experts.chosen.chunks_exact(2 * used).take(rows);
+        let mut experts = tokens.flat_map(|row| &row[..used]).map(|expert| *expert as usize);
+        chosen.guess(place, &mut experts);
     }
 
     /// Chooses experts and weights of every token by the step's packed input.

@@ -33,6 +33,12 @@ use reader::OpenFile;
 const BLOCK: usize = 1 << 20;
 /// Threads that read. They mostly wait, and each has one read in flight.
 const READERS: usize = 8;
+/// Pieces that a visit may guess: a disk that has nothing to do has time for so many before the next visit.
+const MOST_GUESSES: usize = 2;
+/// While fewer guesses than this share are right, few are made: a wrong one keeps the disk busy.
+const LEAST_TRUST: f32 = 0.5;
+/// So many visits apart.
+const RETRY: u64 = 64;
 /// No slot, or no piece.
 const NONE: u32 = u32::MAX;
 /// A slot that is to be found yet.
@@ -83,6 +89,10 @@ pub struct SlotCounts {
     pub read_bytes: u64,
     /// How long visits had to wait.
     pub waited: Duration,
+    /// Pieces that were read because they might be wanted, and those of them that were.
+    pub guessed: u64,
+    /// Of these.
+    pub guessed_right: u64,
 }
 
 /// Pieces in slots.
@@ -181,6 +191,10 @@ struct State {
     group: usize,
     visits: u64,
     counts: SlotCounts,
+    /// The share of guesses that were right lately.
+    trust: f32,
+    /// What was guessed for the group that comes next.
+    guesses: [u32; MOST_GUESSES],
     stop: bool,
 }
 
@@ -345,6 +359,8 @@ impl Slots {
             group: 0,
             visits: 0,
             counts: SlotCounts::default(),
+            trust: 1.0,
+            guesses: [NONE; MOST_GUESSES],
             stop: false,
         };
         let shared = Arc::new(Shared {
@@ -428,6 +444,7 @@ impl Slots {
             state.uses[piece].add(cycle);
             state.counts.wanted += 1;
             if slot == NONE {
+                state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
                 visit.slot_of[index] = COMING;
                 continue;
             }
@@ -441,11 +458,23 @@ impl Slots {
         }
         for (index, piece) in pieces.enumerate() {
             if visit.slot_of[index] == COMING {
-                state = shared.bring(state, piece);
-                visit.slot_of[index] = state.slot_of[piece];
+                let slot = loop {
+                    match shared.victim(&state, shared.layout.pieces[piece].class) {
+                        Some(slot) => break slot,
+                        // What an earlier visit wanted and did not wait for. There is room for all pieces of a group, so it is some of
+                        // that, and will arrive.
+                        None => {
+                            let arrived = shared.arrived.wait(state);
+                            state = arrived.unwrap_or_else(PoisonError::into_inner);
+                        }
+                    }
+                };
+                shared.bring(&mut state, piece, slot);
+                visit.slot_of[index] = slot as u32;
                 visit.all_here = false;
             }
         }
+        state.judge_guesses(group, &shared.layout, &visit);
         drop(state);
         Held { slots: self, group, visit }
     }
@@ -482,6 +511,40 @@ impl Held<'_> {
         visit.all_here = true;
     }
 
+    /// Whether it would be of use to say what may be wanted next: the disk has nothing to do, and guesses were right lately.
+    pub fn may_guess(&self) -> bool {
+        let state = self.slots.shared.state();
+        let idle = state.queue.is_empty() && self.visit.all_here;
+        idle && (state.trust >= LEAST_TRUST || state.visits.is_multiple_of(RETRY))
+    }
+
+    /// Says which pieces the next visit may want, of which group; the likeliest first. A few that are not there are read ahead. No
+    /// piece of this visit goes for that.
+    ///
+    /// # Panics
+    /// If there is no such group or piece.
+    pub fn guess(&mut self, group: usize, pieces: impl Iterator<Item = usize>) {
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        state.guesses = [NONE; MOST_GUESSES];
+        let first = shared.layout.groups[group].start;
+        let mut count = 0;
+        for piece in pieces {
+            let piece = first + piece;
+            assert!(shared.layout.groups[group].contains(&piece), "a piece of the group");
+            if state.slot_of[piece] != NONE {
+                continue;
+            }
+            // This visit may hold all slots.
+            let slot = shared.victim(&state, shared.layout.pieces[piece].class);
+            let (Some(slot), true) = (slot, count < MOST_GUESSES) else { return };
+            state.guesses[count] = piece as u32;
+            count += 1;
+            state.counts.guessed += 1;
+            shared.bring(&mut state, piece, slot);
+        }
+    }
+
     /// The bytes of a span of a piece.
     ///
     /// # Panics
@@ -503,22 +566,9 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a piece a slot and has it read.
-    fn bring<'s>(
-        &'s self,
-        mut state: MutexGuard<'s, State>,
-        piece: usize,
-    ) -> MutexGuard<'s, State> {
+    /// Gives a piece the slot and has it read.
+    fn bring(&self, state: &mut State, piece: usize, slot: usize) {
         let info = &self.layout.pieces[piece];
-        let slot = loop {
-            match self.victim(&state, info.class) {
-                Some(slot) => break slot,
-                // What an earlier visit wanted and did not wait for.
-                None => {
-                    state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
-                }
-            }
-        };
         let now = state.visits;
         let before = std::mem::replace(&mut state.slots[slot].piece, piece as u32);
         if before != NONE {
@@ -526,7 +576,6 @@ impl Shared {
         }
         state.slot_of[piece] = slot as u32;
         state.slots[slot].visit = now;
-        state.counts.missed_bytes += info.bytes;
         for span in info.spans.clone() {
             state.counts.read_bytes +=
                 self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;
@@ -536,7 +585,6 @@ impl Shared {
             }
         }
         self.work.notify_all();
-        state
     }
 
     /// The slot of a class that another piece may have: a free one, or that of the piece whose next use is expected last. `None`: all
@@ -607,6 +655,22 @@ impl Shared {
         unsafe {
             let to = self.region.as_mut_ptr().add(to);
             self.files[span.file].read(from as u64, len, need, to)
+        }
+    }
+}
+
+impl State {
+    /// Learns from what was guessed of a group whose visit begins.
+    fn judge_guesses(&mut self, group: usize, layout: &Layout, visit: &Visit) {
+        for guess in std::mem::replace(&mut self.guesses, [NONE; MOST_GUESSES]) {
+            if guess == NONE {
+                continue;
+            }
+            let piece = &layout.groups[group];
+            let right = piece.contains(&(guess as usize))
+                && visit.slot_of[guess as usize - piece.start] != NONE;
+            self.counts.guessed_right += u64::from(right);
+            self.trust += (f32::from(u8::from(right)) - self.trust) / 32.0;
         }
     }
 }
