@@ -386,7 +386,7 @@ fn llama_server_s_own_addresses() {
         lines.iter().flat_map(|line| line["tokens"].as_array().unwrap().clone()).collect()
     };
     assert_eq!(ids(&lines), ids(&[whole]));
-    let wrong = serving.post("/completion", &json!({"prompt": "a", "grammar": "root ::= \"a\""}));
+    let wrong = serving.post("/completion", &json!({"prompt": "a", "grammar": "root = \"a\""}));
     assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("grammar")));
 }
 
@@ -696,12 +696,16 @@ fn slots_tell_what_is_computed_and_nothing_of_what_is_said() {
     // One that waits is deferred, and one that leaves has left.
     let mut third = serving.begin(CHAT, &endless);
     third.wait_for("role");
-    assert_eq!(metrics(&serving)["llamacpp:requests_deferred"], 1.0);
+    // The engine hears of both between two steps.
+    let until = |name: &str, wanted: f64| {
+        let began = std::time::Instant::now();
+        while metrics(&serving)[name] != wanted {
+            assert!(began.elapsed() < support::PATIENCE);
+        }
+    };
+    until("llamacpp:requests_deferred", 1.0);
     drop((first, second, third));
-    let began = std::time::Instant::now();
-    while metrics(&serving)["alight:requests_left_total"] < 3.0 {
-        assert!(began.elapsed() < support::PATIENCE);
-    }
+    until("alight:requests_left_total", 3.0);
     assert_eq!(serving.get("/slots?fail_on_no_slot=1").status, 200);
     drop(serving);
     let (_folder, serving) = saying(&["--no-slots"]);
@@ -844,6 +848,120 @@ fn an_answer_is_held_to_its_schema() {
         json!({"response_format": {"type": "json_schema", "json_schema": {"schema": deep}}});
     assert!(serving.post(CHAT, &with(body.clone(), format)).status < 500);
     held(&serving.post(CHAT, &body).json()["choices"][0]["message"]["content"]);
+}
+
+#[test]
+fn an_answer_is_held_to_a_grammar_or_an_expression() {
+    let Some(model) = smollm2() else { return };
+    let serving = Serving::start(&[&model, "--no-cache"]);
+    let gbnf = "root ::= answer \" \" [0-9]{3}\nanswer ::= \"yes\" | \"no\"";
+    let lark = "%llguidance {}\nstart: (\"yes\" | \"no\") \" \" /[0-9]{3}/";
+    let nested = "root ::= list\nlist ::= \"[\" (list (\",\" list)*)? \"]\"";
+    let held = |text: &str| {
+        let (word, digits) = text.split_once(' ').unwrap_or_else(|| panic!("{text:?}"));
+        assert!(word == "yes" || word == "no", "{text:?}");
+        assert!(digits.len() == 3 && digits.bytes().all(|b| b.is_ascii_digit()), "{text:?}");
+    };
+    let messages = json!([{"role": "user", "content": "Is the sky blue?"}]);
+    for how in
+        [json!({"grammar": gbnf}), json!({"grammar": lark}), json!({"regex": "(yes|no) [0-9]{3}"})]
+    {
+        for seed in 0..3 {
+            let more =
+                with(json!({"max_tokens": 50, "temperature": 1.5, "seed": seed}), how.clone());
+            let answer =
+                serving.post(CHAT, &with(json!({"messages": messages}), more.clone())).json();
+            assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+            held(answer["choices"][0]["message"]["content"].as_str().unwrap());
+            let answer =
+                serving.post("/completion", &with(json!({"prompt": "Blue? "}), more)).json();
+            held(answer["content"].as_str().unwrap());
+        }
+    }
+    let body = json!({"prompt": "Lists: ", "grammar": nested, "temperature": 1.5, "seed": 1, "max_tokens": 40});
+    let answer = serving.post(COMPLETIONS, &body).json();
+    let text = answer["choices"][0]["text"].as_str().unwrap();
+    assert!(text.starts_with('[') && text.bytes().all(|b| b"[],".contains(&b)), "{text:?}");
+
+    let huge = format!("root ::= \"{}\"", "a".repeat(300 << 10));
+    for (how, param) in [
+        (json!({"grammar": "root ::= other"}), "grammar"),
+        (json!({"grammar": "%llguidance {}\nstart: ("}), "grammar"),
+        (json!({"grammar": huge}), "grammar"),
+        (json!({"regex": "("}), "regex"),
+        (json!({"grammar": gbnf, "json_schema": {}}), "grammar"),
+    ] {
+        let wrong = serving.post(CHAT, &with(json!({"messages": messages}), how));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(param)));
+    }
+    // What is small and would cost much fails alone, and soon.
+    for hostile in ["root ::= ((((([a-z]*)*)*)*)*)*", "root ::= (([a-z]{0,2000}){0,2000}){0,2000}"]
+    {
+        let body = json!({"messages": messages, "grammar": hostile, "max_tokens": 2});
+        assert!(serving.post(CHAT, &body).status < 600);
+    }
+    assert_eq!(serving.get("/health").status, 200);
+}
+
+#[test]
+fn a_tool_is_called_if_the_client_insists() {
+    let Some(model) = smollm2() else { return };
+    let serving = Serving::start(&[&model, "--no-cache"]);
+    let tool = |name: &str, properties: Value| {
+        let required: Vec<&String> = properties.as_object().unwrap().keys().collect();
+        json!({"type": "function", "function": {"name": name, "strict": true, "parameters": {
+            "type": "object", "properties": properties, "required": required,
+            "additionalProperties": false, "$defs": {"unit": {"enum": ["C", "F"]}},
+        }}})
+    };
+    let weather =
+        json!({"city": {"type": "string", "maxLength": 12}, "unit": {"$ref": "#/$defs/unit"}});
+    let tools = json!([
+        tool("weather", weather),
+        tool("sum\"s", json!({"a": {"type": "integer", "maximum": 99}}))
+    ]);
+    let messages = json!([{"role": "user", "content": "How is the weather in Oslo?"}]);
+    let body = json!({"messages": messages, "tools": tools, "max_tokens": 80, "temperature": 1.2});
+    let held = |name: &Value, arguments: &Value| match name.as_str() {
+        Some("weather") => {
+            assert!(arguments["city"].is_string(), "{arguments}");
+            assert!(arguments["unit"] == "C" || arguments["unit"] == "F", "{arguments}");
+        }
+        Some("sum\"s") => assert!(arguments["a"].as_i64().unwrap() <= 99, "{arguments}"),
+        other => panic!("{other:?}"),
+    };
+    let named = json!({"type": "function", "function": {"name": "sum\"s"}});
+    for (choice, only) in [(json!("required"), None), (named, Some("sum\"s"))] {
+        for seed in 0..4 {
+            let body = with(body.clone(), json!({"tool_choice": choice, "seed": seed}));
+            let answer = serving.post(CHAT, &body).json();
+            assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
+            let message = &answer["choices"][0]["message"];
+            assert_eq!(message["content"], Value::Null);
+            let call = &message["tool_calls"][0]["function"];
+            assert!(only.is_none_or(|only| call["name"] == only), "{call}");
+            held(
+                &call["name"],
+                &serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap(),
+            );
+            let streamed = serving.post(CHAT, &with(body, json!({"stream": true}))).events();
+            let (choices, _) = joined(&streamed);
+            let (said, reason) = &choices[&0];
+            assert_eq!(*reason, "tool_calls");
+            assert_eq!(said["tool_calls"][0]["function"], *call);
+        }
+    }
+    let tools = json!([{"name": "sum", "input_schema": {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}, "required": ["a"]}}]);
+    let ask = json!({"messages": messages, "tools": tools, "max_tokens": 50, "tool_choice": {"type": "any"}});
+    let answer = serving.post("/v1/messages", &ask).json();
+    assert_eq!(answer["stop_reason"], "tool_use", "{answer}");
+    assert!(answer["content"][0]["input"]["a"].as_i64().unwrap() <= 9, "{answer}");
+    for choice in
+        [json!({"type": "function", "function": {"name": "other"}}), json!("sometimes"), json!(7)]
+    {
+        let wrong = serving.post(CHAT, &with(body.clone(), json!({"tool_choice": choice})));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("tool_choice")));
+    }
 }
 
 #[test]

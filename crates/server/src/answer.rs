@@ -28,6 +28,8 @@ pub struct Asked {
     pub chat: bool,
     /// Whether there are tools to call. What looks like a call where there are none is text.
     pub tools: bool,
+    /// Whether all of it is the call of a tool, `{"name": …, "arguments": {…}}`.
+    pub call: bool,
     /// Texts that end the answer, and are not part of it.
     pub stops: Vec<String>,
 }
@@ -38,6 +40,8 @@ pub struct Answer {
     reader: Reader<'static>,
     parser: Parser,
     sorter: Sorter,
+    /// Whether all of it is a call.
+    call: bool,
     stops: Vec<String>,
     /// Text that may become one of the texts that end the answer.
     held: String,
@@ -56,6 +60,7 @@ impl Answer {
             reader: Reader::new(format, tokenizer),
             parser: Parser::after(format, tokenizer, prompt),
             sorter: Sorter { tools: asked.tools, ..Sorter::default() },
+            call: asked.call,
             stops: asked.stops.clone(),
             held: String::new(),
             given: 0,
@@ -67,6 +72,9 @@ impl Answer {
     /// was before it has been handed out then.
     pub fn push(&mut self, token: u32, each: &mut dyn FnMut(Delta)) -> bool {
         self.held.push_str(self.reader.push(token));
+        if self.call {
+            return false;
+        }
         let found = self.stops.iter().filter_map(|stop| Some((self.held.find(stop)?, stop)));
         // Of those that begin at the same place, the longer one.
         let found = found.min_by_key(|(at, stop)| (*at, usize::MAX - stop.len()));
@@ -85,6 +93,12 @@ impl Answer {
     /// The answer ends here: hands out the rest.
     pub fn finish(&mut self, each: &mut dyn FnMut(Delta)) {
         self.held.push_str(self.reader.finish());
+        if let Some(call) = self.call.then(|| call(&self.held)).flatten() {
+            self.given += self.held.len();
+            self.held.clear();
+            self.sorter.called = true;
+            return each(Delta::Call(call));
+        }
         self.give(self.held.len(), each);
         self.parser.finish(&mut |span| self.sorter.take(&span, each));
     }
@@ -115,6 +129,13 @@ impl Answer {
     pub fn tokenizer(&self) -> &'static Tokenizer {
         self.tokenizer
     }
+}
+
+/// A call that is the whole text; none if that was cut off.
+fn call(text: &str) -> Option<Call> {
+    let mut value: Value = serde_json::from_str(text).ok()?;
+    let arguments = value["arguments"].take();
+    Some(Call { name: value["name"].as_str()?.to_owned(), arguments: arguments.to_string() })
 }
 
 /// How much of `text` may be handed out while its end may be the beginning of a stop.

@@ -1,9 +1,11 @@
 //! What all requests for an answer have in common, whichever client they come from: the model, the prompt's tokens, how tokens are
 //! chosen, and the place in the engine.
 
-use alight_text::{Encoder, PromptError, Style};
+use alight_text::output::Format;
+use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
+use crate::answer::Asked;
 use crate::body::fields::{Fields, kind};
 use crate::body::refusal::{Refusal, TOO_LONG};
 use crate::body::{messages, options, prompt};
@@ -100,6 +102,41 @@ pub(crate) fn conversation(
         }
         encoded => encoded.map_err(refused),
     }
+}
+
+/// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, or if `ask` has a grammar
+/// already, the answer is held to that.
+pub(crate) fn chat(
+    mut context: Map<String, Value>,
+    must_call: &[Value],
+    stops: Vec<String>,
+    ask: &mut Ask,
+    serving: &Serving,
+) -> Result<(Vec<u32>, Asked), Failure> {
+    let call = !must_call.is_empty();
+    if call {
+        if ask.grammar.is_some() {
+            let why = "an answer cannot be the call of a tool and what response_format has";
+            return Err(Refusal::invalid("tool_choice", why).into());
+        }
+        ask.grammar = Some(grammar::of_calls(must_call, serving)?);
+        ask.ignore_eos = false;
+    }
+    let held = ask.grammar.is_some();
+    if held {
+        // All of it is what was asked for: there is no room for thinking.
+        context.entry("enable_thinking").or_insert(false.into());
+    }
+    let tools = !held && context.contains_key("tools");
+    let mut prompt = conversation(context, serving)?;
+    let vocabulary = serving.vocabulary();
+    if call && vocabulary.output_format() == Format::ChatMl {
+        // As the model would begin it.
+        let options = EncodeOptions { add_bos: Some(false), parse_special: true };
+        let mark = vocabulary.tokenizer.encode("<tool_call>\n", options);
+        prompt.extend(mark.map_err(|error| Failure::invalid(error.to_string()))?);
+    }
+    Ok((prompt, Asked { chat: !held, tools, call, stops }))
 }
 
 /// Takes texts to be computed: a text, its tokens, or a list of either.

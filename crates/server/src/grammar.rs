@@ -1,6 +1,6 @@
-//! Answers that are held to a JSON schema, by llguidance: which tokens may come next.
+//! Answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool, by llguidance: which tokens may come next.
 //!
-//! Invariant: what a stranger's schema may cost is limited, in time and in memory, when it is compiled and for each token. Beyond,
+//! Invariant: what a stranger's schema or grammar may cost is limited, in time and in memory, when it is compiled and for each token. Beyond,
 //! the request fails, and no other.
 
 use std::fmt;
@@ -11,17 +11,21 @@ use alight_text::Tokenizer;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::body::fields::Fields;
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
+use crate::gbnf;
 use crate::models::Serving;
 
-/// Most bytes of a schema.
+/// Most bytes of a schema, or of a grammar.
 const SCHEMA: usize = 256 << 10;
 
-/// Compiles schemas for the tokens of a model.
+/// What a grammar of llama-server begins with if it is not GBNF but llguidance's Lark.
+const LARK: &str = "%llguidance";
+
+/// Compiles schemas and grammars for the tokens of a model.
 pub(crate) struct Compiler {
     factory: ParserFactory,
     /// The token that ends an answer, and all that do.
@@ -56,12 +60,23 @@ impl Compiler {
         Ok(Compiler { factory, end, ends: tokenizer.ends().into() })
     }
 
-    fn schema(&self, mut schema: Value) -> Result<Grammar, String> {
-        if let Some(object) = schema.as_object_mut() {
-            // A small model may write blanks for ever.
-            object.insert("x-guidance".to_owned(), json!({"whitespace_flexible": false}));
-        }
-        let parser = self.factory.create_parser(TopLevelGrammar::from_json_schema(schema));
+    fn compile(&self, wanted: Wanted) -> Result<Grammar, String> {
+        let grammar = match wanted {
+            Wanted::Schema(mut schema) => {
+                if let Some(object) = schema.as_object_mut() {
+                    // A small model may write blanks for ever.
+                    object.insert("x-guidance".to_owned(), json!({"whitespace_flexible": false}));
+                }
+                TopLevelGrammar::from_json_schema(schema)
+            }
+            Wanted::Grammar(text) => TopLevelGrammar::from_lark(match text.starts_with(LARK) {
+                true => text,
+                false => gbnf::lark(&text)?,
+            }),
+            Wanted::Lark(text) => TopLevelGrammar::from_lark(text),
+            Wanted::Regex(regex) => TopLevelGrammar::from_regex(&regex),
+        };
+        let parser = self.factory.create_parser(grammar);
         let parser = parser.map_err(|error| error.to_string())?;
         Ok(Grammar { matcher: Matcher::new(Ok(parser)), end: self.end, ends: self.ends.clone() })
     }
@@ -105,45 +120,107 @@ impl Constraint for Grammar {
     }
 }
 
-/// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema`.
-pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Grammar>, Failure> {
-    let none = |value: &Value| *value == json!("");
-    fields.only("grammar", none, "a JSON schema is taken, as response_format or json_schema")?;
-    let (param, schema) = match fields.object("response_format")? {
-        None => ("json_schema", fields.any("json_schema")),
-        Some(mut format) => {
-            let param = "response_format";
-            match format.get("type").and_then(Value::as_str) {
-                Some("text") => (param, None),
-                Some("json_object") => {
-                    let schema = format.shift_remove("schema");
-                    (param, Some(schema.unwrap_or_else(|| json!({"type": "object"}))))
-                }
-                Some("json_schema") => {
-                    let named =
-                        format.get_mut("json_schema").and_then(|named| named.get_mut("schema"));
-                    let schema = named.map(Value::take).or(format.shift_remove("schema"));
-                    let missing =
-                        || Refusal::invalid("response_format.json_schema.schema", "it is missing");
-                    (param, Some(schema.ok_or_else(missing)?))
-                }
-                _ => {
-                    let message = "expected a type of \"text\", \"json_object\" or \"json_schema\"";
-                    return Err(Refusal::invalid(param, message).into());
-                }
-            }
+/// What an answer is to be held to.
+enum Wanted {
+    /// JSON that a schema has.
+    Schema(Value),
+    /// A text of a grammar: GBNF, or Lark behind its mark.
+    Grammar(String),
+    /// A text of a grammar of llguidance's.
+    Lark(String),
+    /// A text of a regular expression.
+    Regex(String),
+}
+
+impl Wanted {
+    fn bytes(&self) -> usize {
+        match self {
+            Wanted::Schema(schema) => schema.to_string().len(),
+            Wanted::Grammar(text) | Wanted::Lark(text) | Wanted::Regex(text) => text.len(),
         }
-    };
-    let Some(schema) = schema else { return Ok(None) };
-    if !(schema.is_object() || schema.is_boolean()) {
+    }
+}
+
+/// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`.
+pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Grammar>, Failure> {
+    let format = fields.object("response_format")?.map(of_format).transpose()?.flatten();
+    let full = |text: &String| !text.is_empty();
+    let all = [
+        ("response_format", format),
+        ("json_schema", fields.any("json_schema").map(Wanted::Schema)),
+        ("grammar", fields.string("grammar")?.filter(full).map(Wanted::Grammar)),
+        ("regex", fields.string("regex")?.filter(full).map(Wanted::Regex)),
+    ];
+    let mut all = all.into_iter().filter_map(|(param, wanted)| Some((param, wanted?)));
+    let Some((param, wanted)) = all.next() else { return Ok(None) };
+    if let Some((other, _)) = all.next() {
+        let message = format!("there is {param}, too: an answer is held to one of them");
+        return Err(Refusal::invalid(other, message).into());
+    }
+    if let Wanted::Schema(schema) = &wanted
+        && !(schema.is_object() || schema.is_boolean())
+    {
         return Err(Refusal::invalid(param, "the schema is not an object").into());
     }
-    let bytes = schema.to_string().len();
+    compiled(param, wanted, serving).map(Some)
+}
+
+/// What OpenAI's field asks for.
+fn of_format(mut format: Map<String, Value>) -> Result<Option<Wanted>, Refusal> {
+    match format.get("type").and_then(Value::as_str) {
+        Some("text") => Ok(None),
+        Some("json_object") => {
+            let schema = format.shift_remove("schema");
+            Ok(Some(Wanted::Schema(schema.unwrap_or_else(|| json!({"type": "object"})))))
+        }
+        Some("json_schema") => {
+            let named = format.get_mut("json_schema").and_then(|named| named.get_mut("schema"));
+            let schema = named.map(Value::take).or(format.shift_remove("schema"));
+            let missing =
+                || Refusal::invalid("response_format.json_schema.schema", "it is missing");
+            Ok(Some(Wanted::Schema(schema.ok_or_else(missing)?)))
+        }
+        _ => {
+            let message = "expected a type of \"text\", \"json_object\" or \"json_schema\"";
+            Err(Refusal::invalid("response_format", message))
+        }
+    }
+}
+
+fn compiled(param: &'static str, wanted: Wanted, serving: &Serving) -> Result<Grammar, Failure> {
+    let bytes = wanted.bytes();
     if bytes > SCHEMA {
-        let message = format!("the schema has {bytes} bytes, expected at most {SCHEMA}");
+        let message = format!("it has {bytes} bytes, expected at most {SCHEMA}");
         return Err(Refusal::invalid(param, message).into());
     }
     let compiler = serving.compiler().map_err(|why| Refusal::unsupported(param, why))?;
-    let grammar = compiler.schema(schema);
-    Ok(Some(grammar.map_err(|why| Refusal::invalid(param, format!("it makes no grammar: {why}")))?))
+    let grammar = compiler.compile(wanted);
+    Ok(grammar.map_err(|why| Refusal::invalid(param, format!("it makes no grammar: {why}")))?)
+}
+
+/// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
+pub(crate) fn of_calls(tools: &[Value], serving: &Serving) -> Result<Grammar, Failure> {
+    let mut lark = "start: ".to_owned();
+    lark.push_str(&(0..tools.len()).map(|i| format!("call{i}")).collect::<Vec<_>>().join(" | "));
+    for (i, tool) in tools.iter().enumerate() {
+        let function = &tool["function"];
+        let name = function["name"].as_str().ok_or_else(|| {
+            Refusal::invalid(format!("tools[{i}].function.name"), "expected a string")
+        })?;
+        let mut schema = match &function["parameters"] {
+            Value::Object(schema) if !schema.is_empty() => function["parameters"].clone(),
+            _ => json!({"type": "object"}),
+        };
+        // What llguidance does not know of a schema is left out, unless the client insists.
+        let strict = function["strict"] == true;
+        schema["x-guidance"] = json!({
+            "whitespace_flexible": false,
+            "item_separator": ", ",
+            "key_separator": ": ",
+            "lenient": !strict,
+        });
+        let begin = json!(format!("{{\"name\": {}, \"arguments\": ", json!(name)));
+        lark.push_str(&format!("\ncall{i}: {begin} args{i} \"}}\"\nargs{i}: %json {schema}"));
+    }
+    compiled("tools", Wanted::Lark(lark), serving)
 }

@@ -14,7 +14,7 @@
 //! | `worker` | the thread that owns an engine: requests in, tokens out |
 //! | `counts` | what an engine has done, in numbers |
 //! | `generation` | the answers to one request, as they come |
-//! | `grammar` | answers that are held to a JSON schema |
+//! | `grammar`, `gbnf` | answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool |
 //! | `asking` | what all requests for an answer have in common |
 //! | `openai`, `anthropic`, `ollama`, `llama` | their addresses, one file each |
 //!
@@ -38,6 +38,7 @@ pub mod body;
 mod counts;
 mod embedding;
 mod failure;
+mod gbnf;
 mod generation;
 mod grammar;
 mod health;

@@ -174,7 +174,7 @@ impl Parsed {
         fields.finish()?;
         let chat = matches!(prompt, Prompt::Chat(_));
         let prompt = encode(prompt, vocabulary, encoder, defaults.context)?;
-        let asked = Asked { chat, tools, stops };
+        let asked = Asked { chat, tools, stops, ..Asked::default() };
         Ok(Prepared { line, prompt, sampling, max_tokens, ignore_eos, asked })
     }
 }

@@ -5,7 +5,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::take;
-use crate::answer::{Asked, Delta};
+use crate::answer::Delta;
 use crate::body::fields::Fields;
 use crate::failure::Failure;
 use crate::generation::{Choice, Generation, Reason, Update};
@@ -41,14 +41,13 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let context = take(&mut fields)?;
-    let ask = asking::ask(call, serving, &mut fields)?;
+    let (context, must_call) = take(&mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = fields.any("stop_sequences").unwrap_or_default();
     let mut stop = Fields::new([("stop".to_owned(), stops)].into_iter().collect());
     let stops = crate::body::options::stops(&mut stop)?;
     let stream = fields.truth("stream")?.unwrap_or(false);
-    let asked = Asked { chat: true, tools: context.contains_key("tools"), stops };
-    let prompt = asking::conversation(context, serving)?;
+    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let events =

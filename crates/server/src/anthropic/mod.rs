@@ -15,8 +15,8 @@ use crate::failure::Failure;
 /// would begin like the one before.
 const STAMP: &str = "x-anthropic-billing-header:";
 
-/// Takes the conversation of a body, as a template sees it.
-fn take(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
+/// Takes the conversation of a body, as a template sees it, and the tools one of which has to be called.
+fn take(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Failure> {
     let mut messages = Vec::new();
     let system = fields.any("system").map(|system| texts(&system, "system")).transpose()?;
     if let Some(system) = system.filter(|text| !text.is_empty()) {
@@ -43,7 +43,7 @@ fn take(fields: &mut Fields) -> Result<Map<String, Value>, Failure> {
         let wanted = thinking.get("type").is_none_or(|kind| kind != "disabled");
         body.insert("chat_template_kwargs".to_owned(), json!({"enable_thinking": wanted}));
     }
-    Ok(conversation::take(&mut Fields::new(body))?)
+    Ok(conversation::take_with_choice(&mut Fields::new(body))?)
 }
 
 /// A tool, as OpenAI writes it.
@@ -169,7 +169,7 @@ mod tests {
             "tool_choice": {"type": "auto"},
             "thinking": {"type": "disabled"},
         });
-        let context = take(&mut Fields::new(body.as_object().unwrap().clone())).unwrap();
+        let (context, _) = take(&mut Fields::new(body.as_object().unwrap().clone())).unwrap();
         let got = &context["messages"];
         assert_eq!(got[0], json!({"role": "system", "content": "Be kind."}));
         assert_eq!(

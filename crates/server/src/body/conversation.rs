@@ -19,20 +19,46 @@ pub fn context(messages: Vec<Value>) -> Map<String, Value> {
 /// # Errors
 /// Messages or tools that are none, or a choice of tools that cannot be kept.
 pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
+    let (context, must_call) = take_with_choice(fields)?;
+    if must_call.is_empty() {
+        return Ok(context);
+    }
+    let why = "a model cannot be made to call a tool here: \"auto\" and \"none\" are taken";
+    Err(Refusal::unsupported("tool_choice", why))
+}
+
+/// [`take`], with the tools one of which has to be called; none: the model chooses.
+///
+/// # Errors
+/// As [`take`].
+pub fn take_with_choice(fields: &mut Fields) -> Result<(Map<String, Value>, Vec<Value>), Refusal> {
     let missing = || Refusal::invalid("messages", "they are missing");
     let given = fields.list("messages")?.ok_or_else(missing)?;
     let mut context = context(messages::for_template(given)?);
     let tools = fields.list("tools")?.filter(|tools| !tools.is_empty());
     let choice = fields.any("tool_choice").unwrap_or("auto".into());
+    let mut must_call = Vec::new();
     match (tools, choice.as_str()) {
         (None, Some("auto" | "none")) | (Some(_), Some("none")) => {}
-        (Some(tools), Some("auto")) => {
-            context.insert("tools".to_owned(), tools.into());
-        }
         (None, _) => return Err(Refusal::invalid("tool_choice", "there are no tools")),
-        (Some(_), _) => {
-            let why = "a model cannot be made to call a tool here: \"auto\" and \"none\" are taken";
-            return Err(Refusal::unsupported("tool_choice", why));
+        (Some(tools), choice_word) => {
+            match (choice_word, named(&choice)) {
+                (Some("auto"), _) => {}
+                (Some("required" | "any"), _) => must_call.clone_from(&tools),
+                (None, Some(name)) => {
+                    must_call.extend(tools.iter().find(|tool| named(tool) == Some(name)).cloned());
+                    if must_call.is_empty() {
+                        let why = format!("there is no tool {name:?}");
+                        return Err(Refusal::invalid("tool_choice", why));
+                    }
+                }
+                _ => {
+                    let why =
+                        "expected \"auto\", \"none\", \"required\", or the name of a function";
+                    return Err(Refusal::invalid("tool_choice", why));
+                }
+            }
+            context.insert("tools".to_owned(), tools.into());
         }
     }
     if let Some(effort) = fields.string("reasoning_effort")? {
@@ -45,5 +71,10 @@ pub fn take(fields: &mut Fields) -> Result<Map<String, Value>, Refusal> {
         }
         context.insert(key, value);
     }
-    Ok(context)
+    Ok((context, must_call))
+}
+
+/// The name of a tool, or of the one that is chosen.
+fn named(tool: &Value) -> Option<&str> {
+    tool["function"]["name"].as_str().or(tool["name"].as_str())
 }

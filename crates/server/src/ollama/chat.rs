@@ -3,7 +3,6 @@
 use serde_json::{Map, Value, json};
 
 use super::{Lines, Place, model, renamed, thinking};
-use crate::answer::Asked;
 use crate::asking;
 use crate::body::fields::Fields;
 use crate::body::{conversation, options};
@@ -22,7 +21,7 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
     let lines = Lines::new(serving, Place::Message);
     let stream = fields.truth("stream")?.unwrap_or(true);
     let mut options = renamed(&mut fields)?;
-    let ask = asking::ask(call, serving, &mut options)?;
+    let mut ask = asking::ask(call, serving, &mut options)?;
     let stops = options::stops(&mut options)?;
     let mut body = Map::new();
     let messages = fields.list("messages")?.unwrap_or_default();
@@ -32,13 +31,7 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
     }
     let mut context = conversation::take(&mut Fields::new(body))?;
     context.extend(thinking(&mut fields));
-    let chat = ask.grammar.is_none();
-    if !chat {
-        // All of it is what was asked for: there is no room for thinking.
-        context.entry("enable_thinking").or_insert(false.into());
-    }
-    let asked = Asked { chat, tools: context.contains_key("tools"), stops };
-    let prompt = asking::conversation(context, serving)?;
+    let (prompt, asked) = asking::chat(context, &[], stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], 1, &ask)?;
     Ok((Generation::new(running, &asked, serving.vocabulary()), lines, stream))
 }

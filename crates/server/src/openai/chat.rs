@@ -8,7 +8,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::{About, answers, event, finish_reason, streaming, usage};
-use crate::answer::{Asked, Delta, Message};
+use crate::answer::{Delta, Message};
 use crate::body::fields::Fields;
 use crate::body::refusal::Refusal;
 use crate::body::{conversation, options};
@@ -68,7 +68,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
 fn begun(call: &Call) -> Result<Begun, Failure> {
     let mut fields = Fields::new(call.object()?);
     let serving = asking::model(call, &mut fields)?;
-    let mut context = conversation::take(&mut fields)?;
+    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
     let mut ask = asking::ask(call, serving, &mut fields)?;
     let stops = options::stops(&mut fields)?;
     let n = answers(&mut fields)?;
@@ -76,13 +76,7 @@ fn begun(call: &Call) -> Result<Begun, Failure> {
     ask.logprobs = logprobs(&mut fields)?;
     let logprobs = ask.logprobs.is_some();
     let progress = fields.truth("return_progress")?.unwrap_or(false).then(Instant::now);
-    let chat = ask.grammar.is_none();
-    if !chat {
-        // All of it is what was asked for: there is no room for thinking.
-        context.entry("enable_thinking").or_insert(false.into());
-    }
-    let asked = Asked { chat, tools: context.contains_key("tools"), stops };
-    let prompt = asking::conversation(context, serving)?;
+    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
     let running = asking::begin(serving, vec![prompt], n, &ask)?;
     let generation = Generation::new(running, &asked, serving.vocabulary());
     let about = About {
