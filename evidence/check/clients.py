@@ -102,6 +102,9 @@ def with_openai(address: str, expected: str, checks: Checks) -> None:
     checks.add(joined == expected and all(len(token.top_logprobs) == 3 for token in told), "openai: logprobs of each token")
 
     tools = [{"type": "function", "function": TOOL}]
+    insisted = client.chat.completions.create(**ask | {"tools": tools, "tool_choice": "required", "max_completion_tokens": 200})
+    function = insisted.choices[0].message.tool_calls[0].function
+    checks.add(function.name == "weather" and "city" in json.loads(function.arguments), "openai: a tool is called if the client insists")
     more = client.chat.completions.create(model="any", messages=CALLED, tools=tools, temperature=0, max_tokens=8)
     checks.add(bool(more.choices[0].message.content or more.choices[0].message.tool_calls), "openai: the result of a tool is answered")
 
@@ -117,6 +120,28 @@ def with_openai(address: str, expected: str, checks: Checks) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": pet, "strict": True}}
     held = client.chat.completions.create(**ask | {"response_format": form, "max_completion_tokens": 100})
     checks.add(set(json.loads(held.choices[0].message.content)) == {"name", "age"}, "openai: an answer is held to its schema")
+
+    asked = {"model": "any", "input": PROMPT, "max_output_tokens": TOKENS, "extra_body": {"seed": SEED}}
+    response = client.responses.create(**asked)
+    checks.add(response.output_text == expected, "openai: a response is the answer of alight run")
+    with client.responses.stream(**asked) as stream:
+        events = list(stream)
+    # The package's own get_final_response knows no answer that is cut off.
+    said = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    final = events[-1].response
+    ended = asked | {"max_output_tokens": 200, "extra_body": {"seed": SEED, "stop": [" "]}}
+    with client.responses.stream(**ended) as stream:
+        first = stream.get_final_response().output_text
+    checks.add(first == expected.split(" ")[0], "openai: the package's own assembly of a streamed response")
+    checks.add(said == expected == final.output_text, "openai: a streamed response is the whole one")
+    checks.add(final.usage.input_tokens_details.cached_tokens > 0, "openai: usage of a response")
+    flat = {"type": "function", **TOOL}
+    called = client.responses.create(**asked | {"tools": [flat], "tool_choice": "required", "max_output_tokens": 200})
+    call = called.output[0]
+    checks.add(call.type == "function_call" and "city" in json.loads(call.arguments), "openai: a response that calls a tool")
+    told = [{"role": "user", "content": PROMPT}, call, {"type": "function_call_output", "call_id": call.call_id, "output": "4 degrees"}]
+    more = client.responses.create(**asked | {"input": told, "tools": [flat]})
+    checks.add(len(more.output) > 0, "openai: the result of a tool is answered in a response")
 
     vectors = client.embeddings.create(model="any", input=["The sky is blue.", "A cat sleeps.", "The sky is blue."]).data
     same = sum(a * b for a, b in zip(vectors[0].embedding, vectors[2].embedding, strict=True))

@@ -293,6 +293,77 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
 }
 
 #[test]
+fn responses_are_the_same_whole_and_streamed() {
+    let (_folder, serving) = saying(&[]);
+    let tools =
+        json!([{"type": "function", "name": "f", "parameters": {}}, {"type": "web_search"}]);
+    let body = json!({"input": "a", "tools": tools, "instructions": "x", "store": false, "include": [],
+        "prompt_cache_key": "k", "parallel_tool_calls": false, "tool_choice": "auto", "reasoning": {"effort": "low"}});
+    // Ids and times differ.
+    let nameless = |response: &Value| {
+        let mut response = response.clone();
+        let fields = response.as_object_mut().unwrap();
+        for name in ["id", "created_at", "usage"] {
+            fields.shift_remove(name).unwrap();
+        }
+        for item in response["output"].as_array_mut().unwrap() {
+            item.as_object_mut().unwrap().retain(|name, _| name != "id" && name != "call_id");
+        }
+        response
+    };
+    for (more, status, items) in [
+        (json!({}), "completed", &["reasoning", "message", "function_call"][..]),
+        (json!({"max_output_tokens": 4}), "incomplete", &["reasoning", "message"]),
+        (json!({"max_output_tokens": 2}), "incomplete", &["reasoning"]),
+    ] {
+        let body = with(body.clone(), more);
+        let whole = serving.post("/v1/responses", &body).json();
+        assert_eq!(whole["status"], status, "{whole}");
+        let output = whole["output"].as_array().unwrap();
+        let kinds: Vec<&str> = output.iter().map(|item| item["type"].as_str().unwrap()).collect();
+        assert_eq!(kinds, items);
+        if let [_, message, call] = &output[..] {
+            assert_eq!(message["content"][0]["text"], "Yes. No.");
+            assert_eq!((&call["name"], &call["arguments"]), (&json!("f"), &json!("{\"b\": [1]}")));
+        }
+        // A blank in the end is none of the mark's before that has come.
+        let thought = output[0]["content"][0]["text"].as_str().unwrap();
+        assert_eq!(thought.trim_end(), "So it is.");
+        let text = serving.post("/v1/responses", &with(body, json!({"stream": true}))).text();
+        let events = parsed(&text, "data: ");
+        for (i, event) in events.iter().enumerate() {
+            assert_eq!(event["sequence_number"], i);
+        }
+        let names: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("event: ")).collect();
+        let kinds: Vec<&str> = events.iter().map(|e| e["type"].as_str().unwrap()).collect();
+        assert_eq!(names, kinds);
+        assert_eq!((kinds[0], kinds[1]), ("response.created", "response.in_progress"));
+        let last = events.last().unwrap();
+        assert_eq!(last["type"], format!("response.{status}"));
+        assert_eq!(nameless(&last["response"]), nameless(&whole));
+        // What came piece by piece is what is in the items.
+        let all = |kind: &str| -> String {
+            let pieces = events.iter().filter(|event| event["type"] == kind);
+            pieces.map(|event| event["delta"].as_str().unwrap()).collect()
+        };
+        assert_eq!(all("response.reasoning_text.delta"), thought);
+        let said =
+            if items.len() > 1 { output[1]["content"][0]["text"].as_str().unwrap() } else { "" };
+        assert_eq!(all("response.output_text.delta"), said);
+        let done = events.iter().filter(|e| e["type"] == "response.output_item.done");
+        assert_eq!(done.count(), items.len());
+    }
+    for (more, param) in [
+        (json!({"previous_response_id": "resp_1"}), "previous_response_id"),
+        (json!({"input": null}), "input"),
+        (json!({"background": true}), "background"),
+    ] {
+        let wrong = serving.post("/v1/responses", &with(body.clone(), more));
+        assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!(param)));
+    }
+}
+
+#[test]
 fn ollama_s_lines_say_the_same_whole_and_streamed() {
     let (_folder, serving) = saying(&[]);
     let body = json!({"model": "said", "messages": [{"role": "user", "content": "a"}], "tools": tools(), "options": {"stop": []}});
@@ -951,7 +1022,7 @@ fn a_tool_is_called_if_the_client_insists() {
             assert_eq!(said["tool_calls"][0]["function"], *call);
         }
     }
-    let tools = json!([{"name": "sum", "input_schema": {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9}}, "required": ["a"]}}]);
+    let tools = json!([{"name": "sum", "input_schema": {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"], "additionalProperties": false}}]);
     let ask = json!({"messages": messages, "tools": tools, "max_tokens": 50, "tool_choice": {"type": "any"}});
     let answer = serving.post("/v1/messages", &ask).json();
     assert_eq!(answer["stop_reason"], "tool_use", "{answer}");

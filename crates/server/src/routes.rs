@@ -42,6 +42,7 @@ pub(crate) static ROUTES: &[Route] = routes![
     GET  "/models"           key  Failure::openai => openai::models::answer,
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,
     POST "/completions"      key  Failure::openai => openai::completions::answer,
+    POST "/responses"        key  Failure::openai => openai::responses::answer,
     POST "/embeddings"       key  Failure::openai => openai::embeddings::answer,
 
     POST "/messages"              key Failure::anthropic => anthropic::messages::answer,

@@ -3,7 +3,9 @@
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
+mod items;
 pub(crate) mod models;
+pub(crate) mod responses;
 
 use serde_json::{Value, json};
 

@@ -1,0 +1,212 @@
+//! The items of `/v1/responses` as messages of a conversation, and its other fields as those of `/v1/chat/completions`.
+
+use serde_json::{Map, Value, json};
+
+use crate::asking::tool_call;
+use crate::body::fields::{Fields, kind};
+use crate::body::refusal::Refusal;
+
+/// Fields by the names that chat completions have for them. What only a server that keeps answers has is refused.
+pub(crate) fn renamed(object: Map<String, Value>) -> Result<Fields, Refusal> {
+    let mut fields = Fields::new(object);
+    let kept = "answers are not kept here: send the whole conversation as input";
+    fields.only("previous_response_id", |_| false, kept)?;
+    fields.only("conversation", |_| false, kept)?;
+    fields.only(
+        "background",
+        |value| *value == json!(false),
+        "answers come while they are asked for",
+    )?;
+    let mut body = Map::new();
+    let instructions = fields.string("instructions")?;
+    let input = fields.any("input").ok_or_else(|| Refusal::invalid("input", "it is missing"))?;
+    body.insert("messages".to_owned(), messages(instructions, input)?.into());
+    if let Some(tools) = fields.list("tools")? {
+        // Others are run by OpenAI's server, not by the client.
+        let tools = tools.iter().filter(|tool| tool["type"] == "function");
+        let tools = tools.map(|tool| {
+            let mut function = tool.clone();
+            function.as_object_mut().map(|fields| fields.shift_remove("type"));
+            json!({"type": "function", "function": function})
+        });
+        body.insert("tools".to_owned(), tools.collect());
+    }
+    if let Some(effort) = fields.object("reasoning")?.and_then(|mut r| r.shift_remove("effort")) {
+        body.insert("reasoning_effort".to_owned(), effort);
+    }
+    if let Some(format) = fields.object("text")?.and_then(|mut text| text.shift_remove("format")) {
+        body.insert("response_format".to_owned(), format);
+    }
+    for (from, to) in [
+        ("max_output_tokens", "max_tokens"),
+        ("model", "model"),
+        ("stream", "stream"),
+        ("tool_choice", "tool_choice"),
+        ("temperature", "temperature"),
+        ("top_p", "top_p"),
+        ("top_k", "top_k"),
+        ("min_p", "min_p"),
+        ("seed", "seed"),
+        ("stop", "stop"),
+        ("grammar", "grammar"),
+        ("regex", "regex"),
+        ("chat_template_kwargs", "chat_template_kwargs"),
+    ] {
+        if let Some(value) = fields.any(from) {
+            body.insert(to.to_owned(), value);
+        }
+    }
+    Ok(Fields::new(body))
+}
+
+fn messages(instructions: Option<String>, input: Value) -> Result<Vec<Value>, Refusal> {
+    let mut all = Vec::new();
+    if let Some(text) = instructions.filter(|text| !text.is_empty()) {
+        all.push(json!({"role": "system", "content": text}));
+    }
+    match input {
+        Value::String(text) => all.push(json!({"role": "user", "content": text})),
+        Value::Array(items) => {
+            for (i, item) in items.iter().enumerate() {
+                message(item, &format!("input[{i}]"), &mut all)?;
+            }
+        }
+        other => {
+            let message = format!("it is {}, expected a string or a list of items", kind(&other));
+            return Err(Refusal::invalid("input", message));
+        }
+    }
+    Ok(all)
+}
+
+/// Adds an item. What the model thought, said and called before anybody answered is one message of its.
+fn message(item: &Value, at: &str, all: &mut Vec<Value>) -> Result<(), Refusal> {
+    match item["type"].as_str().unwrap_or("message") {
+        "message" => {
+            let role = match item["role"].as_str() {
+                Some("developer") => "system",
+                Some(role) => role,
+                None => return Err(Refusal::invalid(format!("{at}.role"), "expected a string")),
+            };
+            let text = text(&item["content"], &format!("{at}.content"))?;
+            // Templates know one system message, in front of all others.
+            if role == "system" && all.len() == 1 && all[0]["role"] == "system" {
+                let before = all[0]["content"].as_str().unwrap_or_default();
+                all[0]["content"] = format!("{before}\n\n{text}").into();
+            } else if role == "assistant" {
+                let own = own(all);
+                let before = own["content"].as_str().unwrap_or_default();
+                let blank = if before.is_empty() { "" } else { "\n\n" };
+                own["content"] = format!("{before}{blank}{text}").into();
+            } else {
+                all.push(json!({"role": role, "content": text}));
+            }
+        }
+        "function_call" => {
+            let call = tool_call(&item["call_id"], &item["name"], item["arguments"].clone());
+            let own = own(all);
+            if own["tool_calls"].is_null() {
+                own["tool_calls"] = json!([]);
+            }
+            own["tool_calls"].as_array_mut().into_iter().for_each(|calls| calls.push(call.clone()));
+        }
+        "function_call_output" => {
+            let content = text(&item["output"], &format!("{at}.output"))?;
+            all.push(json!({"role": "tool", "tool_call_id": item["call_id"], "content": content}));
+        }
+        "reasoning" => {
+            // What OpenAI has encrypted is nobody else's.
+            let parts = item["content"].as_array().or(item["summary"].as_array());
+            let texts = parts.into_iter().flatten().filter_map(|part| part["text"].as_str());
+            let thought = texts.collect::<Vec<_>>().join("\n\n");
+            if !thought.is_empty() {
+                own(all)["reasoning_content"] = thought.into();
+            }
+        }
+        other => {
+            let message = format!(
+                "it is {other:?}, expected \"message\", \"function_call\", \"function_call_output\" or \"reasoning\""
+            );
+            return Err(Refusal::unsupported(format!("{at}.type"), message));
+        }
+    }
+    Ok(())
+}
+
+/// The message of the model's that is being put together.
+fn own(all: &mut Vec<Value>) -> &mut Value {
+    if all.last().is_none_or(|last| last["role"] != "assistant") {
+        all.push(json!({"role": "assistant", "content": ""}));
+    }
+    let last = all.len() - 1;
+    &mut all[last]
+}
+
+fn text(content: &Value, at: &str) -> Result<String, Refusal> {
+    match content {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(parts) => {
+            let mut all = String::new();
+            for (i, part) in parts.iter().enumerate() {
+                match (part["type"].as_str(), part["text"].as_str()) {
+                    (Some("input_text" | "output_text" | "text"), Some(text)) => all.push_str(text),
+                    _ => {
+                        let found = kind(&part["type"]);
+                        let message = format!("it is {found}, and only text is taken");
+                        return Err(Refusal::unsupported(format!("{at}[{i}].type"), message));
+                    }
+                }
+            }
+            Ok(all)
+        }
+        other => {
+            let message = format!("it is {}, expected a string or a list of parts", kind(other));
+            Err(Refusal::invalid(at, message))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_become_messages_of_one_conversation() {
+        let input = json!([
+            {"role": "developer", "content": [{"type": "input_text", "text": "Be short."}]},
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]},
+            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "7"},
+            {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "8"}]},
+        ]);
+        let got = messages(Some("Be kind.".to_owned()), input).unwrap();
+        let call = |id: &str, name: &str| tool_call(&json!(id), &json!(name), json!("{}"));
+        assert_eq!(
+            Value::from(got),
+            json!([
+                {"role": "system", "content": "Be kind.\n\nBe short."},
+                {"role": "user", "content": "Hi"},
+                {
+                    "role": "assistant", "content": "I look.", "reasoning_content": "Hm.",
+                    "tool_calls": [call("c1", "f"), call("c2", "g")],
+                },
+                {"role": "tool", "tool_call_id": "c1", "content": "7"},
+                {"role": "tool", "tool_call_id": "c2", "content": "8"},
+            ])
+        );
+        for (input, param) in [
+            (json!(7), "input"),
+            (json!([{"type": "item_reference", "id": "x"}]), "input[0].type"),
+            (json!([{"content": "x"}]), "input[0].role"),
+            (
+                json!([{"role": "user", "content": [{"type": "input_image"}]}]),
+                "input[0].content[0].type",
+            ),
+        ] {
+            assert_eq!(messages(None, input).unwrap_err().param.as_deref(), Some(param));
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! `POST /v1/responses`: OpenAI's newer interface, as Codex speaks it. Nothing is kept: each request has the whole conversation.
+//!
+//! Invariant: a response that is sent whole is made by what writes the events of one that is streamed.
+
+use hyper::StatusCode;
+use serde_json::{Map, Value, json};
+
+use super::items;
+use crate::answer::Delta;
+use crate::body::{conversation, options};
+use crate::failure::Failure;
+use crate::generation::{Choice, Generation, Piece, Reason, Update};
+use crate::http::{self, Answered, Call, Shape, Stream};
+use crate::{asking, ids};
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    let (mut generation, mut events, stream) = call.apart(begun).await?;
+    if stream {
+        return Ok(Stream::response(generation, Box::new(events)));
+    }
+    while let Some((at, update)) = generation.next().await {
+        if let Update::Failed(failure) = update {
+            return Err(failure);
+        }
+        // Nobody reads them.
+        events.update(&generation.choices, at, update, &mut String::new());
+    }
+    Ok(http::json(StatusCode::OK, &events.response))
+}
+
+/// Reads the request, and begins to compute.
+fn begun(call: &Call) -> Result<(Generation, Events, bool), Failure> {
+    let object = call.object()?;
+    let response = response(&object);
+    let mut fields = items::renamed(object)?;
+    let serving = asking::model(call, &mut fields)?;
+    let (context, must_call) = conversation::take_with_choice(&mut fields)?;
+    let mut ask = asking::ask(call, serving, &mut fields)?;
+    let stops = options::stops(&mut fields)?;
+    let stream = fields.truth("stream")?.unwrap_or(false);
+    let (prompt, asked) = asking::chat(context, &must_call, stops, &mut ask, serving)?;
+    let running = asking::begin(serving, vec![prompt], 1, &ask)?;
+    let generation = Generation::new(running, &asked, serving.vocabulary());
+    let mut events = Events { response, open: None, thought: 0, written: 0 };
+    events.response["model"] = serving.name.as_str().into();
+    Ok((generation, events, stream))
+}
+
+/// A response of which nothing has come yet. What was asked stands in it again.
+fn response(asked: &Map<String, Value>) -> Value {
+    let again = |name: &str, default: Value| match asked.get(name) {
+        None | Some(Value::Null) => default,
+        Some(value) => value.clone(),
+    };
+    json!({
+        "id": ids::id("resp_"),
+        "object": "response",
+        "created_at": ids::now(),
+        "status": "in_progress",
+        "error": null,
+        "incomplete_details": null,
+        "instructions": again("instructions", Value::Null),
+        "max_output_tokens": again("max_output_tokens", Value::Null),
+        "metadata": again("metadata", json!({})),
+        "model": null,
+        "output": [],
+        "parallel_tool_calls": again("parallel_tool_calls", json!(true)),
+        "previous_response_id": null,
+        "reasoning": again("reasoning", json!({"effort": null, "summary": null})),
+        "store": false,
+        "temperature": again("temperature", Value::Null),
+        "text": again("text", json!({"format": {"type": "text"}})),
+        "tool_choice": again("tool_choice", json!("auto")),
+        "tools": again("tools", json!([])),
+        "top_p": again("top_p", Value::Null),
+        "truncation": "disabled",
+        "usage": null,
+    })
+}
+
+/// What the text of an item is called.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Said,
+    Thought,
+}
+
+impl Kind {
+    fn part(self, text: &str) -> Value {
+        match self {
+            Kind::Said => {
+                json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+            }
+            Kind::Thought => json!({"type": "reasoning_text", "text": text}),
+        }
+    }
+
+    fn item(self, id: &str, status: &str, content: Value) -> Value {
+        match self {
+            Kind::Said => json!({
+                "id": id, "type": "message", "status": status, "role": "assistant", "content": content,
+            }),
+            Kind::Thought => json!({
+                "id": id, "type": "reasoning", "status": status, "summary": [], "content": content,
+                "encrypted_content": null,
+            }),
+        }
+    }
+}
+
+/// An item that is being written.
+struct Open {
+    kind: Kind,
+    id: String,
+    text: String,
+}
+
+/// The events of a response, and what it is in the end.
+struct Events {
+    response: Value,
+    open: Option<Open>,
+    /// Tokens of thinking.
+    thought: usize,
+    /// Events so far.
+    written: u64,
+}
+
+impl Events {
+    fn event(&mut self, kind: &str, mut value: Value, out: &mut String) {
+        value["type"] = kind.into();
+        value["sequence_number"] = self.written.into();
+        self.written += 1;
+        out.push_str(&format!("event: {kind}\ndata: {value}\n\n"));
+    }
+
+    /// An event about all of it.
+    fn whole(&mut self, kind: &str, out: &mut String) {
+        self.event(kind, json!({"response": self.response}), out);
+    }
+
+    /// The number of the item that comes next, or is open.
+    fn next(&self) -> usize {
+        self.response["output"].as_array().map_or(0, Vec::len)
+    }
+
+    fn add(&mut self, item: Value, out: &mut String) {
+        let index = self.next();
+        self.event("response.output_item.done", json!({"output_index": index, "item": item}), out);
+        self.response["output"].as_array_mut().into_iter().for_each(|all| all.push(item.clone()));
+    }
+
+    fn begin_item(&mut self, kind: Kind, out: &mut String) {
+        self.close(true, out);
+        let id = ids::id(if kind == Kind::Said { "msg_" } else { "rs_" });
+        let index = self.next();
+        let item = kind.item(&id, "in_progress", json!([]));
+        self.event("response.output_item.added", json!({"output_index": index, "item": item}), out);
+        let part = json!({
+            "item_id": id, "output_index": index, "content_index": 0, "part": kind.part(""),
+        });
+        self.event("response.content_part.added", part, out);
+        self.open = Some(Open { kind, id, text: String::new() });
+    }
+
+    fn close(&mut self, complete: bool, out: &mut String) {
+        let Some(Open { kind, id, text }) = self.open.take() else { return };
+        let index = self.next();
+        let at = json!({"item_id": id, "output_index": index, "content_index": 0});
+        let (mut done, mut part) = (at.clone(), at);
+        done["text"] = text.as_str().into();
+        if kind == Kind::Said {
+            done["logprobs"] = json!([]);
+        }
+        let name = match kind {
+            Kind::Said => "response.output_text.done",
+            Kind::Thought => "response.reasoning_text.done",
+        };
+        self.event(name, done, out);
+        part["part"] = kind.part(&text);
+        self.event("response.content_part.done", part, out);
+        let status = if complete { "completed" } else { "incomplete" };
+        self.add(kind.item(&id, status, json!([kind.part(&text)])), out);
+    }
+
+    fn text(&mut self, kind: Kind, text: String, out: &mut String) {
+        if self.open.as_ref().is_none_or(|open| open.kind != kind) {
+            self.begin_item(kind, out);
+        }
+        let index = self.next();
+        let Some(open) = &mut self.open else { return };
+        open.text.push_str(&text);
+        let mut delta = json!({
+            "item_id": open.id, "output_index": index, "content_index": 0, "delta": text,
+        });
+        let name = match kind {
+            Kind::Said => {
+                delta["logprobs"] = json!([]);
+                "response.output_text.delta"
+            }
+            Kind::Thought => "response.reasoning_text.delta",
+        };
+        self.event(name, delta, out);
+    }
+
+    fn take(&mut self, piece: Piece, out: &mut String) {
+        let thinking = |delta: &Delta| matches!(delta, Delta::Thinking(_));
+        if !piece.deltas.is_empty() && piece.deltas.iter().all(thinking) {
+            self.thought += piece.tokens.len();
+        }
+        for delta in piece.deltas {
+            match delta {
+                Delta::Content(text) => self.text(Kind::Said, text, out),
+                Delta::Thinking(text) => self.text(Kind::Thought, text, out),
+                Delta::Call(call) => {
+                    self.close(true, out);
+                    let (id, index) = (ids::id("fc_"), self.next());
+                    let mut item = json!({
+                        "id": id, "type": "function_call", "status": "in_progress",
+                        "call_id": ids::id("call_"), "name": call.name, "arguments": "",
+                    });
+                    let added = json!({"output_index": index, "item": item});
+                    self.event("response.output_item.added", added, out);
+                    let mut delta = json!({"item_id": id, "output_index": index});
+                    let mut done = delta.clone();
+                    delta["delta"] = call.arguments.as_str().into();
+                    self.event("response.function_call_arguments.delta", delta, out);
+                    done["name"] = call.name.as_str().into();
+                    done["arguments"] = call.arguments.as_str().into();
+                    self.event("response.function_call_arguments.done", done, out);
+                    item["status"] = "completed".into();
+                    item["arguments"] = call.arguments.into();
+                    self.add(item, out);
+                }
+            }
+        }
+    }
+}
+
+impl Shape for Events {
+    fn begin(&mut self, _: &[Choice], out: &mut String) {
+        self.whole("response.created", out);
+        self.whole("response.in_progress", out);
+    }
+
+    fn update(&mut self, choices: &[Choice], at: usize, update: Update, out: &mut String) {
+        match update {
+            Update::Reading(_) | Update::Read => {}
+            Update::More(piece) => self.take(piece, out),
+            Update::Ended(piece, reason) => {
+                self.take(piece, out);
+                let cut = reason == Reason::Length;
+                self.close(!cut, out);
+                let choice = &choices[at];
+                self.response["usage"] = json!({
+                    "input_tokens": choice.prompt_tokens,
+                    "input_tokens_details": {"cached_tokens": choice.reused},
+                    "output_tokens": choice.tokens,
+                    "output_tokens_details": {"reasoning_tokens": self.thought},
+                    "total_tokens": choice.prompt_tokens + choice.tokens,
+                });
+                let status = if cut { "incomplete" } else { "completed" };
+                self.response["status"] = status.into();
+                if cut {
+                    self.response["incomplete_details"] = json!({"reason": "max_output_tokens"});
+                }
+                self.whole(&format!("response.{status}"), out);
+            }
+            Update::Failed(failure) => {
+                self.response["status"] = "failed".into();
+                self.response["error"] =
+                    json!({"code": "server_error", "message": failure.message});
+                self.whole("response.failed", out);
+            }
+        }
+    }
+
+    fn end(&mut self, _: &[Choice], _: &mut String) {}
+}
