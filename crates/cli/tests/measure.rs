@@ -156,3 +156,16 @@ fn loading_by_every_way() {
     assert!(wrong.status == Some(2) && wrong.stderr.contains("cold, warm, resident"));
     alight(&["bench", "load", &model, "--packed", "/nowhere.gguf"]).fails(1, &["/nowhere.gguf"]);
 }
+
+#[test]
+fn experts_in_less_memory() {
+    let Some(model) = smollm2() else { return };
+    // Without experts there is nothing to bring: the model runs as it does, and the row says so.
+    let row = json(&["bench", "experts", &model, "--memory", "8G", "-n", "2", "--json"]);
+    assert_eq!((row["memory"].as_u64(), row["experts"].as_u64()), (Some(8_000_000_000), None));
+    assert!(row["tokens_per_second"].as_f64().unwrap() > 0.0 && row["same_answer"] == true);
+    for sizes in ["", "8X", "1G,", "-1G"] {
+        alight(&["bench", "experts", &model, &format!("--memory={sizes}")])
+            .fails_as_usage("--memory");
+    }
+}

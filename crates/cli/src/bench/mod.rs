@@ -5,6 +5,7 @@
 //! spread stands beside it. The machine's limits are measured by the same process, right after.
 
 mod collective;
+mod experts;
 mod load;
 mod machine;
 mod report;
@@ -35,6 +36,7 @@ Examples:
   alight bench prefill model.gguf -p 512           a prompt of 512 tokens at once
   alight bench decode model.gguf -r 10 --json | jq .tokens_per_second.median
   alight bench load model.gguf --svg load.svg      from cold, warm and resident to the first token
+  alight bench experts model.gguf --memory 4G,8G   a mixture of experts in less memory than it takes
   alight bench collective                          JAX's fused collective, on devices of the CPU or GPUs
 
 Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit;
@@ -68,6 +70,8 @@ enum What {
     },
     /// Time to the first token, by every way in which weights can come into memory
     Load(load::LoadArgs),
+    /// A mixture of experts in less memory than it takes, whose experts are read when they are chosen
+    Experts(experts::ExpertsArgs),
     /// JAX's fused collective beside psum + residual + norm (needs the Python package `alight` and jax)
     Collective(collective::CollectiveArgs),
     /// The process behind `load`'s resident cells
@@ -124,6 +128,7 @@ pub fn main(args: BenchArgs) -> Outcome {
         What::Decode { predict, common } => (common, predict, true),
         What::Prefill { prompt, common } => (common, prompt, false),
         What::Load(args) => return load::main(&args),
+        What::Experts(args) => return experts::main(&args),
         What::Collective(args) => return collective::main(&args),
         What::Resident(args) => return load::resident(&args),
     };
