@@ -61,7 +61,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     let mut first: Option<Vec<u32>> = None;
     if !args.json {
         let line = "   memory   room   hits  read/token  wait/token  prompt t/s  answer t/s\n";
-        output::report(line.to_owned())?;
+        output::report(line)?;
     }
     for memory in &args.memory {
         say::progress(&format!("{}: reading", units::bytes(*memory)));
