@@ -1,5 +1,6 @@
 //! `alight serve`: arguments into a server of `alight-server`, which does the rest; signals; what is said.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
@@ -30,17 +31,19 @@ Examples:
   alight serve model.gguf
   curl http://localhost:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'
   alight serve model.gguf --port 9000 --parallel 16 --ctx-size 8192
+  alight serve one.gguf other.gguf          (requests choose one by `model`)
   alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
 
 It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, or SIGTERM, lets what is being
 answered end, within 5 seconds; a second one ends the program at once. docs/server.md has every address.")]
 pub struct ServeArgs {
-    /// The model: a .gguf file (of a split model, its first shard)
-    model: PathBuf,
+    /// The model: a .gguf file (of a split model, its first shard). Several, or a folder of them: requests choose by `model`
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<PathBuf>,
 
-    /// What the model is called in requests and answers [default: the file's name]
-    #[arg(short = 'a', long, value_name = "NAME")]
-    alias: Option<String>,
+    /// What the model is called in requests and answers; of several, a name for each, divided by commas [default: the files' names]
+    #[arg(short = 'a', long, value_name = "NAME", value_delimiter = ',')]
+    alias: Vec<String>,
 
     /// Listen at this address; 0.0.0.0: at all of this machine
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
@@ -128,19 +131,22 @@ pub fn main(args: ServeArgs) -> Outcome {
         // Without a home there is none; that is no reason not to serve.
         (None, _) => prompt_cache::folder(None).ok(),
     };
-    // It is used until the process ends.
-    let model: &'static Model = Box::leak(Box::new(open::model(&args.model, &args.engine)?));
-    let trained = model.spec().context;
-    let context = match args.ctx_size {
-        None => CONTEXT.min(trained),
-        given => sampling::context(given, trained),
-    };
-    if context > trained {
-        say::note(&format!("the model was trained to look back on {trained} tokens, not more"));
+    let mut served = Vec::new();
+    for (name, path) in args.named()? {
+        // It is used until the process ends.
+        let model: &'static Model = Box::leak(Box::new(open::model(&path, &args.engine)?));
+        let trained = model.spec().context;
+        let context = match args.ctx_size {
+            None => CONTEXT.min(trained),
+            given => sampling::context(given, trained),
+        };
+        if context > trained {
+            say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
+        }
+        served.push(Served { name, model, context });
     }
     let engine = EngineOptions {
         sequences: args.parallel,
-        context: Some(context),
         batch: usize::from(args.batch_size),
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
@@ -172,11 +178,10 @@ pub fn main(args: ServeArgs) -> Outcome {
     })?;
     let address = server.address().context("the address is not known")?;
     stop_by_signals(server.stopper())?;
-    let name = args.alias.clone().unwrap_or_else(|| name(&args.model));
-    let served = vec![Served { name, model }];
+    let models: Vec<&'static Model> = served.iter().map(|served| served.model).collect();
     let log = Arc::new(|text: &str| say::note(text));
     let outcome = server.run(served, log, || {
-        args.engine.explain_outcome(model);
+        models.iter().for_each(|model| args.engine.explain_outcome(model));
         say::line(&format!("listening on http://{address}"));
     });
     outcome.map_err(|why| anyhow!(why).into())
@@ -188,7 +193,60 @@ fn name(path: &Path) -> String {
     one_line(&stem.to_string_lossy()).into_owned()
 }
 
+/// The models in a folder, in the order of their names. Of a split one, that is its first shard.
+fn models_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
+    let why = || format!("the folder of models '{}' cannot be read", folder.display());
+    let mut all = Vec::new();
+    for entry in fs::read_dir(folder).with_context(why)? {
+        let path = entry.with_context(why)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let Some(stem) = name.strip_suffix(".gguf") else { continue };
+        let shard = stem.rsplit_once("-of-").and_then(|(rest, _)| rest.rsplit_once('-'));
+        let later = shard.is_some_and(|(_, n)| n.parse::<u32>().is_ok_and(|n| n > 1));
+        if !later && path.is_file() {
+            all.push(path);
+        }
+    }
+    if all.is_empty() {
+        let message = format!("there is no .gguf file in the folder '{}'", folder.display());
+        return Err(Stop::Usage(message));
+    }
+    all.sort();
+    Ok(all)
+}
+
 impl ServeArgs {
+    /// The files of all models, with the names that requests have for them.
+    fn named(&self) -> Outcome<Vec<(String, PathBuf)>> {
+        let mut files = Vec::new();
+        for path in &self.models {
+            if path.is_dir() {
+                files.extend(models_in(path)?);
+            } else {
+                files.push(path.clone());
+            }
+        }
+        let names = match &self.alias[..] {
+            [] => files.iter().map(|path| name(path)).collect(),
+            names if names.len() == files.len() => names.to_vec(),
+            names => {
+                return Err(Stop::Usage(format!(
+                    "--alias has {} names for {} models: give one for each, divided by commas",
+                    names.len(),
+                    files.len()
+                )));
+            }
+        };
+        for (i, name) in names.iter().enumerate() {
+            if names[..i].contains(name) {
+                return Err(Stop::Usage(format!(
+                    "two models are called {name:?}: give a name for each with --alias, divided by commas"
+                )));
+            }
+        }
+        Ok(names.into_iter().zip(files).collect())
+    }
+
     fn keys(&self) -> Outcome<Vec<String>> {
         let mut keys = Vec::new();
         if let Some(given) = &self.api_key {

@@ -656,6 +656,142 @@ fn a_client_that_leaves_frees_its_place() {
 }
 
 #[test]
+fn several_models_are_chosen_by_their_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = |name: &str, tokens: &[(&str, i32)]| {
+        let made = said::model(folder.path(), tokens, 0);
+        let path = folder.path().join(name);
+        std::fs::rename(made, &path).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let one = own("one.gguf", &[("I am one.", TEXT)]);
+    let other = own("other.gguf", &[("I am", TEXT), (" other.", TEXT)]);
+    write(folder.path(), "note.txt", "no model");
+    own("big-00002-of-00002.gguf", &[("no model by itself", TEXT)]);
+    let all = [folder.path().to_str().unwrap()];
+    for (models, alias, names) in [
+        (&all[..], &[][..], ["one", "other"]),
+        (&[&*other, &*one], &["--alias", "b,a"], ["b", "a"]),
+    ] {
+        let args = [models, &["--no-cache", "--temp", "0", "--metrics"], alias].concat();
+        let serving = Serving::start(&args);
+        let listed = serving.get("/v1/models").json();
+        let ids: Vec<&Value> =
+            listed["data"].as_array().unwrap().iter().map(|model| &model["id"]).collect();
+        assert_eq!(ids, names);
+        let say = |name: &str| {
+            let answer = serving.post(CHAT, &json!({"model": name, "messages": messages()})).json();
+            assert_eq!(answer["model"], name);
+            answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+        };
+        let wanted = if alias.is_empty() {
+            ["I am one.", "I am other."]
+        } else {
+            ["I am other.", "I am one."]
+        };
+        assert_eq!([say(names[0]), say(names[1])], wanted);
+        for wrong in [json!("neither"), Value::Null] {
+            let refused = serving.post(CHAT, &json!({"model": wrong, "messages": messages()}));
+            let error = &refused.json()["error"];
+            assert_eq!((refused.status, &error["code"]), (404, &json!("model_not_found")));
+            assert!(error["message"].as_str().unwrap().contains(&names.join(", ")), "{error}");
+        }
+        assert_eq!(serving.get("/props").json()["model_alias"], names[0]);
+        let props = serving.get(&format!("/props?model={}", names[1])).json();
+        assert_eq!(props["model_alias"], names[1]);
+        assert_eq!(serving.get("/slots").json().as_array().unwrap().len(), 16);
+        let told = metrics(&serving);
+        let generated =
+            |name: &str| told[&format!("llamacpp:tokens_predicted_total{{model=\"{name}\"}}")];
+        assert_eq!(generated(names[0]) + generated(names[1]), 3.0);
+    }
+    let empty = tempfile::tempdir().unwrap();
+    alight(&["serve", empty.path().to_str().unwrap()]).fails(2, &["no .gguf file"]);
+    alight(&["serve", &one, &one]).fails(2, &["two models are called", "--alias"]);
+    alight(&["serve", &one, "--alias", "a,b"]).fails(2, &["2 names for 1 models"]);
+}
+
+#[test]
+fn two_hundred_clients_that_leave_take_nothing_with_them() {
+    let (_folder, serving) = saying(&["--metrics", "--parallel", "3", "--ctx-size", "100000"]);
+    let long = json!([{"role": "user", "content": "a".repeat(3000)}]);
+    let watched = json!({"messages": messages(), "temperature": 1.5, "seed": 3, "ignore_eos": true, "max_tokens": 300});
+    let alone = serving.post(CHAT, &watched).json()["choices"].clone();
+    let began = metrics(&serving);
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (serving, long) = (&serving, &long);
+            scope.spawn(move || {
+                for i in 0..25 {
+                    let random = (thread * 25 + i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+                    let endless = json!({"ignore_eos": true, "stream": random % 5 != 0});
+                    let prompt = if random % 2 == 0 { long.clone() } else { messages() };
+                    let mut client =
+                        serving.begin(CHAT, &with(json!({"messages": prompt}), endless));
+                    match random % 5 {
+                        0 | 1 => {}
+                        2 => client.wait_for("role"),
+                        _ => client.wait_for("reasoning_content"),
+                    }
+                }
+            });
+        }
+        for _ in 0..8 {
+            // No other answer is changed by it.
+            assert_eq!(serving.post(CHAT, &watched).json()["choices"], alone);
+        }
+    });
+    let began_waiting = std::time::Instant::now();
+    let told = loop {
+        let told = metrics(&serving);
+        let open = told["llamacpp:requests_processing"] + told["llamacpp:requests_deferred"];
+        if open == 0.0 {
+            break told;
+        }
+        assert!(began_waiting.elapsed() < support::PATIENCE, "{told:?}");
+    };
+    let grown = |name: &str| told[name] - began[name];
+    assert_eq!(grown("alight:requests_ended_total"), 8.0);
+    assert_eq!(grown("alight:requests_failed_total"), 0.0);
+    // Who left before the request was read has asked for nothing.
+    assert!((100.0..=200.0).contains(&grown("alight:requests_left_total")), "{told:?}");
+    assert_eq!(serving.post(CHAT, &watched).json()["choices"], alone);
+}
+
+#[test]
+fn an_agent_s_conversation_is_known_up_to_what_is_new() {
+    let Some(model) = smollm2() else { return };
+    let serving = Serving::start(&[&model, "--no-cache", "--temp", "0"]);
+    let rules = "You are a careful agent. Read a file before you change it, and say what you did. "
+        .repeat(30);
+    let tools = json!([{"name": "read", "description": "Reads a file.", "input_schema": {
+        "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}}]);
+    let mut turns = vec![json!({"role": "user", "content": "Mend the tests of this project."})];
+    let mut before = 0;
+    for turn in 0..20 {
+        // A stamp that differs each time stands in front of the system prompt.
+        let stamp = format!("x-anthropic-billing-header: cc_version=2.1; cch={:05x};", turn * 7919);
+        let system = json!([{"type": "text", "text": stamp}, {"type": "text", "text": rules, "cache_control": {"type": "ephemeral"}}]);
+        let body = json!({"system": system, "messages": turns, "tools": tools, "max_tokens": 4});
+        let answer = serving.post("/v1/messages", &body).json();
+        let number =
+            |name: &str| answer["usage"][name].as_u64().unwrap_or_else(|| panic!("{answer}"));
+        let (new, known) = (number("input_tokens"), number("cache_read_input_tokens"));
+        // What is known is a whole number of pages; what was generated may be read again.
+        assert!(turn == 0 || known + 64 > before, "turn {turn}: {known} of {before} are known");
+        assert!(new + known > before);
+        before = new + known;
+        let id = format!("t{turn}");
+        turns.push(json!({"role": "assistant", "content": [
+            {"type": "text", "text": "I read the next file."},
+            {"type": "tool_use", "id": id, "name": "read", "input": {"path": format!("src/{turn}.rs")}},
+        ]}));
+        let text = format!("fn part_{turn}() -> usize {{ {turn} }}\n").repeat(3);
+        turns.push(json!({"role": "user", "content": [{"type": "tool_result", "tool_use_id": id, "content": text}]}));
+    }
+}
+
+#[test]
 fn a_reader_that_does_not_read_stops_nobody() {
     let (_folder, serving) = saying(&["--parallel", "2", "--ctx-size", "1000000"]);
     let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true});

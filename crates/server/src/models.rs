@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use alight_model::Model;
+use alight_model::{EngineOptions, Model};
 use alight_text::Vocabulary;
 
 use crate::failure::Failure;
@@ -16,6 +16,8 @@ pub struct Served {
     pub name: String,
     /// The model. It is used until the process ends.
     pub model: &'static Model,
+    /// Positions of a sequence.
+    pub context: usize,
 }
 
 /// A model that is served.
@@ -50,8 +52,9 @@ impl Models {
         options: &Options,
         log: &Log,
     ) -> Result<Models, String> {
-        let start = |Served { name, model }: Served| {
-            let worker = Worker::start(model, &options.engine, options.queue, log.clone())?;
+        let start = |Served { name, model, context }: Served| {
+            let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
+            let worker = Worker::start(model, &engine, options.queue, log.clone())?;
             Ok(Serving { name, model, worker, created: ids::now(), compiler: OnceLock::new() })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))

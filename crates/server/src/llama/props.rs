@@ -1,4 +1,4 @@
-//! `GET /props`: what the first model is, and how it is served.
+//! `GET /props`: what a model is, and how it is served: that of `?model=`, or the first one.
 
 use hyper::StatusCode;
 use serde_json::json;
@@ -6,7 +6,9 @@ use serde_json::json;
 use crate::http::{self, Answered, Call};
 
 pub(crate) async fn answer(call: Call) -> Answered {
-    let serving = call.server.models.find(None)?;
+    let models = &call.server.models;
+    let named = call.query.split('&').find_map(|pair| pair.strip_prefix("model="));
+    let serving = models.find(named.or(models.all().first().map(|first| &*first.name)))?;
     let options = &call.server.options;
     let sampling = &options.sampling;
     let tokenizer = &serving.vocabulary().tokenizer;
