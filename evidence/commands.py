@@ -67,6 +67,7 @@ COMMANDS = (
     Command("bench quantize", BY_HAND, VENV, "cargo", "floats into blocks beside ggml_quantize_chunk"),
     Command("bench rusage", "bench-rusage", ANY, "make rusage, a C compiler for musl", "what measuring a process costs, beside other tools"),
     Command("bench rusage-report", "bench-rusage", ANY, "make rusage, a C compiler for musl", "what each tool tells of a process whose truth is known"),
+    Command("bench server", BY_HAND, VENV, f"{BUILD}, {MODELS}, llama-server", "servers under load beside llama-server: first answer, clients, gaps, memory"),
     Command("bench start", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "a whole process to its first token and to its end"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
     Command("check clients", CI, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`"),
