@@ -45,7 +45,7 @@ pub struct ServeArgs {
     #[arg(short = 'a', long, value_name = "NAME", value_delimiter = ',')]
     alias: Vec<String>,
 
-    /// Listen at this address; 0.0.0.0: at all of this machine
+    /// Listen at this address; 0.0.0.0: at all of this machine; PATH.sock: at this Unix socket
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     host: String,
 
@@ -182,7 +182,7 @@ pub fn main(args: ServeArgs) -> Outcome {
     let log = Arc::new(|text: &str| say::note(text));
     let outcome = server.run(served, log, || {
         models.iter().for_each(|model| args.engine.explain_outcome(model));
-        say::line(&format!("listening on http://{address}"));
+        say::line(&format!("listening on {address}"));
     });
     outcome.map_err(|why| anyhow!(why).into())
 }

@@ -1186,6 +1186,44 @@ fn a_signal_lets_streams_end_and_cuts_those_that_do_not() {
 }
 
 #[test]
+fn a_unix_socket_is_one_s_own_and_goes_with_the_server() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixStream;
+
+    let folder = tempfile::tempdir().unwrap();
+    let model = said::model(folder.path(), &SAID, 3);
+    let path = folder.path().join("s.sock");
+    let host = path.to_str().unwrap();
+    // Of a server that was killed.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut child = support::command(&["serve", &model, "--no-cache", "--host", host])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("listening on") {
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it has ended");
+    }
+    assert_eq!(line.trim(), format!("listening on unix:{host}"));
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let mut stream = UnixStream::connect(&path).unwrap();
+    stream.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let ask = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(ask.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // One that is in use is not taken away.
+    alight(&["serve", &model, "--no-cache", "--host", host]).fails(1, &["cannot listen", host]);
+    kill(&child, libc::SIGTERM);
+    assert!(support::ended(&mut child).success());
+    assert!(!path.exists());
+}
+
+#[test]
 fn what_cannot_be_served_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let model = said::model(folder.path(), &SAID, 3);

@@ -6,6 +6,7 @@
 //! | Module | What it is |
 //! |---|---|
 //! | `listen` | connections, their limits, and the end |
+//! | `socket` | where it listens: a port or a file |
 //! | `routes` | which address is answered by what, and in which shape its errors are |
 //! | `access` | who may ask: Host, Origin, API keys |
 //! | `json` | bodies of requests: limits before anything is parsed |
@@ -52,6 +53,7 @@ mod models;
 mod ollama;
 mod openai;
 mod routes;
+mod socket;
 mod worker;
 
 pub use listen::{Server, Stopper};
@@ -64,7 +66,7 @@ use alight_model::{EngineOptions, SamplerOptions};
 /// How to serve.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The name or address to listen at.
+    /// The name or address to listen at; a path that ends with `.sock`: that Unix socket.
     pub host: String,
     /// The port; 0: any that is free.
     pub port: u16,
@@ -91,6 +93,9 @@ pub struct Options {
 impl Options {
     /// Whether others than programs of this machine can ask.
     pub fn is_public(&self) -> bool {
+        if self.host.ends_with(socket::FILE) {
+            return false;
+        }
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
         match host.parse::<IpAddr>() {
             Ok(address) => !address.is_loopback(),

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -18,7 +17,6 @@ use hyper::header::{
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -26,6 +24,7 @@ use crate::access::Access;
 use crate::failure::{Failure, Written};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::{Models, Served};
+use crate::socket::{Listener, Socket, Stream};
 use crate::{Log, Options, ids, routes};
 
 /// Most connections; more wait in the system's queue.
@@ -64,7 +63,7 @@ impl Stopper {
 
 /// A server that has its address.
 pub struct Server {
-    listener: StdListener,
+    socket: Socket,
     options: Options,
     stop: watch::Sender<bool>,
 }
@@ -75,18 +74,16 @@ impl Server {
     /// # Errors
     /// It is in use, or not ours.
     pub fn bind(options: Options) -> io::Result<Server> {
-        let host = options.host.trim_start_matches('[').trim_end_matches(']');
-        let listener = StdListener::bind((host, options.port))?;
-        listener.set_nonblocking(true)?;
-        Ok(Server { listener, options, stop: watch::channel(false).0 })
+        let socket = Socket::bind(&options.host, options.port)?;
+        Ok(Server { socket, options, stop: watch::channel(false).0 })
     }
 
-    /// The address.
+    /// Where clients find it: `http://ADDRESS`, or `unix:PATH`.
     ///
     /// # Errors
     /// The system's.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    pub fn address(&self) -> io::Result<String> {
+        self.socket.address()
     }
 
     /// What ends it.
@@ -107,9 +104,9 @@ impl Server {
         runtime.worker_threads(2).max_blocking_threads(APART).thread_name("alight-http");
         let runtime = runtime.enable_io().enable_time().build();
         let runtime = runtime.map_err(|e| format!("the system gives no threads: {e}"))?;
-        let (listener, stop) = (self.listener, self.stop.subscribe());
+        let (socket, stop) = (self.socket, self.stop.subscribe());
         let outcome = runtime.block_on(async {
-            let listener = TcpListener::from_std(listener).map_err(|e| e.to_string())?;
+            let listener = socket.listen().map_err(|e| e.to_string())?;
             ready();
             accept(listener, Arc::clone(&shared), stop, &log).await;
             Ok(())
@@ -122,7 +119,7 @@ impl Server {
 
 /// Takes connections until it is told to end, and then waits for them.
 async fn accept(
-    listener: TcpListener,
+    listener: Listener,
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
     log: &Log,
@@ -140,7 +137,7 @@ async fn accept(
         };
         let Some(next) = first(told.as_mut(), next).await else { break };
         match next {
-            Some((place, Ok((stream, _)))) => {
+            Some((place, Ok(stream))) => {
                 let (shared, stop) = (Arc::clone(&shared), stop.clone());
                 tokio::spawn(async move {
                     connection(stream, shared, stop).await;
@@ -181,9 +178,7 @@ async fn first<T>(mut told: Pin<&mut impl Future>, work: impl Future<Output = T>
 }
 
 /// Answers the requests of a connection.
-async fn connection(stream: TcpStream, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
-    // A token is a packet.
-    let _ = stream.set_nodelay(true);
+async fn connection(stream: Box<dyn Stream>, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, std::convert::Infallible>(respond(shared, request).await) }

@@ -1,0 +1,102 @@
+//! Where a server listens: a port, or a Unix socket, whose file goes when the server ends.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::TcpListener as StdTcp;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener as StdUnix, UnixStream as StdUnixStream};
+use std::path::{Path, PathBuf};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener};
+
+/// What a host ends with that is the file of a Unix socket.
+pub(crate) const FILE: &str = ".sock";
+
+/// A place that was taken.
+pub(crate) enum Socket {
+    Tcp(StdTcp),
+    Unix(StdUnix, File),
+}
+
+/// The file of a socket.
+pub(crate) struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // Who starts next takes away what is left.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Socket {
+    pub(crate) fn bind(host: &str, port: u16) -> io::Result<Socket> {
+        if host.ends_with(FILE) {
+            return Socket::bind_file(Path::new(host));
+        }
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let listener = StdTcp::bind((host, port))?;
+        listener.set_nonblocking(true)?;
+        Ok(Socket::Tcp(listener))
+    }
+
+    fn bind_file(path: &Path) -> io::Result<Socket> {
+        // The file of a server that was killed; one that still listens keeps it.
+        let is_socket = fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+        if is_socket
+            && let Err(error) = StdUnixStream::connect(path)
+            && error.kind() == ErrorKind::ConnectionRefused
+        {
+            fs::remove_file(path)?;
+        }
+        let listener = StdUnix::bind(path)?;
+        let file = File(path.to_owned());
+        // Of this user alone, as files of prompts are.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        Ok(Socket::Unix(listener, file))
+    }
+
+    /// Where clients find it.
+    pub(crate) fn address(&self) -> io::Result<String> {
+        match self {
+            Socket::Tcp(listener) => Ok(format!("http://{}", listener.local_addr()?)),
+            Socket::Unix(_, file) => Ok(format!("unix:{}", file.0.display())),
+        }
+    }
+
+    /// Within a runtime.
+    pub(crate) fn listen(self) -> io::Result<Listener> {
+        match self {
+            Socket::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
+            Socket::Unix(listener, file) => {
+                Ok(Listener::Unix(UnixListener::from_std(listener)?, file))
+            }
+        }
+    }
+}
+
+/// A connection.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// What takes connections.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, #[expect(dead_code, reason = "it is there to be dropped")] File),
+}
+
+impl Listener {
+    pub(crate) async fn accept(&self) -> io::Result<Box<dyn Stream>> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept().await?;
+                // A token is a packet.
+                let _ = stream.set_nodelay(true);
+                Ok(Box::new(stream))
+            }
+            Listener::Unix(listener, _) => Ok(Box::new(listener.accept().await?.0)),
+        }
+    }
+}
