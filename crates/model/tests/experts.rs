@@ -107,6 +107,26 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             assert!(counts.wanted > counts.hits && counts.missed_bytes > 0, "{counts:?}");
             assert!(report.reason().contains("when they are chosen"), "{}", report.reason());
         }
+        // What every token reads can be locked, and experts come all the same.
+        let options = OpenOptions {
+            threads: Some(2),
+            memory: Some(least),
+            lock: true,
+            ..OpenOptions::default()
+        };
+        let model = Model::open(&path, &options).unwrap();
+        match model.wait_loaded() {
+            Ok(()) => {
+                let report = model.load_report();
+                assert!(
+                    report.bytes_locked > 0
+                        && report.bytes_locked < report.files[0].weights / 2 + layer
+                );
+                assert!(answers(&model) == expected, "{}: locked", spec.arch);
+            }
+            // This user may not lock as much.
+            Err(error) => assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}"),
+        }
         // Two sessions at the same time take turns at the slots.
         let model = open(&path, 2, Some(least)).unwrap();
         std::thread::scope(|scope| {

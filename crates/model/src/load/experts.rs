@@ -39,8 +39,11 @@ pub(super) fn plan(
     };
     let warm = wanted.memory.is_none() && facts.cached_share() >= WARM_SHARE;
     let in_memory = facts.filesystem.kind == Kind::Memory;
+    // Who wants all weights locked, and sets no limit, is told that they do not fit.
+    let all_locked = wanted.lock && wanted.memory.is_none();
     let all: u64 = weights.matrices().map(MatrixRef::len).sum();
-    if wanted.load != Load::Auto || warm || in_memory || all + wanted.beside <= budget {
+    let fits = all + wanted.beside <= budget;
+    if wanted.load != Load::Auto || warm || in_memory || all_locked || fits {
         return Ok(None);
     }
     let groups = groups(weights);

@@ -372,6 +372,10 @@ impl Shared {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LoadError::Stopped);
             }
+            // Slots change their contents; what every token reads is locked.
+            if matches!(matrix.storage(), Storage::Slots(_)) {
+                continue;
+            }
             let (shard, range) = matrix.file_range();
             let map = &self.store.maps()[shard];
             bytes += range.len() as u64;
