@@ -36,6 +36,8 @@ const STYLES: Styles = Styles::styled()
     long_version = long_version(),
     styles = STYLES,
     propagate_version = false,
+    // An alias has its own options; what is typed after it counts.
+    args_override_self = true,
     arg_required_else_help = true,
     max_term_width = 100,
     after_help = "\

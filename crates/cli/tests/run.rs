@@ -295,3 +295,52 @@ fn a_template_is_encoded_as_one_text() {
     assert_eq!(chat["prompt_tokens"], raw["prompt_tokens"]);
     assert_eq!(chat["tokens"], raw["tokens"]);
 }
+
+#[test]
+fn the_last_of_a_repeated_option_counts() {
+    let Some(model) = smollm2() else { return };
+    let line = json(
+        &[
+            "run",
+            &model,
+            "Hi",
+            "--temp",
+            "1",
+            "-n",
+            "9",
+            "--temp=0",
+            "-n",
+            "2",
+            "--ignore-eos",
+            "--json",
+        ],
+        b"",
+    );
+    assert_eq!(line["generated_tokens"], 2);
+    let once =
+        json(&["run", &model, "Hi", "--temp", "0", "-n", "2", "--ignore-eos", "--json"], b"");
+    assert_eq!(line["tokens"], once["tokens"]);
+}
+
+#[test]
+fn penalties_make_what_was_seen_less_likely() {
+    let Some(model) = smollm2() else { return };
+    let prompt = "Repeat the word apple: apple apple apple apple apple apple";
+    let most_often = |penalty: &[&str]| {
+        let args =
+            ["run", &model, prompt, "--raw", "--temp", "0", "-n", "40", "--ignore-eos", "--json"];
+        let line = json(&[&args[..], penalty].concat(), b"");
+        let tokens: Vec<u64> =
+            line["tokens"].as_array().unwrap().iter().map(|t| t.as_u64().unwrap()).collect();
+        tokens
+            .iter()
+            .map(|token| tokens.iter().filter(|other| *other == token).count())
+            .max()
+            .unwrap()
+    };
+    let without = most_often(&[]);
+    for penalty in [["--frequency-penalty", "1.5"], ["--presence-penalty", "8"]] {
+        let with = most_often(&penalty);
+        assert!(with < without, "{penalty:?}: {with} and {without}");
+    }
+}

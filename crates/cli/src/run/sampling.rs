@@ -29,6 +29,14 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
     repeat_penalty: f32,
 
+    /// Make tokens less likely by this much for each time that they were seen lately; 0 does not
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = any_number, allow_negative_numbers = true)]
+    frequency_penalty: f32,
+
+    /// Make tokens less likely by this much if they were seen lately; 0 does not
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = any_number, allow_negative_numbers = true)]
+    presence_penalty: f32,
+
     /// How many tokens count as seen lately; 0 none
     #[arg(long, value_name = "N", default_value_t = 64)]
     repeat_last_n: usize,
@@ -40,7 +48,14 @@ pub struct SamplingArgs {
 }
 
 /// Options that only the engine of this program has, by the ids of the arguments.
-pub const ONLY_NATIVE: [&str; 4] = ["repeat_penalty", "repeat_last_n", "speculate", "draft"];
+pub const ONLY_NATIVE: [&str; 6] = [
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "repeat_last_n",
+    "speculate",
+    "draft",
+];
 
 impl SamplingArgs {
     /// Whether tokens are drawn, and differently from run to run.
@@ -65,9 +80,10 @@ impl SamplingArgs {
             top_p: self.top_p,
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
             repeat_last_n: self.repeat_last_n,
             seed: self.seed.and_then(|s| u64::try_from(s).ok()).unwrap_or_else(seed),
-            ..SamplerOptions::default()
         }
     }
 }
@@ -98,6 +114,10 @@ fn number(text: &str, fits: impl Fn(f32) -> bool, what: &str) -> Result<f32, Str
 
 fn not_negative(text: &str) -> Result<f32, String> {
     number(text, |x| x >= 0.0, "a number not below 0")
+}
+
+fn any_number(text: &str) -> Result<f32, String> {
+    number(text, |_| true, "a number")
 }
 
 fn positive(text: &str) -> Result<f32, String> {
