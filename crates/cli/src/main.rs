@@ -24,6 +24,7 @@ mod bench;
 mod completions;
 mod convert;
 mod cp;
+mod drafts;
 mod explain_load;
 mod inspect;
 mod interrupt;

@@ -13,6 +13,7 @@ use rusage::inherited::is_ignored;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::drafts::DraftArgs;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::run::sampling::{self, SamplingArgs};
@@ -109,6 +110,9 @@ pub struct ServeArgs {
     no_cache: bool,
 
     #[command(flatten)]
+    drafts: DraftArgs,
+
+    #[command(flatten)]
     engine: EngineArgs,
 
     #[command(flatten)]
@@ -143,13 +147,22 @@ pub fn main(args: ServeArgs) -> Outcome {
         if context > trained {
             say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
         }
-        served.push(Served { name, model, context });
+        served.push(Served { name, model, draft: None, context });
+    }
+    match (args.drafts.file(), &mut served[..]) {
+        (None, _) => {}
+        (Some(_), [one]) => one.draft = args.drafts.leaked(&args.engine)?,
+        (Some(_), _) => {
+            let message = "--draft goes with one model: serve the others by another process";
+            return Err(Stop::Usage(message.to_owned()));
+        }
     }
     let engine = EngineOptions {
         sequences: args.parallel,
         batch: usize::from(args.batch_size),
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
+        speculate: args.drafts.speculate,
         prompts,
         ..EngineOptions::default()
     };

@@ -47,7 +47,7 @@ impl Said {
     fn hear(&mut self, event: Event<'_>) {
         assert!(self.embedding.is_none() && self.finish.is_none() && self.failed.is_none());
         match event {
-            Event::Reading { read } => self.reading.push(read),
+            Event::Reading { read, .. } => self.reading.push(read),
             Event::PromptLogits { position, logits } => {
                 assert_eq!(position, self.prompt_logits.len());
                 self.prompt_logits.push(logits.to_vec());

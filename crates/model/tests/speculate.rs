@@ -102,6 +102,8 @@ fn models(folder: &std::path::Path) -> Vec<PathBuf> {
         Spec::deepseek2().write(folder).0,
         Spec::llama4().write(folder).0,
         quantised(GgmlType::F16, Spec::qwen35()),
+        quantised(GgmlType::F16, Spec::lfm2()),
+        quantised(GgmlType::F16, Spec::nemotron_h()),
         Spec { long_context: Some(80), seed: 61, ..Spec::llama() }.write(folder).0,
     ];
     all.extend(common::real_model(common::SMOLLM2));
@@ -152,35 +154,51 @@ fn answers_with_a_draft_model_are_those_without() {
         let path = Spec { ty: GgmlType::Q4_0, ..spec }.write(folder.path()).0;
         Model::open(&path, &OpenOptions { threads: Some(2), ..Default::default() }).unwrap()
     };
-    let model = write(Spec::llama());
     // The model itself is nearly always right, a model of other weights hardly ever.
-    let [same, other, recurrent] =
-        [Spec::llama(), Spec { seed: 77, ..Spec::llama() }, Spec::qwen35()].map(write);
-    let mut steps = Vec::new();
-    for draft in [&same, &other, &recurrent] {
-        let mut sum = 0;
-        for seed in 0..6 {
-            // Nothing in the prompt to look up.
-            let prompt = tokens(30 + seed as usize, model.spec().vocab, 1000 + seed);
-            for (i, n) in [1, 7, 40, 40].into_iter().enumerate() {
-                let context = if i == 2 { prompt.len() + 20 } else { 256 };
-                let case =
-                    Asked { prompt: prompt.clone(), max_tokens: n, context, ..asked(&model, seed) };
-                let (plain, _) = answer(&model, &case, Speculate::Off);
-                for speculate in ALL.into_iter().chain([Speculate::Off]) {
-                    let (found, done) = answer_with(&model, Some(draft), &case, speculate);
-                    assert!(found == plain, "{speculate:?}, seed {seed}, {}", draft.name());
-                    if speculate == Speculate::Tokens(3) {
-                        sum += done.steps;
-                    }
-                    assert!(speculate != Speculate::Off || done.steps + 1 >= done.tokens);
+    let [llama, other, qwen35, lfm2, granite] = [
+        Spec::llama(),
+        Spec { seed: 77, ..Spec::llama() },
+        Spec::qwen35(),
+        Spec::lfm2(),
+        Spec::granitehybrid(),
+    ]
+    .map(write);
+    let cases = [
+        (&llama, [&llama, &other, &qwen35]),
+        (&qwen35, [&qwen35, &other, &llama]),
+        (&lfm2, [&lfm2, &other, &qwen35]),
+        (&granite, [&granite, &other, &lfm2]),
+    ];
+    for (model, drafts) in cases {
+        let steps = drafts.map(|draft| with_a_draft_model(model, draft));
+        // A third of the answers is greedy.
+        assert!(5 * steps[0] < 4 * steps[1], "{}: {steps:?}", model.name());
+    }
+}
+
+/// Returns how many steps there were with drafts of three tokens.
+fn with_a_draft_model(model: &Model, draft: &Model) -> usize {
+    let mut sum = 0;
+    for seed in 0..6 {
+        // Nothing in the prompt to look up.
+        let prompt = tokens(30 + seed as usize, model.spec().vocab, 1000 + seed);
+        for (i, n) in [1, 7, 40, 40].into_iter().enumerate() {
+            let context = if i == 2 { prompt.len() + 20 } else { 256 };
+            let case =
+                Asked { prompt: prompt.clone(), max_tokens: n, context, ..asked(model, seed) };
+            let (plain, _) = answer(model, &case, Speculate::Off);
+            for speculate in ALL.into_iter().chain([Speculate::Off]) {
+                let (found, done) = answer_with(model, Some(draft), &case, speculate);
+                let what = format!("{speculate:?}, seed {seed}, {} {}", model.name(), draft.name());
+                assert!(found == plain, "{what}");
+                if speculate == Speculate::Tokens(3) {
+                    sum += done.steps;
                 }
+                assert!(speculate != Speculate::Off || done.steps + 1 >= done.tokens);
             }
         }
-        steps.push(sum);
     }
-    // A third of the answers is greedy.
-    assert!(5 * steps[0] < 4 * steps[1], "{steps:?}");
+    sum
 }
 
 #[test]
@@ -188,15 +206,14 @@ fn a_model_with_other_tokens_cannot_draft() {
     let folder = tempfile::tempdir().unwrap();
     let open =
         |spec: Spec| Model::open(&spec.write(folder.path()).0, &OpenOptions::default()).unwrap();
-    let (model, recurrent) = (open(Spec::llama()), open(Spec::qwen35()));
-    let mut session = Session::new(&recurrent, &SessionOptions::default()).unwrap();
-    let error = session.draft_with(&model).unwrap_err().to_string();
-    assert!(error.contains("cannot draft for"), "{error}");
+    let model = open(Spec::llama());
     let Some(smollm2) = common::real_model(common::SMOLLM2) else { return };
     let other = Model::open(&smollm2, &OpenOptions::default()).unwrap();
     let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
     let error = session.draft_with(&other).unwrap_err().to_string();
     assert!(error.contains("cannot draft for") && error.contains("49152"), "{error}");
+    let mut engine = Engine::new(&model, &EngineOptions::default()).unwrap();
+    assert_eq!(engine.draft_with(&other).unwrap_err().to_string(), error);
 }
 
 #[test]
@@ -225,79 +242,117 @@ fn every_end_is_the_same_at_every_place() {
     }
 }
 
-/// What an engine gives: the tokens with the bits of their logits, and how it ended; and how many steps it took. Another request comes
-/// after so many steps.
+/// What an engine gives: the tokens with the bits of their logits, and how it ended.
+type OfEngine = (Vec<u32>, Option<Finish>);
+
+/// What an engine gives for all that is asked, each a step after the one before, and how many steps it took.
 fn of_engine(
     model: &Model,
-    asked: &Asked,
+    draft: Option<&Model>,
+    all: &[Asked],
     speculate: Speculate,
-    other_after: usize,
-) -> (Vec<u32>, Option<Finish>, usize) {
-    let context = Some(asked.context);
-    let options = EngineOptions { sequences: 2, context, speculate, ..EngineOptions::default() };
+) -> (Vec<OfEngine>, usize) {
+    let context = Some(all[0].context);
+    let options = EngineOptions { sequences: 3, context, speculate, ..EngineOptions::default() };
     let mut engine = Engine::new(model, &options).unwrap();
-    let request = Request {
-        prompt: asked.prompt.clone(),
-        sampling: asked.sampling,
-        max_tokens: asked.max_tokens,
-        ignore_eos: true,
-        ..Request::default()
-    };
-    let id = engine.add(request.clone()).unwrap();
-    let (mut all, mut end, mut steps) = (Vec::new(), None, 0);
+    if let Some(draft) = draft {
+        engine.draft_with(draft).unwrap();
+    }
+    let (mut ids, mut steps) = (Vec::new(), 0);
+    let mut found: Vec<OfEngine> = all.iter().map(|_| OfEngine::default()).collect();
     loop {
-        if steps == other_after {
-            engine.add(Request { max_tokens: 5, ..request.clone() }).unwrap();
+        if let Some(asked) = all.get(steps) {
+            let request = Request {
+                prompt: asked.prompt.clone(),
+                sampling: asked.sampling,
+                max_tokens: asked.max_tokens,
+                ignore_eos: true,
+                ..Request::default()
+            };
+            ids.push(engine.add(request).unwrap());
         }
         let more = engine
-            .step(&mut |of, event| match event {
-                Event::Token(token, logits) if of == id => {
-                    all.push(token);
-                    all.extend(logits.iter().map(|x| x.to_bits()));
+            .step(&mut |of, event| {
+                let found = &mut found[ids.iter().position(|id| *id == of).unwrap()];
+                match event {
+                    Event::Token(token, logits) => {
+                        found.0.push(token);
+                        found.0.extend(logits.iter().map(|x| x.to_bits()));
+                    }
+                    Event::Finished(finish) => found.1 = Some(finish),
+                    Event::Failed(error) => panic!("{error}"),
+                    _ => {}
                 }
-                Event::Finished(finish) if of == id => end = Some(finish),
-                Event::Failed(error) => panic!("{error}"),
-                _ => {}
             })
             .unwrap();
         steps += 1;
-        if !more {
-            return (all, end, steps);
+        if !more && steps >= all.len() {
+            return (found, steps);
         }
     }
 }
 
 #[test]
-fn engines_draft_while_a_sequence_is_alone() {
+fn engines_draft_for_each_sequence() {
     let folder = tempfile::tempdir().unwrap();
-    for (i, path) in models(folder.path()).into_iter().enumerate() {
+    for path in models(folder.path()) {
         let model = Model::open(&path, &OpenOptions::default()).unwrap();
-        let (mut plain_steps, mut drafted_steps) = (0, 0);
-        let original = model.spec().long_context.rope.as_ref().map_or(256, |_| 80);
-        for seed in 0..3 {
-            let part = asked(&model, seed);
-            let most = if original < 256 { 60 } else { usize::MAX };
-            let prompt = part.prompt[..part.prompt.len().min(most)].to_vec();
-            let len = prompt.len();
-            let cases = [
-                (Asked { max_tokens: 18, prompt: prompt.clone(), ..asked(&model, seed) }, 1000),
-                (Asked { max_tokens: 18, prompt: prompt.clone(), ..asked(&model, seed) }, 7),
-                (Asked { max_tokens: 100, context: len + 13, prompt, ..asked(&model, seed) }, 1000),
-            ];
-            for (case, after) in &cases {
-                let (plain, end, steps) = of_engine(&model, case, Speculate::Off, *after);
+        let real = std::fs::metadata(&path).unwrap().len() > 50_000_000;
+        let mut steps = [0; 4];
+        for seed in 0..if real { 1 } else { 3 } {
+            let one = |seed: u64| Asked { max_tokens: 18, ..asked(&model, seed) };
+            let short = |seed: u64| {
+                let asked = asked(&model, seed);
+                let context = asked.prompt.len() + 13;
+                Asked { max_tokens: 100, context, ..asked }
+            };
+            for case in
+                [vec![one(seed)], vec![one(seed), one(0), one(3), one(5)], vec![short(seed)]]
+            {
+                let (plain, plain_steps) = of_engine(&model, None, &case, Speculate::Off);
                 for speculate in ALL {
-                    let (found, found_end, drafted) = of_engine(&model, case, speculate, *after);
-                    let what = format!("{speculate:?}, seed {seed}, {}", path.display());
-                    assert!(found == plain && found_end == end, "{what}");
-                    plain_steps += steps;
-                    drafted_steps += drafted;
+                    for (i, draft) in [None, Some(&model)].into_iter().enumerate() {
+                        let (found, drafted) = of_engine(&model, draft, &case, speculate);
+                        let what = format!("{speculate:?}, seed {seed}, {}", path.display());
+                        assert!(found == plain, "{what}");
+                        assert!(drafted <= plain_steps, "{what}: {drafted} of {plain_steps}");
+                        let many = 2 * usize::from(case.len() > 1);
+                        steps[many] += plain_steps;
+                        steps[many + 1] += if i == 1 { drafted } else { plain_steps };
+                    }
                 }
             }
         }
-        assert!(drafted_steps <= plain_steps);
-        if i == 0 {
-            assert!(drafted_steps < plain_steps, "some drafts are right");
+        println!("{}: {steps:?}", path.display());
+        // The model itself is right about what is greedy.
+        assert!(steps[1] < steps[0] && steps[3] < steps[2], "{steps:?}, {}", path.display());
+    }
+}
+
+#[test]
+fn an_engine_gives_what_a_session_gives_in_sequences_that_become_long() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = Spec { long_context: Some(80), seed: 61, ty: GgmlType::Q4_0, ..Spec::llama() };
+    let model = Model::open(&spec.write(folder.path()).0, &OpenOptions::default()).unwrap();
+    let asked = |seed: u64, prompt: usize| {
+        let asked = asked(&model, seed);
+        let prompt = tokens(prompt, model.spec().vocab, 7 + seed / 2);
+        Asked { prompt, max_tokens: 30, ..asked }
+    };
+    // Short all the time, at the border, long after some tokens, and long from the beginning.
+    let all: Vec<Asked> = [40, 51, 52, 70, 79, 80, 81, 100]
+        .iter()
+        .enumerate()
+        .map(|(i, n)| asked(i as u64, *n))
+        .collect();
+    for speculate in [Speculate::Off, Speculate::Auto, Speculate::Tokens(3), Speculate::Tokens(7)] {
+        let (found, _) = of_engine(&model, Some(&model), &all, speculate);
+        for (asked, (found, finish)) in all.iter().zip(found) {
+            let (alone, _) = answer(&model, asked, Speculate::Off);
+            let found: Vec<u32> =
+                found.chunks(1 + model.spec().vocab).map(|token| token[0]).collect();
+            assert_eq!(found, alone.tokens, "{speculate:?}, prompt of {}", asked.prompt.len());
+            assert_eq!(finish, Some(alone.finish));
         }
     }
 }

@@ -77,15 +77,12 @@ impl Choice {
     /// How far its prompt is, in llama-server's words; `read` is `None` when all of it was read, which is when it is known how much
     /// of it was known before.
     pub(crate) fn progress(&self, read: Option<usize>, began: Instant) -> Value {
-        let mut value = json!({
+        json!({
             "total": self.prompt_tokens,
+            "cache": self.reused,
             "processed": read.unwrap_or(self.prompt_tokens),
             "time_ms": began.elapsed().as_millis() as u64,
-        });
-        if read.is_none() {
-            value["cache"] = self.reused.into();
-        }
-        value
+        })
     }
 
     fn take(&mut self, happened: Option<Happened>) -> Option<Update> {
@@ -96,7 +93,10 @@ impl Choice {
                 self.reused = reused;
                 Some(Update::Read)
             }
-            Some(Happened::Reading(read)) => Some(Update::Reading(read)),
+            Some(Happened::Reading { read, reused }) => {
+                self.reused = reused;
+                Some(Update::Reading(read))
+            }
             Some(Happened::OfPrompt(id, logprobs)) => {
                 self.echoed.push(Told { id, logprobs: Some(logprobs) });
                 None

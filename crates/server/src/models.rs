@@ -16,6 +16,8 @@ pub struct Served {
     pub name: String,
     /// The model. It is used until the process ends.
     pub model: &'static Model,
+    /// A smaller model with the same tokens, which proposes what is computed ahead ([`alight_model::Engine::draft_with`]).
+    pub draft: Option<&'static Model>,
     /// Positions of a sequence.
     pub context: usize,
 }
@@ -52,9 +54,9 @@ impl Models {
         options: &Options,
         log: &Log,
     ) -> Result<Models, String> {
-        let start = |Served { name, model, context }: Served| {
+        let start = |Served { name, model, draft, context }: Served| {
             let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
-            let worker = Worker::start(model, &engine, options.queue, log.clone())?;
+            let worker = Worker::start((model, draft), &engine, options.queue, log.clone())?;
             Ok(Serving { name, model, worker, created: ids::now(), compiler: OnceLock::new() })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))

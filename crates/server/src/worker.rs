@@ -52,8 +52,8 @@ pub(crate) enum Happened {
     OfPrompt(u32, Box<Logprobs>),
     /// The prompt as a vector. Nothing else follows.
     Embedding(Vec<f32>),
-    /// So many tokens of the prompt were read, and there are more.
-    Reading(usize),
+    /// So many tokens of the prompt were read, of which so many were known, and there are more.
+    Reading { read: usize, reused: usize },
     /// The prompt was read; so many tokens of it were known.
     Prompt { reused: usize },
     /// The next token.
@@ -108,22 +108,25 @@ impl Drop for Running {
     }
 }
 
+/// A model, and what proposes tokens to it.
+type Models = (&'static Model, Option<&'static Model>);
+
 impl Worker {
-    /// Makes the engine, and a thread for it. `queue`: how many requests may wait.
+    /// Makes the engine of a model and its draft model, and a thread for it. `queue`: how many requests may wait.
     pub(crate) fn start(
-        model: &'static Model,
+        models: Models,
         options: &EngineOptions,
         queue: usize,
         log: Log,
     ) -> Result<Worker, String> {
-        let engine = Engine::new(model, options).map_err(|error| error.to_string())?;
+        let engine = engine(models, options).map_err(|error| error.to_string())?;
         let context = engine.context();
         let (commands, received) = channel();
         let options = options.clone();
         let most = options.sequences + queue;
         let counts = Arc::new(Counts::new(options.sequences));
         let counted = Arc::clone(&counts);
-        let work = move || run(model, engine, &options, &received, &counted, &log);
+        let work = move || run(models, engine, &options, &received, &counted, &log);
         let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
         let thread =
             thread.map_err(|e| format!("the system gives no thread for the engine: {e}"))?;
@@ -184,26 +187,35 @@ impl Worker {
     }
 }
 
+/// The engine of a model and its draft model.
+fn engine((model, draft): Models, options: &EngineOptions) -> Result<Engine<'static>, ModelError> {
+    let mut engine = Engine::new(model, options)?;
+    if let Some(draft) = draft {
+        engine.draft_with(draft)?;
+    }
+    Ok(engine)
+}
+
 fn run(
-    model: &'static Model,
-    engine: Engine<'static>,
+    models: Models,
+    first: Engine<'static>,
     options: &EngineOptions,
     commands: &Receiver<Command>,
     counts: &Counts,
     log: &Log,
 ) {
-    let mut engine = Some(engine);
+    let mut first = Some(first);
     loop {
-        let made = match engine.take() {
+        let made = match first.take() {
             Some(engine) => Ok(engine),
-            None => Engine::new(model, options),
+            None => engine(models, options),
         };
         let engine = match made {
             Ok(engine) => engine,
             Err(error) => return log(&format!("the engine cannot be made again: {error}")),
         };
         let mut state = State {
-            model,
+            model: models.0,
             engine,
             active: HashMap::new(),
             ids: HashMap::new(),
@@ -356,9 +368,9 @@ impl State<'_> {
                     counts.count(|all| all.read(key, 0));
                     Happened::Embedding(embedding.to_vec())
                 }
-                Event::Reading { read } => {
+                Event::Reading { read, reused } => {
                     counts.count(|all| all.reading(key, read));
-                    Happened::Reading(read)
+                    Happened::Reading { read, reused }
                 }
             };
             let ended = matches!(

@@ -26,6 +26,7 @@ use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 
+use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -123,6 +124,9 @@ pub struct BatchArgs {
     ignore_eos: bool,
 
     #[command(flatten)]
+    drafts: DraftArgs,
+
+    #[command(flatten)]
     engine: EngineArgs,
 
     #[command(flatten)]
@@ -161,9 +165,13 @@ pub fn main(args: BatchArgs) -> Outcome {
         context: Some(sampling::context(args.ctx_size, model.spec().context)),
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
+        speculate: args.drafts.speculate,
         ..EngineOptions::default()
     };
-    let engine = Engine::new(model, &options).map_err(|e| anyhow!(e))?;
+    let mut engine = Engine::new(model, &options).map_err(|e| anyhow!(e))?;
+    if let Some(draft) = args.drafts.leaked(&args.engine)? {
+        engine.draft_with(draft).map_err(|e| anyhow!(e))?;
+    }
     let shown = !args.quiet && (file.is_some() || !io::stdout().is_terminal());
     let progress = Progress::new(shown, input.len);
     let reader = args.reader(input, model, engine.context(), done, keys);

@@ -12,12 +12,13 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
+use alight_model::{Finish, GenerateOptions, SamplerOptions};
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
 use clap::ArgMatches;
 use rusage::Phases;
 
+use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
@@ -113,15 +114,8 @@ pub struct RunArgs {
     #[arg(long)]
     ignore_eos: bool,
 
-    /// Compute tokens ahead that followed the last ones earlier in the text: auto (where that is faster), off, or up to N (at
-    /// most 7). The answer is the same
-    #[arg(long, value_name = "auto|off|N", default_value = "auto", value_parser = speculate)]
-    speculate: Speculate,
-
-    /// A smaller model with the same tokenizer, which proposes tokens to compute ahead where the text has none to offer and
-    /// where that is faster. The answer is the same
-    #[arg(long, value_name = "FILE", visible_alias = "model-draft")]
-    draft: Option<PathBuf>,
+    #[command(flatten)]
+    drafts: DraftArgs,
 
     #[command(flatten)]
     cache: CacheArgs,
@@ -169,8 +163,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
             }
             let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
             engine.keep_prompts(args.cache.folder()?);
-            let draft = args.draft.as_ref().map(|path| open::model(path, &args.engine));
-            let draft = ManuallyDrop::new(draft.transpose()?);
+            let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);
             if let Some(draft) = &*draft {
                 engine.draft_with(draft)?;
             }
@@ -249,7 +242,7 @@ impl Front<'_> {
         let limits = GenerateOptions {
             max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
             ignore_eos: args.ignore_eos,
-            speculate: args.speculate,
+            speculate: args.drafts.speculate,
         };
         if self.source == Source::Terminal {
             engine.ready()?;
@@ -309,16 +302,6 @@ impl Front<'_> {
             }
         };
         Ok(tokens.map_err(|e| anyhow!(e))?)
-    }
-}
-
-/// `auto`, `off` or a number.
-fn speculate(text: &str) -> Result<Speculate, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(Speculate::Auto),
-        ("off", _) => Ok(Speculate::Off),
-        (_, Ok(tokens @ 0..=7)) => Ok(Speculate::Tokens(tokens)),
-        _ => Err("expected auto, off, or a number from 0 to 7".to_owned()),
     }
 }
 

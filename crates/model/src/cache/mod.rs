@@ -9,6 +9,8 @@ mod prefix;
 mod states;
 mod zeroed;
 
+use std::ops::Range;
+
 use alight_kernels::attention::{KvCache, KvShape};
 use alight_pages::MapError;
 
@@ -167,6 +169,23 @@ impl Cache {
         self.sequences.iter().any(|s| !s.states.is_empty())
     }
 
+    /// Gets a sequence ready for drafts of up to `most` tokens.
+    ///
+    /// # Errors
+    /// The system does not give the address space.
+    pub(crate) fn get_ready_for_drafts(
+        &mut self,
+        sequence: usize,
+        most: usize,
+    ) -> Result<(), CacheError> {
+        self.sequences[sequence].states.get_ready_for_drafts(most)
+    }
+
+    /// Takes what came after row `row` of the draft that a sequence has computed last out of its states.
+    pub(crate) fn back_to_draft(&mut self, sequence: usize, row: usize) {
+        self.sequences[sequence].states.back_to_draft(row);
+    }
+
     /// How many tokens of a prompt the index would have if there were states of recurrent layers everywhere.
     pub(crate) fn attended(&mut self, salt: &str, tokens: &[u32]) -> usize {
         self.index.find(salt, tokens).attended
@@ -301,6 +320,19 @@ impl Cache {
     /// The state of a sequence in a layer.
     pub(crate) fn state(&mut self, layer: usize, sequence: usize) -> &mut [f32] {
         self.sequences[sequence].states.layer(layer)
+    }
+
+    /// A mixer has made a part of a layer's state what it is after a row of a sequence. It is kept, if the row is of a draft and later ones
+    /// may have to be taken back.
+    pub(crate) fn keep_of_draft(
+        &mut self,
+        layer: usize,
+        (sequence, row): (usize, Option<usize>),
+        part: Range<usize>,
+    ) {
+        if let Some(row) = row {
+            self.sequences[sequence].states.keep_of_draft(layer, row, part);
+        }
     }
 
     /// Keys and values of a sequence in a layer that has some.

@@ -21,6 +21,8 @@ pub(crate) struct States {
     snapshots: Vec<Snapshot>,
     /// Memory for further ones.
     spare: Vec<Zeroed<f32>>,
+    /// After each token of a draft but the last, if drafts are computed.
+    drafts: Vec<Zeroed<f32>>,
 }
 
 /// A copy of the states at some position.
@@ -63,6 +65,7 @@ impl States {
             now: Zeroed::new(end)?,
             snapshots: Vec::with_capacity(SNAPSHOTS),
             spare: (0..spare).map(|_| Zeroed::new(end)).collect::<Result<_, _>>()?,
+            drafts: Vec::new(),
         })
     }
 
@@ -74,6 +77,31 @@ impl States {
     /// A layer's state.
     pub(crate) fn layer(&mut self, layer: usize) -> &mut [f32] {
         &mut self.now.get_mut()[self.layers[layer].clone()]
+    }
+
+    /// Gets ready for drafts after which up to `most` earlier states may be gone back to. Memory is taken when it is first written.
+    ///
+    /// # Errors
+    /// The system does not give the address space.
+    pub(crate) fn get_ready_for_drafts(&mut self, most: usize) -> Result<(), CacheError> {
+        while !self.is_empty() && self.drafts.len() < most {
+            self.drafts.push(Zeroed::new(self.now.get().len())?);
+        }
+        Ok(())
+    }
+
+    /// Keeps a part of a layer's state as it is after token `row` of a draft.
+    pub(crate) fn keep_of_draft(&mut self, layer: usize, row: usize, part: Range<usize>) {
+        let first = self.layers[layer].start;
+        let part = first + part.start..first + part.end;
+        self.drafts[row].get_mut()[part.clone()].copy_from_slice(&self.now.get()[part]);
+    }
+
+    /// Goes back to what they were after token `row` of a draft that was computed last.
+    pub(crate) fn back_to_draft(&mut self, row: usize) {
+        if !self.is_empty() {
+            std::mem::swap(&mut self.now, &mut self.drafts[row]);
+        }
     }
 
     /// A copy of them as they are now.
@@ -175,6 +203,27 @@ mod tests {
         assert_eq!(states.back_to(2), 0);
         assert_eq!((states.layer(0)[0], states.layer(2)[0]), (0.0, 0.0));
         assert_eq!(states.back_to(100), 0, "what came later is gone");
+    }
+
+    #[test]
+    fn it_goes_back_into_a_draft() {
+        let mut states = states();
+        states.get_ready_for_drafts(3).unwrap();
+        for row in 0..4 {
+            states.layer(0).copy_from_slice(&[row as f32, 10.0 + row as f32]);
+            states.layer(2).fill(20.0 + row as f32);
+            if row < 3 {
+                states.keep_of_draft(0, row, 0..1);
+                states.keep_of_draft(0, row, 1..2);
+                states.keep_of_draft(2, row, 0..1);
+            }
+        }
+        states.back_to_draft(1);
+        assert_eq!(states.layer(0), [1.0, 11.0]);
+        assert_eq!(states.layer(2), [21.0]);
+        let mut none = States::new([0, 0].into_iter()).unwrap();
+        none.get_ready_for_drafts(3).unwrap();
+        none.back_to_draft(1);
     }
 
     #[test]

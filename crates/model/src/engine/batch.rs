@@ -25,6 +25,16 @@ pub(crate) enum Want {
     All,
 }
 
+/// The sequence that rows are of, and how they are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OfSequence {
+    /// Which sequence of the cache.
+    pub(crate) sequence: usize,
+    pub(crate) role: Role,
+    /// Whether it is long to a model that rotates long sequences in another way.
+    pub(crate) long: bool,
+}
+
 /// Rows of one sequence that follow one another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -35,7 +45,17 @@ pub(crate) struct Span {
     pub(crate) position: usize,
     /// Which rows of the batch they are.
     pub(crate) rows: Range<usize>,
+    /// Which row of a draft it is, if states of recurrent layers are kept after it.
+    pub(crate) draft_row: Option<usize>,
     pub(super) want: Want,
+}
+
+/// Where a row is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    sequence: usize,
+    position: usize,
+    long: bool,
 }
 
 /// The rows of a call. Nothing is allocated once it is made.
@@ -43,8 +63,8 @@ pub(crate) struct Batch {
     /// How activations of prompts are rounded.
     prompt: Precision,
     tokens: Vec<u32>,
-    /// By row: its sequence and its position.
-    places: Vec<(usize, usize)>,
+    /// By row.
+    places: Vec<Place>,
     /// Those that decode come first.
     spans: Vec<Span>,
     counts: RowCounts,
@@ -77,25 +97,45 @@ impl Batch {
         self.counts = RowCounts::default();
     }
 
-    /// Adds tokens of sequence `sequence` of the cache, which follow its first `position` tokens.
+    /// Adds tokens that follow the first `position` ones of a sequence. With `states`, those of a draft are spans of their own, after
+    /// each of which states of recurrent layers can be kept.
     ///
     /// # Panics
     /// If tokens to decode follow those of a prompt.
     pub(super) fn push(
         &mut self,
-        (sequence, role): (usize, Role),
+        of: OfSequence,
         position: usize,
         tokens: &[u32],
         want: Want,
+        states: bool,
+    ) {
+        if !(states && of.role == Role::Decode) {
+            return self.push_span(of, position, tokens, want, None);
+        }
+        for (row, token) in tokens.iter().enumerate() {
+            let draft_row = (row + 1 < tokens.len()).then_some(row);
+            self.push_span(of, position + row, &[*token], want, draft_row);
+        }
+    }
+
+    fn push_span(
+        &mut self,
+        OfSequence { sequence, role, long }: OfSequence,
+        position: usize,
+        tokens: &[u32],
+        want: Want,
+        draft_row: Option<usize>,
     ) {
         let first = self.tokens.len();
         let after = self.spans.last().is_none_or(|last| last.role == role || role == Role::Prompt);
         assert!(after, "rows that decode come first");
         self.tokens.extend_from_slice(tokens);
-        self.places.extend((position..position + tokens.len()).map(|at| (sequence, at)));
+        let positions = position..position + tokens.len();
+        self.places.extend(positions.map(|position| Place { sequence, position, long }));
         self.count(role, tokens.len());
         let rows = first..first + tokens.len();
-        self.spans.push(Span { sequence, role, position, rows, want });
+        self.spans.push(Span { sequence, role, position, rows, draft_row, want });
     }
 
     fn count(&mut self, role: Role, rows: usize) {
@@ -111,7 +151,13 @@ impl Batch {
 
     /// The sequence of a row, and its position.
     pub(crate) fn place(&self, row: usize) -> (usize, usize) {
-        self.places[row]
+        let Place { sequence, position, .. } = self.places[row];
+        (sequence, position)
+    }
+
+    /// Whether the sequence of a row is long.
+    pub(crate) fn is_long(&self, row: usize) -> bool {
+        self.places[row].long
     }
 
     /// The spans of a role.
@@ -188,16 +234,20 @@ impl Batch {
 mod tests {
     use super::*;
 
+    fn of(sequence: usize, role: Role) -> OfSequence {
+        OfSequence { sequence, role, long: false }
+    }
+
     #[test]
     fn rows_keep_their_positions_when_others_are_left_out() {
         let mut batch = Batch::new(16, Precision::Bits8);
-        batch.push((4, Role::Decode), 7, &[1], Want::Last);
-        batch.push((2, Role::Decode), 90, &[2], Want::Last);
-        batch.push((0, Role::Prompt), 3, &[3, 4, 5], Want::Nothing);
-        batch.push((1, Role::Prompt), 0, &[6, 7], Want::Last);
-        batch.push((3, Role::Prompt), 5, &[8, 9], Want::All);
+        batch.push(of(4, Role::Decode), 7, &[1], Want::Last, false);
+        batch.push(of(2, Role::Decode), 90, &[2], Want::Last, false);
+        batch.push(of(0, Role::Prompt), 3, &[3, 4, 5], Want::Nothing, false);
+        batch.push(of(1, Role::Prompt), 0, &[6, 7], Want::Last, false);
+        batch.push(of(3, Role::Prompt), 5, &[8, 9], Want::All, false);
         assert_eq!(batch.tokens(), [1, 2, 3, 4, 5, 6, 7, 8, 9]);
-        let positions = |batch: &Batch| batch.places.iter().map(|p| p.1).collect::<Vec<_>>();
+        let positions = |batch: &Batch| batch.places.iter().map(|p| p.position).collect::<Vec<_>>();
         assert_eq!(positions(&batch), [7, 90, 3, 4, 5, 0, 1, 5, 6]);
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 7 });
         let mut moved = Vec::new();
@@ -217,10 +267,30 @@ mod tests {
     #[test]
     fn prompts_of_16_bits_are_counted_with_what_decodes() {
         let mut batch = Batch::new(4, Precision::Bits16);
-        batch.push((0, Role::Decode), 1, &[1], Want::Last);
-        batch.push((1, Role::Prompt), 0, &[1, 2], Want::Last);
+        batch.push(of(0, Role::Decode), 1, &[1], Want::Last, false);
+        batch.push(of(1, Role::Prompt), 0, &[1, 2], Want::Last, false);
         assert_eq!(batch.counts(), RowCounts { bits16: 3, bits8: 0 });
         batch.keep_wanted(|_, _| {});
         assert_eq!(batch.counts(), RowCounts { bits16: 2, bits8: 0 });
+    }
+
+    #[test]
+    fn rows_of_a_draft_are_spans_where_states_are_kept() {
+        let mut batch = Batch::new(16, Precision::Bits8);
+        batch.push(of(3, Role::Decode), 7, &[1, 2, 3], Want::All, true);
+        batch.push(of(1, Role::Decode), 9, &[4], Want::All, true);
+        batch.push(of(0, Role::Prompt), 0, &[5, 6], Want::Last, true);
+        let spans: Vec<_> =
+            batch.all_spans().iter().map(|s| (s.position, s.rows.clone(), s.draft_row)).collect();
+        let expected = [
+            (7, 0..1, Some(0)),
+            (8, 1..2, Some(1)),
+            (9, 2..3, None),
+            (9, 3..4, None),
+            (0, 4..6, None),
+        ];
+        assert_eq!(spans, expected);
+        batch.keep_wanted(|_, _| {});
+        assert_eq!(batch.counts(), RowCounts { bits16: 4, bits8: 1 });
     }
 }

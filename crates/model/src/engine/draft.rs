@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::session::{Session, SessionOptions};
-use super::speculate::{Judge, MOST_DRAFT, Mean};
+use super::speculate::{MOST_DRAFT, Mean, Speculate, StepPlan};
 use crate::error::ModelError;
 use crate::open::Model;
 
@@ -14,6 +14,8 @@ const LEAST_PROBABILITY: f32 = 0.4;
 const RETRY: usize = 64;
 /// So many tokens that the draft model has not seen are fed in one call.
 const FEW: usize = 16;
+/// So many tokens that the draft model has not seen are fed between two steps, so that no step waits long.
+const MOST_READ: usize = 256;
 /// Vocabularies may differ by so many tokens at their ends, where some files have padding.
 const MOST_PADDING: usize = 128;
 
@@ -52,35 +54,40 @@ impl<'m> DraftModel<'m> {
     }
 
     /// How many tokens a draft should have, at most `most`.
-    fn length(&mut self, judge: &Judge, most: usize) -> usize {
+    fn length(&mut self, speculate: Speculate, plan: &StepPlan<'_>, most: usize) -> usize {
         self.since += 1;
         let seconds = (self.seconds.count() > 0).then(|| self.seconds.value());
-        match judge.length(self.accepted.value(), seconds) {
-            0 if judge.measures() && self.since > RETRY => 1.min(most),
+        match plan.length(speculate, self.accepted.value(), seconds) {
+            0 if speculate == Speculate::Auto && self.since > RETRY => 1.min(most),
             length => length.min(most),
         }
     }
 
-    /// Proposes what follows `tokens` and `token`, into the beginning of `draft`; returns how many tokens.
+    /// Proposes what follows `tokens`, into the beginning of `draft`; returns how many tokens. A long sequence that the draft model has
+    /// not seen is read in several calls, the last of which proposes something.
     ///
     /// # Errors
     /// As [`Session::feed`].
     pub(super) fn propose(
         &mut self,
-        judge: &Judge,
-        (tokens, token): (&[u32], u32),
+        speculate: Speculate,
+        plan: &mut StepPlan<'_>,
+        tokens: &[u32],
         most: usize,
         draft: &mut [u32; MOST_DRAFT],
     ) -> Result<usize, ModelError> {
-        let wanted = self.length(judge, most);
-        if wanted == 0 {
+        let wanted = self.length(speculate, plan, most);
+        if wanted == 0 || tokens.is_empty() {
+            return Ok(0);
+        }
+        if !self.catch_up(tokens)? {
             return Ok(0);
         }
         self.since = 0;
         let began = Instant::now();
-        self.catch_up(tokens, token)?;
+        self.session.feed(&tokens[self.session.position()..])?;
         let mut length = 0;
-        while let Some(next) = self.likeliest(judge.measures()) {
+        while let Some(next) = self.likeliest(speculate == Speculate::Auto) {
             draft[length] = next;
             length += 1;
             if length == wanted {
@@ -88,25 +95,26 @@ impl<'m> DraftModel<'m> {
             }
             self.session.decode(next)?;
         }
-        self.seconds.add(began.elapsed().as_secs_f64() / length.max(1) as f64);
+        let took = began.elapsed().as_secs_f64();
+        self.seconds.add(took / length.max(1) as f64);
+        plan.add(length, self.accepted.value(), took);
         Ok(length)
     }
 
-    /// Makes the sequence one of `tokens` and `token`.
-    fn catch_up(&mut self, tokens: &[u32], token: u32) -> Result<(), ModelError> {
+    /// Makes the sequence the beginning of `tokens`, of which a few at most are missing then. Returns whether it has come so far: some
+    /// are read in each call.
+    fn catch_up(&mut self, tokens: &[u32]) -> Result<bool, ModelError> {
         let own = self.session.tokens();
         let common = own.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        let kept = self.session.truncate(common);
+        // The last token's logits are wanted.
+        let kept = self.session.truncate(common.min(tokens.len() - 1));
         let missing = &tokens[kept..];
-        if missing.len() < FEW {
-            let mut few = [token; FEW];
-            few[..missing.len()].copy_from_slice(missing);
-            self.session.feed(&few[..=missing.len()])?;
-        } else {
-            self.session.prefill(missing)?;
-            self.session.decode(token)?;
+        if missing.len() > FEW {
+            let read = (missing.len() - 1).min(MOST_READ);
+            self.session.prefill(&missing[..read])?;
+            return Ok(read + 1 == missing.len());
         }
-        Ok(())
+        Ok(true)
     }
 
     /// The likeliest next token, if it is no end; and if it is likely, where that counts.

@@ -5,13 +5,16 @@ mod batch;
 mod buffers;
 mod compute;
 mod draft;
+mod drafter;
 mod generate;
+mod lookup;
 mod net;
 mod pool;
 mod request;
 mod sampler;
 mod scheduler;
 mod session;
+mod slot;
 mod speculate;
 mod step;
 

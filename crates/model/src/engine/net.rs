@@ -49,8 +49,8 @@ pub(crate) struct Net<'m> {
     compute: Compute<'m>,
     /// Frequencies of each of the model's rotary embeddings.
     ropes: Vec<RopeTable>,
-    /// Those of the first in sequences that are not as long, or longer than they are now, if the model tells them apart.
-    other_rope: Option<RopeTable>,
+    /// Those of the first in long sequences, if the model tells them apart.
+    long_rope: Option<RopeTable>,
 }
 
 impl<'m> Net<'m> {
@@ -61,15 +61,8 @@ impl<'m> Net<'m> {
         compute: Compute<'m>,
     ) -> Net<'m> {
         let ropes = spec.ropes.iter().map(RopeTable::new).collect();
-        let other_rope = spec.long_context.rope.as_ref().map(RopeTable::new);
-        Net { spec, weights, store, compute, ropes, other_rope }
-    }
-
-    /// Goes on as for long sequences, or back. What the cache holds is of no use then.
-    pub(crate) fn exchange_ropes(&mut self) {
-        if let Some(other) = &mut self.other_rope {
-            std::mem::swap(&mut self.ropes[0], other);
-        }
+        let long_rope = spec.long_context.rope.as_ref().map(RopeTable::new);
+        Net { spec, weights, store, compute, ropes, long_rope }
     }
 
     /// Whether keys and values can be kept as `ty`.
@@ -242,7 +235,9 @@ impl<'m> Net<'m> {
         let rows = [Rows::new(&mut values, b.angles.width)];
         let (angles, batch) = (&b.angles, &b.batch);
         self.compute.each_row(n, rows, &b.threads, &|i, [row], _| {
-            for (table, [cos, sin]) in angles.places(&self.ropes) {
+            let long = self.long_rope.as_ref().filter(|_| batch.is_long(i));
+            for (rope, (table, [cos, sin])) in angles.places(&self.ropes).enumerate() {
+                let table = long.filter(|_| rope == 0).unwrap_or(table);
                 let (head, tail) = row.split_at_mut(sin.start);
                 table.fill(batch.place(i).1, &mut head[cos], &mut tail[..sin.len()]);
             }

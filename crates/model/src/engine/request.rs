@@ -85,6 +85,8 @@ pub enum Event<'e> {
     Reading {
         /// Those that were not computed included.
         read: usize,
+        /// Those that were not computed: they had been, of earlier prompts.
+        reused: usize,
     },
     /// The logits `[vocab]` of what follows a token of the prompt, if they are wanted ([`OfPrompt::Logits`]).
     PromptLogits {

@@ -13,17 +13,19 @@ use alight_kernels::attention::KvType;
 use alight_kernels::matmul::{Precision, RowCounts};
 use alight_kernels::vec;
 
-use super::batch::{Role, Want};
+use super::batch::{OfSequence, Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
-use super::generate::Finish;
+use super::draft::DraftModel;
+use super::drafter::Drafter;
 use super::net::Net;
 use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId};
 use super::sampler::Sampler;
 use super::session::{
     DEFAULT_CONTEXT, MAX_BATCH, MOST_REMEMBERED, SNAPSHOT_EVERY, admit, check, numbers,
 };
-use super::speculate::{Judge, Lookup, MOST_DRAFT, Speculate};
+use super::slot::{Growth, Slot, mask, next_token};
+use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
 use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
 use crate::open::Model;
@@ -38,14 +40,17 @@ const MOST_IGNORED: usize = 64;
 /// States of recurrent layers are kept at the end of a prompt if at least so many tokens of it were computed: they are large, and
 /// the prompt is cut for them.
 const LEAST_KEPT: usize = 256;
+/// So many sequences have drafts of the longest kind in one step.
+const MOST_DRAFTING: usize = 4;
+/// So many sequences have a draft model's own sequence beside them.
+const MOST_DRAFT_MODELS: usize = 8;
 
 /// What an engine may hold.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Sequences that are computed at the same time; others wait.
     pub sequences: usize,
-    /// Positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less. A model that
-    /// rotates long sequences in another way has no more than the length from which they are long.
+    /// Positions of each sequence; `None`: [`DEFAULT_CONTEXT`], or what the model was trained for if that is less.
     pub context: Option<usize>,
     /// Most rows that are computed together.
     pub batch: usize,
@@ -60,7 +65,7 @@ pub struct EngineOptions {
     pub prompt_cache: usize,
     /// Where prompts are looked up that were computed before this engine was made; and where [`Engine::keep`] writes them.
     pub prompts: Option<PromptFolder>,
-    /// Whether tokens are drafted while one sequence is alone; the answer is the same.
+    /// Whether tokens are drafted; the answer is the same.
     pub speculate: Speculate,
 }
 
@@ -87,96 +92,11 @@ struct Waiting {
     constraint: Option<Box<dyn Constraint>>,
 }
 
-/// A sequence that is computed.
-struct Slot {
-    id: RequestId,
-    request: Request,
-    constraint: Option<Box<dyn Constraint>>,
-    sampler: Sampler,
-    /// `[hidden]`, of requests that want it: the sum of what was computed.
-    embedding: Vec<f32>,
-    /// Tokens that the cache holds, or will hold after the step.
-    position: usize,
-    /// What has come, for drafts, and the draft that the step computes.
-    lookup: Lookup,
-    draft: [u32; MOST_DRAFT],
-    drafted: usize,
-    /// The token to compute next, if the prompt is read.
-    next: Option<u32>,
-    generated: usize,
-    /// What of the prompt came from the index, and what of it is there now.
-    reused: usize,
-    indexed: Indexed,
-    /// Another prompt begins like this one, and is read up to there first.
-    after: Option<(RequestId, usize)>,
-    /// What the index or a file had made no numbers: all is computed, and nothing of it shared.
-    cold: bool,
-    /// Positions at whose end the states of recurrent layers are to be kept.
-    marks: Vec<usize>,
-}
-
-impl Slot {
-    /// Tokens of the prompt that were not read yet.
-    fn unread(&self) -> usize {
-        self.request.prompt.len().saturating_sub(self.position)
-    }
-
-    /// Whether the rows of the prompt that are read next are wanted for themselves: all but the last one, which an answer
-    /// follows from, or all.
-    fn is_wanted_itself(&self) -> bool {
-        match self.request.of_prompt {
-            OfPrompt::Nothing => false,
-            OfPrompt::Logits => self.unread() > 1,
-            OfPrompt::Embedding(_) => true,
-        }
-    }
-
-    /// Tokens of the prompt that may be read in one step.
-    fn readable(&self) -> usize {
-        let unread = self.unread();
-        if self.request.of_prompt == OfPrompt::Logits && unread > 1 { unread - 1 } else { unread }
-    }
-
-    /// Tokens of the prompt that were read. Only these are shared: tokens that were generated are computed in another way.
-    fn read(&self) -> &[u32] {
-        &self.request.prompt[..self.position.min(self.request.prompt.len())]
-    }
-
-    /// Computes all of the prompt, and shares nothing of it: a file may have what no model has computed.
-    fn begin_cold(&mut self) {
-        self.cold = true;
-        (self.position, self.reused) = (0, 0);
-        self.marks.clear();
-        self.embedding.fill(0.0);
-    }
-
-    /// Tokens of the prompt that may come from elsewhere: all but the last, whose logits are wanted.
-    fn reusable(&self) -> &[u32] {
-        &self.request.prompt[..self.request.prompt.len() - 1]
-    }
-
-    /// A token that is computed next and the draft after it, of which there are `drafted` tokens, at most `most`.
-    fn with_draft(&mut self, token: u32, most: usize, context: usize) -> [u32; MOST_DRAFT + 1] {
-        let room = (context - self.position - 1).min(self.request.max_tokens - self.generated - 1);
-        let draft = self.lookup.propose(most.min(room));
-        self.drafted = draft.len();
-        self.draft[..draft.len()].copy_from_slice(draft);
-        let mut tokens = [token; MOST_DRAFT + 1];
-        tokens[1..].copy_from_slice(&self.draft);
-        tokens
-    }
-
-    /// Rows of the prompt that are read at most before states have to be kept.
-    fn rows_to_mark(&self) -> usize {
-        let next = self.marks.iter().filter(|mark| **mark > self.position).min();
-        next.map_or(usize::MAX, |mark| mark - self.position)
-    }
-}
-
 /// Many sequences on a model.
 ///
 /// What a request gets depends on the model, its prompt, its options and its seed: not on the requests beside it, on when it
-/// came, or on how many sequences there are. A step in which no request begins allocates nothing.
+/// came, or on how many sequences there are. A step allocates nothing in which no request begins, no sequence is read again because it
+/// has become long, and no prompt is the first one of a salt.
 ///
 /// ```
 /// # use alight_model::{Engine, EngineOptions, Event, Model, ModelError, Request, SamplerOptions};
@@ -206,7 +126,7 @@ pub struct Engine<'m> {
     /// `[sequences, vocab]`
     logits: Vec<f32>,
     /// By sequence of the cache.
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<Slot<'m>>>,
     /// `[vocab]`: those that a constraint has masked.
     masked: Vec<f32>,
     /// `[hidden]`: the final hidden state of a row.
@@ -228,8 +148,12 @@ pub struct Engine<'m> {
     prompts: Option<PromptFolder>,
     rounding: Rounding,
     ignored: Vec<IgnoredPrompt>,
-    /// Decides about drafts, of whichever sequence is alone; `None`: a draft cannot be taken back, or is not wanted.
-    judge: Option<Judge>,
+    speculate: Speculate,
+    times: StepTimes,
+    /// What proposes tokens, if a draft model was given: those that no sequence has.
+    draft_models: Vec<DraftModel<'m>>,
+    /// Why a draft model has failed in a step.
+    draft_error: Option<ModelError>,
 }
 
 impl<'m> Engine<'m> {
@@ -239,11 +163,7 @@ impl<'m> Engine<'m> {
     /// Options beyond all limits, or memory that the system does not give.
     pub fn new(model: &'m Model, options: &EngineOptions) -> Result<Engine<'m>, ModelError> {
         let spec = model.spec();
-        let mut context = options.context.unwrap_or(DEFAULT_CONTEXT.min(spec.context));
-        if spec.long_context.rope.is_some() {
-            // Sequences of both kinds would take two sets of angles; those that are not long are computed.
-            context = context.min(spec.long_context.original);
-        }
+        let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(spec.context));
         const MAX_CONTEXT: usize = 1 << 30;
         for (what, found, most) in [
             ("context", context, MAX_CONTEXT),
@@ -256,8 +176,12 @@ impl<'m> Engine<'m> {
             }
         }
         let sequences = options.sequences;
-        // A row for each sequence at least, and for a draft.
-        let decode = sequences + MOST_DRAFT;
+        // A row for each sequence at least, and for a draft; for more of them, where that is no more than was asked for.
+        let drafts = options.speculate != Speculate::Off;
+        let most = MOST_DRAFT * sequences.min(MOST_DRAFTING);
+        let drafted = options.batch.saturating_sub(sequences).clamp(MOST_DRAFT, most);
+        let drafted = if drafts { drafted } else { 0 };
+        let decode = sequences + drafted;
         let batch = options.batch.max(decode);
         let net = Net::new(
             spec,
@@ -271,9 +195,11 @@ impl<'m> Engine<'m> {
         let rounding = Rounding { prompt: options.prompt_precision, cache: options.cache_type };
         net.check_cache_type(rounding.cache)?;
         let cache = net.cache(positions, sequences, options.prompt_cache, rounding.cache);
-        let cache = cache.or_else(|_| net.cache(positions, sequences, 0, rounding.cache))?;
+        let mut cache = cache.or_else(|_| net.cache(positions, sequences, 0, rounding.cache))?;
+        if drafts {
+            (0..sequences).try_for_each(|s| cache.get_ready_for_drafts(s, MOST_DRAFT))?;
+        }
         let buffers = net.buffers(context, [batch, decode], options.prompt_precision);
-        let drafts = options.speculate != Speculate::Off && !cache.has_states();
         Ok(Engine {
             model,
             net,
@@ -296,8 +222,23 @@ impl<'m> Engine<'m> {
             prompts: options.prompts.clone(),
             rounding,
             ignored: Vec::new(),
-            judge: drafts.then(|| Judge::new(options.speculate)),
+            speculate: options.speculate,
+            times: StepTimes::new(decode),
+            draft_models: Vec::new(),
+            draft_error: None,
         })
+    }
+
+    /// Lets a smaller model with the same tokens propose what is computed ahead, where the text itself has no proposal and where that is
+    /// faster. The answers are the same. Up to eight sequences have one beside them; call it before the first request is added.
+    ///
+    /// # Errors
+    /// `draft` has other tokens, or the system does not give the memory for its sequences.
+    pub fn draft_with(&mut self, draft: &'m Model) -> Result<(), ModelError> {
+        let count = self.slots.len().min(MOST_DRAFT_MODELS);
+        let drafts = (0..count).map(|_| DraftModel::new(draft, self.model, self.context));
+        self.draft_models = drafts.collect::<Result<_, _>>()?;
+        Ok(())
     }
 
     /// Positions that each sequence may have.
@@ -352,7 +293,9 @@ impl<'m> Engine<'m> {
         prompt: &[u32],
     ) -> Result<Option<PathBuf>, PromptWriteError> {
         let Some(folder) = &self.prompts else { return Ok(None) };
-        let key = prompts::key(self.model, self.rounding, false, salt);
+        let long = self.is_long(prompt.len());
+        let key = prompts::key(self.model, self.rounding, long, salt);
+        let salt = &self.salt(salt, long);
         match self.cache.indexed_contents(salt, key, self.model.name(), prompt) {
             Some(contents) => folder.write(&contents),
             None => Ok(None),
@@ -383,12 +326,12 @@ impl<'m> Engine<'m> {
         on_event: &mut dyn FnMut(RequestId, Event<'_>),
     ) -> Result<bool, ModelError> {
         self.join();
-        let began = Instant::now();
         let [decoding, prompts] = self.fill();
         if decoding + prompts == 0 {
             return Ok(false);
         }
-        let done = self.compute();
+        let began = Instant::now();
+        let done = self.draft_error.take().map_or(Ok(()), Err).and_then(|()| self.compute());
         if done.is_ok() {
             self.remember(began.elapsed(), [decoding, prompts]);
             self.index_prompts();
@@ -411,14 +354,27 @@ impl<'m> Engine<'m> {
             if self.slots[sequence].is_some() {
                 continue;
             }
-            let Some(Waiting { id, request, constraint }) = self.waiting.pop_front() else {
+            let Some(Waiting { id, mut request, constraint }) = self.waiting.pop_front() else {
                 break;
             };
             let sampler = Sampler::new(request.sampling, vocab_size).with_bias(&request.logit_bias);
             let hidden = if request.wants_embedding() { self.model.spec().hidden_size } else { 0 };
-            let most = self.judge.as_ref().map_or(0, |_| self.context.min(MOST_REMEMBERED) + 1);
-            let mut lookup = Lookup::new(most);
-            request.prompt.iter().for_each(|token| lookup.push(*token));
+            let long = self.is_long(request.prompt.len());
+            let salt = self.salt(&request.salt, long);
+            let growth = (self.may_be_long() && !long).then(|| {
+                let original = self.model.spec().long_context.original;
+                let room = original + 1 - request.prompt.len();
+                request.prompt.reserve(room);
+                let salt = self.salt(&request.salt, true);
+                Growth { original, salt, answer: Vec::with_capacity(room) }
+            });
+            let drafter = (self.speculate != Speculate::Off).then(|| {
+                let most = self.context.min(MOST_REMEMBERED) + 1;
+                let model = self.draft_models.pop().map(Box::new);
+                let mut drafter = Drafter::new(self.speculate, most, model);
+                drafter.read(&request.prompt);
+                drafter
+            });
             let mut slot = Slot {
                 id,
                 request,
@@ -426,10 +382,11 @@ impl<'m> Engine<'m> {
                 sampler,
                 embedding: vec![0.0; hidden],
                 position: 0,
-                lookup,
-                draft: [0; MOST_DRAFT],
-                drafted: 0,
+                drafter,
                 next: None,
+                growth,
+                long,
+                salt,
                 generated: 0,
                 reused: 0,
                 indexed: Indexed::default(),
@@ -446,7 +403,7 @@ impl<'m> Engine<'m> {
         for sequence in 0..self.slots.len() {
             let Some(slot) = &self.slots[sequence] else { continue };
             let Some((leader, to)) = slot.after else { continue };
-            let reading = |other: &Slot| other.id == leader && other.position < to;
+            let reading = |other: &Slot<'_>| other.id == leader && other.position < to;
             if !self.slots.iter().flatten().any(reading)
                 && let Some(mut slot) = self.slots[sequence].take()
             {
@@ -457,13 +414,34 @@ impl<'m> Engine<'m> {
         }
     }
 
+    /// Whether sequences can become so long that the model rotates them in another way.
+    fn may_be_long(&self) -> bool {
+        let long = &self.model.spec().long_context;
+        long.rope.is_some() && self.context > long.original
+    }
+
+    /// Whether a prompt of `n` tokens is so long.
+    fn is_long(&self, n: usize) -> bool {
+        self.may_be_long() && n > self.model.spec().long_context.original
+    }
+
+    /// What parts sequences that share nothing: users, and those that are rotated in another way.
+    fn salt(&self, salt: &str, long: bool) -> Box<str> {
+        match long {
+            true => format!("\0long {salt}").into(),
+            // No user has the salt of another's long sequences.
+            false if salt.starts_with('\0') => format!("\0{salt}").into(),
+            false => salt.into(),
+        }
+    }
+
     /// Takes from the index what it has of a prompt beyond what was read.
-    fn look_up(&mut self, sequence: usize, slot: &mut Slot) {
+    fn look_up(&mut self, sequence: usize, slot: &mut Slot<'_>) {
         self.adopt(sequence, slot);
         self.look_up_file(sequence, slot);
         if self.cache.is_recurrent() {
             let (tokens, from) = (slot.reusable().len(), slot.position);
-            let attended = self.cache.attended(&slot.request.salt, slot.reusable());
+            let attended = self.cache.attended(&slot.salt, slot.reusable());
             // Where another prompt parted from this one, others will; and the next turn begins with all of it.
             let ends = [attended, tokens].map(|end| end / POSITIONS * POSITIONS);
             let ends = ends.into_iter().filter(|end| *end >= from + LEAST_KEPT);
@@ -473,8 +451,8 @@ impl<'m> Engine<'m> {
     }
 
     /// Gives a sequence the pages and states that the index has of its prompt, if they are of more than was read.
-    fn adopt(&mut self, sequence: usize, slot: &mut Slot) {
-        let (salt, tokens) = (&slot.request.salt, slot.reusable());
+    fn adopt(&mut self, sequence: usize, slot: &mut Slot<'_>) {
+        let (salt, tokens) = (&slot.salt, slot.reusable());
         if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, slot.position) {
             slot.reused += found.positions - slot.position;
             (slot.position, slot.indexed) = (found.positions, indexed);
@@ -482,9 +460,9 @@ impl<'m> Engine<'m> {
     }
 
     /// Takes from a file what it has of a prompt, if that is a page more than was read.
-    fn look_up_file(&mut self, sequence: usize, slot: &mut Slot) {
+    fn look_up_file(&mut self, sequence: usize, slot: &mut Slot<'_>) {
         let (Some(folder), true) = (&self.prompts, self.cache.has_index()) else { return };
-        let key = prompts::key(self.model, self.rounding, false, &slot.request.salt);
+        let key = prompts::key(self.model, self.rounding, slot.long, &slot.request.salt);
         let least = slot.position + POSITIONS;
         let (found, ignored) = folder.find(&key, slot.reusable(), least, self.cache.sizes());
         self.ignored.extend(ignored);
@@ -495,8 +473,7 @@ impl<'m> Engine<'m> {
                 slot.reused += positions - slot.position;
                 (slot.position, slot.indexed) = (positions, Indexed::default());
                 let tokens = &slot.request.prompt[..positions];
-                let salt = &slot.request.salt;
-                self.cache.add(sequence, salt, tokens, false, &mut slot.indexed);
+                self.cache.add(sequence, &slot.salt, tokens, false, &mut slot.indexed);
             }
             restored => {
                 if let Err(why) = restored {
@@ -510,7 +487,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Lets a prompt wait for one that begins alike and is being read, if that one will come further.
-    fn follow(&mut self, slot: &mut Slot) {
+    fn follow(&mut self, slot: &mut Slot<'_>) {
         if !self.cache.has_index() {
             return;
         }
@@ -518,7 +495,7 @@ impl<'m> Engine<'m> {
         let mut leader = None;
         for (i, other) in self.slots.iter().enumerate() {
             let Some(other) = other else { continue };
-            if other.unread() == 0 || other.request.salt != slot.request.salt {
+            if other.unread() == 0 || other.salt != slot.salt {
                 continue;
             }
             let alike = common(&other.request.prompt, slot.reusable()) / POSITIONS * POSITIONS;
@@ -535,34 +512,50 @@ impl<'m> Engine<'m> {
         }
     }
 
-    /// Makes the batch: a row for each sequence that decodes, then rows of prompts. Returns how many of either.
+    /// Makes the batch: a row for each sequence that decodes, with those of its draft, then rows of prompts. Returns how many of
+    /// either.
     fn fill(&mut self) -> [usize; 2] {
         let batch = &mut self.buffers.batch;
         batch.clear();
         self.asked.clear();
         self.asked_rows = 0;
         self.order.clear();
-        let mut others = self.slots.iter().flatten();
-        let alone = others.next().is_some() && others.next().is_none();
-        let most = self.judge.as_ref().filter(|_| alone).map_or(0, Judge::most);
+        let states = self.cache.has_states();
+        let decode = |slot: &&mut Slot<'_>| slot.unread() == 0 && slot.next.is_some();
+        for (sequence, slot) in self.slots.iter_mut().enumerate() {
+            if slot.as_mut().is_some_and(Slot::grow) {
+                self.cache.clear(sequence);
+            }
+        }
+        let decoding = self.slots.iter_mut().flatten().filter(decode).count();
+        let mut plan = StepPlan::new(&self.times, decoding);
+        // Rows that further drafts may have.
+        let mut room = self.logits.len() / self.model.spec().vocab - decoding;
         for (sequence, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
-            let Some(token) = slot.next.take() else {
+            let Some(token) = slot.take_next() else {
                 self.order.push(sequence);
                 continue;
             };
-            let tokens = slot.with_draft(token, most, self.context);
-            batch.push(
-                (sequence, Role::Decode),
-                slot.position,
-                &tokens[..=slot.drafted],
-                Want::All,
-            );
-            slot.position += 1 + slot.drafted;
-            self.asked_rows += 1 + slot.drafted;
+            let most = slot.room_for_draft(self.context).min(room);
+            let mut tokens = [token; MOST_DRAFT + 1];
+            let mut rows = 1;
+            match slot.drafter.as_mut().map(|drafter| drafter.propose(&mut plan, most)) {
+                Some(Ok(draft)) => {
+                    tokens[1..=draft.len()].copy_from_slice(draft);
+                    rows += draft.len();
+                }
+                Some(Err(error)) => self.draft_error = Some(error),
+                None => {}
+            }
+            let of = OfSequence { sequence, role: Role::Decode, long: slot.long };
+            batch.push(of, slot.position, &tokens[..rows], Want::All, states);
+            slot.position += 1;
+            room -= rows - 1;
+            self.asked_rows += rows;
             self.asked.push(sequence);
         }
-        let decoding = self.asked.len();
+        let decoding = self.asked_rows;
         let mut left = self.prompt_rows(decoding);
         let batch = &mut self.buffers.batch;
         // Short ones first: each has an equal part, and what it does not need is for the others.
@@ -585,15 +578,18 @@ impl<'m> Engine<'m> {
             let last = rows == slot.unread();
             let tokens = &slot.request.prompt[slot.position..slot.position + rows];
             let itself = slot.is_wanted_itself();
-            let want = match last {
+            // What is read again has its next token already.
+            let ends = last && slot.next.is_none();
+            let want = match ends {
                 _ if itself && slot.request.wants_all_rows() => Want::All,
                 true => Want::Last,
                 false => Want::Nothing,
             };
-            batch.push((sequence, Role::Prompt), slot.position, tokens, want);
+            let of = OfSequence { sequence, role: Role::Prompt, long: slot.long };
+            batch.push(of, slot.position, tokens, want, states);
             slot.position += rows;
             (left, prompts) = (left - rows, prompts + rows);
-            if last && !itself {
+            if ends && !itself {
                 self.asked.push(sequence);
                 self.asked_rows += 1;
             }
@@ -616,12 +612,8 @@ impl<'m> Engine<'m> {
 
     /// Learns from the time that a step took.
     fn remember(&mut self, took: Duration, [decoding, prompts]: [usize; 2]) {
-        if let ([sequence], 0, Some(judge)) = (&self.asked[..], prompts, &mut self.judge) {
-            let drafted = self.slots[*sequence].as_ref().map_or(0, |slot| slot.drafted);
-            judge.took(drafted, took);
-            if drafted > 0 {
-                return;
-            }
+        if prompts == 0 {
+            self.times.took(decoding, took);
         }
         let took = took.as_nanos() as f64;
         let mix =
@@ -657,7 +649,7 @@ impl<'m> Engine<'m> {
                 continue;
             };
             let tokens = &slot.request.prompt[..slot.position];
-            self.cache.add(sequence, &slot.request.salt, tokens, false, &mut slot.indexed);
+            self.cache.add(sequence, &slot.salt, tokens, false, &mut slot.indexed);
             if slot.marks.contains(&slot.position) {
                 self.cache.keep_states(sequence, &slot.indexed);
             }
@@ -670,19 +662,19 @@ impl<'m> Engine<'m> {
         for i in 0..self.asked.len() {
             let sequence = self.asked[i];
             let Some(slot) = &mut self.slots[sequence] else { continue };
-            // What was drafted counts when it has come.
-            let drafted = std::mem::take(&mut slot.drafted);
-            slot.position -= drafted;
+            let drafted = slot.drafter.as_ref().map_or(0, |drafter| drafter.draft().len());
             for at in 0..=drafted {
-                if !self.hand_out_row(sequence, row + at, on_event) {
+                let goes_on = self.hand_out_row(sequence, row + at, on_event);
+                let chosen = |slot: &Slot<'_>| slot.next.is_some();
+                if !goes_on || self.slots[sequence].as_ref().is_none_or(chosen) {
                     break;
                 }
-                let Some(slot) = &mut self.slots[sequence] else { break };
-                if at == drafted || slot.next != Some(slot.draft[at]) {
-                    break;
-                }
-                slot.next = None;
-                slot.position += 1;
+            }
+            if let Some(slot) = &mut self.slots[sequence]
+                && let Some([came, wrong]) = slot.drafter.as_mut().map(Drafter::end)
+                && wrong > 0
+            {
+                self.cache.back_to_draft(sequence, came);
             }
             row += 1 + drafted;
         }
@@ -715,8 +707,8 @@ impl<'m> Engine<'m> {
                 }
             }
             let Some(slot) = &self.slots[sequence] else { continue };
-            if slot.unread() > 0 {
-                on_event(id, Event::Reading { read: slot.position });
+            if slot.unread() > 0 && slot.generated == 0 {
+                on_event(id, Event::Reading { read: slot.position, reused: slot.reused });
             }
         }
         Ok(())
@@ -808,15 +800,12 @@ impl<'m> Engine<'m> {
         let ended = match numbers {
             Err(error) => Some(Event::Failed(error)),
             Ok(()) => {
-                let judge = &mut self.judge;
                 let hand_out = &mut |token| on_event(id, Event::Token(token, logits));
                 let chosen = mask(slot, logits, &mut self.masked);
                 match chosen {
                     Err(why) => Some(Event::Failed(ModelError::Constraint { why })),
-                    Ok(chosen) => {
-                        next_token(slot, self.model, (self.context, judge), chosen, hand_out)
-                            .map(Event::Finished)
-                    }
+                    Ok(chosen) => next_token(slot, self.model, self.context, chosen, hand_out)
+                        .map(Event::Finished),
                 }
             }
         };
@@ -828,59 +817,14 @@ impl<'m> Engine<'m> {
 
     /// Frees a sequence. What it has of its prompt stays in the index.
     fn leave(&mut self, sequence: usize) {
-        if let Some(slot) = self.slots[sequence].take().filter(|slot| !slot.cold) {
-            let mut indexed = slot.indexed;
-            self.cache.add(sequence, &slot.request.salt, slot.read(), true, &mut indexed);
+        if let Some(slot) = self.slots[sequence].take() {
+            if !slot.cold {
+                let mut indexed = slot.indexed;
+                self.cache.add(sequence, &slot.salt, slot.read(), true, &mut indexed);
+            }
+            let draft_model = slot.drafter.and_then(Drafter::into_model);
+            self.draft_models.extend(draft_model.map(|model| *model));
         }
         self.cache.clear(sequence);
     }
-}
-
-/// The logits that the next token of a sequence is chosen by: `logits`, or what its constraint has left of them, in `masked`.
-fn mask<'l>(
-    slot: &mut Slot,
-    logits: &'l [f32],
-    masked: &'l mut [f32],
-) -> Result<&'l [f32], Box<str>> {
-    let Some(constraint) = &mut slot.constraint else { return Ok(logits) };
-    masked.copy_from_slice(logits);
-    constraint.mask(masked)?;
-    Ok(masked)
-}
-
-/// Chooses the next token of a sequence by `logits`, hands it out, and says whether the answer ends.
-fn next_token(
-    slot: &mut Slot,
-    model: &Model,
-    (context, judge): (usize, &mut Option<Judge>),
-    logits: &[f32],
-    hand_out: &mut dyn FnMut(u32),
-) -> Option<Finish> {
-    if slot.generated == 0 {
-        slot.request.prompt.iter().for_each(|token| slot.sampler.accept(*token));
-    }
-    if slot.generated == slot.request.max_tokens {
-        return Some(Finish::Length);
-    }
-    let token = slot.sampler.sample(logits);
-    if !slot.request.ignore_eos && model.tokenizer().is_end(token) {
-        return Some(Finish::Stop);
-    }
-    slot.sampler.accept(token);
-    if let Some(constraint) = &mut slot.constraint {
-        constraint.accept(token);
-    }
-    if let Some(judge) = judge {
-        judge.came(&mut slot.lookup, token);
-    }
-    slot.generated += 1;
-    hand_out(token);
-    if slot.generated == slot.request.max_tokens {
-        return Some(Finish::Length);
-    }
-    if slot.position == context {
-        return Some(Finish::ContextFull);
-    }
-    slot.next = Some(token);
-    None
 }

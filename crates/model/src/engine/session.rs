@@ -6,13 +6,14 @@ use alight_kernels::Isa;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::{Precision, RowCounts};
 
-use super::batch::{Role, Want};
+use super::batch::{OfSequence, Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
 use super::draft::DraftModel;
+use super::drafter::Drafter;
 use super::net::Net;
 use super::speculate::MOST_DRAFT;
-use crate::cache::Cache;
+use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
 use crate::open::Model;
 use crate::prompts::{
@@ -169,15 +170,8 @@ impl<'m> Session<'m> {
     /// has no proposal and where that is faster. The answers are the same.
     ///
     /// # Errors
-    /// `draft` has other tokens, or this model cannot take back what was proposed: it has recurrent layers, or rotates long
-    /// sequences in another way.
+    /// `draft` has other tokens, or the system does not give the memory for its sequence.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<(), ModelError> {
-        if !self.get_ready_for_drafts() {
-            let why =
-                "that model cannot forget single tokens, which wrong drafts ask for".to_owned();
-            let (draft, model) = (draft.name().to_owned(), self.model.name().to_owned());
-            return Err(ModelError::Draft { draft, model, why });
-        }
         self.draft_model = Some(Box::new(DraftModel::new(draft, self.model, self.context)?));
         Ok(())
     }
@@ -206,11 +200,7 @@ impl<'m> Session<'m> {
             }
         }
         if let Some(length) = &mut self.length {
-            let long = prompt.len() > length.original;
-            if long != length.long {
-                length.long = long;
-                self.net.exchange_ropes();
-            }
+            length.long = prompt.len() > length.original;
         }
         self.tokens.extend_from_slice(&tokens[..positions]);
         (self.position, self.prompt, self.restored) = (positions, positions, positions);
@@ -263,15 +253,21 @@ impl<'m> Session<'m> {
         Ok(&self.logits)
     }
 
-    /// Makes [`decode_draft`](Session::decode_draft) able to compute drafts, and returns whether it is: recurrent states cannot be cut
-    /// back by some tokens, and a sequence that a draft makes long would be computed anew.
-    pub(super) fn get_ready_for_drafts(&mut self) -> bool {
-        let whole = self.cache.sequences[0].states.is_empty() && self.length.is_none();
-        let able = whole && self.batch > MOST_DRAFT;
-        if able {
-            self.reserve_logits();
-        }
-        able
+    /// Makes [`decode_draft`](Session::decode_draft) able to compute drafts.
+    ///
+    /// # Errors
+    /// The system does not give the memory for the states of recurrent layers after each token of a draft.
+    pub(super) fn get_ready_for_drafts(&mut self) -> Result<(), CacheError> {
+        self.reserve_logits();
+        self.cache.get_ready_for_drafts(0, MOST_DRAFT)
+    }
+
+    /// Most tokens that a draft may have after the next token.
+    pub(super) fn room_for_draft(&self) -> usize {
+        // A sequence that a draft makes long would be computed anew.
+        let short = self.length.as_ref().filter(|length| !length.long);
+        let end = short.map_or(self.context, |length| length.original.min(self.context));
+        end.saturating_sub(self.position + 1).min(self.batch - 1)
     }
 
     /// Memory for the logits of several rows.
@@ -292,7 +288,16 @@ impl<'m> Session<'m> {
         tokens[1..=draft.len()].copy_from_slice(draft);
         let tokens = &tokens[..=draft.len()];
         self.admit(tokens)?;
+        self.become_as_long_as(self.position + tokens.len())?;
         self.settle()?;
+        // What comes after may have to be taken back.
+        self.keep_states(self.position, false);
+        let done = self.compute_draft(tokens);
+        self.end_call(tokens, done)
+    }
+
+    /// Appends a generated token and a draft, with nothing deferred.
+    fn compute_draft(&mut self, tokens: &[u32]) -> Result<(), ModelError> {
         let (position, n, vocab) = (self.position, tokens.len(), self.logits.len());
         self.reserve_logits();
         self.run(Role::Decode, position, tokens, Want::All)?;
@@ -303,16 +308,24 @@ impl<'m> Session<'m> {
         numbers(self.model, &logits[..vocab], position)?;
         self.logits.copy_from_slice(&logits[..vocab]);
         self.position += n;
-        self.tokens.extend_from_slice(tokens);
         Ok(())
     }
 
-    /// The logits of what follows the `row`-th token of the last draft, of which `len` have come or may come; of the token before it if
-    /// that is 0.
+    /// Takes tokens of a draft that have not come out of the sequence, in which all of it is.
+    pub(super) fn end_draft(&mut self, drafter: &mut Drafter<'_>) {
+        let [came, wrong] = drafter.end();
+        if wrong > 0 {
+            self.cache.back_to_draft(0, came);
+            self.cut(self.position - wrong);
+        }
+    }
+
+    /// The logits that the token after those of a draft that have come is chosen by.
     ///
     /// # Errors
     /// They are not numbers.
-    pub(super) fn logits_of(&self, row: usize, len: usize) -> Result<&[f32], ModelError> {
+    pub(super) fn logits_of(&self, drafter: &Drafter<'_>) -> Result<&[f32], ModelError> {
+        let (row, len) = (drafter.accepted(), drafter.draft().len());
         if row == 0 {
             return Ok(&self.logits);
         }
@@ -420,7 +433,6 @@ impl<'m> Session<'m> {
             return Ok(());
         }
         length.long = !length.long;
-        self.net.exchange_ropes();
         let mut tokens = std::mem::take(&mut self.tokens);
         let (all, computed) = (self.position, self.position - usize::from(self.deferred.is_some()));
         self.position = 0;
@@ -472,7 +484,9 @@ impl<'m> Session<'m> {
     ) -> Result<(), ModelError> {
         let batch = &mut self.buffers.batch;
         batch.clear();
-        batch.push((0, role), position, tokens, want);
+        let long = self.length.as_ref().is_some_and(|length| length.long);
+        let of = OfSequence { sequence: 0, role, long };
+        batch.push(of, position, tokens, want, self.cache.has_states());
         let room = self.cache.prepare(0, position, position + tokens.len());
         assert!(room, "pages for the whole context");
         Ok(self.net.run(&mut self.buffers, &mut self.cache)?)
@@ -557,15 +571,21 @@ impl<'m> Session<'m> {
         if n < self.position {
             let computed = self.position - usize::from(self.deferred.take().is_some());
             let states = &mut self.cache.sequences[0].states;
-            self.position = match states.is_empty() || n == computed {
+            let left = match states.is_empty() || n == computed {
                 true => n,
                 false => states.back_to(n),
             };
-            self.tokens.truncate(self.position);
-            self.prompt = self.prompt.min(self.position);
-            self.restored = self.restored.min(self.position);
+            self.cut(left);
         }
         self.position
+    }
+
+    /// Forgets the tokens from position `n` on, of which nothing is in the states of recurrent layers.
+    fn cut(&mut self, n: usize) {
+        self.position = n;
+        self.tokens.truncate(n);
+        self.prompt = self.prompt.min(n);
+        self.restored = self.restored.min(n);
     }
 
     /// The model that it runs on.

@@ -1,20 +1,22 @@
-//! Drafts: tokens that may come next, computed together with the token that does. A draft changes no answer: each position is sampled by the
-//! ordinary sampler, from logits that have the bits that they have without drafts, and what it does not agree with is forgotten.
+//! How long drafts are. Drafts are tokens that may come next, computed together with the token that does. They change no answer: each
+//! position is sampled by the ordinary sampler, from logits that have the bits that they have without drafts, and what it does not
+//! agree with is forgotten.
 //!
-//! A draft is what followed the last three tokens where they stood before, in the prompt or in the answer. Whether it is worth computing
-//! follows from two things that are measured: how often what was proposed has come, computed or not, and what a further row of a step
-//! costs. Where nothing followed, a draft model may propose something ([`draft`](super::draft)).
+//! Whether a draft is worth computing follows from two things that are measured: how often what was proposed has come, computed or
+//! not ([`Acceptance`]), and what a step takes by the number of its rows ([`StepTimes`]).
 
 use std::time::Duration;
 
-/// Most tokens of a draft, so that a step has one row more.
+/// Most tokens of a draft, so that a step has as many rows more.
 pub(crate) const MOST_DRAFT: usize = 7;
-/// Tokens by which an earlier place is found.
-const GRAM: usize = 3;
-/// A draft is computed if tokens are expected so much faster: what was measured is not exact.
+/// A draft of a sequence that is alone is computed if tokens are expected so much faster: what was measured is not exact.
 const LEAST_GAIN: f64 = 1.15;
 /// Lengths of drafts that are tried.
 const LENGTHS: [usize; 3] = [1, 3, MOST_DRAFT];
+/// What a further row adds to a step of one row, as a part of it, while nothing was measured.
+const ROW: f64 = 0.4;
+/// What was measured so many steps ago is measured again: the machine may have been busy, or the model cold.
+const STALE: u64 = 256;
 
 /// Whether to draft.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,75 +30,8 @@ pub enum Speculate {
     Tokens(usize),
 }
 
-/// What may come next, by what has come.
-pub(crate) struct Lookup {
-    tokens: Vec<u32>,
-    /// By a hash of [`GRAM`] tokens: the number of tokens up to the end of the latest place that has it; 0: none. Places with another
-    /// hash are lost, and those of another gram are noticed.
-    places: Vec<u32>,
-    /// Where the place before the end was found.
-    found: usize,
-}
-
-impl Lookup {
-    /// For up to `most` tokens. Memory is taken as it is used.
-    pub(crate) fn new(most: usize) -> Lookup {
-        let places = vec![0; (2 * most).next_power_of_two().max(64)];
-        Lookup { tokens: Vec::with_capacity(most), places, found: 0 }
-    }
-
-    fn place(&self, end: usize) -> usize {
-        let gram = &self.tokens[end - GRAM..end];
-        let hash = gram.iter().fold(0u64, |hash, token| {
-            (hash ^ u64::from(*token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-        });
-        (hash >> 20) as usize & (self.places.len() - 1)
-    }
-
-    /// Adds a token that has come.
-    pub(crate) fn push(&mut self, token: u32) {
-        if self.tokens.len() == self.tokens.capacity() {
-            // Nothing allocates in the loop; what is beyond has no drafts.
-            self.found = 0;
-            return;
-        }
-        self.tokens.push(token);
-        let end = self.tokens.len();
-        self.found = 0;
-        if end < GRAM {
-            return;
-        }
-        let place = self.place(end);
-        let before = std::mem::replace(&mut self.places[place], end as u32) as usize;
-        if before >= GRAM && self.tokens[before - GRAM..before] == self.tokens[end - GRAM..] {
-            self.found = before;
-        }
-    }
-
-    /// What followed where the last tokens stood before, `most` tokens at most; it may be nothing.
-    pub(crate) fn propose(&self, most: usize) -> &[u32] {
-        match self.found {
-            0 => &[],
-            found => &self.tokens[found..(found + most).min(self.tokens.len())],
-        }
-    }
-}
-
-/// Decides how long drafts are, by what was measured.
-#[derive(Debug)]
-pub(crate) struct Judge {
-    speculate: Speculate,
-    /// How many proposed tokens have come, one after the other.
-    run: usize,
-    /// How often a proposed token has come lately, after none, a short run, and a long one.
-    accepted: [Mean; 3],
-    /// What a step of one row takes, and what each further row adds to it, as a part of it.
-    step: Mean,
-    row: Mean,
-}
-
 /// A mean of what was lately: of everything at first, then of some ten values.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mean {
     value: f64,
     /// How many values it is of.
@@ -124,38 +59,18 @@ impl Mean {
     }
 }
 
-impl Judge {
-    pub(crate) fn new(speculate: Speculate) -> Judge {
-        let accepted = [0.2, 0.6, 0.9].map(|share| Mean::guess(share, 3));
-        let (step, row) = (Mean::guess(0.0, 0), Mean::guess(0.4, 0));
-        Judge { speculate, run: 0, accepted, step, row }
-    }
+/// How often proposed tokens of one sequence come.
+#[derive(Debug)]
+pub(super) struct Acceptance {
+    /// How many proposed tokens have come, one after the other.
+    run: usize,
+    /// How often a proposed token has come lately, after none, a short run, and a long one.
+    by_run: [Mean; 3],
+}
 
-    /// Most tokens that the next draft may have that costs nothing to find.
-    pub(crate) fn most(&self) -> usize {
-        self.length(self.accepted[self.kind()].value, Some(0.0))
-    }
-
-    /// Whether drafts are computed where they pay, and not always or never.
-    pub(super) fn measures(&self) -> bool {
-        self.speculate == Speculate::Auto
-    }
-
-    /// How many tokens a draft should have of which each comes with a probability of `accepted` and takes `seconds` to find; not known: `None`.
-    pub(super) fn length(&self, accepted: f64, seconds: Option<f64>) -> usize {
-        match self.speculate {
-            Speculate::Off => 0,
-            Speculate::Tokens(n) => n.min(MOST_DRAFT),
-            Speculate::Auto => {
-                let Some(seconds) = seconds else { return LENGTHS[1] };
-                let find = if seconds > 0.0 { seconds / self.step.value } else { 0.0 };
-                // How many tokens a step with a draft of `n` brings.
-                let tokens = |n: usize| (0..=n).map(|i| accepted.powi(i as i32)).sum::<f64>();
-                let gain = |n: &usize| tokens(*n) / (1.0 + (self.row.value + find) * *n as f64);
-                let best = LENGTHS.into_iter().max_by(|a, b| gain(a).total_cmp(&gain(b)));
-                best.filter(|n| gain(n) > LEAST_GAIN).unwrap_or(0)
-            }
-        }
+impl Acceptance {
+    pub(super) fn new() -> Acceptance {
+        Acceptance { run: 0, by_run: [0.2, 0.6, 0.9].map(|share| Mean::guess(share, 3)) }
     }
 
     /// Which kind of run it is.
@@ -167,92 +82,212 @@ impl Judge {
         }
     }
 
-    /// A token has come: compares it with what was proposed, and adds it to what has come.
-    pub(crate) fn came(&mut self, lookup: &mut Lookup, token: u32) {
-        self.proposed(lookup.propose(1).first().map(|proposed| *proposed == token));
-        lookup.push(token);
+    /// How often the next proposed token is expected to come.
+    pub(super) fn expected(&self) -> f64 {
+        self.by_run[self.kind()].value()
     }
 
     /// Remembers whether a proposed token has come, if one was proposed.
-    fn proposed(&mut self, came: Option<bool>) {
+    pub(super) fn proposed(&mut self, came: Option<bool>) {
         if let Some(came) = came {
             let kind = self.kind();
-            self.accepted[kind].add(f64::from(u8::from(came)));
+            self.by_run[kind].add(f64::from(u8::from(came)));
         }
         self.run = if came == Some(true) { self.run + 1 } else { 0 };
     }
+}
 
-    /// Remembers what a step with a draft of `n` tokens has taken.
-    pub(crate) fn took(&mut self, n: usize, took: Duration) {
-        let took = took.as_secs_f64();
-        if n == 0 {
-            self.step.add(took);
-        } else if self.step.count > 0 {
-            self.row.add((took / self.step.value - 1.0).max(0.0) / n as f64);
+/// What steps take in which nothing but decoding is done, by the number of their rows.
+#[derive(Debug)]
+pub(super) struct StepTimes {
+    /// Seconds of steps with `i + 1` rows, and when they were measured.
+    by_rows: Vec<(Mean, u64)>,
+    /// Steps that were measured.
+    steps: u64,
+}
+
+impl StepTimes {
+    /// Of steps of up to `most` rows.
+    pub(super) fn new(most: usize) -> StepTimes {
+        StepTimes { by_rows: vec![(Mean::default(), 0); most], steps: 0 }
+    }
+
+    /// Remembers what a step of so many rows has taken.
+    pub(super) fn took(&mut self, rows: usize, took: Duration) {
+        self.steps += 1;
+        let steps = self.steps;
+        let Some((mean, when)) = self.by_rows.get_mut(rows - 1) else { return };
+        if steps - *when > STALE {
+            *mean = Mean::default();
+        }
+        mean.add(took.as_secs_f64());
+        *when = steps;
+    }
+
+    /// Seconds that a step of so many rows takes; `None` if nothing is known of any.
+    fn seconds(&self, rows: usize) -> Option<f64> {
+        let measured = |rows: usize| {
+            let (mean, when) = self.by_rows.get(rows - 1)?;
+            (mean.count() > 0 && self.steps - when <= STALE).then(|| (rows, mean.value()))
+        };
+        let below = (1..=rows).rev().find_map(measured);
+        let above = (rows..=self.by_rows.len()).find_map(measured);
+        let guess = |(known, seconds): (usize, f64)| {
+            let of_one = |rows: usize| 1.0 + ROW * (rows - 1) as f64;
+            seconds * of_one(rows) / of_one(known)
+        };
+        match (below, above) {
+            (Some((low, _)), Some((high, seconds))) if low == high => Some(seconds),
+            (Some((low, from)), Some((high, to))) => {
+                Some(from + (to - from) * (rows - low) as f64 / (high - low) as f64)
+            }
+            (below, above) => below.or(above).map(guess),
         }
     }
+}
+
+/// What a step will compute, while drafts are added to it.
+#[derive(Debug)]
+pub(super) struct StepPlan<'t> {
+    times: &'t StepTimes,
+    rows: usize,
+    /// How many tokens are expected of it.
+    tokens: f64,
+    /// Seconds beside those of its rows: those that draft models take.
+    beside: f64,
+}
+
+impl<'t> StepPlan<'t> {
+    /// A step in which so many sequences decode a token each.
+    pub(super) fn new(times: &'t StepTimes, sequences: usize) -> StepPlan<'t> {
+        StepPlan { times, rows: sequences, tokens: sequences as f64, beside: 0.0 }
+    }
+
+    /// How many tokens a draft should have of which each comes with a probability of `accepted` and takes `seconds` to find; not known:
+    /// `None`.
+    pub(super) fn length(
+        &self,
+        speculate: Speculate,
+        accepted: f64,
+        seconds: Option<f64>,
+    ) -> usize {
+        match speculate {
+            Speculate::Off => 0,
+            Speculate::Tokens(n) => n.min(MOST_DRAFT),
+            Speculate::Auto => {
+                let Some(seconds) = seconds else { return LENGTHS[1] };
+                let rate = |n: usize| {
+                    let took = self.times.seconds(self.rows + n)?;
+                    let tokens = self.tokens + expected(accepted, n);
+                    Some(tokens / (took + self.beside + seconds * n as f64))
+                };
+                let Some(plain) = rate(0) else { return 0 };
+                let gains = LENGTHS.into_iter().filter_map(|n| Some((n, rate(n)? / plain)));
+                let best = gains.max_by(|(_, a), (_, b)| a.total_cmp(b));
+                // The gain of one of several sequences is a part of that of all.
+                let least = 1.0 + (LEAST_GAIN - 1.0) / self.tokens;
+                best.filter(|(_, gain)| *gain > least).map_or(0, |(n, _)| n)
+            }
+        }
+    }
+
+    /// Adds a draft of `n` tokens of which each comes with a probability of `accepted`, and took `seconds` to find.
+    pub(super) fn add(&mut self, n: usize, accepted: f64, seconds: f64) {
+        self.rows += n;
+        self.tokens += expected(accepted, n);
+        self.beside += seconds;
+    }
+}
+
+/// How many of the `n` tokens of a draft come.
+fn expected(accepted: f64, n: usize) -> f64 {
+    (1..=n).map(|i| accepted.powi(i as i32)).sum()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lookup(tokens: &[u32], most: usize) -> Lookup {
-        let mut lookup = Lookup::new(most);
-        tokens.iter().for_each(|token| lookup.push(*token));
-        lookup
-    }
+    const MS: fn(u64) -> Duration = Duration::from_millis;
 
-    #[test]
-    fn what_followed_the_latest_place_is_proposed() {
-        assert_eq!(lookup(&[1, 2, 3], 100).propose(5), [0; 0]);
-        assert_eq!(lookup(&[1, 2, 3, 4, 5, 1, 2, 3], 100).propose(3), [4, 5, 1]);
-        assert_eq!(lookup(&[1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], 100).propose(9), [5, 1, 2, 3]);
-        assert_eq!(lookup(&[1, 2, 3, 4, 5, 9, 2, 3], 100).propose(3), [0; 0], "two are not enough");
-        assert_eq!(lookup(&[7; 6], 100).propose(7), [7], "what overlaps its place");
-        assert_eq!(lookup(&[1, 2, 3, 4, 1, 2, 3], 6).propose(3), [0; 0], "no room");
-    }
-
-    #[test]
-    fn every_gram_is_compared_and_not_only_its_hash() {
-        // A small table, in which most grams have lost their place to another.
-        let tokens: Vec<u32> = (0..5000u32).map(|i| i.wrapping_mul(2_654_435_761) >> 20).collect();
-        let mut lookup = Lookup::new(5000);
-        lookup.places.truncate(64);
-        for (i, &token) in tokens.iter().enumerate() {
-            lookup.push(token);
-            if let Some(next) = lookup.propose(1).first() {
-                let at = tokens[..i].windows(4).filter(|w| w[..3] == tokens[i - 2..=i]);
-                assert!(at.into_iter().any(|w| w[3] == *next));
-            }
-        }
+    fn length(times: &StepTimes, sequences: usize, acceptance: &Acceptance) -> usize {
+        let plan = StepPlan::new(times, sequences);
+        plan.length(Speculate::Auto, acceptance.expected(), Some(0.0))
     }
 
     #[test]
     fn drafts_are_computed_where_they_pay() {
-        let mut judge = Judge::new(Speculate::Auto);
-        assert_eq!(judge.most(), 0, "nothing has come yet");
-        let ms = Duration::from_millis;
-        (0..40).for_each(|_| judge.took(0, ms(100)));
-        (0..4).for_each(|_| judge.proposed(Some(true)));
-        assert!(judge.most() >= 3, "a run");
-        judge.proposed(None);
-        assert!(judge.most() < 3, "the run has ended");
-        (0..20).for_each(|_| judge.proposed(Some(false)));
-        assert_eq!(judge.most(), 0);
+        let (mut times, mut sequence) = (StepTimes::new(40), Acceptance::new());
+        (0..4).for_each(|_| sequence.proposed(Some(true)));
+        assert_eq!(length(&times, 1, &sequence), 0, "no step is known");
+        (0..40).for_each(|_| times.took(1, MS(100)));
+        assert!(length(&times, 1, &sequence) >= 3, "a run");
+        sequence.proposed(None);
+        assert!(length(&times, 1, &sequence) < 3, "the run has ended");
+        (0..20).for_each(|_| sequence.proposed(Some(false)));
+        assert_eq!(length(&times, 1, &sequence), 0);
         // Runs that always end after four.
         for _ in 0..60 {
-            (0..4).for_each(|_| judge.proposed(Some(true)));
-            judge.proposed(Some(false));
+            (0..4).for_each(|_| sequence.proposed(Some(true)));
+            sequence.proposed(Some(false));
         }
-        (0..4).for_each(|_| judge.proposed(Some(true)));
-        assert_eq!(judge.most(), 0);
+        (0..4).for_each(|_| sequence.proposed(Some(true)));
+        assert_eq!(length(&times, 1, &sequence), 0);
         // Where each row costs what a step costs, nothing is gained.
-        (0..60).for_each(|_| judge.proposed(Some(true)));
-        assert_eq!(judge.most(), MOST_DRAFT);
-        (0..40).for_each(|_| judge.took(7, ms(790)));
-        assert_eq!(judge.most(), 0);
-        assert_eq!(Judge::new(Speculate::Tokens(100)).most(), MOST_DRAFT);
-        assert_eq!(Judge::new(Speculate::Off).most(), 0);
+        (0..60).for_each(|_| sequence.proposed(Some(true)));
+        assert_eq!(length(&times, 1, &sequence), MOST_DRAFT);
+        (0..40).for_each(|_| times.took(8, MS(790)));
+        assert_eq!(length(&times, 1, &sequence), 0);
+        let plan = StepPlan::new(&times, 1);
+        assert_eq!(plan.length(Speculate::Tokens(100), 0.0, Some(0.0)), MOST_DRAFT);
+        assert_eq!(plan.length(Speculate::Off, 1.0, Some(0.0)), 0);
+        assert_eq!(plan.length(Speculate::Auto, 0.0, None), 3, "to find out what a draft takes");
+    }
+
+    #[test]
+    fn what_is_beside_a_sequence_counts() {
+        let mut sequence = Acceptance::new();
+        (0..60).for_each(|_| sequence.proposed(Some(true)));
+        let mut times = StepTimes::new(40);
+        // Rows are cheap up to eight of them, and dear from there on.
+        for rows in 1..=40 {
+            times.took(rows, MS(100 + 5 * rows.min(8) as u64 + 60 * rows.saturating_sub(8) as u64));
+        }
+        assert_eq!(length(&times, 1, &sequence), MOST_DRAFT);
+        assert_eq!(length(&times, 4, &sequence), 3, "up to eight rows");
+        assert_eq!(length(&times, 12, &sequence), 0);
+        // The draft of one of two leaves no room for another.
+        let mut plan = StepPlan::new(&times, 2);
+        plan.add(6, sequence.expected(), 0.0);
+        assert_eq!(plan.length(Speculate::Auto, 0.5, Some(0.0)), 0);
+    }
+
+    #[test]
+    fn what_is_not_known_of_steps_follows_from_what_is() {
+        let mut times = StepTimes::new(16);
+        assert!(times.seconds(3).is_none());
+        times.took(2, MS(140));
+        let near = |rows, expected: f64| {
+            let found = times.seconds(rows).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{rows} rows: {found}, not {expected}");
+        };
+        near(1, 0.1);
+        near(4, 0.22);
+        times.took(6, MS(300));
+        let near = |times: &StepTimes, rows, expected: f64| {
+            let found = times.seconds(rows).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{rows} rows: {found}, not {expected}");
+        };
+        near(&times, 4, 0.22);
+        near(&times, 3, 0.18);
+        // A step that took long while the machine was busy is forgotten at last.
+        times.took(8, MS(5000));
+        near(&times, 8, 5.0);
+        (0..STALE).for_each(|_| times.took(1, MS(100)));
+        near(&times, 8, 5.0);
+        times.took(1, MS(100));
+        near(&times, 8, 0.38);
+        times.took(8, MS(400));
+        near(&times, 8, 0.4);
     }
 }

@@ -281,7 +281,8 @@ impl DeltaNetWeights {
         let b = &mut *step.buffers;
         for span in b.batch.all_spans() {
             let state = step.cache.state(step.layer, span.sequence);
-            let (earlier, _) = state.split_at_mut(Convolution::state_len([spec.taps, width]));
+            let convolved = Convolution::state_len([spec.taps, width]);
+            let (earlier, _) = state.split_at_mut(convolved);
             let (first, n) = (span.rows.start, span.rows.len());
             let inputs = Columns { rows: &b.q[first * width..], stride: width, first: 0 };
             let before = &*earlier;
@@ -303,6 +304,8 @@ impl DeltaNetWeights {
                 beta.iter_mut().for_each(|beta| *beta = sigmoid(*beta));
             });
             self.convolution.keep(earlier, inputs, n);
+            let of = (span.sequence, span.draft_row);
+            step.cache.keep_of_draft(step.layer, of, 0..convolved);
         }
     }
 }
@@ -357,7 +360,8 @@ fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
     let b = &mut *step.buffers;
     for span in b.batch.all_spans() {
         let state = step.cache.state(step.layer, span.sequence);
-        let (_, state) = state.split_at_mut(Convolution::state_len([spec.taps, spec.mixed()]));
+        let (convolved, all) = (Convolution::state_len([spec.taps, spec.mixed()]), state.len());
+        let (_, state) = state.split_at_mut(convolved);
         let first = span.rows.start;
         let rule = DeltaRule {
             key_heads: spec.key_heads,
@@ -371,5 +375,7 @@ fn recur(spec: &DeltaNetSpec, step: &mut Step<'_>) {
         let out = Rows::starting_at(&mut b.heads_out, spec.inner(), first);
         let threads = &mut step.compute.threads(&b.threads);
         rule.run(threads, step.compute.isa, span.rows.len(), state, out);
+        let of = (span.sequence, span.draft_row);
+        step.cache.keep_of_draft(step.layer, of, convolved..all);
     }
 }

@@ -215,6 +215,8 @@ impl Mamba2Weights {
                 }
             });
             self.convolution.keep(earlier, inputs, n);
+            let of = (span.sequence, span.draft_row);
+            step.cache.keep_of_draft(step.layer, of, 0..spec.convolved_len());
         }
     }
 
@@ -223,6 +225,7 @@ impl Mamba2Weights {
         let b = &mut *step.buffers;
         for span in b.batch.all_spans() {
             let state = step.cache.state(step.layer, span.sequence);
+            let all = state.len();
             let (_, state) = state.split_at_mut(spec.convolved_len());
             let first = span.rows.start;
             let space = StateSpace {
@@ -238,6 +241,8 @@ impl Mamba2Weights {
             let out = Rows::starting_at(&mut b.heads_out, spec.inner(), first);
             let threads = &mut step.compute.threads(&b.threads);
             space.run(threads, step.compute.isa, span.rows.len(), state, out);
+            let of = (span.sequence, span.draft_row);
+            step.cache.keep_of_draft(step.layer, of, spec.convolved_len()..all);
         }
     }
 }

@@ -106,6 +106,8 @@ impl ShortConvWeights {
                 mixed.iter_mut().zip(&gates[i * width..]).for_each(|(x, gate)| *x *= gate);
             });
             self.convolution.keep(state, inputs, n);
+            let (of, all) = ((span.sequence, span.draft_row), 0..spec.state_len());
+            step.cache.keep_of_draft(step.layer, of, all);
         }
         if !step.keep_wanted_rows(|b, from, to| Rows::new(&mut b.mixed, width).copy(from, to)) {
             return;

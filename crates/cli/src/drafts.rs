@@ -1,0 +1,49 @@
+//! The arguments of tokens that are computed ahead.
+
+use std::path::{Path, PathBuf};
+
+use alight_model::{Model, Speculate};
+
+use crate::open::{self, EngineArgs};
+use crate::outcome::Outcome;
+
+/// What is computed ahead.
+#[derive(Debug, clap::Args)]
+pub struct DraftArgs {
+    /// Compute tokens ahead that followed the last ones earlier in the text: auto (where that is faster), off, or up to N (at
+    /// most 7). The answer is the same
+    #[arg(long, value_name = "auto|off|N", default_value = "auto", value_parser = speculate)]
+    pub speculate: Speculate,
+
+    /// A smaller model with the same tokenizer, which proposes tokens to compute ahead where the text has none to offer and
+    /// where that is faster. The answer is the same
+    #[arg(long, value_name = "FILE", visible_alias = "model-draft")]
+    draft: Option<PathBuf>,
+}
+
+impl DraftArgs {
+    /// The draft model's file.
+    pub fn file(&self) -> Option<&Path> {
+        self.draft.as_deref()
+    }
+
+    /// The draft model.
+    pub fn model(&self, engine: &EngineArgs) -> Outcome<Option<Model>> {
+        self.draft.as_ref().map(|path| open::model(path, engine)).transpose()
+    }
+
+    /// The draft model, which is used until the process ends.
+    pub fn leaked(&self, engine: &EngineArgs) -> Outcome<Option<&'static Model>> {
+        Ok(self.model(engine)?.map(|draft| &*Box::leak(Box::new(draft))))
+    }
+}
+
+/// `auto`, `off` or a number.
+fn speculate(text: &str) -> Result<Speculate, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(Speculate::Auto),
+        ("off", _) => Ok(Speculate::Off),
+        (_, Ok(tokens @ 0..=7)) => Ok(Speculate::Tokens(tokens)),
+        _ => Err("expected auto, off, or a number from 0 to 7".to_owned()),
+    }
+}

@@ -1,0 +1,113 @@
+//! The drafts of one sequence: what proposes them, and how much of the present one has come.
+
+use super::draft::DraftModel;
+use super::lookup::Lookup;
+use super::speculate::{Acceptance, MOST_DRAFT, Speculate, StepPlan};
+use crate::error::ModelError;
+
+/// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what a
+/// draft model says, if there is one.
+pub(super) struct Drafter<'m> {
+    speculate: Speculate,
+    lookup: Lookup,
+    acceptance: Acceptance,
+    model: Option<Box<DraftModel<'m>>>,
+    /// Whether the draft is the model's.
+    by_model: bool,
+    draft: [u32; MOST_DRAFT],
+    len: usize,
+    /// How many of its tokens have come.
+    came: usize,
+    /// Whether all that has come is known.
+    whole: bool,
+}
+
+impl<'m> Drafter<'m> {
+    /// For sequences of up to `most` tokens.
+    pub(super) fn new(
+        speculate: Speculate,
+        most: usize,
+        model: Option<Box<DraftModel<'m>>>,
+    ) -> Drafter<'m> {
+        let most = if speculate == Speculate::Off { 0 } else { most };
+        Drafter {
+            speculate,
+            lookup: Lookup::new(most),
+            acceptance: Acceptance::new(),
+            model,
+            by_model: false,
+            draft: [0; MOST_DRAFT],
+            len: 0,
+            came: 0,
+            whole: true,
+        }
+    }
+
+    /// Adds tokens of the prompt.
+    pub(super) fn read(&mut self, tokens: &[u32]) {
+        for token in tokens {
+            self.whole &= self.lookup.push(*token);
+        }
+    }
+
+    /// Proposes up to `most` tokens that may follow the last one that has come, as far as `plan` has room for them.
+    ///
+    /// # Errors
+    /// As [`Session::feed`](super::Session::feed) of a draft model.
+    pub(super) fn propose(
+        &mut self,
+        plan: &mut StepPlan<'_>,
+        most: usize,
+    ) -> Result<&[u32], ModelError> {
+        (self.len, self.came, self.by_model) = (0, 0, false);
+        let accepted = self.acceptance.expected();
+        let length = plan.length(self.speculate, accepted, Some(0.0));
+        let found = self.lookup.propose(length.min(most));
+        self.len = found.len();
+        self.draft[..found.len()].copy_from_slice(found);
+        plan.add(self.len, accepted, 0.0);
+        if let (0, true, Some(model)) = (self.len, self.whole, &mut self.model) {
+            let most = most.min(MOST_DRAFT);
+            let (tokens, draft) = (self.lookup.tokens(), &mut self.draft);
+            self.len = model.propose(self.speculate, plan, tokens, most, draft)?;
+            self.by_model = true;
+        }
+        Ok(self.draft())
+    }
+
+    /// The draft; empty, if none is computed.
+    pub(super) fn draft(&self) -> &[u32] {
+        &self.draft[..self.len]
+    }
+
+    /// How many tokens of the draft have come.
+    pub(super) fn accepted(&self) -> usize {
+        self.came
+    }
+
+    /// A token was chosen. Returns whether it is the next one of the draft, and so was computed.
+    pub(super) fn came(&mut self, token: u32) -> bool {
+        let proposed = self.lookup.propose(1).first().map(|proposed| *proposed == token);
+        self.acceptance.proposed(proposed);
+        self.whole &= self.lookup.push(token);
+        let Some(next) = self.draft().get(self.came) else { return false };
+        let as_proposed = *next == token;
+        if let (Some(model), true) = (&mut self.model, self.by_model) {
+            model.came(as_proposed);
+        }
+        self.came += usize::from(as_proposed);
+        as_proposed
+    }
+
+    /// Ends the draft. Returns how many of its tokens have come, and how many have not.
+    pub(super) fn end(&mut self) -> [usize; 2] {
+        let ended = [self.came, self.len - self.came];
+        (self.len, self.came) = (0, 0);
+        ended
+    }
+
+    /// The draft model, for another sequence.
+    pub(super) fn into_model(self) -> Option<Box<DraftModel<'m>>> {
+        self.model
+    }
+}
