@@ -1,6 +1,6 @@
 //! The command line as a whole; each subcommand's arguments are in its own file.
 
-use std::env;
+use std::ffi::OsString;
 use std::io::{IsTerminal, stdout};
 
 use clap::builder::styling::{AnsiColor, Styles};
@@ -112,8 +112,8 @@ fn long_version() -> &'static str {
 }
 
 /// What there is to say instead of running a command: help or a version, which are results, or what is
-/// wrong with the command line.
-pub fn instead(said: clap::Error) -> Outcome {
+/// wrong with the command line `words`.
+pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
     if !said.use_stderr() {
         let text = said.render();
         let styled = stdout().is_terminal() && say::colours_allowed();
@@ -121,7 +121,7 @@ pub fn instead(said: clap::Error) -> Outcome {
     }
     // The message repeats arguments, which may be names of files that a shell put there. So it is the
     // message about arguments in which nothing drives a terminal.
-    let shown = env::args_os().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
+    let shown = words.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
     let said = Cli::command().try_get_matches_from(shown).err().unwrap_or(said);
     let text = said.render();
     say::styled(&if say::colour() { text.ansi().to_string() } else { text.to_string() });

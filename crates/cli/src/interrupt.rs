@@ -3,7 +3,9 @@
 //!
 //! Before [`Interrupt::catch`] Ctrl-C has its default effect, so that opening a file or waiting for
 //! stdin can always be broken off. After it, the first Ctrl-C sets the flag; one more, before the flag
-//! has been [taken](Interrupt::take), ends the program at once with status 130.
+//! has been [taken](Interrupt::take), ends the program at once with status 130. With a terminal, whose
+//! conversation would be lost, only one that comes [`PATIENCE`] later does: a key that was pressed twice
+//! meant the answer.
 //!
 //! A signal that was ignored when the program was started stays ignored (`nohup`, `trap '' INT`, and
 //! SIGINT and SIGQUIT of what a script starts with `&`): no handler is installed for it.
@@ -12,6 +14,7 @@ use std::process;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rusage::inherited::is_ignored;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -21,6 +24,9 @@ use crate::terminal::Terminal;
 
 /// Exit status after Ctrl-C.
 const STATUS: i32 = 130;
+
+/// How long the end of an answer is waited for before Ctrl-C ends a chat.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
@@ -48,7 +54,10 @@ impl Interrupt {
         let wanted = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|&s| !is_ignored(s));
         let mut signals = Signals::new(wanted)?;
         // In a thread, because a terminal's settings take more than a handler may do.
-        let listen = move || signals.forever().for_each(|signal| came(signal, terminal));
+        let listen = move || {
+            let mut pressed = Instant::now();
+            signals.forever().for_each(|signal| came(signal, terminal, &mut pressed));
+        };
         thread::Builder::new().name("signals".into()).spawn(listen)?;
         Ok(Interrupt(()))
     }
@@ -64,10 +73,16 @@ impl Interrupt {
     }
 }
 
-/// What a signal does that has been caught with a terminal.
-fn came(signal: i32, terminal: &Terminal) {
-    if signal == SIGINT && !terminal.is_edited() && !PRESSED.swap(true, Ordering::Relaxed) {
-        return;
+/// What a signal does that has been caught with a terminal. `pressed`: when Ctrl-C last asked for the end of an
+/// answer.
+fn came(signal: i32, terminal: &Terminal, pressed: &mut Instant) {
+    if signal == SIGINT && !terminal.is_edited() {
+        if !PRESSED.swap(true, Ordering::Relaxed) {
+            *pressed = Instant::now();
+        }
+        if pressed.elapsed() < PATIENCE {
+            return;
+        }
     }
     terminal.restore();
     match signal {

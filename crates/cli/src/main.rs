@@ -26,6 +26,8 @@ mod convert;
 mod cp;
 mod drafts;
 mod explain_load;
+mod folders;
+mod habits;
 mod inspect;
 mod interrupt;
 mod new_file;
@@ -48,6 +50,7 @@ mod text_input;
 mod threads;
 mod units;
 
+use std::env;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -58,11 +61,15 @@ use args::{Cli, Command};
 fn main() -> ExitCode {
     let started = Instant::now();
     say::install_panic_hook();
-    let parsed = Cli::command().try_get_matches();
+    let words = match habits::translated(env::args_os().collect(), &Cli::command()) {
+        Ok(words) => words,
+        Err(stop) => return outcome::report(Err(stop)),
+    };
+    let parsed = Cli::command().try_get_matches_from(&words);
     let parsed = parsed.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given)));
     let (cli, given) = match parsed {
         Ok(parsed) => parsed,
-        Err(said) => return outcome::report(args::instead(said)),
+        Err(said) => return outcome::report(args::instead(&words, said)),
     };
     let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
     let outcome = match cli.command {

@@ -1,6 +1,5 @@
 //! The folder of prompts that were computed: where it is, `alight cache`, and what is said of files that are of no use.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -10,7 +9,7 @@ use serde::Serialize;
 
 use crate::outcome::{Outcome, Stop};
 use crate::terminal_text::one_line;
-use crate::{output, say, units};
+use crate::{folders, output, say, units};
 
 /// All prompts together have no more bytes.
 const LIMIT: u64 = 16 << 30;
@@ -33,15 +32,7 @@ impl CacheArgs {
 
 /// The folder that was given, or the one of this user.
 pub fn folder(given: Option<PathBuf>) -> Outcome<PromptFolder> {
-    let absolute = |name: &str| {
-        let value: OsString = std::env::var_os(name)?;
-        Some(PathBuf::from(value)).filter(|path| path.is_absolute())
-    };
-    let own = || {
-        let caches = absolute("XDG_CACHE_HOME");
-        let caches = caches.or_else(|| Some(absolute("HOME")?.join(".cache")));
-        caches.map(|caches| caches.join("alight").join("prompts"))
-    };
+    let own = || folders::of_user(folders::CACHE).map(|caches| caches.join("prompts"));
     let Some(path) = given.or_else(own) else {
         let why = "neither XDG_CACHE_HOME nor HOME says where prompts are kept: name a folder";
         return Err(Stop::Usage(why.to_owned()));

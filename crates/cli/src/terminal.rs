@@ -1,5 +1,5 @@
-//! The terminal of a chat, whose settings the line editor changes while it reads a line: they are put
-//! back before the program ends in the middle of that, by a signal or by a panic.
+//! The terminal of a chat, whose settings are changed while a line is edited and while an answer is
+//! written: they are put back before the program ends in the middle of that, by a signal or by a panic.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::getpgrp;
 use rustix::termios::{
-    OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcsetattr,
+    LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcsetattr,
 };
 
 /// The terminal, and how it was before the first line was edited.
@@ -17,6 +17,7 @@ pub struct Terminal {
     tty: File,
     before: Termios,
     edited: AtomicBool,
+    hushed: AtomicBool,
 }
 
 static TERMINAL: OnceLock<Terminal> = OnceLock::new();
@@ -36,7 +37,12 @@ impl Terminal {
             io::stdin().as_fd().try_clone_to_owned().map(File::from)
         })?;
         let before = tcgetattr(&tty)?;
-        Ok(TERMINAL.get_or_init(|| Terminal { tty, before, edited: AtomicBool::new(false) }))
+        Ok(TERMINAL.get_or_init(|| Terminal {
+            tty,
+            before,
+            edited: AtomicBool::new(false),
+            hushed: AtomicBool::new(false),
+        }))
     }
 
     /// `edit` reads a line, with the terminal's settings changed meanwhile.
@@ -45,6 +51,35 @@ impl Terminal {
         let line = edit();
         self.edited.store(false, Ordering::SeqCst);
         line
+    }
+
+    /// `work` writes, and what is typed meanwhile is not shown in the middle of that: it waits for the
+    /// next line. Ctrl-C goes on to be a signal.
+    pub fn hushed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let mut quiet = self.before.clone();
+        quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);
+        // Otherwise Ctrl-C would throw away what was typed before it.
+        quiet.local_modes.insert(LocalModes::NOFLSH);
+        let hush = self.is_ours();
+        if hush {
+            self.hushed.store(true, Ordering::SeqCst);
+            // Where it is not possible, what is typed is shown.
+            let _ = tcsetattr(&self.tty, OptionalActions::Now, &quiet);
+        }
+        let done = work();
+        if hush {
+            if self.is_ours() {
+                let _ = tcsetattr(&self.tty, OptionalActions::Now, &self.before);
+            }
+            self.hushed.store(false, Ordering::SeqCst);
+        }
+        done
+    }
+
+    /// Whether this process is in the foreground. From the background a change of settings would stop
+    /// it, and somebody else has the terminal.
+    fn is_ours(&self) -> bool {
+        tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp())
     }
 
     /// Whether a line is being edited.
@@ -57,15 +92,17 @@ impl Terminal {
         let _ = tcflush(&self.tty, QueueSelector::IFlush);
     }
 
-    /// Puts the settings back if a line is being edited. Nothing can be done about a failure.
+    /// Puts the settings back if they are changed. Nothing can be done about a failure.
     pub fn restore(&self) {
-        // From the background it would stop this process, and somebody else has the terminal.
-        let ours = tcgetpgrp(&self.tty).is_ok_and(|group| group == getpgrp());
-        if self.is_edited() && ours {
+        let (edited, hushed) = (self.is_edited(), self.hushed.load(Ordering::SeqCst));
+        if !(edited || hushed) || !self.is_ours() {
+            return;
+        }
+        if edited {
             // Pasted text is marked by the terminal only while the editor reads; a new line is begun.
             let _ = (&self.tty).write_all(b"\x1b[?2004l\r\n");
-            let _ = tcsetattr(&self.tty, OptionalActions::Now, &self.before);
         }
+        let _ = tcsetattr(&self.tty, OptionalActions::Now, &self.before);
     }
 }
 

@@ -92,8 +92,12 @@ fn a_prompt_is_the_same_wherever_it_comes_from() {
     assert_eq!(run(&["-f", file], b""), expected);
     assert_eq!(run(&[], b"Name a fruit.\n"), expected);
     assert_eq!(run(&["-"], b"Name a fruit.\n"), expected);
-    assert_eq!(run(&["Name a fruit."], b"something else"), expected, "stdin is not read");
     assert_ne!(run(&["Name a car."], b""), expected);
+    // What is piped in stands before what is asked.
+    let both = run(&["apple, banana\n\nWhich is longer?"], b"");
+    assert_eq!(run(&["Which is longer?"], b"apple, banana\n"), both);
+    fs::write(file, "Which is longer?\n").unwrap();
+    assert_eq!(run(&["-f", file], b"apple, banana"), both);
 }
 
 #[test]
@@ -343,4 +347,32 @@ fn penalties_make_what_was_seen_less_likely() {
         let with = most_often(&penalty);
         assert!(with < without, "{penalty:?}: {with} and {without}");
     }
+}
+
+#[test]
+fn an_input_that_does_not_come_is_said_to_be_waited_for() {
+    let Some(model) = smollm2() else { return };
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let mut child = command(&["run", &model, "Hi", "-n", "1", "--json"])
+        .stdin(reader)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = [0; 32];
+    child.stderr.as_mut().unwrap().read_exact(&mut said).unwrap();
+    assert!(said.starts_with(b"alight: note: waiting for standa"));
+    std::io::Write::write_all(&mut writer, b"Late.").unwrap();
+    drop(writer);
+    let line: Value =
+        serde_json::from_str(&done(child.wait_with_output().unwrap()).stdout).unwrap();
+    let joined = json(&["run", &model, "Late.\n\nHi", "-n", "1", "--json"], b"");
+    assert_eq!(line["prompt_tokens"], joined["prompt_tokens"]);
+}
+
+#[test]
+fn what_would_be_ignored_is_refused() {
+    let Some(model) = gemma3() else { return };
+    alight(&["run", &model, "--system", "Be brief.", "Hi"])
+        .fails_as_usage("error: --system needs a chat template");
 }

@@ -4,20 +4,16 @@
 //! tokens begin with, so only what was added is computed. When the history no longer fits, the
 //! oldest exchange is dropped, and the user is told.
 
-use std::io::ErrorKind;
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
 use alight_text::{Encoder, Message, Style};
 use anyhow::{Context, anyhow};
 use rusage::Phases;
-use rustyline::config::Behavior;
-use rustyline::error::ReadlineError;
-use rustyline::history::MemHistory;
-use rustyline::{Config, Editor};
 
 use super::answer::answer;
 use super::engine::{About, Engine, Request};
+use super::lines::Lines;
 use super::parts::{Parts, Texts, Tone};
 use super::{RunArgs, context_full, report};
 use crate::interrupt::Interrupt;
@@ -39,10 +35,6 @@ pub fn main(
     sampling: SamplerOptions,
     limits: GenerateOptions,
 ) -> Outcome {
-    // The terminal itself, so that stdout carries the answers alone even when it is redirected.
-    let config = Config::builder().behavior(Behavior::PreferTerm).build();
-    let mut editor: Editor<(), MemHistory> =
-        Editor::with_history(config, MemHistory::new()).map_err(|e| anyhow!(e))?;
     let terminal = Terminal::of_process().context("the terminal")?;
     let interrupt = Interrupt::catch_with(terminal)
         // Without a thread for it the terminal is not put in order, and everything else goes on.
@@ -55,23 +47,11 @@ pub fn main(
             Style::Raw => " Each line is continued on its own.",
         }
     ));
+    let mut lines = Lines::new(terminal, args.history())?;
     let mut chat = Chat::new(args.system.as_deref());
     loop {
         interrupt.take();
-        let line = match terminal.editing(|| editor.readline("> ")) {
-            Ok(line) => line,
-            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
-                terminal.discard_input();
-                say::note("that was not UTF-8 text, so it is not asked: type it again");
-                continue;
-            }
-            Err(ReadlineError::Interrupted | ReadlineError::Eof) => return Ok(()),
-            Err(error) => return Err(anyhow!(error).context("the terminal").into()),
-        };
-        if line.trim().is_empty() {
-            continue;
-        }
-        let _ = editor.add_history_entry(&line);
+        let Some(line) = lines.next()? else { return Ok(()) };
         let asked = Instant::now();
         let mut phases = Phases::start();
 
@@ -91,7 +71,8 @@ pub fn main(
         let style = encoder.style();
         let parts = Parts::new(about.vocabulary, style, &prompt, args.thinking(), &mut sink);
         let request = Request { prompt: &prompt, sampling, limits };
-        let answer = answer(engine, &request, parts, Some(interrupt), &mut phases)?;
+        let answer =
+            terminal.hushed(|| answer(engine, &request, parts, Some(interrupt), &mut phases))?;
         out.end()?;
         if args.stats {
             let engine = engine.description();

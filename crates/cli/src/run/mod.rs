@@ -3,6 +3,7 @@
 mod answer;
 mod chat;
 mod engine;
+mod lines;
 mod parts;
 pub mod prompt;
 mod report;
@@ -24,7 +25,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
 use crate::prompt_cache::CacheArgs;
-use crate::say;
+use crate::{folders, say};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
 use parts::{Parts, Thinking, Tone};
@@ -45,8 +46,9 @@ Examples:
   alight run model.gguf \"Hi\" --json | jq .timings
   alight run model.gguf \"Hi\" --engine jax --tp 2    with the JAX engine, on two devices
 
-Where the prompt comes from: the argument; else --file; else standard input if it is a pipe or a
-file; else it is a chat. Standard input is not read when a prompt is given, unless that is `-`.
+The prompt is the argument or --file, and before it, with a blank line between them, what comes on
+standard input if that is a pipe or a file. Without either, that alone; on a terminal it is a chat.
+So in the body of a shell loop that reads, write `< /dev/null`: the loop's input is not for the model.
 
 Where a model thinks before it answers, the thinking is dimmed on a terminal. A pipe or a file gets all
 of it between <think> and </think>, whichever marks the model writes, and then the answer;
@@ -92,6 +94,11 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "raw")]
     no_thinking: bool,
 
+    /// Keep no history of what is typed in a chat [default: in alight/history in $XDG_STATE_HOME, or in
+    /// ~/.local/state; a message that begins with a space is not kept]
+    #[arg(long)]
+    no_history: bool,
+
     /// Write one line of JSON at the end instead of the streamed text
     #[arg(long)]
     json: bool,
@@ -135,8 +142,11 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     args.choice.check(given)?;
     args.choice.jax.check(args.sampling.are_random())?;
     let mut phases = Phases::start();
-    let source =
+    let mut source =
         Source::of(args.prompt.as_deref().or(args.prompt_flag.as_deref()), args.file.as_deref());
+    if args.choice.jax.are_several() {
+        source = source.without_input();
+    }
     if source == Source::Terminal {
         check_chat(&args)?;
     }
@@ -155,7 +165,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
                 context: args.context(trained),
                 trained,
             };
-            let style = style(&about, &args);
+            let style = style(&about, &args)?;
             if about.context > trained {
                 say::note(&format!(
                     "the model was trained to look back on {trained} tokens, not more"
@@ -181,7 +191,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
                 trained: text.trained,
             };
             engine.open(&about, clock.elapsed())?;
-            let style = style(&about, &args);
+            let style = style(&about, &args)?;
             front.run(&mut engine, &about, style, sampling, phases)
         }
     }
@@ -209,6 +219,12 @@ impl RunArgs {
         } else {
             Thinking::Tagged
         }
+    }
+
+    /// The file of what was typed in chats.
+    fn history(&self) -> Option<PathBuf> {
+        let folder = folders::of_user(folders::STATE).filter(|_| !self.no_history);
+        folder.map(|folder| folder.join("history"))
     }
 
     /// How many positions the conversation has, with a model that was trained for so many.
@@ -306,12 +322,15 @@ impl Front<'_> {
 }
 
 /// With a template or without one; says so where the file decides it.
-fn style(about: &About<'_>, args: &RunArgs) -> Style {
+fn style(about: &About<'_>, args: &RunArgs) -> Outcome<Style> {
     let style = prompt::style(about.vocabulary, &args.model, args.raw);
     if style == Style::Raw && args.system.is_some() {
-        say::note("--system has no effect without a chat template");
+        return Err(Stop::Usage(
+            "--system needs a chat template: without one, write what it says into the prompt"
+                .to_owned(),
+        ));
     }
-    style
+    Ok(style)
 }
 
 /// What to say when the context is full.

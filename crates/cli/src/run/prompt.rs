@@ -1,11 +1,15 @@
-//! Where the prompt comes from: an argument, a file, stdin, or a person at a terminal. And what all prompts have in
+//! Where the prompt comes from: an argument or a file, with what comes on stdin before it; stdin alone; or a person at a
+//! terminal. And what all prompts have in
 //! common, wherever they come from: a limit, and a template or none.
 
 use std::io::{IsTerminal, stdin};
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use alight_text::{Style, Tokenizer, Vocabulary};
 use anyhow::anyhow;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, fstat};
 
 use crate::outcome::{Outcome, Stop};
 use crate::{say, text_input};
@@ -13,56 +17,108 @@ use crate::{say, text_input};
 /// Most bytes of a prompt: beyond what any context holds.
 const LIMIT: u64 = 64 << 20;
 
-/// The source of the prompt, decided from the arguments alone.
+/// How long standard input may be silent before it is said that it is waited for.
+const SILENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
+/// The source of the prompt, decided from the arguments and from what standard input is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
-    /// Given as an argument.
-    Argument(&'a str),
-    /// A file.
-    File(&'a Path),
+    /// Given with the command; `piped`: what comes on stdin stands before it.
+    Given { text: Text<'a>, piped: bool },
     /// Everything on stdin.
     Stdin,
     /// A person: chat.
     Terminal,
 }
 
+/// A text that is given with the command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Text<'a> {
+    /// As an argument.
+    Argument(&'a str),
+    /// As a file.
+    File(&'a Path),
+}
+
 impl<'a> Source<'a> {
-    /// An argument wins (`-` means stdin), then a file; with neither, stdin is the prompt if it is
-    /// a pipe or a file, and the chat partner if it is a terminal. A pipe is left unread when an
-    /// argument is given, as in the body of a shell loop.
+    /// A text is given by an argument or in a file (`-` in place of either is stdin), and what comes through a pipe
+    /// or from a file on stdin belongs to it. Without one, that alone is the prompt; a terminal is the partner of a
+    /// chat.
     pub fn of(argument: Option<&'a str>, file: Option<&'a Path>) -> Source<'a> {
+        let given = |text| Source::Given { text, piped: holds_text(stdin()) };
         match (argument, file) {
             (Some("-"), _) => Source::Stdin,
-            (Some(text), _) => Source::Argument(text),
+            (Some(text), _) => given(Text::Argument(text)),
             (None, Some(path)) if path == Path::new("-") => Source::Stdin,
-            (None, Some(path)) => Source::File(path),
+            (None, Some(path)) => given(Text::File(path)),
             (None, None) if stdin().is_terminal() => Source::Terminal,
             (None, None) => Source::Stdin,
         }
     }
 
+    /// The same where standard input goes to one of several processes that all need the same prompt.
+    pub fn without_input(self) -> Source<'a> {
+        match self {
+            Source::Given { text, .. } => Source::Given { text, piped: false },
+            other => other,
+        }
+    }
+
     /// Reads the text. One newline at the end of a file or of stdin is not part of the prompt.
     pub fn read(&self) -> Outcome<String> {
-        let from = match self {
-            Source::Argument(text) => return Ok((*text).to_owned()),
-            Source::File(path) => text_input::From::File(path),
-            Source::Stdin | Source::Terminal => text_input::From::Stdin,
+        let (given, piped) = match *self {
+            Source::Given { text, piped } => (Some(text), piped),
+            Source::Stdin | Source::Terminal => (None, true),
         };
-        let mut text = text_input::read(from, "the prompt", LIMIT)?;
-        if text.ends_with('\n') {
-            text.pop();
-            if text.ends_with('\r') {
-                text.pop();
+        let input = if piped { read(text_input::From::Stdin)? } else { String::new() };
+        let text = match given {
+            None => return not_empty(input, text_input::From::Stdin),
+            Some(Text::Argument(text)) => text.to_owned(),
+            Some(Text::File(path)) => {
+                let from = text_input::From::File(path);
+                not_empty(read(from)?, from)?
             }
-        }
-        if text.is_empty() {
-            return Err(Stop::Usage(format!(
-                "there is no prompt: {from} is empty. Give one as an argument, pipe one in, or \
-                 run alight on a terminal to chat"
-            )));
-        }
-        Ok(text)
+        };
+        Ok(if input.is_empty() { text } else { format!("{input}\n\n{text}") })
     }
+}
+
+/// Whether there may be a text: a pipe, a socket or a file, and no device.
+fn holds_text(stdin: impl AsFd) -> bool {
+    use FileType::{Fifo, RegularFile, Socket};
+    fstat(stdin).is_ok_and(|stat| {
+        matches!(FileType::from_raw_mode(stat.st_mode), Fifo | RegularFile | Socket)
+    })
+}
+
+fn read(from: text_input::From<'_>) -> Outcome<String> {
+    if matches!(from, text_input::From::Stdin) {
+        let input = stdin();
+        let mut awaited = [PollFd::new(&input, PollFlags::IN)];
+        if poll(&mut awaited, Some(&SILENCE)).is_ok_and(|ready| ready == 0) {
+            say::note(
+                "waiting for standard input, which belongs to the prompt: `< /dev/null` leaves it out",
+            );
+        }
+    }
+    let mut text = text_input::read(from, "the prompt", LIMIT)?;
+    if text.ends_with('\n') {
+        text.pop();
+        if text.ends_with('\r') {
+            text.pop();
+        }
+    }
+    Ok(text)
+}
+
+fn not_empty(text: String, from: text_input::From<'_>) -> Outcome<String> {
+    if text.is_empty() {
+        return Err(Stop::Usage(format!(
+            "there is no prompt: {from} is empty. Give one as an argument, pipe one in, or \
+             run alight on a terminal to chat"
+        )));
+    }
+    Ok(text)
 }
 
 /// Refuses a prompt of `bytes` that is too long for the context whatever its tokens are.
@@ -95,11 +151,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_argument_wins_over_stdin() {
+    fn a_text_is_given_or_comes_on_stdin() {
         let path = Path::new("p.txt");
-        assert_eq!(Source::of(Some("hi"), None), Source::Argument("hi"));
+        let text = |source| match source {
+            Source::Given { text, .. } => Some(text),
+            _ => None,
+        };
+        assert_eq!(text(Source::of(Some("hi"), None)), Some(Text::Argument("hi")));
         assert_eq!(Source::of(Some("-"), None), Source::Stdin);
-        assert_eq!(Source::of(None, Some(path)), Source::File(path));
+        assert_eq!(text(Source::of(None, Some(path))), Some(Text::File(path)));
         assert_eq!(Source::of(None, Some(Path::new("-"))), Source::Stdin);
     }
 
@@ -109,7 +169,7 @@ mod tests {
         let path = dir.path().join("p");
         let read = |bytes: &[u8]| {
             std::fs::write(&path, bytes).unwrap();
-            Source::File(&path).read()
+            Source::Given { text: Text::File(&path), piped: false }.read()
         };
         assert_eq!(read(b"a\nb\n\n").unwrap(), "a\nb\n");
         assert_eq!(read(b"a\r\n").unwrap(), "a");

@@ -175,13 +175,17 @@ pub fn human(
     };
     let text = format!(
         "{}\n\
-         prompt       {} tokens in {} = {} tokens/s\n\
+         prompt       {} tokens in {} = {} tokens/s{}\n\
          first token  {first}\n\
          answer       {} tokens, {rate}, ended by {}; {}",
         engine.start_line,
         answer.computed,
         time(answer.prompt),
         units::digits(prompt_rate(answer)),
+        match answer.reused {
+            0 => String::new(),
+            reused => format!(", behind {reused} that were there"),
+        },
         answer.tokens.len(),
         match answer.finish {
             Finish::Stop => "the model",

@@ -28,6 +28,8 @@ const SIGNALS: [i32; 4] = [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGT
 pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_alight"));
     command.args(args).env_remove("NO_COLOR").env("TERM", "xterm-256color");
+    // What is kept of chats is not among what the person keeps who runs the tests.
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     signals(&mut command, &SIGNALS, libc::SIG_DFL);
     command
 }

@@ -80,6 +80,11 @@ impl Pty {
         }
     }
 
+    /// Where what was expected last ends in what was shown.
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
     /// Types this.
     pub fn send(&mut self, keys: &[u8]) {
         self.master.write_all(keys).unwrap();

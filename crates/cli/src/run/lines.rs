@@ -1,0 +1,170 @@
+//! What a person types in a chat, message by message.
+//!
+//! Nothing that was typed is lost: what arrives together is kept for the prompts that follow, Ctrl-C clears
+//! a line and leaves only from an empty one, and only if it is pressed again.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::anyhow;
+use rustyline::config::Behavior;
+use rustyline::error::ReadlineError;
+use rustyline::history::FileHistory;
+use rustyline::{
+    Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, KeyCode,
+    KeyEvent, Modifiers, RepeatCount,
+};
+
+use crate::outcome::Outcome;
+use crate::say;
+use crate::terminal::Terminal;
+
+/// Stands before a message.
+const PROMPT: &str = "> ";
+/// Stands before the further lines of one.
+const MORE: &str = ". ";
+/// Begins and ends a message of several lines.
+const QUOTES: &str = "\"\"\"";
+/// Messages that the history keeps.
+const KEPT: usize = 1000;
+
+/// The messages of a person at a terminal.
+pub struct Lines {
+    editor: Editor<(), FileHistory>,
+    terminal: &'static Terminal,
+    /// The line that was read last was ended by Ctrl-C.
+    broken: Arc<AtomicBool>,
+    /// Where the history is kept from one chat to the next.
+    history: Option<PathBuf>,
+}
+
+/// How a line was ended.
+enum Line {
+    Entered(String),
+    /// By Ctrl-C, with this on it.
+    Broken(String),
+    /// By Ctrl-D.
+    End,
+    /// It cannot be read, which has been said.
+    Unreadable,
+}
+
+impl Lines {
+    /// On `terminal`. `history`: the file of what was typed in earlier chats.
+    pub fn new(terminal: &'static Terminal, history: Option<PathBuf>) -> Outcome<Lines> {
+        // The terminal itself, so that stdout carries the answers alone even when it is redirected.
+        let config = Config::builder()
+            .behavior(Behavior::PreferTerm)
+            .max_history_size(KEPT)
+            .map_err(|e| anyhow!(e))?
+            .history_ignore_space(true)
+            .build();
+        let typed = FileHistory::with_config(&config);
+        let mut editor: Editor<(), FileHistory> =
+            Editor::with_history(config, typed).map_err(|e| anyhow!(e))?;
+        let broken = Arc::new(AtomicBool::new(false));
+        let handler = EventHandler::Conditional(Box::new(Break(Arc::clone(&broken))));
+        editor.bind_sequence(KeyEvent::ctrl('C'), handler);
+        let newline = EventHandler::Simple(Cmd::Newline);
+        editor.bind_sequence(KeyEvent(KeyCode::Enter, Modifiers::ALT), newline);
+        if let Some(path) = history.as_ref().filter(|path| path.exists())
+            && let Err(error) = editor.load_history(path)
+        {
+            say::note(&format!("the history in '{}' cannot be read: {error}", path.display()));
+        }
+        Ok(Lines { editor, terminal, broken, history })
+    }
+
+    /// The next message that is not empty; none when the person leaves.
+    pub fn next(&mut self) -> Outcome<Option<String>> {
+        let mut hinted = false;
+        loop {
+            let mut message = match self.line(PROMPT)? {
+                Line::Entered(line) if line.trim().is_empty() => continue,
+                Line::Entered(line) => line,
+                Line::Broken(line) if line.is_empty() && hinted => return Ok(None),
+                Line::Broken(line) => {
+                    if line.is_empty() {
+                        say::plain("(Ctrl-C again leaves, and so does Ctrl-D)");
+                    }
+                    hinted = line.is_empty();
+                    continue;
+                }
+                Line::End => return Ok(None),
+                Line::Unreadable => continue,
+            };
+            hinted = false;
+            if let Some(quoted) = message.trim_start().strip_prefix(QUOTES) {
+                match self.quoted(quoted.to_owned())? {
+                    Some(quoted) => message = quoted,
+                    None => continue,
+                }
+            }
+            if message.trim().is_empty() {
+                continue;
+            }
+            self.remember(&message);
+            return Ok(Some(message));
+        }
+    }
+
+    /// The rest of a message that began with quotes and `text`; none if it was given up.
+    fn quoted(&mut self, mut text: String) -> Outcome<Option<String>> {
+        loop {
+            if let Some(whole) = text.trim_end().strip_suffix(QUOTES) {
+                return Ok(Some(whole.trim_matches('\n').to_owned()));
+            }
+            match self.line(MORE)? {
+                Line::Entered(line) => {
+                    text.push('\n');
+                    text.push_str(&line);
+                }
+                Line::End => return Ok(Some(text.trim_matches('\n').to_owned())),
+                Line::Broken(_) => return Ok(None),
+                Line::Unreadable => {}
+            }
+        }
+    }
+
+    fn line(&mut self, prompt: &str) -> Outcome<Line> {
+        self.broken.store(false, Ordering::Relaxed);
+        let Lines { editor, terminal, .. } = self;
+        match terminal.editing(|| editor.readline(prompt)) {
+            Ok(line) if self.broken.load(Ordering::Relaxed) => Ok(Line::Broken(line)),
+            Ok(line) => Ok(Line::Entered(line)),
+            // Where a terminal can do nothing, the editor leaves Ctrl-C to the system.
+            Err(ReadlineError::Interrupted) => Ok(Line::Broken(String::new())),
+            Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(ReadlineError::Io(error)) if error.kind() == ErrorKind::InvalidData => {
+                terminal.discard_input();
+                say::note("that was not UTF-8 text, so it is not asked: type it again");
+                Ok(Line::Unreadable)
+            }
+            Err(error) => Err(anyhow!(error).context("the terminal").into()),
+        }
+    }
+
+    /// Keeps a message for the arrow keys, also of later chats.
+    fn remember(&mut self, message: &str) {
+        let added = self.editor.add_history_entry(message);
+        let (Ok(true), Some(path)) = (added, &self.history) else { return };
+        let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+        let kept = folder.map_err(ReadlineError::from);
+        if let Err(error) = kept.and_then(|()| self.editor.append_history(path)) {
+            say::note(&format!("the history is not kept in '{}': {error}", path.display()));
+            self.history = None;
+        }
+    }
+}
+
+/// Ctrl-C: the line is taken as it is, with what has arrived behind it kept, and marked.
+struct Break(Arc<AtomicBool>);
+
+impl ConditionalEventHandler for Break {
+    fn handle(&self, _: &Event, _: RepeatCount, _: bool, _: &EventContext<'_>) -> Option<Cmd> {
+        self.0.store(true, Ordering::Relaxed);
+        Some(Cmd::AcceptLine)
+    }
+}
