@@ -12,6 +12,7 @@ use crate::completions::CompletionsArgs;
 use crate::convert::ConvertArgs;
 use crate::cp::CpArgs;
 use crate::inspect::InspectArgs;
+use crate::man::ManArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{PackArgs, UnpackArgs};
 use crate::perplexity::PerplexityArgs;
@@ -32,8 +33,7 @@ const STYLES: Styles = Styles::styled()
 #[derive(Debug, Parser)]
 #[command(
     name = "alight",
-    version,
-    long_version = long_version(),
+    version = long_version(),
     styles = STYLES,
     propagate_version = false,
     // An alias has its own options; what is typed after it counts.
@@ -91,16 +91,19 @@ pub enum Command {
     Cp(CpArgs),
     /// Write a completion script for your shell
     Completions(CompletionsArgs),
+    /// Write manual pages
+    Man(ManArgs),
 }
 
-/// The version, and the kernels that this CPU would run.
+/// The version, the commit that it was built of, and the kernels that this CPU would run.
 fn long_version() -> &'static str {
     use std::sync::OnceLock;
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
         format!(
-            "{}\nkernels: {} (of {})",
+            "{}\ncommit: {}\nkernels: {} (of {})",
             env!("CARGO_PKG_VERSION"),
+            env!("ALIGHT_COMMIT"),
             alight_kernels::Isa::best(),
             alight_kernels::Isa::available()
                 .iter()

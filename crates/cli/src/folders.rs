@@ -11,6 +11,9 @@ pub const CACHE: Kind = Kind("XDG_CACHE_HOME", ".cache");
 /// What this program writes down for itself.
 pub const STATE: Kind = Kind("XDG_STATE_HOME", ".local/state");
 
+/// What the user has set.
+pub const CONFIG: Kind = Kind("XDG_CONFIG_HOME", ".config");
+
 /// This program's part of a folder; none where neither the variable nor `HOME` says where it is.
 pub fn of_user(kind: Kind) -> Option<PathBuf> {
     // Relative paths are to be ignored, says the specification.

@@ -120,6 +120,9 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
     while let Some(next) = given.get(at).and_then(|name| command.find_subcommand(name)) {
         (command, at) = (next, at + 1);
     }
+    if command.get_name() == "quantize" {
+        return Ok(as_llama_quantize(given, command));
+    }
     let named = given.get(1).is_some_and(|name| COMMANDS.iter().any(|known| name == known));
     if !named {
         return Ok(given);
@@ -180,6 +183,29 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
         }
     }
     Ok(words)
+}
+
+/// `quantize IN OUT TYPE [THREADS]`, as options.
+fn as_llama_quantize(given: Vec<OsString>, command: &Command) -> Vec<OsString> {
+    let mut others = ["--output", "--type", "--threads"].into_iter();
+    let mut words: Vec<OsString> = Vec::new();
+    let (mut first, mut rest) = (true, given.into_iter());
+    words.extend(rest.by_ref().take(2));
+    while let Some(word) = rest.next() {
+        let known = option(command, name(&word));
+        let value = known.filter(|option| takes_value(option) && name(&word).len() == word.len());
+        if value.is_none()
+            && !word.as_encoded_bytes().starts_with(b"-")
+            && !std::mem::take(&mut first)
+        {
+            words.extend(others.next().map(OsString::from));
+        }
+        words.push(word);
+        if value.is_some() {
+            words.extend(rest.next());
+        }
+    }
+    words
 }
 
 /// An option without its `=VALUE`; no option's name if it is none.

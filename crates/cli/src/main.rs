@@ -24,12 +24,14 @@ mod bench;
 mod completions;
 mod convert;
 mod cp;
+mod defaults;
 mod drafts;
 mod explain_load;
 mod folders;
 mod habits;
 mod inspect;
 mod interrupt;
+mod man;
 mod new_file;
 mod open;
 mod outcome;
@@ -65,7 +67,11 @@ fn main() -> ExitCode {
         Ok(words) => words,
         Err(stop) => return outcome::report(Err(stop)),
     };
-    let parsed = Cli::command().try_get_matches_from(&words);
+    let command = match defaults::applied(Cli::command(), &words) {
+        Ok(command) => command,
+        Err(stop) => return outcome::report(Err(stop)),
+    };
+    let parsed = command.try_get_matches_from(&words);
     let parsed = parsed.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given)));
     let (cli, given) = match parsed {
         Ok(parsed) => parsed,
@@ -86,6 +92,7 @@ fn main() -> ExitCode {
         Command::Cache(a) => prompt_cache::main(a),
         Command::Cp(a) => cp::main(&a),
         Command::Completions(a) => completions::main(&a, Cli::command()),
+        Command::Man(a) => man::main(&a, Cli::command()),
     };
     outcome::report(outcome)
 }

@@ -135,7 +135,7 @@ pub fn model(path: &Path, args: &EngineArgs) -> Outcome<Model> {
     if let Some(isa) = args.isa.filter(|isa| !isa.is_available()) {
         return Err(Stop::Usage(format!("this CPU cannot run the {isa} kernels")));
     }
-    source::check_path(path)?;
+    let path = &source::model_file(path)?;
     let model = Model::open(path, &args.options());
     let model = model.map_err(|error| source::explain(path, anyhow!(error)))?;
     threads::note(Threads { wanted: model.pool().wanted(), had: model.threads() });
@@ -157,7 +157,7 @@ pub struct Text {
 
 /// Opens the model at `path` for its text alone. What the native engine would refuse of it is refused here, too.
 pub fn text(path: &Path) -> Outcome<Text> {
-    source::check_path(path)?;
+    let path = &source::model_file(path)?;
     let maps = alight_files::open(path).map_err(|error| source::explain(path, anyhow!(error)))?;
     let read = || -> Result<Text, ModelError> {
         let spec = describe::spec(&maps)?;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use alight_convert::QuantizationMix;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{OutputArgs, speed, with_progress};
@@ -15,6 +16,7 @@ Examples:
   alight quantize model-bf16.gguf -o model-q4_k_m.gguf --type q4_k_m
   alight quantize model-f16.gguf -o model-q8_0.gguf --type q8_0
   alight quantize model-bf16.gguf -o model-q3_k_m.gguf --type q3_k_m --imatrix model.imatrix.gguf
+  alight quantize model-f16.gguf model-q8_0.gguf Q8_0 4      as llama-quantize has it, with 4 threads
 
 Types, from the largest file to the smallest: f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0,
 q4_k_m, q4_k_s, q4_1, q4_0, mxfp4_moe, iq4_nl, iq4_xs, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, q2_0,
@@ -32,7 +34,7 @@ pub struct QuantizeArgs {
     model: PathBuf,
 
     /// What its matrices become
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", ignore_case = true, hide_possible_values = true, value_parser = mixes())]
     mix: QuantizationMix,
 
     /// How much the columns of matrices count: a file of llama-imatrix, in GGUF
@@ -45,6 +47,17 @@ pub struct QuantizeArgs {
 
     #[command(flatten)]
     output: OutputArgs,
+}
+
+/// Parses a type; completions list their names.
+fn mixes() -> impl TypedValueParser<Value = QuantizationMix> {
+    let named = QuantizationMix::ALL.map(|mix| {
+        let name = mix.to_string().to_lowercase();
+        // `q4_k` means `q4_k_m`.
+        let short = name.strip_suffix("_m").map(str::to_owned);
+        PossibleValue::new(name).aliases(short)
+    });
+    PossibleValuesParser::new(named).try_map(|name| name.parse::<QuantizationMix>())
 }
 
 /// Runs the command.

@@ -64,6 +64,21 @@ fn in_folder(folder: &Path) -> anyhow::Result<Recognised> {
     Ok(Recognised { format, paths })
 }
 
+/// The file of a model: the path itself, or of a folder with one GGUF model in it that one's first file.
+///
+/// # Errors
+/// There is none, or several.
+pub fn model_file(path: &Path) -> anyhow::Result<PathBuf> {
+    if path.is_dir() && recognised(path)?.iter().any(|(format, _)| *format == Format::Gguf) {
+        let found = in_folder(path)?;
+        if found.format == Format::Gguf {
+            return Ok(found.paths.into_iter().next().unwrap_or_default());
+        }
+    }
+    check_path(path)?;
+    Ok(path.to_owned())
+}
+
 /// What a folder with these files is about.
 pub fn in_order(files: &[(Format, PathBuf)]) -> Option<Format> {
     ORDER.into_iter().find(|wanted| files.iter().any(|(format, _)| format == wanted))

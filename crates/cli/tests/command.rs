@@ -51,9 +51,12 @@ fn sampling_flags_are_named_as_people_know_them() {
 }
 
 #[test]
-fn the_version_names_the_kernels() {
+fn the_version_names_the_commit_and_the_kernels() {
     let version = alight(&["--version"]).succeeds().stdout;
     assert!(version.starts_with(&format!("alight {}\n", env!("CARGO_PKG_VERSION"))), "{version}");
+    assert_eq!(alight(&["-V"]).succeeds().stdout, version);
+    let commit = version.lines().find_map(|line| line.strip_prefix("commit: ")).unwrap();
+    assert!(commit == "unknown" || commit.chars().all(|c| c.is_ascii_hexdigit()), "{version}");
     assert!(version.contains("kernels: ") && version.contains("scalar"), "{version}");
 }
 
@@ -101,6 +104,57 @@ fn the_bash_completion_is_valid_bash() {
         return;
     };
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+/// What bash would offer behind these words.
+fn completed(words: &[&str]) -> Option<Vec<String>> {
+    let script = alight(&["completions", "bash"]).succeeds().stdout;
+    let at = words.len() - 1;
+    let ask = format!(
+        "{script}\nCOMP_WORDS=(\"$@\"); COMP_CWORD={at}; _alight alight \"${{COMP_WORDS[{at}]}}\" \"${{COMP_WORDS[{at}-1]}}\"; \
+         printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let output = std::process::Command::new("bash").args(["-c", &ask, "bash"]).args(words).output();
+    let output = output.ok()?;
+    Some(String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect())
+}
+
+#[test]
+fn completions_offer_files_and_values() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("model.gguf"), "").unwrap();
+    let start = format!("{}/mo", dir.path().display());
+    for (words, wanted) in [
+        (&["alight", "qu"][..], "quantize"),
+        (&["alight", "run", "--load", "d"], "direct"),
+        (&["alight", "quantize", "--type", "q4_k_"], "q4_k_m"),
+        (&["alight", "run", "m.gguf", "-f", &start], &format!("{start}del.gguf")),
+    ] {
+        let Some(offered) = completed(words) else { return };
+        assert!(offered.iter().any(|offer| offer == wanted), "{words:?}: {offered:?}");
+    }
+}
+
+#[test]
+fn the_short_help_fits_a_screen() {
+    let help = command(&["run", "-h"]).env("COLUMNS", "80").output().unwrap();
+    let help = done(help).succeeds().stdout;
+    assert!(help.lines().count() <= 24, "{help}");
+    assert!(help.lines().all(|line| line.chars().count() <= 80), "{help}");
+    assert!(help.contains("--help") && help.contains("--system") && !help.contains("--top-k"));
+}
+
+#[test]
+fn manual_pages() {
+    let page = alight(&["man", "run"]).succeeds().stdout;
+    assert!(page.contains(".TH alight-run 1") && page.contains("ctx\\-size"), "{page}");
+    let dir = tempfile::tempdir().unwrap();
+    alight(&["man", "-o", dir.path().to_str().unwrap()]).succeeds();
+    for name in ["alight.1", "alight-run.1", "alight-bench-decode.1", "alight-quantize.1"] {
+        assert!(dir.path().join(name).is_file(), "{name}: {:?}", support::names(dir.path()));
+    }
+    assert!(!dir.path().join("alight-bench-resident.1").exists(), "it is hidden");
+    alight(&["man", "frobnicate"]).fails(2, &["no command 'frobnicate'"]);
 }
 
 /// Every command that opens a model says the same about a path that is none.

@@ -110,3 +110,25 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
     }
     alight(&["run", "-m"]).fails(2, &["-m needs"]);
 }
+
+#[test]
+fn a_folder_with_one_model_is_that_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    support::write(folder.path(), "README.md", "about it");
+    let at = folder.path().to_str().unwrap();
+    assert_eq!(tokens(&with(at, &[])), tokens(&with(&model, &[])));
+    std::fs::copy(&model, folder.path().join("other.gguf")).unwrap();
+    alight(&with(at, &[])).fails(1, &["several models", "other.gguf"]);
+}
+
+#[test]
+fn quantize_takes_its_arguments_in_llama_quantizes_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = wild::model(folder.path());
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (ours, theirs) = (at("ours.gguf"), at("theirs.gguf"));
+    alight(&["quantize", &model, "-o", &ours, "--type", "q8_0"]).succeeds();
+    alight(&["quantize", &model, &theirs, "Q8_0", "1"]).succeeds();
+    assert_eq!(std::fs::read(ours).unwrap(), std::fs::read(theirs).unwrap());
+}

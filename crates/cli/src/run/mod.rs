@@ -16,7 +16,8 @@ use std::time::Instant;
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
-use clap::ArgMatches;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches};
 use rusage::Phases;
 
 use crate::drafts::DraftArgs;
@@ -25,7 +26,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
 use crate::prompt_cache::CacheArgs;
-use crate::{folders, say};
+use crate::{folders, say, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
 use parts::{Parts, Thinking, Tone};
@@ -34,7 +35,8 @@ use sampling::SamplingArgs;
 
 /// Arguments of `alight run`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(mut_args = in_short, after_help = "\
+`--help` has all options, and examples.", after_long_help = "\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
   alight run model.gguf                            a chat: arrow keys recall lines, Ctrl-C stops
@@ -56,10 +58,12 @@ of it between <think> and </think>, whichever marks the model writes, and then t
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.")]
 pub struct RunArgs {
-    /// The model: a .gguf file (of a split model, its first shard)
+    /// The model: a .gguf file, or a folder with one model in it
+    ///
+    /// Of a split model, its first shard.
     model: PathBuf,
 
-    /// What to answer; `-` reads standard input
+    /// What to answer; without it, a chat; `-` reads standard input
     #[arg(allow_hyphen_values = false)]
     prompt: Option<String>,
 
@@ -78,7 +82,7 @@ pub struct RunArgs {
     #[arg(short = 'f', long, value_name = "FILE", conflicts_with_all = ["prompt", "p"])]
     file: Option<PathBuf>,
 
-    /// System prompt: the message that stands before the conversation
+    /// What the model is told before the conversation
     #[arg(long, value_name = "TEXT", visible_alias = "system-prompt", conflicts_with = "raw")]
     system: Option<String>,
 
@@ -99,21 +103,26 @@ pub struct RunArgs {
     #[arg(long)]
     no_history: bool,
 
-    /// Write one line of JSON at the end instead of the streamed text
+    /// Write one line of JSON instead of the streamed text
     #[arg(long)]
     json: bool,
 
-    /// Say on standard error how long everything took
+    /// Say how long everything took, and what it used
+    ///
+    /// On standard error.
     #[arg(long)]
     stats: bool,
 
-    /// Generate at most N tokens; -1: until the model ends or the context is full
+    /// Generate at most N tokens
+    ///
+    /// -1: until the model ends or the context is full.
     #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
           allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     predict: i64,
 
-    /// Tokens that the model can look back on; 0: as many as it was trained for
-    /// [default: 4096, or what it was trained for if that is less]
+    /// Tokens that the model can look back on [default: 4096]
+    ///
+    /// 0: as many as it was trained for. The default is less if it was trained for less.
     #[arg(short = 'c', long, value_name = "N")]
     ctx_size: Option<usize>,
 
@@ -137,11 +146,22 @@ pub struct RunArgs {
     choice: EngineChoice,
 }
 
+/// The options that `-h` shows; the others are hidden there.
+const SHORT: [&str; 9] =
+    ["model", "prompt", "file", "system", "stats", "predict", "ctx_size", "threads", "temp"];
+
+/// An argument as `-h` has it, which fits a screen.
+fn in_short(argument: Arg) -> Arg {
+    let shown = SHORT.iter().any(|id| argument.get_id() == id);
+    argument.hide_short_help(!shown)
+}
+
 /// Runs the command. `given` is what was written on the command line, `started` when the process began.
-pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
+pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
     args.choice.check(given)?;
     args.choice.jax.check(args.sampling.are_random())?;
     let mut phases = Phases::start();
+    args.model = source::model_file(&args.model)?;
     let mut source =
         Source::of(args.prompt.as_deref().or(args.prompt_flag.as_deref()), args.file.as_deref());
     if args.choice.jax.are_several() {
@@ -165,7 +185,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
                 context: args.context(trained),
                 trained,
             };
-            let style = style(&about, &args)?;
+            let style = style(&about, &args, given)?;
             if about.context > trained {
                 say::note(&format!(
                     "the model was trained to look back on {trained} tokens, not more"
@@ -191,7 +211,7 @@ pub fn main(args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome {
                 trained: text.trained,
             };
             engine.open(&about, clock.elapsed())?;
-            let style = style(&about, &args)?;
+            let style = style(&about, &args, given)?;
             front.run(&mut engine, &about, style, sampling, phases)
         }
     }
@@ -322,9 +342,10 @@ impl Front<'_> {
 }
 
 /// With a template or without one; says so where the file decides it.
-fn style(about: &About<'_>, args: &RunArgs) -> Outcome<Style> {
+fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style> {
     let style = prompt::style(about.vocabulary, &args.model, args.raw);
-    if style == Style::Raw && args.system.is_some() {
+    // A default of the user's is for the models that can be told.
+    if style == Style::Raw && given.value_source("system") == Some(ValueSource::CommandLine) {
         return Err(Stop::Usage(
             "--system needs a chat template: without one, write what it says into the prompt"
                 .to_owned(),

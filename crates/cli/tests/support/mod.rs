@@ -30,6 +30,7 @@ pub fn command<S: AsRef<OsStr>>(args: &[S]) -> Command {
     command.args(args).env_remove("NO_COLOR").env("TERM", "xterm-256color");
     // What is kept of chats is not among what the person keeps who runs the tests.
     command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+    command.env("ALIGHT_CONFIG", "");
     signals(&mut command, &SIGNALS, libc::SIG_DFL);
     command
 }
