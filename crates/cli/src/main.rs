@@ -51,6 +51,7 @@ mod terminal_text;
 mod text_input;
 mod threads;
 mod units;
+mod wrap;
 
 use std::env;
 use std::process::ExitCode;

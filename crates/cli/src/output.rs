@@ -16,6 +16,7 @@ use serde::{Serialize, Serializer};
 use crate::outcome::Outcome;
 use crate::say;
 use crate::terminal_text::{self, Filter};
+use crate::wrap::Wrap;
 
 /// Writes a text in which nothing drives a terminal: a report whose strings from files went through
 /// [`printable`](terminal_text::printable).
@@ -54,6 +55,8 @@ pub fn can_dim() -> bool {
 pub struct Stream {
     /// On a terminal only.
     filter: Option<Filter>,
+    wrap: Option<Wrap>,
+    safe: String,
     shown: String,
 }
 
@@ -61,7 +64,28 @@ impl Stream {
     /// A text begins.
     pub fn new() -> Stream {
         let filter = io::stdout().is_terminal().then(Filter::default);
-        Stream { filter, shown: String::with_capacity(1024) }
+        Stream { filter, wrap: None, safe: String::new(), shown: String::with_capacity(1024) }
+    }
+
+    /// A text begins whose words a terminal does not break.
+    pub fn wrapped() -> Stream {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        let size = terminal_size::terminal_size_of(io::stdout()).filter(|_| !dumb);
+        let wrap = size.map(|(columns, _)| Wrap::new(columns.0.into()));
+        Stream { wrap, ..Stream::new() }
+    }
+
+    /// Appends a piece to what is shown, made harmless.
+    fn show(&mut self, push: impl FnOnce(&mut Filter, &mut String)) {
+        let Some(filter) = &mut self.filter else { return };
+        match &mut self.wrap {
+            None => push(filter, &mut self.shown),
+            Some(wrap) => {
+                self.safe.clear();
+                push(filter, &mut self.safe);
+                wrap.push(&self.safe, &mut self.shown);
+            }
+        }
     }
 
     /// Writes its next piece.
@@ -69,9 +93,11 @@ impl Stream {
     /// # Errors
     /// The system's.
     pub fn write(&mut self, piece: &str) -> io::Result<()> {
-        let Some(filter) = &mut self.filter else { return self::write(piece) };
+        if self.filter.is_none() {
+            return self::write(piece);
+        }
         self.shown.clear();
-        filter.push(piece, &mut self.shown);
+        self.show(|filter, shown| filter.push(piece, shown));
         self::write(&self.shown)
     }
 
@@ -81,10 +107,12 @@ impl Stream {
     /// # Errors
     /// The system's.
     pub fn write_dim(&mut self, piece: &str) -> io::Result<()> {
-        let Some(filter) = &mut self.filter else { return self::write(piece) };
+        if self.filter.is_none() {
+            return self::write(piece);
+        }
         self.shown.clear();
         self.shown.push_str(DIM);
-        filter.push(piece, &mut self.shown);
+        self.show(|filter, shown| filter.push(piece, shown));
         self.shown.push_str(USUAL);
         self::write(&self.shown)
     }
@@ -95,9 +123,7 @@ impl Stream {
     /// The system's.
     pub fn end(mut self) -> io::Result<()> {
         self.shown.clear();
-        if let Some(filter) = &mut self.filter {
-            filter.finish(&mut self.shown);
-        }
+        self.show(Filter::finish);
         self.shown.push('\n');
         self::write(&self.shown)
     }

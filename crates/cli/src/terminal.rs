@@ -1,5 +1,4 @@
-//! The terminal of a chat, whose settings are changed while a line is edited and while an answer is
-//! written: they are put back before the program ends in the middle of that, by a signal or by a panic.
+//! The terminal of a chat, whose settings are changed while it lasts, and by the line editor while a line is edited: they are put back before the program ends in the middle of that, by a signal or by a panic.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -53,8 +52,8 @@ impl Terminal {
         line
     }
 
-    /// `work` writes, and what is typed meanwhile is not shown in the middle of that: it waits for the
-    /// next line. Ctrl-C goes on to be a signal.
+    /// `work` writes, and what is typed while no line is edited is not shown in the middle of that: it waits
+    /// for the next line. Ctrl-C goes on to be a signal then.
     pub fn hushed<T>(&self, work: impl FnOnce() -> T) -> T {
         let mut quiet = self.before.clone();
         quiet.local_modes.remove(LocalModes::ECHO | LocalModes::ICANON);

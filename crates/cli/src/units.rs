@@ -10,6 +10,19 @@ pub fn count(n: u64) -> String {
     scaled(n as f64, &["", "k", "M", "G", "T", "P", "E"]).trim_end().to_owned()
 }
 
+/// A count that is exact: `6,845`.
+pub fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Shares as a percentage that says 0 only of nothing and 100 only of everything.
 pub fn percent(bytes: u64, of: u64) -> String {
     match (bytes, of) {
@@ -90,6 +103,7 @@ mod tests {
         assert_eq!(bytes(u64::MAX), "18.4 EB");
         assert_eq!(count(134_515_008), "135 M");
         assert_eq!(count(7), "7");
+        assert_eq!([7, 999, 1000, 1_234_567].map(grouped), ["7", "999", "1,000", "1,234,567"]);
         assert_eq!(ms(4.273), "4.27 ms");
         assert_eq!(ms(1850.0), "1.85 s");
         assert_eq!(duration(3.2), "4 s");

@@ -61,8 +61,11 @@ fn a_chat_shows_answers_that_drive_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let model = wild::model(folder.path());
     let args = ["run", &model, "--ignore-eos", "-n", "300", "--temp", "9", "--seed", "1"];
-    let mut chat = Pty::start(command(&args), None);
+    let mut program = command(&args);
+    program.env("NO_COLOR", "1");
+    let mut chat = Pty::start(program, None);
     chat.expect("> ");
+    chat.wait_for_editing();
     chat.send(b"aaa\r");
     chat.expect("aaa");
     let before = chat.shown.len();

@@ -8,6 +8,7 @@ use rusage::Phases;
 
 use super::engine::{Engine, Event, Request};
 use super::parts::{Parts, Texts};
+use super::reading::Reading;
 use crate::interrupt::Interrupt;
 use crate::outcome::Outcome;
 
@@ -67,8 +68,13 @@ pub fn answer(
         written: Vec::new(),
     };
     let mut failed = None;
+    let mut reading = Reading::of(request.prompt.len());
     let mut on_event = |event| {
+        if let Event::Prompt { done } = event {
+            reading.show(done);
+        }
         if let Event::Token(id) = event {
+            reading.end();
             if answer.tokens.is_empty() {
                 answer.prompt = began.elapsed();
             }
@@ -80,17 +86,21 @@ pub fn answer(
             }
         }
         match interrupt {
-            _ if failed.is_some() => ControlFlow::Break(()),
+            _ if failed.is_some() || parts.stopped() => ControlFlow::Break(()),
             Some(interrupt) if interrupt.pressed() => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     };
     let answered = engine.answer(request, &mut on_event);
+    reading.end();
     if let Some(error) = failed {
         return Err(error.into());
     }
     let answered = answered?;
     (answer.finish, answer.computed) = (answered.finish, answered.computed);
+    if parts.stopped() {
+        answer.finish = Finish::Stop;
+    }
     answer.reused = request.prompt.len() - answered.computed;
     if answer.tokens.is_empty() {
         answer.prompt = began.elapsed();

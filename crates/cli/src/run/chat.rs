@@ -12,7 +12,8 @@ use anyhow::{Context, anyhow};
 use rusage::Phases;
 
 use super::answer::answer;
-use super::engine::{About, Engine, Request};
+use super::commands::{self, Next, Talk};
+use super::engine::{About, Engine, Kind, Request};
 use super::lines::Lines;
 use super::parts::{Parts, Texts, Tone};
 use super::{RunArgs, context_full, report};
@@ -40,7 +41,7 @@ pub fn main(
         // Without a thread for it the terminal is not put in order, and everything else goes on.
         .or_else(|_| Interrupt::catch())?;
     say::plain(&format!(
-        "{}: Ctrl-C stops an answer, Ctrl-D leaves.{}",
+        "{}: Ctrl-C stops an answer, Ctrl-D leaves, /help tells more.{}",
         about.name,
         match encoder.style() {
             Style::Chat => "",
@@ -48,55 +49,121 @@ pub fn main(
         }
     ));
     let mut lines = Lines::new(terminal, args.history())?;
-    let mut chat = Chat::new(args.system.as_deref());
-    loop {
-        interrupt.take();
-        let Some(line) = lines.next()? else { return Ok(()) };
-        let asked = Instant::now();
-        let mut phases = Phases::start();
+    let mut talk = Talk {
+        about,
+        style: encoder.style(),
+        chat: Chat::new(args.system.as_deref()),
+        given: args.sampling.clone(),
+        sampling,
+        limits,
+        native: args.choice.kind == Kind::Native,
+        tokens: 0,
+        file: None,
+    };
+    // From the first line on, so that there is no moment at which what is typed goes astray.
+    terminal.hushed(|| {
+        loop {
+            interrupt.take();
+            let Some(line) = lines.next()? else { return Ok(()) };
+            let line = match commands::run(line, &mut talk) {
+                Ok(Next::Ask(line)) => line,
+                Ok(Next::Listen) => continue,
+                Ok(Next::Leave) => return Ok(()),
+                Err(error) => {
+                    say::error(&chain(&error));
+                    continue;
+                }
+            };
+            let asked = Instant::now();
+            let mut phases = Phases::start();
 
-        let room = ROOM.min(about.context / 4);
-        let prompt = match chat.prompt(&line, encoder, about.context, room) {
-            Ok(prompt) => prompt,
-            Err(error) => {
-                say::error(&chain(&error));
-                continue;
+            let room = ROOM.min(about.context / 4);
+            let prompt = match talk.chat.prompt(&line, encoder, about.context, room) {
+                Ok(prompt) => prompt,
+                Err(error) => {
+                    say::error(&chain(&error));
+                    continue;
+                }
+            };
+            let mut out = Stream::wrapped();
+            let mut sink = |tone, piece: &str| match tone {
+                Tone::Plain => out.write(piece),
+                Tone::Dim => out.write_dim(piece),
+            };
+            let style = encoder.style();
+            let parts = Parts::new(
+                about.vocabulary,
+                style,
+                &prompt,
+                args.thinking(),
+                &args.stop,
+                &mut sink,
+            );
+            let request = Request { prompt: &prompt, sampling: talk.sampling, limits: talk.limits };
+            let answer = answer(engine, &request, parts, Some(interrupt), &mut phases)?;
+            out.end()?;
+            if args.stats {
+                let engine = engine.description();
+                say::plain(&report::human(&engine, &answer, asked, "question", &phases));
             }
-        };
-        let mut out = Stream::new();
-        let mut sink = |tone, piece: &str| match tone {
-            Tone::Plain => out.write(piece),
-            Tone::Dim => out.write_dim(piece),
-        };
-        let style = encoder.style();
-        let parts = Parts::new(about.vocabulary, style, &prompt, args.thinking(), &mut sink);
-        let request = Request { prompt: &prompt, sampling, limits };
-        let answer =
-            terminal.hushed(|| answer(engine, &request, parts, Some(interrupt), &mut phases))?;
-        out.end()?;
-        if args.stats {
-            let engine = engine.description();
-            say::plain(&report::human(&engine, &answer, asked, "question", &phases));
+            if matches!(answer.finish, Finish::ContextFull) {
+                say::note(&context_full(about));
+            }
+            talk.tokens = prompt.len() + answer.tokens.len();
+            talk.chat.answered(answer.texts);
+            engine.keep();
         }
-        if matches!(answer.finish, Finish::ContextFull) {
-            say::note(&context_full(about));
-        }
-        chat.answered(answer.texts);
-        engine.keep();
-    }
+    })
 }
 
 /// The conversation so far.
 #[derive(Debug)]
-struct Chat {
-    system: Option<Message>,
+pub struct Chat {
+    /// What stands before it.
+    pub system: Option<Message>,
+    /// What the model has forgotten.
+    forgotten: Vec<Message>,
     /// User and assistant in turn.
     turns: Vec<Message>,
 }
 
 impl Chat {
     fn new(system: Option<&str>) -> Chat {
-        Chat { system: system.map(Message::system), turns: Vec::new() }
+        Chat { system: system.map(Message::system), forgotten: Vec::new(), turns: Vec::new() }
+    }
+
+    /// Begins anew, with the same system message.
+    pub fn clear(&mut self) {
+        self.forgotten.clear();
+        self.turns.clear();
+    }
+
+    /// Goes on with these messages: one of the system, if it is the first, then exchanges.
+    pub fn replace(&mut self, mut messages: Vec<Message>) {
+        let system = messages.first().is_some_and(|message| message.role == "system");
+        self.clear();
+        self.system = system.then(|| messages.remove(0));
+        self.turns = messages;
+    }
+
+    /// All messages, also those that the model has forgotten.
+    pub fn all(&self) -> impl Iterator<Item = &Message> {
+        self.system.iter().chain(&self.forgotten).chain(&self.turns)
+    }
+
+    /// Pairs of a message and its answer that the model knows.
+    pub fn exchanges(&self) -> usize {
+        self.turns.len() / 2
+    }
+
+    /// Takes the last exchange back, and returns what was asked.
+    pub fn take_last(&mut self) -> Option<String> {
+        let answer = self.turns.pop_if(|message| message.role == "assistant");
+        let asked = self.turns.pop_if(|message| message.role == "user");
+        if asked.is_none() {
+            self.turns.extend(answer);
+        }
+        asked.map(|message| message.content)
     }
 
     /// Adds the user's line, and returns the tokens of the conversation, with the oldest exchanges
@@ -115,7 +182,9 @@ impl Chat {
         match result {
             Ok((tokens, dropped)) => {
                 if encoder.style() == Style::Raw {
-                    self.turns.clear();
+                    // Each line is on its own.
+                    let before = self.turns.len() - 1;
+                    self.forgotten.extend(self.turns.drain(..before));
                 } else if dropped > 0 {
                     say::note(&format!(
                         "the conversation no longer fits into {context} tokens: the model has \
@@ -152,7 +221,7 @@ impl Chat {
             // With nothing left to drop it may take the whole context, less a token to answer in.
             let room = if dropped == exchanges { 1 } else { room };
             if tokens.len() + room <= context {
-                self.turns.drain(..2 * dropped);
+                self.forgotten.extend(self.turns.drain(..2 * dropped));
                 return Ok((tokens, dropped));
             }
             if dropped == exchanges {

@@ -3,18 +3,23 @@
 //! Nothing that was typed is lost: what arrives together is kept for the prompts that follow, Ctrl-C clears
 //! a line and leaves only from an empty one, and only if it is pressed again.
 
+use std::borrow::Cow;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::anyhow;
+use rustyline::completion::Completer;
 use rustyline::config::Behavior;
 use rustyline::error::ReadlineError;
+use rustyline::highlight::{CmdKind, Highlighter};
+use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
+use rustyline::validate::Validator;
 use rustyline::{
-    Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, KeyCode,
-    KeyEvent, Modifiers, RepeatCount,
+    Cmd, ConditionalEventHandler, Config, Editor, Event, EventContext, EventHandler, Helper,
+    KeyCode, KeyEvent, Modifiers, RepeatCount,
 };
 
 use crate::outcome::Outcome;
@@ -32,7 +37,7 @@ const KEPT: usize = 1000;
 
 /// The messages of a person at a terminal.
 pub struct Lines {
-    editor: Editor<(), FileHistory>,
+    editor: Editor<Person, FileHistory>,
     terminal: &'static Terminal,
     /// The line that was read last was ended by Ctrl-C.
     broken: Arc<AtomicBool>,
@@ -62,8 +67,9 @@ impl Lines {
             .history_ignore_space(true)
             .build();
         let typed = FileHistory::with_config(&config);
-        let mut editor: Editor<(), FileHistory> =
+        let mut editor: Editor<Person, FileHistory> =
             Editor::with_history(config, typed).map_err(|e| anyhow!(e))?;
+        editor.set_helper(Some(Person { coloured: say::colour() }));
         let broken = Arc::new(AtomicBool::new(false));
         let handler = EventHandler::Conditional(Box::new(Break(Arc::clone(&broken))));
         editor.bind_sequence(KeyEvent::ctrl('C'), handler);
@@ -168,3 +174,47 @@ impl ConditionalEventHandler for Break {
         Some(Cmd::AcceptLine)
     }
 }
+
+/// How what a person types is shown: in a colour of its own, so that it is told from the answers.
+struct Person {
+    coloured: bool,
+}
+
+/// Begins the colour, and ends it.
+const COLOUR: [&str; 2] = ["\x1b[1;32m", "\x1b[0m"];
+
+impl Person {
+    fn coloured<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let [begin, end] = COLOUR;
+        match self.coloured && !text.is_empty() {
+            true => Cow::Owned(format!("{begin}{text}{end}")),
+            false => Cow::Borrowed(text),
+        }
+    }
+}
+
+impl Highlighter for Person {
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        self.coloured(line)
+    }
+
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
+        self.coloured(prompt)
+    }
+
+    fn highlight_char(&self, _: &str, _: usize, _: CmdKind) -> bool {
+        self.coloured
+    }
+}
+
+impl Completer for Person {
+    type Candidate = String;
+}
+
+impl Hinter for Person {
+    type Hint = String;
+}
+
+impl Validator for Person {}
+
+impl Helper for Person {}

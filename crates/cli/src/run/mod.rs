@@ -2,12 +2,15 @@
 
 mod answer;
 mod chat;
+mod commands;
 mod engine;
 mod lines;
 mod parts;
 pub mod prompt;
+mod reading;
 mod report;
 pub mod sampling;
+mod stops;
 
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
@@ -39,7 +42,7 @@ use sampling::SamplingArgs;
 `--help` has all options, and examples.", after_long_help = "\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
-  alight run model.gguf                            a chat: arrow keys recall lines, Ctrl-C stops
+  alight run model.gguf                            a chat: /help lists its commands, Ctrl-C stops
                                                    an answer, Ctrl-D leaves
   alight run model.gguf < question.txt             the prompt is what comes on standard input
   cat main.c | alight run model.gguf - --system \"Explain this program.\"
@@ -126,6 +129,11 @@ pub struct RunArgs {
     #[arg(short = 'c', long, value_name = "N")]
     ctx_size: Option<usize>,
 
+    /// End the answer where the model writes this text, which is left out; may be given several times
+    #[arg(long, value_name = "TEXT", visible_alias = "reverse-prompt", action = clap::ArgAction::Append,
+          allow_hyphen_values = true)]
+    stop: Vec<String>,
+
     /// Go on when the model would end
     #[arg(long)]
     ignore_eos: bool,
@@ -161,7 +169,9 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
     args.choice.check(given)?;
     args.choice.jax.check(args.sampling.are_random())?;
     let mut phases = Phases::start();
-    args.model = source::model_file(&args.model)?;
+    if args.model.is_dir() {
+        args.model = source::model_file(&args.model)?;
+    }
     let mut source =
         Source::of(args.prompt.as_deref().or(args.prompt_flag.as_deref()), args.file.as_deref());
     if args.choice.jax.are_several() {
@@ -297,7 +307,8 @@ impl Front<'_> {
             Tone::Plain => out.write(piece),
             Tone::Dim => out.write_dim(piece),
         };
-        let parts = Parts::new(about.vocabulary, style, prompt, args.thinking(), &mut sink);
+        let parts =
+            Parts::new(about.vocabulary, style, prompt, args.thinking(), &args.stop, &mut sink);
         let request = Request { prompt, sampling, limits };
         let answer = answer(engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {

@@ -5,6 +5,8 @@ use std::io;
 use alight_text::output::{Format, Parser, Part, Reader, Span};
 use alight_text::{Style, Vocabulary};
 
+use super::stops::Stops;
+
 /// How a piece of text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
@@ -49,17 +51,19 @@ pub struct Texts {
 /// Takes one answer apart, token by token, and writes it.
 pub struct Parts<'t, 's> {
     reader: Reader<'t>,
+    stops: Stops,
     parser: Parser,
     writer: Writer<'s>,
 }
 
 impl<'t, 's> Parts<'t, 's> {
-    /// For the answer to a prompt. Without a chat template all text is the answer.
+    /// For the answer to a prompt, which any of `stops` ends. Without a chat template all text is the answer.
     pub fn new(
         vocabulary: &'t Vocabulary,
         style: Style,
         prompt: &[u32],
         thinking: Thinking,
+        stops: &[String],
         sink: &'s mut Sink<'s>,
     ) -> Parts<'t, 's> {
         let tokenizer = &vocabulary.tokenizer;
@@ -70,6 +74,7 @@ impl<'t, 's> Parts<'t, 's> {
         let texts = Texts::default();
         Parts {
             reader: Reader::new(format, tokenizer),
+            stops: Stops::new(stops),
             parser: Parser::after(format, tokenizer, prompt),
             writer: Writer { shown: thinking, sink, last: None, divided: false, texts },
         }
@@ -80,14 +85,17 @@ impl<'t, 's> Parts<'t, 's> {
     /// # Errors
     /// The sink's.
     pub fn push(&mut self, id: u32) -> io::Result<()> {
-        let (writer, mut result) = (&mut self.writer, Ok(()));
-        let mut each = |span: Span<'_>| {
-            if result.is_ok() {
-                result = writer.take(&span);
-            }
-        };
-        self.parser.push(self.reader.push(id), &mut each);
+        let Parts { reader, stops, parser, writer } = self;
+        let mut result = Ok(());
+        stops.push(reader.push(id), &mut |text| {
+            parser.push(text, &mut |span| writer.each(&span, &mut result));
+        });
         result
+    }
+
+    /// Whether one of the texts has come that end it.
+    pub fn stopped(&self) -> bool {
+        self.stops.found()
     }
 
     /// The answer ends here: writes the rest.
@@ -95,14 +103,12 @@ impl<'t, 's> Parts<'t, 's> {
     /// # Errors
     /// The sink's.
     pub fn finish(mut self) -> io::Result<Texts> {
-        let (writer, mut result) = (&mut self.writer, Ok(()));
-        let mut each = |span: Span<'_>| {
-            if result.is_ok() {
-                result = writer.take(&span);
-            }
-        };
-        self.parser.push(self.reader.finish(), &mut each);
-        self.parser.finish(&mut each);
+        let Parts { reader, stops, parser, writer } = &mut self;
+        let mut result = Ok(());
+        let mut each = |text: &str| parser.push(text, &mut |span| writer.each(&span, &mut result));
+        stops.push(reader.finish(), &mut each);
+        stops.finish(&mut each);
+        parser.finish(&mut |span| writer.each(&span, &mut result));
         result.map(|()| self.writer.texts)
     }
 }
@@ -119,6 +125,13 @@ struct Writer<'s> {
 }
 
 impl Writer<'_> {
+    /// Takes a span unless one before it could not be written.
+    fn each(&mut self, span: &Span<'_>, result: &mut io::Result<()>) {
+        if result.is_ok() {
+            *result = self.take(span);
+        }
+    }
+
     fn take(&mut self, span: &Span<'_>) -> io::Result<()> {
         let tone = match span.part {
             Part::Mark => {

@@ -1,8 +1,12 @@
 //! The sampling flags and the context, named as llama.cpp names them.
 
+use std::error::Error;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use alight_model::{DEFAULT_CONTEXT, SamplerOptions};
+use anyhow::bail;
+use clap::builder::Resettable;
+use clap::{Arg, Args, Command, FromArgMatches};
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,6 +62,28 @@ pub const ONLY_NATIVE: [&str; 6] = [
 ];
 
 impl SamplingArgs {
+    /// Changes the option of this name.
+    ///
+    /// # Errors
+    /// There is none, or the value is none of its values.
+    pub fn change(&mut self, name: &str, value: &str) -> anyhow::Result<()> {
+        let command =
+            SamplingArgs::augment_args_for_update(Command::new("set").no_binary_name(true));
+        // What is not named stays as it is.
+        let command = command.mut_args(|option| option.default_value(Resettable::Reset));
+        if !command.get_arguments().any(|option| option.get_long() == Some(name)) {
+            let names: Vec<&str> = command.get_arguments().filter_map(Arg::get_long).collect();
+            bail!("there is no option '{name}': there are {}, predict", names.join(", "));
+        }
+        match command.try_get_matches_from([format!("--{name}={value}")]) {
+            Ok(given) => Ok(self.update_from_arg_matches(&given)?),
+            Err(error) => match error.source() {
+                Some(why) => bail!("'{value}' for {name}: {why}"),
+                None => bail!("'{value}' is no value of {name}"),
+            },
+        }
+    }
+
     /// Whether tokens are drawn, and differently from run to run.
     pub fn are_random(&self) -> bool {
         self.temp > 0.0 && self.seed.is_none_or(|seed| seed < 0)
@@ -126,4 +152,33 @@ fn positive(text: &str) -> Result<f32, String> {
 
 fn fraction(text: &str) -> Result<f32, String> {
     number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_option_is_changed_and_the_others_stay() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            sampling: SamplingArgs,
+        }
+        let line = ["x", "--top-k", "7", "--seed", "3", "--temp", "0.5"];
+        let mut args = <Line as clap::Parser>::parse_from(line).sampling;
+        let before = args.options();
+        args.change("temp", "0.25").unwrap();
+        args.change("presence-penalty", "-1").unwrap();
+        assert_eq!(
+            args.options(),
+            SamplerOptions { temperature: 0.25, presence_penalty: -1.0, ..before }
+        );
+        for (name, value, part) in
+            [("temp", "hot", "expected a number"), ("heat", "1", "top-k"), ("top-p", "2", "0 to 1")]
+        {
+            let error = args.change(name, value).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }

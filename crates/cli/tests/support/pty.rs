@@ -80,6 +80,13 @@ impl Pty {
         }
     }
 
+    /// The terminal has so many columns from now on.
+    pub fn resize(&self, columns: u16) {
+        let size =
+            rustix::termios::Winsize { ws_row: 24, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        rustix::termios::tcsetwinsize(&self.master, size).unwrap();
+    }
+
     /// Where what was expected last ends in what was shown.
     pub fn seen(&self) -> usize {
         self.seen
@@ -96,10 +103,15 @@ impl Pty {
         modes.contains(LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG)
     }
 
+    /// Whether a line is being edited: Ctrl-C is a key then, and no signal.
+    fn is_edited(&self) -> bool {
+        !tcgetattr(&self.slave).unwrap().local_modes.contains(LocalModes::ISIG)
+    }
+
     /// Waits until a line is being edited.
     pub fn wait_for_editing(&self) {
         let until = Instant::now() + PATIENCE;
-        while self.is_ordinary() {
+        while !self.is_edited() {
             assert!(Instant::now() < until, "no line is edited");
             std::thread::sleep(std::time::Duration::from_millis(2));
         }

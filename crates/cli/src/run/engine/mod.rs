@@ -65,8 +65,8 @@ pub struct Request<'r> {
 /// What happens while a prompt is answered.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// A part of the prompt has been computed.
-    Prompt,
+    /// So many tokens of the prompt are there.
+    Prompt { done: usize },
     /// The next token of the answer.
     Token(u32),
 }

@@ -102,7 +102,7 @@ impl<'m> Native<'m> {
         for piece in prompt[..early].chunks(STRIDE) {
             session.prefill(piece).map_err(|e| anyhow!(e))?;
             piece.iter().for_each(|&token| sampler.accept(token));
-            if on_event(Event::Prompt).is_break() {
+            if on_event(Event::Prompt { done: session.position() }).is_break() {
                 return Ok(Finish::Interrupted);
             }
         }

@@ -1,0 +1,285 @@
+//! What a person can do in a chat besides talking: lines that begin with `/`.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use alight_model::{GenerateOptions, SamplerOptions};
+use alight_text::{Message, Style};
+use anyhow::{Context, anyhow, bail};
+use serde_json::{Value, json};
+
+use super::chat::Chat;
+use super::engine::About;
+use super::sampling::{ONLY_NATIVE, SamplingArgs};
+use crate::text_input::{self, From};
+use crate::{new_file, say, units};
+
+/// Most bytes of a conversation that is loaded.
+const LIMIT: u64 = 64 << 20;
+
+/// What commands look at and change.
+pub struct Talk<'a> {
+    pub about: &'a About<'a>,
+    pub style: Style,
+    pub chat: Chat,
+    /// How answers are made.
+    pub given: SamplingArgs,
+    pub sampling: SamplerOptions,
+    pub limits: GenerateOptions,
+    /// Whether this program computes, and not JAX.
+    pub native: bool,
+    /// Tokens of the last prompt and its answer.
+    pub tokens: usize,
+    /// The file that this conversation was saved in or loaded from.
+    pub file: Option<PathBuf>,
+}
+
+/// What happens after a command.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    /// The next line is read.
+    Listen,
+    /// The model answers this.
+    Ask(String),
+    /// The chat ends.
+    Leave,
+}
+
+/// A command: its name, what stands behind it, what it does, and how.
+struct Command {
+    name: &'static str,
+    takes: &'static str,
+    about: &'static str,
+    run: fn(&mut Talk<'_>, &str) -> anyhow::Result<Next>,
+}
+
+/// All of them.
+const COMMANDS: [Command; 9] = [
+    Command { name: "/help", takes: "", about: "this list", run: help },
+    Command { name: "/clear", takes: "", about: "begin a new conversation", run: clear },
+    Command {
+        name: "/system",
+        takes: "[TEXT]",
+        about: "what the model is told before it",
+        run: system,
+    },
+    Command {
+        name: "/set",
+        takes: "[NAME VALUE]",
+        about: "an option, such as temp 0.2 or predict 100",
+        run: set,
+    },
+    Command { name: "/regen", takes: "", about: "another answer to the last message", run: regen },
+    Command { name: "/save", takes: "FILE", about: "write the conversation, as JSON", run: save },
+    Command { name: "/load", takes: "FILE", about: "go on with one that was saved", run: load },
+    Command { name: "/info", takes: "", about: "the model, the context, the options", run: info },
+    Command {
+        name: "/bye",
+        takes: "",
+        about: "leave, as Ctrl-D does",
+        run: |_, _| Ok(Next::Leave),
+    },
+];
+
+/// Does what a line says; a line that is no command is for the model.
+pub fn run(line: String, talk: &mut Talk<'_>) -> anyhow::Result<Next> {
+    let Some(name) = line.split_whitespace().next().filter(|_| line.starts_with('/')) else {
+        return Ok(Next::Ask(line));
+    };
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        bail!("there is no {name}: /help lists what there is; a space before it makes it a message")
+    };
+    let rest = line[name.len()..].trim();
+    if command.takes.is_empty() && !rest.is_empty() {
+        bail!("{name} takes nothing: '{rest}' is too much");
+    }
+    (command.run)(talk, rest)
+}
+
+fn help(_: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
+    let mut text = String::new();
+    for Command { name, takes, about, .. } in COMMANDS {
+        let _ = writeln!(text, "{:<22} {about}", format!("{name} {takes}"));
+    }
+    text += "\
+\"\"\"                    begins and ends a message of several lines
+Alt-Enter              begins a new line of a message
+Ctrl-C                 stops an answer, clears a line, and twice in a row leaves
+arrow keys, Ctrl-R     earlier messages";
+    say::plain(&text);
+    Ok(Next::Listen)
+}
+
+fn clear(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
+    talk.chat.clear();
+    (talk.tokens, talk.file) = (0, None);
+    say::plain("(a new conversation)");
+    Ok(Next::Listen)
+}
+
+fn system(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
+    if talk.style == Style::Raw {
+        bail!("without a chat template the model cannot be told anything before the conversation");
+    }
+    if !text.is_empty() {
+        talk.chat.system = Some(Message::system(text));
+    }
+    match &talk.chat.system {
+        Some(message) => say::plain(&format!("(system: {})", message.content)),
+        None => say::plain("(the model is told nothing before the conversation)"),
+    }
+    Ok(Next::Listen)
+}
+
+fn set(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
+    if let Some((name, value)) = text.split_once(char::is_whitespace) {
+        let value = value.trim();
+        if name == "predict" {
+            let most: i64 = value.parse().ok().filter(|n| *n >= -1).ok_or_else(|| {
+                anyhow!(
+                    "'{value}' is no number of tokens: expected one from 0 on, or -1 for no limit"
+                )
+            })?;
+            talk.limits.max_tokens = usize::try_from(most).unwrap_or(usize::MAX);
+        } else if !talk.native && ONLY_NATIVE.contains(&name.replace('-', "_").as_str()) {
+            bail!("{name} is not an option of the JAX engine");
+        } else {
+            talk.given.change(name, value)?;
+            talk.sampling = talk.given.options();
+        }
+    } else if !text.is_empty() {
+        bail!("/set takes a name and a value, such as temp 0.2: /info has the names");
+    }
+    say::plain(&options(talk));
+    Ok(Next::Listen)
+}
+
+/// The options.
+fn options(talk: &Talk<'_>) -> String {
+    let SamplerOptions {
+        temperature,
+        top_k,
+        top_p,
+        min_p,
+        repeat_penalty,
+        frequency_penalty,
+        presence_penalty,
+        repeat_last_n,
+        seed,
+    } = talk.sampling;
+    let predict = i64::try_from(talk.limits.max_tokens).unwrap_or(-1);
+    format!(
+        "options  temp {temperature}, top-k {top_k}, top-p {top_p}, min-p {min_p}, seed {seed}, predict {predict},\n\
+         {:9}repeat-penalty {repeat_penalty}, repeat-last-n {repeat_last_n},\n\
+         {:9}frequency-penalty {frequency_penalty}, presence-penalty {presence_penalty}",
+        "", "",
+    )
+}
+
+fn regen(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
+    let last = talk.chat.take_last();
+    last.map(Next::Ask).ok_or_else(|| anyhow!("nothing has been asked yet"))
+}
+
+fn save(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
+    if text.is_empty() {
+        bail!("/save takes the name of a file");
+    }
+    let path = Path::new(text);
+    let messages: Vec<Value> = talk.chat.all().map(Message::to_json).collect();
+    let value = json!({ "model": talk.about.name, "messages": messages });
+    let bytes = format!("{value}\n");
+    // Its own file is written again, and no other.
+    let own = talk.file.as_deref() == Some(path);
+    let file = new_file::create(path, own, &[], bytes.len() as u64)?;
+    let written = file.file().write_all(bytes.as_bytes());
+    written.with_context(|| format!("'{}'", path.display()))?;
+    file.commit().map_err(|e| anyhow!(e))?;
+    talk.file = Some(path.to_owned());
+    say::line(&format!("({} messages in '{}')", messages.len(), path.display()));
+    Ok(Next::Listen)
+}
+
+fn load(talk: &mut Talk<'_>, text: &str) -> anyhow::Result<Next> {
+    if text.is_empty() {
+        bail!("/load takes the name of a file that /save wrote");
+    }
+    if talk.style == Style::Raw {
+        bail!("without a chat template there is no conversation to go on with");
+    }
+    let path = Path::new(text);
+    let read = text_input::read(From::File(path), "the conversation", LIMIT)?;
+    let messages = parse(&read)
+        .with_context(|| format!("'{}' is no conversation that /save wrote", path.display()))?;
+    say::line(&format!("({} messages of '{}')", messages.len(), path.display()));
+    talk.chat.replace(messages);
+    (talk.tokens, talk.file) = (0, Some(path.to_owned()));
+    Ok(Next::Listen)
+}
+
+/// The messages of a file: perhaps one of the system, then of user and assistant in turn.
+fn parse(text: &str) -> anyhow::Result<Vec<Message>> {
+    let value: Value = serde_json::from_str(text)?;
+    let list = value["messages"].as_array().context("it has no list 'messages'")?;
+    let mut messages = Vec::with_capacity(list.len());
+    for (i, entry) in list.iter().enumerate() {
+        let field = |name: &str| entry[name].as_str().map(str::to_owned);
+        let (role, content) = field("role").zip(field("content")).with_context(|| {
+            format!("message {} has no 'role' and 'content' that are texts", i + 1)
+        })?;
+        let thinking = field("reasoning_content");
+        messages.push(Message { thinking, ..Message::new(role, content) });
+    }
+    let first = usize::from(messages.first().is_some_and(|message| message.role == "system"));
+    for (i, message) in messages[first..].iter().enumerate() {
+        let expected = ["user", "assistant"][i % 2];
+        if message.role != expected {
+            bail!("message {} is of '{}': expected '{expected}'", first + i + 1, message.role);
+        }
+    }
+    // A message without an answer would be asked with the next one.
+    if (messages.len() - first) % 2 == 1 {
+        bail!("the last message has no answer");
+    }
+    Ok(messages)
+}
+
+fn info(talk: &mut Talk<'_>, _: &str) -> anyhow::Result<Next> {
+    let About { name, context, trained, .. } = talk.about;
+    let exchanges = talk.chat.exchanges();
+    say::plain(&format!(
+        "model    {name}\ncontext  {} of {} tokens used by {exchanges} {} (trained for {})\n{}",
+        units::grouped(talk.tokens),
+        units::grouped(*context),
+        if exchanges == 1 { "exchange" } else { "exchanges" },
+        units::grouped(*trained),
+        options(talk),
+    ));
+    Ok(Next::Listen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_that_makes_no_sense_is_refused() {
+        let of = |messages: &str| parse(&format!("{{\"messages\": [{messages}]}}"));
+        let message = |role: &str| format!("{{\"role\": \"{role}\", \"content\": \"x\"}}");
+        let [system, user, assistant] = ["system", "user", "assistant"].map(message);
+        assert_eq!(of("").unwrap(), []);
+        assert_eq!(of(&format!("{system},{user},{assistant}")).unwrap().len(), 3);
+        for wrong in [
+            user.clone(),
+            format!("{assistant},{user}"),
+            format!("{user},{user}"),
+            format!("{user},{system}"),
+            "{\"role\": \"user\"}".to_owned(),
+            "7".to_owned(),
+        ] {
+            assert!(of(&wrong).is_err(), "{wrong}");
+        }
+        assert!(parse("{}").is_err() && parse("no").is_err());
+    }
+}

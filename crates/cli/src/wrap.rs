@@ -1,0 +1,123 @@
+//! The words of an answer, wrapped at the width of a terminal.
+//!
+//! A word is shown as it comes. One that reaches the edge is taken back from there and stands in the next
+//! line, so that the terminal never breaks it.
+
+use unicode_width::UnicodeWidthChar;
+
+/// Where a text is on a terminal.
+#[derive(Debug)]
+pub struct Wrap {
+    /// Columns that are written to.
+    width: usize,
+    /// Columns of this line that are written, and those of them that are of the last word.
+    column: usize,
+    word: String,
+    word_width: usize,
+}
+
+impl Wrap {
+    /// At the beginning of a line of a terminal with so many columns. The last one stays free: with a character in it
+    /// the cursor is in that column or behind it, as the terminal likes.
+    pub fn new(columns: usize) -> Wrap {
+        let width = columns.saturating_sub(1).max(1);
+        Wrap { width, column: 0, word: String::new(), word_width: 0 }
+    }
+
+    /// Appends to `out` what shows the next piece of the text. There are no other control characters in it than
+    /// line breaks and tabs.
+    pub fn push(&mut self, piece: &str, out: &mut String) {
+        for c in piece.chars() {
+            match c {
+                '\n' => {
+                    out.push('\n');
+                    (self.column, self.word_width) = (0, 0);
+                    self.word.clear();
+                }
+                ' ' | '\t' => self.blank(c, out),
+                c => self.letter(c, out),
+            }
+        }
+    }
+
+    fn blank(&mut self, c: char, out: &mut String) {
+        self.word.clear();
+        self.word_width = 0;
+        let next = if c == '\t' { (self.column / 8 + 1) * 8 } else { self.column + 1 };
+        // At the edge it would only make an empty line.
+        if next < self.width {
+            out.push(c);
+            self.column = next;
+        } else {
+            self.column = self.width;
+        }
+    }
+
+    fn letter(&mut self, c: char, out: &mut String) {
+        let wide = c.width().unwrap_or(0);
+        if self.column + wide > self.width {
+            let whole = self.word_width == self.column.min(self.width);
+            if !whole && self.word_width > 0 {
+                // Cursor back, and the rest of the line cleared.
+                out.push_str(&format!("\x1b[{}D\x1b[K", self.word_width));
+            }
+            out.push('\n');
+            self.column = 0;
+            if whole {
+                // Longer than a line: it is broken after all.
+                self.word.clear();
+                self.word_width = 0;
+            } else {
+                out.push_str(&self.word);
+                self.column = self.word_width;
+            }
+        }
+        out.push(c);
+        self.column += wide;
+        // Wide characters are not written in words.
+        if wide > 1 {
+            self.word.clear();
+            self.word_width = 0;
+        } else {
+            self.word.push(c);
+            self.word_width += wide;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a terminal of this width shows of the pieces.
+    fn shown(width: usize, pieces: &[&str]) -> Vec<String> {
+        let (mut wrap, mut out) = (Wrap::new(width + 1), String::new());
+        pieces.iter().for_each(|piece| wrap.push(piece, &mut out));
+        let mut lines = vec![String::new()];
+        let mut rest = out.as_str();
+        while let Some(c) = rest.chars().next() {
+            let last = lines.last_mut().unwrap();
+            if let Some(back) = rest.strip_prefix("\x1b[") {
+                let (count, after) = back.split_once('D').unwrap();
+                let kept = last.chars().count() - count.parse::<usize>().unwrap();
+                *last = last.chars().take(kept).collect();
+                rest = after.strip_prefix("\x1b[K").unwrap();
+                continue;
+            }
+            rest = &rest[c.len_utf8()..];
+            if c == '\n' { lines.push(String::new()) } else { last.push(c) }
+        }
+        assert!(lines.iter().all(|line| line.chars().count() <= width), "{lines:?}");
+        lines
+    }
+
+    #[test]
+    fn words_are_not_broken_and_lines_of_the_text_stay() {
+        assert_eq!(shown(8, &["one two", " three"]), ["one two", "three"]);
+        assert_eq!(shown(8, &["one t", "wo", "3456 x"]), ["one ", "two3456", "x"]);
+        assert_eq!(shown(8, &["a\n\nb"]), ["a", "", "b"]);
+        assert_eq!(shown(4, &["abcdefghij"]), ["abcd", "efgh", "ij"]);
+        assert_eq!(shown(4, &["abcd efgh"]), ["abcd", "efgh"]);
+        assert_eq!(shown(6, &["ab cdefghij"]), ["ab ", "cdefgh", "ij"]);
+    }
+}
