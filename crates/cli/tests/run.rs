@@ -26,7 +26,9 @@ fn the_answer_is_all_that_goes_to_stdout() {
     assert_eq!(plain.stderr, "");
     let stats = alight(&[&args[..], &["--stats"]].concat()).succeeds();
     assert_eq!(plain.stdout, stats.stdout);
-    for part in ["open ", "prompt ", "first token ", "answer ", "tokens/s", "used ", "prepare "] {
+    for part in
+        ["open ", "prompt ", "first token ", "answer ", "tokens/s", "memory ", "used ", "prepare "]
+    {
         assert!(stats.stderr.contains(part), "{}", stats.stderr);
     }
     assert!(!stats.stderr.contains('\x1b'), "styled although not a terminal");
@@ -51,6 +53,11 @@ fn the_json_line_is_complete() {
     assert!(sum("minor_faults") <= minor && sum("minor_faults") * 2 > minor, "{line}");
     let total = line["timings"]["total_ms"].as_f64().unwrap() * 1e3;
     assert!((sum("wall_us") as f64 / total - 1.0).abs() < 0.2, "{line}");
+    assert_eq!(line["held"]["mapped"], fs::metadata(&model).unwrap().len());
+    // 30 layers, and 3 heads of 64 keys and 64 values, of two bytes.
+    let positions = line["held"]["keys_and_values"].as_u64().unwrap() / (30 * 3 * 128 * 2);
+    let tokens = line["prompt_tokens"].as_u64().unwrap() + 6;
+    assert!((tokens - 1..=tokens).contains(&positions), "{line}");
     assert_eq!(line["finish"], "length");
     assert_eq!(line["seed"], 3);
     assert!(line["prompt_tokens"].as_u64().unwrap() > 8, "the template adds tokens");
@@ -188,6 +195,17 @@ fn the_context_limit_is_said_and_not_a_crash() {
     let line =
         json(&["run", &model, "--raw", "one two", "-c", "32", "--ignore-eos", "--json"], b"");
     assert_eq!(line["finish"], "context");
+}
+
+#[test]
+fn a_run_that_cannot_fit_is_told_before_it_begins() {
+    let Some(model) = smollm2() else { return };
+    // More than a terabyte of keys and values, of which a few bytes are used.
+    let done = alight(&["run", &model, "--raw", "Hi", "-n", "1", "-c", "50000000"]).succeeds();
+    let said = done.stderr.lines().last().unwrap();
+    assert!(said.starts_with("alight: note: this needs 1.15 TB (weights "), "{said}");
+    assert!(said.contains(" available: ") && said.contains("smaller -c"), "{said}");
+    assert_eq!(alight(&["run", &model, "--raw", "Hi", "-n", "1"]).succeeds().stderr, "");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod chat;
 mod commands;
 mod engine;
 mod lines;
+mod memory;
 mod parts;
 pub mod prompt;
 mod reading;
@@ -201,6 +202,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                     "the model was trained to look back on {trained} tokens, not more"
                 ));
             }
+            memory::note(&model, about.context, args.engine.cache_type());
             let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
             engine.keep_prompts(args.cache.folder()?);
             let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);

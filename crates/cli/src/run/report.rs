@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::answer::{ANSWER, Answer};
 use super::engine::{Description, Load};
+use super::memory::{self, Held};
 use crate::{output, phases, units};
 
 /// The line that `--json` writes. Times are in milliseconds; fields are only ever added.
@@ -45,6 +46,8 @@ pub struct Line<'a> {
 #[derive(Debug, Serialize)]
 struct Account {
     load: Load,
+    /// In bytes, at the end.
+    held: Option<Held>,
     /// In bytes, at the end; null where the system does not tell.
     memory: Memory,
     faults: FaultCounts,
@@ -132,14 +135,15 @@ pub fn json<'a>(
             total_ms: answer.written.last().map_or_else(|| ms(started.elapsed()), since),
             token_ms: answer.steps().map(ms).collect(),
         },
-        account: engine.load.map(|load| account(load, phases)),
+        account: engine.load.map(|load| account(load, engine.held, phases)),
     }
 }
 
-fn account(load: Load, phases: &Phases) -> Account {
+fn account(load: Load, held: Option<Held>, phases: &Phases) -> Account {
     let used = Usage::of_self();
     Account {
         load,
+        held,
         memory: Memory::of_self(),
         faults: FaultCounts {
             minor: used.minor_faults,
@@ -196,7 +200,10 @@ pub fn human(
         engine.by,
     );
     match engine.load {
-        Some(_) => format!("{text}\n{}", phases::table(account.list())),
+        Some(_) => {
+            let memory = engine.held.map(|held| format!("{}\n", memory::line(held)));
+            format!("{text}\n{}{}", memory.unwrap_or_default(), phases::table(account.list()))
+        }
         None => text,
     }
 }

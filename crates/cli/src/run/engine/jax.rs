@@ -393,6 +393,7 @@ impl Engine for Jax {
             start: self.start.clone(),
             start_line: format!("start        {}", parts.collect::<Vec<_>>().join(", ")),
             by: format!("JAX, tp {tp}, {weights} weights"),
+            held: None,
             load: None,
         }
     }

@@ -20,6 +20,7 @@ use serde_json::{Map, Value};
 pub use jax::{Jax, JaxArgs};
 pub use native::{Load, Native};
 
+use super::memory::Held;
 use super::sampling::ONLY_NATIVE;
 use crate::open::EngineArgs;
 use crate::outcome::{Outcome, Stop};
@@ -103,6 +104,8 @@ pub struct Description {
     pub start_line: String,
     /// What computed, for people.
     pub by: String,
+    /// What the model and the conversation hold of this process's memory.
+    pub held: Option<Held>,
     /// How this process loaded the weights; `None` if another one computes, of which this process's account says
     /// nothing.
     pub load: Option<Load>,

@@ -11,6 +11,7 @@ use alight_model::{
 use anyhow::anyhow;
 use serde::Serialize;
 
+use super::super::memory::Held;
 use super::{Answered, Description, Engine, Event, Request, fields};
 use crate::open::EngineArgs;
 use crate::outcome::Outcome;
@@ -193,6 +194,7 @@ impl Engine for Native<'_> {
                 time(open.tokenizer),
             ),
             by: format!("{} threads, {} kernels", model.threads(), model.isa()),
+            held: Some(Held::of(model, self.session.position(), self.args.cache_type())),
             load: Some(Load::of(model)),
         }
     }
