@@ -101,7 +101,7 @@ const HABITS: &[(&[&str], Means)] = &[
     (&["--no-escape"], NotNeeded(No, "a backslash in a prompt is a backslash")),
     (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr"], Instead(HUB)),
     (&["-mu", "--model-url"], Instead(HUB)),
-    (&["--chat-template"], Instead("the model's own template is used, or none with --raw")),
+    (&["--chat-template"], Instead("give the template as a file, with --chat-template-file")),
     (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], Instead(GRAMMAR)),
     (&["--lora", "--lora-scaled"], Instead("adapters are not read: merge it into the model first")),
     (&["-mm", "--mmproj", "--image", "--audio"], Instead("models take and give text alone")),
@@ -128,7 +128,7 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
         return Ok(given);
     }
     let mut words: Vec<OsString> = given[..at].to_vec();
-    let first = words.len();
+    let mut first = words.len();
     let mut rest = given[at..].iter().peekable();
     while let Some(word) = rest.next() {
         let name = name(word);
@@ -155,7 +155,11 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
             }
             None => words.push(word.clone()),
             Some(Model) => match rest.next() {
-                Some(model) => words.insert(first, model.clone()),
+                Some(model) => {
+                    words.insert(first, model.clone());
+                    // Of several, the next stands behind it.
+                    first += 1;
+                }
                 None => return Err(Stop::Usage(format!("{name} needs the path of a model"))),
             },
             Some(Same(other)) if option(command, other).is_some() => {

@@ -99,7 +99,7 @@ fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
         (&["--lora", "a.gguf"], "merge it"),
         (&["--mmproj", "a.gguf"], "text alone"),
         (&["--rope-freq-base", "10000"], "file"),
-        (&["--chat-template", "chatml"], "own template"),
+        (&["--chat-template", "chatml"], "--chat-template-file"),
         (&["--mirostat", "2"], "--top-k"),
         (&["-e"], "$'"),
         (&["-hello"], "no option '-hello'"),

@@ -121,6 +121,39 @@ fn benchmarks() {
     assert!(human.stdout.contains("% of the "), "{}", human.stdout);
 }
 
+#[test]
+fn a_table_of_models() {
+    let Some(model) = smollm2() else { return };
+    let few = ["-p", "8,0,4", "-n", "3", "-d", "0,5", "-r", "2"];
+    let done = |format: &str, models: &[&str]| {
+        let done = alight(&[&["bench"], models, &few, &["-o", format]].concat()).succeeds();
+        assert_eq!(done.stderr, "");
+        done.stdout
+    };
+    let rows: Value = serde_json::from_str(&done("json", &[&model, &model])).unwrap();
+    let rows = rows.as_array().unwrap();
+    let told: Vec<_> =
+        rows.iter().map(|row| (&row["what"], &row["tokens"], &row["depth"])).collect();
+    assert_eq!(rows.len(), 2 * 2 * 3, "{told:?}");
+    assert_eq!(told[5], (&Value::from("decode"), &Value::from(3), &Value::from(5)));
+    assert_eq!(rows[0]["bytes"], fs::metadata(&model).unwrap().len());
+    for row in rows {
+        let rate = &row["tokens_per_second"];
+        assert!(rate["min"].as_f64().unwrap() > 0.0 && rate["runs"] == 2, "{row}");
+    }
+    let table = done("md", &["-m", &model]);
+    let widths: Vec<_> = table.lines().map(|line| line.chars().count()).collect();
+    assert!(widths.iter().all(|width| *width == widths[0] && *width <= 100), "{table}");
+    assert!(table.contains(" pp8 |") && table.contains(" tg3 @ d5 |"), "{table}");
+    let csv = done("csv", &[&model]);
+    assert_eq!(csv.lines().count(), 1 + 6, "{csv}");
+    let commas = |line: &str| line.matches(',').count();
+    assert!(csv.lines().all(|line| commas(line) == commas(csv.lines().next().unwrap())), "{csv}");
+    alight(&["bench", &model, "-p", "0", "-n", "0"]).fails(2, &["nothing is to be measured"]);
+    alight(&["bench"]).fails_as_usage("MODEL");
+    alight(&["bench", &model, "-p", "many"]).fails_as_usage("expected numbers");
+}
+
 /// The states, proven; what each cell tells; and that the picture is one.
 #[cfg(target_os = "linux")]
 #[test]

@@ -198,6 +198,28 @@ fn the_context_limit_is_said_and_not_a_crash() {
 }
 
 #[test]
+fn a_chat_template_of_a_file() {
+    let (Some(model), Some(base)) = (smollm2(), gemma3()) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("template.jinja");
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}answer:";
+    fs::write(&file, template).unwrap();
+    let file = file.to_str().unwrap();
+    for model in [&model, &base] {
+        let tokens = |args: &[&str]| {
+            json(&[&["run", model, "-n", "4", "--temp", "0", "--json"], args].concat(), b"")
+        };
+        let given = tokens(&["--chat-template-file", file, "--system", "Be brief.", "Hi"]);
+        let by_hand = tokens(&["--raw", "system: Be brief.\nuser: Hi\nanswer:"]);
+        assert_eq!(given["prompt_tokens"], by_hand["prompt_tokens"]);
+        assert_eq!(given["tokens"], by_hand["tokens"]);
+    }
+    fs::write(file, "{% for %}").unwrap();
+    let args = ["run", &model, "Hi", "--chat-template-file", file];
+    alight(&args).fails(1, &["template.jinja", "line 1"]);
+}
+
+#[test]
 fn a_run_that_cannot_fit_is_told_before_it_begins() {
     let Some(model) = smollm2() else { return };
     // More than a terabyte of keys and values, of which a few bytes are used.

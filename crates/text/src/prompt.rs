@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::template::{self, ChatError, Message};
+use crate::template::{self, ChatError, ChatTemplate, Message};
 use crate::tokenizer::{EncodeOptions, TokenizerError};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
@@ -65,18 +65,25 @@ pub struct Encoder<'m> {
     style: Style,
     parse_special: bool,
     thinking: Option<bool>,
+    /// Instead of the file's.
+    template: Option<&'m ChatTemplate>,
 }
 
 impl<'m> Encoder<'m> {
     /// An encoder for a model. With `parse_special`, names of special tokens in texts and messages count.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { vocabulary, style, parse_special, thinking: None }
+        Encoder { vocabulary, style, parse_special, thinking: None, template: None }
     }
 
     /// Asks the template for a prompt without thinking: it gets `enable_thinking = false`. A template that does not use this
     /// variable renders the same text as without it.
     pub fn without_thinking(self) -> Encoder<'m> {
         Encoder { thinking: Some(false), ..self }
+    }
+
+    /// Takes this chat template and not the file's: one that [`Vocabulary::compile`] made.
+    pub fn with_template(self, template: &'m ChatTemplate) -> Encoder<'m> {
+        Encoder { template: Some(template), ..self }
     }
 
     /// With a chat template, or the bare text.
@@ -110,8 +117,11 @@ impl<'m> Encoder<'m> {
     /// # Errors
     /// As [`chat`](Self::chat).
     pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
-        let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
-        let template = template.map_err(|error| PromptError::Template(error.clone()))?;
+        let of_the_file = || {
+            let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
+            template.map_err(|error| PromptError::Template(error.clone()))
+        };
+        let template = self.template.map_or_else(of_the_file, Ok)?;
         if let Some(thinking) = self.thinking {
             context.entry("enable_thinking").or_insert(thinking.into());
         }

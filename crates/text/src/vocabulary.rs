@@ -65,15 +65,20 @@ impl Vocabulary {
     /// It has one that cannot be used.
     pub fn template(&self) -> Option<Result<&ChatTemplate, &TemplateError>> {
         let source = self.source.as_ref()?;
-        let compile = || {
-            let text = |id: Option<u32>| {
-                let bytes = id.map(|id| self.tokenizer.token_text(id)).unwrap_or_default();
-                String::from_utf8_lossy(bytes).into_owned()
-            };
-            let (bos, eos) = (text(self.tokenizer.bos()), text(self.tokenizer.eos()));
-            let source = source.as_ref().map_err(TemplateError::clone)?;
-            ChatTemplate::new(source, &bos, &eos).map_err(TemplateError::Template)
-        };
+        let compile = || self.compile(source.as_ref().map_err(TemplateError::clone)?);
         Some(self.compiled.get_or_init(compile).as_ref())
+    }
+
+    /// Compiles a chat template for the tokens of this file.
+    ///
+    /// # Errors
+    /// [`TemplateError::Template`].
+    pub fn compile(&self, source: &str) -> Result<ChatTemplate, TemplateError> {
+        let text = |id: Option<u32>| {
+            let bytes = id.map(|id| self.tokenizer.token_text(id)).unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let (bos, eos) = (text(self.tokenizer.bos()), text(self.tokenizer.eos()));
+        ChatTemplate::new(source, &bos, &eos).map_err(TemplateError::Template)
     }
 }

@@ -9,6 +9,7 @@ mod experts;
 mod load;
 mod machine;
 mod report;
+mod table;
 mod work;
 
 use std::path::PathBuf;
@@ -29,8 +30,13 @@ const WARM_UP_TOKENS: usize = 16;
 
 /// Arguments of `alight bench`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
+    after_help = "\
 Examples:
+  alight bench model.gguf                          a prompt of 512 tokens and an answer of 128
+  alight bench a.gguf b.gguf -p 512,2048 -d 0,4096 -o csv
   alight bench decode model.gguf                   128 tokens, one by one
   alight bench decode model.gguf -d 4096 -n 32     the same with 4096 tokens before them
   alight bench prefill model.gguf -p 512           a prompt of 512 tokens at once
@@ -41,11 +47,15 @@ Examples:
 
 Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit;
 a long prompt is limited by multiplications. `share` says how close to that limit a run came.
-Close other programs first: on a busy machine the spread shows it.")]
+Close other programs first: on a busy machine the spread shows it."
+)]
 pub struct BenchArgs {
-    /// What to measure
+    #[command(flatten)]
+    table: table::TableArgs,
+
+    /// What to measure, in detail
     #[command(subcommand)]
-    what: What,
+    what: Option<What>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -124,7 +134,8 @@ fn up_to_most(text: &str) -> Result<usize, String> {
 
 /// Runs the command.
 pub fn main(args: BenchArgs) -> Outcome {
-    let (common, tokens, decode) = match args.what {
+    let Some(what) = args.what else { return table::main(&args.table) };
+    let (common, tokens, decode) = match what {
         What::Decode { predict, common } => (common, predict, true),
         What::Prefill { prompt, common } => (common, prompt, false),
         What::Load(args) => return load::main(&args),

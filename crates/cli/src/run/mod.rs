@@ -18,8 +18,9 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
+use alight_text::template::ChatTemplate;
 use alight_text::{Encoder, Message, Style};
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 use rusage::Phases;
@@ -30,7 +31,7 @@ use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
 use crate::prompt_cache::CacheArgs;
-use crate::{folders, say, source};
+use crate::{folders, say, source, text_input};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
 use parts::{Parts, Thinking, Tone};
@@ -94,6 +95,10 @@ pub struct RunArgs {
     #[arg(long)]
     raw: bool,
 
+    /// Take the chat template in this file, in Jinja, and not the model's own
+    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
+    chat_template_file: Option<PathBuf>,
+
     /// Let special tokens written in the prompt, such as <|im_end|>, be special
     #[arg(long)]
     parse_special: bool,
@@ -154,6 +159,9 @@ pub struct RunArgs {
     #[command(flatten)]
     choice: EngineChoice,
 }
+
+/// Most bytes of a chat template.
+const TEMPLATE: u64 = 1 << 20;
 
 /// The options that `-h` shows; the others are hidden there.
 const SHORT: [&str; 9] =
@@ -253,6 +261,15 @@ impl RunArgs {
         }
     }
 
+    /// The chat template that is given.
+    fn template(&self, about: &About<'_>) -> anyhow::Result<Option<ChatTemplate>> {
+        let Some(path) = &self.chat_template_file else { return Ok(None) };
+        let from = text_input::From::File(path);
+        let source = text_input::read(from, "the chat template", TEMPLATE)?;
+        let compiled = about.vocabulary.compile(&source);
+        Ok(Some(compiled.with_context(|| format!("the chat template in {from}"))?))
+    }
+
     /// The file of what was typed in chats.
     fn history(&self) -> Option<PathBuf> {
         let folder = folders::of_user(folders::STATE).filter(|_| !self.no_history);
@@ -283,7 +300,11 @@ impl Front<'_> {
         mut phases: Phases,
     ) -> Outcome {
         let args = self.args;
+        let template = args.template(about)?;
         let mut encoder = Encoder::new(about.vocabulary, style, args.parse_special);
+        if let Some(template) = &template {
+            encoder = encoder.with_template(template);
+        }
         if args.no_thinking {
             encoder = encoder.without_thinking();
         }
@@ -356,6 +377,9 @@ impl Front<'_> {
 
 /// With a template or without one; says so where the file decides it.
 fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style> {
+    if args.chat_template_file.is_some() && !args.raw {
+        return Ok(Style::Chat);
+    }
     let style = prompt::style(about.vocabulary, &args.model, args.raw);
     // A default of the user's is for the models that can be told.
     if style == Style::Raw && given.value_source("system") == Some(ValueSource::CommandLine) {

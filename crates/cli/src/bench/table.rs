@@ -1,0 +1,224 @@
+//! `alight bench MODEL…`: prompts and answers of several lengths, depths and models, a row for each.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use alight_model::{Model, Session, SessionOptions};
+use anyhow::anyhow;
+use rusage::Summary;
+use serde::Serialize;
+
+use super::{MOST, WARM_UP_TOKENS, at_least_one, once, some_tokens};
+use crate::open::{self, EngineArgs};
+use crate::outcome::{Outcome, Stop};
+use crate::terminal_text::one_line;
+use crate::{output, say, units};
+
+/// Arguments of `alight bench MODEL`.
+#[derive(Debug, clap::Args)]
+pub struct TableArgs {
+    /// Models, of each of which a prompt and an answer are measured: .gguf files, or folders with one model in them
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<PathBuf>,
+
+    /// Tokens of prompts, divided by commas; 0: none
+    #[arg(short = 'p', long, value_name = "N,…", default_value = "512", value_delimiter = ',',
+          value_parser = count, visible_alias = "n-prompt")]
+    prompt: Vec<usize>,
+
+    /// Tokens of answers, divided by commas; 0: none
+    #[arg(short = 'n', long, value_name = "N,…", default_value = "128", value_delimiter = ',',
+          value_parser = count, visible_alias = "n-gen")]
+    predict: Vec<usize>,
+
+    /// Tokens that stand before them, divided by commas
+    #[arg(short = 'd', long, value_name = "N,…", default_value = "0", value_delimiter = ',',
+          value_parser = count, visible_alias = "n-depth")]
+    depth: Vec<usize>,
+
+    /// Repetitions
+    #[arg(short = 'r', long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    repetitions: usize,
+
+    /// How the rows are written
+    #[arg(short = 'o', long = "output", value_name = "FORMAT", default_value = "md")]
+    format: Format,
+
+    #[command(flatten)]
+    engine: EngineArgs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// A table in Markdown
+    Md,
+    /// Comma-separated values
+    Csv,
+    /// A list of objects
+    Json,
+}
+
+fn count(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n @ 0..=MOST) => Ok(n),
+        _ => Err(format!("expected numbers from 0 to {MOST}, divided by commas")),
+    }
+}
+
+/// One measurement. Fields are only ever added.
+#[derive(Debug, Serialize)]
+struct Row {
+    #[serde(serialize_with = "output::lossy")]
+    model: PathBuf,
+    name: String,
+    bytes: u64,
+    parameters: u64,
+    threads: usize,
+    /// `prefill` or `decode`.
+    what: &'static str,
+    tokens: usize,
+    depth: usize,
+    tokens_per_second: Summary,
+}
+
+/// Runs the command.
+pub fn main(args: &TableArgs) -> Outcome {
+    let tests: Vec<(bool, usize)> = args
+        .prompt
+        .iter()
+        .map(|tokens| (false, *tokens))
+        .chain(args.predict.iter().map(|tokens| (true, *tokens)))
+        .filter(|(_, tokens)| *tokens > 0)
+        .collect();
+    if tests.is_empty() {
+        return Err(Stop::Usage("nothing is to be measured: -p and -n are 0".to_owned()));
+    }
+    let mut rows = Vec::new();
+    for path in &args.models {
+        let model = open::model(path, &args.engine)?;
+        for depth in &args.depth {
+            for (decode, tokens) in &tests {
+                say::progress(&format!("{}: {}", path.display(), test(*decode, *tokens, *depth)));
+                let rate = measure(&model, args, *decode, *tokens, *depth)?;
+                rows.push(Row {
+                    model: path.clone(),
+                    name: model.name().to_owned(),
+                    bytes: model.file_bytes(),
+                    parameters: model.parameters(),
+                    threads: model.threads(),
+                    what: if *decode { "decode" } else { "prefill" },
+                    tokens: *tokens,
+                    depth: *depth,
+                    tokens_per_second: rate,
+                });
+            }
+        }
+        args.engine.explain_outcome(&model);
+    }
+    say::progress("");
+    match args.format {
+        Format::Md => output::report(markdown(&rows)),
+        Format::Csv => output::report(csv(&rows)),
+        Format::Json => output::json(&rows),
+    }
+}
+
+/// The speed of all repetitions.
+fn measure(
+    model: &Model,
+    args: &TableArgs,
+    decode: bool,
+    tokens: usize,
+    depth: usize,
+) -> Outcome<Summary> {
+    let options = SessionOptions {
+        context: Some(depth + tokens),
+        prompt_precision: args.engine.prompt_precision(),
+        cache_type: args.engine.cache_type(),
+        ..SessionOptions::default()
+    };
+    let mut session = Session::new(model, &options).map_err(|e| anyhow!(e))?;
+    let ids = some_tokens(model.spec().vocab, depth + tokens);
+    let (before, ids) = ids.split_at(depth);
+    if !before.is_empty() {
+        session.prefill(before).map_err(|e| anyhow!(e))?;
+    }
+    let warm_up = if decode { &ids[..tokens.min(WARM_UP_TOKENS)] } else { ids };
+    once(&mut session, depth, warm_up, decode)?;
+    let mut rates = Vec::with_capacity(args.repetitions);
+    for _ in 0..args.repetitions {
+        let times = once(&mut session, depth, ids, decode)?;
+        rates.push(tokens as f64 / times.iter().sum::<f64>());
+    }
+    let summary = Summary::of(&rates);
+    summary.ok_or_else(|| Stop::Failed(anyhow!("the clock gave no usable times")))
+}
+
+/// What was done, in llama-bench's words.
+fn test(decode: bool, tokens: usize, depth: usize) -> String {
+    let what = if decode { "tg" } else { "pp" };
+    match depth {
+        0 => format!("{what}{tokens}"),
+        _ => format!("{what}{tokens} @ d{depth}"),
+    }
+}
+
+fn markdown(rows: &[Row]) -> String {
+    let head = ["model", "size", "params", "threads", "test", "tokens/s", "from", "to"];
+    let mut cells: Vec<[String; 8]> = vec![head.map(str::to_owned)];
+    for row in rows {
+        let rate = &row.tokens_per_second;
+        cells.push([
+            one_line(&row.name).replace('|', "\\|"),
+            units::bytes(row.bytes),
+            units::count(row.parameters),
+            row.threads.to_string(),
+            test(row.what == "decode", row.tokens, row.depth),
+            units::digits(rate.median),
+            units::digits(rate.min),
+            units::digits(rate.max),
+        ]);
+    }
+    let width = |i: usize| cells.iter().map(|row| row[i].chars().count()).max().unwrap_or(0);
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let mut text = String::new();
+    for (at, row) in cells.iter().enumerate() {
+        for (i, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Names to the left, numbers to the right.
+            let _ = match i {
+                0 => write!(text, "| {cell:<width$} "),
+                _ => write!(text, "| {cell:>width$} "),
+            };
+        }
+        text.push_str("|\n");
+        if at == 0 {
+            for (i, width) in widths.into_iter().enumerate() {
+                let _ = write!(
+                    text,
+                    "| {}{} ",
+                    "-".repeat(width - usize::from(i > 0)),
+                    [":", ""][usize::from(i == 0)]
+                );
+            }
+            text.push_str("|\n");
+        }
+    }
+    text
+}
+
+fn csv(rows: &[Row]) -> String {
+    let quoted = |text: &str| format!("\"{}\"", one_line(text).replace('"', "\"\""));
+    let mut text =
+        "model,name,bytes,parameters,threads,what,tokens,depth,median,min,max,q1,q3,runs\n"
+            .to_owned();
+    for row in rows {
+        let Summary { median, min, max, q1, q3, runs, .. } = row.tokens_per_second;
+        let Row { bytes, parameters, threads, what, tokens, depth, .. } = row;
+        let (model, name) = (quoted(&row.model.to_string_lossy()), quoted(&row.name));
+        let _ = writeln!(
+            text,
+            "{model},{name},{bytes},{parameters},{threads},{what},{tokens},{depth},{median},{min},{max},{q1},{q3},{runs}"
+        );
+    }
+    text
+}
