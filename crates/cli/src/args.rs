@@ -6,6 +6,7 @@ use std::io::{IsTerminal, stdout};
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::account::RusageArgs;
 use crate::batch::BatchArgs;
 use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
@@ -89,6 +90,8 @@ pub enum Command {
     Cache(CacheCommandArgs),
     /// Copy files to the disk, leaving the page cache as it was
     Cp(CpArgs),
+    /// Run a command, and say what it used: time, memory, faults, bytes read
+    Rusage(RusageArgs),
     /// Write a completion script for your shell
     Completions(CompletionsArgs),
     /// Write manual pages

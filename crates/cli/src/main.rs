@@ -17,6 +17,7 @@
 //! **Invariant:** a signal that was ignored when the program was started stays ignored; whatever ends a chat,
 //! the terminal is left as it was.
 
+mod account;
 mod args;
 mod bar;
 mod batch;
@@ -92,6 +93,7 @@ fn main() -> ExitCode {
         Command::Quantize(a) => quantize::main(&a),
         Command::Cache(a) => prompt_cache::main(a),
         Command::Cp(a) => cp::main(&a),
+        Command::Rusage(a) => account::main(&a),
         Command::Completions(a) => completions::main(&a, Cli::command()),
         Command::Man(a) => man::main(&a, Cli::command()),
     };

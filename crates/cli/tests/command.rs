@@ -222,3 +222,22 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
     let done = done(output);
     assert_eq!((done.status, done.stderr.as_str()), (Some(0), ""));
 }
+
+#[test]
+fn alight_rusage_becomes_the_program_that_stands_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let own = dir.path().join("alight");
+    fs::copy(env!("CARGO_BIN_EXE_alight"), &own).unwrap();
+    let run = |args: &[&str]| done(std::process::Command::new(&own).args(args).output().unwrap());
+    run(&["rusage", "true"]).fails(1, &["rusage'", "stand beside this one"]);
+    let script = "#!/bin/sh\nfor word; do echo \"[$word]\"; done; exit 7\n";
+    let other = dir.path().join("rusage");
+    fs::write(&other, script).unwrap();
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    let did = run(&["rusage", "-n", "2", "--help", "--", "a b", "-x"]);
+    assert_eq!(
+        (did.status, did.stdout.as_str()),
+        (Some(7), "[-n]\n[2]\n[--help]\n[--]\n[a b]\n[-x]\n")
+    );
+}

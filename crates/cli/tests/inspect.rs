@@ -9,7 +9,7 @@ use std::path::Path;
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
 use serde_json::{Value, json};
-use support::{alight, smollm2};
+use support::{alight, smollm2, source};
 
 fn write(path: &Path, builder: &Builder) -> String {
     fs::write(path, builder.file(|_, _| ())).unwrap();
@@ -377,4 +377,18 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     let narrow = on_terminal("60", true).unwrap();
     assert!(second(&narrow).ends_with("100 %"), "{narrow}");
     assert!(narrow.lines().any(|l| l.contains("··]") && l.chars().count() <= 60), "{narrow}");
+}
+
+#[test]
+fn several_models_are_shown_one_after_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = source(dir.path(), 1);
+    let model = model.to_str().unwrap();
+    let one = alight(&["inspect", model, "--json"]).succeeds().stdout;
+    let done = alight(&["inspect", model, "/nowhere.gguf", model, "--json"]);
+    assert_eq!((done.status, done.stdout), (Some(1), one.repeat(2)));
+    assert!(done.stderr.contains("/nowhere.gguf") && done.stderr.lines().count() == 1);
+    let text = alight(&["inspect", model]).succeeds().stdout;
+    let both = alight(&["inspect", model, model]).succeeds().stdout;
+    assert_eq!(both, format!("{text}\n{text}"));
 }

@@ -21,9 +21,9 @@ use alight_formats::Format;
 use alight_pages::Map;
 use anyhow::anyhow;
 
-use crate::outcome::Outcome;
-use crate::output;
+use crate::outcome::{Outcome, Stop, chain};
 use crate::source::{self, Recognised};
+use crate::{output, say};
 use cached::Canvas;
 pub use gguf::shards;
 use listing::Listing;
@@ -37,6 +37,7 @@ Examples:
   alight inspect model.gguf --json | jq '.types'
   alight inspect model.gguf --json | jq -r '.metadata[] | select(.key == \"tokenizer.chat_template\").value'
   alight inspect model.safetensors                 a file of another format
+  alight inspect *.gguf                            several, one after the other
   alight inspect Llama-3.2-1B/                     a folder: the model in it, with all its files
 
 What a file is, is told by its content and not by its name.
@@ -46,23 +47,45 @@ is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5.
 `cached` is the part that is in memory now (in the page cache): a start reads only the rest. On a
 terminal the file is drawn from its beginning to its end.")]
 pub struct InspectArgs {
-    /// The model: a file of it, or the folder that holds it
-    model: PathBuf,
+    /// Models: of each a file of it, or the folder that holds it
+    #[arg(value_name = "MODEL", required = true)]
+    models: Vec<PathBuf>,
 
-    /// Everything as one line of JSON, arrays in full
+    /// Everything as one line of JSON for each model, arrays in full
     #[arg(long)]
     json: bool,
 }
 
-/// Runs the command.
+/// Runs the command. A model that cannot be shown does not keep the others from it.
 pub fn main(args: &InspectArgs) -> Outcome {
-    let source = source::find(&args.model)?;
+    let [model] = args.models.as_slice() else {
+        let mut all = Ok(());
+        for (i, model) in args.models.iter().enumerate() {
+            if i > 0 && !args.json {
+                output::report("\n")?;
+            }
+            match one(model, args.json) {
+                Err(Stop::Failed(error)) => {
+                    say::error(&chain(&error));
+                    all = Err(Stop::AlreadyReported);
+                }
+                shown => shown?,
+            }
+        }
+        return all;
+    };
+    one(model, args.json)
+}
+
+/// Shows one model.
+fn one(model: &Path, json: bool) -> Outcome {
+    let source = source::find(model)?;
     if source.format == Format::Gguf {
-        return gguf::main(&source.paths[0], args.json);
+        return gguf::main(&source.paths[0], json);
     }
     let listing = list(&source)?;
     let mut text = Vec::new();
-    if args.json {
+    if json {
         listing::json::write(&listing, &mut text)?;
     } else {
         listing::human::write(&listing, Canvas::stdout(), &mut text)?;

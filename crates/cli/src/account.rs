@@ -1,0 +1,30 @@
+//! `alight rusage`: this process becomes the program `rusage`, which stands beside this one.
+//!
+//! As a program of its own it is small, and what it starts is not measured from inside a large one.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use anyhow::{Context, anyhow};
+
+use crate::outcome::Outcome;
+
+/// Arguments of `alight rusage`.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct RusageArgs {
+    /// What `rusage` takes: see `alight rusage --help`
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGUMENT")]
+    arguments: Vec<OsString>,
+}
+
+/// Becomes it.
+pub fn main(args: &RusageArgs) -> Outcome {
+    let own = env::current_exe().context("cannot find out where this program is")?;
+    let path = own.with_file_name("rusage");
+    let error = Command::new(&path).args(&args.arguments).exec();
+    let what = "the program 'rusage' is to stand beside this one: `cargo build --release -p rusage` makes it";
+    Err(anyhow!(error).context(format!("'{}': {what}", path.display())).into())
+}
