@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::Stdio;
 
 use support::{alight, command, done};
@@ -227,14 +228,19 @@ fn a_full_disk_is_an_error_and_a_closed_pipe_is_not() {
 fn alight_rusage_becomes_the_program_that_stands_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let own = dir.path().join("alight");
-    fs::copy(env!("CARGO_BIN_EXE_alight"), &own).unwrap();
+    // By another process: a file that this one has written cannot be run while a process that another test has just begun has it open.
+    let copy = |from: &Path, to: &Path| {
+        assert!(std::process::Command::new("cp").args([from, to]).status().unwrap().success());
+    };
+    copy(Path::new(env!("CARGO_BIN_EXE_alight")), &own);
     let run = |args: &[&str]| done(std::process::Command::new(&own).args(args).output().unwrap());
     run(&["rusage", "true"]).fails(1, &["rusage'", "stand beside this one"]);
     let script = "#!/bin/sh\nfor word; do echo \"[$word]\"; done; exit 7\n";
-    let other = dir.path().join("rusage");
-    fs::write(&other, script).unwrap();
+    let (written, other) = (dir.path().join("written"), dir.path().join("rusage"));
+    fs::write(&written, script).unwrap();
     use std::os::unix::fs::PermissionsExt;
-    fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&written, fs::Permissions::from_mode(0o755)).unwrap();
+    copy(&written, &other);
     let did = run(&["rusage", "-n", "2", "--help", "--", "a b", "-x"]);
     assert_eq!(
         (did.status, did.stdout.as_str()),
