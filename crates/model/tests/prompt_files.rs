@@ -383,14 +383,17 @@ fn engines_share_prompts_through_files_after_a_restart() {
         drop(first);
         let mut second = engine();
         let (found, reused) = of_engine(&mut second, &prompt, "");
-        assert!(found == cold && reused >= length - 64 - 15, "{reused}, {}", path.display());
+        assert!(found == cold && reused >= (length - 79).max(64), "{reused}, {}", path.display());
         assert_eq!(of_engine(&mut second, &prompt, "secret"), (cold.clone(), 0), "another salt");
         // From the file again, by the index; and another prompt that has a part of it.
-        assert!(of_engine(&mut second, &prompt, "") == (cold.clone(), reused));
+        let again = of_engine(&mut second, &prompt, "");
+        assert_eq!(again.1, reused, "{}", path.display());
+        assert!(again.0 == cold, "{}", path.display());
         let other = [&prompt[..70], &[1, 2, 3]].concat();
         let (found, shared) = of_engine(&mut second, &other, "");
         assert!(found == of_engine(&mut engine(), &other, "none").0);
-        assert!(shared == 70 || shared == 0, "{shared}");
+        // The index and the file have whole pages of a prompt.
+        assert!(shared == 70.min(length / 64 * 64) || shared == 0, "{shared}");
         assert!(second.ignored_prompts().is_empty());
         // A file that is of no use any more.
         let file = folder(&own).list().unwrap().remove(0).path;

@@ -463,7 +463,8 @@ impl<'m> Engine<'m> {
     fn look_up_file(&mut self, sequence: usize, slot: &mut Slot<'_>) {
         let (Some(folder), true) = (&self.prompts, self.cache.has_index()) else { return };
         let key = prompts::key(self.model, self.rounding, slot.long, &slot.request.salt);
-        let least = slot.position + POSITIONS;
+        // A file is found if it has more than this: a file of a whole page, as an engine writes them, is of use.
+        let least = slot.position + POSITIONS - 1;
         let (found, ignored) = folder.find(&key, slot.reusable(), least, self.cache.sizes());
         self.ignored.extend(ignored);
         self.ignored.truncate(MOST_IGNORED);
