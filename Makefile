@@ -6,7 +6,7 @@
 
 PROMPT ?= Explain in two sentences why the sky is blue.
 FUZZ_SECONDS ?= 60
-FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file model
+FUZZ_TARGETS ?= gguf gguf_shaped split safetensors torch ggml sentencepiece tokenizer_json tiktoken template tokenizer output prompt_file request model
 # What `make bench` measures; add 3b and 7b after `make bench-models`.
 BENCH_MODELS ?= smollm2 gemma3
 
@@ -48,6 +48,8 @@ help: ## this list
 	@echo "make bench-models   make the random 3B and 7B models that the benchmarks use (5.8 GB)"
 	@echo "make bench-peer     build llama.cpp from its Python package, to compare with (needs cmake and a C++ compiler)"
 	@echo "make cross          'rusage' for Linux, Windows, macOS and the BSDs, on x86_64 and aarch64, linked by zig"
+	@echo "make dist           what a release is: static programs for Linux on x86_64 and aarch64 with licences, SBOM, checksums"
+	@echo "make deb            Debian packages of what 'make dist' has made"
 	@echo "make bench-rusage   what measuring a process costs, beside GNU time, hyperfine and others, and what each tells"
 	@echo "make bench-cp       copying a large file beside cp, nocache and dd: time to the disk, and the page cache"
 	@echo "make bench-convert  converting a source of 65B's rows in 8 parts beside cp: time, memory, system calls, page cache"
@@ -79,6 +81,17 @@ rusage: need-rust
 cross: need-rust
 	@$(find_py) && $$py -m evidence make cross $(CROSS_TARGETS) && $$py -m evidence check cross
 
+# What a release is. Fetches zig, and builds for both machines: five minutes each on two cores.
+# DIST_TARGETS=x86_64 makes one of them; DIST_URL is where the release will be, for its installer.
+.PHONY: dist
+dist: need-rust
+	@$(find_py) && $$py -m evidence make dist $(DIST_TARGETS) --url "$(DIST_URL)"
+
+# Of the archives that are there.
+.PHONY: deb
+deb:
+	@$(find_py) && $$py -m evidence make deb $(DIST_TARGETS)
+
 # --- test --------------------------------------------------------------------------------------
 
 # In this order: the quickest complaint first. What is fetched is fetched while the compiler works; what takes one core at a
@@ -87,7 +100,7 @@ GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 .PHONY: test
 test: need-rust need-rust-tools need-python fmt
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 lint fetched unit
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(GROUPED) compile-cuda test-python agree test-cross
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(GROUPED) compile-cuda test-python agree test-cross test-install
 
 # All that the tests need from outside.
 .PHONY: fetched
@@ -130,6 +143,8 @@ agree: models build .venv/stamp
 	$(VENV) -m evidence check convert
 	$(VENV) -m evidence check convert-faults
 	$(VENV) -m evidence check clients
+	$(VENV) -m evidence check hub
+	$(VENV) -m evidence check page
 	$(VENV) -m evidence agree tokens
 	$(VENV) -m evidence agree architectures --step 4 --quiet
 	$(VENV) -m evidence agree greedy --live 3 --quiet
@@ -143,6 +158,11 @@ agree-jax: models build .venv/stamp
 .PHONY: test-cross
 test-cross:
 	@$(find_py) && $$py -m evidence check cross
+
+# Builds nothing: the archive that it installs has a script in the place of the program.
+.PHONY: test-install
+test-install:
+	@$(find_py) && $$py -m evidence check install
 
 # --- python ------------------------------------------------------------------------------------
 

@@ -8,14 +8,13 @@ are a client's: from before it connects to the first piece of text, and between 
 
 import http.client
 import json
-import socket
 import statistics
 import subprocess
 import threading
 import time
 from pathlib import Path
 
-from evidence.lib import common, peers, rounds
+from evidence.lib import common, peers, process, rounds
 
 CLIENTS = (1, 4, 8, 16)
 CONTEXT = 4096
@@ -30,12 +29,6 @@ def add_arguments(parser) -> None:
     rounds.add_arguments(parser, 3, timeout=600)
     common.add_arguments(parser)
     peers.add_arguments(parser)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 def commands(args, path: Path) -> dict[str, list[str]]:
@@ -54,7 +47,7 @@ class Server:
     """A server, from its start until the block ends."""
 
     def __init__(self, command: list[str], timeout: float):
-        self.command, self.port, self.timeout = command, free_port(), timeout
+        self.command, self.port, self.timeout = command, process.free_port(), timeout
 
     def __enter__(self) -> "Server":
         self.began = time.perf_counter()

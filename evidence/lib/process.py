@@ -5,6 +5,7 @@ import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -12,6 +13,13 @@ import time
 from pathlib import Path
 
 MIB = 2**20
+
+
+def free_port() -> int:
+    """A port of this machine that was free a moment ago."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def run(command, timeout: float | None = None, stderr: int = subprocess.PIPE, **more) -> subprocess.CompletedProcess:

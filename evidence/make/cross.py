@@ -55,9 +55,9 @@ def folder() -> Path:
     return common.TARGET / "cross"
 
 
-def program(target: str) -> Path:
+def program(target: str, package: str = "rusage") -> Path:
     """Where the program for a target is, once it was built."""
-    return folder() / "bin" / target / ("rusage.exe" if "windows" in target else "rusage")
+    return folder() / "bin" / target / (f"{package}.exe" if "windows" in target else package)
 
 
 # --- the linker ----------------------------------------------------------------------------------
@@ -92,9 +92,10 @@ def make_linker(target: str, python: Path) -> Path:
 
 
 def link(target: str, arguments: list[str]) -> int:
-    """Stands in for the C compiler that Rust would link with."""
+    """Stands in for the C compiler that Rust would link with, or that compiles what a package has of C."""
     dropped = {f"-l{name}" for key, names in NOT_CARRIED.items() if key in target for name in names}
-    kept = [NAMED.get(a, a) for a in arguments if a not in dropped]
+    # Rust's name of the target, which zig does not know.
+    kept = [NAMED.get(a, a) for a in arguments if a not in dropped and not a.startswith("--target=")]
     command = [sys.executable, "-m", "ziglang", "cc", "-target", TARGETS[target][0], *kept]
     environment = {"ZIG_GLOBAL_CACHE_DIR": str(folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder() / "zig")}
     return subprocess.run(command, env=os.environ | environment).returncode
@@ -108,8 +109,10 @@ def prepare(target: str) -> None:
     subprocess.run(["rustup", *what], cwd=common.ROOT, check=True, capture_output=True, text=True)
 
 
-def build(target: str, package: str, manifest: Path, python: Path) -> str:
-    """Builds for one target; returns what went wrong, in a line, or nothing."""
+def build(target: str, package: str, manifest: Path, python: Path, profile: str = PROFILE, remap: tuple[str, ...] = (),
+          more: dict[str, str] | None = None) -> str:
+    """Builds for one target; returns what went wrong, in a line, or nothing. `remap`: folders whose names the program must not
+    have in it, as rustc takes them (FROM=TO). `more`: of the environment."""
     try:
         prepare(target)
     except (OSError, subprocess.CalledProcessError) as error:
@@ -118,23 +121,23 @@ def build(target: str, package: str, manifest: Path, python: Path) -> str:
     environment = os.environ | {
         "CARGO_TARGET_DIR": str(folder() / "build"),
         f"CARGO_TARGET_{name}_LINKER": str(make_linker(target, python)),
-        f"CARGO_TARGET_{name}_RUSTFLAGS": flags(target, python),
-    }
+        f"CARGO_TARGET_{name}_RUSTFLAGS": " ".join([flags(target, python), *(f"--remap-path-prefix={one}" for one in remap)]),
+    } | (more or {})
     environment.pop("RUSTFLAGS", None)
-    command = ["cargo", "build", "--profile", PROFILE, "--locked", "--manifest-path", manifest,
+    command = ["cargo", "build", "--profile", profile, "--locked", "--manifest-path", manifest,
                "-p", package, "--bin", package, "--target", target]
     if not TARGETS[target][1]:
         environment["RUSTC_BOOTSTRAP"] = "1"
         command += ["-Z", "build-std=std,panic_abort"]
-    log = folder() / "logs" / f"{target}.txt"
+    log = folder() / "logs" / f"{target}-{package}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as out:
         done = subprocess.run(command, env=environment, stdout=out, stderr=out, cwd=common.ROOT)
     if done.returncode != 0:
         return f"{reason(log)} (all of it: {log})"
-    made = folder() / "build" / target / PROFILE / program(target).name.replace("rusage", package)
-    program(target).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy2(made, program(target))
+    path = program(target, package)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(folder() / "build" / target / profile / path.name, path)
     return ""
 
 
@@ -185,9 +188,9 @@ def run(arguments) -> int:
     rows = [["target", "result", "bytes", "kind"]]
     for target in chosen:
         common.say(f"building for {target}" + ("" if TARGETS[target][1] else ", with its standard library"))
-        program(target).unlink(missing_ok=True)
+        path = program(target, arguments.package)
+        path.unlink(missing_ok=True)
         wrong = build(target, arguments.package, arguments.manifest, python)
-        path = program(target)
         rows.append([target, f"NOT LINKED: {wrong}", "", ""] if wrong else
                     [target, "linked", f"{path.stat().st_size:,}", kind(path)])
     common.table(rows)

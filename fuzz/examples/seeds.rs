@@ -80,6 +80,7 @@ fn main() -> io::Result<()> {
     write(corpus.join("tiktoken"), &ranks)?;
     write(corpus.join("template"), &templates()?)?;
 
+    write(corpus.join("request"), &requests())?;
     write(corpus.join("tokenizer"), &(0..24).map(noise).collect::<Vec<_>>())?;
 
     let shards = |name: &str, files: &[Vec<u8>]| {
@@ -118,6 +119,71 @@ fn templates() -> io::Result<Vec<(String, Vec<u8>)>> {
         files.push((format!("case-{i}"), template.as_bytes().to_vec()));
     }
     Ok(files)
+}
+
+/// A method and a path in a line, and a body after it; and what else comes through a connection.
+fn requests() -> Vec<(String, Vec<u8>)> {
+    let tools = r#""tools":[{"type":"function","function":{"name":"f","description":"d","parameters":{"type":"object","properties":{"a":{"type":"string"}},"required":["a"]}}}]"#;
+    let chat = r#""messages":[{"role":"system","content":"s"},{"role":"user","content":[{"type":"text","text":"a"}]}]"#;
+    let bodies = [
+        ("GET /health", String::new()),
+        ("GET /", String::new()),
+        ("GET /alight/memory", String::new()),
+        ("GET /v1/models", String::new()),
+        ("GET /props?model=tiny", String::new()),
+        ("GET /slots?fail_on_no_slot=1", String::new()),
+        ("GET /metrics", String::new()),
+        ("GET /api/version", String::new()),
+        ("GET /api/tags", String::new()),
+        ("GET /api/ps", String::new()),
+        ("POST /slots/0?action=save", r#"{"filename":"a"}"#.into()),
+        ("POST /slots/1?action=restore", r#"{"filename":"a"}"#.into()),
+        ("POST /slots/0?action=erase", "{}".into()),
+        ("POST /v1/chat/completions", format!("{{{chat},\"max_tokens\":4}}")),
+        (
+            "POST /v1/chat/completions",
+            format!(
+                "{{{chat},{tools},\"tool_choice\":\"required\",\"stream\":true,\"return_progress\":true,\"stream_options\":{{\"include_usage\":true}}}}"
+            ),
+        ),
+        (
+            "POST /v1/chat/completions",
+            format!(
+                "{{{chat},\"response_format\":{{\"type\":\"json_schema\",\"json_schema\":{{\"name\":\"n\",\"strict\":true,\"schema\":{{\"type\":\"object\",\"properties\":{{\"a\":{{\"type\":\"integer\",\"minimum\":1}}}},\"required\":[\"a\"],\"additionalProperties\":false}}}}}},\"n\":2,\"logprobs\":true,\"top_logprobs\":2,\"seed\":1,\"stop\":[\"x\"]}}"
+            ),
+        ),
+        (
+            "POST /v1/chat/completions",
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}}]},{"role":"tool","tool_call_id":"c","content":"r"}],"temperature":0.5,"top_p":0.9,"top_k":4,"min_p":0.1,"repeat_penalty":1.1,"presence_penalty":1,"frequency_penalty":-1,"logit_bias":{"5":-100},"chat_template_kwargs":{"enable_thinking":false},"reasoning_effort":"low"}"#.into(),
+        ),
+        ("POST /v1/completions", r#"{"prompt":["a",[4,5]],"echo":true,"logprobs":2,"max_tokens":2,"stream":true}"#.into()),
+        ("POST /v1/responses", r#"{"input":[{"role":"user","content":[{"type":"input_text","text":"a"}]},{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},{"type":"function_call_output","call_id":"c","output":"r"}],"instructions":"i","stream":true,"max_output_tokens":3}"#.into()),
+        ("POST /v1/embeddings", r#"{"input":["a","b"],"encoding_format":"base64","pooling":"last"}"#.into()),
+        ("POST /v1/messages", format!(r#"{{"max_tokens":3,"system":[{{"type":"text","text":"s"}}],{chat},"stream":true,"thinking":{{"type":"disabled"}}}}"#)),
+        ("POST /v1/messages", r#"{"max_tokens":3,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"c","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"c","content":"r"}]}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}}"#.into()),
+        ("POST /v1/messages/count_tokens", r#"{"messages":[{"role":"user","content":"a"}]}"#.into()),
+        ("POST /api/show", r#"{"model":"tiny"}"#.into()),
+        ("POST /api/chat", r#"{"messages":[{"role":"user","content":"a"}],"format":"json","options":{"num_predict":3,"seed":2}}"#.into()),
+        ("POST /api/generate", r#"{"prompt":"a","system":"s","raw":false,"stream":false,"options":{"num_predict":3}}"#.into()),
+        ("POST /api/embed", r#"{"input":"a"}"#.into()),
+        ("POST /completion", r#"{"prompt":"a","n_predict":3,"grammar":"root ::= [a-z]+ (\"x\" | \"y\")?","stream":true}"#.into()),
+        ("POST /tokenize", r#"{"content":"a","add_special":true,"with_pieces":true}"#.into()),
+        ("POST /detokenize", r#"{"tokens":[4,5]}"#.into()),
+        ("POST /apply-template", r#"{"messages":[{"role":"user","content":"a"}]}"#.into()),
+    ];
+    let mut all: Vec<(String, Vec<u8>)> = bodies
+        .into_iter()
+        .enumerate()
+        .map(|(i, (line, body))| (format!("body-{i}"), format!("{line}\n{body}").into_bytes()))
+        .collect();
+    let connections = [
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n",
+        "GET /health HTTP/1.1\r\nHost: a\r\nOrigin: http://b\r\n\r\nGET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "POST /tokenize HTTP/1.0\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n{}",
+    ];
+    let connections = connections.iter().enumerate();
+    all.extend(connections.map(|(i, text)| (format!("connection-{i}"), text.as_bytes().to_vec())));
+    all
 }
 
 /// Bytes of no meaning, of which the target makes a vocabulary and texts; more of them make more.

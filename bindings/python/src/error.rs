@@ -1,36 +1,146 @@
 //! What goes wrong, as Python's exceptions.
+//!
+//! All classes of this package are below `AlightError`, and below the class of Python's that says the same, where there is one. A file
+//! that cannot be opened is Python's own error for that (`FileNotFoundError` and so on), and so is an argument of a wrong type.
 
 use std::io;
 use std::path::Path;
 
 use alight_files::FilesError;
-use alight_model::ModelError;
+use alight_model::{LoadError, ModelError};
 use alight_pages::MapError;
-use pyo3::PyErr;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use alight_text::PromptError;
+use pyo3::exceptions::{PyException, PyMemoryError, PyOSError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
 
-pyo3::create_exception!(
-    alight,
-    FormatError,
-    PyValueError,
-    "A file is not what it should be: damaged, of another format, or of another model."
+/// A class of exceptions.
+pub struct Class {
+    pub name: &'static str,
+    doc: &'static str,
+    /// The class of Python's that it is below, too.
+    beside: Option<for<'py> fn(Python<'py>) -> Bound<'py, PyType>>,
+    made: PyOnceLock<Py<PyType>>,
+}
+
+impl Class {
+    const fn new(
+        name: &'static str,
+        doc: &'static str,
+        beside: Option<for<'py> fn(Python<'py>) -> Bound<'py, PyType>>,
+    ) -> Class {
+        Class { name, doc, beside, made: PyOnceLock::new() }
+    }
+
+    /// The class itself, which is made when it is first asked for.
+    pub fn get<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyType>> {
+        let made = self.made.get_or_try_init(py, || {
+            let mut bases = match self.name {
+                "AlightError" => vec![py.get_type::<PyException>()],
+                _ => vec![ALIGHT.get(py)?],
+            };
+            bases.extend(self.beside.map(|beside| beside(py)));
+            let members = PyDict::new(py);
+            members.set_item("__doc__", self.doc)?;
+            members.set_item("__module__", "alight")?;
+            let class =
+                py.get_type::<PyType>().call1((self.name, PyTuple::new(py, bases)?, members))?;
+            Ok::<_, PyErr>(class.cast_into::<PyType>()?.unbind())
+        })?;
+        Ok(made.bind(py).clone())
+    }
+
+    /// An exception of this class.
+    pub fn err(&self, message: impl Into<String>) -> PyErr {
+        let message = message.into();
+        Python::attach(|py| match self.get(py) {
+            Ok(class) => PyErr::from_type(class, message),
+            Err(error) => error,
+        })
+    }
+}
+
+fn value_error(py: Python<'_>) -> Bound<'_, PyType> {
+    py.get_type::<PyValueError>()
+}
+
+fn os_error(py: Python<'_>) -> Bound<'_, PyType> {
+    py.get_type::<PyOSError>()
+}
+
+fn runtime_error(py: Python<'_>) -> Bound<'_, PyType> {
+    py.get_type::<PyRuntimeError>()
+}
+
+fn memory_error(py: Python<'_>) -> Bound<'_, PyType> {
+    py.get_type::<PyMemoryError>()
+}
+
+pub static ALIGHT: Class = Class::new("AlightError", "What all errors of this package are.", None);
+pub static FORMAT: Class = Class::new(
+    "FormatError",
+    "A file is not what it should be: damaged, of another format, or of another model.",
+    Some(value_error),
 );
-pyo3::create_exception!(
-    alight,
-    FileChangedError,
-    PyOSError,
-    "A file was cut short, or could not be read, after it had been opened: what was read from it is \
-     worthless."
+pub static FILE_CHANGED: Class = Class::new(
+    "FileChangedError",
+    "A file was cut short, or could not be read, after it had been opened: what was read from it is worthless.",
+    Some(os_error),
 );
+pub static OPTION: Class = Class::new(
+    "OptionError",
+    "An option has a value that makes no sense, or that this model or this machine does not have.",
+    Some(value_error),
+);
+pub static PROMPT: Class = Class::new(
+    "PromptError",
+    "A prompt has no tokens: its text is empty, or the model's chat template does not take the conversation.",
+    Some(value_error),
+);
+pub static CONTEXT_FULL: Class = Class::new(
+    "ContextFullError",
+    "A prompt does not fit into the context. Nothing was computed.",
+    Some(value_error),
+);
+pub static NO_MEMORY: Class = Class::new(
+    "NotEnoughMemoryError",
+    "A model, or what is computed with it, does not fit into the memory that can be had.",
+    Some(memory_error),
+);
+pub static COMPUTE: Class = Class::new(
+    "ComputeError",
+    "A step could not be computed, or its numbers are none.",
+    Some(runtime_error),
+);
+pub static CLOSED: Class =
+    Class::new("ClosedError", "The model has been closed.", Some(value_error));
+
+/// All of them.
+pub static CLASSES: [&Class; 9] = [
+    &ALIGHT,
+    &FORMAT,
+    &FILE_CHANGED,
+    &OPTION,
+    &PROMPT,
+    &CONTEXT_FULL,
+    &NO_MEMORY,
+    &COMPUTE,
+    &CLOSED,
+];
 
 /// A file that cannot be opened is Python's own error for that (`FileNotFoundError` and so on).
 pub fn map(error: MapError) -> PyErr {
+    of_map(&error)
+}
+
+fn of_map(error: &MapError) -> PyErr {
     match error {
-        MapError::Open { path, source } => system(&path, &source),
+        MapError::Open { path, source } => system(path, source),
         MapError::FileShrank { .. } | MapError::Unreadable { .. } => {
-            FileChangedError::new_err(error.to_string())
+            FILE_CHANGED.err(error.to_string())
         }
-        MapError::Empty { .. } => FormatError::new_err(error.to_string()),
+        MapError::Empty { .. } => FORMAT.err(error.to_string()),
         _ => PyOSError::new_err(error.to_string()),
     }
 }
@@ -39,17 +149,49 @@ pub fn map(error: MapError) -> PyErr {
 pub fn files(error: FilesError) -> PyErr {
     match error {
         FilesError::Map(error) => map(error),
-        error => FormatError::new_err(error.to_string()),
+        error => FORMAT.err(error.to_string()),
     }
 }
 
 /// A model that the engine refuses.
 pub fn model(error: ModelError) -> PyErr {
-    match error {
-        ModelError::Map(error) => map(error),
+    of_model(&error)
+}
+
+/// What went wrong with a model; several requests may end with it.
+pub fn of_model(error: &ModelError) -> PyErr {
+    let class = match error {
+        ModelError::Map(error) => return of_map(error),
+        ModelError::Load(error) => return load(error),
+        ModelError::Isa { .. }
+        | ModelError::Options { .. }
+        | ModelError::CacheType { .. }
+        | ModelError::Draft { .. } => &OPTION,
+        ModelError::ContextFull { .. } => &CONTEXT_FULL,
+        ModelError::EmptyInput | ModelError::TokenRange { .. } => &PROMPT,
+        ModelError::Memory(_) => &NO_MEMORY,
+        ModelError::NotNumbers { .. } | ModelError::Constraint { .. } => &COMPUTE,
         // The message names the file.
-        other => FormatError::new_err(other.to_string()),
-    }
+        _ => &FORMAT,
+    };
+    class.err(error.to_string())
+}
+
+/// Weights that do not come.
+fn load(error: &LoadError) -> PyErr {
+    let class = match error {
+        LoadError::Map(error) => return of_map(error),
+        LoadError::Transfer(_) | LoadError::Slots(_) => &FILE_CHANGED,
+        LoadError::Facts { path, source } => return system(path, source),
+        LoadError::Stopped => &COMPUTE,
+        _ => &NO_MEMORY,
+    };
+    class.err(error.to_string())
+}
+
+/// A text or a conversation that makes no prompt.
+pub fn prompt(error: PromptError) -> PyErr {
+    PROMPT.err(error.to_string())
 }
 
 /// An error of the system about `path`. Python chooses the class by the number.
@@ -67,5 +209,5 @@ pub fn system(path: &Path, error: &io::Error) -> PyErr {
 
 /// A file with something wrong in it.
 pub fn format(path: &Path, problem: impl std::fmt::Display) -> PyErr {
-    FormatError::new_err(format!("{}: {problem}", path.display()))
+    FORMAT.err(format!("{}: {problem}", path.display()))
 }

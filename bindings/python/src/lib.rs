@@ -2,37 +2,50 @@
 //!
 //! [`catalog`] opens a model and lists its tensors; a [`tensor`] gives its bytes, or some of them, as a
 //! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
-//! which bytes belong to a part of a tensor; [`config`] and [`tokenizer`] show what `alight_model` has read of
+//! which bytes belong to a part of a tensor; a [`model`] answers prompts, in a thread of its own that a [`worker`] is, and
+//! [`completion`] hands an answer out; [`array`] has other numbers that were computed; [`dlpack`] and [`numpy`] show both kinds of
+//! numbers to other libraries; [`config`] and [`tokenizer`] show what `alight_model` has read of
 //! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs;
 //! [`new_file`] writes what a command of the package was asked to write.
 //!
 //! **Invariant:** what shows bytes of a file (a view, a NumPy array, a JAX array) keeps the object that they came from, and that
 //! keeps the map. All of it is read-only. A file that is cut short under arrays shows zeros, and is an error of `Catalog.check`.
 //!
-//! **Invariant:** the interpreter is let go while bytes are read, copied or converted. Bytes do not depend on the number of
+//! **Invariant:** the interpreter is let go while bytes are read, copied or converted, and while an answer is waited for; signals are
+//! looked at every 50 ms meanwhile. What computes never touches Python.
+//!
+//! **Invariant:** what the engine gives is what `alight run` gives: options, prompts and texts are those of the crates that both use.
+//! Bytes do not depend on the number of
 //! threads. Conversions to floats are those of the kernels, rounded once.
 //!
 //! **Invariant:** no panic on anything in a file. Rust knows nothing of NumPy and JAX; Python knows nothing of formats.
 //!
 //! **Invariant:** custom calls are registered when the first program that needs one is traced, never on import.
 
+mod array;
+mod asked;
 mod block;
 mod catalog;
+mod completion;
 mod config;
 mod convert;
 mod cuda;
+mod dlpack;
 mod error;
 mod ffi;
 mod geometry;
 mod given;
 mod memory;
 mod metadata;
+mod model;
 mod new_file;
+mod numpy;
 mod residency;
 mod source;
 mod staging;
 mod tensor;
 mod tokenizer;
+mod worker;
 
 use alight_kernels::{ScaleField, WeightType};
 use pyo3::prelude::*;
@@ -53,8 +66,9 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
         (ty.ggml().name(), (ty.ggml().id(), ty.block_len(), scales.collect::<Vec<_>>()))
     });
     module.add("WEIGHT_TYPES", types.into_py_dict(module.py())?)?;
-    module.add("FormatError", module.py().get_type::<error::FormatError>())?;
-    module.add("FileChangedError", module.py().get_type::<error::FileChangedError>())?;
+    for class in error::CLASSES {
+        module.add(class.name, class.get(module.py())?)?;
+    }
     module.add_class::<catalog::Catalog>()?;
     module.add_class::<residency::Residency>()?;
     module.add_class::<tensor::Tensor>()?;
@@ -70,6 +84,10 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ffi::unlink_memory, module)?)?;
     module.add_function(wrap_pyfunction!(new_file::check_new_file, module)?)?;
     module.add_function(wrap_pyfunction!(new_file::write_new_file, module)?)?;
+    module.add_class::<model::Model>()?;
+    module.add_class::<array::Array>()?;
+    module.add_class::<completion::Completion>()?;
+    module.add_class::<completion::Stream>()?;
     module.add_class::<tokenizer::Tokenizer>()?;
     module.add_class::<tokenizer::Decoder>()?;
     module.add_function(wrap_pyfunction!(tokenizer::reusable, module)?)?;

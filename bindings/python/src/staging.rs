@@ -103,7 +103,7 @@ impl Staging {
         })
         .map_err(|problem| match problem {
             alight_pages::transfer::TransferError::EndOfFile { .. } => {
-                error::FileChangedError::new_err(problem.to_string())
+                error::FILE_CHANGED.err(problem.to_string())
             }
             other => PyOSError::new_err(other.to_string()),
         })?;

@@ -9,15 +9,17 @@ use alight_formats::packed::TILE_ROWS;
 use alight_formats::safetensors::{self, Dtype};
 use alight_kernels::{Layout, Matrix, WeightType};
 use alight_pages::Map;
-use pyo3::exceptions::{PyMemoryError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::block::Block;
 use crate::convert::{self, Float};
+use crate::dlpack::{self, Shared};
 use crate::error;
 use crate::geometry::Runs;
 use crate::memory::Memory;
+use crate::numpy;
 use crate::residency::Residency;
 
 /// What a catalog knows of a tensor.
@@ -356,6 +358,53 @@ impl Tensor {
         let at = |elements: usize| self.info.offset + (elements * self.info.unit) as u64;
         let extent = runs.extent();
         Ok((at(extent.start), at(extent.end), runs.count() <= 1))
+    }
+
+    /// As a NumPy array: plain elements in place, read-only; blocks as float32. `dtype` ("float32", "float16", "bfloat16") converts.
+    #[pyo3(signature = (dtype=None))]
+    fn numpy<'py>(slf: &Bound<'py, Self>, dtype: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+        numpy::of_tensor(slf.as_any(), dtype)
+    }
+
+    #[pyo3(signature = (dtype=None, copy=None))]
+    fn __array__<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        numpy::array(slf.as_any(), dtype, copy)
+    }
+
+    /// Its elements, in place and read-only, for who takes DLPack.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let info = &self.info;
+        let Some(dtype) = info.dtype.and_then(dlpack::dtype) else {
+            return Err(PyBufferError::new_err(format!(
+                "tensor '{}' is {}, which DLPack has no type for: read it with a dtype, or by numpy()",
+                info.name, info.ty
+            )));
+        };
+        let bytes = self.bytes();
+        let shared = Shared {
+            data: bytes.as_ptr().cast(),
+            nbytes: bytes.len(),
+            dtype,
+            shape: info.shape.iter().map(|&n| n as i64).collect(),
+            owner: Box::new(Arc::clone(&self.files)),
+        };
+        dlpack::capsule(py, shared, stream, max_version, dl_device, copy)
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::CPU
     }
 
     /// # Safety

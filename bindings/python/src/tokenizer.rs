@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use alight_model::describe;
-use alight_text::output::{Parser, Part, Reader, Span};
+use alight_text::output::{Call, Parser, Part, Reader, Span};
 use alight_text::{EncodeOptions, Encoder, Message, PromptError, StreamDecoder, Style, Vocabulary};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -46,11 +46,42 @@ fn value(objects: &Bound<'_, PyAny>) -> PyResult<Value> {
         .map_err(|problem| PyValueError::new_err(problem.to_string()))
 }
 
-fn refused(problem: PromptError) -> PyErr {
-    PyValueError::new_err(problem.to_string())
+/// A conversation as templates see it: `messages`, each with a `role`, `tools` if there are any, and whatever else messages have.
+///
+/// # Errors
+/// `TypeError` and the like: it is something else.
+pub fn conversation(
+    messages: &Bound<'_, PyAny>,
+    tools: Option<&Bound<'_, PyAny>>,
+    add_generation_prompt: bool,
+) -> PyResult<Map<String, Value>> {
+    for message in messages.try_iter()? {
+        let message = message?;
+        message.cast::<PyDict>()?.as_any().get_item("role")?.extract::<String>()?;
+    }
+    let mut context = Map::new();
+    context.insert("messages".into(), value(messages)?);
+    if let Some(tools) = tools {
+        context.insert("tools".into(), value(tools)?);
+    }
+    context.insert("add_generation_prompt".into(), add_generation_prompt.into());
+    Ok(context)
+}
+
+/// The call of a tool as a dict.
+pub fn call<'py>(py: Python<'py>, call: &Call) -> PyResult<Bound<'py, PyDict>> {
+    let one = PyDict::new(py);
+    one.set_item("name", &call.name)?;
+    one.set_item("arguments", py.import("json")?.call_method1("loads", (&call.arguments,))?)?;
+    Ok(one)
 }
 
 impl Tokenizer {
+    /// That of an open model.
+    pub fn of(inner: Arc<Vocabulary>) -> Tokenizer {
+        Tokenizer { inner }
+    }
+
     fn text(&self) -> &alight_text::Tokenizer {
         &self.inner.tokenizer
     }
@@ -142,7 +173,7 @@ impl Tokenizer {
     /// `False` neither, `True` the beginning in any case. With `parse_special`, spellings of control
     /// tokens become those tokens.
     #[pyo3(signature = (text, *, add_bos=None, parse_special=false))]
-    fn encode(
+    pub fn encode(
         &self,
         py: Python<'_>,
         text: &str,
@@ -151,11 +182,11 @@ impl Tokenizer {
     ) -> PyResult<Vec<u32>> {
         let options = EncodeOptions { add_bos, parse_special };
         py.detach(|| self.text().encode(text, options))
-            .map_err(|e| PyValueError::new_err(e.to_string()))
+            .map_err(|e| error::PROMPT.err(e.to_string()))
     }
 
     /// The text of tokens together, without control tokens; what is not UTF-8 becomes U+FFFD.
-    fn decode(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<String> {
+    pub fn decode(&self, py: Python<'_>, ids: Vec<u32>) -> PyResult<String> {
         ids.iter().try_for_each(|&id| self.checked(id).map(drop))?;
         Ok(py.detach(|| self.text().decode(&ids)))
     }
@@ -179,7 +210,7 @@ impl Tokenizer {
     #[pyo3(signature = (text, *, parse_special=false))]
     fn prompt(&self, py: Python<'_>, text: &str, parse_special: bool) -> PyResult<Vec<u32>> {
         py.detach(|| Encoder::new(&self.inner, Style::Raw, parse_special).raw(text))
-            .map_err(refused)
+            .map_err(error::prompt)
     }
 
     /// The tokens of a conversation by the file's template, those that `alight run` feeds: spellings
@@ -200,17 +231,12 @@ impl Tokenizer {
         let Some(tools) = tools else {
             let messages: Vec<Said> = messages.extract()?;
             let messages: Vec<Message> = messages.into_iter().map(Message::from).collect();
-            return py.detach(|| encoder.chat(&messages, add_generation_prompt)).map_err(refused);
+            return py
+                .detach(|| encoder.chat(&messages, add_generation_prompt))
+                .map_err(error::prompt);
         };
-        for message in messages.try_iter()? {
-            let message = message?;
-            message.cast::<PyDict>()?.as_any().get_item("role")?.extract::<String>()?;
-        }
-        let mut context = Map::new();
-        context.insert("messages".into(), value(messages)?);
-        context.insert("tools".into(), value(tools.as_any())?);
-        context.insert("add_generation_prompt".into(), add_generation_prompt.into());
-        py.detach(|| encoder.chat_in(context)).map_err(refused)
+        let context = conversation(messages, Some(tools.as_any()), add_generation_prompt)?;
+        py.detach(|| encoder.chat_in(context)).map_err(error::prompt)
     }
 
     /// What a model wrote, taken apart: a dict of `thinking`, `answer` and `calls`, each of these a dict of a `name` and of
@@ -229,25 +255,19 @@ impl Tokenizer {
         let mut each = |span: Span<'_>| match span.part {
             Part::Thinking => thinking.push_str(span.raw),
             Part::Answer => answer.push_str(span.raw),
-            Part::Call(call) => calls.push(call),
+            Part::Call(one) => calls.push(one),
             Part::Mark => {}
         };
         let (mut reader, mut parser) =
-            (Reader::new(format, text), Parser::after(format, text, &prompt));
+            (Reader::new(format, &*self.inner), Parser::after(format, text, &prompt));
         for &id in &ids {
             parser.push(reader.push(id), &mut each);
         }
         parser.push(reader.finish(), &mut each);
         parser.finish(&mut each);
         let (parts, found) = (PyDict::new(py), PyList::empty(py));
-        for call in calls {
-            let one = PyDict::new(py);
-            one.set_item("name", call.name)?;
-            one.set_item(
-                "arguments",
-                py.import("json")?.call_method1("loads", (call.arguments,))?,
-            )?;
-            found.append(one)?;
+        for one in calls {
+            found.append(call(py, &one)?)?;
         }
         parts.set_item("thinking", thinking)?;
         parts.set_item("answer", answer)?;
@@ -269,7 +289,7 @@ impl Tokenizer {
             let template = template.map_err(|error| PromptError::Template(error.clone()))?;
             template.render(&messages, add_generation_prompt).map_err(PromptError::Chat)
         })
-        .map_err(refused)
+        .map_err(error::prompt)
     }
 
     fn __len__(&self) -> usize {

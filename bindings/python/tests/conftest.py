@@ -12,6 +12,7 @@ from pathlib import Path
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import alight
 import gguf
 import jax
 import ml_dtypes
@@ -26,6 +27,11 @@ COMPILED = Path(sys.prefix) / "compiled" / hashlib.sha256(_cache.processor().enc
 if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
     jax.config.update("jax_compilation_cache_dir", str(COMPILED))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+ROOT = Path(__file__).resolve().parents[3]
+MODELS = Path(os.environ.get("ALIGHT_MODELS") or ROOT / "models")
+# The model that answers.
+PATH = MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 # Types with kernels that the gguf package can dequantise too.
 QUANTISED = [name for name, (_, block, _) in WEIGHT_TYPES.items() if block > 1 and name in {t.name for t in gguf.quants._type_traits}]
@@ -148,3 +154,12 @@ for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 os.execv(sys.argv[2], sys.argv[2:])
 """
+
+
+@pytest.fixture(scope="module")
+def model():
+    """What answers, in this process."""
+    if not PATH.exists():
+        pytest.skip(f"{PATH} is not there; `make models` fetches it")
+    with alight.Model(PATH, threads=2) as model:
+        yield model

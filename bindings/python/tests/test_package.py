@@ -19,7 +19,7 @@ def test_jax_is_an_extra():
 def test_stubs_say_what_is_there(tmp_path):
     # Of the buffer protocol, Python shows nothing before 3.12.
     hidden = tmp_path / "hidden"
-    names = ["Block.__buffer__", "Staging.__buffer__", "Staging.__release_buffer__", "Tensor.__buffer__"]
+    names = ["Array.__buffer__", "Block.__buffer__", "Staging.__buffer__", "Staging.__release_buffer__", "Tensor.__buffer__"]
     hidden.write_text("".join(f"alight._alight.{name}\n" for name in names))
     run = subprocess.run(
         [sys.executable, "-m", "mypy.stubtest", "alight._alight", "--allowlist", hidden, "--ignore-unused-allowlist"],

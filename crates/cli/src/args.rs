@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -12,6 +13,9 @@ use crate::bench::BenchArgs;
 use crate::completions::CompletionsArgs;
 use crate::convert::ConvertArgs;
 use crate::cp::CpArgs;
+use crate::hub::list::ListArgs;
+use crate::hub::pull::PullArgs;
+use crate::hub::rm::RmArgs;
 use crate::inspect::InspectArgs;
 use crate::man::ManArgs;
 use crate::outcome::{Outcome, Stop};
@@ -45,6 +49,7 @@ const STYLES: Styles = Styles::styled()
 Examples:
   alight run model.gguf \"Why is the sky blue?\"     an answer, streamed as it is made
   alight run model.gguf                            a chat; Ctrl-D leaves
+  alight run hf.co/USER/REPO:Q4_K_M \"Hello\"         a model of the hub, fetched if it is not there
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight serve model.gguf                          an HTTP server for OpenAI's clients
@@ -88,6 +93,13 @@ pub enum Command {
     Quantize(QuantizeArgs),
     /// List or remove the prompts that `run --cache` keeps
     Cache(CacheCommandArgs),
+    /// Fetch models from the Hugging Face hub into its cache
+    Pull(PullArgs),
+    /// List the models that are in the hub's cache
+    #[command(visible_alias = "ls")]
+    List(ListArgs),
+    /// Remove models from the hub's cache
+    Rm(RmArgs),
     /// Copy files to the disk, leaving the page cache as it was
     Cp(CpArgs),
     /// Run a command, and say what it used: time, memory, faults, bytes read
@@ -96,6 +108,23 @@ pub enum Command {
     Completions(CompletionsArgs),
     /// Write manual pages
     Man(ManArgs),
+}
+
+impl Command {
+    /// The models that it is given, each of which may be one of the hub; and whether nothing may be fetched.
+    pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
+        match self {
+            Command::Run(a) => a.models(),
+            Command::Batch(a) => a.models(),
+            Command::Serve(a) => a.models(),
+            Command::Inspect(a) => (a.models.iter_mut().collect(), false),
+            Command::Perplexity(a) => a.models(),
+            Command::Bench(a) => a.models(),
+            Command::Pack(a) => (vec![&mut a.model], false),
+            Command::Quantize(a) => (vec![&mut a.model], false),
+            _ => (vec![], false),
+        }
+    }
 }
 
 /// The version, the commit that it was built of, and the kernels that this CPU would run.

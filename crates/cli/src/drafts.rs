@@ -12,7 +12,7 @@ use crate::outcome::Outcome;
 pub struct DraftArgs {
     /// Compute tokens ahead that followed the last ones earlier in the text: auto (where that is faster), off, or up to N (at
     /// most 7). The answer is the same
-    #[arg(long, value_name = "auto|off|N", default_value = "auto", value_parser = speculate)]
+    #[arg(long, value_name = "auto|off|N", default_value = "auto", value_parser = str::parse::<Speculate>)]
     pub speculate: Speculate,
 
     /// A smaller model with the same tokenizer, which proposes tokens to compute ahead where the text has none to offer and
@@ -22,6 +22,16 @@ pub struct DraftArgs {
 }
 
 impl DraftArgs {
+    /// The model and the draft model.
+    pub fn models<'a>(&'a mut self, model: &'a mut PathBuf) -> Vec<&'a mut PathBuf> {
+        std::iter::once(model).chain(&mut self.draft).collect()
+    }
+
+    /// The draft model's file, to be replaced.
+    pub fn file_mut(&mut self) -> Option<&mut PathBuf> {
+        self.draft.as_mut()
+    }
+
     /// The draft model's file.
     pub fn file(&self) -> Option<&Path> {
         self.draft.as_deref()
@@ -35,15 +45,5 @@ impl DraftArgs {
     /// The draft model, which is used until the process ends.
     pub fn leaked(&self, engine: &EngineArgs) -> Outcome<Option<&'static Model>> {
         Ok(self.model(engine)?.map(|draft| &*Box::leak(Box::new(draft))))
-    }
-}
-
-/// `auto`, `off` or a number.
-fn speculate(text: &str) -> Result<Speculate, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(Speculate::Auto),
-        ("off", _) => Ok(Speculate::Off),
-        (_, Ok(tokens @ 0..=7)) => Ok(Speculate::Tokens(tokens)),
-        _ => Err("expected auto, off, or a number from 0 to 7".to_owned()),
     }
 }

@@ -5,6 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 
+use alight_hub::Name;
 use clap::{Arg, Command};
 
 use crate::outcome::{Outcome, Stop};
@@ -18,6 +19,14 @@ const COMMANDS: [&str; 5] = ["run", "batch", "serve", "bench", "perplexity"];
 enum Means {
     /// The model, which is the first argument.
     Model,
+    /// The same, on the hub: `user/repo:Q4_K_M`.
+    Repo,
+    /// Which of its files.
+    RepoFile,
+    /// The same, by its address.
+    Url,
+    /// The draft model, on the hub.
+    RepoDraft,
     /// The option of this name, with a value if that takes one.
     Same(&'static str),
     /// These words.
@@ -37,11 +46,12 @@ enum Value {
     Switch,
 }
 
-use Means::{Instead, Model, NotNeeded, Same, Words};
+use Means::{Instead, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Url, Words};
 use Value::{No, One, Switch};
 
 const CPU: &str = "all of the model is computed on the CPU";
-const HUB: &str = "fetch the file first (huggingface-cli download REPO FILE), and give its path";
+const TOKEN: &str =
+    "set HF_TOKEN, or log in with `hf auth login`: others can read what is on a command line";
 const SAMPLERS: &str =
     "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
 const FILE: &str = "what the model's file says of its positions is what counts";
@@ -99,8 +109,15 @@ const HABITS: &[(&[&str], Means)] = &[
     (&["-lv", "--verbosity", "--log-file", "--log-colors"], NotNeeded(One, LOG)),
     (&["-e", "--escape"], Instead("the shell makes line breaks: $'one\\ntwo'")),
     (&["--no-escape"], NotNeeded(No, "a backslash in a prompt is a backslash")),
-    (&["-hf", "-hfr", "--hf-repo", "-hff", "--hf-file", "-dr"], Instead(HUB)),
-    (&["-mu", "--model-url"], Instead(HUB)),
+    (&["-hf", "-hfr", "--hf-repo"], Repo),
+    (&["-hff", "--hf-file"], RepoFile),
+    (&["-hfd", "-hfrd", "--hf-repo-draft"], RepoDraft),
+    (&["-mu", "--model-url"], Url),
+    (&["-hft", "--hf-token"], Instead(TOKEN)),
+    (
+        &["-dr", "--docker-repo"],
+        Instead("models come from the Hugging Face hub (-hf USER/REPO) or from files"),
+    ),
     (&["--chat-template"], Instead("give the template as a file, with --chat-template-file")),
     (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], Instead(GRAMMAR)),
     (&["--lora", "--lora-scaled"], Instead("adapters are not read: merge it into the model first")),
@@ -130,6 +147,7 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
     let mut words: Vec<OsString> = given[..at].to_vec();
     let mut first = words.len();
     let mut rest = given[at..].iter().peekable();
+    let (mut repo, mut file) = (None, None);
     while let Some(word) = rest.next() {
         let name = name(word);
         if word == "--" {
@@ -162,6 +180,26 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
                 }
                 None => return Err(Stop::Usage(format!("{name} needs the path of a model"))),
             },
+            Some(means @ (Repo | RepoFile | Url | RepoDraft)) => {
+                let value = match word.to_str().and_then(|word| word.split_once('=')) {
+                    Some((_, value)) => Some(value.to_owned()),
+                    None => rest.next().map(|value| value.to_string_lossy().into_owned()),
+                };
+                let Some(value) = value.filter(|value| !value.is_empty()) else {
+                    return Err(Stop::Usage(format!("{name} needs a value")));
+                };
+                match means {
+                    Repo => repo = Some(value),
+                    RepoFile => file = Some(value),
+                    Url if Name::without_hub(&value).is_some() => repo = Some(value),
+                    RepoDraft => words.extend(["--draft".into(), on_hub(&value).into()]),
+                    _ => {
+                        return Err(Stop::Usage(format!(
+                            "there is no {name} of other servers than the hub: fetch the file first (curl -LO URL), and give its path"
+                        )));
+                    }
+                }
+            }
             Some(Same(other)) if option(command, other).is_some() => {
                 words.push(other.into());
                 words.extend(rest.next().cloned());
@@ -186,7 +224,30 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
             }
         }
     }
+    match (repo, file) {
+        (Some(repo), None) => words.insert(first, on_hub(&repo).into()),
+        (Some(repo), Some(file)) => {
+            // A file says more than a quantization.
+            let repo = on_hub(&repo);
+            let end = repo.rfind(':').filter(|at| *at > repo.rfind('/').unwrap_or(0));
+            words.insert(first, format!("{}:{file}", &repo[..end.unwrap_or(repo.len())]).into());
+        }
+        (None, Some(_)) => {
+            return Err(Stop::Usage(
+                "a file of which repository? give -hf USER/REPO as well".into(),
+            ));
+        }
+        (None, None) => {}
+    }
     Ok(words)
+}
+
+/// The name of a repository as a model has it.
+fn on_hub(repo: &str) -> String {
+    match Name::without_hub(repo) {
+        Some(_) => repo.to_owned(),
+        None => format!("hf.co/{repo}"),
+    }
 }
 
 /// `quantize IN OUT TYPE [THREADS]`, as options.

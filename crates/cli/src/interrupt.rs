@@ -11,12 +11,13 @@
 //! SIGINT and SIGQUIT of what a script starts with `&`): no handler is installed for it.
 
 use std::process;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rusage::inherited::is_ignored;
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -29,6 +30,9 @@ const STATUS: i32 = 130;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 static PRESSED: AtomicBool = AtomicBool::new(false);
+
+/// Whether Ctrl-C ends the program although there is a handler: after [`Interrupt::during`], until it is caught for good.
+static DEFAULT: AtomicBool = AtomicBool::new(false);
 
 /// Proof that Ctrl-C sets the flag, unless it is ignored.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +48,7 @@ impl Interrupt {
             signal_hook::flag::register(SIGINT, &PRESSED)?;
         }
         CAUGHT.get_or_init(|| ());
+        Interrupt::leave_to_others();
         Ok(Interrupt(()))
     }
 
@@ -53,6 +58,7 @@ impl Interrupt {
     pub fn catch_with(terminal: &'static Terminal) -> anyhow::Result<Interrupt> {
         let wanted = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].into_iter().filter(|&s| !is_ignored(s));
         let mut signals = Signals::new(wanted)?;
+        Interrupt::leave_to_others();
         // In a thread, because a terminal's settings take more than a handler may do.
         let listen = move || {
             let mut pressed = Instant::now();
@@ -60,6 +66,38 @@ impl Interrupt {
         };
         thread::Builder::new().name("signals".into()).spawn(listen)?;
         Ok(Interrupt(()))
+    }
+
+    /// From now on what else was installed for Ctrl-C decides, whatever was done [`during`](Interrupt::during) before.
+    pub fn leave_to_others() {
+        DEFAULT.store(false, Ordering::Relaxed);
+    }
+
+    /// Does something that can say whether Ctrl-C was pressed meanwhile; a second press ends the program at once. Afterwards Ctrl-C
+    /// has its default effect, as before. Where the system lets no handler be installed, it has that all the time.
+    pub fn during<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
+        let pressed = Arc::new(AtomicBool::new(false));
+        let install = || -> std::io::Result<Vec<SigId>> {
+            static INSTALLED: OnceLock<()> = OnceLock::new();
+            if is_ignored(SIGINT) {
+                return Ok(vec![]);
+            }
+            if INSTALLED.set(()).is_ok() {
+                signal_hook::flag::register_conditional_default(SIGINT, &DEFAULT)?;
+            }
+            let status =
+                signal_hook::flag::register_conditional_shutdown(SIGINT, STATUS, pressed.clone())?;
+            Ok(vec![status, signal_hook::flag::register(SIGINT, pressed.clone())?])
+        };
+        let handlers = install().unwrap_or_default();
+        DEFAULT.store(false, Ordering::Relaxed);
+        let done = work(&|| pressed.load(Ordering::Relaxed));
+        // In this order: at no moment would it do nothing at all.
+        DEFAULT.store(true, Ordering::Relaxed);
+        for handler in handlers {
+            signal_hook::low_level::unregister(handler);
+        }
+        done
     }
 
     /// Whether Ctrl-C has been pressed since the flag was last taken.

@@ -30,6 +30,7 @@ mod drafts;
 mod explain_load;
 mod folders;
 mod habits;
+mod hub;
 mod inspect;
 mod interrupt;
 mod man;
@@ -47,6 +48,7 @@ mod run;
 mod say;
 mod serve;
 mod source;
+mod template;
 mod terminal;
 mod terminal_text;
 mod text_input;
@@ -75,11 +77,14 @@ fn main() -> ExitCode {
     };
     let parsed = command.try_get_matches_from(&words);
     let parsed = parsed.and_then(|given| Ok((Cli::from_arg_matches(&given)?, given)));
-    let (cli, given) = match parsed {
+    let (mut cli, given) = match parsed {
         Ok(parsed) => parsed,
         Err(said) => return outcome::report(args::instead(&words, said)),
     };
     let given = given.subcommand().map(|(_, given)| given).unwrap_or(&given);
+    if let Err(stop) = hub::resolve(&mut cli.command) {
+        return outcome::report(Err(stop));
+    }
     let outcome = match cli.command {
         Command::Run(a) => run::main(a, given, started),
         Command::Batch(a) => batch::main(a),
@@ -92,6 +97,9 @@ fn main() -> ExitCode {
         Command::Convert(a) => convert::main(&a),
         Command::Quantize(a) => quantize::main(&a),
         Command::Cache(a) => prompt_cache::main(a),
+        Command::Pull(a) => hub::pull::main(&a),
+        Command::List(a) => hub::list::main(&a),
+        Command::Rm(a) => hub::rm::main(&a),
         Command::Cp(a) => cp::main(&a),
         Command::Rusage(a) => account::main(&a),
         Command::Completions(a) => completions::main(&a, Cli::command()),

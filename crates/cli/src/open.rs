@@ -49,6 +49,10 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     memory: Option<u64>,
 
+    /// Fetch nothing from the hub: a model is in its cache, or is an error
+    #[arg(long)]
+    pub offline: bool,
+
     /// Say on standard error how the weights are loaded, and why
     #[arg(long)]
     explain_load: bool,

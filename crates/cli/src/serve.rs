@@ -5,18 +5,23 @@ use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use alight_model::{EngineOptions, MAX_SEQUENCES, Model};
-use alight_server::{Options, Served, Server, Stopper};
+use alight_server::{Listening, Options, Served, Server, Stopper};
 use anyhow::{Context, anyhow};
+use listenfd::ListenFd;
 use rusage::inherited::is_ignored;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::drafts::DraftArgs;
+use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
-use crate::run::sampling::{self, SamplingArgs};
+use crate::pack::KeepArgs;
+use crate::run::sampling::SamplingArgs;
+use crate::template::TemplateArgs;
 use crate::terminal_text::one_line;
 use crate::{prompt_cache, say, text_input};
 
@@ -101,6 +106,25 @@ pub struct ServeArgs {
     #[arg(long)]
     slots: bool,
 
+    #[command(flatten)]
+    template: TemplateArgs,
+
+    #[command(flatten)]
+    keep: KeepArgs,
+
+    /// Let /slots/N?action=save and restore write and read files of prompts in DIR
+    #[arg(long, value_name = "DIR")]
+    slot_save_path: Option<PathBuf>,
+
+    /// Give memory back after N seconds without a request; the next one waits until the model is there again. -1: never
+    #[arg(long, value_name = "N", default_value_t = -1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1..))]
+    sleep_idle_seconds: i64,
+
+    /// No page with a chat and a picture of memory at /
+    #[arg(long, visible_alias = "no-webui")]
+    no_ui: bool,
+
     /// Keep what was computed of prompts in DIR, over restarts [default: alight/prompts in $XDG_CACHE_HOME, or in ~/.cache]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<PathBuf>,
@@ -138,11 +162,13 @@ pub fn main(args: ServeArgs) -> Outcome {
     let mut served = Vec::new();
     for (name, path) in args.named()? {
         // It is used until the process ends.
-        let model: &'static Model = Box::leak(Box::new(open::model(&path, &args.engine)?));
+        let mut model = open::model(&args.keep.file(&path)?, &args.engine)?;
+        args.template.give(|source| model.set_template(source))?;
+        let model: &'static Model = Box::leak(Box::new(model));
         let trained = model.spec().context;
         let context = match args.ctx_size {
             None => CONTEXT.min(trained),
-            given => sampling::context(given, trained),
+            given => alight_model::context(given, trained),
         };
         if context > trained {
             say::note(&format!("{name} was trained to look back on {trained} tokens, not more"));
@@ -166,8 +192,13 @@ pub fn main(args: ServeArgs) -> Outcome {
         prompts,
         ..EngineOptions::default()
     };
+    let given = given_socket()?;
+    let host = match &given {
+        Some(socket) => socket.host().context("the given socket has no address")?,
+        None => args.host.clone(),
+    };
     let options = Options {
-        host: args.host.clone(),
+        host,
         port: args.port,
         engine,
         sampling: args.sampling.options(),
@@ -178,17 +209,23 @@ pub fn main(args: ServeArgs) -> Outcome {
         origins: args.cors_origins.clone(),
         metrics: args.metrics,
         slots: !args.no_slots,
+        slot_files: args.slot_save_path.clone(),
+        rest: u64::try_from(args.sleep_idle_seconds).ok().map(Duration::from_secs),
+        page: !args.no_ui,
     };
     if options.is_public() && options.keys.is_empty() {
         say::note(&format!(
             "everyone who can reach {} can use this server, because there is no key: give --api-key-file",
-            args.host
+            options.host
         ));
     }
     say::let_panics_unwind();
-    let server = Server::bind(options).with_context(|| {
-        format!("cannot listen at {} port {} (--host, --port)", args.host, args.port)
-    })?;
+    let server = match given {
+        Some(socket) => Server::given(socket, options).context("the given socket is of no use")?,
+        None => Server::bind(options).with_context(|| {
+            format!("cannot listen at {} port {} (--host, --port)", args.host, args.port)
+        })?,
+    };
     let address = server.address().context("the address is not known")?;
     stop_by_signals(server.stopper())?;
     let models: Vec<&'static Model> = served.iter().map(|served| served.model).collect();
@@ -198,6 +235,22 @@ pub fn main(args: ServeArgs) -> Outcome {
         say::line(&format!("listening on {address}"));
     });
     outcome.map_err(|why| anyhow!(why).into())
+}
+
+/// The socket that a service manager has made for this process (`LISTEN_FDS`, as systemd has it), if it has.
+fn given_socket() -> Outcome<Option<Listening>> {
+    let mut given = ListenFd::from_env();
+    match given.len() {
+        0 => return Ok(None),
+        1 => {}
+        n => return Err(anyhow!("the service manager gives {n} sockets, expected one").into()),
+    }
+    if let Ok(Some(listener)) = given.take_tcp_listener(0) {
+        return Ok(Some(Listening::Tcp(listener)));
+    }
+    let listener = given.take_unix_listener(0);
+    let listener = listener.context("the service manager gives what is no socket that listens")?;
+    Ok(listener.map(Listening::Unix))
 }
 
 /// What a model is called if nobody says: its file without the end.
@@ -229,6 +282,12 @@ fn models_in(folder: &Path) -> Outcome<Vec<PathBuf>> {
 }
 
 impl ServeArgs {
+    /// See [`Command::models`](crate::args::Command::models).
+    pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
+        let ServeArgs { models, drafts, engine, .. } = self;
+        (models.iter_mut().chain(drafts.file_mut()).collect(), engine.offline)
+    }
+
     /// The files of all models, with the names that requests have for them.
     fn named(&self) -> Outcome<Vec<(String, PathBuf)>> {
         let mut files = Vec::new();
@@ -284,6 +343,7 @@ impl ServeArgs {
 fn stop_by_signals(stopper: Stopper) -> Outcome {
     let wanted = [SIGINT, SIGTERM].into_iter().filter(|&signal| !is_ignored(signal));
     let mut signals = Signals::new(wanted).context("signals cannot be caught")?;
+    Interrupt::leave_to_others();
     let listen = move || {
         for (n, signal) in signals.forever().enumerate() {
             if n > 0 {

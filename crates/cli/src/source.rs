@@ -103,7 +103,10 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
                 anyhow!("'{named}' is a link to a file that does not exist")
             }
             io::ErrorKind::NotFound => {
-                anyhow!("'{named}' does not exist: give the path of a .gguf file")
+                anyhow!(
+                    "'{named}' does not exist: give the path of a .gguf file{}",
+                    or_of_hub(path)
+                )
             }
             io::ErrorKind::PermissionDenied => {
                 anyhow!("'{named}': permission denied: check that you may read it")
@@ -115,6 +118,17 @@ pub fn check_path(path: &Path) -> anyhow::Result<()> {
             Err(anyhow!("'{named}' is not a regular file, so it cannot be mapped"))
         }
         Ok(_) => Ok(()),
+    }
+}
+
+/// What else a path could mean that does not exist: `user/repo:Q4_K_M`.
+fn or_of_hub(path: &Path) -> String {
+    let text = path.to_str().unwrap_or_default();
+    match alight_hub::Name::parse(text) {
+        Ok(_) if !text.ends_with(".gguf") => {
+            format!(", or hf.co/{text} for a model of the hub")
+        }
+        _ => String::new(),
     }
 }
 

@@ -47,6 +47,18 @@ pub fn duration(seconds: f64) -> String {
     }
 }
 
+/// How long something has been so, in one unit: `5 min`, `3 days`.
+pub fn age(seconds: u64) -> String {
+    let of = |n: u64, unit: &str| format!("{n} {unit}{}", if n == 1 { "" } else { "s" });
+    match seconds {
+        0..60 => "now".to_owned(),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..86_400 => format!("{} h", seconds / 3600),
+        86_400..5_184_000 => of(seconds / 86_400, "day"),
+        _ => of(seconds / 2_592_000, "month"),
+    }
+}
+
 /// Three significant digits, but never fewer than the whole part: `4.27`, `42.7`, `427`, `4273`.
 pub fn digits(x: f64) -> String {
     let places = match x.abs() {
@@ -109,6 +121,10 @@ mod tests {
         assert_eq!(duration(3.2), "4 s");
         assert_eq!(duration(400.0), "6 min 40 s");
         assert_eq!(duration(7500.0), "2 h 5 min");
+        assert_eq!(
+            [5, 300, 7200, 86_400, 259_200, 5_184_000].map(age),
+            ["now", "5 min", "2 h", "1 day", "3 days", "2 months"]
+        );
         assert_eq!(digits(99.96), "100");
         assert_eq!(digits(0.123), "0.12");
         assert_eq!(percent(0, 7), "0 %");

@@ -91,9 +91,8 @@ fn other_names_of_options_do_what_they_do() {
 #[test]
 fn what_cannot_be_had_is_refused_with_what_to_do_instead() {
     for (options, part) in [
-        (&["-hf", "user/repo:Q4_K_M"][..], "fetch the file"),
-        (&["--hf-repo", "user/repo"], "fetch the file"),
-        (&["-mu", "https://host/m.gguf"], "fetch the file"),
+        (&["-mu", "https://host/m.gguf"][..], "fetch the file"),
+        (&["-hft", "hf_x"], "HF_TOKEN"),
         (&["--grammar", "root ::= \"a\""], "alight serve"),
         (&["--json-schema", "{}"], "alight serve"),
         (&["--lora", "a.gguf"], "merge it"),

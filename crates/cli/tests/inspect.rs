@@ -97,7 +97,7 @@ fn lowest_bit(n: u64) -> u64 {
 fn the_text_is_escaped_and_summarises_arrays() {
     let dir = tempfile::tempdir().unwrap();
     let path = write(&dir.path().join("m.gguf"), &strange());
-    let text = alight(&["inspect", &path]).succeeds().stdout;
+    let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
     assert!(!text.contains('\x1b') && !text.contains('\x07'), "{text}");
     assert!(text.contains("architecture  transmogrifier\n"));
     assert!(text.contains("i32[1000]     0, 1, 2, 3, "), "{text}");
@@ -141,7 +141,7 @@ fn shards_are_shown_as_one_model_from_any_of_them() {
         .collect();
     assert_eq!(placed, [("a", 0), ("b", 0), ("c", 1)]);
     assert_eq!(got["architecture"], "llama");
-    assert!(alight(&["inspect", &first]).succeeds().stdout.contains("  file\n"));
+    assert!(alight(&["inspect", &first, "--tensors"]).succeeds().stdout.contains("  file\n"));
 
     fs::remove_file(&second).unwrap();
     alight(&["inspect", &first]).fails(1, &["00002-of-00002", "does not exist", "one of 2 shards"]);
@@ -152,7 +152,7 @@ fn shards_are_shown_as_one_model_from_any_of_them() {
 #[test]
 fn a_real_model_is_shown_in_full() {
     let Some(path) = smollm2() else { return };
-    let text = alight(&["inspect", &path]).succeeds().stdout;
+    let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
     assert!(text.contains("parameters    135 M in 272 tensors, 5.74 bits per weight\n"), "{text}");
     assert!(text.contains("str[49152]"));
     let got: Value =
@@ -268,7 +268,7 @@ fn what_a_session_keeps_is_shown() {
         let path = write(&dir.path().join("m.gguf"), &network(arch, kv_heads));
         let json = alight(&["inspect", &path, "--json"]).succeeds().stdout;
         let got: Value = serde_json::from_str(&json).unwrap();
-        (got["session"].clone(), alight(&["inspect", &path]).succeeds().stdout)
+        (got["session"].clone(), alight(&["inspect", &path, "--tensors"]).succeeds().stdout)
     };
     let (hybrid, text) = look("lfm2", &[0, 2, 0]);
     // F16 keys and values of two heads of 16; of either convolution two earlier rows of 64.
@@ -303,7 +303,7 @@ fn what_is_in_the_page_cache_is_shown() {
     assert_eq!(got["files"][0]["cached_source"], "cachestat");
 
     let full = |text: &str| text.lines().any(|l| l.contains("second") && l.ends_with("   100 %"));
-    let text = inspect_warm(&path, &[], full);
+    let text = inspect_warm(&path, &["--tensors"], full);
     assert!(full(&text), "{text}");
     assert!(
         text.lines().any(|l| l.starts_with("cached  ") && l.ends_with("(cachestat)")),
@@ -336,7 +336,15 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     let once = |width: &str, no_colour: bool| {
         warm_second(&path);
         let mut python = std::process::Command::new("python3");
-        python.args(["-c", SCRIPT, width, env!("CARGO_BIN_EXE_alight"), "inspect", &path]);
+        python.args([
+            "-c",
+            SCRIPT,
+            width,
+            env!("CARGO_BIN_EXE_alight"),
+            "inspect",
+            &path,
+            "--tensors",
+        ]);
         python.env("TERM", "xterm").env_remove("NO_COLOR");
         if no_colour {
             python.env("NO_COLOR", "1");
@@ -388,7 +396,89 @@ fn several_models_are_shown_one_after_the_other() {
     let done = alight(&["inspect", model, "/nowhere.gguf", model, "--json"]);
     assert_eq!((done.status, done.stdout), (Some(1), one.repeat(2)));
     assert!(done.stderr.contains("/nowhere.gguf") && done.stderr.lines().count() == 1);
-    let text = alight(&["inspect", model]).succeeds().stdout;
-    let both = alight(&["inspect", model, model]).succeeds().stdout;
+    let text = alight(&["inspect", model, "--tensors"]).succeeds().stdout;
+    let both = alight(&["inspect", model, model, "--tensors"]).succeeds().stdout;
     assert_eq!(both, format!("{text}\n{text}"));
+}
+
+#[test]
+fn a_summary_fits_eighty_columns_and_tensors_are_listed_if_asked_for() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut b = strange();
+    b.str(&"a.key".repeat(12), "x".repeat(5000)).strs("general.tags", &["one".repeat(50)]);
+    let path = write(&dir.path().join("m.gguf"), &b);
+    let summary = alight(&["inspect", &path]).succeeds().stdout;
+    for line in summary.lines().filter(|line| !line.contains(&path)) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    assert!(
+        summary.contains("2 tensors: --tensors lists them") && !summary.contains("second"),
+        "{summary}"
+    );
+    assert!(summary.contains("transmogrifier") && summary.contains("x.eps"), "{summary}");
+    let list = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
+    assert!(
+        list.contains("tensors (2)") && list.contains("second") && !list.contains("lists them")
+    );
+    let Some(real) = smollm2() else { return };
+    let real = real.as_str();
+    let text = alight(&["inspect", real]).succeeds().stdout;
+    for line in text.lines().filter(|line| !line.contains(real)) {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+/// What reading a header brings into the page cache is not told as if it had been there, and does not stay.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_cold_file_is_shown_as_cold_and_stays_so() {
+    let dir = on_disk();
+    let mut b = Builder::new();
+    b.str("general.architecture", "llama").strs("tokenizer.ggml.tokens", &vec!["token"; 50_000]);
+    b.tensor("a", GgmlType::F32, &[1 << 20]).unwrap();
+    let path = write(&dir.path().join("cold.gguf"), &b);
+    let shards: Vec<String> = (0..2)
+        .map(|no| {
+            let at = dir.path().join(format!("big-{:05}-of-00002.gguf", no + 1));
+            write(&at, &shard(no, 2, 2, &[["a", "b"][usize::from(no)]]))
+        })
+        .collect();
+    for (path, files) in [(&path, vec![&path]), (&shards[0], shards.iter().collect())] {
+        let handles: Vec<fs::File> =
+            files.iter().map(|path| fs::File::open(path).unwrap()).collect();
+        for file in &handles {
+            if !alight_pages::evict(file).is_ok_and(|left| left.is_proven_cold()) {
+                eprintln!(
+                    "skipped: {} stays in the page cache, or nobody says so",
+                    dir.path().display()
+                );
+                return;
+            }
+        }
+        let got: Value =
+            serde_json::from_str(&alight(&["inspect", path, "--json"]).succeeds().stdout).unwrap();
+        for file in got["files"].as_array().unwrap() {
+            assert_eq!(file["cached_bytes"], 0, "{file}");
+        }
+        for tensor in got["tensors"].as_array().unwrap() {
+            assert_eq!(tensor["cached_bytes"], 0, "{tensor}");
+        }
+        for file in &handles {
+            let len = file.metadata().unwrap().len();
+            assert!(
+                alight_pages::residency(file, 0..len).unwrap().is_proven_cold(),
+                "it is cached now"
+            );
+        }
+        // What was there stays.
+        for file in &handles {
+            let len = file.metadata().unwrap().len();
+            alight_pages::warm(file, 0..len).unwrap();
+        }
+        alight(&["inspect", path]).succeeds();
+        for file in &handles {
+            let len = file.metadata().unwrap().len();
+            assert!(alight_pages::residency(file, 0..len).unwrap().cached > 0);
+        }
+    }
 }

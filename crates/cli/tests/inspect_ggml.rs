@@ -46,7 +46,7 @@ fn every_kind_of_file_is_shown() {
         assert_eq!(value(&shown, "tokens").as_array().unwrap().len(), 6);
         assert_eq!(notes(&shown).contains("no scores"), magic == b"lmgg");
 
-        let text = alight(&["inspect", &path]).succeeds().stdout;
+        let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
         let kind: String = magic.iter().rev().map(|byte| char::from(*byte)).collect();
         let kind = version.map_or(kind.clone(), |version| format!("{kind} version {version}"));
         for word in [&kind[..], "tok_embeddings.weight", "64 × 6", "n_head_kv", "F16"] {

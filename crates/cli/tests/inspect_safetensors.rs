@@ -52,7 +52,7 @@ fn a_file_is_known_by_its_content_and_shown_in_full() {
     });
     assert_eq!(got, expected);
 
-    let text = alight(&["inspect", &path]).succeeds().stdout;
+    let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
     assert!(
         text.starts_with("format        safetensors\nparameters    12 in 2 tensors, 16.00 bits"),
         "{text}"
@@ -108,7 +108,7 @@ fn shards_are_one_model_by_index_folder_and_names() {
     // Both files say the same, which is said once.
     assert_eq!(got["metadata"].as_array().unwrap().len(), 2);
     assert_eq!(got["notes"], json!([]));
-    let text = alight(&["inspect", folder]).succeeds().stdout;
+    let text = alight(&["inspect", folder, "--tensors"]).succeeds().stdout;
     assert!(text.starts_with("format        safetensors, 2 files by their index\n"), "{text}");
     assert!(text.lines().any(|l| l.contains("  c ") && l.ends_with("     2")), "{text}");
 
@@ -120,7 +120,7 @@ fn shards_are_one_model_by_index_folder_and_names() {
 
     // Without an index, by their names.
     fs::remove_file(&index).unwrap();
-    let text = alight(&["inspect", folder]).succeeds().stdout;
+    let text = alight(&["inspect", folder, "--tensors"]).succeeds().stdout;
     assert!(text.starts_with("format        safetensors, 2 files, without an index\n"), "{text}");
     write(dir.path(), "adapter.safetensors", file(&["z"]));
     alight(&["inspect", folder]).fails(1, &["no index", "adapter.safetensors", "one model"]);
@@ -149,7 +149,7 @@ fn an_index_that_lies_is_an_error_that_names_it() {
     fails(r#""b": "m-00001-of-00002.safetensors","#, "", &["\"b\"", "does not name it"]);
     // A total that is wrong is told, and no error: writers disagree on it.
     fs::write(&index, text.replace("36", "35")).unwrap();
-    let shown = alight(&["inspect", &index]).succeeds().stdout;
+    let shown = alight(&["inspect", &index, "--tensors"]).succeeds().stdout;
     assert!(
         shown.contains(
             "note          the index says that all tensors together have 35 bytes; they have 36"

@@ -36,7 +36,7 @@ fn a_file_under_any_name_is_listed_whole() {
     assert_eq!(got["files"][0]["header_bytes"], bytes.len() - 24 - 8);
     let note = got["notes"][0].as_str().unwrap();
     assert!(note.contains("share 76 bytes"), "{note}");
-    let text = alight(&["inspect", &path]).succeeds().stdout;
+    let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
     for word in ["PyTorch (zip)", "container version 3", "model.embed.weight", "2 × 3", "epoch"] {
         assert!(text.contains(word), "no {word:?} in {text}");
     }

@@ -109,7 +109,7 @@ fn names_and_shapes_of_any_length_are_shown_in_a_table_that_is_not_large() {
         let mut tensors = vec![(long.clone(), "1".to_owned(), 1)];
         tensors.extend((0..3000).map(|i| (format!("t{i}"), "1".to_owned(), 1)));
         let path = write(folder.path(), "names.safetensors", safetensors(&tensors));
-        let text = alight(&["inspect", &path]).succeeds().stdout;
+        let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
         assert!(text.len() < 3100 * 300, "{}", text.len());
         assert!(text.contains("  begin.xxx") && text.contains("…") && text.contains("xxx.end "));
         assert_eq!(inspect_json(&path)["tensors"][0]["name"], long, "whole in JSON");
@@ -125,7 +125,7 @@ fn names_and_shapes_of_any_length_are_shown_in_a_table_that_is_not_large() {
     let mut builder = alight_formats::gguf::write::Builder::new();
     builder.str("general.architecture", "x").str(&"k".repeat(65_000), "v");
     let path = write(folder.path(), "keys.gguf", builder.file(|_, _| ()));
-    let text = alight(&["inspect", &path]).succeeds().stdout;
+    let text = alight(&["inspect", &path, "--tensors"]).succeeds().stdout;
     assert!(text.len() < 4000 && text.contains("kkk…kkk"), "{}", text.len());
 }
 

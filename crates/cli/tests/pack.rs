@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ fn there_and_back() {
     assert!(out.stderr.contains("1 (578 B): rows not a multiple of 16"), "{:?}", out.stderr);
     assert!(!out.stderr.contains(['\r', '\x1b']), "no bar without a terminal");
 
-    let shown = alight(&["inspect", text(&packed)]).succeeds().stdout;
+    let shown = alight(&["inspect", text(&packed), "--tensors"]).succeeds().stdout;
     assert!(shown.contains("layout        tiles16") && shown.contains("F16x16"), "{shown}");
     let json = alight(&["inspect", text(&packed), "--json"]).succeeds().stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -164,4 +165,53 @@ fn a_full_disk_is_said_clearly_and_leaves_nothing() {
         assert_eq!(fs::read(&dest).unwrap(), b"old");
         assert_eq!(names(small.0.path()), ["new.gguf"]);
     }
+}
+
+#[test]
+fn a_model_is_packed_once_if_asked_for_and_run_from_then_on() {
+    let Some(real) = smollm2() else { return };
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let model = dir.path().join("m.gguf");
+    fs::copy(real, &model).unwrap();
+    let cache = dir.path().join("cache");
+    let run = |model: &Path, options: &[&str]| {
+        let args = ["run", text(model), "Why is the sky blue?", "-n", "8", "--temp", "0"];
+        let mut program = command(&[&args[..], options].concat());
+        program.env("XDG_CACHE_HOME", &cache);
+        let done = done(program.stdin(Stdio::null()).output().unwrap());
+        done.succeeds()
+    };
+    let plain = run(&model, &[]).stdout;
+    assert_eq!(names(dir.path()), ["m.gguf"], "never by surprise");
+    let first = run(&model, &["--pack"]);
+    assert_eq!(first.stdout, plain);
+    assert!(first.stderr.contains("packed once into"), "{}", first.stderr);
+    assert_eq!(names(dir.path()), ["m.gguf", "m.packed.gguf"]);
+    let packed = dir.path().join("m.packed.gguf");
+    let identity =
+        || (fs::metadata(&packed).unwrap().ino(), fs::metadata(&packed).unwrap().mtime());
+    let made = identity();
+    let again = run(&model, &["--pack"]);
+    assert_eq!((&*again.stdout, &*again.stderr, identity()), (&*plain, "", made));
+    // A packed file is run as it is.
+    assert_eq!(run(&packed, &["--pack"]).stderr, "");
+    assert_eq!(names(dir.path()), ["m.gguf", "m.packed.gguf"]);
+    // A model that was changed has another one, and what is beside it is left alone.
+    File::options().write(true).open(&model).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let changed = run(&model, &["--pack"]);
+    assert!(
+        changed.stderr.contains("left alone") && changed.stderr.contains("packed once into"),
+        "{}",
+        changed.stderr
+    );
+    assert_eq!((&*changed.stdout, identity()), (&*plain, made));
+    let stored = cache.join("alight/packed").join(packed.strip_prefix("/").unwrap());
+    assert_eq!(fs::metadata(&stored).unwrap().modified().unwrap(), std::time::UNIX_EPOCH);
+    assert_eq!(run(&model, &["--pack"]).stderr, "");
+    // A link's folder is another program's.
+    fs::create_dir(dir.path().join("hub")).unwrap();
+    let link = dir.path().join("hub/link.gguf");
+    std::os::unix::fs::symlink(&model, &link).unwrap();
+    assert_eq!(run(&link, &["--pack"]).stdout, plain);
+    assert_eq!(names(&dir.path().join("hub")), ["link.gguf"]);
 }

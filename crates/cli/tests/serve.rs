@@ -591,6 +591,14 @@ fn bodies_heads_and_numbers_without_measure_are_refused_and_the_server_lives() {
     let last = "GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let both = serving.bytes(format!("{ask}{last}").as_bytes());
     assert_eq!(String::from_utf8_lossy(&both).matches("HTTP/1.1 200").count(), 2);
+    // And a thousand as many, in their order.
+    let many = format!("{}{last}", ask.repeat(999));
+    let all = serving.bytes(many.as_bytes());
+    assert_eq!(String::from_utf8_lossy(&all).matches("HTTP/1.1 200").count(), 1000);
+    // No more than a few bodies of the largest kind were in memory at a time.
+    if let Some(peak) = serving.get("/alight/memory").json()["process"]["peak_rss"].as_u64() {
+        assert!(peak < 256 << 20, "{peak}");
+    }
     assert_eq!(serving.get("/health").status, 200);
 }
 
@@ -718,43 +726,52 @@ fn two_hundred_clients_that_leave_take_nothing_with_them() {
     let watched = json!({"messages": messages(), "temperature": 1.5, "seed": 3, "ignore_eos": true, "max_tokens": 300});
     let alone = serving.post(CHAT, &watched).json()["choices"].clone();
     let began = metrics(&serving);
-    std::thread::scope(|scope| {
-        for thread in 0..8u64 {
-            let (serving, long) = (&serving, &long);
-            scope.spawn(move || {
-                for i in 0..25 {
-                    let random = (thread * 25 + i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
-                    let endless = json!({"ignore_eos": true, "stream": random % 5 != 0});
-                    let prompt = if random % 2 == 0 { long.clone() } else { messages() };
-                    let mut client =
-                        serving.begin(CHAT, &with(json!({"messages": prompt}), endless));
-                    match random % 5 {
-                        0 | 1 => {}
-                        2 => client.wait_for("role"),
-                        _ => client.wait_for("reasoning_content"),
+    let own_memory =
+        || serving.get("/alight/memory").json()["process"]["rss_anon"].as_u64().unwrap_or(0);
+    let mut memory = Vec::new();
+    for round in 0..2u64 {
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let (serving, long) = (&serving, &long);
+                scope.spawn(move || {
+                    for i in 0..25 {
+                        let which = (round * 8 + thread) * 25 + i + 1;
+                        let random = which.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+                        let endless = json!({"ignore_eos": true, "stream": random % 5 != 0});
+                        let prompt = if random % 2 == 0 { long.clone() } else { messages() };
+                        let mut client =
+                            serving.begin(CHAT, &with(json!({"messages": prompt}), endless));
+                        match random % 5 {
+                            0 | 1 => {}
+                            2 => client.wait_for("role"),
+                            _ => client.wait_for("reasoning_content"),
+                        }
                     }
-                }
-            });
+                });
+            }
+            for _ in 0..8 {
+                // No other answer is changed by it.
+                assert_eq!(serving.post(CHAT, &watched).json()["choices"], alone);
+            }
+        });
+        let began_waiting = std::time::Instant::now();
+        loop {
+            let told = metrics(&serving);
+            if told["llamacpp:requests_processing"] + told["llamacpp:requests_deferred"] == 0.0 {
+                break;
+            }
+            assert!(began_waiting.elapsed() < support::PATIENCE, "{told:?}");
         }
-        for _ in 0..8 {
-            // No other answer is changed by it.
-            assert_eq!(serving.post(CHAT, &watched).json()["choices"], alone);
-        }
-    });
-    let began_waiting = std::time::Instant::now();
-    let told = loop {
-        let told = metrics(&serving);
-        let open = told["llamacpp:requests_processing"] + told["llamacpp:requests_deferred"];
-        if open == 0.0 {
-            break told;
-        }
-        assert!(began_waiting.elapsed() < support::PATIENCE, "{told:?}");
-    };
+        memory.push(own_memory());
+    }
+    let told = metrics(&serving);
+    // The first two hundred have touched all that there is.
+    assert!(memory[1] < memory[0] + (16 << 20), "memory grows: {memory:?}");
     let grown = |name: &str| told[name] - began[name];
-    assert_eq!(grown("alight:requests_ended_total"), 8.0);
+    assert_eq!(grown("alight:requests_ended_total"), 16.0);
     assert_eq!(grown("alight:requests_failed_total"), 0.0);
     // Who left before the request was read has asked for nothing.
-    assert!((100.0..=200.0).contains(&grown("alight:requests_left_total")), "{told:?}");
+    assert!((200.0..=400.0).contains(&grown("alight:requests_left_total")), "{told:?}");
     assert_eq!(serving.post(CHAT, &watched).json()["choices"], alone);
 }
 
@@ -1237,4 +1254,91 @@ fn what_cannot_be_served_is_said() {
     let serving = Serving::start(&[&model, "--no-cache", "--host", "0.0.0.0"]);
     let (status, said) = serving.stop(libc::SIGTERM);
     assert!(status.success() && said.contains("there is no key"), "{said}");
+}
+
+#[test]
+fn the_page_needs_no_key_and_may_run_its_own_script_alone() {
+    let (_folder, serving) = saying(&["--api-key", "secret"]);
+    let page = serving.get("/");
+    assert_eq!((page.status, page.header("content-type")), (200, Some("text/html; charset=utf-8")));
+    let policy = page.header("content-security-policy").unwrap();
+    for part in [
+        "default-src 'none'",
+        "script-src 'sha256-",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+    ] {
+        assert!(policy.contains(part), "{part}: {policy}");
+    }
+    assert!(!policy.contains("unsafe"), "{policy}");
+    assert_eq!(page.header("x-content-type-options"), Some("nosniff"));
+    // Nothing of the server stands in it.
+    let html = page.text();
+    assert!(
+        html.contains("<title>Alight</title>")
+            && !html.contains("secret")
+            && !html.contains(".gguf")
+    );
+    assert_eq!(serving.get("/alight/memory").status, 401);
+    assert_eq!(serving.request("GET", "/", &[("origin", "http://evil.example")], b"").status, 403);
+    assert_eq!(serving.request("POST", "/", &[], b"").status, 405);
+    drop(serving);
+    for option in ["--no-ui", "--no-webui"] {
+        let (_folder, serving) = saying(&[option]);
+        let none = serving.get("/");
+        assert_eq!(none.status, 404);
+        assert!(none.json()["error"]["message"].as_str().unwrap().contains("--no-ui"));
+    }
+}
+
+#[test]
+fn memory_is_told_by_part_sequence_and_process() {
+    let (_folder, serving) =
+        saying(&["--parallel", "2", "--ctx-size", "1000000", "--load", "read"]);
+    let told = || serving.get("/alight/memory").json();
+    let model = |told: &Value| told["models"][0].clone();
+    let idle = model(&told());
+    let parts = idle["parts"].as_array().unwrap();
+    assert_eq!(parts[0]["part"], "embedding");
+    assert_eq!((&parts[1]["part"], &parts[1]["layer"]), (&json!("layer"), &json!(0)));
+    let sum = |name: &str| parts.iter().map(|part| part[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(
+        (idle["bytes"].as_u64(), idle["resident"].as_u64()),
+        (Some(sum("bytes")), Some(sum("resident")))
+    );
+    assert_eq!(idle["sequences"], json!([null, null]));
+    let endless = json!({"messages": messages(), "ignore_eos": true, "stream": true});
+    let mut stream = serving.begin(CHAT, &endless);
+    stream.wait_for("Yes");
+    // What was found out last may be told again for a moment.
+    let began = std::time::Instant::now();
+    let until = |what: &str, good: &dyn Fn(&Value) -> bool| loop {
+        let told = told();
+        if good(&told) {
+            return told;
+        }
+        assert!(began.elapsed() < support::PATIENCE, "{what}: {told}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    // A step has read all weights, which were copied.
+    let busy = until("read", &|told| {
+        let model = model(told);
+        model["sequences"][0]["generated"].as_u64() > Some(100)
+            && model["bytes"] == model["resident"]
+    });
+    let sequence = &model(&busy)["sequences"][0];
+    let tokens = sequence["read"].as_u64().unwrap() + sequence["generated"].as_u64().unwrap();
+    let positions = model(&busy)["page"]["positions"].as_u64().unwrap();
+    assert_eq!(sequence["pages"].as_u64().unwrap(), tokens.div_ceil(positions));
+    assert_eq!((&sequence["prompt"], &sequence["read"]), (&json!(3), &json!(3)));
+    if cfg!(target_os = "linux") {
+        assert!(busy["process"]["rss_anon"].as_u64().unwrap() > 0);
+        assert!(busy["process"]["peak_rss"].as_u64() >= busy["process"]["rss_anon"].as_u64());
+    }
+    drop(stream);
+    until("ended", &|told| model(told)["sequences"] == json!([null, null]));
+    drop(serving);
+    let (_folder, serving) = saying(&["--no-slots"]);
+    let told = serving.get("/alight/memory").json();
+    assert!(told["models"][0]["sequences"].is_null() && told["models"][0]["parts"].is_array());
 }

@@ -135,12 +135,17 @@ pub use alight_pages::slots::{SlotCounts, SlotSizes};
 pub use cache::reusable;
 pub use engine::{
     Constraint, DEFAULT_CONTEXT, Engine, EngineOptions, Event, Finish, GenerateOptions, Generated,
-    MAX_BATCH, MAX_SEQUENCES, OfPrompt, Pool, Pooling, Request, RequestId, Restored, Sampler,
-    SamplerOptions, Session, SessionOptions, Speculate, generate,
+    Logprobs, MAX_BATCH, MAX_SEQUENCES, Numbers, OfPrompt, OptionError, Pool, Pooling, Request,
+    RequestId, Restored, Sampler, SamplerOptions, Session, SessionOptions, Speculate, context,
+    generate, to_unit_length,
 };
 pub use error::ModelError;
-pub use load::{FileReport, Load, LoadError, LoadReport, Repack, SlotsReport};
+pub use load::{
+    FileReport, Load, LoadError, LoadReport, PartName, Repack, ResidentPart, SlotsReport,
+};
 pub use open::{Model, OpenOptions, OpenTimings};
-pub use prompts::{IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError};
+pub use prompts::{
+    IgnoredPrompt, ListedPrompt, PromptFileError, PromptFolder, PromptWriteError, RestoreError,
+};
 pub use spec::ModelSpec;
 pub use weights::WeightError;

@@ -15,13 +15,13 @@ use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use alight_kernels::Isa;
 use alight_pages::{Facts, Map};
-use alight_text::{Tokenizer, Vocabulary};
+use alight_text::{TemplateError, Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
 
 use crate::describe;
 use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
-use crate::load::{self, Load, LoadReport, Loader, Repack, Store, Wanted};
+use crate::load::{self, Load, LoadReport, Loader, Repack, ResidentPart, Store, Wanted};
 use crate::parts;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
@@ -89,7 +89,7 @@ pub struct Model {
     store: Arc<Store>,
     spec: ModelSpec,
     weights: Weights,
-    vocabulary: Vocabulary,
+    vocabulary: Arc<Vocabulary>,
     name: String,
     parameters: u64,
     pool: Pool,
@@ -218,7 +218,7 @@ impl Model {
             store: checked.store,
             spec: checked.spec,
             weights: checked.weights,
-            vocabulary,
+            vocabulary: Arc::new(vocabulary),
             name,
             parameters,
             pool,
@@ -264,6 +264,22 @@ impl Model {
     /// The tokenizer with the chat template.
     pub fn vocabulary(&self) -> &Vocabulary {
         &self.vocabulary
+    }
+
+    /// The same, which may outlive the model.
+    pub fn shared_vocabulary(&self) -> Arc<Vocabulary> {
+        Arc::clone(&self.vocabulary)
+    }
+
+    /// Uses another chat template instead of the file's.
+    ///
+    /// # Errors
+    /// It cannot be used, and nothing changes.
+    ///
+    /// # Panics
+    /// If somebody has the [shared vocabulary](Model::shared_vocabulary) already.
+    pub fn set_template(&mut self, source: String) -> Result<(), TemplateError> {
+        Arc::get_mut(&mut self.vocabulary).expect("nobody else's").set_template(source)
     }
 
     /// The file's name for the model, or else the file's own name without its extension.
@@ -325,6 +341,20 @@ impl Model {
     /// How the weights are loaded: the facts, the choice and its reason, and what has happened so far.
     pub fn load_report(&self) -> LoadReport {
         self.loader.report()
+    }
+
+    /// How much of each part of the model is in memory now, in the order in which a token reads them. Nothing is read for it, and the
+    /// page cache stays as it is. It asks the system about each matrix, and of a mixture of experts about each expert: microseconds each.
+    pub fn resident(&self) -> Vec<ResidentPart> {
+        load::resident(&self.weights, &self.store)
+    }
+
+    /// Gives back what this process has mapped of the files, for a time in which nothing is computed. The page cache keeps it, as far as
+    /// the system has room, and what is used again is mapped again. Weights that were copied stay.
+    pub fn rest(&self) {
+        for map in self.store.maps() {
+            map.give_back(0..map.len());
+        }
     }
 
     /// Returns when all weights that a step reads have been loaded. You need not call it before feeding

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use alight_formats::GgmlType;
 use alight_model::{
-    Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, Request,
+    Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, PartName, Request,
     SamplerOptions, Session, SessionOptions,
 };
 use common::{Moe, Spec, tokens};
@@ -153,4 +153,45 @@ fn a_file_that_is_cut_short_meanwhile_is_an_error_that_names_it() {
     let failed = (0..40).find_map(|token| session.decode(token).err()).expect("an error");
     let name = path.file_name().unwrap().to_str().unwrap();
     assert!(failed.to_string().contains(name), "{failed}");
+}
+
+#[test]
+fn it_is_known_which_experts_are_there() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let moe = Moe { experts: 12, width: 512, ..Spec::qwen3moe().moe.unwrap() };
+    let spec = Spec { ty: GgmlType::Q8_0, layers: 4, moe: Some(moe), ..Spec::qwen3moe() };
+    let (path, _) = spec.write(folder.path());
+    let [least, _] = least(&path);
+    let model = open(&path, 2, Some(least)).unwrap();
+    model.wait_loaded().unwrap();
+    let names = |model: &Model| -> Vec<PartName> {
+        model.resident().iter().map(|part| part.part).collect()
+    };
+    let mut expected = vec![PartName::Embedding];
+    expected.extend((0..4).map(PartName::Layer));
+    let layers = |model: &Model| -> Vec<Vec<f32>> {
+        let parts = model.resident().into_iter();
+        parts.filter(|part| matches!(part.part, PartName::Layer(_))).map(|p| p.experts).collect()
+    };
+    assert_eq!(names(&model)[..5], expected);
+    // Nothing was chosen yet.
+    assert_eq!(layers(&model), vec![vec![0.0; 12]; 4]);
+    let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
+    session.feed(&tokens(9, model.spec().vocab, 1)).unwrap();
+    let slots = model.load_report().slots.unwrap().sizes.slots;
+    let there = layers(&model).concat().iter().filter(|share| **share == 1.0).count();
+    assert!(there > 0 && there <= slots && slots < 48, "{there} of {slots}");
+    for part in model.resident() {
+        let experts = part.experts.iter().sum::<f32>() / part.experts.len().max(1) as f32;
+        let resident = part.resident.unwrap();
+        assert!(resident <= part.bytes, "{part:?}");
+        // What is no expert was copied.
+        assert!(resident as f32 >= part.bytes as f32 * experts * 0.9, "{part:?}");
+        assert!(resident > 0, "{part:?}");
+    }
+    // In the map of a file that was just written all of it is there, unless memory is short.
+    let whole = open(&path, 2, None).unwrap();
+    let layers = layers(&whole);
+    assert!(layers.iter().all(|experts| experts.len() == 12));
+    assert!(layers.iter().flatten().all(|share| (0.0..=1.0).contains(share)));
 }

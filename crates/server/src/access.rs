@@ -109,16 +109,9 @@ mod tests {
         let own = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
         Access::new(&Options {
             host: "Box.lan".into(),
-            port: 0,
-            engine: Default::default(),
-            sampling: Default::default(),
-            fixed_seed: false,
-            max_tokens: 0,
-            queue: 0,
             keys: own(keys),
             origins: own(origins),
-            metrics: false,
-            slots: false,
+            ..Options::of_tests()
         })
     }
 

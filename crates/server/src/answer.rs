@@ -37,7 +37,7 @@ pub struct Asked {
 /// An answer in the making.
 pub struct Answer {
     tokenizer: &'static Tokenizer,
-    reader: Reader<'static>,
+    reader: Reader<&'static Vocabulary>,
     parser: Parser,
     sorter: Sorter,
     /// Whether all of it is a call.
@@ -57,7 +57,7 @@ impl Answer {
         let format = if asked.chat { vocabulary.output_format() } else { Format::Plain };
         Answer {
             tokenizer,
-            reader: Reader::new(format, tokenizer),
+            reader: Reader::new(format, vocabulary),
             parser: Parser::after(format, tokenizer, prompt),
             sorter: Sorter { tools: asked.tools, ..Sorter::default() },
             call: asked.call,

@@ -2,13 +2,14 @@
 //! chosen, and the place in the engine.
 
 use alight_text::output::Format;
+use alight_text::prompt::check_length;
 use alight_text::{EncodeOptions, Encoder, PromptError, Style};
 use serde_json::{Map, Value, json};
 
 use crate::answer::Asked;
 use crate::body::fields::{Fields, kind};
 use crate::body::refusal::{Refusal, TOO_LONG};
-use crate::body::{messages, options, prompt};
+use crate::body::{messages, options};
 use crate::failure::Failure;
 use crate::http::Call;
 use crate::models::Serving;
@@ -86,8 +87,8 @@ pub(crate) fn conversation(
 ) -> Result<Vec<u32>, Failure> {
     let vocabulary = serving.vocabulary();
     let bytes = context["messages"].as_array().map_or(0, |all| messages::bytes(all));
-    prompt::check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
-        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
+    check_length(bytes, &vocabulary.tokenizer, serving.worker.context())
+        .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
     let encoder = Encoder::new(vocabulary, Style::Chat, false);
     let refused = |error: PromptError| Failure::invalid(error.to_string());
     match encoder.chat_in(context.clone()) {
@@ -158,8 +159,8 @@ pub(crate) fn texts(
     let encoder = Encoder::new(vocabulary, Style::Raw, false);
     let one = |value: Value| match value {
         Value::String(text) => {
-            prompt::check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
-                .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why)))?;
+            check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
+                .map_err(|why| Failure::from(Refusal::new(TOO_LONG, why.to_string())))?;
             encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))
         }
         Value::Array(ids) if !ids.is_empty() && ids.iter().all(Value::is_u64) => {

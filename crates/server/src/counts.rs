@@ -31,7 +31,7 @@ impl Times {
 pub(crate) struct Task {
     pub(crate) key: u64,
     pub(crate) prompt: usize,
-    /// Tokens of the prompt that were read, and those of them that were known; the latter is told when all are read.
+    /// Tokens of the prompt that were read, and those of them that were known.
     pub(crate) read: usize,
     pub(crate) reused: usize,
     /// Tokens that were generated, and how many there may be.
@@ -55,6 +55,10 @@ pub(crate) struct Totals {
     /// Steps of the engine, and the places that had a request in each of them.
     pub(crate) steps: u64,
     pub(crate) busy: u64,
+    /// Whether the engine's memory was given back, because nothing was asked for long.
+    pub(crate) resting: bool,
+    /// Bytes of what is kept of prompts in memory.
+    pub(crate) kept: usize,
     /// Most tokens of a sequence.
     pub(crate) longest: usize,
     /// Requests that have ended, those that failed, and those whose client has left.
@@ -89,10 +93,15 @@ impl Totals {
         self.places.iter_mut().flatten().find(|task| task.key == key)
     }
 
-    /// So much of its prompt was read.
-    pub(crate) fn reading(&mut self, key: u64, read: usize) {
+    /// The place that it has.
+    pub(crate) fn place(&self, key: u64) -> Option<usize> {
+        self.places.iter().position(|place| place.as_ref().is_some_and(|task| task.key == key))
+    }
+
+    /// So much of its prompt was read, and so much of it was known.
+    pub(crate) fn reading(&mut self, key: u64, read: usize, reused: usize) {
         if let Some(task) = self.task(key) {
-            task.read = read;
+            (task.read, task.reused) = (read, reused);
         }
     }
 
@@ -188,7 +197,7 @@ mod tests {
         counts.count(|totals| (0..4).for_each(|key| totals.came(key, 10, 5, Instant::now())));
         assert_eq!(keys(&counts.now()), [Some(0), Some(1)]);
         counts.count(|totals| {
-            totals.reading(0, 4);
+            totals.reading(0, 4, 2);
             totals.read(1, 3);
             totals.token(1);
             totals.token(1);

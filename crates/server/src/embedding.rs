@@ -1,6 +1,6 @@
 //! Texts as vectors: the final hidden states of their tokens, pooled and of length 1.
 
-use alight_model::{OfPrompt, Pooling};
+use alight_model::{OfPrompt, Pooling, to_unit_length};
 
 use crate::answer::Asked;
 use crate::asking;
@@ -20,10 +20,7 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// So many of the first elements, of length 1.
     pub(crate) fn of(self, vector: &[f32]) -> Vec<f32> {
-        let vector = &vector[..vector.len().min(self.dimensions)];
-        let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
-        let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
-        vector.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+        to_unit_length(&vector[..vector.len().min(self.dimensions)])
     }
 }
 

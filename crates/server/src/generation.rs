@@ -5,13 +5,12 @@ use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use alight_model::Finish;
+use alight_model::{Finish, Logprobs};
 use alight_text::Vocabulary;
 use serde_json::{Value, json};
 
 use crate::answer::{Answer, Asked, Delta};
 use crate::failure::Failure;
-use crate::logprobs::Logprobs;
 use crate::worker::{Happened, Running};
 
 /// Why an answer ended.

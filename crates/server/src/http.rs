@@ -24,6 +24,8 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
 /// What a route is asked.
 pub(crate) struct Call {
     pub(crate) server: Arc<Shared>,
+    /// What the `*` in the path of its route stands for.
+    pub(crate) named: Box<str>,
     pub(crate) body: Bytes,
     /// What stands behind the `?` of the address.
     pub(crate) query: Box<str>,
@@ -63,7 +65,12 @@ pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Reply> {
 
 /// A text of any kind.
 pub(crate) fn text(status: StatusCode, kind: &'static str, text: String) -> Response<Reply> {
-    let mut response = Response::new(Reply::Whole(Some(text.into())));
+    bytes(status, kind, text.into())
+}
+
+/// What is written already.
+pub(crate) fn bytes(status: StatusCode, kind: &'static str, bytes: Bytes) -> Response<Reply> {
+    let mut response = Response::new(Reply::Whole(Some(bytes)));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response

@@ -18,6 +18,7 @@
 //! | `grammar`, `gbnf` | answers that are held to a JSON schema, a grammar, a regular expression, or the call of a tool |
 //! | `asking` | what all requests for an answer have in common |
 //! | `openai`, `anthropic`, `ollama`, `llama` | their addresses, one file each |
+//! | `page` | the page with a chat and a picture of memory, and what the picture is drawn of |
 //!
 //! It must never print, and it must never hold logic of the model.
 //!
@@ -39,6 +40,8 @@ pub mod body;
 mod counts;
 mod embedding;
 mod failure;
+#[cfg(fuzzing)]
+pub mod fuzzing;
 mod gbnf;
 mod generation;
 mod grammar;
@@ -48,18 +51,21 @@ mod ids;
 mod json;
 mod listen;
 mod llama;
-mod logprobs;
 mod models;
 mod ollama;
 mod openai;
+mod page;
 mod routes;
 mod socket;
 mod worker;
 
 pub use listen::{Server, Stopper};
 pub use models::Served;
+pub use socket::Listening;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use alight_model::{EngineOptions, SamplerOptions};
 
@@ -88,9 +94,36 @@ pub struct Options {
     pub metrics: bool,
     /// Whether it is told at `/slots` what each sequence does.
     pub slots: bool,
+    /// The folder of files that `/slots/N?action=save` writes and `restore` reads; `None`: there are none.
+    pub slot_files: Option<PathBuf>,
+    /// After how long without a request the memory of an engine is given back; `None`: never.
+    pub rest: Option<Duration>,
+    /// Whether there is a page at `/`.
+    pub page: bool,
 }
 
 impl Options {
+    /// A server that offers as little as there is.
+    #[cfg(test)]
+    pub(crate) fn of_tests() -> Options {
+        Options {
+            host: "localhost".into(),
+            port: 0,
+            engine: EngineOptions::default(),
+            sampling: SamplerOptions::default(),
+            fixed_seed: false,
+            max_tokens: 0,
+            queue: 0,
+            keys: Vec::new(),
+            origins: Vec::new(),
+            metrics: false,
+            slots: false,
+            slot_files: None,
+            rest: None,
+            page: false,
+        }
+    }
+
     /// Whether others than programs of this machine can ask.
     pub fn is_public(&self) -> bool {
         if self.host.ends_with(socket::FILE) {

@@ -24,7 +24,8 @@ use crate::access::Access;
 use crate::failure::{Failure, Written};
 use crate::http::{self, Answered, Call, Reply};
 use crate::models::{Models, Served};
-use crate::socket::{Listener, Socket, Stream};
+use crate::page::memory;
+use crate::socket::{Listener, Listening, Socket, Stream};
 use crate::{Log, Options, ids, routes};
 
 /// Most connections; more wait in the system's queue.
@@ -32,8 +33,8 @@ const CONNECTIONS: usize = 1024;
 /// Most bytes of a body.
 pub(crate) const BODY: usize = 32 << 20;
 /// How long a client may take to send the head of a request, or keep a connection without one; and to send the body.
-const HEAD_TIME: Duration = Duration::from_secs(30);
-const BODY_TIME: Duration = Duration::from_secs(60);
+const HEAD_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+const BODY_TIME: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 60 });
 /// How long streams may take to end when the server is told to.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long clients may take to read that they were cut off.
@@ -45,6 +46,8 @@ const APART: usize = 4;
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) models: Models,
+    /// What memory held when somebody last looked.
+    pub(crate) memory: memory::Latest,
     access: Access,
     /// When it began, in seconds since 1970.
     pub(crate) started: u64,
@@ -78,6 +81,15 @@ impl Server {
         Ok(Server { socket, options, stop: watch::channel(false).0 })
     }
 
+    /// Answers at a socket that listens already.
+    ///
+    /// # Errors
+    /// It is none that can be used.
+    pub fn given(listening: Listening, options: Options) -> io::Result<Server> {
+        let socket = Socket::given(listening)?;
+        Ok(Server { socket, options, stop: watch::channel(false).0 })
+    }
+
     /// Where clients find it: `http://ADDRESS`, or `unix:PATH`.
     ///
     /// # Errors
@@ -96,14 +108,8 @@ impl Server {
     /// # Errors
     /// A model for which there can be no engine, or what the system does not give.
     pub fn run(self, models: Vec<Served>, log: Log, ready: impl FnOnce()) -> Result<(), String> {
-        let models = Models::start(models, &self.options, &log)?;
-        let access = Access::new(&self.options);
-        let shared =
-            Arc::new(Shared { options: self.options, models, access, started: ids::now() });
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        runtime.worker_threads(2).max_blocking_threads(APART).thread_name("alight-http");
-        let runtime = runtime.enable_io().enable_time().build();
-        let runtime = runtime.map_err(|e| format!("the system gives no threads: {e}"))?;
+        let shared = shared(models, self.options, &log)?;
+        let runtime = runtime()?;
         let (socket, stop) = (self.socket, self.stop.subscribe());
         let outcome = runtime.block_on(async {
             let listener = socket.listen().map_err(|e| e.to_string())?;
@@ -115,6 +121,26 @@ impl Server {
         shared.models.all().iter().for_each(|serving| serving.worker.quit());
         outcome
     }
+}
+
+/// What all requests see; starts the engines.
+pub(crate) fn shared(
+    models: Vec<Served>,
+    options: Options,
+    log: &Log,
+) -> Result<Arc<Shared>, String> {
+    let models = Models::start(models, &options, log)?;
+    let access = Access::new(&options);
+    let (memory, started) = (memory::Latest::default(), ids::now());
+    Ok(Arc::new(Shared { options, models, memory, access, started }))
+}
+
+/// The threads that speak with clients.
+pub(crate) fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(2).max_blocking_threads(APART).thread_name("alight-http");
+    let runtime = runtime.enable_io().enable_time().build();
+    runtime.map_err(|e| format!("the system gives no threads: {e}"))
 }
 
 /// Takes connections until it is told to end, and then waits for them.
@@ -178,7 +204,11 @@ async fn first<T>(mut told: Pin<&mut impl Future>, work: impl Future<Output = T>
 }
 
 /// Answers the requests of a connection.
-async fn connection(stream: Box<dyn Stream>, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+pub(crate) async fn connection(
+    stream: Box<dyn Stream>,
+    shared: Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+) {
     let service = service_fn(move |request| {
         let shared = Arc::clone(&shared);
         async move { Ok::<_, std::convert::Infallible>(respond(shared, request).await) }
@@ -198,7 +228,7 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
     let (head, body) = request.into_parts();
     let found = routes::find(&head.method, head.uri.path());
     let shape: Written = match &found {
-        Ok(route) => route.failure,
+        Ok((route, _)) => route.failure,
         Err((shape, _)) => *shape,
     };
     let origin = match shared.access.names(&head.headers) {
@@ -212,11 +242,11 @@ async fn respond(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Re
             *response.status_mut() = StatusCode::NO_CONTENT;
             return Ok(response);
         }
-        let route = found.map_err(|(_, failure)| failure)?;
+        let (route, named) = found.map_err(|(_, failure)| failure)?;
         let salt = if route.open { "".into() } else { shared.access.key(&head.headers)? };
         let body = collect(body).await?;
         let query = head.uri.query().unwrap_or_default().into();
-        let call = Call { server: Arc::clone(&shared), body, query, salt };
+        let call = Call { server: Arc::clone(&shared), named: named.into(), body, query, salt };
         (route.handler)(call).await
     };
     let mut response = match unharmed(handled).await {
@@ -291,7 +321,43 @@ async fn collect(mut body: Incoming) -> Result<Bytes, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+
+    /// What a server without models says to these bytes until it closes the connection.
+    fn heard(sent: &[u8]) -> String {
+        let runtime = runtime().unwrap();
+        let log: Log = Arc::new(|_| ());
+        let shared = shared(Vec::new(), Options::of_tests(), &log).unwrap();
+        let (mut client, server) = UnixStream::pair().unwrap();
+        server.set_nonblocking(true).unwrap();
+        let (_stop, told) = watch::channel(false);
+        runtime.spawn(async move {
+            let server = tokio::net::UnixStream::from_std(server).unwrap();
+            connection(Box::new(server), shared, told).await;
+        });
+        client.write_all(sent).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).expect("the connection is closed");
+        String::from_utf8(all).unwrap()
+    }
+
+    #[test]
+    fn who_sends_slowly_is_not_waited_for() {
+        // A head that does not end, none at all, and a body that does not come.
+        for head in ["GET /health HTTP/1.1\r\nhost: localhost\r\nx: ", ""] {
+            assert!(!heard(head.as_bytes()).contains(" 200 "));
+        }
+        let body = "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n{";
+        let answer = heard(body.as_bytes());
+        assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+        // Who has all of it sent in time is answered, and then closed as well.
+        let answer = heard(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
 
     #[test]
     fn a_panic_is_a_failure_of_its_request_alone() {

@@ -56,7 +56,7 @@ impl Models {
     ) -> Result<Models, String> {
         let start = |Served { name, model, draft, context }: Served| {
             let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
-            let worker = Worker::start((model, draft), &engine, options.queue, log.clone())?;
+            let worker = Worker::start((model, draft), engine, options, log.clone())?;
             Ok(Serving { name, model, worker, created: ids::now(), compiler: OnceLock::new() })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))

@@ -6,7 +6,7 @@ use hyper::Method;
 
 use crate::failure::{Failure, Written};
 use crate::http::{Answered, Call};
-use crate::{anthropic, health, llama, ollama, openai};
+use crate::{anthropic, health, llama, ollama, openai, page};
 
 /// What answers.
 type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
@@ -14,7 +14,7 @@ type Handler = fn(Call) -> Pin<Box<dyn Future<Output = Answered> + Send>>;
 /// An address.
 pub(crate) struct Route {
     pub(crate) method: Method,
-    /// Without `/v1`, which may stand in front of it.
+    /// Without `/v1`, which may stand in front of it. `*` at its end stands for anything without a `/`.
     pub(crate) path: &'static str,
     /// Whether it is answered without a key.
     pub(crate) open: bool,
@@ -38,6 +38,9 @@ macro_rules! routes {
 }
 
 pub(crate) static ROUTES: &[Route] = routes![
+    GET  "/"                 open Failure::openai => page::answer,
+    GET  "/alight/memory"    key  Failure::openai => page::memory::answer,
+
     GET  "/health"           open Failure::openai => health::answer,
     GET  "/models"           key  Failure::openai => openai::models::answer,
     POST "/chat/completions" key  Failure::openai => openai::chat::answer,
@@ -62,20 +65,37 @@ pub(crate) static ROUTES: &[Route] = routes![
     POST "/apply-template" key Failure::openai => llama::apply_template::answer,
     GET  "/props"          key Failure::openai => llama::props::answer,
     GET  "/slots"          key Failure::openai => llama::slots::answer,
+    POST "/slots/*"        key Failure::openai => llama::slot_files::answer,
     GET  "/metrics"        key Failure::openai => llama::metrics::answer,
 ];
 
-/// What answers a request; or how its failure is written, and what it is.
-pub(crate) fn find(method: &Method, path: &str) -> Result<&'static Route, (Written, Failure)> {
+impl Route {
+    /// What the `*` of its path stands for in this one, nothing if it has none; `None`: it is another path.
+    fn matches<'p>(&self, path: &'p str) -> Option<&'p str> {
+        match self.path.strip_suffix('*') {
+            None => (self.path == path).then_some(""),
+            Some(before) => {
+                path.strip_prefix(before).filter(|rest| !rest.is_empty() && !rest.contains('/'))
+            }
+        }
+    }
+}
+
+/// What answers a request, and what the `*` of its path stands for; or how its failure is written, and what it is.
+pub(crate) fn find<'p>(
+    method: &Method,
+    path: &'p str,
+) -> Result<(&'static Route, &'p str), (Written, Failure)> {
     let plain = path.strip_prefix("/v1").filter(|rest| rest.starts_with('/')).unwrap_or(path);
-    let mut there = ROUTES.iter().filter(|route| route.path == plain).peekable();
-    let Some(first) = there.peek() else {
+    let there = ROUTES.iter().filter_map(|route| Some((route, route.matches(plain)?)));
+    let mut there = there.peekable();
+    let Some((first, _)) = there.peek() else {
         let message = format!("there is nothing at {path:?}");
         return Err((Failure::openai, Failure::not_found(message)));
     };
     let shape = first.failure;
-    let methods: Vec<&str> = there.clone().map(|route| route.method.as_str()).collect();
-    there.find(|route| route.method == *method).ok_or_else(|| {
+    let methods: Vec<&str> = there.clone().map(|(route, _)| route.method.as_str()).collect();
+    there.find(|(route, _)| route.method == *method).ok_or_else(|| {
         let message = format!("{path} is asked by {}, not by {method}", methods.join(" or "));
         let status = hyper::StatusCode::METHOD_NOT_ALLOWED;
         (shape, Failure::new(status, "invalid_request_error", message))

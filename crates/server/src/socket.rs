@@ -13,10 +13,32 @@ use tokio::net::{TcpListener, UnixListener};
 /// What a host ends with that is the file of a Unix socket.
 pub(crate) const FILE: &str = ".sock";
 
+/// A socket that somebody else has made, and at which clients wait already: a service manager, say.
+pub enum Listening {
+    /// A port.
+    Tcp(StdTcp),
+    /// A Unix socket.
+    Unix(StdUnix),
+}
+
+impl Listening {
+    /// What [`Options::host`](crate::Options::host) would be to have it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn host(&self) -> io::Result<String> {
+        match self {
+            Listening::Tcp(listener) => Ok(listener.local_addr()?.ip().to_string()),
+            Listening::Unix(_) => Ok(FILE.to_owned()),
+        }
+    }
+}
+
 /// A place that was taken.
 pub(crate) enum Socket {
     Tcp(StdTcp),
-    Unix(StdUnix, File),
+    /// With its file, if it was made here.
+    Unix(StdUnix, Option<File>),
 }
 
 /// The file of a socket.
@@ -54,14 +76,32 @@ impl Socket {
         // Of this user alone, as files of prompts are.
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok(Socket::Unix(listener, file))
+        Ok(Socket::Unix(listener, Some(file)))
+    }
+
+    /// One that listens already.
+    pub(crate) fn given(listening: Listening) -> io::Result<Socket> {
+        match listening {
+            Listening::Tcp(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Socket::Tcp(listener))
+            }
+            Listening::Unix(listener) => {
+                listener.set_nonblocking(true)?;
+                Ok(Socket::Unix(listener, None))
+            }
+        }
     }
 
     /// Where clients find it.
     pub(crate) fn address(&self) -> io::Result<String> {
         match self {
             Socket::Tcp(listener) => Ok(format!("http://{}", listener.local_addr()?)),
-            Socket::Unix(_, file) => Ok(format!("unix:{}", file.0.display())),
+            Socket::Unix(listener, _) => {
+                let address = listener.local_addr()?;
+                let path = address.as_pathname().unwrap_or(Path::new("(without a name)"));
+                Ok(format!("unix:{}", path.display()))
+            }
         }
     }
 
@@ -84,7 +124,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 /// What takes connections.
 pub(crate) enum Listener {
     Tcp(TcpListener),
-    Unix(UnixListener, #[expect(dead_code, reason = "it is there to be dropped")] File),
+    Unix(UnixListener, #[expect(dead_code, reason = "it is there to be dropped")] Option<File>),
 }
 
 impl Listener {

@@ -1,5 +1,7 @@
 //! The thread that owns an engine: requests come in by one channel, and what a step brings goes out by one for each request.
 //!
+//! An engine that had nothing to do for long may rest: its memory is given back, and another one is made when something is asked.
+//!
 //! Invariants: it waits for nobody but for requests; a request whose guard is dropped is cancelled before the next step; if the
 //! engine panics, its requests end with an error and a new engine is made on the same model.
 
@@ -7,21 +9,20 @@ use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use alight_model::{
-    Constraint, Engine, EngineOptions, Event, Finish, Model, ModelError, OfPrompt, Request,
-    RequestId, SamplerOptions,
+    Constraint, Engine, EngineOptions, Event, Finish, Logprobs, Model, ModelError, OfPrompt,
+    Request, RequestId, SamplerOptions,
 };
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use crate::Log;
 use crate::counts::{Counts, Totals};
 use crate::failure::Failure;
 use crate::grammar::Grammar;
-use crate::logprobs::{self, Logprobs};
+use crate::{Log, Options};
 
 /// A prompt is worth a file if so many tokens of it were new.
 const LEAST_NEW: usize = 64;
@@ -68,8 +69,20 @@ enum Command {
     Add(u64, Box<Ask>, UnboundedSender<Happened>, Instant),
     /// Whether its client has left: it may also have all that it wants.
     Cancel(u64, bool),
+    /// Something to be done between two steps.
+    Between(Box<dyn FnOnce(&mut Between<'_>) + Send>),
     Quit,
 }
+
+/// What can be seen between two steps.
+pub(crate) struct Between<'a> {
+    pub(crate) engine: &'a mut Engine<'static>,
+    /// By place: the last prompt that was read there, and whose it was. Of no place, if there are no [slot files](Options::slot_files).
+    pub(crate) read: &'a mut [Option<OwnPrompt>],
+}
+
+/// A prompt, and the salt that parts its user from others.
+pub(crate) type OwnPrompt = (Box<str>, Vec<u32>);
 
 /// A thread with an engine.
 pub(crate) struct Worker {
@@ -79,6 +92,7 @@ pub(crate) struct Worker {
     pending: Arc<AtomicUsize>,
     most: usize,
     context: usize,
+    page: (usize, usize),
     counts: Arc<Counts>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -112,21 +126,23 @@ impl Drop for Running {
 type Models = (&'static Model, Option<&'static Model>);
 
 impl Worker {
-    /// Makes the engine of a model and its draft model, and a thread for it. `queue`: how many requests may wait.
+    /// Makes the engine of a model and its draft model, and a thread for it. `of_engine`: those of `options`, with the model's context.
     pub(crate) fn start(
         models: Models,
-        options: &EngineOptions,
-        queue: usize,
+        of_engine: EngineOptions,
+        options: &Options,
         log: Log,
     ) -> Result<Worker, String> {
-        let engine = engine(models, options).map_err(|error| error.to_string())?;
-        let context = engine.context();
+        let engine = engine(models, &of_engine).map_err(|error| error.to_string())?;
+        let (context, page) = (engine.context(), engine.page());
         let (commands, received) = channel();
-        let options = options.clone();
-        let most = options.sequences + queue;
-        let counts = Arc::new(Counts::new(options.sequences));
+        let sequences = of_engine.sequences;
+        let remembered = if options.slot_files.is_some() { sequences } else { 0 };
+        let wanted = Wanted { models, options: of_engine, rest: options.rest, remembered };
+        let most = sequences + options.queue;
+        let counts = Arc::new(Counts::new(sequences));
         let counted = Arc::clone(&counts);
-        let work = move || run(models, engine, &options, &received, &counted, &log);
+        let work = move || run(&wanted, engine, &received, &counted, &log);
         let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
         let thread =
             thread.map_err(|e| format!("the system gives no thread for the engine: {e}"))?;
@@ -136,6 +152,7 @@ impl Worker {
             pending: Arc::default(),
             most,
             context,
+            page,
             counts,
             thread: std::sync::Mutex::new(Some(thread)),
         })
@@ -144,6 +161,11 @@ impl Worker {
     /// Positions of a sequence.
     pub(crate) fn context(&self) -> usize {
         self.context
+    }
+
+    /// Positions of a page of the KV cache, and the bytes of one in all layers.
+    pub(crate) fn page(&self) -> (usize, usize) {
+        self.page
     }
 
     /// What it has done.
@@ -177,6 +199,20 @@ impl Worker {
         Ok(running.collect())
     }
 
+    /// Does something with the engine between two of its steps. An engine that rests is made for it.
+    pub(crate) async fn between<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Between<'_>) -> T + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (send, done) = tokio::sync::oneshot::channel();
+        let work = move |between: &mut Between<'_>| {
+            // Who has left does not hear of it.
+            let _ = send.send(work(between));
+        };
+        let _ = self.commands.send(Command::Between(Box::new(work)));
+        done.await.map_err(|_| Failure::internal("the engine has failed, or ends"))
+    }
+
     /// Ends the thread; what it computes has no more events. Prompts that wait to be written are written.
     pub(crate) fn quit(&self) {
         let _ = self.commands.send(Command::Quit);
@@ -196,35 +232,61 @@ fn engine((model, draft): Models, options: &EngineOptions) -> Result<Engine<'sta
     Ok(engine)
 }
 
-fn run(
+/// What a worker was made for.
+struct Wanted {
     models: Models,
+    options: EngineOptions,
+    rest: Option<Duration>,
+    /// Places whose last prompt is remembered: all of them, or none where nobody may ask for one.
+    remembered: usize,
+}
+
+/// Why an engine is not needed any more.
+enum Ended {
+    Quit,
+    /// There was nothing to do for long.
+    Rested,
+}
+
+fn run(
+    wanted: &Wanted,
     first: Engine<'static>,
-    options: &EngineOptions,
     commands: &Receiver<Command>,
     counts: &Counts,
     log: &Log,
 ) {
     let mut first = Some(first);
+    let mut next = None;
+    let mut read = vec![None; wanted.remembered];
     loop {
         let made = match first.take() {
             Some(engine) => Ok(engine),
-            None => engine(models, options),
+            None => engine(wanted.models, &wanted.options),
         };
         let engine = match made {
             Ok(engine) => engine,
             Err(error) => return log(&format!("the engine cannot be made again: {error}")),
         };
         let mut state = State {
-            model: models.0,
+            model: wanted.models.0,
             engine,
+            rest: wanted.rest,
             active: HashMap::new(),
             ids: HashMap::new(),
             keep: VecDeque::new(),
+            read: &mut read,
             counts,
             log,
         };
-        match catch_unwind(AssertUnwindSafe(|| state.run(commands))) {
-            Ok(()) => return,
+        match catch_unwind(AssertUnwindSafe(|| state.run(next.take(), commands))) {
+            Ok(Ended::Quit) => return,
+            Ok(Ended::Rested) => {
+                drop(state);
+                match rest(wanted, commands, counts, log) {
+                    Some(command) => next = Some(command),
+                    None => return,
+                }
+            }
             Err(_) => {
                 log("the engine has failed: its requests have ended, and a new one is made");
                 // Their clients see that the channels end. What the engine owns may be in any state.
@@ -236,6 +298,29 @@ fn run(
     }
 }
 
+/// Gives back what this process has mapped of the models, and waits for something to do. `None`: there is to be no more.
+fn rest(
+    wanted: &Wanted,
+    commands: &Receiver<Command>,
+    counts: &Counts,
+    log: &Log,
+) -> Option<Command> {
+    let (model, draft) = wanted.models;
+    log(&format!("'{}' rests: nothing was asked of it for a while", model.name()));
+    [Some(model), draft].into_iter().flatten().for_each(Model::rest);
+    counts.count(|all| (all.resting, all.kept) = (true, 0));
+    let command = loop {
+        match commands.recv() {
+            // Of a request that had ended.
+            Ok(Command::Cancel(..)) => {}
+            Ok(Command::Quit) | Err(_) => return None,
+            Ok(command) => break command,
+        }
+    };
+    counts.count(|all| all.resting = false);
+    Some(command)
+}
+
 /// A request of the engine's.
 struct Active {
     key: u64,
@@ -243,36 +328,41 @@ struct Active {
     logprobs: Option<usize>,
     /// The tokens of the prompt, if they are wanted themselves.
     echoed: Vec<u32>,
-    /// What is to be kept once it is read.
-    prompt: Option<(Box<str>, Vec<u32>)>,
+    /// Whose it is, and its prompt until it is read.
+    prompt: Option<OwnPrompt>,
 }
 
 struct State<'l> {
     model: &'static Model,
     engine: Engine<'static>,
+    rest: Option<Duration>,
     active: HashMap<RequestId, Active>,
     ids: HashMap<u64, RequestId>,
-    keep: VecDeque<(Box<str>, Vec<u32>)>,
+    keep: VecDeque<OwnPrompt>,
+    /// By place: the last prompt that was read there.
+    read: &'l mut [Option<OwnPrompt>],
     counts: &'l Counts,
     log: &'l Log,
 }
 
 impl State<'_> {
-    /// Computes until it is told to quit, or until nobody is left to tell.
-    fn run(&mut self, commands: &Receiver<Command>) {
+    /// Computes, beginning with `first`, until it is told to quit, until nobody is left to tell, or until there was nothing to do for long.
+    fn run(&mut self, mut first: Option<Command>, commands: &Receiver<Command>) -> Ended {
         loop {
-            let command = match self.engine.is_idle() {
-                false => commands.try_recv(),
-                true => {
+            let command = match (first.take(), self.engine.is_idle()) {
+                (Some(command), _) => Ok(command),
+                (None, false) => commands.try_recv(),
+                (None, true) => {
                     // A quiet moment, as far as is known: another request is looked for before each file.
                     match commands.try_recv() {
                         Err(TryRecvError::Empty) if !self.keep.is_empty() => {
                             self.keep_one();
                             continue;
                         }
-                        Err(TryRecvError::Empty) => {
-                            commands.recv().map_err(|_| TryRecvError::Disconnected)
-                        }
+                        Err(TryRecvError::Empty) => match self.next(commands) {
+                            Err(RecvTimeoutError::Timeout) => return Ended::Rested,
+                            command => command.map_err(|_| TryRecvError::Disconnected),
+                        },
                         command => command,
                     }
                 }
@@ -280,6 +370,10 @@ impl State<'_> {
             match command {
                 Ok(Command::Add(key, ask, events, asked)) => self.add(key, *ask, events, asked),
                 Ok(Command::Cancel(key, left)) => self.cancel(key, left),
+                Ok(Command::Between(work)) => {
+                    work(&mut Between { engine: &mut self.engine, read: self.read });
+                    self.count_kept();
+                }
                 Ok(Command::Quit) | Err(TryRecvError::Disconnected) => break,
                 Err(TryRecvError::Empty) => self.step(),
             }
@@ -288,6 +382,20 @@ impl State<'_> {
         while !self.keep.is_empty() {
             self.keep_one();
         }
+        Ended::Quit
+    }
+
+    /// The next command, for which an idle engine waits no longer than it may.
+    fn next(&self, commands: &Receiver<Command>) -> Result<Command, RecvTimeoutError> {
+        match self.rest {
+            Some(rest) => commands.recv_timeout(rest),
+            None => commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        }
+    }
+
+    fn count_kept(&self) {
+        let kept = self.engine.kept_bytes();
+        self.counts.count(|all| all.kept = kept);
     }
 
     fn add(&mut self, key: u64, ask: Ask, events: UnboundedSender<Happened>, asked: Instant) {
@@ -303,7 +411,7 @@ impl State<'_> {
             grammar,
         } = ask;
         let constraint = grammar.map(|grammar| Box::new(grammar) as Box<dyn Constraint>);
-        let kept = (prompt.len() >= LEAST_NEW).then(|| (salt.clone(), prompt.clone()));
+        let own = Some((salt.clone(), prompt.clone()));
         let echoed = if of_prompt == OfPrompt::Logits { prompt.clone() } else { Vec::new() };
         let prompt_tokens = prompt.len();
         let request =
@@ -312,7 +420,7 @@ impl State<'_> {
             Ok(id) => {
                 self.counts.count(|all| all.came(key, prompt_tokens, max_tokens, asked));
                 self.ids.insert(key, id);
-                self.active.insert(id, Active { key, events, logprobs, echoed, prompt: kept });
+                self.active.insert(id, Active { key, events, logprobs, echoed, prompt: own });
             }
             Err(error) => {
                 self.counts.count(|all| all.failed += 1);
@@ -333,7 +441,7 @@ impl State<'_> {
     }
 
     fn step(&mut self) {
-        let State { model, engine, active, ids, keep, counts, .. } = self;
+        let State { model, engine, active, ids, keep, read, counts, .. } = self;
         counts.count(Totals::step);
         let vocab = model.tokenizer().vocab_size();
         let mut on_event = |id, event: Event<'_>| {
@@ -341,18 +449,25 @@ impl State<'_> {
             let key = request.key;
             let happened = match event {
                 Event::Prompt { reused } => {
-                    if let Some(prompt) = request.prompt.take()
-                        && prompt.1.len() - reused >= LEAST_NEW
-                    {
-                        keep.push_back(prompt);
+                    let mut place = None;
+                    counts.count(|all| {
+                        place = all.place(key);
+                        all.read(key, reused);
+                    });
+                    if let Some(prompt) = request.prompt.take() {
+                        if prompt.1.len() - reused >= LEAST_NEW {
+                            keep.push_back(prompt.clone());
+                        }
+                        if let Some(last) = place.and_then(|place| read.get_mut(place)) {
+                            *last = Some(prompt);
+                        }
                     }
-                    counts.count(|all| all.read(key, reused));
                     Happened::Prompt { reused }
                 }
                 Event::Token(token, logits) => {
                     counts.count(|all| all.token(key));
                     let logits = &logits[..logits.len().min(vocab)];
-                    let told = request.logprobs.map(|top| logprobs::of(logits, token, top));
+                    let told = request.logprobs.map(|top| Logprobs::of(logits, token, top));
                     Happened::Token(token, told.map(Box::new))
                 }
                 Event::Finished(finish) => Happened::Finished(finish),
@@ -361,7 +476,7 @@ impl State<'_> {
                     let Some(&next) = request.echoed.get(position + 1) else { return };
                     let logits = &logits[..logits.len().min(vocab)];
                     let top = request.logprobs.unwrap_or(0);
-                    Happened::OfPrompt(next, Box::new(logprobs::of(logits, next, top)))
+                    Happened::OfPrompt(next, Box::new(Logprobs::of(logits, next, top)))
                 }
                 Event::Embedding(embedding) => {
                     // All of it has to be computed.
@@ -369,7 +484,7 @@ impl State<'_> {
                     Happened::Embedding(embedding.to_vec())
                 }
                 Event::Reading { read, reused } => {
-                    counts.count(|all| all.reading(key, read));
+                    counts.count(|all| all.reading(key, read, reused));
                     Happened::Reading { read, reused }
                 }
             };
@@ -394,6 +509,7 @@ impl State<'_> {
         if let Err(error) = engine.step(&mut on_event) {
             self.fail_all(&error);
         }
+        self.count_kept();
         while self.keep.len() > MOST_TO_KEEP {
             self.keep_one();
         }

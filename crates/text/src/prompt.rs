@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use serde_json::{Map, Value};
 
-use crate::template::{self, ChatError, ChatTemplate, Message};
-use crate::tokenizer::{EncodeOptions, TokenizerError};
+use crate::template::{self, ChatError, Message};
+use crate::tokenizer::{EncodeOptions, Tokenizer, TokenizerError};
 use crate::vocabulary::{TemplateError, Vocabulary};
 
 /// With a chat template, or the bare text.
@@ -59,31 +59,58 @@ pub enum PromptError {
     NothingRendered,
 }
 
+/// A prompt is too long for the context whatever its tokens are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the prompt has {bytes} bytes, and the context of {context} tokens holds {most} at most (no token of this \
+     model is longer than {longest}): shorten it, or give a larger -c"
+)]
+pub struct TooLong {
+    /// Bytes of the prompt.
+    pub bytes: usize,
+    /// Positions of the context.
+    pub context: usize,
+    /// Bytes that fit at most.
+    pub most: usize,
+    /// Bytes of the longest token.
+    pub longest: usize,
+}
+
+/// Refuses a prompt of `bytes` that is too long for the context whatever its tokens are, before memory is spent on
+/// finding them: each token stands for its own bytes and no more.
+///
+/// # Errors
+/// It is.
+pub fn check_length(bytes: usize, tokenizer: &Tokenizer, context: usize) -> Result<(), TooLong> {
+    // Nothing needs to be known of the vocabulary for most prompts.
+    if bytes <= context {
+        return Ok(());
+    }
+    let lengths = (0..tokenizer.vocab_size() as u32).map(|id| tokenizer.token_text(id).len());
+    // A character that has no token is one unknown token.
+    let longest = lengths.max().unwrap_or(0).max(char::MAX.len_utf8());
+    let most = context.saturating_mul(longest);
+    if bytes <= most { Ok(()) } else { Err(TooLong { bytes, context, most, longest }) }
+}
+
 /// Encodes for one model.
 pub struct Encoder<'m> {
     vocabulary: &'m Vocabulary,
     style: Style,
     parse_special: bool,
     thinking: Option<bool>,
-    /// Instead of the file's.
-    template: Option<&'m ChatTemplate>,
 }
 
 impl<'m> Encoder<'m> {
     /// An encoder for a model. With `parse_special`, names of special tokens in texts and messages count.
     pub fn new(vocabulary: &'m Vocabulary, style: Style, parse_special: bool) -> Encoder<'m> {
-        Encoder { vocabulary, style, parse_special, thinking: None, template: None }
+        Encoder { vocabulary, style, parse_special, thinking: None }
     }
 
     /// Asks the template for a prompt without thinking: it gets `enable_thinking = false`. A template that does not use this
     /// variable renders the same text as without it.
     pub fn without_thinking(self) -> Encoder<'m> {
         Encoder { thinking: Some(false), ..self }
-    }
-
-    /// Takes this chat template and not the file's: one that [`Vocabulary::compile`] made.
-    pub fn with_template(self, template: &'m ChatTemplate) -> Encoder<'m> {
-        Encoder { template: Some(template), ..self }
     }
 
     /// With a chat template, or the bare text.
@@ -117,11 +144,8 @@ impl<'m> Encoder<'m> {
     /// # Errors
     /// As [`chat`](Self::chat).
     pub fn chat_in(&self, mut context: Map<String, Value>) -> Result<Vec<u32>, PromptError> {
-        let of_the_file = || {
-            let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
-            template.map_err(|error| PromptError::Template(error.clone()))
-        };
-        let template = self.template.map_or_else(of_the_file, Ok)?;
+        let template = self.vocabulary.template().ok_or(PromptError::NoTemplate)?;
+        let template = template.map_err(|error| PromptError::Template(error.clone()))?;
         if let Some(thinking) = self.thinking {
             context.entry("enable_thinking").or_insert(thinking.into());
         }

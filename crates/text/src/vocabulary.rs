@@ -69,6 +69,17 @@ impl Vocabulary {
         Some(self.compiled.get_or_init(compile).as_ref())
     }
 
+    /// Uses another chat template instead of the file's.
+    ///
+    /// # Errors
+    /// [`TemplateError::Template`]: it cannot be used, and nothing changes.
+    pub fn set_template(&mut self, source: String) -> Result<(), TemplateError> {
+        let compiled = self.compile(&source)?;
+        self.source = Some(Ok(source));
+        self.compiled = OnceLock::from(Ok(compiled));
+        Ok(())
+    }
+
     /// Compiles a chat template for the tokens of this file.
     ///
     /// # Errors

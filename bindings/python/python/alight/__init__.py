@@ -1,19 +1,29 @@
 """Language models straight from a mapped file.
 
-`open` gives the catalog of a model file (GGUF, or safetensors with or without an index): metadata, and
-tensors whose bytes Python's buffer protocol shows in place. `config` and `Tokenizer` are
-what the engine of `alight run` has read of a model and checked. `alight.jax` makes JAX arrays of the
-tensors.
+`Model` answers prompts with the engine of `alight run`, in this process. `open` gives the catalog of a model file (GGUF, or
+safetensors with or without an index): metadata, and tensors whose bytes Python's buffer protocol shows in place. `config` and
+`Tokenizer` are what the engine of `alight run` has read of a model and checked. `alight.jax` makes JAX arrays of the tensors.
 """
 
 from ._alight import (
     ALIGNMENT,
+    AlightError,
+    Array,
     Block,
     Catalog,
+    ClosedError,
+    Completion,
+    ComputeError,
+    ContextFullError,
     Decoder,
     FileChangedError,
     FormatError,
+    Model,
+    NotEnoughMemoryError,
+    OptionError,
+    PromptError,
     Residency,
+    Stream,
     Tensor,
     Tokenizer,
     __version__,
@@ -23,12 +33,23 @@ from ._alight import (
 
 __all__ = [
     "ALIGNMENT",
+    "AlightError",
+    "Array",
     "Block",
     "Catalog",
+    "ClosedError",
+    "Completion",
+    "ComputeError",
+    "ContextFullError",
     "Decoder",
     "FileChangedError",
     "FormatError",
+    "Model",
+    "NotEnoughMemoryError",
+    "OptionError",
+    "PromptError",
     "Residency",
+    "Stream",
     "Tensor",
     "Tokenizer",
     "__version__",

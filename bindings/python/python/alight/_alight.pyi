@@ -1,20 +1,34 @@
 """The extension module; the package `alight` is what people import."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypedDict, final, type_check_only
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final, type_check_only
+
+if TYPE_CHECKING:
+    import numpy as np
 
 __all__ = [
     "ALIGNMENT",
+    "AlightError",
+    "Array",
     "Block",
     "Catalog",
+    "ClosedError",
+    "Completion",
+    "ComputeError",
+    "ContextFullError",
     "Decoder",
     "FileChangedError",
     "FormatError",
+    "Model",
+    "NotEnoughMemoryError",
+    "OptionError",
+    "PromptError",
     "Residency",
     "Staging",
+    "Stream",
     "Tensor",
     "Tokenizer",
     "WEIGHT_TYPES",
@@ -42,12 +56,34 @@ WEIGHT_TYPES: dict[str, tuple[int, int, list[tuple[str, int]]]]
 """The types of GGUF that have kernels: for each its id in files, the weights of a block, and the scales at fixed places of a
 block: ("f16", "f16-nibbles", "e4m3" or "exponent", byte)."""
 
-class FormatError(ValueError):
+class AlightError(Exception):
+    """What all errors of this package are. A file that cannot be opened is Python's own error for that (`FileNotFoundError` and
+    so on), and so is an argument of a wrong type."""
+
+class FormatError(AlightError, ValueError):
     """A file is not what it should be: damaged, of another format, or of another model."""
 
-class FileChangedError(OSError):
+class FileChangedError(AlightError, OSError):
     """A file was cut short, or could not be read, after it had been opened: what was read from it is
     worthless."""
+
+class OptionError(AlightError, ValueError):
+    """An option has a value that makes no sense, or that this model or this machine does not have."""
+
+class PromptError(AlightError, ValueError):
+    """A prompt has no tokens: its text is empty, or the model's chat template does not take the conversation."""
+
+class ContextFullError(AlightError, ValueError):
+    """A prompt does not fit into the context. Nothing was computed."""
+
+class NotEnoughMemoryError(AlightError, MemoryError):
+    """A model, or what is computed with it, does not fit into the memory that can be had."""
+
+class ComputeError(AlightError, RuntimeError):
+    """A step could not be computed, or its numbers are none."""
+
+class ClosedError(AlightError, ValueError):
+    """The model has been closed."""
 
 def check_new_file(path: str | os.PathLike[str], *, force: bool) -> None:
     """Refuses a file that may not be written, before anything is computed for it."""
@@ -305,6 +341,20 @@ class Tensor:
     def extent(self, ranges: Sequence[tuple[int, int]] | None = None) -> tuple[int, int, bool]:
         """Where a part of the stored array lies in the file: (start, stop, whether nothing else lies in
         between)."""
+    def numpy(self, dtype: Literal["float32", "float16", "bfloat16"] | None = None) -> np.ndarray[Any, Any]:
+        """As a NumPy array: plain elements in place, read-only; blocks as float32. `dtype` converts. (`numpy.asarray` shows the
+        stored bytes, by the buffer protocol.)"""
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Its elements, in place and read-only, for who takes DLPack; of plain types alone."""
+    def __dlpack_device__(self) -> tuple[int, int]: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
@@ -450,3 +500,236 @@ class Decoder:
         """The text that is complete with this token. Control tokens have none."""
     def finish(self) -> str:
         """The rest: what is still incomplete becomes U+FFFD."""
+
+@type_check_only
+class Options(TypedDict, total=False):
+    """How a prompt is continued: the options of `alight run`, with its defaults."""
+
+    max_tokens: int | None
+    """Most tokens; `None` or -1: until the model ends or the context is full."""
+    stop: str | Sequence[str] | None
+    """Texts that end the answer, and are left out."""
+    temperature: float
+    """0 always takes the most likely token; 0.8."""
+    top_k: int
+    """Keep so many of the most likely tokens; 0 keeps all; 40."""
+    top_p: float
+    """Keep the most likely tokens that make up this share of the probability; 1 keeps all; 0.95."""
+    min_p: float
+    """Keep the tokens at least this likely, relative to the most likely; 0 keeps all; 0.05."""
+    repeat_penalty: float
+    """Makes tokens seen lately less likely by this factor; 1 does not."""
+    frequency_penalty: float
+    """Subtracted from a token's logit for each time that it was seen lately; 0."""
+    presence_penalty: float
+    """Subtracted from a token's logit if it was seen lately; 0."""
+    repeat_last_n: int
+    """How many tokens count as seen lately; 64."""
+    seed: int | None
+    """The same seed gives the same answer; `None` or -1: any."""
+    logit_bias: dict[int, float] | None
+    """What is added to the logits of tokens."""
+    logprobs: int | None
+    """Tell how likely each token was, and so many of the likeliest; `None`: do not."""
+    ignore_eos: bool
+    """Go on when the model would end."""
+    thinking: bool
+    """`False` hides the model's thinking, and turns it off where the chat template has a switch for it."""
+    parse_special: bool
+    """Let special tokens written in the prompt, such as <|im_end|>, be special."""
+    raw: bool
+    """Give a text to the model as it is, without the chat template."""
+    system: str | None
+    """What the model is told before a text that goes through the chat template, or before a conversation."""
+
+@type_check_only
+class Logprob(TypedDict):
+    """How likely a token was: the logarithm of its share in the softmax of the model's logits, before anything is done to choose one."""
+
+    logprob: float
+    top: dict[int, float]
+    """Those of the likeliest tokens, the likeliest first."""
+
+@final
+class Completion:
+    """An answer, with the fields of what `alight run --json` writes. `str` of it is its text."""
+
+    @property
+    def text(self) -> str:
+        """What `alight run` would write into a pipe: thinking between <think> and </think>, then the answer."""
+    @property
+    def answer(self) -> str:
+        """What was said to the user."""
+    @property
+    def thinking(self) -> str | None:
+        """What the model thought; `None` if it did not."""
+    @property
+    def calls(self) -> list[Call]:
+        """Calls of tools, if there were tools to call."""
+    @property
+    def tokens(self) -> list[int]: ...
+    @property
+    def logprobs(self) -> list[Logprob] | None:
+        """How likely each of the tokens was, if `logprobs` was given."""
+    @property
+    def finish(self) -> Literal["stop", "length", "context", "interrupted"] | None:
+        """Why it ended: the model ended it, or a text of `stop` did; `max_tokens`; no room; the stream was closed. `None` while it
+        is made."""
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def reused_tokens(self) -> int:
+        """How many tokens of the prompt were not computed, because they had been for an earlier one."""
+    @property
+    def seed(self) -> int:
+        """The seed of the random choices."""
+
+@final
+class Stream:
+    """An iterator of the pieces of an answer, which is made meanwhile. The pieces, joined, are `completion.text`.
+
+    To leave it early, `close` it or forget it: nothing more of it is computed then. As a context manager it is closed at the end
+    of the block. Any thread may take the next piece."""
+
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> str: ...
+    @property
+    def completion(self) -> Completion:
+        """What there is of the answer; all of it once the iterator has ended."""
+    def close(self) -> None:
+        """Ends the answer here."""
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...
+
+@final
+class Array:
+    """Numbers of type float32, row by row. NumPy, memoryview and whatever takes DLPack show them in place, read-only."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents, outermost first."""
+    @property
+    def dtype(self) -> Literal["float32"]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def tolist(self) -> list[Any]:
+        """As lists of Python's floats."""
+    def numpy(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """As a NumPy array, without a copy."""
+    def __dlpack__(
+        self,
+        *,
+        stream: None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any: ...
+    def __dlpack_device__(self) -> tuple[int, int]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, at: int, /) -> Any: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Model:
+    """An open model, which computes in threads of its own: other threads of Python run meanwhile, and answers that are asked for by
+    several of them are computed together. What comes out depends on the model, the prompt, the options and the seed alone.
+
+    It is closed when nothing refers to it any more, streams included, or by `close`, or at the end of a `with` block."""
+
+    def __new__(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        context: int | None = None,
+        threads: int | None = None,
+        sequences: int = 8,
+        load: Literal["auto", "mmap", "direct", "read"] = "auto",
+        repack: Literal["auto", "on", "off"] = "auto",
+        lock: bool = False,
+        memory: int | None = None,
+        prompt_precision: Literal[8, 16] = 8,
+        cache_type: Literal["f16", "q8_0"] = "f16",
+        prompt_cache: int = ...,
+        speculate: Literal["auto", "off"] | int | None = None,
+        draft: str | os.PathLike[str] | None = None,
+    ) -> Model:
+        """Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
+
+        `context`: positions of a prompt and its answer; 0 as many as the model was trained for; `None` 4096 of them at most.
+        `threads`: to compute with, one per core if `None`. `sequences`: answers that are computed at the same time; others wait.
+        `prompt_cache`: bytes of memory for what was computed of prompts, for those that begin alike. `memory`: bytes that the
+        model may take. `draft`: a smaller model that proposes tokens. The others are the options of `alight run`."""
+    @property
+    def path(self) -> Path: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def architecture(self) -> str: ...
+    @property
+    def parameters(self) -> int:
+        """Weights in all tensors."""
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+    @property
+    def context(self) -> int:
+        """Positions of a prompt and its answer."""
+    @property
+    def trained_context(self) -> int:
+        """Positions that the model was trained for."""
+    @property
+    def threads(self) -> int:
+        """Threads that compute."""
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer and chat template, which may outlive the model."""
+    def tokenize(self, text: str, *, add_bos: bool | None = None, parse_special: bool = False) -> list[int]:
+        """The tokens of a text, as `Tokenizer.encode` has them."""
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, as `Tokenizer.decode` has it."""
+    def generate(self, prompt: str | Sequence[int] | Sequence[dict[str, Any]], **options: Unpack[Options]) -> Completion:
+        """Answers a prompt as `alight run` does: a text goes through the model's chat template, if it has one, unless `raw` is
+        set; token ids are continued as they are; messages are a conversation."""
+    def stream(self, prompt: str | Sequence[int] | Sequence[dict[str, Any]], **options: Unpack[Options]) -> Stream:
+        """The same, in pieces while it is made."""
+    def chat(
+        self,
+        messages: Sequence[dict[str, Any]] | Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        **options: Unpack[Options],
+    ) -> Completion:
+        """The next message of a conversation, by the model's chat template. `tools` are what the model may call, as JSON
+        schemas."""
+    def stream_chat(
+        self,
+        messages: Sequence[dict[str, Any]] | Sequence[Message],
+        *,
+        tools: Sequence[dict[str, Any]] | None = None,
+        **options: Unpack[Options],
+    ) -> Stream:
+        """The same, in pieces while it is made."""
+    def batch(self, prompts: Iterable[str | Sequence[int] | Sequence[dict[str, Any]]], **options: Unpack[Options]) -> list[Completion]:
+        """Answers several prompts at the same time, each as `generate` would: `sequences` of them, the others wait."""
+    def logits(self, prompt: str | Sequence[int] | Sequence[dict[str, Any]], *, all: bool = False, parse_special: bool = False) -> Array:
+        """The logits of what follows a prompt, [vocab_size]; with `all`, of what follows each of its tokens, [tokens, vocab_size].
+        A text has no chat template here."""
+    def embed(
+        self,
+        text: str | Sequence[int] | Iterable[str | Sequence[int]],
+        *,
+        pooling: Literal["mean", "last"] = "mean",
+        normalize: bool = True,
+        parse_special: bool = False,
+    ) -> Array:
+        """A text, or its tokens, as a vector: the final hidden states of the tokens, pooled, [hidden_size]; of several, one row
+        each. `normalize`: of length 1."""
+    def close(self) -> None:
+        """Ends what is computed, and gives the memory back. Streams raise `ClosedError` then."""
+    @property
+    def closed(self) -> bool: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_exception: object) -> None: ...

@@ -162,7 +162,7 @@ pub fn main(args: BatchArgs) -> Outcome {
     let before = (done.results, done.failed);
     let options = EngineOptions {
         sequences: args.sequences,
-        context: Some(sampling::context(args.ctx_size, model.spec().context)),
+        context: Some(alight_model::context(args.ctx_size, model.spec().context)),
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
         speculate: args.drafts.speculate,
@@ -196,6 +196,11 @@ pub fn main(args: BatchArgs) -> Outcome {
 }
 
 impl BatchArgs {
+    /// See [`Command::models`](crate::args::Command::models).
+    pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
+        (self.drafts.models(&mut self.model), self.engine.offline)
+    }
+
     /// What reads the input.
     fn reader(
         &self,

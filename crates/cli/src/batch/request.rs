@@ -6,9 +6,9 @@
 use alight_model::SamplerOptions;
 use alight_server::answer::Asked;
 use alight_server::body::fields::{Fields, kind};
-use alight_server::body::prompt::check_length;
 use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_server::body::{conversation, messages, options};
+use alight_text::prompt::check_length;
 use alight_text::{Encoder, PromptError, Style, Vocabulary};
 use serde_json::{Map, Value, json};
 
@@ -267,7 +267,7 @@ fn encode(
 ) -> Result<Vec<u32>, Refusal> {
     let fits = |bytes: usize| {
         check_length(bytes, &vocabulary.tokenizer, context)
-            .map_err(|error| Refusal::new(TOO_LONG, error))
+            .map_err(|error| Refusal::new(TOO_LONG, error.to_string()))
     };
     let refused = |error: PromptError| Refusal::new("invalid_request", error.to_string());
     match prompt {

@@ -19,7 +19,7 @@ const PROMPT: usize = 32;
 #[derive(Debug, clap::Args)]
 pub struct ExpertsArgs {
     /// The model: a .gguf file (of a split model, its first shard)
-    model: PathBuf,
+    pub model: PathBuf,
 
     /// Memory that the model may take, one after the other, such as 4G,8G
     #[arg(long, value_name = "SIZES", required = true, value_delimiter = ',', value_parser = units::parse_bytes)]

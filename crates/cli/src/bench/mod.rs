@@ -58,6 +58,21 @@ pub struct BenchArgs {
     what: Option<What>,
 }
 
+impl BenchArgs {
+    /// See [`Command::models`](crate::args::Command::models).
+    pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
+        match &mut self.what {
+            None => (self.table.models.iter_mut().collect(), self.table.engine.offline),
+            Some(What::Decode { common, .. } | What::Prefill { common, .. }) => {
+                (vec![&mut common.model], common.engine.offline)
+            }
+            Some(What::Load(args)) => (vec![&mut args.model], false),
+            Some(What::Experts(args)) => (vec![&mut args.model], false),
+            Some(What::Collective(_) | What::Resident(_)) => (vec![], false),
+        }
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum What {
     /// Tokens made one after the other, as in an answer

@@ -19,7 +19,7 @@ use crate::{output, say, units};
 pub struct TableArgs {
     /// Models, of each of which a prompt and an answer are measured: .gguf files, or folders with one model in them
     #[arg(value_name = "MODEL", required = true)]
-    models: Vec<PathBuf>,
+    pub models: Vec<PathBuf>,
 
     /// Tokens of prompts, divided by commas; 0: none
     #[arg(short = 'p', long, value_name = "N,…", default_value = "512", value_delimiter = ',',
@@ -45,7 +45,7 @@ pub struct TableArgs {
     format: Format,
 
     #[command(flatten)]
-    engine: EngineArgs,
+    pub engine: EngineArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

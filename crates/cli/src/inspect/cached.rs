@@ -1,12 +1,17 @@
 //! How much of a model is in the page cache now, as numbers and as bars.
 //!
-//! Asked before anything else is read, so that the answer is about the files as they were found, but
-//! for the header, which had to be read to know where the tensors lie, and what the system read
-//! along with it.
+//! Files are asked about before anything of them is read, so that the answer is about the files as they were found. Of a file that was
+//! cached in part, tensors are asked about after its header was read, and with it what the system read along.
 
+use std::collections::HashMap;
+use std::fs::{self, File};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
-use alight_pages::{CacheProbe, Map, residency};
+use alight_pages::{CacheProbe, Identity, Map, give_up, open_file, residency};
+
+/// Files that are asked about beforehand at most.
+const MOST_FILES: usize = 4096;
 
 /// Parts of a file that are shown apart at most.
 const PARTS: u64 = 64;
@@ -21,8 +26,75 @@ pub struct Cached {
     pub tensors: Vec<Option<u64>>,
 }
 
+/// What was cached of the files that a model may have, before anything of them was read.
+#[derive(Debug, Default)]
+pub struct AsFound(HashMap<Identity, FileCached>);
+
+impl AsFound {
+    /// Asks about the file at `path`, with the other shards of a split model; or about the files in the folder at `path`.
+    pub fn of(path: &Path) -> AsFound {
+        let mut found = AsFound::default();
+        for path in candidates(path).into_iter().take(MOST_FILES) {
+            // What cannot be opened is said when it is read.
+            let Ok((file, metadata)) = open_file(&path) else { continue };
+            if let Some(cached) = of_file(&file, metadata.len()) {
+                found.0.insert(Identity::from(&metadata), cached);
+            }
+        }
+        found
+    }
+
+    fn file(&self, map: &Map) -> Option<&FileCached> {
+        self.0.get(&Identity::from(&map.file().metadata().ok()?))
+    }
+
+    /// Whether nothing of it was cached for sure.
+    fn was_cold(&self, map: &Map) -> bool {
+        let counted = |found: &&FileCached| found.source != CacheProbe::Sampled.name();
+        self.file(map).filter(counted).is_some_and(|found| found.bytes == 0)
+    }
+
+    /// Bytes of a range of a file that were cached; `None`: the system does not count them for this user.
+    pub fn bytes(&self, map: &Map, range: Range<u64>) -> Option<u64> {
+        if self.was_cold(map) { Some(0) } else { bytes(map, range) }
+    }
+
+    /// Takes a file out of the page cache again of which nothing was there.
+    pub fn leave(&self, map: &Map) {
+        if self.was_cold(map) {
+            map.give_back(0..map.len());
+            // Where the system has no such call the pages stay, which is all that happens.
+            let _ = give_up(map.file());
+        }
+    }
+}
+
+/// The file at `path` and its shards, or the files in the folder at `path`.
+fn candidates(path: &Path) -> Vec<PathBuf> {
+    let files = |folder: &Path, wanted: &dyn Fn(&str) -> bool| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let wanted = entries.filter(|entry| wanted(&entry.file_name().to_string_lossy()));
+        wanted.map(|entry| entry.path()).collect()
+    };
+    if path.is_dir() {
+        return files(path, &|_| true);
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    // Indexes name their shards; those of one model have `-of-` in their names.
+    let is_index = name.ends_with(".json");
+    match name.split_once("-0") {
+        Some((stem, rest)) if rest.contains("-of-") => {
+            files(folder, &|other| other.starts_with(stem))
+        }
+        _ if is_index => files(folder, &|_| true),
+        _ => vec![path.to_owned()],
+    }
+}
+
 /// What is cached of a file.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FileCached {
     /// Bytes.
     pub bytes: u64,
@@ -37,28 +109,30 @@ impl Cached {
     pub fn of<'a>(
         maps: impl IntoIterator<Item = &'a Map>,
         tensors: impl Iterator<Item = (usize, Range<u64>)>,
+        found: &AsFound,
     ) -> Cached {
         let maps: Vec<&Map> = maps.into_iter().collect();
-        let files: Vec<_> = maps.iter().map(|map| file(map)).collect();
+        let now = |map: &Map| of_file(map.file(), map.len() as u64);
+        let files = maps.iter().map(|map| found.file(map).cloned().or_else(|| now(map)));
+        let files: Vec<_> = files.collect();
         let tensor = |(file, range): (usize, Range<u64>)| {
             // Samples of each tensor would be many reads.
             if files[file].as_ref()?.source == CacheProbe::Sampled.name() {
                 return None;
             }
-            bytes(maps[file], range)
+            found.bytes(maps[file], range)
         };
         let tensors = tensors.map(tensor).collect();
         Cached { files, tensors }
     }
 }
 
-fn file(map: &Map) -> Option<FileCached> {
-    let len = map.len() as u64;
-    let whole = residency(map.file(), 0..len).ok()?;
+fn of_file(file: &File, len: u64) -> Option<FileCached> {
+    let whole = residency(file, 0..len).ok()?;
     let count = PARTS.min(whole.pages);
     let part = |i: u64| {
         let range = len * i / count..len * (i + 1) / count;
-        residency(map.file(), range).map_or(0.0, |r| r.share())
+        residency(file, range).map_or(0.0, |r| r.share())
     };
     let parts = if whole.probe == CacheProbe::Sampled {
         vec![whole.share(); count as usize]
@@ -70,7 +144,7 @@ fn file(map: &Map) -> Option<FileCached> {
 }
 
 /// Bytes of a range of a file that are cached; `None`: the system does not count them for this user.
-pub fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
+fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
     let len = range.end - range.start;
     let found =
         residency(map.file(), range).ok().filter(|found| found.probe != CacheProbe::Sampled)?;

@@ -24,9 +24,10 @@ use anyhow::anyhow;
 use crate::outcome::{Outcome, Stop, chain};
 use crate::source::{self, Recognised};
 use crate::{output, say};
-use cached::Canvas;
-pub use gguf::shards;
+use cached::{AsFound, Canvas};
+pub use gguf::{shards, shards_and_layout};
 use listing::Listing;
+use parts::View;
 
 /// Arguments of `alight inspect`.
 #[derive(Debug, clap::Args)]
@@ -34,6 +35,7 @@ use listing::Listing;
 Examples:
   alight inspect model.gguf
   alight inspect model-00001-of-00003.gguf         all shards of a split model; any of them will do
+  alight inspect model.gguf --tensors
   alight inspect model.gguf --json | jq '.types'
   alight inspect model.gguf --json | jq -r '.metadata[] | select(.key == \"tokenizer.chat_template\").value'
   alight inspect model.safetensors                 a file of another format
@@ -44,27 +46,43 @@ What a file is, is told by its content and not by its name.
 Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns
 is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5.
 `align` is the largest power of two that a tensor's offset in its file is a multiple of.
-`cached` is the part that is in memory now (in the page cache): a start reads only the rest. On a
-terminal the file is drawn from its beginning to its end.")]
+`cached` is the part that was in memory (in the page cache) before this command read anything: a start
+reads only the rest. A file of which nothing was cached is left like that. On a terminal the file is
+drawn from its beginning to its end.")]
 pub struct InspectArgs {
     /// Models: of each a file of it, or the folder that holds it
     #[arg(value_name = "MODEL", required = true)]
-    models: Vec<PathBuf>,
+    pub models: Vec<PathBuf>,
+
+    /// List every tensor, and show values in longer lines
+    #[arg(long, conflicts_with = "json")]
+    tensors: bool,
 
     /// Everything as one line of JSON for each model, arrays in full
     #[arg(long)]
     json: bool,
 }
 
+/// How a model is shown.
+#[derive(Clone, Copy)]
+enum Show {
+    Text {
+        /// Whether its tensors are listed.
+        tensors: bool,
+    },
+    Json,
+}
+
 /// Runs the command. A model that cannot be shown does not keep the others from it.
 pub fn main(args: &InspectArgs) -> Outcome {
+    let show = if args.json { Show::Json } else { Show::Text { tensors: args.tensors } };
     let [model] = args.models.as_slice() else {
         let mut all = Ok(());
         for (i, model) in args.models.iter().enumerate() {
             if i > 0 && !args.json {
                 output::report("\n")?;
             }
-            match one(model, args.json) {
+            match one(model, show) {
                 Err(Stop::Failed(error)) => {
                     say::error(&chain(&error));
                     all = Err(Stop::AlreadyReported);
@@ -74,23 +92,27 @@ pub fn main(args: &InspectArgs) -> Outcome {
         }
         return all;
     };
-    one(model, args.json)
+    one(model, show)
 }
 
 /// Shows one model.
-fn one(model: &Path, json: bool) -> Outcome {
+fn one(model: &Path, show: Show) -> Outcome {
+    // Before anything of it is read.
+    let found = AsFound::of(model);
     let source = source::find(model)?;
     if source.format == Format::Gguf {
-        return gguf::main(&source.paths[0], json);
+        return gguf::main(&source.paths[0], &found, show);
     }
     let listing = list(&source)?;
     let mut text = Vec::new();
-    if json {
-        listing::json::write(&listing, &mut text)?;
-    } else {
-        listing::human::write(&listing, Canvas::stdout(), &mut text)?;
+    match show {
+        Show::Json => listing::json::write(&listing, &found, &mut text)?,
+        Show::Text { tensors } => {
+            let view = View { canvas: Canvas::stdout(), tensors };
+            listing::human::write(&listing, &found, view, &mut text)?;
+        }
     }
-    print(listing.files.iter().map(|file| &file.map), &text)
+    print(listing.files.iter().map(|file| &file.map), &found, &text)
 }
 
 /// Reads what is not GGUF.
@@ -112,9 +134,10 @@ fn list(source: &Recognised) -> anyhow::Result<Listing> {
 
 /// Writes the text, if the files are as long as they were: one that was cut short under its map shows as
 /// zeros, so nothing is written before this.
-fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, text: &[u8]) -> Outcome {
+fn print<'a>(maps: impl IntoIterator<Item = &'a Map>, found: &AsFound, text: &[u8]) -> Outcome {
     for map in maps {
         map.check().map_err(|e| anyhow!(e))?;
+        found.leave(map);
     }
     output::report(text)
 }

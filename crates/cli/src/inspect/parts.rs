@@ -9,6 +9,30 @@ use super::summary::Summary;
 use crate::terminal_text::one_line;
 use crate::units::{self, percent};
 
+/// Columns of a summary where standard output is no terminal.
+const COLUMNS: usize = 80;
+
+/// What is shown, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// What may be drawn.
+    pub canvas: Canvas,
+    /// Whether tensors are listed, in lines as long as they take; otherwise all lines fit the terminal, or 80 columns.
+    pub tensors: bool,
+}
+
+impl View {
+    /// As much of a line as there is room for. A file's path is not cut: it is there to be copied.
+    pub fn fit(self, line: &str) -> String {
+        let line = line.trim_end();
+        let width = self.canvas.width.unwrap_or(COLUMNS).max(COLUMNS / 2);
+        if self.tensors || line.chars().count() <= width {
+            return line.to_owned();
+        }
+        line.chars().take(width - 1).chain(['…']).collect()
+    }
+}
+
 /// Characters of a value that are shown.
 pub const SHOWN: usize = 64;
 
@@ -102,13 +126,12 @@ pub struct Row<'a> {
     pub file: usize,
 }
 
-/// The table of tensors; `many` files, of which each row names one.
-pub fn tensors(
-    tensors: &[Row<'_>],
-    many: bool,
-    canvas: Canvas,
-    out: &mut dyn Write,
-) -> io::Result<()> {
+/// The table of tensors, if it is wanted; `many` files, of which each row names one.
+pub fn tensors(tensors: &[Row<'_>], many: bool, view: View, out: &mut dyn Write) -> io::Result<()> {
+    let View { canvas, tensors: wanted } = view;
+    if !wanted {
+        return writeln!(out, "\n{} tensors: --tensors lists them", tensors.len());
+    }
     writeln!(out, "\ntensors ({})", tensors.len())?;
     let names: Vec<_> = tensors.iter().map(|t| name(t.name)).collect();
     let shapes: Vec<String> = tensors

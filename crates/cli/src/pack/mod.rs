@@ -1,6 +1,8 @@
 //! `alight pack` and `alight unpack`: a model file in the layout that the kernels read fastest, and
 //! back.
 
+mod kept;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -8,6 +10,7 @@ use std::path::PathBuf;
 use alight_convert::{ConvertError, KeptReason, Options, Packed, Progress, Unpacked, Volume};
 use anyhow::anyhow;
 
+pub use self::kept::KeepArgs;
 use crate::bar::Bar;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
@@ -28,7 +31,7 @@ weights are the same bits in another order, nothing is rounded.
 The new file appears when it is complete; until then, whatever happens, an old one stays.")]
 pub struct PackArgs {
     /// The model: a .gguf file (of a split model, any shard)
-    model: PathBuf,
+    pub model: PathBuf,
 
     #[command(flatten)]
     output: OutputArgs,

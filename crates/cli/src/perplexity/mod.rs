@@ -90,6 +90,13 @@ pub struct PerplexityArgs {
     engine: EngineArgs,
 }
 
+impl PerplexityArgs {
+    /// See [`Command::models`](crate::args::Command::models).
+    pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
+        (vec![&mut self.model], self.engine.offline)
+    }
+}
+
 fn chunk_size(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n @ 4..=16_777_216) => Ok(n),

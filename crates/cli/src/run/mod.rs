@@ -11,16 +11,15 @@ pub mod prompt;
 mod reading;
 mod report;
 pub mod sampling;
-mod stops;
 
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use alight_model::{Finish, GenerateOptions, SamplerOptions};
-use alight_text::template::ChatTemplate;
+use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 use rusage::Phases;
@@ -30,8 +29,10 @@ use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
 use crate::outcome::{Outcome, Stop};
 use crate::output::{self, Stream};
+use crate::pack::KeepArgs;
 use crate::prompt_cache::CacheArgs;
-use crate::{folders, say, source, text_input};
+use crate::template::TemplateArgs;
+use crate::{folders, say, source};
 use answer::answer;
 use engine::{About, Engine, EngineChoice, Jax, Kind, Native, Request};
 use parts::{Parts, Thinking, Tone};
@@ -92,12 +93,14 @@ pub struct RunArgs {
     system: Option<String>,
 
     /// Give the prompt to the model as it is, without the chat template
-    #[arg(long)]
+    #[arg(long, conflicts_with = "chat_template_file")]
     raw: bool,
 
-    /// Take the chat template in this file, in Jinja, and not the model's own
-    #[arg(long, value_name = "FILE", conflicts_with = "raw")]
-    chat_template_file: Option<PathBuf>,
+    #[command(flatten)]
+    template: TemplateArgs,
+
+    #[command(flatten)]
+    keep: KeepArgs,
 
     /// Let special tokens written in the prompt, such as <|im_end|>, be special
     #[arg(long)]
@@ -160,9 +163,6 @@ pub struct RunArgs {
     choice: EngineChoice,
 }
 
-/// Most bytes of a chat template.
-const TEMPLATE: u64 = 1 << 20;
-
 /// The options that `-h` shows; the others are hidden there.
 const SHORT: [&str; 9] =
     ["model", "prompt", "file", "system", "stats", "predict", "ctx_size", "threads", "temp"];
@@ -195,7 +195,9 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         Kind::Native => {
             // The system takes memory and threads back when the process ends, all at once; taking the model
             // apart piece by piece before that would only keep the user waiting.
-            let model = ManuallyDrop::new(open::model(&args.model, &args.engine)?);
+            let file = args.keep.file(&args.model)?;
+            let mut model = ManuallyDrop::new(open::model(&file, &args.engine)?);
+            args.template.give(|source| model.set_template(source))?;
             phases.end("open");
             let trained = model.spec().context;
             let about = About {
@@ -222,7 +224,8 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
         Kind::Jax => {
             let mut engine = Jax::start(&args.model, &args.choice.jax)?;
             let clock = Instant::now();
-            let text = open::text(&args.model)?;
+            let mut text = open::text(&args.model)?;
+            args.template.give(|source| text.vocabulary.set_template(source))?;
             phases.end("open");
             let about = About {
                 name: &text.name,
@@ -250,6 +253,11 @@ fn check_chat(args: &RunArgs) -> Outcome {
 }
 
 impl RunArgs {
+    /// See [`Command::models`](crate::args::Command::models).
+    pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
+        (self.drafts.models(&mut self.model), self.engine.offline)
+    }
+
     /// How thinking is shown.
     fn thinking(&self) -> Thinking {
         if self.no_thinking {
@@ -261,15 +269,6 @@ impl RunArgs {
         }
     }
 
-    /// The chat template that is given.
-    fn template(&self, about: &About<'_>) -> anyhow::Result<Option<ChatTemplate>> {
-        let Some(path) = &self.chat_template_file else { return Ok(None) };
-        let from = text_input::From::File(path);
-        let source = text_input::read(from, "the chat template", TEMPLATE)?;
-        let compiled = about.vocabulary.compile(&source);
-        Ok(Some(compiled.with_context(|| format!("the chat template in {from}"))?))
-    }
-
     /// The file of what was typed in chats.
     fn history(&self) -> Option<PathBuf> {
         let folder = folders::of_user(folders::STATE).filter(|_| !self.no_history);
@@ -278,7 +277,7 @@ impl RunArgs {
 
     /// How many positions the conversation has, with a model that was trained for so many.
     fn context(&self, trained: usize) -> usize {
-        sampling::context(self.ctx_size, trained)
+        alight_model::context(self.ctx_size, trained)
     }
 }
 
@@ -300,11 +299,7 @@ impl Front<'_> {
         mut phases: Phases,
     ) -> Outcome {
         let args = self.args;
-        let template = args.template(about)?;
         let mut encoder = Encoder::new(about.vocabulary, style, args.parse_special);
-        if let Some(template) = &template {
-            encoder = encoder.with_template(template);
-        }
         if args.no_thinking {
             encoder = encoder.without_thinking();
         }
@@ -363,7 +358,8 @@ impl Front<'_> {
     /// The tokens of the prompt.
     fn prompt(&self, about: &About<'_>, encoder: &Encoder<'_>) -> Outcome<Vec<u32>> {
         let text = self.source.read()?;
-        prompt::check_length(text.len(), &about.vocabulary.tokenizer, about.context)?;
+        check_length(text.len(), &about.vocabulary.tokenizer, about.context)
+            .map_err(|e| anyhow!(e))?;
         let tokens = match encoder.style() {
             Style::Raw => encoder.raw(&text),
             Style::Chat => {
@@ -377,7 +373,7 @@ impl Front<'_> {
 
 /// With a template or without one; says so where the file decides it.
 fn style(about: &About<'_>, args: &RunArgs, given: &ArgMatches) -> Outcome<Style> {
-    if args.chat_template_file.is_some() && !args.raw {
+    if args.template.is_given() {
         return Ok(Style::Chat);
     }
     let style = prompt::style(about.vocabulary, &args.model, args.raw);

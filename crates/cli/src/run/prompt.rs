@@ -1,13 +1,11 @@
 //! Where the prompt comes from: an argument or a file, with what comes on stdin before it; stdin alone; or a person at a
-//! terminal. And what all prompts have in
-//! common, wherever they come from: a limit, and a template or none.
+//! terminal. And what all prompts have in common, wherever they come from: a template or none.
 
 use std::io::{IsTerminal, stdin};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use alight_text::{Style, Tokenizer, Vocabulary};
-use anyhow::anyhow;
+use alight_text::{Style, Vocabulary};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, fstat};
 
@@ -119,11 +117,6 @@ fn not_empty(text: String, from: text_input::From<'_>) -> Outcome<String> {
         )));
     }
     Ok(text)
-}
-
-/// Refuses a prompt of `bytes` that is too long for the context whatever its tokens are.
-pub fn check_length(bytes: usize, tokenizer: &Tokenizer, context: usize) -> anyhow::Result<()> {
-    alight_server::body::prompt::check_length(bytes, tokenizer, context).map_err(|why| anyhow!(why))
 }
 
 /// With the chat template of the model at `path`, or without one where there is none or `raw` asks for it; says so where

@@ -1,48 +1,50 @@
-//! The sampling flags and the context, named as llama.cpp names them.
+//! The sampling flags, named as llama.cpp names them.
 
 use std::error::Error;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use alight_model::{DEFAULT_CONTEXT, SamplerOptions};
+use alight_model::{Numbers, SamplerOptions};
 use anyhow::bail;
 use clap::builder::Resettable;
 use clap::{Arg, Args, Command, FromArgMatches};
+
+/// What is not said.
+const DEFAULTS: SamplerOptions = SamplerOptions::DEFAULT;
 
 /// How tokens are chosen.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingArgs {
     /// Temperature; 0 always takes the most likely token
-    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = not_negative,
+    #[arg(long, value_name = "T", default_value_t = DEFAULTS.temperature, value_parser = temperature,
           visible_alias = "temperature")]
     temp: f32,
 
     /// Keep the K most likely tokens; 0 keeps all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = DEFAULTS.top_k)]
     top_k: usize,
 
     /// Keep the most likely tokens that make up this share of the probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = fraction)]
+    #[arg(long, value_name = "P", default_value_t = DEFAULTS.top_p, value_parser = top_p)]
     top_p: f32,
 
     /// Keep the tokens at least this likely, relative to the most likely; 0 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = fraction)]
+    #[arg(long, value_name = "P", default_value_t = DEFAULTS.min_p, value_parser = min_p)]
     min_p: f32,
 
     /// Make tokens seen lately less likely by this factor; 1 does not
-    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.repeat_penalty, value_parser = repeat_penalty)]
     repeat_penalty: f32,
 
     /// Make tokens less likely by this much for each time that they were seen lately; 0 does not
-    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = any_number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.frequency_penalty, value_parser = frequency_penalty, allow_negative_numbers = true)]
     frequency_penalty: f32,
 
     /// Make tokens less likely by this much if they were seen lately; 0 does not
-    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = any_number, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = DEFAULTS.presence_penalty, value_parser = presence_penalty, allow_negative_numbers = true)]
     presence_penalty: f32,
 
     /// How many tokens count as seen lately; 0 none
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULTS.repeat_last_n)]
     repeat_last_n: usize,
 
     /// Seed of the random choices: the same seed gives the same answer [default: random]
@@ -91,12 +93,12 @@ impl SamplingArgs {
 
     /// The sampler's options. A seed of -1, or none, becomes one that differs from run to run.
     pub fn options(&self) -> SamplerOptions {
-        self.options_or_seed(any_seed)
+        self.options_or_seed(SamplerOptions::any_seed)
     }
 
     /// The sampler's options, which are the same in every run if no seed is given: it is 0 then.
     pub fn fixed_options(&self) -> SamplerOptions {
-        self.options_or_seed(|| if self.seed.is_some() { any_seed() } else { 0 })
+        self.options_or_seed(|| if self.seed.is_some() { SamplerOptions::any_seed() } else { 0 })
     }
 
     fn options_or_seed(&self, seed: impl Fn() -> u64) -> SamplerOptions {
@@ -114,44 +116,35 @@ impl SamplingArgs {
     }
 }
 
-/// 32 bits that differ from run to run. Short enough to be typed again.
-fn any_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let mixed = (now.as_nanos() as u64 ^ (u64::from(std::process::id()) << 32))
-        .wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed >> 32
-}
-
-/// How many positions a sequence has with `-c` as given, of a model that was trained for so many.
-pub fn context(given: Option<usize>, trained: usize) -> usize {
-    match given {
-        Some(0) => trained,
-        Some(context) => context,
-        None => DEFAULT_CONTEXT.min(trained),
-    }
-}
-
-fn number(text: &str, fits: impl Fn(f32) -> bool, what: &str) -> Result<f32, String> {
+fn number(text: &str, numbers: Numbers) -> Result<f32, String> {
     match text.parse::<f32>() {
-        Ok(x) if x.is_finite() && fits(x) => Ok(x),
-        _ => Err(format!("expected {what}")),
+        Ok(x) if numbers.hold(x) => Ok(x),
+        _ => Err(format!("expected {}", numbers.expected())),
     }
 }
 
-fn not_negative(text: &str) -> Result<f32, String> {
-    number(text, |x| x >= 0.0, "a number not below 0")
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, SamplerOptions::TEMPERATURE)
 }
 
-fn any_number(text: &str) -> Result<f32, String> {
-    number(text, |_| true, "a number")
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, SamplerOptions::TOP_P)
 }
 
-fn positive(text: &str) -> Result<f32, String> {
-    number(text, |x| x > 0.0, "a number above 0")
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, SamplerOptions::MIN_P)
 }
 
-fn fraction(text: &str) -> Result<f32, String> {
-    number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+fn repeat_penalty(text: &str) -> Result<f32, String> {
+    number(text, SamplerOptions::REPEAT_PENALTY)
+}
+
+fn frequency_penalty(text: &str) -> Result<f32, String> {
+    number(text, SamplerOptions::FREQUENCY_PENALTY)
+}
+
+fn presence_penalty(text: &str) -> Result<f32, String> {
+    number(text, SamplerOptions::PRESENCE_PENALTY)
 }
 
 #[cfg(test)]

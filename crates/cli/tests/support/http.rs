@@ -1,8 +1,9 @@
 //! A running server, and a client that sends what it is told to and no more.
+#![allow(dead_code)] // each test file uses its own part of this
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, ChildStderr, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use serde_json::Value;
@@ -27,7 +28,12 @@ pub struct Answer {
 impl Serving {
     /// Starts it at a free port, and waits until it says that it is ready.
     pub fn start(args: &[&str]) -> Serving {
-        let mut child = command(&[&["serve"], args, &["--port", "0"]].concat())
+        Serving::of(command(&[&["serve"], args, &["--port", "0"]].concat()))
+    }
+
+    /// What this command starts, as soon as it says that it is ready.
+    pub fn of(mut command: Command) -> Serving {
+        let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

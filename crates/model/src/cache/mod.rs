@@ -317,6 +317,11 @@ impl Cache {
         (!tokens.is_empty()).then_some(Contents { key, name, tokens, pages, states })
     }
 
+    /// Gives up what the index has of the beginning of a prompt and no other has. Returns how many tokens that were.
+    pub(crate) fn forget_prompt(&mut self, salt: &str, tokens: &[u32]) -> usize {
+        self.index.forget(salt, tokens, &mut self.pages)
+    }
+
     /// The state of a sequence in a layer.
     pub(crate) fn state(&mut self, layer: usize, sequence: usize) -> &mut [f32] {
         self.sequences[sequence].states.layer(layer)

@@ -259,6 +259,32 @@ impl PrefixIndex {
         node.states.as_ref().map(|(_, used)| (*used, false))
     }
 
+    /// Gives up what it has of the beginning of `tokens`, but for pages that other prompts have too, or a sequence. Returns how many
+    /// tokens were in it.
+    pub(crate) fn forget(&mut self, salt: &str, tokens: &[u32], pages: &mut Pages) -> usize {
+        let Some(&root) = self.roots.get(salt) else { return 0 };
+        let (mut at, mut read, mut path) = (root, 0, Vec::new());
+        while let Some((child, common)) = self.best_child(at, &tokens[read..]) {
+            // A tail of this prompt, or a whole page of it; a page of which another prompt has more stays.
+            if common < self.node(child).len {
+                break;
+            }
+            read += common;
+            path.push(child);
+            at = child;
+        }
+        let mut gone = 0;
+        for id in path.into_iter().rev() {
+            let node = self.node(id);
+            if node.first_child.is_some() || pages.uses(node.page) > 1 {
+                break;
+            }
+            gone += node.len;
+            self.remove(id, pages);
+        }
+        gone
+    }
+
     fn drop_states(&mut self, id: NodeId) {
         if let Some((kept, _)) = self.node_mut(id).states.take() {
             self.held -= kept.bytes();
@@ -387,5 +413,23 @@ mod tests {
         assert_eq!(reusable(&[1, 2, 3], &[1, 2, 3]), 2, "its last token is computed");
         assert_eq!(reusable(&[1, 2, 3, 4], &[1, 2]), 1, "and that of a shorter one");
         assert_eq!(reusable(&[1], &[]), 0);
+    }
+
+    #[test]
+    fn a_prompt_is_forgotten_and_others_keep_what_they_share() {
+        let mut pages = pages();
+        let mut index = PrefixIndex::new(1 << 30, 8, false);
+        let one: Vec<u32> = (0..2 * POSITIONS as u32 + 5).collect();
+        let other: Vec<u32> = (0..POSITIONS as u32).chain(1000..1000 + POSITIONS as u32).collect();
+        add(&mut index, &mut pages, &one);
+        add(&mut index, &mut pages, &other);
+        let has = |index: &mut PrefixIndex, tokens: &[u32]| index.find("", tokens).positions;
+        assert_eq!((has(&mut index, &one), has(&mut index, &other)), (one.len(), other.len()));
+        assert_eq!(index.forget("else", &one, &mut pages), 0);
+        assert_eq!(index.forget("", &one, &mut pages), POSITIONS + 5);
+        assert_eq!((has(&mut index, &one), has(&mut index, &other)), (POSITIONS, other.len()));
+        assert_eq!(index.forget("", &one, &mut pages), 0);
+        assert_eq!(index.forget("", &other, &mut pages), 2 * POSITIONS);
+        assert_eq!((index.held(), has(&mut index, &other)), (0, 0));
     }
 }

@@ -47,6 +47,13 @@ pub enum Pooling {
     Mean,
 }
 
+/// A vector in the same direction, of length 1; without a direction, zeros.
+pub fn to_unit_length(vector: &[f32]) -> Vec<f32> {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    let scale = if length > 0.0 { 1.0 / length } else { 0.0 };
+    vector.iter().map(|x| (f64::from(*x) * scale) as f32).collect()
+}
+
 impl Request {
     /// Whether each row of the prompt is wanted, and not its last one alone.
     pub(super) fn wants_all_rows(&self) -> bool {

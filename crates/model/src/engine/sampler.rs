@@ -38,21 +38,24 @@ pub struct SamplerOptions {
 
 impl Default for SamplerOptions {
     fn default() -> SamplerOptions {
-        SamplerOptions {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            frequency_penalty: 0.0,
-            presence_penalty: 0.0,
-            repeat_last_n: 64,
-            seed: 0,
-        }
+        SamplerOptions::DEFAULT
     }
 }
 
 impl SamplerOptions {
+    /// The defaults.
+    pub const DEFAULT: SamplerOptions = SamplerOptions {
+        temperature: 0.8,
+        top_k: 40,
+        top_p: 0.95,
+        min_p: 0.05,
+        repeat_penalty: 1.0,
+        frequency_penalty: 0.0,
+        presence_penalty: 0.0,
+        repeat_last_n: 64,
+        seed: 0,
+    };
+
     /// The likeliest token always.
     pub fn greedy() -> SamplerOptions {
         SamplerOptions { temperature: 0.0, ..SamplerOptions::default() }

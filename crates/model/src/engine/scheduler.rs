@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use alight_kernels::attention::KvType;
@@ -29,7 +29,10 @@ use super::speculate::{MOST_DRAFT, Speculate, StepPlan, StepTimes};
 use crate::cache::{Cache, Indexed, POSITIONS, common};
 use crate::error::ModelError;
 use crate::open::Model;
-use crate::prompts::{self, FoundPrompt, IgnoredPrompt, PromptFolder, PromptWriteError, Rounding};
+use crate::prompts::{
+    self, FoundPrompt, IgnoredPrompt, PromptFile, PromptFileError, PromptFolder, PromptWriteError,
+    RestoreError, Rounding,
+};
 
 /// Most sequences of an engine.
 pub const MAX_SEQUENCES: usize = 1024;
@@ -302,6 +305,68 @@ impl<'m> Engine<'m> {
         }
     }
 
+    /// Writes what is kept of the beginning of a prompt to the file at `path`, which only this user may read and which replaces one that is
+    /// there. Returns how many tokens and bytes it has; `None` if nothing is kept of the prompt.
+    ///
+    /// # Errors
+    /// See [`PromptWriteError`]. A file that was there is there still.
+    pub fn save(
+        &mut self,
+        salt: &str,
+        prompt: &[u32],
+        path: &Path,
+    ) -> Result<Option<(usize, u64)>, PromptWriteError> {
+        let long = self.is_long(prompt.len());
+        let key = prompts::key(self.model, self.rounding, long, salt);
+        let salt = &self.salt(salt, long);
+        let name = self.model.name();
+        let Some(contents) = self.cache.indexed_contents(salt, key, name, prompt) else {
+            return Ok(None);
+        };
+        contents.write(path)?;
+        Ok(Some((contents.tokens.len(), contents.len())))
+    }
+
+    /// Adds what the file at `path` has of a prompt to what is kept of prompts. It is mapped, and not read into memory of this process.
+    /// Returns the prompt, and the bytes of the file.
+    ///
+    /// # Errors
+    /// The file is of no use, or there is no room for it now: no sequence is free, or nothing is kept of prompts.
+    pub fn restore(&mut self, salt: &str, path: &Path) -> Result<(Vec<u32>, u64), RestoreError> {
+        let free = self.slots.iter().position(Option::is_none);
+        let (Some(sequence), true) = (free, self.cache.has_index()) else {
+            return Err(RestoreError::NoRoom);
+        };
+        let file = PromptFile::open(path)?;
+        let mut tokens = file.header.tokens.clone();
+        let long = self.is_long(tokens.len());
+        if file.header.key != prompts::key(self.model, self.rounding, long, salt) {
+            return Err(PromptFileError::Foreign.into());
+        }
+        let [stride, states] = self.cache.sizes();
+        file.check_shape(stride, states)?;
+        let positions = file.usable(&tokens, states > 0);
+        if positions == 0 || positions > self.context {
+            return Err(PromptFileError::Foreign.into());
+        }
+        if !self.cache.restore(sequence, &file, positions)? {
+            return Err(RestoreError::NoRoom);
+        }
+        tokens.truncate(positions);
+        let mut indexed = Indexed::default();
+        let salt = self.salt(salt, long);
+        self.cache.add(sequence, &salt, &tokens, true, &mut indexed);
+        self.cache.keep_states(sequence, &indexed);
+        self.cache.clear(sequence);
+        Ok((tokens, file.map.len() as u64))
+    }
+
+    /// Gives up what is kept of the beginning of a prompt, but for what other prompts share with it. Returns how many tokens that were.
+    pub fn forget(&mut self, salt: &str, prompt: &[u32]) -> usize {
+        let salt = self.salt(salt, self.is_long(prompt.len()));
+        self.cache.forget_prompt(&salt, prompt)
+    }
+
     /// Files of prompts that should have been of use and were not, since this was last asked.
     pub fn ignored_prompts(&mut self) -> Vec<IgnoredPrompt> {
         std::mem::take(&mut self.ignored)
@@ -310,6 +375,11 @@ impl<'m> Engine<'m> {
     /// Bytes of memory of what is kept of prompts; never more than [`EngineOptions::prompt_cache`] but for what sequences have now.
     pub fn kept_bytes(&self) -> usize {
         self.cache.kept_bytes()
+    }
+
+    /// Positions of a page of the KV cache, and the bytes of one in all layers.
+    pub fn page(&self) -> (usize, usize) {
+        (POSITIONS, self.cache.sizes()[0])
     }
 
     /// Whether there is nothing to compute.

@@ -5,6 +5,7 @@
 //! Whether a draft is worth computing follows from two things that are measured: how often what was proposed has come, computed or
 //! not ([`Acceptance`]), and what a step takes by the number of its rows ([`StepTimes`]).
 
+use std::str::FromStr;
 use std::time::Duration;
 
 /// Most tokens of a draft, so that a step has as many rows more.
@@ -28,6 +29,20 @@ pub enum Speculate {
     Off,
     /// Always, up to so many tokens (7 at most).
     Tokens(usize),
+}
+
+impl FromStr for Speculate {
+    type Err = String;
+
+    /// `auto`, `off` or a number.
+    fn from_str(text: &str) -> Result<Speculate, String> {
+        match (text, text.parse()) {
+            ("auto", _) => Ok(Speculate::Auto),
+            ("off", _) => Ok(Speculate::Off),
+            (_, Ok(tokens @ 0..=MOST_DRAFT)) => Ok(Speculate::Tokens(tokens)),
+            _ => Err(format!("expected auto, off, or a number from 0 to {MOST_DRAFT}")),
+        }
+    }
 }
 
 /// A mean of what was lately: of everything at first, then of some ten values.

@@ -73,6 +73,11 @@ impl Arrival {
         self.wait_while(|| self.missing[section].load(Ordering::Acquire) > 0)
     }
 
+    /// Whether `section` is ready.
+    pub(crate) fn is_ready(&self, section: usize) -> bool {
+        self.missing[section].load(Ordering::Acquire) == 0
+    }
+
     /// Whether everything is ready.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)

@@ -87,7 +87,7 @@ pub(super) fn plan(
 }
 
 /// Matrices of a layer whose experts can be in slots, and how many experts there are.
-fn in_slots<'w>(matrices: &[&'w MatrixRef]) -> Option<(Vec<&'w MatrixRef>, usize)> {
+pub(super) fn in_slots<'w>(matrices: &[&'w MatrixRef]) -> Option<(Vec<&'w MatrixRef>, usize)> {
     let some: Vec<_> = matrices.iter().copied().filter(|matrix| matrix.fits_slots()).collect();
     let experts = some.iter().map(|matrix| matrix.count()).min()?;
     Some((some, experts))

@@ -21,6 +21,7 @@ mod experts;
 mod plan;
 mod reclaim;
 mod report;
+mod resident;
 mod store;
 
 use std::str::FromStr;
@@ -40,6 +41,8 @@ pub use experts::SlotsReport;
 use plan::{LoadMethod, Plan};
 use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
+pub(crate) use resident::resident;
+pub use resident::{PartName, ResidentPart};
 pub(crate) use store::{Chosen, Storage, Store};
 
 use crate::weights::{MatrixRef, Weights};

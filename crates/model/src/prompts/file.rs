@@ -56,6 +56,18 @@ pub enum PromptFileError {
     Foreign,
 }
 
+/// A prompt file is not added to what is kept of prompts.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum RestoreError {
+    /// It is of no use.
+    #[error(transparent)]
+    File(#[from] PromptFileError),
+    /// All sequences are busy, or nothing is kept.
+    #[error("there is no room for it now: every sequence is busy, or nothing is kept of prompts")]
+    NoRoom,
+}
+
 /// A prompt file cannot be written. Nothing is lost but the time that it would have saved.
 #[derive(Debug, Error)]
 #[non_exhaustive]

@@ -15,7 +15,7 @@ use alight_kernels::ARITHMETIC;
 use alight_kernels::attention::KvType;
 use alight_kernels::matmul::Precision;
 pub(crate) use file::{Contents, Key, PromptFile};
-pub use file::{PromptFileError, PromptWriteError};
+pub use file::{PromptFileError, PromptWriteError, RestoreError};
 use sha2::{Digest, Sha256};
 
 use crate::cache::POSITIONS;

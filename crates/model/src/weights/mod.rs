@@ -133,9 +133,13 @@ impl Weights {
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
         let output = (!self.tied).then_some(&self.output);
+        [&self.embed].into_iter().chain(self.inputs()).chain(layers).chain(output)
+    }
+
+    /// The matrices beside the embedding that a token passes before the first layer.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = &MatrixRef> {
         let inputs = self.token_inputs.iter().map(|inputs| &inputs.projection);
-        let inputs = inputs.chain(self.alt_up.iter().flat_map(AltUp::matrices));
-        [&self.embed].into_iter().chain(inputs).chain(layers).chain(output)
+        inputs.chain(self.alt_up.iter().flat_map(AltUp::matrices))
     }
 
     /// Bytes of the matrices that one decoded token reads: all layers and the output, not the embedding

@@ -24,7 +24,7 @@ pub use reader::{Buffer, Parts, Reader};
 pub use record::Record;
 
 use crate::around::{self, Around};
-use crate::copy::write_behind::WriteBehind;
+use crate::copy::WriteBehind;
 use crate::transfer::direct;
 use crate::{Region, Threads};
 

@@ -29,7 +29,7 @@ mod segments;
 mod steps;
 pub(crate) mod sys;
 mod verify;
-pub(crate) mod write_behind;
+mod write_behind;
 
 use std::fs::File;
 use std::ops::Range;
@@ -41,11 +41,11 @@ pub use error::CopyError;
 pub use options::{OnProgress, Options, Progress, Reflink};
 pub use report::{Fallback, Method, Report};
 pub use verify::{Verified, verify};
+pub use write_behind::WriteBehind;
 
 use crate::Threads;
 use cache_record::CacheRecord;
 use steps::{Ended, Files, Step};
-use write_behind::WriteBehind;
 
 /// Bytes from which on a file is copied around the page cache: for less it is not worth the set-up.
 const DIRECT_FROM: u64 = 16 << 20;

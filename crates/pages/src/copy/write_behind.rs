@@ -16,7 +16,8 @@ use super::sys;
 const IN_FLIGHT: usize = 1;
 
 /// The pages of the destination in the page cache.
-pub(crate) struct WriteBehind<'a> {
+#[derive(Debug)]
+pub struct WriteBehind<'a> {
     file: &'a File,
     in_flight: VecDeque<Range<u64>>,
     /// Why parts cannot be synced by themselves, if that is so.
@@ -26,11 +27,15 @@ pub(crate) struct WriteBehind<'a> {
 }
 
 impl<'a> WriteBehind<'a> {
+    /// Of a file that is written.
     pub fn new(file: &'a File) -> WriteBehind<'a> {
         WriteBehind { file, in_flight: VecDeque::new(), whole: None, durable: 0 }
     }
 
-    /// To be called when `range` has been written.
+    /// To be called when `range` has been written. Waits until the window before is on the disk.
+    ///
+    /// # Errors
+    /// Bytes cannot be brought to the disk.
     pub fn wrote(&mut self, range: Range<u64>) -> io::Result<()> {
         if self.whole.is_none() {
             match sys::start_writing(self.file, &range) {
@@ -46,6 +51,9 @@ impl<'a> WriteBehind<'a> {
     }
 
     /// Waits for everything.
+    ///
+    /// # Errors
+    /// Bytes cannot be brought to the disk.
     pub fn finish(&mut self) -> io::Result<()> {
         while !self.in_flight.is_empty() {
             self.land()?;

@@ -413,6 +413,19 @@ impl Slots {
         self.shared.state().counts
     }
 
+    /// Which pieces of a group are there, all of each. That may change at any time.
+    ///
+    /// # Panics
+    /// If there is no such group.
+    pub fn here(&self, group: usize) -> Vec<bool> {
+        let state = self.shared.state();
+        let there = |piece: usize| match state.slot_of[piece] {
+            NONE => false,
+            slot => state.slots[slot as usize].left == 0,
+        };
+        self.shared.layout.groups[group].clone().map(there).collect()
+    }
+
     /// The first read that failed, if one did: what was handed out since may be anything.
     pub fn failure(&self) -> Option<&Arc<TransferError>> {
         self.shared.failure.get()

@@ -4,5 +4,4 @@ pub mod conversation;
 pub mod fields;
 pub mod messages;
 pub mod options;
-pub mod prompt;
 pub mod refusal;

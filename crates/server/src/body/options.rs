@@ -1,6 +1,6 @@
 //! How an answer is chosen, and where it ends.
 
-use alight_model::SamplerOptions;
+use alight_model::{Numbers, SamplerOptions};
 use serde_json::{Value, json};
 
 use super::fields::Fields;
@@ -19,19 +19,16 @@ pub fn sampling(
     max_tokens: usize,
 ) -> Result<(SamplerOptions, usize), Refusal> {
     let mut options = *defaults;
-    let not_negative = |x: f32| x >= 0.0;
-    let fraction = |x: f32| (0.0..=1.0).contains(&x);
-    let share = "a number from 0 to 1";
-    let set = |to: &mut f32, given: Option<f32>| *to = given.unwrap_or(*to);
-    set(
-        &mut options.temperature,
-        fields.number("temperature", "a number not below 0", not_negative)?,
-    );
-    set(&mut options.top_p, fields.number("top_p", share, fraction)?);
-    set(&mut options.min_p, fields.number("min_p", share, fraction)?);
+    let mut set = |to: &mut f32, name, numbers: Numbers| {
+        let given = fields.number(name, numbers.expected(), |x| numbers.hold(x))?;
+        *to = given.unwrap_or(*to);
+        Ok::<(), Refusal>(())
+    };
+    set(&mut options.temperature, "temperature", SamplerOptions::TEMPERATURE)?;
+    set(&mut options.top_p, "top_p", SamplerOptions::TOP_P)?;
+    set(&mut options.min_p, "min_p", SamplerOptions::MIN_P)?;
     for name in ["repeat_penalty", "repetition_penalty"] {
-        let given = fields.number(name, "a number above 0", |x| x > 0.0)?;
-        set(&mut options.repeat_penalty, given);
+        set(&mut options.repeat_penalty, name, SamplerOptions::REPEAT_PENALTY)?;
     }
     options.top_k = fields.count("top_k")?.unwrap_or(options.top_k);
     options.repeat_last_n = fields.count("repeat_last_n")?.unwrap_or(options.repeat_last_n);

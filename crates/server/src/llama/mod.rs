@@ -4,5 +4,6 @@ pub(crate) mod apply_template;
 pub(crate) mod completion;
 pub(crate) mod metrics;
 pub(crate) mod props;
+pub(crate) mod slot_files;
 pub(crate) mod slots;
 pub(crate) mod tokenize;

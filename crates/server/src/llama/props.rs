@@ -38,7 +38,7 @@ pub(crate) async fn answer(call: Call) -> Answered {
         "bos_token": text(tokenizer.bos()),
         "eos_token": text(tokenizer.eos()),
         "build_info": concat!("alight-", env!("CARGO_PKG_VERSION")),
-        "is_sleeping": false,
+        "is_sleeping": serving.worker.counts().now().resting,
     });
     Ok(http::json(StatusCode::OK, &body))
 }

@@ -1,5 +1,6 @@
 //! `POST /api/generate`
 
+use alight_text::prompt::check_length;
 use alight_text::{Encoder, Style};
 use serde_json::{Map, Value, json};
 
@@ -7,7 +8,7 @@ use super::{Lines, Place, model, renamed, thinking};
 use crate::answer::Asked;
 use crate::asking;
 use crate::body::fields::Fields;
-use crate::body::{conversation, options, prompt};
+use crate::body::{conversation, options};
 use crate::failure::Failure;
 use crate::generation::Generation;
 use crate::http::{Answered, Call};
@@ -39,8 +40,8 @@ fn begun(call: &Call) -> Result<(Generation, Lines, bool), Failure> {
         context.extend(thinking(&mut fields));
         asking::conversation(context, serving)?
     } else {
-        prompt::check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
-            .map_err(Failure::invalid)?;
+        check_length(text.len(), &vocabulary.tokenizer, serving.worker.context())
+            .map_err(|why| Failure::invalid(why.to_string()))?;
         let encoder = Encoder::new(vocabulary, Style::Raw, false);
         encoder.raw(&text).map_err(|error| Failure::invalid(error.to_string()))?
     };

@@ -12,6 +12,8 @@
 mod calls;
 mod format;
 mod harmony;
+mod shown;
+mod stops;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -19,6 +21,8 @@ mod tokens;
 
 pub use calls::Call;
 pub use format::Format;
+pub use shown::{Shown, Texts, Thinking, Tone};
+pub use stops::Stops;
 pub use tokens::Reader;
 
 use harmony::Harmony;

@@ -1,31 +1,35 @@
 //! Tokens of an answer into the text that a [`Parser`] is fed.
 
+use std::ops::Deref;
+
 use super::{Format, Parser};
 use crate::tokenizer::{StreamDecoder, Tokenizer};
+use crate::vocabulary::Vocabulary;
 
 /// The last tokens of a prompt, in which a template may have opened the thinking.
 const END: usize = 32;
 
 /// Takes the tokens of an answer one by one, and gives out its text. Marks of the format that are control tokens, which have no
-/// text otherwise, are spelled out.
-pub struct Reader<'t> {
-    tokenizer: &'t Tokenizer,
+/// text otherwise, are spelled out. `V` is the vocabulary, borrowed or shared.
+pub struct Reader<V> {
+    vocabulary: V,
     decoder: StreamDecoder,
     marks: Vec<u32>,
 }
 
-impl<'t> Reader<'t> {
+impl<V: Deref<Target = Vocabulary>> Reader<V> {
     /// For an answer in this format.
-    pub fn new(format: Format, tokenizer: &'t Tokenizer) -> Reader<'t> {
-        let marks = format.hidden_marks(tokenizer);
-        Reader { tokenizer, decoder: StreamDecoder::new(), marks }
+    pub fn new(format: Format, vocabulary: V) -> Reader<V> {
+        let marks = format.hidden_marks(&vocabulary.tokenizer);
+        Reader { vocabulary, decoder: StreamDecoder::new(), marks }
     }
 
     /// The text that is complete with this token: a character whose last bytes are missing waits.
     pub fn push(&mut self, id: u32) -> &str {
+        let tokenizer = &self.vocabulary.tokenizer;
         match self.marks.contains(&id) {
-            true => self.tokenizer.decode_special(id, self.decoder.buffer()),
-            false => self.tokenizer.decode_bytes(id, self.decoder.buffer()),
+            true => tokenizer.decode_special(id, self.decoder.buffer()),
+            false => tokenizer.decode_bytes(id, self.decoder.buffer()),
         }
         self.decoder.take()
     }

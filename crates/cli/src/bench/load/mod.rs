@@ -40,7 +40,7 @@ pub use resident::main as resident;
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
     /// The model: a .gguf file (of a split model, its first shard), not packed
-    model: PathBuf,
+    pub model: PathBuf,
 
     /// The same model as `alight pack` writes it [default: made for the time of the benchmark beside
     /// the model, or where temporary files go]

@@ -7,7 +7,7 @@ use alight_formats::split::Catalog;
 use alight_pages::Map;
 use serde::Serialize;
 
-use crate::inspect::cached::{Canvas, bytes, picture};
+use crate::inspect::cached::{AsFound, Canvas, picture};
 use crate::units;
 
 /// The experts of all layers: expert `n` is the `n`-th matrix of every stack of the file.
@@ -28,7 +28,12 @@ const MOST_PARTS: u64 = 1 << 18;
 
 impl Experts {
     /// Of a model with `maps` of its files. `None`: it has no experts.
-    pub fn of(gguf: &Gguf<'_>, catalog: &Catalog<'_>, maps: &[Map]) -> Option<Experts> {
+    pub fn of(
+        gguf: &Gguf<'_>,
+        catalog: &Catalog<'_>,
+        maps: &[Map],
+        as_found: &AsFound,
+    ) -> Option<Experts> {
         let architecture = match gguf.get("general.architecture") {
             Some(Value::Str(name)) => String::from_utf8_lossy(name).into_owned(),
             _ => return None,
@@ -48,7 +53,8 @@ impl Experts {
             stacks.iter().try_fold(0u64, |sum, stack| {
                 let each = stack.info.nbytes / count;
                 let start = stack.info.offset + expert * each;
-                bytes(&maps[stack.shard], start..start + each)
+                as_found
+                    .bytes(&maps[stack.shard], start..start + each)
                     .map(|found| sum.saturating_add(found))
             })
         };

@@ -6,15 +6,14 @@ use alight_formats::gguf::{Array, Gguf, TensorInfo, Value};
 use alight_formats::packed::LAYOUT;
 
 use super::Opened;
-use crate::inspect::cached::Canvas;
-use crate::inspect::parts::{Row, SHOWN, cached_line, name, quoted, tensors, totals, types};
+use crate::inspect::parts::{Row, SHOWN, View, cached_line, name, quoted, tensors, totals, types};
 use crate::terminal_text;
 use crate::units;
 
 /// Writes the whole text.
-pub fn write(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
-    heading(model, canvas, out)?;
-    metadata(model.files[0].gguf, out)?;
+pub fn write(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()> {
+    heading(model, view, out)?;
+    metadata(model.files[0].gguf, view, out)?;
     types(&model.summary, out)?;
     let rows: Vec<Row> = model
         .catalog
@@ -30,7 +29,7 @@ pub fn write(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Res
             file: t.shard,
         })
         .collect();
-    tensors(&rows, model.files.len() > 1, canvas, out)
+    tensors(&rows, model.files.len() > 1, view, out)
 }
 
 /// The type, with a mark if the tensor is packed.
@@ -39,14 +38,16 @@ fn type_of(info: &TensorInfo<'_>) -> String {
     format!("{}{mark}", info.ty)
 }
 
-fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
+fn heading(model: &Opened<'_>, view: View, out: &mut dyn Write) -> io::Result<()> {
+    let canvas = view.canvas;
     let gguf = model.files[0].gguf;
     let text = |key: &str| match gguf.get(key) {
         Some(Value::Str(bytes)) => quoted(bytes).trim_matches('"').to_owned(),
         _ => "unknown".to_owned(),
     };
-    writeln!(out, "name          {}", text("general.name"))?;
-    writeln!(out, "architecture  {}", text("general.architecture"))?;
+    let line = |what: &str, key: &str| view.fit(&format!("{what:12}  {}", text(key)));
+    writeln!(out, "{}", line("name", "general.name"))?;
+    writeln!(out, "{}", line("architecture", "general.architecture"))?;
     totals(&model.summary, model.catalog.tensors.len(), out)?;
     if gguf.packed {
         let packed = model.catalog.tensors.iter().filter(|t| t.info.packed).count();
@@ -55,7 +56,7 @@ fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
     for (file, cached) in model.files.iter().zip(&model.cached.files) {
         writeln!(
             out,
-            "file          {}\n              {} ({} bytes), GGUF version {}, alignment {}, \
+            "file          {}\n              {} ({} bytes), GGUF version {}, alignment {}\n              \
              {} of header, data from {:#x} to {:#x}",
             terminal_text::path(file.path),
             units::bytes(file.bytes),
@@ -74,7 +75,7 @@ fn heading(model: &Opened<'_>, canvas: Canvas, out: &mut dyn Write) -> io::Resul
     model.session.as_ref().map_or(Ok(()), |session| session.write(out))
 }
 
-fn metadata(gguf: &Gguf<'_>, out: &mut dyn Write) -> io::Result<()> {
+fn metadata(gguf: &Gguf<'_>, view: View, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nmetadata ({})", gguf.metadata.len())?;
     let width = gguf.metadata.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0).min(48);
     for (key, value) in &gguf.metadata {
@@ -84,7 +85,7 @@ fn metadata(gguf: &Gguf<'_>, out: &mut dyn Write) -> io::Result<()> {
             other => (other.value_type().to_string(), other.to_string()),
         };
         let line = format!("  {:width$}  {ty:12}  {text}", name(key));
-        writeln!(out, "{}", line.trim_end())?;
+        writeln!(out, "{}", view.fit(&line))?;
     }
     Ok(())
 }

@@ -15,14 +15,15 @@ use anyhow::{Context, anyhow};
 
 use self::experts::Experts;
 use self::session::SessionMemory;
-use super::cached::{Cached, Canvas};
-use super::map;
+use super::cached::{AsFound, Cached, Canvas};
+use super::parts::View;
 use super::summary::Summary;
+use super::{Show, map};
 use crate::outcome::Outcome;
 use crate::source;
 
 /// Shows the model that `path` is or belongs to.
-pub fn main(path: &Path, as_json: bool) -> Outcome {
+pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
     let paths = shards(path)?;
     let maps = paths.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let copies = alight_files::copies(&maps);
@@ -38,21 +39,23 @@ pub fn main(path: &Path, as_json: bool) -> Outcome {
         cached: Cached::of(
             &maps,
             catalog.tensors.iter().map(|t| (t.shard, t.info.offset..t.info.offset + t.info.nbytes)),
+            found,
         ),
         summary: Summary::of(
             catalog.tensors.iter().map(|t| (t.info.ty.name(), t.info.elements(), t.info.nbytes)),
         ),
-        experts: Experts::of(&files[0], &catalog, &maps),
+        experts: Experts::of(&files[0], &catalog, &maps, found),
         session: SessionMemory::of(&files[0]),
         catalog: &catalog,
     };
     let mut text = Vec::new();
-    if as_json {
-        json::write(&model, &mut text)?;
-    } else {
-        human::write(&model, Canvas::stdout(), &mut text)?;
+    match show {
+        Show::Json => json::write(&model, &mut text)?,
+        Show::Text { tensors } => {
+            human::write(&model, View { canvas: Canvas::stdout(), tensors }, &mut text)?;
+        }
     }
-    super::print(&maps, &text)
+    super::print(&maps, found, &text)
 }
 
 /// A model's files and what they hold together.
@@ -76,17 +79,22 @@ struct OpenedFile<'a> {
 
 /// All files of the model that `path` is or belongs to.
 pub fn shards(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    shards_and_layout(path).map(|(shards, _)| shards)
+}
+
+/// The same, and whether the model is packed.
+pub fn shards_and_layout(path: &Path) -> anyhow::Result<(Vec<PathBuf>, bool)> {
     source::check_path(path)?;
     let first = map(path)?;
     let copy = alight_files::copy(&first);
     let gguf = alight_files::parse(&first, &copy);
     let gguf = gguf.map_err(|e| source::explain(path, anyhow!(e)))?;
     let Some(shards) = alight_files::shards(&first, &gguf)? else {
-        return Ok(vec![path.to_owned()]);
+        return Ok((vec![path.to_owned()], gguf.packed));
     };
     for shard in &shards {
         source::check_path(shard)
             .with_context(|| format!("'{}' is one of {} shards", path.display(), shards.len()))?;
     }
-    Ok(shards)
+    Ok((shards, gguf.packed))
 }

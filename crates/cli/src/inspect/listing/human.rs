@@ -5,16 +5,21 @@ use std::io::{self, Write};
 use serde_json::Value;
 
 use super::Listing;
-use crate::inspect::cached::Canvas;
-use crate::inspect::parts::{Row, cached_line, name, quoted, tensors, totals, types};
+use crate::inspect::cached::AsFound;
+use crate::inspect::parts::{Row, View, cached_line, name, quoted, tensors, totals, types};
 use crate::terminal_text::{self, one_line};
 use crate::units;
 
 /// Writes the whole text.
-pub fn write(listing: &Listing, canvas: Canvas, out: &mut dyn Write) -> io::Result<()> {
-    let cached = listing.cached();
+pub fn write(
+    listing: &Listing,
+    found: &AsFound,
+    view: View,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let cached = listing.cached(found);
     let summary = listing.summary();
-    writeln!(out, "format        {}", one_line(&listing.described))?;
+    writeln!(out, "{}", view.fit(&format!("format        {}", one_line(&listing.described))))?;
     totals(&summary, listing.tensors.len(), out)?;
     for note in &listing.notes {
         writeln!(out, "note          {}", one_line(note))?;
@@ -23,7 +28,7 @@ pub fn write(listing: &Listing, canvas: Canvas, out: &mut dyn Write) -> io::Resu
         let bytes = file.map.len() as u64;
         writeln!(
             out,
-            "file          {}\n              {} ({bytes} bytes){}{}, {} of header, data from {:#x} to {:#x}",
+            "file          {}\n              {} ({bytes} bytes){}{}\n              {} of header, data from {:#x} to {:#x}",
             terminal_text::path(file.map.path()),
             units::bytes(bytes),
             if file.about.is_empty() { "" } else { ", " },
@@ -32,9 +37,9 @@ pub fn write(listing: &Listing, canvas: Canvas, out: &mut dyn Write) -> io::Resu
             file.data.start,
             file.data.end,
         )?;
-        cached_line(cached.as_ref(), bytes, canvas, out)?;
+        cached_line(cached.as_ref(), bytes, view.canvas, out)?;
     }
-    metadata(listing, out)?;
+    metadata(listing, view, out)?;
     types(&summary, out)?;
     let rows: Vec<Row> = listing
         .tensors
@@ -49,10 +54,10 @@ pub fn write(listing: &Listing, canvas: Canvas, out: &mut dyn Write) -> io::Resu
             file: t.file,
         })
         .collect();
-    tensors(&rows, listing.files.len() > 1, canvas, out)
+    tensors(&rows, listing.files.len() > 1, view, out)
 }
 
-fn metadata(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
+fn metadata(listing: &Listing, view: View, out: &mut dyn Write) -> io::Result<()> {
     let entries = &listing.metadata;
     writeln!(out, "\nmetadata ({})", entries.len())?;
     let width = entries.iter().map(|(key, _)| key.chars().count()).max().unwrap_or(0).min(48);
@@ -62,7 +67,7 @@ fn metadata(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
             // Numbers and short lists are as JSON has them.
             other => quoted(other.to_string().as_bytes()).trim_matches('"').to_owned(),
         };
-        writeln!(out, "  {:width$}  {text}", name(key))?;
+        writeln!(out, "{}", view.fit(&format!("  {:width$}  {text}", name(key))))?;
     }
     Ok(())
 }

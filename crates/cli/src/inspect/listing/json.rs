@@ -17,13 +17,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::Listing;
+use crate::inspect::cached::AsFound;
 use crate::inspect::parts::alignment_of;
 use crate::inspect::summary::Summary;
 use crate::terminal_text::escape_json;
 
 /// Writes the line.
-pub fn write(listing: &Listing, out: &mut dyn Write) -> io::Result<()> {
-    let cached = listing.cached();
+pub fn write(listing: &Listing, found: &AsFound, out: &mut dyn Write) -> io::Result<()> {
+    let cached = listing.cached(found);
     let files = listing.files.iter().zip(&cached.files).enumerate();
     let tensors = listing.tensors.iter().zip(&cached.tensors);
     let report = Report {

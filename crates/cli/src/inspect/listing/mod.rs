@@ -9,7 +9,7 @@ use std::ops::Range;
 use alight_pages::Map;
 use serde_json::Value;
 
-use super::cached::Cached;
+use super::cached::{AsFound, Cached};
 use super::summary::Summary;
 
 /// A model as a format's reader found it. Everything is checked: ranges lie in their files.
@@ -83,9 +83,9 @@ impl Tensor {
 }
 
 impl Listing {
-    fn cached(&self) -> Cached {
+    fn cached(&self, found: &AsFound) -> Cached {
         let tensors = self.tensors.iter().map(|t| (t.file, t.range.clone()));
-        Cached::of(self.files.iter().map(|file| &file.map), tensors)
+        Cached::of(self.files.iter().map(|file| &file.map), tensors, found)
     }
 
     fn summary(&self) -> Summary {

@@ -1,0 +1,332 @@
+//! What Python asks for: how a prompt is continued, by the names that `alight run` has for it; and prompts as tokens.
+
+use alight_model::{ModelError, SamplerOptions};
+use alight_text::output::Thinking;
+use alight_text::prompt::check_length;
+use alight_text::{Encoder, Style, Vocabulary};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use serde_json::{Map, Value, json};
+
+use crate::error;
+use crate::tokenizer;
+
+/// The options that there are, in the order of documentation.
+const NAMES: [&str; 18] = [
+    "max_tokens",
+    "stop",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repeat_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "repeat_last_n",
+    "seed",
+    "logit_bias",
+    "logprobs",
+    "ignore_eos",
+    "thinking",
+    "parse_special",
+    "raw",
+    "system",
+];
+
+/// Most tokens beside each one whose likelihood is told.
+const MOST_LOGPROBS: usize = 1000;
+
+/// How a prompt is continued.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub sampling: SamplerOptions,
+    /// The seed that was given; without one each answer has its own.
+    seed: Option<u64>,
+    pub max_tokens: usize,
+    pub stops: Vec<String>,
+    pub ignore_eos: bool,
+    pub logit_bias: Vec<(u32, f32)>,
+    pub logprobs: Option<usize>,
+    pub thinking: bool,
+    pub parse_special: bool,
+    raw: bool,
+    system: Option<String>,
+}
+
+/// One text or several.
+#[derive(FromPyObject)]
+enum Texts {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Options {
+    /// Those of a text that is not to be continued: without a template, and nothing is drawn.
+    pub fn of_text(parse_special: bool) -> Options {
+        Options { raw: true, parse_special, ..Options::none() }
+    }
+
+    fn none() -> Options {
+        Options {
+            sampling: SamplerOptions::default(),
+            seed: None,
+            max_tokens: usize::MAX,
+            stops: Vec::new(),
+            ignore_eos: false,
+            logit_bias: Vec::new(),
+            logprobs: None,
+            thinking: true,
+            parse_special: false,
+            raw: false,
+            system: None,
+        }
+    }
+
+    /// Takes them from the keywords of a call.
+    ///
+    /// # Errors
+    /// `TypeError`: a keyword that is none, or a value of a wrong type; `OptionError`: a value that makes no sense.
+    pub fn take(given: Option<&Bound<'_, PyDict>>) -> PyResult<Options> {
+        let mut options = Options::none();
+        for (name, value) in given.into_iter().flatten() {
+            let name: String = name.extract()?;
+            if let Err(error) = options.set(&name, &value) {
+                let py = value.py();
+                if NAMES.contains(&name.as_str()) && error.is_instance_of::<PyTypeError>(py) {
+                    return Err(PyTypeError::new_err(format!("{name}: {}", error.value(py))));
+                }
+                return Err(error);
+            }
+        }
+        options.sampling.check().map_err(|problem| error::OPTION.err(problem.to_string()))?;
+        Ok(options)
+    }
+
+    fn set(&mut self, name: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        let sampling = &mut self.sampling;
+        match name {
+            "max_tokens" => self.max_tokens = count_or_all(name, value)?,
+            "stop" => {
+                self.stops = match value.extract::<Option<Texts>>()? {
+                    None => Vec::new(),
+                    Some(Texts::One(text)) => vec![text],
+                    Some(Texts::Several(texts)) => texts,
+                }
+            }
+            "temperature" => sampling.temperature = value.extract()?,
+            "top_k" => sampling.top_k = count(name, value)?,
+            "top_p" => sampling.top_p = value.extract()?,
+            "min_p" => sampling.min_p = value.extract()?,
+            "repeat_penalty" => sampling.repeat_penalty = value.extract()?,
+            "frequency_penalty" => sampling.frequency_penalty = value.extract()?,
+            "presence_penalty" => sampling.presence_penalty = value.extract()?,
+            "repeat_last_n" => sampling.repeat_last_n = count(name, value)?,
+            "seed" => {
+                self.seed = match value.extract::<Option<i128>>()? {
+                    None | Some(-1) => None,
+                    Some(seed) => Some(u64::try_from(seed).map_err(|_| {
+                        error::OPTION.err(format!(
+                            "seed is {seed}, expected a whole number from 0 to {}, or -1 for any",
+                            u64::MAX
+                        ))
+                    })?),
+                }
+            }
+            "logit_bias" => {
+                self.logit_bias = match value.extract::<Option<Bound<'_, PyDict>>>()? {
+                    None => Vec::new(),
+                    Some(biases) => biases
+                        .iter()
+                        .map(|(token, bias)| Ok((token.extract()?, bias.extract()?)))
+                        .collect::<PyResult<_>>()?,
+                };
+                if let Some((token, bias)) = self.logit_bias.iter().find(|(_, bias)| bias.is_nan())
+                {
+                    let problem =
+                        format!("logit_bias of token {token} is {bias}, expected a number");
+                    return Err(error::OPTION.err(problem));
+                }
+            }
+            "logprobs" => {
+                let wanted = (!value.is_none()).then(|| count(name, value)).transpose()?;
+                if wanted.is_some_and(|top| top > MOST_LOGPROBS) {
+                    return Err(error::OPTION.err(format!(
+                        "logprobs is {}, expected {MOST_LOGPROBS} at most: `logits` has those of all tokens",
+                        wanted.unwrap_or_default()
+                    )));
+                }
+                self.logprobs = wanted;
+            }
+            "ignore_eos" => self.ignore_eos = value.extract()?,
+            "thinking" => self.thinking = value.extract()?,
+            "parse_special" => self.parse_special = value.extract()?,
+            "raw" => self.raw = value.extract()?,
+            "system" => self.system = value.extract()?,
+            other => {
+                return Err(PyTypeError::new_err(format!(
+                    "there is no option '{other}': there are {}",
+                    NAMES.join(", ")
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sampler's options, with a seed of its own for each answer if none was given.
+    pub fn sampling(&self) -> SamplerOptions {
+        SamplerOptions { seed: self.seed.unwrap_or_else(SamplerOptions::any_seed), ..self.sampling }
+    }
+
+    /// How thinking is shown: as `alight run` writes it into a pipe.
+    pub fn shown(&self) -> Thinking {
+        if self.thinking { Thinking::Tagged } else { Thinking::Hidden }
+    }
+}
+
+/// A whole number not below 0.
+fn count(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    let n: i64 = value.extract()?;
+    usize::try_from(n).map_err(|_| {
+        error::OPTION.err(format!("{name} is {n}, expected a whole number not below 0"))
+    })
+}
+
+/// A whole number not below 0; `None` or -1 is as many as there may be.
+fn count_or_all(name: &str, value: &Bound<'_, PyAny>) -> PyResult<usize> {
+    match value.extract::<Option<i64>>()? {
+        None | Some(-1) => Ok(usize::MAX),
+        Some(_) => count(name, value),
+    }
+}
+
+/// What is to be continued.
+pub enum Prompt {
+    /// A text, which `alight run` would be given.
+    Text(String),
+    /// Its tokens.
+    Tokens(Vec<u32>),
+    /// A conversation, as a template sees it.
+    Chat(Map<String, Value>),
+}
+
+impl Prompt {
+    /// A text, token ids, or a conversation.
+    ///
+    /// # Errors
+    /// `TypeError`: it is something else.
+    pub fn take(given: &Bound<'_, PyAny>) -> PyResult<Prompt> {
+        if let Ok(text) = given.cast::<PyString>() {
+            return Ok(Prompt::Text(text.to_str()?.to_owned()));
+        }
+        if let Ok(tokens) = given.extract::<Vec<u32>>() {
+            return Ok(Prompt::Tokens(tokens));
+        }
+        Prompt::conversation(given, None).map_err(|_| {
+            PyTypeError::new_err(
+                "a prompt is a text, a list of token ids, or a list of messages with a role and a content",
+            )
+        })
+    }
+
+    /// A conversation, with tools that the model may call.
+    pub fn conversation(
+        messages: &Bound<'_, PyAny>,
+        tools: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Prompt> {
+        tokenizer::conversation(messages, tools, true).map(Prompt::Chat)
+    }
+
+    /// Whether there are tools to call.
+    pub fn has_tools(&self) -> bool {
+        matches!(self, Prompt::Chat(context) if context.get("tools").is_some_and(|tools| !tools.is_null()))
+    }
+
+    /// The tokens that `alight run` computes for it, and whether they are those of a conversation. A text is one if the model has a
+    /// chat template.
+    ///
+    /// # Errors
+    /// `PromptError`, `ContextFullError`.
+    pub fn encode(
+        self,
+        vocabulary: &Vocabulary,
+        options: &Options,
+        context: Context,
+    ) -> PyResult<(Vec<u32>, Style)> {
+        let has_template = matches!(vocabulary.template(), Some(Ok(_)));
+        let style = match &self {
+            Prompt::Text(_) if !options.raw && has_template => Style::Chat,
+            Prompt::Chat(_) => Style::Chat,
+            Prompt::Text(_) | Prompt::Tokens(_) => Style::Raw,
+        };
+        let mut encoder = Encoder::new(vocabulary, style, options.parse_special);
+        if !options.thinking {
+            encoder = encoder.without_thinking();
+        }
+        if style == Style::Raw && options.system.is_some() {
+            return Err(error::OPTION.err(
+                "system needs a prompt that goes through the model's chat template: write what it says into the prompt",
+            ));
+        }
+        let fits = |bytes| {
+            check_length(bytes, &vocabulary.tokenizer, context.limit)
+                .map_err(|problem| error::CONTEXT_FULL.err(problem.to_string()))
+        };
+        let mut messages = match self {
+            Prompt::Tokens(tokens) => return Ok((context.checked(tokens, vocabulary)?, style)),
+            Prompt::Text(text) if style == Style::Raw => {
+                fits(text.len())?;
+                let tokens = encoder.raw(&text).map_err(error::prompt)?;
+                return Ok((context.checked(tokens, vocabulary)?, style));
+            }
+            Prompt::Text(text) => {
+                let mut messages = Map::new();
+                messages.insert("messages".into(), json!([{"role": "user", "content": text}]));
+                messages.insert("add_generation_prompt".into(), true.into());
+                messages
+            }
+            Prompt::Chat(messages) => messages,
+        };
+        if let (Some(system), Some(Value::Array(all))) =
+            (&options.system, messages.get_mut("messages"))
+        {
+            all.insert(0, json!({"role": "system", "content": system}));
+        }
+        fits(messages.get("messages").map_or(0, content_bytes))?;
+        let tokens = encoder.chat_in(messages).map_err(error::prompt)?;
+        Ok((context.checked(tokens, vocabulary)?, style))
+    }
+}
+
+/// Bytes of what messages say.
+fn content_bytes(messages: &Value) -> usize {
+    let contents = messages.as_array().into_iter().flatten().map(|message| &message["content"]);
+    contents.map(|content| content.as_str().map_or(0, str::len)).sum()
+}
+
+/// How many positions there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Context {
+    pub limit: usize,
+    /// How many the model was trained for.
+    pub trained: usize,
+}
+
+impl Context {
+    /// Tokens that can be computed.
+    pub fn checked(self, tokens: Vec<u32>, vocabulary: &Vocabulary) -> PyResult<Vec<u32>> {
+        let Context { limit, trained } = self;
+        let vocab = vocabulary.tokenizer.vocab_size();
+        if tokens.is_empty() {
+            return Err(error::model(ModelError::EmptyInput));
+        }
+        if let Some(&id) = tokens.iter().find(|id| **id as usize >= vocab) {
+            return Err(error::model(ModelError::TokenRange { id, vocab }));
+        }
+        if tokens.len() > limit {
+            let asked = tokens.len();
+            return Err(error::model(ModelError::ContextFull { used: 0, asked, limit, trained }));
+        }
+        Ok(tokens)
+    }
+}

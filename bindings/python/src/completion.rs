@@ -1,0 +1,316 @@
+//! An answer: whole, or in pieces while it is made.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use alight_model::{Finish, Logprobs, Request};
+use alight_text::output::Shown;
+use alight_text::{Style, Vocabulary};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::asked::Options;
+use crate::worker::{Ask, Failure, Happened, OfLogits, Running, Wanted, Worker};
+
+/// How long a token is waited for before signals are looked at.
+pub const PATIENCE: Duration = Duration::from_millis(50);
+
+/// An answer, with the fields of what `alight run --json` writes. As a `str` it is its text.
+#[pyclass(frozen, module = "alight")]
+pub struct Completion {
+    /// What `alight run` would write into a pipe: thinking between <think> and </think>, then the answer.
+    #[pyo3(get)]
+    text: String,
+    /// What was said to the user.
+    #[pyo3(get)]
+    answer: String,
+    /// What the model thought; `None` if it did not.
+    #[pyo3(get)]
+    thinking: Option<String>,
+    calls: Vec<alight_text::output::Call>,
+    /// The tokens.
+    #[pyo3(get)]
+    tokens: Vec<u32>,
+    logprobs: Option<Vec<Logprobs>>,
+    finish: Option<Finish>,
+    /// Tokens of the prompt.
+    #[pyo3(get)]
+    prompt_tokens: usize,
+    /// How many of them were not computed, because they had been for an earlier prompt.
+    #[pyo3(get)]
+    reused_tokens: usize,
+    /// The seed of the random choices.
+    #[pyo3(get)]
+    seed: u64,
+}
+
+#[pymethods]
+impl Completion {
+    /// Calls of tools: each a dict of a `name` and of `arguments`, as the model gave them.
+    #[getter]
+    fn calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        let calls = PyList::empty(py);
+        for call in &self.calls {
+            calls.append(crate::tokenizer::call(py, call)?)?;
+        }
+        Ok(calls)
+    }
+
+    /// How likely the tokens were, if that was asked for: for each a dict of its `logprob`, and of `top`, those of the likeliest
+    /// tokens, the likeliest first.
+    #[getter]
+    fn logprobs<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        let Some(logprobs) = &self.logprobs else { return Ok(None) };
+        let all = PyList::empty(py);
+        for one in logprobs {
+            let (told, top) = (PyDict::new(py), PyDict::new(py));
+            for (token, logprob) in &one.top {
+                top.set_item(token, logprob)?;
+            }
+            told.set_item("logprob", one.chosen)?;
+            told.set_item("top", top)?;
+            all.append(told)?;
+        }
+        Ok(Some(all))
+    }
+
+    /// Why it ended: "stop" (the model ended it, or a text of `stop` did), "length" (`max_tokens`), "context" (no room), or
+    /// "interrupted" (the stream was closed); `None` while it is made.
+    #[getter]
+    fn finish(&self) -> Option<&'static str> {
+        self.finish.map(|finish| match finish {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::ContextFull => "context",
+            Finish::Interrupted => "interrupted",
+        })
+    }
+
+    fn __str__(&self) -> &str {
+        &self.text
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
+        let text = self.text.as_str().into_pyobject(py)?.repr()?;
+        let finish = self.finish().unwrap_or("going on");
+        Ok(format!("<alight.Completion {text}, {} tokens, {finish}>", self.tokens.len()))
+    }
+}
+
+/// An answer in the making.
+pub struct Making {
+    /// `None`: it has ended.
+    running: Option<Running>,
+    shown: Shown<Arc<Vocabulary>>,
+    /// What is to be handed out.
+    pieces: VecDeque<String>,
+    tokens: Vec<u32>,
+    logprobs: Option<Vec<Logprobs>>,
+    prompt_tokens: usize,
+    reused: usize,
+    seed: u64,
+    finish: Option<Finish>,
+}
+
+/// What waiting for the next piece has brought.
+pub enum Waited {
+    Piece(String),
+    /// Nothing yet.
+    Nothing,
+    /// There is no more.
+    End,
+}
+
+impl Making {
+    /// Begins to compute.
+    pub fn begin(
+        worker: &Arc<Worker>,
+        vocabulary: &Arc<Vocabulary>,
+        (prompt, style, tools): (Vec<u32>, Style, bool),
+        options: &Options,
+    ) -> Result<Making, Failure> {
+        let thinking = options.shown();
+        let shown = Shown::new(Arc::clone(vocabulary), style, &prompt, thinking, &options.stops);
+        let shown = if tools { shown.with_tools() } else { shown };
+        let (sampling, prompt_tokens) = (options.sampling(), prompt.len());
+        let request = Request {
+            prompt,
+            sampling,
+            logit_bias: options.logit_bias.clone(),
+            max_tokens: options.max_tokens,
+            ignore_eos: options.ignore_eos,
+            ..Request::default()
+        };
+        let of_logits = options.logprobs.map_or(Wanted::Nothing, Wanted::Logprobs);
+        let running = worker.ask(Ask { request, of_logits })?;
+        Ok(Making {
+            running: Some(running),
+            shown,
+            pieces: VecDeque::new(),
+            tokens: Vec::new(),
+            logprobs: options.logprobs.map(|_| Vec::new()),
+            prompt_tokens,
+            reused: 0,
+            seed: sampling.seed,
+            finish: None,
+        })
+    }
+
+    /// Waits for the next piece, no longer than [`PATIENCE`] for a token.
+    pub fn wait(&mut self) -> Result<Waited, Failure> {
+        if let Some(piece) = self.pieces.pop_front() {
+            return Ok(Waited::Piece(piece));
+        }
+        let Some(running) = &mut self.running else { return Ok(Waited::End) };
+        let happened = match running.next(PATIENCE) {
+            Ok(Some(happened)) => happened,
+            Ok(None) => return Ok(Waited::Nothing),
+            Err(failure) => {
+                self.end(Finish::Interrupted);
+                return Err(failure);
+            }
+        };
+        match happened {
+            Happened::Prompt { reused } => self.reused = reused,
+            Happened::Token(id, of_logits) => {
+                self.tokens.push(id);
+                if let OfLogits::Logprobs(logprobs) = of_logits {
+                    self.logprobs.get_or_insert_default().push(logprobs);
+                }
+                let pieces = &mut self.pieces;
+                let Ok(()) = self.shown.push(id, &mut |_, piece| take(pieces, piece));
+                if self.shown.stopped() {
+                    self.end(Finish::Stop);
+                }
+            }
+            Happened::Finished(finish) => self.end(finish),
+            Happened::PromptLogits(_) | Happened::Embedding(_) | Happened::Failed(_) => {}
+        }
+        Ok(match self.pieces.pop_front() {
+            Some(piece) => Waited::Piece(piece),
+            None => Waited::Nothing,
+        })
+    }
+
+    /// It ends here.
+    pub fn end(&mut self, finish: Finish) {
+        if self.running.take().is_some() {
+            self.finish = Some(finish);
+            let pieces = &mut self.pieces;
+            let Ok(()) = self.shown.finish(&mut |_, piece| take(pieces, piece));
+        }
+    }
+
+    /// What there is of it.
+    pub fn completion(&self) -> Completion {
+        let texts = self.shown.texts();
+        Completion {
+            text: texts.written.clone(),
+            answer: texts.answer.clone(),
+            thinking: Some(&texts.thinking).filter(|text| !text.is_empty()).cloned(),
+            calls: texts.calls.clone(),
+            tokens: self.tokens.clone(),
+            logprobs: self.logprobs.clone(),
+            finish: self.finish,
+            prompt_tokens: self.prompt_tokens,
+            reused_tokens: self.reused,
+            seed: self.seed,
+        }
+    }
+
+    /// Waits for all of it.
+    ///
+    /// # Errors
+    /// What went wrong; `KeyboardInterrupt`, or whatever a handler of a signal raises.
+    pub fn finish(mut self, py: Python<'_>) -> PyResult<Completion> {
+        loop {
+            let waited = py.detach(|| self.wait())?;
+            if matches!(waited, Waited::End) {
+                return Ok(self.completion());
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+fn take(pieces: &mut VecDeque<String>, piece: &str) -> Result<(), Infallible> {
+    if !piece.is_empty() {
+        pieces.push_back(piece.to_owned());
+    }
+    Ok(())
+}
+
+/// An iterator of the pieces of an answer, which is made meanwhile.
+///
+/// The pieces, joined, are `completion.text`. To leave it early, `close` it or forget it: nothing more of it is computed then. As a
+/// context manager it is closed at the end of the block.
+#[pyclass(frozen, module = "alight")]
+pub struct Stream {
+    making: Mutex<Making>,
+}
+
+impl Stream {
+    pub fn new(making: Making) -> Stream {
+        Stream { making: Mutex::new(making) }
+    }
+
+    /// Call it while the interpreter is let go: another thread may be waiting with it.
+    fn making(&self) -> MutexGuard<'_, Making> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Stream {
+    fn __iter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    fn __next__(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        loop {
+            match py.detach(|| self.making().wait())? {
+                Waited::Piece(piece) => return Ok(Some(piece)),
+                Waited::End => return Ok(None),
+                Waited::Nothing => {}
+            }
+            if let Err(error) = py.check_signals() {
+                self.close(py);
+                return Err(error);
+            }
+        }
+    }
+
+    /// What there is of the answer; all of it once the iterator has ended.
+    #[getter]
+    fn completion(&self, py: Python<'_>) -> Completion {
+        py.detach(|| self.making().completion())
+    }
+
+    /// Ends the answer here.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| {
+            let mut making = self.making();
+            making.end(Finish::Interrupted);
+            making.pieces.clear();
+        });
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) {
+        self.close(py);
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let (tokens, ended) = py.detach(|| {
+            let making = self.making();
+            (making.tokens.len(), making.running.is_none())
+        });
+        format!("<alight.Stream, {tokens} tokens{}>", if ended { ", ended" } else { "" })
+    }
+}

@@ -1,0 +1,29 @@
+//! Arrays of NumPy, which `alight._numpy` makes: Rust knows nothing of NumPy.
+
+use pyo3::prelude::*;
+
+fn module(py: Python<'_>) -> PyResult<Bound<'_, PyModule>> {
+    py.import("alight._numpy")
+}
+
+/// An [`Array`](crate::array::Array) as one of NumPy.
+pub fn of_array<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    module(array.py())?.getattr("of_array")?.call1((array,))
+}
+
+/// A [`Tensor`](crate::tensor::Tensor) as an array of NumPy.
+pub fn of_tensor<'py>(
+    tensor: &Bound<'py, PyAny>,
+    dtype: Option<&str>,
+) -> PyResult<Bound<'py, PyAny>> {
+    module(tensor.py())?.getattr("of_tensor")?.call1((tensor, dtype))
+}
+
+/// The same for NumPy itself, which asks for a type and for a copy or none.
+pub fn array<'py>(
+    tensor: &Bound<'py, PyAny>,
+    dtype: Option<Bound<'py, PyAny>>,
+    copy: Option<bool>,
+) -> PyResult<Bound<'py, PyAny>> {
+    module(tensor.py())?.getattr("array")?.call1((tensor, dtype, copy))
+}

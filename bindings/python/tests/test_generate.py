@@ -1,0 +1,470 @@
+"""Answers of the native engine in this process, beside those of the command and of llama.cpp."""
+
+import gc
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+import alight
+import numpy as np
+import pytest
+from conftest import MODELS, PATH, ROOT, in_process, with_signals, write_safetensors
+from test_model import write_model
+
+QUESTION = "Why is the sky blue?"
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}},
+    }
+]
+
+
+@pytest.fixture(scope="module")
+def run(command):
+    """The line of JSON of `alight run`."""
+
+    def run(*args, **more):
+        told = subprocess.run([command, "run", PATH, *map(str, args), "--json"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=300, **more)
+        assert told.returncode == 0, told.stderr
+        return json.loads(told.stdout)
+
+    return run
+
+
+def same(completion, line):
+    for name in ("text", "answer", "thinking", "tokens", "finish", "prompt_tokens", "seed"):
+        assert getattr(completion, name) == line[name], name
+
+
+def test_what_a_model_is(model):
+    assert (model.path, model.name, model.architecture) == (PATH, "Smollm2 135M 8k Lc100K Mix1 Ep2", "llama")
+    assert (model.hidden_size, model.vocab_size, model.context, model.trained_context) == (576, 49152, 4096, 8192)
+    assert (model.threads, model.closed) == (2, False) and model.parameters > 130e6
+    assert repr(model) == f"<alight.Model '{model.name}' (llama)>"
+
+
+CASES = [
+    (QUESTION, {"temperature": 0.0, "max_tokens": 24}, ["--temp", 0, "-n", 24]),
+    (QUESTION, {"seed": 7, "max_tokens": 24}, ["--seed", 7, "-n", 24]),
+    ("Once upon a time", {"seed": 1, "max_tokens": 40, "raw": True}, ["--raw", "--seed", 1, "-n", 40]),
+    (
+        "Hello",
+        {"system": "You are a pirate.", "seed": 3, "temperature": 1.3, "top_k": 0, "top_p": 0.9, "min_p": 0.0, "max_tokens": 24},
+        ["--system", "You are a pirate.", "--seed", 3, "--temp", 1.3, "--top-k", 0, "--top-p", 0.9, "--min-p", 0, "-n", 24],
+    ),
+    (
+        "1 2 3 1 2 3 1 2",
+        {"raw": True, "seed": 2**40, "repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 8, "max_tokens": 24},
+        ["--raw", "--seed", 2**40, "--repeat-penalty", 1.3, "--frequency-penalty", 0.2, "--presence-penalty", 0.1, "--repeat-last-n", 8, "-n", 24],
+    ),
+    ("The end.", {"raw": True, "temperature": 0.0, "ignore_eos": True, "max_tokens": 30}, ["--raw", "--temp", 0, "--ignore-eos", "-n", 30]),
+    ("A<|im_end|>", {"raw": True, "parse_special": True, "temperature": 0, "max_tokens": 8}, ["--raw", "--parse-special", "--temp", 0, "-n", 8]),
+    (QUESTION, {"temperature": 0.0, "stop": ["light", "blue"], "max_tokens": 60}, ["--temp", 0, "--stop", "light", "--stop", "blue", "-n", 60]),
+    (QUESTION, {"temperature": 0.0, "max_tokens": 0}, ["--temp", 0, "-n", 0]),
+]
+
+
+@pytest.mark.parametrize("prompt, options, flags", CASES, ids=range(len(CASES)))
+def test_an_answer_is_that_of_the_command(model, run, prompt, options, flags):
+    line = run(prompt, *flags)
+    line["seed"] = line["seed"] if "seed" in options else None
+    answer = model.generate(prompt, **options)
+    if "seed" not in options:
+        line["seed"] = answer.seed
+    same(answer, line)
+    assert str(answer) == answer.text
+    # In pieces it is the same.
+    stream = model.stream(prompt, **options | {"seed": answer.seed})
+    pieces = list(stream)
+    assert "" not in pieces and "".join(pieces) == line["text"]
+    same(stream.completion, line)
+    assert next(stream, None) is None
+
+
+def test_an_answer_that_ends_by_itself_or_with_the_context(run, model):
+    answer = model.generate("Say yes.", temperature=0)
+    same(answer, run("Say yes.", "--temp", 0) | {"seed": answer.seed})
+    assert answer.finish == "stop" and answer.tokens
+    with alight.Model(PATH, context=48) as small:
+        answer = small.generate("Once upon a time", raw=True, ignore_eos=True, seed=5)
+        line = run("Once upon a time", "--raw", "--ignore-eos", "--seed", 5, "-c", 48)
+        same(answer, line)
+        assert answer.finish == "context"
+
+
+def test_greedy_answers_are_those_of_llama_cpp(model):
+    """Where llama.cpp's choice was clear; `python -m evidence agree greedy` looks at the others, too."""
+    told = json.loads((ROOT / "tests/data/greedy/smollm2.json").read_text())["answers"]
+    alike = 0
+    for one in told[:14]:
+        tokens = model.generate(one["prompt"], raw=True, parse_special=True, temperature=0, max_tokens=len(one["tokens"])).tokens
+        for ours, theirs, top in zip(tokens, one["tokens"], one["top"]):
+            clear = len(top) < 2 or top[0][1] - top[1][1] > 0.5
+            assert ours == theirs or not clear, one["prompt"]
+            if ours != theirs:
+                break
+            alike += 1
+    assert alike > 250, "most tokens are compared"
+
+
+def test_chat_goes_through_the_template(model, run):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+    options = {"seed": 4, "max_tokens": 24}
+    answer = model.chat(messages, **options)
+    same(answer, run(QUESTION, "--system", "Be brief.", "--seed", 4, "-n", 24))
+    stream = model.stream_chat(messages, **options)
+    assert "".join(stream) == answer.text and stream.completion.tokens == answer.tokens
+    # The other ways to say it.
+    assert model.generate(messages, **options).tokens == answer.tokens
+    assert model.chat(messages[1:], system="Be brief.", **options).tokens == answer.tokens
+    tokens = model.tokenizer.chat(messages)
+    assert len(tokens) == answer.prompt_tokens and model.generate(tokens, **options).tokens == answer.tokens
+    # What came is part of the next turn, and was computed before.
+    longer = [*messages, {"role": "assistant", "content": answer.answer}, {"role": "user", "content": "Shorter."}]
+    assert model.chat(longer, max_tokens=4, temperature=0).prompt_tokens > answer.prompt_tokens
+
+
+def test_tools_reach_the_template(model):
+    told = model.tokenizer.chat([{"role": "user", "content": "Look."}], tools=TOOLS)
+    answer = model.chat([{"role": "user", "content": "Look."}], tools=TOOLS, max_tokens=4, temperature=0)
+    assert answer.prompt_tokens == len(told) and answer.calls == []
+
+
+def test_a_prompt_that_begins_alike_is_computed_once(model):
+    text = " ".join(f"The number {n} is followed by {n + 1}." for n in range(60))
+    first = model.generate(text, raw=True, temperature=0, max_tokens=4)
+    again = model.generate(text + " The", raw=True, temperature=0, max_tokens=4)
+    assert first.reused_tokens < 64 and again.reused_tokens >= first.prompt_tokens // 64 * 64
+    with alight.Model(PATH, threads=1, prompt_cache=0, speculate="off") as other:
+        alone = other.generate(text + " The", raw=True, temperature=0, max_tokens=4)
+    assert alone.reused_tokens == 0 and alone.tokens == again.tokens
+
+
+def test_tokens_and_text(model):
+    data = ROOT / "tests/data"
+    strings = json.loads((data / "tokenizer_strings.json").read_text())
+    ids = json.loads((data / "tokenizer_ids_smollm2.json").read_text())
+    strings, ids = (list(x.values()) if isinstance(x, dict) else x for x in (strings, ids))
+    assert len(strings) > 20
+    tokenizer = alight.Tokenizer(PATH)
+    for text in [s for s in map(str, strings) if s][:50]:
+        tokens = model.tokenize(text)
+        assert tokens == tokenizer.encode(text) and model.detokenize(tokens) == tokenizer.decode(tokens)
+    assert model.tokenize("<|im_end|>", parse_special=True) == [2] != model.tokenize("<|im_end|>")
+    assert model.detokenize(model.tokenize("grün 日本 🚀")) == "grün 日本 🚀"
+
+
+def test_seeds(model):
+    ask = {"max_tokens": 12, "temperature": 2.0, "top_k": 0, "min_p": 0.0}
+    first, other = (model.generate(QUESTION, **ask) for _ in range(2))
+    assert first.seed != other.seed and first.tokens != other.tokens
+    assert model.generate(QUESTION, seed=first.seed, **ask).tokens == first.tokens
+    assert model.generate(QUESTION, seed=None, max_tokens=1).seed != model.generate(QUESTION, seed=-1, max_tokens=1).seed
+
+
+def test_biases(model):
+    ask = {"raw": True, "temperature": 0, "max_tokens": 6}
+    free = model.generate("The capital of France is", **ask)
+    held = model.generate("The capital of France is", logit_bias={free.tokens[0]: -float("inf")}, **ask)
+    assert held.tokens[0] != free.tokens[0]
+    assert set(model.generate("Hello", logit_bias={7042: 1000.0}, **ask).tokens) == {7042}
+
+
+def test_errors(model, tmp_path):
+    assert issubclass(alight.FormatError, ValueError) and issubclass(alight.FileChangedError, OSError)
+    assert issubclass(alight.NotEnoughMemoryError, MemoryError)
+    classes = [getattr(alight, name) for name in alight.__all__ if name.endswith("Error")]
+    assert len(classes) == 9 and all(issubclass(one, alight.AlightError) for one in classes)
+    again = pickle.loads(pickle.dumps(alight.PromptError("why")))
+    assert type(again) is alight.PromptError and again.args == ("why",)
+
+    (tmp_path / "text").write_text("Once upon a time")
+    (tmp_path / "one").mkdir()
+    write_safetensors(tmp_path / "one" / "a.safetensors", {"a": np.zeros(4, np.float32)})
+    for path in (tmp_path / "one", tmp_path / "one" / "a.safetensors"):
+        with pytest.raises(alight.FormatError, match="alight convert .* makes GGUF of it"):
+            alight.Model(path)
+    for path, error in [(tmp_path / "nothing", FileNotFoundError), (tmp_path / "text", alight.FormatError), (tmp_path, alight.FormatError)]:
+        with pytest.raises(error):
+            alight.Model(path)
+    for options, error, said in [
+        ({"threads": 0}, alight.OptionError, "threads is 0, expected a number from 1 to 1024"),
+        ({"sequences": 2000}, alight.OptionError, "sequences is 2000"),
+        ({"load": "slowly"}, alight.OptionError, "load is 'slowly'"),
+        ({"cache_type": "q4"}, alight.OptionError, "cache_type is q4, expected f16 or q8_0"),
+        ({"prompt_precision": 7}, alight.OptionError, "expected 8 or 16"),
+        ({"speculate": 8}, alight.OptionError, "speculate is '8'"),
+        ({"context": 2**40}, alight.OptionError, "context"),
+        ({"draft": tmp_path / "text"}, alight.FormatError, "text"),
+        ({"colour": 1}, TypeError, "colour"),
+    ]:
+        with pytest.raises(error, match=said.replace("'", ".")):
+            alight.Model(PATH, **options)
+    for prompt, options, error, said in [
+        ("x", {"temperature": -1}, alight.OptionError, "temperature is -1, expected a number not below 0"),
+        ("x", {"top_p": 1.5}, alight.OptionError, "top_p is 1.5"),
+        ("x", {"max_tokens": -2}, alight.OptionError, "max_tokens is -2"),
+        ("x", {"seed": 2**64}, alight.OptionError, "seed is"),
+        ("x", {"temp": 1}, TypeError, "there is no option 'temp': there are max_tokens, stop, temperature"),
+        ("x", {"top_k": "a"}, TypeError, "top_k: "),
+        ("x", {"raw": True, "system": "s"}, alight.OptionError, "system needs"),
+        ("", {"raw": True}, alight.PromptError, "no tokens"),
+        ([], {}, alight.PromptError, "empty"),
+        ([49152], {}, alight.PromptError, "token id 49152 is outside the vocabulary"),
+        ([1] * 5000, {}, alight.ContextFullError, "the context is full: 0 of 4096"),
+        ("x" * 10**7, {}, alight.ContextFullError, "10000000 bytes"),
+        (3.5, {}, TypeError, "a prompt is a text"),
+        ([{"content": "no role"}], {}, TypeError, "a prompt is a text"),
+    ]:
+        with pytest.raises(error, match=said):
+            model.generate(prompt, **options)
+        with pytest.raises(error, match=said):
+            model.stream(prompt, **options)
+    with pytest.raises(KeyError):
+        model.chat([{"content": "no role"}])
+    # None of it has harmed the model.
+    assert model.generate("Hello", max_tokens=2, raw=True).tokens
+
+
+def test_another_model_and_other_options(command):
+    path = MODELS / "gemma-3-270m-q4_k_m.gguf"
+    if not path.exists():
+        pytest.skip(f"{path} is not there; `make models` fetches it")
+    flags = ["--raw", "--seed", "2", "-n", "20", "--cache-type", "q8_0", "--prompt-precision", "16", "--speculate", "3", "--json"]
+    told = subprocess.run([command, "run", path, "Roses are red,", *flags], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    with alight.Model(path, cache_type="q8_0", prompt_precision=16, speculate=3, sequences=2, threads=2, draft=path) as model:
+        same(model.generate("Roses are red,", raw=True, seed=2, max_tokens=20), json.loads(told.stdout))
+
+
+def test_a_model_without_a_template(tmp_path, command):
+    path = write_model(tmp_path / "tiny.gguf")
+    with alight.Model(tmp_path, threads=1) as model:
+        assert (model.context, model.path) == (128, tmp_path)
+        answer = model.generate("the", seed=1, max_tokens=6, ignore_eos=True)
+        assert answer.tokens == model.generate("the", raw=True, seed=1, max_tokens=6, ignore_eos=True).tokens
+        for call in (model.chat, model.stream_chat, model.generate):
+            with pytest.raises(alight.PromptError, match="no chat template"):
+                call([{"role": "user", "content": "Hi"}])
+        with pytest.raises(alight.OptionError, match="system needs"):
+            model.generate("the", system="x")
+    told = subprocess.run([command, "run", path, "the", "--raw", "--seed", "1", "-n", "6", "--ignore-eos", "--json"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    same(answer, json.loads(told.stdout))
+
+
+def test_weights_that_are_no_numbers(tmp_path):
+    path = write_model(tmp_path / "tiny.gguf")
+    offset = alight.open(path)["blk.1.ffn_up.weight"].offset
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        file.write(b"\xff" * 4096)
+    with alight.Model(path, threads=1) as model:
+        for call in (lambda: model.generate("the"), lambda: list(model.stream("the")), lambda: model.logits("the"), lambda: model.embed("the")):
+            with pytest.raises(alight.ComputeError, match="blk.1.ffn_up.weight"):
+                call()
+
+
+def test_a_file_that_is_cut_short(tmp_path):
+    path = tmp_path / "short.gguf"
+    shutil.copy(PATH, path)
+    with alight.Model(path, threads=2, load="mmap", repack="off") as model:
+        stream = model.stream("Once", raw=True, ignore_eos=True)
+        next(stream)
+        os.truncate(path, 4096)
+        with pytest.raises(alight.FileChangedError, match="short.gguf"):
+            list(stream)
+        with pytest.raises(alight.FileChangedError, match="short.gguf"):
+            model.generate("Once")
+
+
+def test_threads_share_a_model_and_change_no_bit(model):
+    prompts = [f"Count from {n} to {n + 5}:" for n in range(6)]
+    alone = [model.generate(p, raw=True, seed=i, max_tokens=16).tokens for i, p in enumerate(prompts)]
+    found = [None] * len(prompts)
+
+    def work(i):
+        found[i] = "".join(model.stream(prompts[i], raw=True, seed=i, max_tokens=16)), model.generate(prompts[i], raw=True, seed=i, max_tokens=16).tokens
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(prompts))]
+    [thread.start() for thread in threads]
+    [thread.join(120) for thread in threads]
+    assert [tokens for _, tokens in found] == alone
+    assert [text for text, _ in found] == [model.detokenize(tokens) for tokens in alone]
+
+
+def test_several_threads_take_pieces_of_one_stream(model):
+    stream = model.stream("Once", raw=True, seed=1, max_tokens=30, ignore_eos=True)
+    pieces = []
+    threads = [threading.Thread(target=lambda: pieces.extend(stream)) for _ in range(3)]
+    [thread.start() for thread in threads]
+    [thread.join(120) for thread in threads]
+    assert sorted(pieces) == sorted(model.stream("Once", raw=True, seed=1, max_tokens=30, ignore_eos=True))
+
+
+def test_python_runs_while_an_answer_is_made(model):
+    """Nobody takes the interpreter from a thread here: it gives it away."""
+    steps, ended = [0], threading.Event()
+
+    def count():
+        while not ended.is_set():
+            steps[0] += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=count)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    other.start()
+    try:
+        begun = steps[0]
+        model.generate("Once", raw=True, seed=1, max_tokens=8, ignore_eos=True)
+        assert steps[0] > begun
+    finally:
+        ended.set()
+        sys.setswitchinterval(before)
+        other.join()
+
+
+def test_streams_that_are_left(model):
+    ask = {"raw": True, "seed": 1, "ignore_eos": True}
+    with model.stream("Once", **ask) as stream:
+        first = next(stream)
+    assert list(stream) == [] and stream.completion.finish == "interrupted"
+    assert stream.completion.text.startswith(first)
+    # More of them than there are sequences, all forgotten: the next one has its turn.
+    for _ in range(20):
+        next(model.stream("Once", **ask))
+    gc.collect()
+    assert len(model.generate("Once", max_tokens=5, **ask).tokens) == 5
+
+
+def test_models_that_are_closed_or_forgotten_in_the_middle():
+    ask = {"raw": True, "temperature": 0, "ignore_eos": True}
+    model = alight.Model(PATH, threads=2)
+    tokenizer = model.tokenizer
+    wanted = "".join(model.stream("Once", max_tokens=20, **ask))
+    # Forgotten: the stream keeps what it needs.
+    stream = model.stream("Once", max_tokens=20, **ask)
+    del model
+    gc.collect()
+    assert "".join(stream) == wanted
+    assert "".join(alight.Model(PATH, threads=2).stream("Once", max_tokens=20, **ask)) == wanted
+    # Closed: it ends with an error, also in a thread that waits.
+    model = alight.Model(PATH, threads=2)
+    stream = model.stream("Once", **ask)
+    waiting, errors = model.stream("Once", **ask), []
+
+    def wait():
+        try:
+            for _ in waiting:
+                pass
+        except alight.ClosedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    next(stream)
+    model.close()
+    model.close()
+    thread.join(60)
+    assert len(errors) == 1 and model.closed and "closed" in repr(model)
+    for call in (lambda: list(stream), lambda: model.generate("x"), lambda: model.stream("x")):
+        with pytest.raises(alight.ClosedError, match="the model has been closed"):
+            call()
+    assert list(stream) == [] and stream.completion.finish == "interrupted"
+    assert tokenizer.decode(tokenizer.encode("still here")) == "still here"
+
+
+def test_a_closed_model_takes_no_memory():
+    told = in_process(
+        """
+import sys
+from pathlib import Path
+import alight
+def mapped():
+    return Path(sys.argv[1]).name in Path("/proc/self/maps").read_text()
+with alight.Model(sys.argv[1], threads=2) as model:
+    stream = model.stream("Once", raw=True, ignore_eos=True)
+    next(stream)
+    print(mapped())
+print(mapped())
+""",
+        PATH,
+    )
+    assert told.split() == ["True", "False"]
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import alight
+path, way = sys.argv[1:]
+model = alight.Model(path, threads=2)
+ask = {"raw": True, "seed": 1, "ignore_eos": True}
+def press():
+    print("pressed", flush=True)
+    os.kill(os.getpid(), signal.SIGINT)
+def generate():
+    model.generate("Once", **ask)
+def stream():
+    for i, _ in enumerate(model.stream("Once", **ask)): pass
+def read():
+    model.generate([1] * 4000, **ask)
+timer = threading.Timer(0.5, press)
+timer.start()
+try:
+    globals()[way]()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+else:
+    print("not interrupted", flush=True)
+print(len(model.generate("Once", max_tokens=5, **ask).tokens))
+"""
+
+
+@pytest.mark.parametrize("way", ["generate", "stream", "read"])
+def test_ctrl_c_ends_an_answer(way):
+    run = subprocess.run(with_signals([], sys.executable, "-c", INTERRUPTED, PATH, way), capture_output=True, text=True, timeout=300)
+    assert run.stdout.split("\n")[:3] == ["pressed", "interrupted", "5"], run.stdout + run.stderr
+
+
+def test_a_copy_of_the_process_says_that_it_has_no_threads():
+    told = in_process(
+        """
+import os, sys
+import alight
+model = alight.Model(sys.argv[1], threads=1)
+stream = model.stream("Once", raw=True)
+child = os.fork()
+if child == 0:
+    for call in (lambda: model.generate("x"), lambda: next(stream)):
+        try:
+            call()
+        except RuntimeError as error:
+            print("forked" if "forked" in str(error) else error, flush=True)
+    del model, stream
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(len(model.generate("x", raw=True, max_tokens=2, ignore_eos=True).tokens))
+""",
+        PATH,
+    )
+    assert told.split() == ["forked", "forked", "2"]
+
+
+def test_a_process_that_ends_in_the_middle_ends_well():
+    told = in_process(
+        """
+import sys, threading
+import alight
+model = alight.Model(sys.argv[1], threads=2)
+stream = model.stream("Once", raw=True, ignore_eos=True)
+threading.Thread(target=lambda: list(stream), daemon=True).start()
+print(next(model.stream("Once", raw=True, ignore_eos=True)))
+""",
+        PATH,
+    )
+    assert told

@@ -1,0 +1,148 @@
+//! Models of the Hugging Face hub: `alight pull`, `list` and `rm`, and `hf.co/USER/REPO:Q4_K_M` wherever a model is given.
+
+pub mod list;
+pub mod pull;
+pub mod rm;
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use alight_hub::{Event, Hub, HubError, Name, Pulled, Settings};
+use anyhow::anyhow;
+
+use crate::args::Command;
+use crate::bar::Bar;
+use crate::interrupt::Interrupt;
+use crate::outcome::{Outcome, Stop};
+use crate::{say, units};
+
+/// The hub and the cache of this user.
+fn hub(offline: bool) -> Outcome<Hub> {
+    let mut settings = Settings::of_environment().map_err(failed)?;
+    settings.offline |= offline;
+    Ok(Hub::new(settings))
+}
+
+fn failed(error: HubError) -> Stop {
+    match error {
+        HubError::Stopped => Stop::Interrupted,
+        error @ HubError::Name { .. } => Stop::Usage(error.to_string()),
+        error => Stop::Failed(anyhow!(error)),
+    }
+}
+
+/// Replaces each model of a command that is one of the hub by its file, which is fetched if it is not in the cache.
+pub fn resolve(command: &mut Command) -> Outcome {
+    let (models, offline) = command.models();
+    for path in models {
+        if let Some(file) = file_of(path, offline)? {
+            *path = file;
+        }
+    }
+    Ok(())
+}
+
+/// The file of a model of the hub; none if it is a path.
+fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
+    let Some(text) = path.to_str().filter(|text| Name::without_hub(text).is_some()) else {
+        return Ok(None);
+    };
+    // Somebody's own folder of that name.
+    if path.exists() {
+        return Ok(None);
+    }
+    let name = Name::parse(text).map_err(failed)?;
+    let hub = hub(offline)?;
+    let first = |paths: Vec<PathBuf>| paths.into_iter().next();
+    // What is there is used as it is: `alight pull` asks whether there is something newer.
+    if let Ok(Some(found)) = hub.find_exactly(&name) {
+        return Ok(first(found.paths));
+    }
+    if hub.settings().offline {
+        let found = hub.find(&name).map_err(failed)?;
+        let cache = hub.settings().cache.clone();
+        let none = || failed(HubError::Offline { name: name.to_string(), cache });
+        return Ok(first(found.ok_or_else(none)?.paths));
+    }
+    match fetch(&hub, &name) {
+        Ok(pulled) => Ok(first(pulled.paths)),
+        Err(error) if error.is_unreachable() => match hub.find(&name) {
+            Ok(Some(found)) => {
+                say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
+                Ok(first(found.paths))
+            }
+            _ => Err(failed(error)),
+        },
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// Pulls a model, and says how that goes.
+fn fetch(hub: &Hub, name: &Name) -> Result<Pulled, HubError> {
+    let began = Instant::now();
+    let mut bar = Bar::new("pulling");
+    let (mut received, mut total) = (0, 0);
+    let result = Interrupt::during(|pressed| {
+        hub.pull(name, &mut |event| {
+            match event {
+                Event::Chosen { model, bytes, there } if there < bytes => {
+                    let of = match there {
+                        0 => units::bytes(bytes),
+                        there => {
+                            format!("{}, of which {} are there", units::bytes(bytes), units::bytes(there))
+                        }
+                    };
+                    say::line(&format!("pulling {}:{} ({of})", name.repo, model.tag()));
+                }
+                Event::Waiting { file } => {
+                    bar.clear();
+                    say::note(&format!("another process fetches {file}, and is waited for"));
+                }
+                Event::Anew { file } => {
+                    bar.clear();
+                    say::note(&format!(
+                        "what was there of {file} is not what the hub has promised; it is fetched anew"
+                    ));
+                }
+                Event::Progress { received: now, total: all } => {
+                    (received, total) = (now, all);
+                    if total > 0 && received < total {
+                        bar.show(received, total);
+                    }
+                }
+                _ => {}
+            }
+            match pressed() {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        })
+    });
+    bar.clear();
+    let kept = match &result {
+        Err(HubError::Hash { .. }) | Ok(_) => false,
+        Err(_) => received > 0,
+    };
+    if kept {
+        say::note(&format!(
+            "{} of {} are kept; the next pull goes on from there",
+            units::bytes(received),
+            units::bytes(total)
+        ));
+    }
+    if let Ok(pulled) = &result
+        && pulled.received > 0
+    {
+        let seconds = began.elapsed().as_secs_f64().max(1e-3);
+        say::line(&format!(
+            "pulled {}:{}: {} in {}, {}/s",
+            name.repo,
+            pulled.model.tag(),
+            units::bytes(pulled.received),
+            units::ms(seconds * 1000.0),
+            units::bytes((pulled.received as f64 / seconds) as u64),
+        ));
+    }
+    result
+}

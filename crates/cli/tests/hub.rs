@@ -1,0 +1,339 @@
+//! Models of a hub through the command: `pull`, `list`, `rm`, and `hf.co/…` and `-hf` where a model is given. The hub is
+//! that of the tests of `crates/hub`; what it does when it lies is tested there.
+
+#[path = "../../hub/tests/support/mod.rs"]
+mod fake;
+mod support;
+#[path = "support/wild.rs"]
+mod wild;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use fake::{COMMIT, FakeHub, REPO, bytes, sha256};
+use serde_json::Value;
+use support::{Done, command, done, ended, kill};
+
+/// A hub, and an empty cache.
+struct Case {
+    hub: FakeHub,
+    folder: tempfile::TempDir,
+}
+
+/// With a model that runs, as Q8_0, Q4_K_M and F16.
+fn case() -> Case {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fs::read(wild::model(folder.path())).unwrap();
+    let hub = FakeHub::with(&[
+        ("README.md", b"about it".to_vec()),
+        ("mmproj-F16.gguf", b"no language model".to_vec()),
+        ("m-Q8_0.gguf", model.clone()),
+        ("m-Q4_K_M.gguf", [&model[..], &[0]].concat()),
+        ("m-F16.gguf", [&model[..], &[0, 0]].concat()),
+    ]);
+    Case { hub, folder }
+}
+
+impl Case {
+    fn cache(&self) -> PathBuf {
+        self.folder.path().join("hub")
+    }
+
+    fn command(&self, args: &[&str]) -> std::process::Command {
+        let mut command = command(args);
+        for name in
+            ["HF_HOME", "HF_TOKEN", "HF_TOKEN_PATH", "HF_HUB_OFFLINE", "HUGGINGFACE_HUB_CACHE"]
+        {
+            command.env_remove(name);
+        }
+        command.env("HOME", self.folder.path()).env("HF_HUB_CACHE", self.cache());
+        command.env("HF_ENDPOINT", &self.hub.endpoint).env("NO_PROXY", "*");
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn alight(&self, args: &[&str]) -> Done {
+        done(self.command(args).output().unwrap())
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.cache().join("models--org--model-GGUF/snapshots").join(COMMIT).join(name)
+    }
+
+    fn tokens(&self, options: &[&str]) -> Vec<Value> {
+        let usual = ["--temp", "0", "-n", "3", "--ignore-eos", "--raw", "-p", "aaa", "--json"];
+        let done = self.alight(&[&["run"], options, &usual].concat()).succeeds();
+        let answer: Value = serde_json::from_str(&done.stdout).unwrap();
+        answer["tokens"].as_array().unwrap().clone()
+    }
+}
+
+#[test]
+fn pull_writes_where_the_model_is() {
+    let case = case();
+    let pulled = case.alight(&["pull", REPO, &format!("{REPO}:q8_0")]).succeeds();
+    let expected =
+        ["m-Q4_K_M.gguf", "m-Q8_0.gguf"].map(|name| case.file(name).display().to_string());
+    assert_eq!(pulled.stdout.lines().collect::<Vec<_>>(), expected);
+    let said: Vec<&str> = pulled.stderr.lines().collect();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert!(said[0].starts_with("pulling org/model-GGUF:Q4_K_M ("), "{said:?}");
+    assert!(said[1].starts_with("pulled org/model-GGUF:Q4_K_M: "), "{said:?}");
+    assert!(!pulled.stderr.contains('\x1b'), "a bar is for terminals");
+    let again = case.alight(&["pull", "--json", REPO]).succeeds();
+    assert_eq!(again.stderr, "");
+    let json: Value = serde_json::from_str(&again.stdout).unwrap();
+    assert_eq!((&json["tag"], &json["received_bytes"]), (&"Q4_K_M".into(), &0.into()));
+    assert_eq!((&json["commit"], &json["path"]), (&COMMIT.into(), &expected[0].as_str().into()));
+    // Nothing is anywhere but in the cache.
+    let mut there: Vec<_> =
+        fs::read_dir(case.folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    there.retain(|name| name != "hub" && !name.to_string_lossy().ends_with(".gguf"));
+    assert!(there.is_empty(), "{there:?}");
+}
+
+#[test]
+fn what_cannot_be_pulled_is_one_sentence() {
+    let case = case();
+    case.alight(&["pull", "name"]).fails(2, &["'name' is not the name of a model", "USER/REPO"]);
+    case.alight(&["pull", "../x"]).fails(2, &["is not the name"]);
+    case.alight(&["pull", REPO, "--revision", "../x"]).fails(2, &["a revision is"]);
+    case.alight(&["pull", &format!("{REPO}:Q2_K")]).fails(1, &["'Q2_K'", "F16, Q4_K_M, Q8_0"]);
+    case.alight(&["pull", "org/other"]).fails(1, &["org/other"]);
+    let mut elsewhere = case.command(&["pull", REPO]);
+    done(elsewhere.env("HF_ENDPOINT", "nonsense").output().unwrap()).fails(1, &["HF_ENDPOINT"]);
+    let mut offline = case.command(&["pull", REPO]);
+    done(offline.env("HF_HUB_OFFLINE", "1").output().unwrap()).fails(1, &["offline"]);
+    assert!(case.hub.asked().iter().all(|one| !one.cdn));
+    assert!(!case.cache().exists());
+}
+
+#[test]
+fn a_name_is_a_model_wherever_a_path_is() {
+    let case = case();
+    let name = format!("hf.co/{REPO}:Q8_0");
+    let local = wild::model(case.folder.path());
+    let expected = case.tokens(&[&local]);
+    assert_eq!(expected.len(), 3);
+    let first = case.tokens(&[&name]);
+    assert_eq!(first, expected);
+    assert!(case.hub.asked().iter().any(|one| one.cdn));
+    // From now on nobody is asked.
+    for options in [
+        &[&name[..]][..],
+        &["-hf", "org/model-GGUF:Q8_0"],
+        &["--hf-repo", "org/model-GGUF:q8_0", "--offline"],
+        &["--hf-repo=org/model-GGUF:Q8_0"],
+        &["-hf", REPO, "-hff", "m-Q8_0.gguf"],
+        &["-hf", "org/model-GGUF:Q4_K_M", "-hff", "m-Q8_0.gguf"],
+        &["-mu", &format!("https://huggingface.co/{REPO}/resolve/main/m-Q8_0.gguf")],
+        &[&local, "-hfd", "org/model-GGUF:Q8_0"],
+        &[&local, "--draft", &name],
+    ] {
+        assert_eq!(case.tokens(options), expected, "{options:?}");
+    }
+    assert!(case.hub.asked().is_empty());
+    let shown = case.alight(&["inspect", &name, "--tensors"]).succeeds();
+    assert_eq!(shown.stderr, "");
+    case.alight(&["bench", "decode", &name, "-n", "2", "-r", "1"]).succeeds();
+    let packed = case.folder.path().join("packed.gguf");
+    case.alight(&["pack", &name, "-o", packed.to_str().unwrap()]).succeeds();
+    assert!(case.hub.asked().is_empty());
+}
+
+#[test]
+fn a_name_that_cannot_be_had_is_one_sentence() {
+    let case = case();
+    let run = |model: &str| case.alight(&["run", model, "x"]);
+    run("hf.co/name").fails(2, &["is not the name of a model"]);
+    run(&format!("hf.co/{REPO}:Q2_K")).fails(1, &["F16, Q4_K_M, Q8_0"]);
+    case.alight(&["run", "-hf"]).fails(2, &["-hf needs a value"]);
+    case.alight(&["run", "-hff", "x.gguf", "x"]).fails(2, &["give -hf"]);
+    run("org/model-GGUF:Q8_0").fails(1, &["does not exist", "hf.co/org/model-GGUF:Q8_0"]);
+    case.hub.asked();
+    case.alight(&["run", "--offline", "-hf", REPO, "x"]).fails(1, &["nothing is fetched offline"]);
+    assert!(case.hub.asked().is_empty());
+}
+
+#[test]
+fn what_is_there_runs_when_the_hub_cannot_be_reached() {
+    let case = case();
+    case.alight(&["pull", &format!("{REPO}:Q8_0")]).succeeds();
+    let nowhere = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    let run = ["run", "-hf", REPO, "--raw", "-p", "aaa", "-n", "1"];
+    case.hub.asked();
+    let mut offline = case.command(&run);
+    let answered = done(offline.env("HF_HUB_OFFLINE", "1").output().unwrap()).succeeds();
+    assert_eq!(answered.stderr, "");
+    assert!(case.hub.asked().is_empty());
+    // Without a name of a quantization the hub may have something better.
+    let mut alone = case.command(&run);
+    let answered = done(alone.env("HF_ENDPOINT", nowhere).output().unwrap()).succeeds();
+    assert!(answered.stderr.contains("org/model-GGUF:Q8_0 is in the cache"), "{}", answered.stderr);
+    assert_eq!(answered.stderr.lines().count(), 1);
+}
+
+#[test]
+fn all_parts_of_a_model_are_fetched_and_the_first_is_run() {
+    let case = case();
+    let parts = ["s/m-Q5_K_M-00001-of-00002.gguf", "s/m-Q5_K_M-00002-of-00002.gguf"];
+    for (no, path) in parts.iter().enumerate() {
+        case.hub.add(path, bytes(500, no as u64), true);
+    }
+    // Whether they are a model is not the hub's business.
+    let failed = case.alight(&["run", &format!("hf.co/{REPO}:Q5_K_M"), "x"]);
+    assert_eq!(failed.status, Some(1));
+    assert!(failed.stderr.contains("m-Q5_K_M-00001-of-00002.gguf"), "{}", failed.stderr);
+    for path in parts {
+        assert_eq!(fs::metadata(case.file(path)).unwrap().len(), 500);
+    }
+}
+
+#[test]
+fn list_and_rm_know_what_is_there() {
+    let case = case();
+    assert_eq!(case.alight(&["list"]).succeeds().stdout, "");
+    case.alight(&["pull", REPO, &format!("{REPO}:Q8_0")]).succeeds();
+    let list = case.alight(&["list"]).succeeds();
+    let lines: Vec<&str> = list.stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(
+        lines[0].starts_with("hf.co/org/model-GGUF:Q4_K_M  ") && lines[0].ends_with("  now"),
+        "{lines:?}"
+    );
+    let json = case.alight(&["ls", "--json"]).succeeds().stdout;
+    let first: Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    assert_eq!(first["name"], "hf.co/org/model-GGUF:Q4_K_M");
+    assert_eq!(first["path"], case.file("m-Q4_K_M.gguf").to_str().unwrap());
+    case.alight(&["rm", REPO]).fails(1, &["Q4_K_M, Q8_0", "--all"]);
+    let removed = case.alight(&["rm", &format!("hf.co/{REPO}:q4_k_m")]).succeeds();
+    assert!(removed.stderr.starts_with("removed org/model-GGUF:Q4_K_M, "), "{}", removed.stderr);
+    assert!(!case.file("m-Q4_K_M.gguf").exists() && case.file("m-Q8_0.gguf").exists());
+    case.alight(&["rm", &format!("{REPO}:Q4_K_M")]).fails(1, &["not in the cache", "alight list"]);
+    case.alight(&["rm", "--all", REPO]).succeeds();
+    assert_eq!(case.alight(&["list"]).succeeds().stdout, "");
+    assert!(!case.cache().join("models--org--model-GGUF").exists());
+}
+
+/// Waits until so much of a body has been asked for that something has come.
+fn until_something_came(incomplete: &Path) {
+    let patience = std::time::Instant::now();
+    while fs::metadata(incomplete).map_or(0, |meta| std::os::unix::fs::MetadataExt::blocks(&meta))
+        < 512
+    {
+        assert!(patience.elapsed() < support::PATIENCE, "nothing comes");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn ctrl_c_keeps_what_was_received_and_the_next_pull_goes_on() {
+    let case = case();
+    let large = bytes(20 << 20, 1);
+    case.hub.add("large-Q6_K.gguf", large.clone(), true);
+    let incomplete = case.cache().join("models--org--model-GGUF/blobs");
+    let incomplete = incomplete.join(format!("{}.alight.incomplete", sha256(&large)));
+    let name = format!("{REPO}:Q6_K");
+    let run = format!("hf.co/{name}");
+    for args in [&["pull", &name][..], &["run", &run, "x"]] {
+        // As many bytes more come each time.
+        case.hub.plan().quota = Some(4 << 20);
+        let mut child = case.command(args).spawn().unwrap();
+        until_something_came(&incomplete);
+        while case.hub.plan().quota != Some(0) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        kill(&child, libc::SIGINT);
+        let status = ended(&mut child);
+        let stopped = done(child.wait_with_output().unwrap());
+        assert_eq!(status.code(), Some(130), "{}", stopped.stderr);
+        assert_eq!(stopped.stdout, "");
+        assert!(
+            stopped.stderr.contains("are kept; the next pull goes on from there"),
+            "{}",
+            stopped.stderr
+        );
+        assert!(incomplete.exists() && !case.file("large-Q6_K.gguf").exists());
+    }
+    case.hub.plan().quota = None;
+    let pulled = case.alight(&["pull", "--json", &name]).succeeds();
+    assert!(pulled.stderr.contains("are there)"), "{}", pulled.stderr);
+    let json: Value = serde_json::from_str(&pulled.stdout).unwrap();
+    let received = json["received_bytes"].as_u64().unwrap();
+    assert!(received < large.len() as u64, "{received}");
+    assert!(fs::read(case.file("large-Q6_K.gguf")).unwrap() == large);
+}
+
+#[test]
+fn after_a_pull_ctrl_c_is_what_it_is_without_one() {
+    use std::io::{BufRead, BufReader, Read};
+    let case = case();
+    let name = format!("hf.co/{REPO}:Q8_0");
+    // A server lets what is being answered end.
+    let mut server = case.command(&["serve", &name, "--port", "0", "--no-cache"]).spawn().unwrap();
+    let mut stderr = BufReader::new(server.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("listening on ") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    assert!(said.contains("pulled "), "{said}");
+    kill(&server, libc::SIGINT);
+    let status = ended(&mut server);
+    stderr.read_to_string(&mut said).unwrap();
+    assert!(status.code() == Some(0) && said.contains("ending: "), "{status}: {said}");
+    // And what measures is ended.
+    fs::remove_dir_all(case.cache()).unwrap();
+    let mut bench =
+        case.command(&["bench", "decode", &name, "-n", "100", "-r", "1000000"]).spawn().unwrap();
+    let mut stderr = BufReader::new(bench.stderr.take().unwrap());
+    let mut said = String::new();
+    while !said.contains("pulled ") {
+        assert_ne!(stderr.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    kill(&bench, libc::SIGINT);
+    let status = ended(&mut bench);
+    assert!(!status.success(), "{status}");
+}
+
+#[test]
+fn a_killed_pull_keeps_what_was_received() {
+    let case = case();
+    let large = bytes(20 << 20, 2);
+    case.hub.add("large-Q6_K.gguf", large.clone(), true);
+    case.hub.plan().quota = Some(4 << 20);
+    let name = format!("{REPO}:Q6_K");
+    let mut child = case.command(&["pull", &name]).spawn().unwrap();
+    while case.hub.plan().quota != Some(0) {
+        thread::sleep(Duration::from_millis(5));
+    }
+    let incomplete = case.cache().join("models--org--model-GGUF/blobs");
+    until_something_came(&incomplete.join(format!("{}.alight.incomplete", sha256(&large))));
+    kill(&child, libc::SIGKILL);
+    ended(&mut child);
+    case.hub.plan().quota = None;
+    let json = case.alight(&["pull", "--json", &name]).succeeds().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert!(json["received_bytes"].as_u64().unwrap() < large.len() as u64);
+    assert!(fs::read(case.file("large-Q6_K.gguf")).unwrap() == large);
+}
+
+#[test]
+fn the_token_is_found_where_other_tools_keep_it() {
+    let case = case();
+    case.hub.plan().token = Some("hf_secret".to_owned());
+    case.alight(&["pull", REPO]).fails(1, &["HF_TOKEN", "hf auth login"]);
+    let home = case.folder.path().join("hf");
+    fs::create_dir(&home).unwrap();
+    fs::write(home.join("token"), "hf_secret\n").unwrap();
+    let mut with_file = case.command(&["pull", REPO]);
+    done(with_file.env("HF_HOME", &home).output().unwrap()).succeeds();
+    let mut with_variable = case.command(&["pull", &format!("{REPO}:Q8_0")]);
+    done(with_variable.env("HF_TOKEN", "hf_secret").output().unwrap()).succeeds();
+    assert!(case.hub.asked().iter().all(|one| !one.cdn || one.token.is_none()));
+}

@@ -1,0 +1,195 @@
+//! The hub's answers: what a repository has, and what one of its files is. Both are checked here, and callers do not check again.
+
+use std::io::Read;
+
+use serde::Deserialize;
+
+use crate::client::{self, Answer, Client, Method, Trouble};
+use crate::name::is_path;
+use crate::{HubError, Name};
+
+/// Most bytes of a listing: that of a repository with a hundred thousand files.
+const LISTING: u64 = 64 << 20;
+/// Most bytes of a file.
+const LARGEST: u64 = 1 << 44;
+
+/// What a repository has at a revision.
+#[derive(Debug)]
+pub(crate) struct Listing {
+    /// The commit: 40 digits.
+    pub commit: String,
+    pub files: Vec<Listed>,
+}
+
+/// A file of a listing.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// A path below a folder.
+    pub path: String,
+    pub size: Option<u64>,
+    /// Of its bytes, of what is stored beside the repository.
+    pub sha256: Option<String>,
+}
+
+/// What is to be known of a file before it is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileInfo {
+    /// What its bytes are called in the cache: letters, digits, `-`, `_` and `.`.
+    pub etag: String,
+    pub size: u64,
+    /// Where its bytes are.
+    pub location: String,
+}
+
+impl FileInfo {
+    /// The SHA-256 of its bytes, if the etag is that: it is that of every file that is stored beside the repository, as weights are.
+    pub fn sha256(&self) -> Option<&str> {
+        Some(self.etag.as_str()).filter(|etag| is_hex(etag, 64))
+    }
+}
+
+#[derive(Deserialize)]
+struct Model {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+    size: Option<u64>,
+    lfs: Option<Lfs>,
+}
+
+#[derive(Deserialize)]
+struct Lfs {
+    sha256: Option<String>,
+    size: Option<u64>,
+}
+
+/// Asks what there is.
+pub(crate) fn listing(
+    client: &Client,
+    name: &Name,
+    stop: &dyn Fn() -> bool,
+) -> Result<Listing, HubError> {
+    let url = client.url(&["api/models", &name.repo, "revision"]);
+    // A branch with a '/' in its name is one part here.
+    let revision = name.revision().replace('/', "%2F");
+    let url = format!("{url}/{revision}?blobs=true");
+    let text = client.patiently(stop, || (0, text_of(client, name, &url)))?;
+    let wrong = |problem: &str| client::answer(&url, problem);
+    let model: Model = serde_json::from_slice(&text).map_err(|error| wrong(&error.to_string()))?;
+    if !is_hex(&model.sha, 40) {
+        return Err(wrong("it names no commit"));
+    }
+    let files = model.siblings.into_iter().map(|file| {
+        if !is_path(&file.rfilename) {
+            return Err(wrong("the name of a file leads out of its folder"));
+        }
+        let (sha256, size) = file.lfs.map_or((None, None), |lfs| (lfs.sha256, lfs.size));
+        Ok(Listed { path: file.rfilename, size: size.or(file.size), sha256 })
+    });
+    Ok(Listing { commit: model.sha, files: files.collect::<Result<_, _>>()? })
+}
+
+fn text_of(client: &Client, name: &Name, url: &str) -> Result<Vec<u8>, Trouble> {
+    let answer = client.send(Method::Get, url, None)?;
+    if answer.status() != 200 {
+        return Err(refused(client, name, None, &answer));
+    }
+    let mut text = Vec::new();
+    let url = answer.url.clone();
+    let mut body = answer.response.into_body().into_reader().take(LISTING + 1);
+    match body.read_to_end(&mut text) {
+        Ok(_) if text.len() as u64 > LISTING => Err(client::answer(&url, "it is too large").into()),
+        Ok(_) => Ok(text),
+        Err(error) => Err(Trouble::Again(client::connection(&url, &error), None)),
+    }
+}
+
+/// Asks about a file of a listing.
+pub(crate) fn file(
+    client: &Client,
+    name: &Name,
+    commit: &str,
+    file: &Listed,
+    stop: &dyn Fn() -> bool,
+) -> Result<FileInfo, HubError> {
+    client.patiently(stop, || (0, head_of(client, name, commit, file)))
+}
+
+pub(crate) fn head_of(
+    client: &Client,
+    name: &Name,
+    commit: &str,
+    file: &Listed,
+) -> Result<FileInfo, Trouble> {
+    let url = client.url(&[&name.repo, "resolve", commit, &file.path]);
+    let answer = client.send(Method::Head, &url, None)?;
+    let wrong = |problem: &str| Trouble::Final(client::answer(&url, problem));
+    let is_redirect = matches!(answer.status(), 301 | 302 | 303 | 307 | 308);
+    if answer.status() != 200 && !is_redirect {
+        return Err(refused(client, name, Some(&file.path), &answer));
+    }
+    if answer.header("x-repo-commit").is_some_and(|said| said != commit) {
+        return Err(wrong("it is about another commit"));
+    }
+    let etag = answer.header("x-linked-etag").or_else(|| answer.header("etag"));
+    let etag = etag.unwrap_or_default().trim_start_matches("W/").trim_matches('"').to_owned();
+    let allowed = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if !(1..=200).contains(&etag.len()) || !etag.bytes().all(allowed) || etag.starts_with('.') {
+        return Err(wrong("the file has no etag, or one that is no name of a file"));
+    }
+    if etag.ends_with(".incomplete") {
+        return Err(wrong("the file has the etag of one that is incomplete"));
+    }
+    let own_size = || answer.header("content-length").filter(|_| !is_redirect);
+    let size = answer.header("x-linked-size").or_else(own_size).map(str::parse::<u64>);
+    let size = match (size, file.size) {
+        (Some(Ok(size)), Some(listed)) if size != listed => {
+            return Err(wrong("the file has another size than in the listing"));
+        }
+        (Some(Ok(size)), _) | (None, Some(size)) => size,
+        _ => return Err(wrong("it does not say how large the file is")),
+    };
+    if size > LARGEST {
+        return Err(wrong("the file is larger than any"));
+    }
+    if file.sha256.as_ref().is_some_and(|listed| *listed != etag) {
+        return Err(wrong("the file has another SHA-256 than in the listing"));
+    }
+    Ok(FileInfo { etag, size, location: answer.url.clone() })
+}
+
+/// What a refusal of the hub means.
+pub(crate) fn refused(
+    client: &Client,
+    name: &Name,
+    file: Option<&str>,
+    answer: &Answer,
+) -> Trouble {
+    let (repo, with_token, status) = (name.repo.clone(), client.has_token(), answer.status());
+    let code = answer.header("x-error-code").unwrap_or_default();
+    Trouble::Final(match (status, code) {
+        (_, "GatedRepo") => HubError::Gated { url: client.url(&[&repo]), repo, with_token },
+        (404, "RevisionNotFound") => {
+            HubError::NoSuchRevision { repo, revision: name.revision().to_owned() }
+        }
+        (404, "EntryNotFound") if file.is_some() => {
+            HubError::NoSuchFile { repo, file: file.unwrap_or_default().to_owned() }
+        }
+        // To those whom it does not know the hub says 401 of what does not exist.
+        (404, _) if file.is_none() => HubError::NoSuchRepo { repo, with_token },
+        (404, _) => HubError::NoSuchFile { repo, file: file.unwrap_or_default().to_owned() },
+        (401, _) => HubError::NoSuchRepo { repo, with_token },
+        (403, _) => HubError::Refused { repo, status, with_token },
+        _ => return client::status(answer),
+    })
+}
+
+/// Whether this is so many hexadecimal digits, as git and the hub write them.
+pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
+    text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}

@@ -1,0 +1,463 @@
+//! The cache as Hugging Face's own tools have it, and share it with us.
+//!
+//! ```text
+//! models--USER--REPO/refs/main                        the commit that this branch was at when it was last fetched
+//! models--USER--REPO/snapshots/COMMIT/PATH            a relative link to …
+//! models--USER--REPO/blobs/ETAG                       … the bytes, once, whatever they are called and in whichever commits
+//! models--USER--REPO/blobs/ETAG.alight.incomplete     bytes that are not all there
+//! .locks/models--USER--REPO/ETAG.lock                 held (flock) by the process that fetches it
+//! ```
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
+
+use crate::api::is_hex;
+use crate::name::is_path;
+use crate::select::{self, Model};
+use crate::{HubError, Name};
+
+/// Most files of a snapshot, and of a cache, that are looked at.
+const FILES: usize = 100_000;
+/// Most folders within one another.
+const DEPTH: usize = 16;
+/// What is behind the name of a file whose bytes are not all there.
+const INCOMPLETE: &str = ".alight.incomplete";
+/// Tells backups that all of it can be had again (bford.info/cachedir).
+const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
+    # This file is a cache directory tag; see https://bford.info/cachedir/\n";
+
+/// The folder of a repository.
+#[derive(Clone, Debug)]
+pub(crate) struct RepoFolder {
+    cache: PathBuf,
+    name: String,
+}
+
+/// A model that is in the cache.
+#[derive(Clone, Debug)]
+pub struct Cached {
+    /// `USER/REPO`.
+    pub repo: String,
+    /// What it is called behind `USER/REPO:`.
+    pub tag: String,
+    /// The commit.
+    pub commit: String,
+    /// The branches and tags that were at this commit.
+    pub revisions: Vec<String>,
+    /// Its files; the first is the one that is opened.
+    pub paths: Vec<PathBuf>,
+    /// Bytes of all its files.
+    pub bytes: u64,
+    /// When it was fetched.
+    pub modified: Option<SystemTime>,
+    /// A part of it that is not there.
+    pub missing: Option<String>,
+}
+
+/// What was removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// The models.
+    pub models: Vec<String>,
+    /// Bytes that are free now.
+    pub bytes: u64,
+    /// Bytes that stay, since other repositories may share them.
+    pub shared: u64,
+}
+
+impl RepoFolder {
+    pub fn new(cache: &Path, repo: &str) -> RepoFolder {
+        let name = format!("models--{}", repo.replace('/', "--"));
+        RepoFolder { cache: cache.to_owned(), name }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.cache.join(&self.name)
+    }
+
+    /// Where the bytes are of a file with this etag.
+    pub fn blob(&self, etag: &str) -> PathBuf {
+        self.path().join("blobs").join(etag)
+    }
+
+    pub fn incomplete(&self, etag: &str) -> PathBuf {
+        self.path().join("blobs").join(format!("{etag}{INCOMPLETE}"))
+    }
+
+    /// Where a file is found.
+    pub fn file(&self, commit: &str, path: &str) -> PathBuf {
+        self.path().join("snapshots").join(commit).join(path)
+    }
+
+    /// Makes the folders in which bytes are written.
+    pub fn create(&self) -> Result<(), HubError> {
+        let blobs = self.path().join("blobs");
+        fs::create_dir_all(&blobs).map_err(HubError::cache(&blobs))?;
+        let tag = self.cache.join("CACHEDIR.TAG");
+        // That it cannot be written costs room in a backup.
+        let _ = File::create_new(&tag)
+            .and_then(|mut file| io::Write::write_all(&mut file, TAG.as_bytes()));
+        Ok(())
+    }
+
+    /// Takes the lock of a file, or says that somebody else has it; no lock where the filesystem has none.
+    pub fn try_lock(&self, etag: &str) -> Result<Lock, HubError> {
+        let path = self.cache.join(".locks").join(&self.name).join(format!("{etag}.lock"));
+        let folder = path.parent().unwrap_or(&self.cache);
+        fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(&path).map_err(HubError::cache(&path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(Lock::Others),
+            Err(TryLockError::Error(_)) => return Ok(Lock::None),
+        }
+        // Who held it before may have removed it: then the lock is one of nothing.
+        let same = |there: fs::Metadata| {
+            file.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+        };
+        match fs::metadata(&path).is_ok_and(same) {
+            true => Ok(Lock::Ours(file)),
+            false => Ok(Lock::Others),
+        }
+    }
+
+    /// The complete file at `incomplete` is the one with this etag from now on.
+    pub fn complete(&self, incomplete: &Path, etag: &str) -> Result<(), HubError> {
+        let blob = self.blob(etag);
+        fs::rename(incomplete, &blob).map_err(HubError::cache(&blob))?;
+        synced(&self.path().join("blobs"))
+    }
+
+    /// Lets a file of a commit be the bytes with this etag.
+    pub fn link(&self, commit: &str, path: &str, etag: &str) -> Result<(), HubError> {
+        let file = self.file(commit, path);
+        let folder = file.parent().unwrap_or(&self.cache);
+        fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
+        let up = "../".repeat(2 + path.matches('/').count());
+        let target = PathBuf::from(format!("{up}blobs/{etag}"));
+        if fs::read_link(&file).is_ok_and(|there| there == target) {
+            return Ok(());
+        }
+        // Beside it and renamed: at no moment is there nothing.
+        let beside = folder.join(format!(".{}.alight", std::process::id()));
+        let _ = fs::remove_file(&beside);
+        let blob = self.blob(etag);
+        let done = match symlink(&target, &beside) {
+            Ok(()) => fs::rename(&beside, &file),
+            // A filesystem without links has the bytes here, as for Hugging Face's tools.
+            Err(error) if is_unsupported(&error) => fs::rename(&blob, &file),
+            Err(error) => Err(error),
+        };
+        done.map_err(HubError::cache(&file))?;
+        synced(folder)
+    }
+
+    /// Writes down at which commit a branch is.
+    pub fn set_revision(&self, revision: &str, commit: &str) -> Result<(), HubError> {
+        if revision == commit {
+            return Ok(());
+        }
+        let path = self.path().join("refs").join(revision);
+        if read_short(&path).as_deref() == Some(commit) {
+            return Ok(());
+        }
+        let folder = path.parent().unwrap_or(&self.cache);
+        fs::create_dir_all(folder).map_err(HubError::cache(folder))?;
+        let beside = folder.join(format!(".{}.alight", std::process::id()));
+        let written = fs::write(&beside, commit).and_then(|()| fs::rename(&beside, &path));
+        written.map_err(HubError::cache(&path))
+    }
+
+    /// The commit that a branch was at, or that is itself meant.
+    pub fn commit(&self, revision: &str) -> Option<String> {
+        if is_hex(revision, 40) {
+            return Some(revision.to_owned());
+        }
+        if !is_path(revision) {
+            return None;
+        }
+        let commit = read_short(&self.path().join("refs").join(revision))?;
+        Some(commit.trim().to_owned()).filter(|commit| is_hex(commit, 40))
+    }
+
+    /// The models of a snapshot.
+    pub fn models(&self, commit: &str) -> Vec<Model> {
+        let folder = self.path().join("snapshots").join(commit);
+        let mut files = Vec::new();
+        files_in(&folder, "", 0, &mut files);
+        select::models(files.iter().map(String::as_str))
+    }
+}
+
+/// A lock of a file that is fetched.
+#[derive(Debug)]
+pub(crate) enum Lock {
+    /// It is held until this is dropped.
+    Ours(#[allow(dead_code)] File),
+    /// Another process holds it.
+    Others,
+    /// The filesystem has none.
+    None,
+}
+
+/// The model that is meant, if it is in the cache: as if nothing else existed.
+pub(crate) fn find(cache: &Path, name: &Name) -> Result<Option<Cached>, HubError> {
+    let folder = RepoFolder::new(cache, &name.repo);
+    let Some(commit) = folder.commit(name.revision()) else { return Ok(None) };
+    let models = folder.models(&commit);
+    if models.is_empty() {
+        return Ok(None);
+    }
+    match select::choose(&name.repo, &models, name.tag.as_deref()) {
+        Ok(model) => Ok(Some(cached(&folder, &name.repo, &commit, model, vec![]))),
+        Err(HubError::NoMatch { .. } | HubError::ShardMissing { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// All models that are in the cache, by name.
+pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
+    let mut all = Vec::new();
+    for folder in folders(cache)? {
+        let Some((user, repo)) =
+            folder.strip_prefix("models--").and_then(|rest| rest.split_once("--"))
+        else {
+            continue;
+        };
+        let Ok(name) = Name::parse(&format!("{user}/{repo}")) else { continue };
+        let folder = RepoFolder::new(cache, &name.repo);
+        let mut refs = Vec::new();
+        files_in(&folder.path().join("refs"), "", 0, &mut refs);
+        let refs: Vec<(String, Option<String>)> =
+            refs.into_iter().map(|name| (name.clone(), folder.commit(&name))).collect();
+        for commit in folders(&folder.path().join("snapshots"))? {
+            if !is_hex(&commit, 40) {
+                continue;
+            }
+            let at = |(name, at): &(String, Option<String>)| {
+                (at.as_ref() == Some(&commit)).then(|| name.clone())
+            };
+            let revisions: Vec<String> = refs.iter().filter_map(at).collect();
+            let models = folder.models(&commit);
+            all.extend(
+                models.iter().map(|m| cached(&folder, &name.repo, &commit, m, revisions.clone())),
+            );
+        }
+    }
+    all.sort_by(|a, b| (&a.repo, &a.tag, &a.commit).cmp(&(&b.repo, &b.tag, &b.commit)));
+    Ok(all)
+}
+
+/// Removes a model in all commits, what no other file needs of its bytes, and what is incomplete; of a repository with nothing left,
+/// its folder.
+pub(crate) fn remove(cache: &Path, name: &Name, all: bool) -> Result<Removed, HubError> {
+    let folder = RepoFolder::new(cache, &name.repo);
+    let not_cached = || HubError::NotCached { name: name.to_string(), cache: cache.to_owned() };
+    let there = list(cache)?;
+    let mut there: Vec<Cached> = there
+        .into_iter()
+        .filter(|model| model.repo == name.repo)
+        .filter(|model| {
+            name.revision.as_ref().is_none_or(|r| folder.commit(r).as_ref() == Some(&model.commit))
+        })
+        .collect();
+    if there.is_empty() && !folder.path().join("blobs").is_dir() {
+        return Err(not_cached());
+    }
+    if let Some(tag) = &name.tag {
+        let is = |text: &str| text.eq_ignore_ascii_case(tag);
+        there.retain(|model| {
+            let mut paths = model.paths.iter();
+            let named =
+                paths.any(|path| path.ends_with(tag) || file_name(path).is_some_and(|n| is(&n)));
+            is(&model.tag) || named
+        });
+        if there.is_empty() {
+            return Err(not_cached());
+        }
+    } else if !all {
+        let mut tags: Vec<String> = there.iter().map(|model| model.tag.clone()).collect();
+        tags.dedup();
+        if tags.len() > 1 {
+            return Err(HubError::Several { repo: name.repo.clone(), exist: tags });
+        }
+    }
+    let mut removed = Removed::default();
+    for model in &there {
+        removed.models.push(format!("{}:{}", model.repo, model.tag));
+        for path in &model.paths {
+            removed.file(&folder, path)?;
+        }
+    }
+    removed.models.dedup();
+    removed.leftovers(&folder, &there)?;
+    Ok(removed)
+}
+
+impl Removed {
+    /// Removes a file of a snapshot, and its bytes if no other file has them.
+    fn file(&mut self, folder: &RepoFolder, path: &Path) -> Result<(), HubError> {
+        let own = fs::symlink_metadata(path).map_err(HubError::cache(path))?;
+        let blob = own.is_symlink().then(|| fs::read_link(path)).transpose();
+        let blob = blob.map_err(HubError::cache(path))?;
+        fs::remove_file(path).map_err(HubError::cache(path))?;
+        let Some(etag) = blob.as_deref().and_then(file_name) else {
+            self.bytes += own.len();
+            return Ok(());
+        };
+        let blob = folder.blob(&etag);
+        // Of Hugging Face's tools: a link into what repositories share, which is theirs to clean up.
+        let elsewhere = blob.is_symlink();
+        if self.is_used(folder, &etag) {
+            return Ok(());
+        }
+        let bytes = fs::metadata(&blob).map_or(0, |meta| meta.len());
+        match fs::remove_file(&blob) {
+            Ok(()) if elsewhere => self.shared += bytes,
+            Ok(()) => self.bytes += bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(HubError::cache(&blob)(error)),
+        }
+        Ok(())
+    }
+
+    /// Whether another file of the repository is a link to these bytes.
+    fn is_used(&self, folder: &RepoFolder, etag: &str) -> bool {
+        let snapshots = folder.path().join("snapshots");
+        let mut files = Vec::new();
+        for commit in folders(&snapshots).unwrap_or_default() {
+            let mut of_commit = Vec::new();
+            files_in(&snapshots.join(&commit), "", 0, &mut of_commit);
+            files.extend(of_commit.into_iter().map(|file| snapshots.join(&commit).join(file)));
+        }
+        files.iter().any(|file| {
+            let target = fs::read_link(file).ok();
+            target.as_deref().and_then(file_name).is_some_and(|name| name == etag)
+        })
+    }
+
+    /// Removes what is incomplete, folders that are empty now, and a repository without files.
+    fn leftovers(&mut self, folder: &RepoFolder, models: &[Cached]) -> Result<(), HubError> {
+        let blobs = folder.path().join("blobs");
+        for entry in fs::read_dir(&blobs).into_iter().flatten().flatten() {
+            let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
+            let Some(etag) = name.strip_suffix(INCOMPLETE) else { continue };
+            // Somebody is at it.
+            let Ok(Lock::Ours(_) | Lock::None) = folder.try_lock(etag) else { continue };
+            let bytes = entry.metadata().map_or(0, |meta| meta.blocks() * 512);
+            if fs::remove_file(entry.path()).is_ok() {
+                self.bytes += bytes;
+            }
+        }
+        for model in models {
+            let mut paths = model.paths.iter();
+            let snapshots = folder.path().join("snapshots");
+            let mut above = paths.next().and_then(|path| path.parent());
+            // As long as they are empty.
+            while let Some(path) =
+                above.filter(|path| *path != snapshots && path.starts_with(&snapshots))
+            {
+                if fs::remove_dir(path).is_err() {
+                    break;
+                }
+                above = path.parent();
+            }
+        }
+        let is_empty = |name: &str| {
+            fs::read_dir(folder.path().join(name)).map_or(true, |mut all| all.next().is_none())
+        };
+        if is_empty("snapshots") && is_empty("blobs") {
+            let path = folder.path();
+            match fs::remove_dir_all(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(HubError::cache(&path)(error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+fn cached(
+    folder: &RepoFolder,
+    repo: &str,
+    commit: &str,
+    model: &Model,
+    revisions: Vec<String>,
+) -> Cached {
+    let paths: Vec<PathBuf> = model.files.iter().map(|file| folder.file(commit, file)).collect();
+    let metadata: Vec<fs::Metadata> = paths.iter().flat_map(fs::metadata).collect();
+    Cached {
+        repo: repo.to_owned(),
+        tag: model.tag().to_owned(),
+        commit: commit.to_owned(),
+        revisions,
+        bytes: metadata.iter().map(fs::Metadata::len).sum(),
+        modified: metadata.iter().filter_map(|meta| meta.modified().ok()).max(),
+        paths,
+        missing: model.missing.clone(),
+    }
+}
+
+/// The names of the folders in a folder; none if there is no such folder.
+fn folders(path: &Path) -> Result<Vec<String>, HubError> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        entries => entries.map_err(HubError::cache(path))?,
+    };
+    let entries = entries.flatten().filter(|entry| entry.path().is_dir()).take(FILES);
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// The files below a folder, by their paths in it. What leads to nothing is not there.
+fn files_in(folder: &Path, above: &str, depth: usize, files: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if files.len() >= FILES || depth > DEPTH || name.starts_with('.') {
+            continue;
+        }
+        let path = format!("{above}{name}");
+        match fs::metadata(entry.path()) {
+            Ok(meta) if meta.is_file() => files.push(path),
+            // A link to a folder may lead back.
+            Ok(meta) if meta.is_dir() && !entry.path().is_symlink() => {
+                files_in(&entry.path(), &format!("{path}/"), depth + 1, files);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The last part of a path, if that is a name.
+fn file_name(path: &Path) -> Option<String> {
+    match path.components().next_back() {
+        Some(Component::Normal(name)) => name.to_str().map(str::to_owned),
+        _ => None,
+    }
+}
+
+/// A file that holds a commit.
+fn read_short(path: &Path) -> Option<String> {
+    let mut text = String::new();
+    File::open(path).ok()?.take(256).read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// Brings the names in a folder to the disk.
+fn synced(folder: &Path) -> Result<(), HubError> {
+    let open = alight_pages::Folder::open(folder).and_then(|folder| folder.sync());
+    open.map_err(HubError::cache(folder))
+}
+
+fn is_unsupported(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
+}

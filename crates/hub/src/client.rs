@@ -1,0 +1,396 @@
+//! Requests: who is told the token, which redirects are followed, what is tried again and after which pause.
+//!
+//! **Invariant:** the token goes to the hub (scheme, host and port of the endpoint) and nowhere else. A redirect is followed by hand,
+//! so that each hop is looked at; from https it never leads to http.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ureq::http::uri::{Scheme, Uri};
+use ureq::http::{HeaderMap, Response};
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use ureq::{Agent, Body};
+
+use crate::{HubError, Settings};
+
+/// Most redirects that follow one another.
+const HOPS: usize = 10;
+/// How often something is tried that makes no progress.
+const TRIES: u32 = 6;
+/// How often as long as nobody has answered yet: there may be no network at all.
+const FIRST_TRIES: u32 = 2;
+/// The longest pause between two tries.
+const LONGEST: Duration = Duration::from_secs(20);
+/// The longest pause that a server may ask for.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// How long a server may say nothing.
+const SILENCE: Duration = Duration::from_secs(30);
+const CONNECT: Duration = Duration::from_secs(10);
+/// Connections to one server at the same time.
+pub(crate) const CONNECTIONS: usize = 8;
+
+/// Sends requests.
+pub(crate) struct Client {
+    agent: Agent,
+    endpoint: String,
+    hub: Origin,
+    token: Option<String>,
+    /// The first pause before something is tried again; each further one is twice as long.
+    pause: Duration,
+    /// Whether anything was ever answered.
+    answered: AtomicBool,
+}
+
+/// What is to be requested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    Get,
+    /// The head of an answer; a redirect to another server is the answer if it says what the file is.
+    Head,
+}
+
+/// Scheme, host and port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Origin(Scheme, String, u16);
+
+/// A failure: for good, or to be tried again.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Final(HubError),
+    /// After this pause, if the server asks for one.
+    Again(HubError, Option<Duration>),
+}
+
+impl From<HubError> for Trouble {
+    fn from(error: HubError) -> Trouble {
+        Trouble::Final(error)
+    }
+}
+
+/// The end of a request: the head and the body of what was answered, and where that was.
+pub(crate) struct Answer {
+    pub response: Response<Body>,
+    pub url: String,
+    /// Whether it is the hub that has answered.
+    pub of_hub: bool,
+}
+
+impl Answer {
+    pub fn status(&self) -> u16 {
+        self.response.status().as_u16()
+    }
+
+    /// The text of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        text(self.response.headers(), name)
+    }
+}
+
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    headers.get(name)?.to_str().ok().map(str::trim)
+}
+
+impl Client {
+    pub fn new(settings: &Settings, pause: Duration) -> Result<Client, HubError> {
+        let wrong = || HubError::Setting {
+            variable: "HF_ENDPOINT",
+            value: settings.endpoint.clone(),
+            problem: "that is not the address of a hub",
+        };
+        let hub = settings.endpoint.parse().ok().as_ref().and_then(Origin::of).ok_or_else(wrong)?;
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_response_header_size(64 << 10)
+            .max_idle_connections_per_host(CONNECTIONS)
+            .timeout_connect(Some(CONNECT))
+            .timeout_resolve(Some(CONNECT))
+            .timeout_per_read(Some(SILENCE))
+            .timeout_per_write(Some(SILENCE))
+            .timeout_recv_response(Some(2 * SILENCE))
+            .user_agent(concat!("alight/", env!("CARGO_PKG_VERSION")))
+            .tls_config(TlsConfig::builder().root_certs(certificates(&hub)).build());
+        let agent = config.build().new_agent();
+        let (endpoint, token) = (settings.endpoint.clone(), settings.token.clone());
+        Ok(Client { agent, endpoint, hub, token, pause, answered: AtomicBool::new(false) })
+    }
+
+    /// An address of the hub: these parts behind one another, each of them a path.
+    pub fn url(&self, parts: &[&str]) -> String {
+        let parts = parts.iter().map(|part| format!("/{}", escaped(part)));
+        parts.fold(self.endpoint.clone(), |url, part| url + &part)
+    }
+
+    /// Whether requests to the hub carry a token.
+    pub fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Ends all requests that are on their way.
+    pub fn shut_down(&self) {
+        self.agent.clone().shutdown();
+    }
+
+    /// Sends one request and follows redirects.
+    pub fn send(
+        &self,
+        method: Method,
+        url: &str,
+        range: Option<(u64, u64)>,
+    ) -> Result<Answer, Trouble> {
+        let mut url = url.to_owned();
+        for _ in 0..HOPS {
+            let wrong = |problem: &str| answer(&url, problem);
+            let uri: Uri = url.parse().map_err(|_| wrong("a redirect leads to no address"))?;
+            let origin = Origin::of(&uri).ok_or_else(|| wrong("a redirect leads to no address"))?;
+            let of_hub = origin == self.hub;
+            let mut request = match method {
+                Method::Get => self.agent.get(&uri),
+                Method::Head => self.agent.head(&uri),
+            };
+            // What is compressed has another size, and no ranges.
+            request = request.header("Accept-Encoding", "identity");
+            if let Some(token) = self.token.as_ref().filter(|_| of_hub) {
+                request = request.header("Authorization", format!("Bearer {token}"));
+            }
+            if let Some((first, last)) = range {
+                request = request.header("Range", format!("bytes={first}-{last}"));
+            }
+            let response = request.call().map_err(|error| lost(&url, &error))?;
+            self.answered.store(true, Ordering::Relaxed);
+            let status = response.status().as_u16();
+            if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+                return Ok(Answer { response, url, of_hub });
+            }
+            let location = text(response.headers(), "location").unwrap_or_default();
+            let next =
+                joined(&uri, location).ok_or_else(|| wrong("a redirect leads to no address"))?;
+            let there = next.parse().ok().as_ref().and_then(Origin::of);
+            let there = there.ok_or_else(|| wrong("a redirect leads to no address"))?;
+            if origin.0 == Scheme::HTTPS && there.0 != Scheme::HTTPS {
+                return Err(wrong("a redirect leads from https to http").into());
+            }
+            // A mirror may send us to the hub itself, which then says what the file is.
+            let has_etag =
+                ["x-linked-etag", "etag"].iter().any(|name| response.headers().contains_key(*name));
+            if method == Method::Head && there != origin && has_etag {
+                return Ok(Answer { response, url: next, of_hub });
+            }
+            url = next;
+        }
+        Err(answer(&url, "one redirect leads to the next, without an end").into())
+    }
+
+    /// Does something until it is done, or failed for good, or too often without progress. `attempt` says how much progress it made
+    /// altogether: what makes some is tried again for as long as it does.
+    pub fn patiently<T>(
+        &self,
+        stop: &dyn Fn() -> bool,
+        mut attempt: impl FnMut() -> (u64, Result<T, Trouble>),
+    ) -> Result<T, HubError> {
+        let (mut tries, mut before) = (0, 0);
+        loop {
+            let (progress, result) = attempt();
+            if result.is_err() && stop() {
+                return Err(HubError::Stopped);
+            }
+            let (error, asked) = match result {
+                Ok(done) => return Ok(done),
+                Err(Trouble::Final(error)) => return Err(error),
+                Err(Trouble::Again(error, asked)) => (error, asked),
+            };
+            if progress > before {
+                (before, tries) = (progress, 0);
+            }
+            tries += 1;
+            let answered = self.answered.load(Ordering::Relaxed);
+            if tries >= if answered { TRIES } else { FIRST_TRIES } {
+                return Err(error);
+            }
+            let own = self.pause.saturating_mul(1 << (tries - 1)).min(LONGEST);
+            let pause = asked.unwrap_or(own);
+            if pause > PATIENCE {
+                return Err(error);
+            }
+            let until = Instant::now() + pause;
+            while Instant::now() < until && !stop() {
+                thread::sleep((until - Instant::now().min(until)).min(Duration::from_millis(50)));
+            }
+            if stop() {
+                return Err(HubError::Stopped);
+            }
+        }
+    }
+}
+
+impl Origin {
+    fn of(uri: &Uri) -> Option<Origin> {
+        let scheme = uri.scheme()?.clone();
+        let usual = if scheme == Scheme::HTTPS { 443 } else { 80 };
+        if scheme != Scheme::HTTPS && scheme != Scheme::HTTP {
+            return None;
+        }
+        // A user before the host would be sent to it.
+        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@'))?;
+        let port = authority.port_u16().unwrap_or(usual);
+        Some(Origin(scheme, authority.host().to_ascii_lowercase(), port))
+    }
+}
+
+/// What the system trusts, and what Mozilla does where the system says nothing.
+fn certificates(hub: &Origin) -> RootCerts {
+    // Reading a hundred files takes milliseconds.
+    if hub.0 == Scheme::HTTP {
+        return RootCerts::WebPki;
+    }
+    let found = rustls_native_certs::load_native_certs().certs;
+    let found: Vec<Certificate<'static>> =
+        found.iter().map(|one| Certificate::from_der(one).to_owned()).collect();
+    match found.is_empty() {
+        true => RootCerts::WebPki,
+        false => RootCerts::from(found.into_iter()),
+    }
+}
+
+/// Where a redirect leads.
+fn joined(from: &Uri, location: &str) -> Option<String> {
+    let (scheme, authority) = (from.scheme_str()?, from.authority()?);
+    if location.is_empty() || location.len() > 16 << 10 {
+        return None;
+    }
+    Some(if location.starts_with("//") {
+        format!("{scheme}:{location}")
+    } else if location.starts_with('/') {
+        format!("{scheme}://{authority}{location}")
+    } else if location.contains("://") {
+        location.to_owned()
+    } else {
+        let folder = from.path().rsplit_once('/').map_or("", |(folder, _)| folder);
+        format!("{scheme}://{authority}{folder}/{location}")
+    })
+}
+
+/// An address for a person: a signature in its query is nobody's business.
+pub(crate) fn shown(url: &str) -> String {
+    url.split(['?', '#']).next().unwrap_or_default().chars().take(300).collect()
+}
+
+/// An answer that is none of a hub.
+pub(crate) fn answer(url: &str, problem: impl Into<String>) -> HubError {
+    HubError::Answer { url: shown(url), problem: problem.into() }
+}
+
+/// A connection that came to nothing.
+fn lost(url: &str, error: &ureq::Error) -> Trouble {
+    let url_shown = shown(url);
+    match error {
+        ureq::Error::HostNotFound => {
+            let problem = "the host is not found; is there a network?".to_owned();
+            Trouble::Again(HubError::Connection { url: url_shown, problem }, None)
+        }
+        // What TLS does not like stays as it is. (Certificates of the wrong time or name come from networks that ask to sign in first.)
+        ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+            untrusted(url, error).into()
+        }
+        ureq::Error::Rustls(error) => untrusted(url, error).into(),
+        ureq::Error::Io(error) => Trouble::Again(connection(url, error), None),
+        ureq::Error::Timeout(_) | ureq::Error::ConnectionFailed => {
+            Trouble::Again(connection(url, error), None)
+        }
+        // Half a head: the server went away.
+        ureq::Error::Protocol(_) => Trouble::Again(connection(url, error), None),
+        ureq::Error::LargeResponseHeader(..) => answer(url, "its head is too large").into(),
+        _ => connection(url, error).into(),
+    }
+}
+
+/// A connection that is not what it should be.
+fn untrusted(url: &str, error: &dyn std::fmt::Display) -> HubError {
+    let problem = format!("{error}; SSL_CERT_FILE can name certificates that you trust");
+    HubError::Connection { url: shown(url), problem }
+}
+
+/// As [`HubError::Connection`].
+pub(crate) fn connection(url: &str, error: &dyn std::fmt::Display) -> HubError {
+    HubError::Connection { url: shown(url), problem: error.to_string() }
+}
+
+/// What a status means that is no success and no refusal.
+pub(crate) fn status(answer: &Answer) -> Trouble {
+    let (url, status) = (shown(&answer.url), answer.status());
+    // Bodies of errors are not read.
+    match status {
+        429 => {
+            let asked = asked_pause(answer);
+            let seconds = asked.map_or(0, |pause| pause.as_secs());
+            Trouble::Again(HubError::RateLimited { url, seconds }, asked)
+        }
+        408 | 425 | 500..=599 => {
+            Trouble::Again(HubError::Status { url, status }, asked_pause(answer))
+        }
+        _ => Trouble::Final(HubError::Status { url, status }),
+    }
+}
+
+/// `Retry-After: 5`, or `RateLimit: "resolvers";r=0;t=5`, which the hub sends instead.
+fn asked_pause(answer: &Answer) -> Option<Duration> {
+    let seconds = |text: &str| text.trim().parse().ok().map(Duration::from_secs);
+    if let Some(asked) = answer.header("retry-after").and_then(seconds) {
+        return Some(asked);
+    }
+    let limit = answer.header("ratelimit")?;
+    limit.split(';').find_map(|field| seconds(field.trim().strip_prefix("t=")?))
+}
+
+/// A path as an address has it.
+fn escaped(path: &str) -> String {
+    let mut text = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' => {
+                text.push(char::from(byte));
+            }
+            _ => text.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_lead_where_they_say() {
+        let from: Uri = "https://hub.example/a/resolve/x?y=1".parse().unwrap();
+        for (location, expected) in [
+            ("https://cdn.example/z?s=1", "https://cdn.example/z?s=1"),
+            ("/b/c", "https://hub.example/b/c"),
+            ("//cdn.example/c", "https://cdn.example/c"),
+            ("c", "https://hub.example/a/resolve/c"),
+        ] {
+            assert_eq!(joined(&from, location).unwrap(), expected);
+        }
+        assert_eq!(joined(&from, ""), None);
+    }
+
+    #[test]
+    fn an_origin_is_scheme_host_and_port() {
+        let origin = |url: &str| Origin::of(&url.parse().unwrap());
+        assert_eq!(origin("https://HUB.example/x"), origin("https://hub.example:443"));
+        assert_ne!(origin("https://hub.example"), origin("http://hub.example"));
+        assert_ne!(origin("http://hub.example:1"), origin("http://hub.example:2"));
+        assert_ne!(origin("https://hub.example"), origin("https://hub.example.evil.example"));
+        assert_eq!(origin("https://hub.example@evil.example"), None);
+        assert_eq!(origin("file://hub.example/x"), None);
+    }
+
+    #[test]
+    fn a_path_is_escaped() {
+        assert_eq!(escaped("a b/c?d#e%.gguf"), "a%20b/c%3Fd%23e%25.gguf");
+        assert_eq!(shown("https://x/y?Signature=secret"), "https://x/y");
+    }
+}

@@ -1,0 +1,376 @@
+//! The bytes of one file: ranges of it over several connections, into an incomplete file.
+//!
+//! Pieces are taken in order. One thread follows behind those that have come: it computes the hash, for which they are still in
+//! memory, brings them to the disk and gives their pages up. So at most [`AHEAD`] pieces are cached because of a pull.
+//!
+//! A server that knows no ranges is read from the beginning to the end, and from the beginning again if it breaks off.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use alight_pages::copy::WriteBehind;
+use sha2::{Digest, Sha256};
+
+use crate::api::{self, FileInfo, Listed};
+use crate::client::{self, Answer, CONNECTIONS, Client, Method, Trouble};
+use crate::partial::Partial;
+use crate::{HubError, Name};
+
+/// Pieces that are on their way, or have come and are not yet on the disk.
+const AHEAD: usize = 2 * CONNECTIONS;
+/// Bytes that are taken from a connection at once.
+const BUFFER: usize = 256 << 10;
+
+/// A file that is to be fetched.
+pub(crate) struct Job<'a> {
+    pub client: &'a Client,
+    pub name: &'a Name,
+    pub commit: &'a str,
+    pub listed: &'a Listed,
+    pub info: &'a FileInfo,
+    pub partial: &'a Partial,
+    /// Bytes received, of all files.
+    pub received: &'a AtomicU64,
+    pub stop: &'a AtomicBool,
+}
+
+/// What the threads of one file share.
+struct State {
+    /// Pieces that nobody has begun, in order.
+    queue: VecDeque<usize>,
+    /// Pieces that were begun and are not yet on the disk.
+    ahead: BTreeSet<usize>,
+    failed: Option<HubError>,
+    /// Where the bytes are; such an address expires.
+    location: String,
+}
+
+struct Shared<'a> {
+    job: &'a Job<'a>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// One of the threads has failed.
+    halt: AtomicBool,
+}
+
+/// A body that has begun.
+struct Opened {
+    answer: Answer,
+    /// It is that of the whole file, whatever was asked for.
+    whole: bool,
+}
+
+/// Fetches what is not there. Returns the SHA-256 of all of it, if the hub has promised one.
+pub(crate) fn fetch(job: &Job<'_>) -> Result<Option<String>, HubError> {
+    let partial = job.partial;
+    let missing: VecDeque<usize> =
+        (0..partial.pieces()).filter(|no| !partial.is_complete(*no)).collect();
+    let location = job.info.location.clone();
+    let state = State { queue: missing, ahead: BTreeSet::new(), failed: None, location };
+    let shared = Shared {
+        job,
+        state: Mutex::new(state),
+        changed: Condvar::new(),
+        halt: AtomicBool::new(false),
+    };
+    let first = shared.lock().queue.pop_front();
+    if let Some(no) = first {
+        // Whether there are ranges shows in the first answer.
+        let opened = job.client.patiently(&|| shared.stopped(), || {
+            (0, shared.open(no).and_then(|opened| shared.begun(opened)))
+        })?;
+        match opened {
+            None => return shared.whole_hash(),
+            Some(opened) => return shared.in_parallel((no, opened)),
+        }
+    }
+    shared.whole_hash()
+}
+
+impl Shared<'_> {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn stopped(&self) -> bool {
+        self.halt.load(Ordering::Relaxed) || self.job.stop.load(Ordering::Relaxed)
+    }
+
+    /// Asks for what is missing of a piece.
+    fn open(&self, no: usize) -> Result<Opened, Trouble> {
+        let job = self.job;
+        let range = job.partial.range(no);
+        let start = range.start + job.partial.there(no);
+        let location = self.lock().location.clone();
+        let answer = job.client.send(Method::Get, &location, Some((start, range.end - 1)))?;
+        let wrong = |problem: &str| Trouble::Final(client::answer(&answer.url, problem));
+        match answer.status() {
+            206 => {
+                let said = answer.header("content-range").and_then(content_range);
+                match said {
+                    Some((first, last, size))
+                        if first == start
+                            && (start..range.end).contains(&last)
+                            && size.is_none_or(|size| size == job.info.size) => {}
+                    _ => return Err(wrong("it is another range than what was asked for")),
+                }
+                Ok(Opened { answer, whole: false })
+            }
+            200 => {
+                let length = answer.header("content-length").map(str::parse::<u64>);
+                if length.is_some_and(|length| length.ok() != Some(job.info.size)) {
+                    return Err(wrong("the file has another size than what was promised"));
+                }
+                Ok(Opened { answer, whole: true })
+            }
+            416 => Err(wrong("the file is shorter than what was promised")),
+            // The address has expired.
+            401 | 403 | 404 | 410 if !answer.of_hub => {
+                let status = answer.status();
+                let url = client::shown(&answer.url);
+                let info = api::head_of(job.client, job.name, job.commit, job.listed)?;
+                if (&info.etag, info.size) != (&job.info.etag, job.info.size) {
+                    return Err(wrong("the file has been changed meanwhile"));
+                }
+                self.lock().location = info.location;
+                Err(Trouble::Again(HubError::Status { url, status }, None))
+            }
+            _ => Err(api::refused(job.client, job.name, Some(&job.listed.path), &answer)),
+        }
+    }
+
+    /// The first body: of a range, which goes to the connections; or of the whole file, which is read here.
+    fn begun(&self, opened: Opened) -> Result<Option<Opened>, Trouble> {
+        if !opened.whole {
+            return Ok(Some(opened));
+        }
+        let (job, partial) = (self.job, self.job.partial);
+        job.received.fetch_sub(partial.received(), Ordering::Relaxed);
+        partial.reset().map_err(self.disk())?;
+        let mut written = WriteBehind::new(&partial.file);
+        let url = opened.answer.url.clone();
+        let mut body = opened.answer.response.into_body().into_reader();
+        for no in 0..partial.pieces() {
+            self.read(&url, &mut body, no)?;
+            written.wrote(partial.range(no)).map_err(self.disk())?;
+        }
+        written.finish().map_err(self.disk())?;
+        self.ended(&url, &mut body)?;
+        Ok(None)
+    }
+
+    /// Reads what is missing of a piece.
+    fn read(&self, url: &str, body: &mut dyn Read, no: usize) -> Result<(), Trouble> {
+        let (job, partial) = (self.job, self.job.partial);
+        let range = partial.range(no);
+        let mut missing = range.end - range.start - partial.there(no);
+        let mut buffer = vec![0; BUFFER.min(usize::try_from(missing).unwrap_or(BUFFER))];
+        while missing > 0 {
+            let want = buffer.len().min(usize::try_from(missing).unwrap_or(BUFFER));
+            let got = match body.read(&mut buffer[..want]) {
+                Ok(0) => {
+                    let problem = "the connection has ended in the middle of the file";
+                    return Err(Trouble::Again(client::connection(url, &problem), None));
+                }
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(Trouble::Again(client::connection(url, &error), None)),
+            };
+            partial.append(no, &buffer[..got]).map_err(self.disk())?;
+            job.received.fetch_add(got as u64, Ordering::Relaxed);
+            missing -= got as u64;
+            if self.stopped() {
+                return Err(HubError::Stopped.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// There is nothing behind what was asked for.
+    fn ended(&self, url: &str, body: &mut dyn Read) -> Result<(), Trouble> {
+        match body.read(&mut [0]) {
+            Ok(1..) => {
+                Err(client::answer(url, "there is more of it than what was asked for").into())
+            }
+            // The bytes are there; what becomes of the connection does not matter.
+            _ => Ok(()),
+        }
+    }
+
+    /// All pieces, over several connections.
+    fn in_parallel(&self, first: (usize, Opened)) -> Result<Option<String>, HubError> {
+        let workers = (1 + self.lock().queue.len()).min(CONNECTIONS);
+        let hash = thread::scope(|scope| {
+            let mut first = Some(first);
+            for no in 0..workers {
+                let first = first.take();
+                let spawned = thread::Builder::new()
+                    .name("pull".into())
+                    .spawn_scoped(scope, move || self.work(first));
+                // With one connection it is done as well.
+                if let Err(error) = spawned {
+                    if no == 0 {
+                        self.fail(client::connection(&self.job.info.location, &error));
+                    }
+                    break;
+                }
+            }
+            self.drain()
+        });
+        match self.lock().failed.take() {
+            Some(error) => Err(error),
+            None => hash,
+        }
+    }
+
+    /// Takes one piece after the other until there are no more. `first`: a piece that has been taken already.
+    fn work(&self, first: Option<(usize, Opened)>) {
+        let mut first = first.map(|(no, opened)| (no, Some(opened)));
+        loop {
+            let (no, mut opened) = if let Some(first) = first.take() {
+                self.lock().ahead.insert(first.0);
+                first
+            } else {
+                let mut state = self.lock();
+                loop {
+                    if self.stopped() {
+                        return self.changed.notify_all();
+                    }
+                    if state.ahead.len() < AHEAD {
+                        break;
+                    }
+                    state = self.wait(state);
+                }
+                let Some(no) = state.queue.pop_front() else { return };
+                state.ahead.insert(no);
+                (no, None)
+            };
+            let done = self.job.client.patiently(&|| self.stopped(), || {
+                let result = opened.take().map_or_else(|| self.open(no), Ok);
+                let result = result.and_then(|opened| self.piece(opened, no));
+                (self.job.partial.there(no), result)
+            });
+            if let Err(error) = done {
+                return self.fail(error);
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// The body of a range into its piece.
+    fn piece(&self, opened: Opened, no: usize) -> Result<(), Trouble> {
+        let url = opened.answer.url.clone();
+        if opened.whole {
+            let problem = "the server answers some ranges and others not";
+            return Err(Trouble::Again(client::answer(&url, problem), None));
+        }
+        let mut body = opened.answer.response.into_body().into_reader();
+        self.read(&url, &mut body, no)?;
+        self.ended(&url, &mut body)
+    }
+
+    /// Hashes the pieces in order, as they come, and brings them to the disk.
+    fn drain(&self) -> Result<Option<String>, HubError> {
+        let partial = self.job.partial;
+        let mut hash = self.job.info.sha256().map(|_| Sha256::new());
+        let mut written = WriteBehind::new(&partial.file);
+        let mut buffer = vec![0; 1 << 20];
+        for no in 0..partial.pieces() {
+            let mut state = self.lock();
+            while !partial.is_complete(no) {
+                if self.stopped() {
+                    return Err(HubError::Stopped);
+                }
+                state = self.wait(state);
+            }
+            drop(state);
+            let range = partial.range(no);
+            let result = match &mut hash {
+                Some(hash) => self.hash(hash, no, &mut buffer),
+                None => Ok(()),
+            };
+            if let Err(error) = result.and_then(|()| written.wrote(range)) {
+                self.fail(self.disk_error(error));
+                return Err(HubError::Stopped);
+            }
+            self.lock().ahead.remove(&no);
+            self.changed.notify_all();
+        }
+        if let Err(error) = written.finish() {
+            self.fail(self.disk_error(error));
+        }
+        Ok(hash.map(|hash| hex(&hash.finalize())))
+    }
+
+    /// The hash of a file that is there as a whole.
+    fn whole_hash(&self) -> Result<Option<String>, HubError> {
+        let hash = self.drain();
+        match self.lock().failed.take() {
+            Some(error) => Err(error),
+            None => hash,
+        }
+    }
+
+    fn hash(&self, hash: &mut Sha256, no: usize, buffer: &mut [u8]) -> io::Result<()> {
+        let range = self.job.partial.range(no);
+        let mut at = range.start;
+        while at < range.end {
+            let want = buffer.len().min(usize::try_from(range.end - at).unwrap_or(buffer.len()));
+            self.job.partial.file.read_exact_at(&mut buffer[..want], at)?;
+            hash.update(&buffer[..want]);
+            at += want as u64;
+        }
+        Ok(())
+    }
+
+    /// Waits for something to change; not for long, since nobody notices that the whole was stopped.
+    fn wait<'s>(&'s self, state: MutexGuard<'s, State>) -> MutexGuard<'s, State> {
+        let waited = self.changed.wait_timeout(state, Duration::from_millis(100));
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Ends the other threads as well. What they are waiting for is broken off.
+    fn fail(&self, error: HubError) {
+        let mut state = self.lock();
+        // Of the errors that follow from the first, none is said.
+        if state.failed.is_none() {
+            state.failed = Some(error);
+        }
+        self.halt.store(true, Ordering::Relaxed);
+        drop(state);
+        self.job.client.shut_down();
+        self.changed.notify_all();
+    }
+
+    fn disk_error(&self, error: io::Error) -> HubError {
+        HubError::cache(&self.job.partial.path)(error)
+    }
+
+    fn disk(&self) -> impl Fn(io::Error) -> Trouble {
+        |error| Trouble::Final(self.disk_error(error))
+    }
+}
+
+/// `bytes 0-99/1234` or `bytes 0-99/*`: first and last byte, size.
+fn content_range(text: &str) -> Option<(u64, u64, Option<u64>)> {
+    let (range, size) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let size = match size {
+        "*" => None,
+        size => Some(size.parse().ok()?),
+    };
+    Some((first.parse().ok()?, last.parse().ok()?, size))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

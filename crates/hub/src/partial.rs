@@ -1,0 +1,189 @@
+//! A file that is not complete: `ETAG.alight.incomplete` beside where it will be, the bytes at their places and behind them a
+//! record of which of them are there. So what was received is there for the next process, whichever way this one ends.
+//!
+//! Hugging Face's tools do not touch it (theirs have other names), but count it among what is incomplete, and remove it with that.
+//!
+//! ```text
+//! 0            the bytes of the file, those that are there
+//! record_at    "alightP1", the size, and for each piece how many of its first bytes are there (u32), little-endian
+//! ```
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const MAGIC: &[u8; 8] = b"alightP1";
+const HEAD: u64 = 16;
+/// Bytes of a piece; the last one may have fewer.
+pub(crate) const PIECE: u64 = 8 << 20;
+
+/// An incomplete file.
+pub(crate) struct Partial {
+    pub file: File,
+    pub path: PathBuf,
+    size: u64,
+    /// Of each piece, the bytes that are there, from its beginning.
+    there: Vec<AtomicU32>,
+}
+
+impl Partial {
+    /// Opens the file at `path`, or makes it.
+    pub fn open(path: &Path, size: u64) -> io::Result<Partial> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        // A link that somebody has put there leads elsewhere.
+        std::os::unix::fs::OpenOptionsExt::custom_flags(
+            &mut options,
+            rustix::fs::OFlags::NOFOLLOW.bits() as i32,
+        );
+        let partial = Partial::of(options.open(path)?, path, size);
+        if !partial.read_record()? {
+            partial.reset()?;
+        }
+        Ok(partial)
+    }
+
+    /// How many bytes the file at `path` has, which another process may be writing.
+    pub fn received_at(path: &Path, size: u64) -> io::Result<u64> {
+        let partial = Partial::of(File::open(path)?, path, size);
+        Ok(if partial.read_record()? { partial.received() } else { 0 })
+    }
+
+    fn of(file: File, path: &Path, size: u64) -> Partial {
+        let pieces = size.div_ceil(PIECE) as usize;
+        let there = (0..pieces).map(|_| AtomicU32::new(0)).collect();
+        Partial { file, path: path.to_owned(), size, there }
+    }
+
+    /// Takes the record from the file, if that has one that fits.
+    fn read_record(&self) -> io::Result<bool> {
+        let length = HEAD + 4 * self.there.len() as u64;
+        if self.file.metadata()?.len() != self.record_at() + length {
+            return Ok(false);
+        }
+        let mut record = vec![0; length as usize];
+        self.file.read_exact_at(&mut record, self.record_at())?;
+        if !record.starts_with(MAGIC) || record[8..16] != self.size.to_le_bytes() {
+            return Ok(false);
+        }
+        for (no, bytes) in record[HEAD as usize..].as_chunks::<4>().0.iter().enumerate() {
+            let there = u64::from(u32::from_le_bytes(*bytes));
+            let range = self.range(no);
+            self.there[no].store(there.min(range.end - range.start) as u32, Ordering::Relaxed);
+        }
+        Ok(true)
+    }
+
+    /// Forgets what is there.
+    pub fn reset(&self) -> io::Result<()> {
+        self.file.set_len(0)?;
+        let mut record = vec![0; HEAD as usize + 4 * self.there.len()];
+        record[..8].copy_from_slice(MAGIC);
+        record[8..16].copy_from_slice(&self.size.to_le_bytes());
+        self.file.write_all_at(&record, self.record_at())?;
+        self.there.iter().for_each(|there| there.store(0, Ordering::Relaxed));
+        Ok(())
+    }
+
+    pub fn pieces(&self) -> usize {
+        self.there.len()
+    }
+
+    /// The bytes of a piece.
+    pub fn range(&self, no: usize) -> Range<u64> {
+        let start = no as u64 * PIECE;
+        start..(start + PIECE).min(self.size)
+    }
+
+    /// How many bytes of a piece are there.
+    pub fn there(&self, no: usize) -> u64 {
+        u64::from(self.there[no].load(Ordering::Acquire))
+    }
+
+    /// Whether all bytes of a piece are there.
+    pub fn is_complete(&self, no: usize) -> bool {
+        let range = self.range(no);
+        self.there(no) == range.end - range.start
+    }
+
+    /// How many bytes are there.
+    pub fn received(&self) -> u64 {
+        (0..self.pieces()).map(|no| self.there(no)).sum()
+    }
+
+    /// Adds bytes to a piece. Only one thread at a time may do that to one piece. What does not fit into the piece is an error of
+    /// the caller's, and nothing is written beyond it.
+    pub fn append(&self, no: usize, bytes: &[u8]) -> io::Result<()> {
+        let (range, there) = (self.range(no), self.there(no));
+        let after = there + bytes.len() as u64;
+        if after > range.end - range.start {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.file.write_all_at(bytes, range.start + there)?;
+        // In this order: the record never tells of bytes that are not there.
+        let record = (after as u32).to_le_bytes();
+        self.file.write_all_at(&record, self.record_at() + HEAD + 4 * no as u64)?;
+        self.there[no].store(after as u32, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes a whole file of it, on the disk: without the record.
+    pub fn complete(&self) -> io::Result<()> {
+        self.file.set_len(self.size)?;
+        self.file.sync_all()
+    }
+
+    /// A page behind the bytes, so that pages of bytes have nothing else in them.
+    fn record_at(&self) -> u64 {
+        self.size.next_multiple_of(4096)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_received_is_there_for_the_next_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.incomplete");
+        let size = 2 * PIECE + 5;
+        let partial = Partial::open(&path, size).unwrap();
+        assert_eq!((partial.pieces(), partial.received()), (3, 0));
+        partial.append(2, b"wor").unwrap();
+        partial.append(2, b"ld").unwrap();
+        partial.append(0, b"hello").unwrap();
+        assert!(partial.append(2, b"!").is_err(), "there is no room in the last piece");
+        drop(partial);
+        let partial = Partial::open(&path, size).unwrap();
+        assert_eq!([0, 1, 2].map(|no| partial.there(no)), [5, 0, 5]);
+        assert!(partial.is_complete(2) && !partial.is_complete(0));
+        partial.complete().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(bytes.len() as u64, size);
+        assert_eq!((&bytes[..5], &bytes[2 * PIECE as usize..]), (&b"hello"[..], &b"world"[..]));
+    }
+
+    #[test]
+    fn a_record_that_does_not_fit_is_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.incomplete");
+        Partial::open(&path, 100).unwrap().append(0, &[1; 60]).unwrap();
+        assert_eq!(Partial::open(&path, 100).unwrap().received(), 60);
+        assert_eq!(Partial::received_at(&path, 100).unwrap(), 60);
+        assert_eq!(Partial::received_at(&path, 101).unwrap(), 0);
+        assert_eq!(Partial::open(&path, 100).unwrap().received(), 60, "looking changes nothing");
+        // Another size, a file of another program, a number that is too large.
+        assert_eq!(Partial::open(&path, 101).unwrap().received(), 0);
+        std::fs::write(&path, vec![7; 4096 + 20]).unwrap();
+        assert_eq!(Partial::open(&path, 100).unwrap().received(), 0);
+        let partial = Partial::open(&path, 100).unwrap();
+        partial.file.write_all_at(&u32::MAX.to_le_bytes(), 4096 + HEAD).unwrap();
+        assert_eq!(Partial::open(&path, 100).unwrap().received(), 100, "the hash says the rest");
+        std::os::unix::fs::symlink("/dev/null", folder.path().join("link")).unwrap();
+        assert!(Partial::open(&folder.path().join("link"), 5).is_err());
+    }
+}

@@ -1,0 +1,252 @@
+//! A pull: what the hub has, which of it is meant, and one file after the other.
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::Duration;
+
+use crate::api::{self, FileInfo, Listed};
+use crate::cache::{Lock, RepoFolder};
+use crate::client::Client;
+use crate::fetch::{self, Job};
+use crate::partial::{PIECE, Partial};
+use crate::select::{self, Model};
+use crate::{Event, HubError, Name, OnEvent, Pulled, Settings};
+
+/// Between two looks at what has become of it.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What the thread that pulls says to the one that was called.
+enum Message {
+    Chosen { model: Model, bytes: u64, there: u64 },
+    Waiting(String),
+    Anew(String),
+}
+
+/// A pull that is under way.
+struct Pull<'a> {
+    settings: &'a Settings,
+    client: &'a Client,
+    name: &'a Name,
+    folder: RepoFolder,
+    messages: Sender<Message>,
+    received: AtomicU64,
+    total: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// See [`Hub::pull`](crate::Hub::pull). The work is done in a thread of its own, so that the observer can stop it whatever it is at.
+pub(crate) fn pull(
+    settings: &Settings,
+    pause: Duration,
+    name: &Name,
+    on_event: &mut OnEvent<'_>,
+) -> Result<Pulled, HubError> {
+    if settings.offline {
+        return Err(HubError::Offline { name: name.to_string(), cache: settings.cache.clone() });
+    }
+    let client = Client::new(settings, pause)?;
+    let (messages, inbox) = mpsc::channel();
+    let pull = Pull {
+        settings,
+        client: &client,
+        name,
+        folder: RepoFolder::new(&settings.cache, &name.repo),
+        messages,
+        received: AtomicU64::new(0),
+        total: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+    };
+    thread::scope(|scope| {
+        let pull = &pull;
+        let (done, ended) = mpsc::channel();
+        let work = move || {
+            let _ = done.send(pull.run());
+        };
+        let spawned = thread::Builder::new().name("pull".into()).spawn_scoped(scope, work);
+        spawned.map_err(HubError::cache(&settings.cache))?;
+        let mut tell = |event: Event<'_>| {
+            if on_event(event) == ControlFlow::Break(()) && !pull.stop.swap(true, Ordering::Relaxed)
+            {
+                client.shut_down();
+            }
+        };
+        loop {
+            let result = ended.recv_timeout(TICK);
+            while let Ok(message) = inbox.try_recv() {
+                tell(match &message {
+                    Message::Chosen { model, bytes, there } => {
+                        Event::Chosen { model, bytes: *bytes, there: *there }
+                    }
+                    Message::Waiting(file) => Event::Waiting { file },
+                    Message::Anew(file) => Event::Anew { file },
+                });
+            }
+            let received = pull.received.load(Ordering::Relaxed);
+            tell(Event::Progress { received, total: pull.total.load(Ordering::Relaxed) });
+            match result {
+                Ok(result) => return result,
+                Err(RecvTimeoutError::Timeout) => {}
+                // The thread has panicked, which the scope passes on.
+                Err(RecvTimeoutError::Disconnected) => return Err(HubError::Stopped),
+            }
+        }
+    })
+}
+
+impl Pull<'_> {
+    fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn run(&self) -> Result<Pulled, HubError> {
+        let name = self.name;
+        let stopped = || self.stopped();
+        let listing = api::listing(self.client, name, &stopped)?;
+        let models = select::models(listing.files.iter().map(|file| file.path.as_str()));
+        let model = select::choose(&name.repo, &models, name.tag.as_deref())?;
+        let mut files: Vec<(&Listed, FileInfo)> = Vec::new();
+        for path in &model.files {
+            let listed = listing.files.iter().find(|file| file.path == *path);
+            let none = || HubError::NoSuchFile { repo: name.repo.clone(), file: path.clone() };
+            let listed = listed.ok_or_else(none)?;
+            let info = api::file(self.client, name, &listing.commit, listed, &stopped)?;
+            files.push((listed, info));
+        }
+        let bytes = files.iter().map(|(_, info)| info.size).sum();
+        let there: u64 = files.iter().map(|(_, info)| self.there(info)).sum();
+        self.total.store(bytes, Ordering::Relaxed);
+        self.received.store(there, Ordering::Relaxed);
+        self.say(Message::Chosen { model: model.clone(), bytes, there });
+        let mut paths = Vec::new();
+        for (listed, info) in &files {
+            paths.push(self.file(&listing.commit, listed, info)?);
+        }
+        // Now that all of it is there: until then the branch is what it was.
+        self.folder.set_revision(name.revision(), &listing.commit)?;
+        let received = self.received.load(Ordering::Relaxed).saturating_sub(there);
+        Ok(Pulled { model: model.clone(), paths, commit: listing.commit, bytes, received })
+    }
+
+    fn say(&self, message: Message) {
+        let _ = self.messages.send(message);
+    }
+
+    /// How many bytes of a file are in the cache, complete or not.
+    fn there(&self, info: &FileInfo) -> u64 {
+        if self.is_complete(info) {
+            return info.size;
+        }
+        Partial::received_at(&self.folder.incomplete(&info.etag), info.size).unwrap_or(0)
+    }
+
+    fn is_complete(&self, info: &FileInfo) -> bool {
+        fs::metadata(self.folder.blob(&info.etag)).is_ok_and(|there| there.len() == info.size)
+    }
+
+    /// Sees that a file is there, and where.
+    fn file(&self, commit: &str, listed: &Listed, info: &FileInfo) -> Result<PathBuf, HubError> {
+        let path = self.folder.file(commit, &listed.path);
+        // Also where links are not had, and the bytes are here.
+        let there = fs::metadata(&path).is_ok_and(|there| there.len() == info.size);
+        if there && (self.is_complete(info) || !path.is_symlink()) {
+            return Ok(path);
+        }
+        self.folder.create()?;
+        let lock = self.lock(&listed.path, info)?;
+        if !self.is_complete(info) {
+            let incomplete = match lock {
+                Lock::Ours(_) => self.folder.incomplete(&info.etag),
+                // Nobody else writes to it.
+                _ => self.folder.incomplete(&format!("{}.{}", info.etag, std::process::id())),
+            };
+            self.bytes(commit, listed, info, incomplete)?;
+        }
+        self.folder.link(commit, &listed.path, &info.etag)?;
+        Ok(path)
+    }
+
+    /// Waits for the lock of a file.
+    fn lock(&self, file: &str, info: &FileInfo) -> Result<Lock, HubError> {
+        let before = self.there(info);
+        let mut said = false;
+        loop {
+            match self.folder.try_lock(&info.etag)? {
+                Lock::Others => {}
+                lock => {
+                    // What another process has added meanwhile.
+                    let now = self.there(info);
+                    self.received.fetch_add(now.saturating_sub(before), Ordering::Relaxed);
+                    return Ok(lock);
+                }
+            }
+            if self.stopped() {
+                return Err(HubError::Stopped);
+            }
+            if !std::mem::replace(&mut said, true) {
+                self.say(Message::Waiting(file.to_owned()));
+            }
+            thread::sleep(TICK);
+        }
+    }
+
+    /// Fetches the bytes of a file.
+    fn bytes(
+        &self,
+        commit: &str,
+        listed: &Listed,
+        info: &FileInfo,
+        incomplete: PathBuf,
+    ) -> Result<(), HubError> {
+        let partial =
+            Partial::open(&incomplete, info.size).map_err(HubError::cache(&incomplete))?;
+        let job = Job {
+            client: self.client,
+            name: self.name,
+            commit,
+            listed,
+            info,
+            partial: &partial,
+            received: &self.received,
+            stop: &self.stop,
+        };
+        self.room(&listed.path, info.size - partial.received())?;
+        let mut before = partial.received();
+        loop {
+            let found = fetch::fetch(&job)?;
+            let Some(expected) = info.sha256() else { break };
+            let found = found.unwrap_or_default();
+            if found == expected {
+                break;
+            }
+            self.received.fetch_sub(info.size, Ordering::Relaxed);
+            if before == 0 {
+                fs::remove_file(&incomplete).map_err(HubError::cache(&incomplete))?;
+                let (file, expected) = (listed.path.clone(), expected.to_owned());
+                return Err(HubError::Hash { file, expected, found });
+            }
+            // Perhaps what an earlier run has left is wrong.
+            partial.reset().map_err(HubError::cache(&incomplete))?;
+            self.say(Message::Anew(listed.path.clone()));
+            before = 0;
+        }
+        partial.complete().map_err(HubError::cache(&incomplete))?;
+        self.folder.complete(&incomplete, &info.etag)
+    }
+
+    /// Sees that there is room for so many more bytes.
+    fn room(&self, file: &str, needed: u64) -> Result<(), HubError> {
+        let cache = &self.settings.cache;
+        // Where the system does not say, the disk does.
+        let Ok(stat) = rustix::fs::statvfs(cache) else { return Ok(()) };
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        if needed > free && needed > PIECE {
+            let (cache, file) = (cache.clone(), file.to_owned());
+            return Err(HubError::NoRoom { cache, file, needed, free });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! Which weights memory holds now, part by part: as the page cache, a load in the background, and the slots of experts say.
+
+use std::collections::HashMap;
+
+use alight_pages::residency;
+
+use super::arrival;
+use super::experts::in_slots;
+use super::store::{InSlots, Storage, Store};
+use crate::weights::{MatrixRef, Weights};
+
+/// A part of a model whose weights are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PartName {
+    /// The embedding, and what else is made of tokens before the first layer.
+    Embedding,
+    /// The layer of this index.
+    Layer(usize),
+    /// The output matrix, where it is not the embedding.
+    Output,
+}
+
+/// How much of a part is in memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResidentPart {
+    /// Which part.
+    pub part: PartName,
+    /// Bytes of its matrices.
+    pub bytes: u64,
+    /// How many of them are in memory: in the page cache, if they are used from the map. `None`: the system does not tell.
+    pub resident: Option<u64>,
+    /// Of each expert of a layer the share that is there, 0 to 1. Empty: the layer has no experts, or the system does not tell.
+    pub experts: Vec<f32>,
+}
+
+/// What is known of every part, in the order in which a token reads them. Nothing is read for it, and nothing touched.
+pub(crate) fn resident(weights: &Weights, store: &Store) -> Vec<ResidentPart> {
+    let mut all = Vec::with_capacity(weights.layers.len() + 2);
+    let mut known = Known { store, groups: HashMap::new() };
+    let embedding = [&weights.embed].into_iter().chain(weights.inputs()).collect::<Vec<_>>();
+    all.push(known.part(PartName::Embedding, &embedding, arrival::EMBEDDING));
+    for (index, layer) in weights.layers.iter().enumerate() {
+        all.push(known.part(PartName::Layer(index), &layer.matrices(), arrival::layer(index)));
+    }
+    if !weights.tied {
+        all.push(known.part(PartName::Output, &[&weights.output], store.output_section()));
+    }
+    all
+}
+
+/// What was asked already.
+struct Known<'s> {
+    store: &'s Store,
+    /// Of each group of slots, which of its pieces are there.
+    groups: HashMap<u32, Vec<bool>>,
+}
+
+impl Known<'_> {
+    fn part(&mut self, part: PartName, matrices: &[&MatrixRef], section: usize) -> ResidentPart {
+        let bytes = matrices.iter().map(|matrix| matrix.len()).sum();
+        let count = in_slots(matrices).map_or(1, |(_, experts)| experts);
+        let mut resident = Some(0);
+        // Of each expert: its bytes, and those that are there.
+        let mut experts: Option<Vec<[u64; 2]>> = Some(Vec::new());
+        for matrix in matrices {
+            let pieces = if matrix.fits_slots() { count } else { 1 };
+            let there: Option<Vec<u64>> =
+                (0..pieces).map(|piece| self.there(matrix, piece, pieces, section)).collect();
+            resident =
+                resident.zip(there.as_ref()).map(|(sum, there)| sum + there.iter().sum::<u64>());
+            if pieces == 1 {
+                continue;
+            }
+            experts = experts.zip(there).map(|(mut experts, there)| {
+                experts.resize(pieces.max(experts.len()), [0, 0]);
+                for (expert, there) in experts.iter_mut().zip(there) {
+                    *expert = [expert[0] + matrix.len() / pieces as u64, expert[1] + there];
+                }
+                experts
+            });
+        }
+        let share = |[all, there]: [u64; 2]| there as f32 / all.max(1) as f32;
+        let experts = experts.unwrap_or_default().into_iter().map(share).collect();
+        ResidentPart { part, bytes, resident, experts }
+    }
+
+    /// Bytes of one of the pieces of a matrix that are in memory.
+    fn there(
+        &mut self,
+        matrix: &MatrixRef,
+        piece: usize,
+        pieces: usize,
+        section: usize,
+    ) -> Option<u64> {
+        let (shard, bytes) = matrix.file_range();
+        let len = bytes.len() / pieces;
+        match matrix.storage() {
+            Storage::Map => {
+                let start = (bytes.start + piece * len) as u64;
+                let found = residency(self.store.maps()[shard].file(), start..start + len as u64);
+                // Pages at the ends are in part of other weights.
+                found.ok().map(|found| (found.share() * len as f64).round() as u64)
+            }
+            // A copy is in memory once it has been written. Of one that is being written, nothing is said to be there.
+            Storage::Image | Storage::Tiles(_) => {
+                Some(if self.store.arrival().is_ready(section) { len as u64 } else { 0 })
+            }
+            Storage::Slots(InSlots { group, .. }) => {
+                let slots = self.store.slots()?;
+                let here = self.groups.entry(group).or_insert_with(|| slots.here(group as usize));
+                Some(if here.get(piece).is_some_and(|here| *here) { len as u64 } else { 0 })
+            }
+        }
+    }
+}

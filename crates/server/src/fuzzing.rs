@@ -1,0 +1,52 @@
+//! A server without sockets, for the fuzz target `request`: a connection is two queues of bytes.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+use crate::listen::{self, Shared};
+use crate::{Log, Options, Served};
+
+/// A server that answers whoever has it.
+pub struct Fuzzed {
+    runtime: Runtime,
+    shared: Arc<Shared>,
+    /// Until it is dropped, the server is not told to end.
+    stop: watch::Sender<bool>,
+}
+
+impl Fuzzed {
+    /// Starts the engines of the models.
+    ///
+    /// # Errors
+    /// As [`Server::run`](crate::Server::run).
+    pub fn new(models: Vec<Served>, options: Options, log: Log) -> Result<Fuzzed, String> {
+        let shared = listen::shared(models, options, &log)?;
+        let runtime = listen::runtime()?;
+        Ok(Fuzzed { runtime, shared, stop: watch::channel(false).0 })
+    }
+
+    /// What a connection that sends these bytes gets until it is closed. If the client `leaves`, it sends no more and hears nothing;
+    /// otherwise it waits, so the bytes must ask for the connection to be closed.
+    pub fn answer(&self, bytes: &[u8], leaves: bool) -> Vec<u8> {
+        let (client, server) = tokio::io::duplex(64 << 10);
+        let stop = self.stop.subscribe();
+        let shared = Arc::clone(&self.shared);
+        self.runtime.block_on(async move {
+            let served = tokio::spawn(listen::connection(Box::new(server), shared, stop));
+            let (mut reader, mut writer) = tokio::io::split(client);
+            let mut all = Vec::new();
+            let sent = writer.write_all(bytes).await;
+            if leaves || sent.is_err() {
+                let _ = Pin::new(&mut writer).shutdown().await;
+            }
+            let _ = reader.read_to_end(&mut all).await;
+            drop((reader, writer));
+            served.await.expect("a connection panics never");
+            all
+        })
+    }
+}

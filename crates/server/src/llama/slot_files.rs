@@ -1,0 +1,119 @@
+//! `POST /slots/N?action=save|restore|erase`: what was computed of the last prompt of a sequence, into a file and back.
+//!
+//! What is saved is the prompt and not the answer to it: a later prompt that has both reads the answer again, by the arithmetic of
+//! prompts, and so an answer does not depend on what was saved. A file that is restored is of use to every sequence.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use alight_model::RestoreError;
+use hyper::StatusCode;
+use serde_json::{Value, json};
+
+use crate::body::fields::Fields;
+use crate::body::refusal::Refusal;
+use crate::failure::Failure;
+use crate::http::{self, Answered, Call};
+use crate::models::Serving;
+
+/// Most bytes of a file's name.
+const LONGEST: usize = 128;
+
+pub(crate) async fn answer(call: Call) -> Answered {
+    if call.server.options.slot_files.is_none() {
+        return Err(Failure::off("--slot-save-path DIR"));
+    }
+    let (number, serving, place) = find(&call)?;
+    let action = call.query.split('&').find_map(|pair| pair.strip_prefix("action="));
+    let mut done = match action {
+        Some("save") => save(&call, serving, place).await,
+        Some("restore") => restore(&call, serving, place).await,
+        Some("erase") => erase(&call, serving, place).await,
+        _ => Err(Failure::invalid("the address needs ?action=save, restore or erase")),
+    }?;
+    done["id_slot"] = number.into();
+    Ok(http::json(StatusCode::OK, &done))
+}
+
+/// The number in the path, and the model and its place that `/slots` lists under it.
+fn find(call: &Call) -> Result<(usize, &Serving, usize), Failure> {
+    let places = call.server.options.engine.sequences;
+    let models = call.server.models.all();
+    let number = call.named.parse::<usize>().ok();
+    let found = number.and_then(|n| Some((n, models.get(n / places)?, n % places)));
+    found.ok_or_else(|| {
+        let last = places * models.len() - 1;
+        Failure::invalid(format!("there is no slot {:?}, expected 0 to {last}", &*call.named))
+    })
+}
+
+/// The file that the body names: in the folder itself.
+fn file(call: &Call) -> Result<(String, PathBuf), Failure> {
+    let mut fields = Fields::new(call.object()?);
+    let missing = || Refusal::invalid("filename", "it is missing");
+    let name = fields.string("filename")?.ok_or_else(missing)?;
+    let plain = |c: char| c.is_alphanumeric() || "-_. ".contains(c);
+    if name.is_empty() || name.len() > LONGEST || name.starts_with('.') || !name.chars().all(plain)
+    {
+        let why = format!(
+            "expected up to {LONGEST} bytes of letters, digits, '-', '_', '.' and ' ', of which '.' is not the first"
+        );
+        return Err(Refusal::invalid("filename", &why).into());
+    }
+    let folder = call.server.options.slot_files.clone().unwrap_or_default();
+    Ok((name.clone(), folder.join(name)))
+}
+
+fn milliseconds(began: Instant) -> f64 {
+    began.elapsed().as_secs_f64() * 1e3
+}
+
+async fn save(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
+    let ((name, path), salt, began) = (file(call)?, call.salt.clone(), Instant::now());
+    let saved = serving.worker.between(move |between| match &between.read[place] {
+        Some((own, prompt)) if *own == salt => between.engine.save(&salt, prompt, &path),
+        _ => Ok(None),
+    });
+    match saved.await? {
+        Ok(Some((tokens, bytes))) => Ok(json!({
+            "filename": name,
+            "n_saved": tokens,
+            "n_written": bytes,
+            "timings": {"save_ms": milliseconds(began)},
+        })),
+        Ok(None) => Err(Failure::invalid("nothing is kept of a prompt of this slot")),
+        Err(error) => Err(Failure::internal(format!("the prompt is not saved: {error}"))),
+    }
+}
+
+async fn restore(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
+    let ((name, path), salt, began) = (file(call)?, call.salt.clone(), Instant::now());
+    let restored = serving.worker.between(move |between| {
+        let (tokens, bytes) = between.engine.restore(&salt, &path)?;
+        let count = tokens.len();
+        between.read[place] = Some((salt, tokens));
+        Ok((count, bytes))
+    });
+    match restored.await? {
+        Ok((tokens, bytes)) => Ok(json!({
+            "filename": name,
+            "n_restored": tokens,
+            "n_read": bytes,
+            "timings": {"restore_ms": milliseconds(began)},
+        })),
+        Err(error @ RestoreError::NoRoom) => {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            Err(Failure::new(status, "unavailable_error", error.to_string()))
+        }
+        Err(error) => Err(Failure::invalid(format!("{name:?} is not restored: {error}"))),
+    }
+}
+
+async fn erase(call: &Call, serving: &Serving, place: usize) -> Result<Value, Failure> {
+    let salt = call.salt.clone();
+    let erased = serving.worker.between(move |between| {
+        let own = between.read[place].take_if(|(own, _)| *own == salt);
+        own.map_or(0, |(salt, prompt)| between.engine.forget(&salt, &prompt))
+    });
+    Ok(json!({"n_erased": erased.await?}))
+}

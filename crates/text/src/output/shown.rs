@@ -1,0 +1,295 @@
+//! What of an answer is shown: thinking is dimmed, stands between tags, or is left out; a text may end it.
+
+use std::ops::Deref;
+
+use super::stops::Stops;
+use super::{Call, Format, Parser, Part, Reader, Span};
+use crate::prompt::Style;
+use crate::vocabulary::Vocabulary;
+
+/// How a piece of text is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tone {
+    /// As it is.
+    Plain,
+    /// Dimmed.
+    Dim,
+}
+
+/// Writes text.
+type Sink<'s, E> = dyn FnMut(Tone, &str) -> Result<(), E> + 's;
+
+/// How thinking is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Thinking {
+    /// Between [`OPEN`] and [`CLOSE`], whichever marks the model writes: one rule for every program that reads it.
+    Tagged,
+    /// Dimmed, a blank line behind it.
+    Dimmed,
+    /// Not at all.
+    Hidden,
+}
+
+/// What stands before thinking that is [`Thinking::Tagged`].
+const OPEN: &str = "<think>\n";
+/// What stands behind it.
+const CLOSE: &str = "\n</think>";
+/// Stands between two parts that the model divided by marks.
+const BLANK: &str = "\n\n";
+
+/// The texts of an answer.
+#[derive(Clone, Debug, Default)]
+pub struct Texts {
+    /// All that was written.
+    pub written: String,
+    /// What the model said to the user; calls of tools as it wrote them, where there are no tools to call.
+    pub answer: String,
+    /// What it thought.
+    pub thinking: String,
+    /// Calls of tools, where there are tools to call.
+    pub calls: Vec<Call>,
+}
+
+/// Takes one answer apart, token by token, and writes it. `V` is the vocabulary, borrowed or shared.
+///
+/// What is written does not depend on how it is cut: the pieces, joined, are [`Texts::written`].
+pub struct Shown<V> {
+    reader: Reader<V>,
+    stops: Stops,
+    parser: Parser,
+    writer: Writer,
+}
+
+impl<V: Deref<Target = Vocabulary>> Shown<V> {
+    /// For the answer to a prompt, which any of `stops` ends. Without a chat template all text is the answer.
+    pub fn new(
+        vocabulary: V,
+        style: Style,
+        prompt: &[u32],
+        thinking: Thinking,
+        stops: &[String],
+    ) -> Shown<V> {
+        let format = match style {
+            Style::Chat => vocabulary.output_format(),
+            Style::Raw => Format::Plain,
+        };
+        let parser = Parser::after(format, &vocabulary.tokenizer, prompt);
+        let writer = Writer {
+            shown: thinking,
+            tools: false,
+            last: None,
+            divided: false,
+            texts: Texts::default(),
+        };
+        Shown { reader: Reader::new(format, vocabulary), stops: Stops::new(stops), parser, writer }
+    }
+
+    /// There are tools to call: calls are collected and not written.
+    pub fn with_tools(mut self) -> Shown<V> {
+        self.writer.tools = true;
+        self
+    }
+
+    /// Writes what is certain with the next token.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn push<E>(&mut self, id: u32, sink: &mut Sink<'_, E>) -> Result<(), E> {
+        let Shown { reader, stops, parser, writer } = self;
+        let mut result = Ok(());
+        stops.push(reader.push(id), &mut |text| {
+            parser.push(text, &mut |span| writer.each(&span, sink, &mut result));
+        });
+        result
+    }
+
+    /// Whether one of the texts has come that end it.
+    pub fn stopped(&self) -> bool {
+        self.stops.found()
+    }
+
+    /// The answer ends here: writes the rest.
+    ///
+    /// # Errors
+    /// The sink's.
+    pub fn finish<E>(&mut self, sink: &mut Sink<'_, E>) -> Result<(), E> {
+        let Shown { reader, stops, parser, writer } = self;
+        let mut result = Ok(());
+        let mut each =
+            |text: &str| parser.push(text, &mut |span| writer.each(&span, sink, &mut result));
+        stops.push(reader.finish(), &mut each);
+        stops.finish(&mut each);
+        parser.finish(&mut |span| writer.each(&span, sink, &mut result));
+        result
+    }
+
+    /// What was written so far.
+    pub fn texts(&self) -> &Texts {
+        &self.writer.texts
+    }
+
+    /// What was written.
+    pub fn into_texts(self) -> Texts {
+        self.writer.texts
+    }
+}
+
+/// Writes spans, and collects their texts.
+struct Writer {
+    shown: Thinking,
+    /// Whether there are tools to call.
+    tools: bool,
+    /// The tone of the span before.
+    last: Option<Tone>,
+    /// A mark stood behind it.
+    divided: bool,
+    texts: Texts,
+}
+
+impl Writer {
+    /// Takes a span unless one before it could not be written.
+    fn each<E>(&mut self, span: &Span<'_>, sink: &mut Sink<'_, E>, result: &mut Result<(), E>) {
+        if result.is_ok() {
+            *result = self.take(span, sink);
+        }
+    }
+
+    fn take<E>(&mut self, span: &Span<'_>, sink: &mut Sink<'_, E>) -> Result<(), E> {
+        let tone = match &span.part {
+            Part::Mark => {
+                self.divided = true;
+                return Ok(());
+            }
+            Part::Call(call) if self.tools => {
+                self.divided = true;
+                self.texts.calls.push(call.clone());
+                return Ok(());
+            }
+            Part::Thinking => Tone::Dim,
+            Part::Answer | Part::Call(_) => Tone::Plain,
+        };
+        let turned = self.last.is_some_and(|last| last != tone);
+        let divided = std::mem::take(&mut self.divided) || turned;
+        let text = match tone {
+            Tone::Plain => &mut self.texts.answer,
+            Tone::Dim => &mut self.texts.thinking,
+        };
+        if divided && !text.is_empty() {
+            text.push_str(BLANK);
+        }
+        text.push_str(span.raw);
+        let before = self.last.replace(tone);
+        if tone == Tone::Dim && self.shown == Thinking::Hidden {
+            return Ok(());
+        }
+        self.between(before, tone, divided, sink)?;
+        let tone = if self.shown == Thinking::Dimmed { tone } else { Tone::Plain };
+        self.write(tone, span.raw, sink)
+    }
+
+    /// What stands before a span that is written.
+    fn between<E>(
+        &mut self,
+        before: Option<Tone>,
+        tone: Tone,
+        divided: bool,
+        sink: &mut Sink<'_, E>,
+    ) -> Result<(), E> {
+        let tagged = self.shown == Thinking::Tagged && before != Some(tone);
+        if tagged && before == Some(Tone::Dim) {
+            self.write(Tone::Plain, CLOSE, sink)?;
+        }
+        if divided && !self.texts.written.is_empty() {
+            self.write(Tone::Plain, BLANK, sink)?;
+        }
+        if tagged && tone == Tone::Dim {
+            self.write(Tone::Plain, OPEN, sink)?;
+        }
+        Ok(())
+    }
+
+    fn write<E>(&mut self, tone: Tone, text: &str, sink: &mut Sink<'_, E>) -> Result<(), E> {
+        self.texts.written.push_str(text);
+        sink(tone, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is written of these spans, dimmed text in brackets, and the texts.
+    fn written(shown: Thinking, spans: &[(Part, &str)]) -> (String, Texts) {
+        written_with(false, shown, spans)
+    }
+
+    fn written_with(tools: bool, shown: Thinking, spans: &[(Part, &str)]) -> (String, Texts) {
+        let mut out = String::new();
+        let mut sink = |tone, text: &str| {
+            out += &if tone == Tone::Dim { format!("[{text}]") } else { text.to_owned() };
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let texts = Texts::default();
+        let mut writer = Writer { shown, tools, last: None, divided: false, texts };
+        for (part, raw) in spans {
+            writer.take(&Span { part: part.clone(), raw }, &mut sink).unwrap();
+        }
+        let texts = writer.texts;
+        (out, texts)
+    }
+
+    #[test]
+    fn thinking_is_tagged_dimmed_or_hidden() {
+        let spans = [
+            (Part::Mark, "<|channel|>analysis<|message|>"),
+            (Part::Thinking, "H"),
+            (Part::Thinking, "m."),
+            (Part::Mark, "<|end|>"),
+            (Part::Answer, "Ye"),
+            (Part::Answer, "s."),
+        ];
+        let (out, texts) = written(Thinking::Tagged, &spans);
+        assert_eq!(out, "<think>\nHm.\n</think>\n\nYes.");
+        assert_eq!([texts.written, texts.answer, texts.thinking], [&out, "Yes.", "Hm."]);
+        assert_eq!(written(Thinking::Dimmed, &spans).0, "[H][m.]\n\nYes.");
+        let (out, texts) = written(Thinking::Hidden, &spans);
+        assert_eq!([&out, &*texts.written, &*texts.thinking], ["Yes.", "Yes.", "Hm."]);
+    }
+
+    #[test]
+    fn parts_that_marks_divide_do_not_run_together() {
+        let spans = [
+            (Part::Answer, "I look."),
+            (Part::Mark, "<|end|>"),
+            (Part::Thinking, "a"),
+            (Part::Mark, "<|end|>"),
+            (Part::Thinking, "b"),
+            (Part::Mark, "<|end|>"),
+            (Part::Answer, "x"),
+            (Part::Mark, "<|end|>"),
+            (Part::Answer, "y"),
+        ];
+        let (out, texts) = written(Thinking::Tagged, &spans);
+        assert_eq!(out, "I look.\n\n<think>\na\n\nb\n</think>\n\nx\n\ny");
+        assert_eq!([&*texts.answer, &*texts.thinking], ["I look.\n\nx\n\ny", "a\n\nb"]);
+        assert_eq!(written(Thinking::Dimmed, &spans).0, "I look.\n\n[a]\n\n[b]\n\nx\n\ny");
+        let (out, texts) = written(Thinking::Hidden, &spans);
+        assert_eq!(out, texts.answer);
+        // Thinking that is cut off is not closed.
+        assert_eq!(written(Thinking::Tagged, &spans[2..3]).0, "<think>\na");
+    }
+
+    #[test]
+    fn calls_are_apart_where_there_are_tools_and_text_where_there_are_none() {
+        let call = Call { name: "f".into(), arguments: "{}".into() };
+        let spans = [
+            (Part::Answer, "I look."),
+            (Part::Call(call.clone()), "{\"name\": \"f\"}"),
+            (Part::Answer, "Done."),
+        ];
+        let (out, texts) = written(Thinking::Tagged, &spans);
+        assert_eq!((&*out, texts.calls.len()), ("I look.{\"name\": \"f\"}Done.", 0));
+        let (out, texts) = written_with(true, Thinking::Tagged, &spans);
+        assert_eq!((&*out, &*texts.calls), ("I look.\n\nDone.", &[call][..]));
+    }
+}
