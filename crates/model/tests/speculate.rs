@@ -4,6 +4,7 @@ mod common;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use alight_formats::GgmlType;
 use alight_kernels::Isa;
@@ -253,7 +254,10 @@ fn of_engine(
     speculate: Speculate,
 ) -> (Vec<OfEngine>, usize) {
     let context = Some(all[0].context);
-    let options = EngineOptions { sequences: 3, context, speculate, ..EngineOptions::default() };
+    // No bound on a step's time: how a prompt is cut, and so how many steps there are, must not depend on how busy the machine is.
+    let step = Duration::MAX;
+    let options =
+        EngineOptions { sequences: 3, context, speculate, step, ..EngineOptions::default() };
     let mut engine = Engine::new(model, &options).unwrap();
     if let Some(draft) = draft {
         engine.draft_with(draft).unwrap();
