@@ -114,7 +114,7 @@ fmt:
 
 .PHONY: lint
 lint:
-	@$(find_py) && $$py -S -m evidence selftest && $$py -m evidence check features
+	@$(find_py) && $$py -S -m evidence selftest && $$py -S -m evidence check docs && $$py -m evidence check features
 	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
 
 # The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.

@@ -78,6 +78,7 @@ COMMANDS = (
     Command("check cross", CI, ANY, "make cross, qemu-user-static, wine", "`rusage` of other systems, run here as far as that goes"),
     Command("check cuda", CI, CUDA, "", "the CUDA kernel compiles for every architecture"),
     Command("check dist", BY_HAND, ANY, "make dist", "the archives of a release, built once more in another folder: the same bytes"),
+    Command("check docs", CI, ANY, "", "links, anchors and the table of contents of the documentation, with mistakes that it must find"),
     Command("check features", CI, ANY, "cargo", "what is built for the wheel is what was built for the tests"),
     Command("check gguf", CI, VENV, f"cargo, {MODELS}", "our GGUF parser beside the gguf package"),
     Command("check gpu", "test-gpu", OWN, "a GPU, make gpu-files, jax for CUDA", "all that the GPUs here can show of the collective", "gpu.run"),

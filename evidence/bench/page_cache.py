@@ -1,4 +1,4 @@
-"""The account of reading one large file, cold and hot, by every way: the table of docs/page-cache.md.
+"""The account of reading one large file, cold and hot, by every way: the table of docs/explanation/page-cache.md.
 
 Who reads: `cat`; `dd` with direct reads; a program that maps the file and looks at every page (evidence/c/load.c); and
 `alight run`, up to its first token, with each way of loading. Every cell is `rusage --json`, cold ones with `--cold FILE`,

@@ -1,5 +1,5 @@
 """Checks `alight pack` by another hand: unpacks its tiles with numpy, from the description in
-docs/packed-layout.md, and compares with the canonical tensors that the `gguf` package reads from the source; and
+docs/reference/packed-layout.md, and compares with the canonical tensors that the `gguf` package reads from the source; and
 shows that other readers (the `gguf` package, llama.cpp) refuse a packed file instead of computing garbage.
 
 Besides the models it takes a file of every type with random bits. Ends with status 1 at the first difference.

@@ -17,7 +17,7 @@ def ulps(a, b):
 
 
 def oracle(partials, residual, weight, post_weight=None, *, bias):
-    """`partials` is [ranks, rows, hidden]. In float64, rounded where docs/collective.md says so."""
+    """`partials` is [ranks, rows, hidden]. In float64, rounded where docs/explanation/collective.md says so."""
     dtype = residual.dtype
 
     def rounded(x, *types):

@@ -8,7 +8,7 @@ import sys
 import pytest
 from conftest import PATH, ROOT
 
-PAGES = ["docs/python.md", "README.md", "bindings/python/README.md"]
+PAGES = ["docs/reference/python.md", "README.md", "bindings/python/README.md"]
 
 
 def blocks_of(page):
@@ -34,7 +34,7 @@ def typed(path, code):
 
 
 def test_types(tmp_path):
-    shown = blocks_of("docs/python.md").replace("async def both():", "async def both() -> list[alight.Completion]:")
+    shown = blocks_of("docs/reference/python.md").replace("async def both():", "async def both() -> list[alight.Completion]:")
     assert "no issues found" in typed(tmp_path / "shown.py", shown)
     wrong = typed(
         tmp_path / "wrong.py",
@@ -53,7 +53,7 @@ alight.Model("model.gguf", load="slowly")
 
 def test_every_class_and_option_is_in_the_documentation():
     """A name that is added is told."""
-    page = (ROOT / "docs/python.md").read_text()
+    page = (ROOT / "docs/reference/python.md").read_text()
     stub = (ROOT / "bindings/python/python/alight/_alight.pyi").read_text()
     errors = re.findall(r"^class (\w+Error)\(", stub, re.MULTILINE)
     options = re.findall(r"^    (\w+): ", stub[stub.index("class Options(") : stub.index("class Logprob(")], re.MULTILINE)

@@ -56,8 +56,7 @@ const SAMPLERS: &str =
     "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
 const FILE: &str = "what the model's file says of its positions is what counts";
 const LOG: &str = "nothing is logged; --stats and --explain-load say what was done";
-const GRAMMAR: &str =
-    "`alight serve` holds answers to a schema or a grammar: see response_format in docs/server.md";
+const GRAMMAR: &str = "`alight serve` holds answers to a schema or a grammar: see response_format in docs/reference/server.md";
 
 /// Options by their names.
 const HABITS: &[(&[&str], Means)] = &[

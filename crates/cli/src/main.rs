@@ -1,4 +1,4 @@
-//! `alight`: language models straight from a mapped file. (see docs/architecture.md)
+//! `alight`: language models straight from a mapped file. (see docs/explanation/architecture.md)
 //!
 //! Arguments into calls, results into text. One file (or folder) per subcommand.
 //!

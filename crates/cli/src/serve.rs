@@ -41,7 +41,7 @@ Examples:
   alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
 
 It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, or SIGTERM, lets what is being
-answered end, within 5 seconds; a second one ends the program at once. docs/server.md has every address.")]
+answered end, within 5 seconds; a second one ends the program at once. docs/reference/server.md has every address.")]
 pub struct ServeArgs {
     /// The model: a .gguf file (of a split model, its first shard). Several, or a folder of them: requests choose by `model`
     #[arg(value_name = "MODEL", required = true)]

@@ -16,7 +16,7 @@ pub enum Algorithm {
     Split,
 }
 
-/// What is best in every cell of the table in docs/collective.md, which was measured on two cores. Ranks with a core each have
+/// What is best in every cell of the table in docs/explanation/collective.md, which was measured on two cores. Ranks with a core each have
 /// not been measured; where one-shot wins there, this becomes a function of ranks, cores and bytes.
 pub(crate) const BEST: Algorithm = Algorithm::Split;
 

@@ -12,7 +12,7 @@
 //! **Invariant:** memory that processes share can be opened by no other user, has no name once all ranks have it, and is
 //! reserved before it is touched.
 //!
-//! The protocol, the argument for its memory order, and the roundings are in `docs/collective.md`. The protocol is generic over
+//! The protocol, the argument for its memory order, and the roundings are in `docs/explanation/collective.md`. The protocol is generic over
 //! its word, so that loom runs the very code.
 //!
 //! ```

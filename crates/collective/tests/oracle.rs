@@ -1,4 +1,4 @@
-//! Results against f64 arithmetic with the roundings of docs/collective.md, on every SIMD level and algorithm; and the same bits
+//! Results against f64 arithmetic with the roundings of docs/explanation/collective.md, on every SIMD level and algorithm; and the same bits
 //! on all of them and on all ranks.
 
 mod common;

@@ -1,7 +1,7 @@
 //! Files whose matrices are stored as the kernels like to read them.
 //!
 //! `alight pack` writes them. The type ids of packed tensors and what a tile is are said in
-//! [`alight_types::packed`] and `docs/packed-layout.md`; two keys of the file say which layout it is
+//! [`alight_types::packed`] and `docs/reference/packed-layout.md`; two keys of the file say which layout it is
 //! and of which version.
 
 pub use alight_types::packed::{

@@ -5,7 +5,7 @@
 //! any more is undefined behaviour, and a length that was found to fit and does not any more is a read
 //! outside of the slice. So parsers are never handed a shared map. They are handed a [`Header`], which
 //! copies every piece once, when it is asked for; whatever a catalog borrows, it borrows from those
-//! copies. Bytes of tensors are not copied: nothing is checked of them (`docs/architecture.md`).
+//! copies. Bytes of tensors are not copied: nothing is checked of them (`docs/explanation/architecture.md`).
 //!
 //! Memory is what was asked for, and parsers ask for no more than twice the header that they read.
 

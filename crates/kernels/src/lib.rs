@@ -1,7 +1,7 @@
 //! Kernels: quantised blocks into numbers. Matrix products, attention, norms, rotary embeddings and
 //! activations, portable and for AVX2 and AVX-512 (with VNNI); and floats into blocks.
 //!
-//! A block type is one file in `blocks/` and one line of its registry; `docs/howto-block-type.md` says how
+//! A block type is one file in `blocks/` and one line of its registry; `docs/how-to/block-type.md` says how
 //! to add one.
 //!
 //! **Invariant:** everything works on slices that the caller hands over. No call allocates, does I/O or

@@ -1,7 +1,7 @@
 //! The packed layout's name, version, tile and type ids.
 //!
 //! A packed tensor holds the bits of the canonical one in another order: as many bytes, tiles of
-//! [`TILE_ROWS`] rows instead of rows (`docs/packed-layout.md`). Since the bytes mean something else,
+//! [`TILE_ROWS`] rows instead of rows (`docs/reference/packed-layout.md`). Since the bytes mean something else,
 //! its type id does too: [`packed_id`], far outside of the ids of ggml and of its forks, so that a
 //! reader that does not know the layout refuses the file instead of computing garbage.
 

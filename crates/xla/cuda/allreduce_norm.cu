@@ -1,6 +1,6 @@
 // One-shot all-reduce, post-norm, residual and RMSNorm among the GPUs of one process, in one kernel.
 //
-// What is computed, and where it is rounded, is docs/collective.md's; the protocol and why it suffices is docs/cuda.md.
+// What is computed, and where it is rounded, is docs/explanation/collective.md's; the protocol and why it suffices is docs/explanation/cuda.md.
 // No header is included, so that NVRTC needs none. ALIGHT_HOST makes C++17 of it, with emulated/shim.h before it: the same
 // text is run by threads on a CPU, where the protocol is tested. What the two have each of their own is the first section.
 //

@@ -61,7 +61,7 @@ A line of the input is one of:
   {\"custom_id\": \"…\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {…}}
 The last is OpenAI's batch format (also /v1/completions), and so are the results. A line may set max_tokens,
 temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools and more, and a field that is not
-supported makes an error of that line alone; docs/batch.md has the whole format.
+supported makes an error of that line alone; docs/reference/batch.md has the whole format.
 
 The answer to a line depends on the model, the line and these options, and not on the lines beside it, their
 order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all

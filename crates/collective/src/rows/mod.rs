@@ -1,4 +1,4 @@
-//! The arithmetic: rows of operands into rows of results. Where each number is rounded is said in docs/collective.md; every
+//! The arithmetic: rows of operands into rows of results. Where each number is rounded is said in docs/explanation/collective.md; every
 //! SIMD level computes the same bits.
 
 mod lanes;

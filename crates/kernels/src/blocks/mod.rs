@@ -6,7 +6,7 @@
 //! [`avx512_tiles`]), and how floats are made into it. What is left to [`decoded!`](decoded) is
 //! derived from the portable decoding, so that a type works on every SIMD level, in rows and in
 //! tiles, on the day it is added; hooks then make it fast, by measurement.
-//! `docs/howto-block-type.md` says how to add one.
+//! `docs/how-to/block-type.md` says how to add one.
 //!
 //! Every type is seen the same way: 32 weights are 32 unsigned codes `q`, one or two scales `d`
 //! (one per 32 or per 16 weights) and none, one or two offsets `m`; weight `i` is

@@ -1,4 +1,4 @@
-//! The format of a prompt file, see `docs/prompt-cache.md`: a header with all tokens, then pages of keys and values as they are in memory,
+//! The format of a prompt file, see `docs/reference/prompt-cache.md`: a header with all tokens, then pages of keys and values as they are in memory,
 //! then states of recurrent layers.
 //!
 //! Invariant: no length, offset or token is taken from the file before the header's checksum and its limits have been checked; what

@@ -1,4 +1,4 @@
-//! The collective among the GPUs of one process: one kernel, launched through CUDA's driver. docs/cuda.md explains it.
+//! The collective among the GPUs of one process: one kernel, launched through CUDA's driver. docs/explanation/cuda.md explains it.
 //!
 //! Nothing of CUDA is needed to build, and its absence is an error like any other: the driver and the run-time compiler are opened
 //! when they are first needed. `kernel` is the kernel and its variants, `communicator` the ranks with their memory, `handler` the

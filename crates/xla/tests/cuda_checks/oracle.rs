@@ -1,4 +1,4 @@
-//! What is right: f64 arithmetic with the roundings of docs/collective.md, and the collective among threads, by bits.
+//! What is right: f64 arithmetic with the roundings of docs/explanation/collective.md, and the collective among threads, by bits.
 
 #[path = "../../../collective/tests/common/mod.rs"]
 mod common;
