@@ -53,6 +53,7 @@ help: ## this list
 	@echo "make bench-rusage   what measuring a process costs, beside GNU time, hyperfine and others, and what each tells"
 	@echo "make bench-cp       copying a large file beside cp, nocache and dd: time to the disk, and the page cache"
 	@echo "make bench-convert  converting a source of 65B's rows in 8 parts beside cp: time, memory, system calls, page cache"
+	@echo "make docs           the documentation as a site, in $(TARGET_DIR)/book; builds mdBook once (some minutes)"
 	@echo "make clean          remove what was built; 'make distclean' also models and .venv"
 
 # --- run ---------------------------------------------------------------------------------------
@@ -114,7 +115,8 @@ fmt:
 
 .PHONY: lint
 lint:
-	@$(find_py) && $$py -S -m evidence selftest && $$py -S -m evidence check docs && $$py -m evidence check features
+	@$(find_py) && $$py -S -m evidence selftest && $$py -S -m evidence check docs && \
+		$$py -S -m evidence make pictures --check && $$py -m evidence check features
 	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
 
 # The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.
@@ -267,6 +269,23 @@ bench-models: .venv/stamp
 .PHONY: bench-peer
 bench-peer:
 	@$(find_py) && PYTHON=$$py sh scripts/build_llama_cpp.sh
+
+# --- docs ---
+
+# Its own copy, so that the same version makes the site everywhere.
+MDBOOK_VERSION := 0.5.4
+MDBOOK := $(TARGET_DIR)/mdbook-$(MDBOOK_VERSION)/bin/mdbook
+
+.PHONY: docs
+docs: $(MDBOOK)
+	@$(find_py) && $$py -S -m evidence check docs
+	@$(MDBOOK) build --dest-dir $(abspath $(TARGET_DIR)/book)
+	@echo $(TARGET_DIR)/book/index.html
+
+$(MDBOOK): | need-rust
+	@echo "building mdBook $(MDBOOK_VERSION), once" >&2
+	@cargo install mdbook --locked --quiet --version $(MDBOOK_VERSION) --no-default-features --features search \
+		--root $(TARGET_DIR)/mdbook-$(MDBOOK_VERSION)
 
 # --- fuzz --------------------------------------------------------------------------------------
 

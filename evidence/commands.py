@@ -99,6 +99,7 @@ COMMANDS = (
     Command("make fuzz-models", "fuzz", VENV, "", "tiny models of every architecture, which the fuzz target `model` changes"),
     Command("make hf-models", BY_HAND, OWN, "transformers, sentencepiece, numpy", "tiny models as Hugging Face has them, every architecture"),
     Command("make legacy", CI, VENV, "", "small models from before GGUF, for a test of crates/formats"),
+    Command("make pictures", CI, ANY, "", "the pictures of docs/ from the tables of docs/reference/benchmarks.md; --check compares"),
     Command("make quantize-vectors", CI, VENV, "", "reference vectors of quantisation; --check compares"),
     Command("make random-model", "bench-models", VENV, "", "a model of a well-known shape with random weights"),
     Command("make sources", BY_HAND, VENV, "", "models as Hugging Face, Meta and old llama.cpp have them"),

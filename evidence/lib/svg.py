@@ -1,0 +1,128 @@
+"""Pictures of measurements as SVG: bars and lines that can be read on light and on dark pages, with text that stays text.
+
+The look is that of `alight bench load --svg` (crates/cli/src/bench/load/svg.rs). A picture brings its own ground, since a book can be dark
+on a system that is light.
+"""
+
+from dataclasses import dataclass
+from html import escape
+from math import floor, log2
+
+WIDTH = 760
+# Where bars begin and the longest of them ends: names stand before it, numbers behind it.
+LEFT, RIGHT, ROW = 250, 610, 18
+
+STYLE = """\
+text { font: 12px system-ui, sans-serif; fill: #222 }
+.ground { fill: #fff }
+.title { font-weight: 600; font-size: 14px }
+.group { font-weight: 600 }
+.small { fill: #666 }
+.ours { fill: #2e8b57 } .other { fill: #3b82c4 } .plain { fill: #777 }
+.line { fill: none; stroke-width: 2 } .line.ours { stroke: #2e8b57 } .line.plain { stroke: #777 }
+.spread { stroke: #222; stroke-width: 1 }
+.limit { stroke: #c0392b; stroke-width: 1; stroke-dasharray: 4 3 }
+.axis { stroke: #999; stroke-width: 1 }
+@media (prefers-color-scheme: dark) {
+  text { fill: #ddd } .ground { fill: #1b1e23 } .small { fill: #aaa } .spread { stroke: #ddd } .limit { stroke: #ff7f6e } .axis { stroke: #777 }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar: `value` is its length, `least` and `most` the ends of the line over it, `said` what stands behind it."""
+
+    name: str
+    value: float
+    said: str
+    colour: str = "plain"
+    least: float | None = None
+    most: float | None = None
+
+
+def text(x: float, y: float, content: str, kind: str = "", anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(content)}</text>\n'
+
+
+def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" x2="{x2:.1f}" y1="{y1:.1f}" y2="{y2:.1f}"/>\n'
+
+
+def picture(title: str, about: list[str], body: str, height: float) -> str:
+    """A whole file. `about` are small lines below the title; the body begins at `top(about)`."""
+    head = text(12, 24, title, "title") + "".join(text(12, 42 + 16 * i, one, "small") for i, one in enumerate(about))
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:.0f}" width="{WIDTH}" height="{height:.0f}" role="img">\n'
+            f"<title>{escape(title)}</title>\n<style>\n{STYLE}</style>\n"
+            f'<rect class="ground" width="{WIDTH}" height="{height:.0f}" rx="6"/>\n{head}{body}</svg>\n')
+
+
+def top(about: list[str]) -> float:
+    return 42 + 16 * (len(about) - 1)
+
+
+def bars(title: str, about: list[str], groups: list[tuple[str, list[Bar]]]) -> str:
+    """Bars in groups. Each group has a scale of its own, which begins at zero."""
+    body, y = "", top(about)
+    for name, of_group in groups:
+        y += 28
+        body += text(12, y, name, "group")
+        longest = max([1e-9, *(bar.value for bar in of_group), *(bar.most for bar in of_group if bar.most is not None)])
+
+        def x(value: float, longest: float = longest) -> float:
+            return LEFT + (RIGHT - LEFT) * value / longest
+
+        for bar in of_group:
+            y += ROW
+            body += text(LEFT - 8, y, bar.name, anchor="end")
+            if bar.value > 0:
+                body += f'<rect class="{bar.colour}" x="{LEFT}" y="{y - 10:.1f}" width="{max(1, x(bar.value) - LEFT):.1f}" height="12"/>\n'
+            if bar.least is not None and bar.most is not None:
+                body += line("spread", x(bar.least), y - 4, x(bar.most), y - 4)
+            body += text(x(max(bar.value, bar.most or 0)) + 6, y, bar.said)
+    return picture(title, about, body, y + 20)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Measured points, joined: (x, y) each."""
+
+    name: str
+    points: list[tuple[float, float]]
+    colour: str
+
+
+def roofline(title: str, about: list[str], lines: list[Line], limits: list[tuple[str, list[tuple[float, float]]]], *, of_x: str, of_y: str) -> str:
+    """Measured lines below limits. Both axes are logarithmic, so that a limit that grows with x is straight, too."""
+    left, right, upper, height = 60, WIDTH - 190, top(about) + 34, 300
+    steps = sorted({x for one in lines for x, _ in one.points})
+    values = [y for points in [*(one.points for one in lines), *(points for _, points in limits)] for _, y in points]
+    least, most = 2 ** floor(log2(min(values))), max(values) * 1.1
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        x, y = point
+        return left + (right - left) * log2(x / steps[0]) / log2(steps[-1] / steps[0]), upper + height * (1 - log2(y / least) / log2(most / least))
+
+    body = text(left, upper - 12, of_y, "small", "middle") + line("axis", left, upper, left, upper + height)
+    body += line("axis", left, upper + height, right, upper + height)
+    for step in steps:
+        body += text(at((step, least))[0], upper + height + 16, f"{step:g}", "small", "middle")
+    body += text(right, upper + height + 34, of_x, "small", "end")
+    tick = least
+    while tick <= most:
+        body += text(left - 6, at((steps[0], tick))[1] + 4, f"{tick:g}", "small", "end")
+        tick *= 2
+    for name, points in limits:
+        (x1, y1), (x2, y2) = map(at, points)
+        body += line("limit", x1, y1, x2, y2)
+        # Beside the end of a level one, above the middle of one that rises.
+        body += text(x2 + 6, y2 + 4, name, "small") if y1 == y2 else text((x1 + x2) / 2 - 12, (y1 + y2) / 2, name, "small", "end")
+    for one in lines:
+        ends = [at(point) for point in one.points]
+        body += f'<polyline class="line {one.colour}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in ends)}"/>\n'
+        for (x, y), (at_x, value) in zip(ends, one.points):
+            # Its number stands below it, or above where another line is in the way.
+            crowded = any(y < at(other)[1] < y + 24 for beside in lines if beside is not one for other in beside.points if other[0] == at_x)
+            body += f'<circle class="{one.colour}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>\n' + text(x + 6, y - 18 if crowded else y + 18, f"{value:.1f}")
+        body += text(ends[-1][0] + 10, ends[-1][1] + 4, one.name)
+    return picture(title, about, body, upper + height + 46)
