@@ -58,7 +58,7 @@ GNU_TIME = {
     "signal": (r"(Command terminated by signal \d+)", "“{}”"),
 }
 OURS = {
-    "wall": (r"took (\S+) wall", "{}"), "cpu": (r"needed (\S+) cpu \((\d+)% kernel", "{}, {} % kernel"),
+    "wall": (r"took (.+?) wall", "{}"), "cpu": (r"needed (.+?) cpu \((\d+)% kernel", "{}, {} % kernel"),
     "peak": (r"ballooned to ((?:at most )?[\d,]+kb)", "{}"), "faults": (r"caused ([\d,]+) page faults? \((\d+)% memcpy", "{}, {} % minor"),
     "switches": (r"([\d,]+) context switch(?:es)? \((\d+)% consensual", "{}, {} % voluntary"),
     "read": (r"performed ([\d,]+ bytes?) of read", "{}"),

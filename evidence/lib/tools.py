@@ -72,6 +72,10 @@ def version(name: str, path) -> str:
     return number.group() if number else "?"
 
 
+# Seconds.
+UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
+
+
 class Wrapper:
     """A tool that runs a command and tells what it took."""
 
@@ -83,9 +87,12 @@ class Wrapper:
         return [*self.prefix, *(str(part) for part in child)]
 
     def wall_us(self, said: str) -> float | None:
-        """Microseconds of wall time, as the tool says it."""
+        """Microseconds of wall time, as the tool says it; in the unit that follows, where the pattern has it."""
         found = self.wall and re.search(self.wall, said)
-        return float(found.group(1).replace(",", "")) * self.seconds * 1e6 if found else None
+        if not found:
+            return None
+        unit = UNITS[found.group(2)] if found.re.groups > 1 else self.seconds
+        return float(found.group(1).replace(",", "")) * unit * 1e6
 
     def rss_kib(self, said: str) -> float | None:
         found = self.rss and re.search(self.rss, said)
@@ -95,7 +102,7 @@ class Wrapper:
 def wrappers(args) -> list[Wrapper]:
     """Those that are on this machine. `wall` and `rss` say how each one's report is read."""
     out = [Wrapper("C wrapper", [c_program("wrapper")], r"took (\d+)ns", 1e-9, r"ballooned to (\d+)kb", 1, "1 ns")]
-    ours = {"wall": r"took ([\d,]+)µs", "seconds": 1e-6, "rss": r"ballooned to (?:at most )?([\d,]+)kb", "step": "1 µs"}
+    ours = {"wall": r"took ([\d,.]+) (s|ms|µs) wall", "rss": r"ballooned to (?:at most )?([\d,]+)kb", "step": "1 µs; from 0.1 s on 1 ms"}
     for static in (True, False):
         path = rusage(static, args.rusage_static if static else args.rusage)
         if path:

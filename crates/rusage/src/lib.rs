@@ -40,6 +40,6 @@ mod usage;
 pub use account::{Mark, Memory, Phase, Phases};
 pub use command::signals;
 pub use command::{Command, Ended, IoBytes, Options, RunError, Status, wait};
-pub use lines::{lines, thousands};
+pub use lines::{TimeUnit, lines, thousands};
 pub use summary::{Summary, quantile};
 pub use usage::{SPLIT_RELIABLE, Usage};

@@ -12,8 +12,7 @@ use crate::{Summary, Usage};
 pub fn lines(runs: &[Usage], floor: u64) -> Vec<String> {
     let mut lines = Vec::with_capacity(10);
     let runs = Runs(runs);
-    let micros = |time: fn(&Usage) -> Duration| move |u: &Usage| whole_micros(time(u));
-    lines.push(format!("took {} wall time", runs.value("µs", micros(|u| u.wall))));
+    lines.push(format!("took {} wall time", runs.time(|u| u.wall)));
     if runs.sum(|u| u.max_rss_bytes) > 0 {
         lines.push(if runs.0.iter().any(|u| u.max_rss_bytes > floor) {
             format!("ballooned to {} in size", runs.value("kb", |u| u.max_rss_bytes / 1024))
@@ -28,7 +27,7 @@ pub fn lines(runs: &[Usage], floor: u64) -> Vec<String> {
         let share = percent(runs.sum(|u| whole_micros(u.system)), cpu);
         let total: Duration = runs.0.iter().map(Usage::cpu).sum();
         let doubt = if total >= crate::SPLIT_RELIABLE { "" } else { ", too short to tell" };
-        let cpu = runs.value("µs", |u| whole_micros(u.cpu()));
+        let cpu = runs.time(Usage::cpu);
         lines.push(format!("needed {cpu} cpu ({share}% kernel{doubt})"));
         lines.extend(runs.0.first().filter(|_| runs.0.len() == 1).and_then(integrals));
     }
@@ -93,23 +92,73 @@ impl Runs<'_> {
     /// `1,234kb`, or `1,234kb (1,200 to 1,300)`.
     fn value(&self, unit: &str, of: impl Fn(&Usage) -> u64) -> String {
         let (median, summary) = self.median(of);
-        format!("{}{unit}{}", thousands(median), spread(summary))
+        format!("{}{unit}{}", thousands(median), spread(summary, thousands))
+    }
+
+    /// `0.551 s`, or `0.551 s (0.540 to 0.602)`: the median's unit is that of all three.
+    fn time(&self, of: impl Fn(&Usage) -> Duration) -> String {
+        let (median, summary) = self.median(|u| whole_micros(of(u)));
+        let unit = TimeUnit::of(median);
+        let spread = spread(summary, |micros| unit.number(micros));
+        format!("{} {}{spread}", unit.number(median), unit.name())
     }
 
     /// `1 byte`, or `3 bytes (1 to 7)`.
     fn counted(&self, what: &str, of: impl Fn(&Usage) -> u64) -> String {
         let (median, summary) = self.median(of);
-        format!("{}{}", counted(median, what), spread(summary))
+        format!("{}{}", counted(median, what), spread(summary, thousands))
     }
 }
 
 /// ` (1,200 to 1,300)`; nothing of one run, or of runs that are all alike.
-fn spread(summary: Option<Summary>) -> String {
+fn spread(summary: Option<Summary>, number: impl Fn(u64) -> String) -> String {
     match summary {
         Some(s) if s.min < s.max => {
-            format!(" ({} to {})", thousands(s.min.round() as u64), thousands(s.max.round() as u64))
+            format!(" ({} to {})", number(s.min.round() as u64), number(s.max.round() as u64))
         }
         _ => String::new(),
+    }
+}
+
+/// The unit that a time is told in: seconds from a tenth of one on, below that the largest that
+/// leaves a whole number in front of the point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// To the millisecond.
+    Seconds,
+    /// To the microsecond.
+    Millis,
+    /// Whole ones.
+    Micros,
+}
+
+impl TimeUnit {
+    /// The one for so many microseconds.
+    pub fn of(micros: u64) -> TimeUnit {
+        match micros {
+            100_000.. => TimeUnit::Seconds,
+            1_000.. => TimeUnit::Millis,
+            _ => TimeUnit::Micros,
+        }
+    }
+
+    /// `s`, `ms` or `µs`.
+    pub fn name(self) -> &'static str {
+        match self {
+            TimeUnit::Seconds => "s",
+            TimeUnit::Millis => "ms",
+            TimeUnit::Micros => "µs",
+        }
+    }
+
+    /// So many microseconds in this unit: `1,234.567`.
+    pub fn number(self, micros: u64) -> String {
+        let thousandths = match self {
+            TimeUnit::Seconds => micros / 1000 + u64::from(micros % 1000 >= 500),
+            TimeUnit::Millis => micros,
+            TimeUnit::Micros => return thousands(micros),
+        };
+        format!("{}.{:03}", thousands(thousandths / 1000), thousandths % 1000)
     }
 }
 
@@ -170,6 +219,26 @@ mod tests {
     }
 
     #[test]
+    fn times_are_in_seconds_where_seconds_are_meant() {
+        for (micros, text) in [
+            (0, "0 µs"),
+            (999, "999 µs"),
+            (1_000, "1.000 ms"),
+            (99_999, "99.999 ms"),
+            (100_000, "0.100 s"),
+            (551_499, "0.551 s"),
+            (551_500, "0.552 s"),
+            (999_999, "1.000 s"),
+            (3_725_000_123, "3,725.000 s"),
+            (u64::MAX, "18,446,744,073,709.552 s"),
+        ] {
+            let unit = TimeUnit::of(micros);
+            assert_eq!(format!("{} {}", unit.number(micros), unit.name()), text);
+        }
+        assert_eq!(TimeUnit::Seconds.number(1_499), "0.001");
+    }
+
+    #[test]
     fn a_full_report() {
         let usage = Usage {
             wall: Duration::from_micros(1_234_567),
@@ -197,9 +266,9 @@ mod tests {
         assert_eq!(
             lines(&[usage], 100 * 1024),
             [
-                "took 1,234,567µs wall time",
+                "took 1.235 s wall time",
                 "ballooned to 5,000kb in size",
-                "needed 1,000,000µs cpu (25% kernel)",
+                "needed 1.000 s cpu (25% kernel)",
                 "averaged 10kb of shared code, 20kb of data and 3,000kb of stack",
                 faults,
                 "2 context switches (50% consensual)",
@@ -213,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_does_not_apply_has_no_line_and_doubt_is_said() {
-        assert_eq!(lines(&[Usage::default()], 0), ["took 0µs wall time"]);
+        assert_eq!(lines(&[Usage::default()], 0), ["took 0 µs wall time"]);
         let small = Usage {
             user: Duration::from_micros(99),
             system: Duration::from_micros(1),
@@ -225,7 +294,7 @@ mod tests {
             lines(&[small], 128 << 10)[1..],
             [
                 "ballooned to at most 128kb in size, which is as small as can be told",
-                "needed 100µs cpu (1% kernel, too short to tell)",
+                "needed 100 µs cpu (1% kernel, too short to tell)",
                 "performed 2 reads and 0 write i/o operations",
             ]
         );
@@ -245,8 +314,8 @@ mod tests {
         assert_eq!(
             lines(&[run(30, 5, 0), run(10, 3, 0), run(70, 1, 1)], 0),
             [
-                "took 30,000µs (10,000 to 70,000) wall time".to_owned(),
-                "needed 30,000µs (10,000 to 70,000) cpu (100% kernel)".to_owned(),
+                "took 30.000 ms (10.000 to 70.000) wall time".to_owned(),
+                "needed 30.000 ms (10.000 to 70.000) cpu (100% kernel)".to_owned(),
                 format!("caused 3 page faults (2 to 5){faults}"),
                 "got swapped 1 time".to_owned(),
             ]

@@ -403,12 +403,92 @@ fn the_report_can_go_to_a_file() {
     assert!(!marker.exists() && text(&ended.stderr).contains("/no/such/folder/x"));
 }
 
+/// Cells of a row; none of these tests' commands has a comma in it.
+fn cells(row: &str) -> Vec<&str> {
+    row.split(',').collect()
+}
+
+#[test]
+fn a_csv_has_a_row_for_each_run_and_the_report_stays() {
+    let folder = folder();
+    let path = folder.path().join("runs.csv");
+    let export = format!("--export=csv={}", path.display());
+    let ended = run(&["-n", "3", &export, "--vs", "sh -c 'echo; exit 0'", "sh", "-c", "echo out"]);
+    assert_eq!((ended.status.code(), text(&ended.stdout).matches("out").count()), (Some(0), 4));
+    let said = text(&ended.stderr);
+    assert!(said.contains("RL: 3 runs of 'sh -c echo out'") && !said.contains("wall_s"), "{said}");
+    let table = fs::read_to_string(&path).unwrap();
+    let rows: Vec<_> = table.lines().map(cells).collect();
+    assert_eq!(rows.len(), 1 + 6, "{table}");
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    let column = |name: &str| rows[0].iter().position(|cell| *cell == name).unwrap();
+    for (i, row) in rows[1..].iter().enumerate() {
+        let command = ["sh -c 'echo out'", "sh -c 'echo; exit 0'"][i / 3];
+        assert_eq!((row[0], row[column("run")]), (command, &*(i % 3 + 1).to_string()), "{table}");
+        assert_eq!((row[column("exit_code")], row[column("signal")]), ("0", ""));
+        let wall: f64 = row[column("wall_s")].parse().unwrap();
+        assert!(wall > 0.0 && row[column("wall_s")].split_once('.').unwrap().1.len() == 6);
+        assert!(row[column("minor_faults")].parse::<u64>().unwrap() > 0);
+        assert_eq!(row[column("cycles")], "", "nobody asked for it");
+    }
+    // Added to, it has still one line of names.
+    let killed = run(&["-a", &export, "sh", "-c", "kill -9 $$"]);
+    assert_eq!(killed.status.signal(), Some(9));
+    let both = fs::read_to_string(&path).unwrap();
+    assert!(both.starts_with(&table) && both.matches("wall_s").count() == 1, "{both}");
+    let last = cells(both.lines().last().unwrap());
+    assert_eq!((last[column("exit_code")], last[column("signal")]), ("", "9"), "{both}");
+    // Another table is not spoiled, and nothing is run in vain.
+    let (other, marker) = (folder.path().join("other.csv"), folder.path().join("ran"));
+    fs::write(&other, "a,b\n1,2\n").unwrap();
+    let export = format!("csv={}", other.display());
+    let refused = run(&["-a", "--export", &export, "touch", marker.to_str().unwrap()]);
+    let said = text(&refused.stderr);
+    assert!(
+        refused.status.code() == Some(125) && said.contains("other.csv: its first line"),
+        "{said}"
+    );
+    assert!(!marker.exists() && fs::read_to_string(&other).unwrap() == "a,b\n1,2\n");
+}
+
+#[test]
+fn a_table_in_markdown_has_a_row_for_each_command() {
+    let ended = run(&["--export", "markdown", "-n", "2", "--vs", "echo 'a|b'", "echo", "out"]);
+    assert_eq!((ended.status.code(), text(&ended.stdout).matches("out").count()), (Some(0), 3));
+    let table = text(&ended.stderr);
+    let rows: Vec<Vec<_>> = table.lines().map(|line| line.split(" | ").collect()).collect();
+    assert_eq!(rows.len(), 4, "{table}");
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    assert!(rows[1].iter().all(|cell| cell.contains("--")), "{table}");
+    let unit = ["Wall [s]", "Wall [ms]", "Wall [µs]"].contains(&rows[0][2]);
+    assert!(unit && rows[0][..2] == ["| Command", "Runs"], "{table}");
+    assert_eq!((rows[2][0], rows[2][1], rows[2][4]), ("| `echo out`", "2", "1.000"), "{table}");
+    assert_eq!((rows[3][0], rows[3][1]), ("| `echo 'a\\|b'`", "2"), "{table}");
+    // One run of one command has no spread and no ratio; one that fails is told.
+    let folder = folder();
+    let path = folder.path().join("table.md");
+    let name = path.to_str().unwrap();
+    let ended = run(&["--export", "md", "-o", name, "sh", "-c", "exit 3"]);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(3), String::new()));
+    let table = fs::read_to_string(&path).unwrap();
+    assert!(!table.contains("Relative") && !table.contains("Runs"), "{table}");
+    assert!(table.contains("Failed |") && table.trim_end().ends_with("| 1 |"), "{table}");
+    // Several reports at once, each in its form; a second table stands apart from the first.
+    let json = folder.path().join("line.json");
+    let export = format!("json={}", json.display());
+    let ended = run(&["-a", "--export", "md", "--export", &export, "-o", name, "true"]);
+    assert_eq!((ended.status.code(), text(&ended.stderr)), (Some(0), String::new()));
+    let both = fs::read_to_string(&path).unwrap();
+    assert!(both.starts_with(&format!("{table}\n| Command |")), "{both}");
+    assert_eq!(self::json(&fs::read(&json).unwrap())["runs"][0]["exit_code"], 0);
+}
+
 #[test]
 fn without_a_report_the_file_is_as_it_was() {
     let folder = folder();
     let (path, other) = (folder.path().join("report"), folder.path().join("other"));
     let name = path.to_str().unwrap();
-    for more in [&[][..], &["-a"]] {
+    for more in [&[][..], &["-a"], &["--export", "csv"]] {
         for command in [&["no-such-program-anywhere"][..], &["--cold", "/no/such/file", "true"]] {
             let arguments = [more, &["-o", name], command].concat();
             assert_ne!(run(&arguments).status.code(), Some(0));

@@ -13,9 +13,13 @@ Runs a command and says what it cost, on stderr.
 Usage: rusage [OPTIONS] [--] COMMAND [ARG...]
 
 Options:
-      --json            Report one line of JSON
+      --export FORMAT   Report as markdown (a table, a row for each command, medians of its runs), csv (a
+                        row for each run, in seconds and bytes) or json (one line, all there is)
+      --export FORMAT=FILE
+                        Also report in this form to FILE, beside the report; may be repeated
+      --json            The same as --export json
   -o, --output FILE     Report to FILE instead of stderr. What is in it stays until there is a report
-  -a, --append          Add to FILE instead of replacing it
+  -a, --append          Add to these files instead of replacing them; a csv keeps its one line of names
   -n, --runs N          Run N times and report medians and spread [default: 1; 10 with --vs]
   -w, --warmup N        Run N times before, not counted [default: 1 if -n is more than 1; 0 from cold]
       --vs 'COMMAND'    Compare with this command line, run in turns with the first; may be repeated.
@@ -39,11 +43,27 @@ is that of its largest single process; see --tree. I/O is what had to be read fr
 to be written to it.
 ";
 
+/// What a report looks like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Lines for people.
+    Lines,
+    /// A table for people.
+    Markdown,
+    /// A table for machines.
+    Csv,
+    /// A line for machines.
+    Json,
+}
+
 /// What was asked for.
 #[derive(Debug)]
 pub struct Args {
-    pub json: bool,
+    /// What the report looks like.
+    pub format: Format,
     pub output: Option<PathBuf>,
+    /// What is written beside it, and where to.
+    pub exports: Vec<(Format, PathBuf)>,
     pub append: bool,
     /// At least 1.
     pub runs: usize,
@@ -71,8 +91,9 @@ pub enum Parsed {
 /// They make no sense; in words.
 pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
     let mut args = Args {
-        json: false,
+        format: Format::Lines,
         output: None,
+        exports: Vec::new(),
         append: false,
         runs: 1,
         warmup: 0,
@@ -93,7 +114,8 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
             Short('V') | Long("version") => {
                 return Ok(Parsed::Show(format!("rusage {}\n", env!("CARGO_PKG_VERSION"))));
             }
-            Long("json") => args.json = true,
+            Long("json") => args.takes(Format::Json)?,
+            Long("export") => args.exports(&value(&mut parser)?)?,
             Short('o') | Long("output") => args.output = Some(value(&mut parser)?.into()),
             Short('a') | Long("append") => args.append = true,
             Short('n') | Long("runs") => runs = Some(number(&mut parser, "-n", 1)?),
@@ -113,8 +135,14 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
             other => return Err(other.unexpected().to_string()),
         }
     }
-    if args.append && args.output.is_none() {
-        return Err("--append needs --output FILE".to_owned());
+    if args.append && args.output.is_none() && args.exports.is_empty() {
+        return Err("--append needs --output FILE or --export FORMAT=FILE".to_owned());
+    }
+    let mut files: Vec<_> = args.exports.iter().map(|(_, file)| file).collect();
+    files.extend(&args.output);
+    files.sort();
+    if let Some(same) = files.windows(2).find(|two| two[0] == two[1]) {
+        return Err(format!("{}: two reports cannot go to one file", same[0].display()));
     }
     let command = command.ok_or("no command was given")?;
     lacking(&args)?;
@@ -124,6 +152,59 @@ pub fn parse(words: Vec<OsString>) -> Result<Parsed, String> {
     let cold = args.drop_caches || !args.cold.is_empty();
     args.warmup = warmup.unwrap_or(usize::from(args.runs > 1 && !cold));
     Ok(Parsed::Run(Box::new(args)))
+}
+
+impl Args {
+    /// Whether anything is told of the bytes that went through system calls.
+    pub fn tells_io(&self) -> bool {
+        let mut formats = self.exports.iter().map(|(format, _)| *format).chain([self.format]);
+        formats.any(|format| matches!(format, Format::Csv | Format::Json))
+    }
+
+    /// The report has this form.
+    fn takes(&mut self, format: Format) -> Result<(), String> {
+        if self.format != Format::Lines && self.format != format {
+            return Err(
+                "a report has one form: give the other one a file, --export FORMAT=FILE".to_owned()
+            );
+        }
+        self.format = format;
+        Ok(())
+    }
+
+    /// `FORMAT` or `FORMAT=FILE`.
+    fn exports(&mut self, word: &OsStr) -> Result<(), String> {
+        let (name, file) = halves(word);
+        let format = match name.to_str() {
+            Some("markdown" | "md") => Format::Markdown,
+            Some("csv") => Format::Csv,
+            Some("json") => Format::Json,
+            _ => {
+                return Err(format!(
+                    "--export takes markdown, csv or json, alone or with =FILE, not {word:?}"
+                ));
+            }
+        };
+        match file {
+            None => self.takes(format),
+            Some(file) if file.is_empty() => {
+                Err(format!("--export {}: after the '=' there is no file", word.display()))
+            }
+            Some(file) => {
+                self.exports.push((format, file.into()));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What stands before and after the first `=`; a file's name need not be text.
+fn halves(word: &OsStr) -> (&OsStr, Option<&OsStr>) {
+    let bytes = word.as_encoded_bytes();
+    let Some(at) = bytes.iter().position(|&b| b == b'=') else { return (word, None) };
+    // SAFETY: cut before and after a character of ASCII, which such bytes may be.
+    let part = |bytes| unsafe { OsStr::from_encoded_bytes_unchecked(bytes) };
+    (part(&bytes[..at]), Some(part(&bytes[at + 1..])))
 }
 
 /// What this system cannot do is refused: a run that is not what was asked for is worth nothing.
@@ -180,7 +261,7 @@ mod tests {
     #[test]
     fn what_follows_the_command_is_the_commands() {
         let a = args(&["--json", "-n3", "ls", "-l", "--json", "--", "x"]).unwrap();
-        assert_eq!((a.json, a.runs, a.warmup), (true, 3, 1));
+        assert_eq!((a.format, a.runs, a.warmup), (Format::Json, 3, 1));
         assert_eq!(a.commands[0].words(), ["ls", "-l", "--json", "--", "x"]);
         let a = args(&["--", "-odd", "-n"]).unwrap();
         assert_eq!((a.commands[0].words(), a.runs), (vec!["-odd".into(), "-n".into()], 1));
@@ -197,6 +278,17 @@ mod tests {
     }
 
     #[test]
+    fn a_report_has_one_form_and_others_have_files() {
+        let a =
+            args(&["--export", "md", "--export=csv=a=b", "--export", "json=j", "true"]).unwrap();
+        assert_eq!(a.format, Format::Markdown);
+        assert_eq!(a.exports, [(Format::Csv, "a=b".into()), (Format::Json, "j".into())]);
+        assert!(a.tells_io() && !args(&["true"]).unwrap().tells_io());
+        assert_eq!(args(&["--json", "--export", "json", "true"]).unwrap().format, Format::Json);
+        assert!(args(&["-a", "--export", "csv=f", "true"]).unwrap().append);
+    }
+
+    #[test]
     fn nonsense_is_refused_in_words() {
         for (words, part) in [
             (&[][..], "no command"),
@@ -207,6 +299,11 @@ mod tests {
             (&["-a", "true"], "--output"),
             (&["--frob", "true"], "--frob"),
             (&["-o"], "-o"),
+            (&["--export", "html", "true"], "markdown, csv or json"),
+            (&["--export", "csv=", "true"], "no file"),
+            (&["--export", "csv", "--json", "true"], "one form"),
+            (&["--export", "csv=x", "-o", "x", "true"], "one file"),
+            (&["-a", "--export", "csv", "true"], "FORMAT=FILE"),
         ] {
             let why = args(words).unwrap_err();
             assert!(why.contains(part), "{words:?}: {why}");

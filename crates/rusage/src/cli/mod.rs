@@ -2,14 +2,17 @@
 
 mod args;
 mod cold;
+mod csv;
 mod json;
+mod markdown;
 mod output;
 mod report;
 mod runs;
 
 use std::ffi::OsString;
 
-use args::{Args, Parsed};
+use args::{Args, Format, Parsed};
+use output::Output;
 use rusage::{RunError, Status, signals};
 
 /// Statuses as env(1), nohup(1) and timeout(1) have them.
@@ -41,12 +44,12 @@ pub fn main(words: Vec<OsString>) -> i32 {
         },
         Ok(Parsed::Run(args)) => {
             // Before signals are handled: to open a pipe may take until somebody reads it.
-            let output = output::Output::open(&args);
+            let reports = Report::all(&args);
             // Over all runs and to the end: what comes between two runs, or while the report is written,
             // must not take it away.
             let passed = signals::Passed::on();
-            let status = match output {
-                Ok(output) => measure(&args, output, &passed),
+            let status = match reports {
+                Ok(reports) => measure(&args, reports, &passed),
                 Err(why) => {
                     output::complain(&why);
                     OWN_FAILURE
@@ -65,19 +68,49 @@ pub fn main(words: Vec<OsString>) -> i32 {
     }
 }
 
-fn measure(args: &Args, mut output: output::Output, passed: &signals::Passed) -> i32 {
+/// A report that is to be written.
+struct Report {
+    format: Format,
+    output: Output,
+}
+
+impl Report {
+    /// Those that were asked for, their files open. The one that may be on a terminal is the last, so
+    /// that what is wrong with another one is not the last word.
+    fn all(args: &Args) -> Result<Vec<Report>, String> {
+        let exports = args.exports.iter().map(|(format, path)| (*format, Some(&**path)));
+        let reports = exports.chain([(args.format, args.output.as_deref())]);
+        let opened = reports.map(|(format, path)| {
+            let output = Output::open(path, args.append)?;
+            if let (Format::Csv, Some(path)) = (format, output.continues()) {
+                csv::fits(path)?;
+            }
+            Ok(Report { format, output })
+        });
+        opened.collect()
+    }
+
+    fn write(&mut self, args: &Args, measured: &runs::Measured) -> Result<(), String> {
+        let continues = self.output.continues().is_some();
+        self.output.write(&match self.format {
+            Format::Lines => report::text(args, measured, self.output.bold()),
+            Format::Markdown => markdown::table(args, measured, continues),
+            Format::Csv => csv::rows(args, measured, continues),
+            Format::Json => json::line(args, measured),
+        })
+    }
+}
+
+fn measure(args: &Args, mut reports: Vec<Report>, passed: &signals::Passed) -> i32 {
     if args.counters && !cfg!(target_os = "linux") {
         output::complain("--counters: only on Linux; left out");
     }
     let measured = runs::all(args, passed);
     if measured.has_runs() {
-        let text = if args.json {
-            json::line(args, &measured)
-        } else {
-            report::text(args, &measured, output.bold())
-        };
-        if let Err(why) = output.write(&text) {
-            output::complain(&why);
+        for report in &mut reports {
+            if let Err(why) = report.write(args, &measured) {
+                output::complain(&why);
+            }
         }
     }
     match &measured.failure {

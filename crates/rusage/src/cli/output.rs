@@ -4,8 +4,6 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write, stderr, stdout};
 use std::path::{Path, PathBuf};
 
-use super::args::Args;
-
 /// Stderr or a file.
 pub struct Output(Option<Target>);
 
@@ -17,6 +15,8 @@ struct Target {
     replaces: bool,
     /// It was made here, and goes again if there is no report.
     is_new: bool,
+    /// The report comes after what is in it.
+    continues: bool,
 }
 
 impl Output {
@@ -29,10 +29,15 @@ impl Output {
     ///
     /// # Errors
     /// The file cannot be written; in words.
-    pub fn open(args: &Args) -> Result<Output, String> {
-        let Some(path) = &args.output else { return Ok(Output(None)) };
-        let target = Target::open(path, args.append);
+    pub fn open(path: Option<&Path>, append: bool) -> Result<Output, String> {
+        let Some(path) = path else { return Ok(Output(None)) };
+        let target = Target::open(path, append);
         target.map(Some).map(Output).map_err(|why| cannot_write(path, why))
+    }
+
+    /// The file, if the report comes after what is in it already.
+    pub fn continues(&self) -> Option<&Path> {
+        self.0.as_ref().filter(|target| target.continues).map(|target| &*target.path)
     }
 
     /// Whether the lines' prefix may be bold: on a terminal, unless `NO_COLOR` says no.
@@ -76,9 +81,11 @@ impl Target {
             Some(file) => file,
             None => options.create(true).open(path)?,
         };
-        let mut target = Target { path: path.to_owned(), file, replaces: false, is_new };
+        let mut target =
+            Target { path: path.to_owned(), file, replaces: false, is_new, continues: false };
         let found = target.file.metadata()?;
         target.replaces = found.is_file() && !append;
+        target.continues = append && found.is_file() && found.len() > 0;
         #[cfg(unix)]
         target.check(&found)?;
         Ok(target)

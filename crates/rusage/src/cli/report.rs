@@ -135,6 +135,12 @@ pub fn ratio(runs: &[Run], others: &[Run]) -> Option<(Summary, usize)> {
     Some((Summary::of(&ratios)?, ratios.iter().filter(|ratio| **ratio < 1.0).count()))
 }
 
+/// A command line as it can be typed again.
+pub fn command_line(words: &[String]) -> String {
+    // Only a zero byte cannot be quoted, which no argument has.
+    shlex::try_join(words.iter().map(String::as_str)).unwrap_or_else(|_| words.join(" "))
+}
+
 /// A command line in short.
 fn name(words: &[String]) -> String {
     const MOST: usize = 60;

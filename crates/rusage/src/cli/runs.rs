@@ -40,7 +40,8 @@ impl Measured {
 pub fn all(args: &Args, passed: &signals::Passed) -> Measured {
     let mut measured = Measured::default();
     measured.runs.resize_with(args.commands.len(), Vec::new);
-    let options = Options { io: args.json, tree: args.tree, counters: args.counters, small: true };
+    let options =
+        Options { io: args.tells_io(), tree: args.tree, counters: args.counters, small: true };
     let files = match cold::files(&args.cold) {
         Ok(files) => files,
         Err(why) => {

@@ -12,6 +12,9 @@ use serde::Serialize;
 #[cfg(target_os = "linux")]
 pub(crate) use perf::Counters;
 
+/// What may be counted, each under the name that its [`Counter`] has.
+pub const NAMES: [&str; 4] = ["instructions", "cycles", "cache misses", "branch misses"];
+
 /// One counter of a program that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counter {

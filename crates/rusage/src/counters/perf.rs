@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::FromRawFd;
 
-use super::Counter;
+use super::{Counter, NAMES};
 
 /// An event as the kernel knows it.
 struct Event {
@@ -16,10 +16,10 @@ struct Event {
 
 /// PERF_TYPE_HARDWARE and its first events, from linux/perf_event.h.
 const HARDWARE: [Event; 4] = [
-    Event { name: "instructions", kind: 0, config: 1 },
-    Event { name: "cycles", kind: 0, config: 0 },
-    Event { name: "cache misses", kind: 0, config: 3 },
-    Event { name: "branch misses", kind: 0, config: 5 },
+    Event { name: NAMES[0], kind: 0, config: 1 },
+    Event { name: NAMES[1], kind: 0, config: 0 },
+    Event { name: NAMES[2], kind: 0, config: 3 },
+    Event { name: NAMES[3], kind: 0, config: 5 },
 ];
 
 /// Open counters, which wait for a child's exec.

@@ -1,0 +1,132 @@
+//! The report as comma-separated values (RFC 4180): a row for each run. Columns are only ever added, at
+//! the end.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use rusage::tree::TreePeak;
+use rusage::{IoBytes, Status, Usage, counters};
+
+use super::args::Args;
+use super::output::printable;
+use super::report;
+use super::runs::{Measured, Run};
+
+/// Columns before those of the processor's counters. Times are in seconds, sizes in bytes.
+const COLUMNS: &str = "command,run,exit_code,signal,wall_s,user_s,system_s,max_rss_bytes,max_rss_floor_bytes,\
+                       minor_faults,major_faults,voluntary_switches,involuntary_switches,read_bytes,\
+                       written_bytes,read_call_bytes,write_call_bytes,tree_peak_bytes";
+
+/// The line of names, without its end.
+fn names() -> String {
+    let mut names = COLUMNS.to_owned();
+    for counter in counters::NAMES {
+        names.push(',');
+        names.push_str(&counter.replace(' ', "_"));
+    }
+    names
+}
+
+/// Whether rows can be added to a file that has something in it.
+///
+/// # Errors
+/// Its first line is not the names of these columns; in words.
+pub fn fits(path: &Path) -> Result<(), String> {
+    let names = names();
+    let mut line = String::new();
+    let read = File::open(path)
+        .and_then(|file| BufReader::new(file.take(names.len() as u64 + 2)).read_line(&mut line));
+    match read {
+        Ok(_) if line.trim_end_matches(['\r', '\n']) == names => Ok(()),
+        Ok(_) => Err(format!(
+            "{}: its first line does not have the columns of this program, so no rows are added to it: \
+             give another file, or leave --append out to replace it",
+            path.display()
+        )),
+        Err(why) => {
+            Err(format!("{}: cannot read its first line, to add rows: {why}", path.display()))
+        }
+    }
+}
+
+/// A row for each run, after a line with the names, unless the rows `continue` others.
+pub fn rows(args: &Args, measured: &Measured, continues: bool) -> String {
+    let mut text = String::new();
+    if !continues {
+        text.push_str(&names());
+        text.push('\n');
+    }
+    for (command, runs) in args.commands.iter().zip(&measured.runs) {
+        let command = quoted(&printable(&report::command_line(&command.words())));
+        for (i, run) in runs.iter().enumerate() {
+            text.push_str(&command);
+            for cell in std::iter::once((i + 1).to_string()).chain(cells(run)) {
+                text.push(',');
+                text.push_str(&cell);
+            }
+            text.push('\n');
+        }
+    }
+    text
+}
+
+/// What follows the number of a run. What the system does not tell, or was not asked, is empty.
+fn cells(run: &Run) -> Vec<String> {
+    let (code, signal) = match run.ended.status {
+        Status::Exited(code) => (Some(code), None),
+        Status::Killed { signal, .. } => (None, Some(signal)),
+    };
+    let seconds = |time: std::time::Duration| format!("{:.6}", time.as_secs_f64());
+    let number = |n: u64| n.to_string();
+    let told = |n: Option<u64>| n.map(number).unwrap_or_default();
+    let status = |n: Option<i32>| n.map(|n| n.to_string()).unwrap_or_default();
+    let io = |of: fn(&IoBytes) -> u64| told(run.ended.io.as_ref().map(of));
+    let Usage { wall, user, system, .. } = run.ended.usage;
+    let usage = &run.ended.usage;
+    let mut cells = vec![
+        status(code),
+        status(signal),
+        seconds(wall),
+        seconds(user),
+        seconds(system),
+        number(usage.max_rss_bytes),
+        number(run.ended.floor),
+        number(usage.minor_faults),
+        number(usage.major_faults),
+        number(usage.voluntary_switches),
+        number(usage.involuntary_switches),
+        told(usage.read_bytes),
+        told(usage.written_bytes),
+        io(|io| io.rchar),
+        io(|io| io.wchar),
+        told(run.ended.tree_peak.map(|TreePeak { bytes, .. }| bytes)),
+    ];
+    let counted = |name| run.ended.counters.iter().find(|counter| counter.name == name);
+    cells.extend(counters::NAMES.map(|name| told(counted(name).map(|counter| counter.count))));
+    cells
+}
+
+/// A text that commas and quotes may be in.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_are_quoted_where_they_must_be() {
+        for (text, quote) in
+            [("ls -l", "ls -l"), ("a,b", "\"a,b\""), ("sh -c \"x\"", "\"sh -c \"\"x\"\"\"")]
+        {
+            assert_eq!(quoted(text), quote);
+        }
+        assert_eq!(names().split(',').count(), 22);
+    }
+}
