@@ -1,4 +1,5 @@
-//! The terminal of a chat, whose settings are changed while it lasts, and by the line editor while a line is edited: they are put back before the program ends in the middle of that, by a signal or by a panic.
+//! The terminal of a chat, whose settings are changed while it lasts, and by the line editor while a line is edited; or of a picture that takes the
+//! whole screen. All is put back before the program ends in the middle of that, by a signal or by a panic.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -10,6 +11,8 @@ use rustix::termios::{
     LocalModes, OptionalActions, QueueSelector, Termios, tcflush, tcgetattr, tcgetpgrp, tcsetattr,
 };
 
+use crate::output;
+
 /// The terminal, and how it was before the first line was edited.
 #[derive(Debug)]
 pub struct Terminal {
@@ -17,6 +20,7 @@ pub struct Terminal {
     before: Termios,
     edited: AtomicBool,
     hushed: AtomicBool,
+    screened: AtomicBool,
 }
 
 static TERMINAL: OnceLock<Terminal> = OnceLock::new();
@@ -41,6 +45,7 @@ impl Terminal {
             before,
             edited: AtomicBool::new(false),
             hushed: AtomicBool::new(false),
+            screened: AtomicBool::new(false),
         }))
     }
 
@@ -75,6 +80,33 @@ impl Terminal {
         done
     }
 
+    /// `work` draws on the whole screen, on standard output, without a cursor; afterwards the screen shows what it showed before. What is typed
+    /// meanwhile is not shown, and comes key by key to who reads [`keys`](Terminal::keys).
+    pub fn screened<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.screened.store(true, Ordering::SeqCst);
+        // A terminal that is gone is noticed by who draws.
+        let _ = output::report("\x1b[?1049h\x1b[?25l");
+        let done = self.hushed(work);
+        self.unscreen();
+        done
+    }
+
+    fn unscreen(&self) {
+        if self.screened.swap(false, Ordering::SeqCst) {
+            let _ = output::report("\x1b[?25h\x1b[?1049l");
+        }
+    }
+
+    /// What is typed.
+    pub fn keys(&self) -> &File {
+        &self.tty
+    }
+
+    /// Whether another process is in the foreground.
+    pub fn is_others(&self) -> bool {
+        tcgetpgrp(&self.tty).is_ok_and(|group| group != getpgrp())
+    }
+
     /// Whether this process is in the foreground. From the background a change of settings would stop
     /// it, and somebody else has the terminal.
     fn is_ours(&self) -> bool {
@@ -93,6 +125,7 @@ impl Terminal {
 
     /// Puts the settings back if they are changed. Nothing can be done about a failure.
     pub fn restore(&self) {
+        self.unscreen();
         let (edited, hushed) = (self.is_edited(), self.hushed.load(Ordering::SeqCst));
         if !(edited || hushed) || !self.is_ours() {
             return;

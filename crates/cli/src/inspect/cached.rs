@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use alight_pages::{CacheProbe, Identity, Map, give_up, open_file, residency};
 
@@ -61,10 +63,18 @@ impl AsFound {
 
     /// Takes a file out of the page cache again of which nothing was there.
     pub fn leave(&self, map: &Map) {
-        if self.was_cold(map) {
+        if !self.was_cold(map) {
+            return;
+        }
+        // What the system still reads ahead comes after the first pass now and then.
+        for pause in [0, 1, 5, 20] {
+            thread::sleep(Duration::from_millis(pause));
             map.give_back(0..map.len());
             // Where the system has no such call the pages stay, which is all that happens.
             let _ = give_up(map.file());
+            if residency(map.file(), 0..map.len() as u64).is_ok_and(|left| left.cached == 0) {
+                return;
+            }
         }
     }
 }
@@ -152,7 +162,7 @@ fn bytes(map: &Map, range: Range<u64>) -> Option<u64> {
 }
 
 /// Bytes in `cached` of the `pages` pages that `len` bytes touch.
-fn page_bytes(cached: u64, pages: u64, len: u64) -> u64 {
+pub fn page_bytes(cached: u64, pages: u64, len: u64) -> u64 {
     if cached == pages {
         return len;
     }

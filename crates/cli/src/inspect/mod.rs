@@ -14,8 +14,10 @@ mod parts;
 mod safetensors;
 mod summary;
 mod torch;
+mod watch;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use alight_formats::Format;
 use alight_pages::Map;
@@ -41,6 +43,7 @@ Examples:
   alight inspect model.safetensors                 a file of another format
   alight inspect *.gguf                            several, one after the other
   alight inspect Llama-3.2-1B/                     a folder: the model in it, with all its files
+  alight inspect model.gguf --watch                what of each layer is in memory, live
 
 What a file is, is told by its content and not by its name.
 Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns
@@ -61,6 +64,22 @@ pub struct InspectArgs {
     /// Everything as one line of JSON for each model, arrays in full
     #[arg(long)]
     json: bool,
+
+    /// Show what of each layer is in memory, live; without a terminal a line for each look
+    ///
+    /// Looks every second, or every SECONDS. The headers are read once; after that the system is only asked, which brings
+    /// nothing into memory. With --json each look is a line of JSON.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
+          value_parser = pause, conflicts_with = "tensors")]
+    watch: Option<Duration>,
+}
+
+/// Between two looks.
+fn pause(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.05..=86_400.0).contains(seconds));
+    seconds
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| "expected seconds, from 0.05 to 86400".to_owned())
 }
 
 /// How a model is shown.
@@ -75,6 +94,12 @@ enum Show {
 
 /// Runs the command. A model that cannot be shown does not keep the others from it.
 pub fn main(args: &InspectArgs) -> Outcome {
+    if let Some(every) = args.watch {
+        let [model] = args.models.as_slice() else {
+            return Err(Stop::Usage("--watch takes one model".to_owned()));
+        };
+        return watch::main(model, every, args.json);
+    }
     let show = if args.json { Show::Json } else { Show::Text { tensors: args.tensors } };
     let [model] = args.models.as_slice() else {
         let mut all = Ok(());

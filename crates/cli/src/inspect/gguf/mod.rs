@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use alight_files::Headers;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
+use alight_pages::Map;
 use anyhow::{Context, anyhow};
 
 use self::experts::Experts;
@@ -18,6 +19,7 @@ use self::session::SessionMemory;
 use super::cached::{AsFound, Cached, Canvas};
 use super::parts::View;
 use super::summary::Summary;
+use super::watch::Placed;
 use super::{Show, map};
 use crate::outcome::Outcome;
 use crate::source;
@@ -56,6 +58,23 @@ pub fn main(path: &Path, found: &AsFound, show: Show) -> Outcome {
         }
     }
     super::print(&maps, found, &text)
+}
+
+/// All files of the model, and where its tensors are.
+pub fn placed(path: &Path) -> anyhow::Result<(Vec<Map>, Vec<Placed>)> {
+    let maps = shards(path)?.iter().map(|path| map(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let placed = {
+        let copies = alight_files::copies(&maps);
+        let headers = alight_files::headers(&maps, &copies);
+        let catalog = headers.map_err(|e| source::explain(path, anyhow!(e)))?.catalog;
+        let placed = catalog.tensors.iter().map(|t| Placed {
+            name: t.info.name.to_owned(),
+            file: t.shard,
+            range: t.info.offset..t.info.offset + t.info.nbytes,
+        });
+        placed.collect()
+    };
+    Ok((maps, placed))
 }
 
 /// A model's files and what they hold together.

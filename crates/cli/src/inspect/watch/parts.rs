@@ -1,0 +1,217 @@
+//! The parts of a model that are watched: its header, its embedding, each of its layers, and the rest.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use alight_pages::{CacheProbe, Map, residency};
+use anyhow::{Context, anyhow};
+
+/// Bytes between two tensors that are no gap: what pads one to where the next begins.
+const PADDING: u64 = 4096;
+
+/// A tensor, and where it is.
+#[derive(Debug)]
+pub struct Placed {
+    pub name: String,
+    /// Index of its file.
+    pub file: usize,
+    /// Bytes from the beginning of that file.
+    pub range: Range<u64>,
+}
+
+/// What a part is; they are shown in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// What stands before the first tensor.
+    Header,
+    /// The embedding of tokens.
+    Embedding,
+    /// A layer, of the one stack of layers that there is, or of one of several.
+    Layer(u64),
+    /// What has another name.
+    Other,
+    /// The last norm and the output matrix.
+    Output,
+}
+
+impl Kind {
+    /// As the JSON has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Header => "header",
+            Kind::Embedding => "embedding",
+            Kind::Layer(_) => "layer",
+            Kind::Other => "other",
+            Kind::Output => "output",
+        }
+    }
+}
+
+/// A part, and where it is.
+#[derive(Debug)]
+pub struct Part {
+    pub kind: Kind,
+    /// `layer 7`, or `v.blk.7` of another stack of layers.
+    pub label: String,
+    pub bytes: u64,
+    /// Ranges of bytes of files.
+    ranges: Vec<(usize, Range<u64>)>,
+}
+
+impl Part {
+    /// The share of it that so many bytes are.
+    pub fn share(&self, cached: u64) -> f64 {
+        if self.bytes == 0 { 1.0 } else { cached as f64 / self.bytes as f64 }
+    }
+}
+
+/// A model whose parts are known.
+#[derive(Debug)]
+pub struct Watched {
+    pub maps: Vec<Map>,
+    pub parts: Vec<Part>,
+}
+
+impl Watched {
+    /// Sorts tensors into parts.
+    ///
+    /// # Errors
+    /// The system does not count what of these files is cached.
+    pub fn of(maps: Vec<Map>, tensors: Vec<Placed>) -> anyhow::Result<Watched> {
+        let mut parts: BTreeMap<(Kind, String), Vec<(usize, Range<u64>)>> = BTreeMap::new();
+        let mut begins: Vec<u64> = maps.iter().map(|map| map.len() as u64).collect();
+        for Placed { name, file, range } in tensors {
+            begins[file] = begins[file].min(range.start);
+            let (stack, kind) = kind_of(&name);
+            let label = match kind {
+                // The usual names of the one stack of layers.
+                Kind::Layer(n) if ["blk", "layers", "model.layers"].contains(&stack) => {
+                    format!("layer {n}")
+                }
+                Kind::Layer(n) => format!("{stack}.{n}"),
+                kind => kind.name().to_owned(),
+            };
+            parts.entry((kind, label)).or_default().push((file, range));
+        }
+        let headers = begins.iter().enumerate().map(|(file, begin)| (file, 0..*begin)).collect();
+        parts.insert((Kind::Header, Kind::Header.name().to_owned()), headers);
+        let part = |((kind, label), ranges): ((Kind, String), Vec<_>)| {
+            let ranges = joined(ranges);
+            let bytes = ranges.iter().map(|(_, range)| range.end - range.start).sum();
+            Part { kind, label, bytes, ranges }
+        };
+        let watched = Watched { maps, parts: parts.into_iter().map(part).collect() };
+        watched.whole()?;
+        Ok(watched)
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.maps.iter().map(|map| map.len() as u64).sum()
+    }
+
+    /// Bytes of all files, how many of them are cached, and how that is known.
+    pub fn whole(&self) -> anyhow::Result<(u64, u64, &'static str)> {
+        let (mut all, mut cached, mut how) = (0, 0, "");
+        for (file, map) in self.maps.iter().enumerate() {
+            // Of a file that was cut, ranges would be told that are not there.
+            map.check().map_err(|e| anyhow!(e))?;
+            let (bytes, source) = self.ask(file, 0..map.len() as u64)?;
+            (all, cached, how) = (all + map.len() as u64, cached + bytes, source);
+        }
+        Ok((all, cached, how))
+    }
+
+    /// Bytes of a part that are cached.
+    pub fn cached(&self, part: &Part) -> anyhow::Result<u64> {
+        part.ranges.iter().map(|(file, range)| Ok(self.ask(*file, range.clone())?.0)).sum()
+    }
+
+    fn ask(&self, file: usize, range: Range<u64>) -> anyhow::Result<(u64, &'static str)> {
+        let map = &self.maps[file];
+        let path = || map.path().display();
+        let len = range.end - range.start;
+        let found = residency(map.file(), range).with_context(|| {
+            format!("'{}': the system does not say what of it is cached", path())
+        })?;
+        if found.probe == CacheProbe::Sampled {
+            return Err(anyhow!(
+                "'{}': the system counts what of it is cached only for its owner and for those who may write it; \
+                 others can only read samples, and watching must not read (`alight inspect` without --watch does)",
+                path()
+            ));
+        }
+        Ok((super::super::cached::page_bytes(found.cached, found.pages, len), found.probe.name()))
+    }
+}
+
+/// What a tensor is part of, by its name; of a layer also what stands before its number.
+fn kind_of(name: &str) -> (&str, Kind) {
+    let mut at = 0;
+    for word in name.split('.') {
+        if let Ok(n) = word.parse::<u64>()
+            && word.bytes().all(|b| b.is_ascii_digit())
+            && at > 0
+        {
+            return (&name[..at - 1], Kind::Layer(n));
+        }
+        at += word.len() + 1;
+    }
+    let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
+    let kind = if has(&["embd", "embed", "embeddings", "wte"]) {
+        Kind::Embedding
+    } else if has(&["output", "lm_head", "norm"]) {
+        Kind::Output
+    } else {
+        Kind::Other
+    };
+    ("", kind)
+}
+
+/// The same bytes in fewer ranges, so that the system is asked less often and pages at ends count once.
+fn joined(mut ranges: Vec<(usize, Range<u64>)>) -> Vec<(usize, Range<u64>)> {
+    ranges.sort_by_key(|(file, range)| (*file, range.start));
+    let mut all: Vec<(usize, Range<u64>)> = Vec::new();
+    for (file, range) in ranges {
+        match all.last_mut() {
+            Some((same, last))
+                if *same == file && range.start <= last.end.saturating_add(PADDING) =>
+            {
+                last.end = last.end.max(range.end);
+            }
+            _ => all.push((file, range)),
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_a_tensor_is_part_of() {
+        for (name, kind) in [
+            ("token_embd.weight", ("", Kind::Embedding)),
+            ("model.embed_tokens.weight", ("", Kind::Embedding)),
+            ("blk.0.attn_q.weight", ("blk", Kind::Layer(0))),
+            ("model.layers.31.mlp.up_proj.weight", ("model.layers", Kind::Layer(31))),
+            ("v.blk.2.ln1.bias", ("v.blk", Kind::Layer(2))),
+            ("h.7.attn.weight", ("h", Kind::Layer(7))),
+            ("output_norm.weight", ("", Kind::Output)),
+            ("lm_head.weight", ("", Kind::Output)),
+            ("rope_freqs.weight", ("", Kind::Other)),
+            ("4.weight", ("", Kind::Other)),
+            ("blk.+4.weight", ("", Kind::Other)),
+            ("", ("", Kind::Other)),
+        ] {
+            assert_eq!(kind_of(name), kind, "{name}");
+        }
+    }
+
+    #[test]
+    fn ranges_that_follow_one_another_are_one() {
+        let ranges = vec![(0, 9000..9100), (0, 0..100), (0, 128..200), (1, 128..200)];
+        assert_eq!(joined(ranges), [(0, 0..200), (0, 9000..9100), (1, 128..200)]);
+    }
+}
