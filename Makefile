@@ -41,6 +41,7 @@ help: ## this list
 	@echo "make bench    speed, start, memory and a busy neighbour on this machine; beside llama.cpp after 'make bench-peer'"
 	@echo "make python   build the Python wheel, with the command in it; 'make test-python' tests it in a virtual environment"
 	@echo "make test-gpu      all that one GPU can show of the collective; 'make bench-gpu' how long it takes; 'make cuda' compiles it only"
+	@echo "make aot-gpu       what XLA makes of the JAX models on GPUs, without a GPU"
 	@echo "make sanitize parse headers that change meanwhile, under Miri (some minutes)"
 	@echo "make fuzz     fuzz the parser of model files; FUZZ_SECONDS=$(FUZZ_SECONDS) for each of: $(FUZZ_TARGETS)"
 	@echo
@@ -101,7 +102,7 @@ GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=line)
 .PHONY: test
 test: need-rust need-rust-tools need-python fmt
 	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 lint fetched unit
-	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(GROUPED) compile-cuda test-python agree test-cross test-install
+	@$(MAKE) --no-print-directory SIDE_BY_SIDE=1 -j2 $(GROUPED) compile-cuda test-python agree test-aot test-cross test-install
 
 # All that the tests need from outside.
 .PHONY: fetched
@@ -221,6 +222,14 @@ cuda: .venv-cuda/stamp
 			--only-binary :all: -r evidence/requirements-cuda.txt
 	@touch $@
 
+# What XLA makes of our programs on GPUs, without one. Installs its compiler, 1.3 GB, once.
+.PHONY: aot-gpu test-aot
+aot-gpu: need-rust
+	@$(for_pyo3) && cargo build --quiet --locked -p alight-python && $$py -m evidence check aot-gpu
+# On one of the machines, with the package that `make test-python` has installed.
+test-aot: test-python
+	@$(find_py) && $$py -m evidence check aot-gpu --machines 1 --stamp .venv-aot/compiled
+
 # What the checks need on a machine with a GPU and without a Rust toolchain: .gpu/, to be carried there.
 .PHONY: gpu-files
 gpu-files: need-rust
@@ -335,4 +344,4 @@ clean:
 	cargo clean
 
 distclean: clean
-	rm -rf models .venv $(PYTHON_VENV) bindings/python/alight.data
+	rm -rf models .venv .venv-aot $(PYTHON_VENV) bindings/python/alight.data

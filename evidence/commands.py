@@ -70,6 +70,7 @@ COMMANDS = (
     Command("bench server", BY_HAND, VENV, f"{BUILD}, {MODELS}, llama-server", "servers under load beside llama-server: first answer, clients, gaps, memory"),
     Command("bench start", "bench", VENV, f"{BUILD}, {MODELS}, {PEER}", "a whole process to its first token and to its end"),
     Command("bench static", BY_HAND, ANY, f"{BUILD}, {MODELS}, make dist", "the static program of a release beside the ordinary one: speed, start, memory"),
+    Command("check aot-gpu", CI, ANY, "make test-python, pip", "what XLA makes of decode, prefill and collective on GPUs, by its compiler, without one"),
     Command("check cgroup-v2", BY_HAND, ANY, "make rusage, qemu-system-x86, busybox-static", "`rusage --tree` and `--cold` under other kernels, in a virtual machine"),
     Command("check clients", CI, VENV, f"{BUILD}, {MODELS}", "the Python packages openai, anthropic and ollama, unchanged, against `alight serve`"),
     Command("check convert", CI, VENV, BUILD, "what `alight convert` makes of sources by another hand"),

@@ -13,13 +13,13 @@ _collective = lazily("alight.jax._collective")
 EPSILON = 1e-6
 
 
-def mesh() -> jax.sharding.Mesh:
-    """All devices along "tp"."""
-    return jax.sharding.Mesh(np.array(jax.devices()), ("tp",))
+def mesh(devices=None) -> jax.sharding.Mesh:
+    """These devices, or all that are here, along "tp"."""
+    return jax.sharding.Mesh(np.array(devices or jax.devices()), ("tp",))
 
 
 def fused(x, residual, weight, post_weight, over):
-    return alight_jax.allreduce_norm(x, residual, weight, mesh=over, epsilon=EPSILON, bias=1, post_weight=post_weight)
+    return alight_jax.allreduce_norm(x, residual, weight, mesh=over, epsilon=EPSILON, bias=1, post_weight=post_weight, assume=True)
 
 
 def unfused(x, residual, weight, post_weight, over):
@@ -45,27 +45,29 @@ def program(collective, over: jax.sharding.Mesh, layers: int):
     """(normed, residual) after so many layers; what a layer adds is the norm before it, scaled."""
 
     def body(x, residual, weights, post_weights):
-        def layer(carry, w):
-            x, residual = carry
-            normed, residual = collective(x, residual, w[0], None if post_weights is None else w[1], over)
-            return (normed * np.asarray(0.125, normed.dtype), residual), None
-
-        # Unrolled: a loop would be a graph of its own for each turn.
-        (x, residual), _ = jax.lax.scan(layer, (x[0], residual), (weights, weights if post_weights is None else post_weights), unroll=layers)
+        # Not in a loop, which would be a graph of its own for each turn; with arrays of their own, as a slice would be copied.
+        x = x[0]
+        for number in range(layers):
+            normed, residual = collective(x, residual, weights[number], None if post_weights is None else post_weights[number], over)
+            x = normed * np.asarray(0.125, normed.dtype)
         return x, residual
 
     specs = (jax.P("tp"), jax.P(), jax.P(), jax.P())
     return jax.jit(jax.shard_map(body, mesh=over, in_specs=specs, out_specs=(jax.P(), jax.P()), check_vma=False))
 
 
-def arguments(over: jax.sharding.Mesh, layers: int, rows: int, hidden: int, dtype, post: bool, seed: int = 0):
-    """Random ones, where they belong."""
+def arguments(over: jax.sharding.Mesh, layers: int, rows: int, hidden: int, dtype, post: bool, seed: int | None = 0):
+    """Random ones, where they belong; without a seed their shapes alone."""
     rng = np.random.default_rng(seed)
     ranks = over.devices.size
 
     def put(shape, spec, scale):
-        return jax.device_put(rng.standard_normal(shape, np.float32).astype(dtype) * np.asarray(scale, dtype), jax.sharding.NamedSharding(over, spec))
+        sharding = jax.sharding.NamedSharding(over, spec)
+        if seed is None:
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+        return jax.device_put(rng.standard_normal(shape, np.float32).astype(dtype) * np.asarray(scale, dtype), sharding)
 
-    x = put((ranks, rows, hidden), jax.P("tp"), 1)
-    weights = put((layers, hidden), jax.P(), 0.1)
-    return x, put((rows, hidden), jax.P(), 1), weights, put((layers, hidden), jax.P(), 0.1) if post else None
+    def each():
+        return [put((hidden,), jax.P(), 0.1) for _ in range(layers)]
+
+    return put((ranks, rows, hidden), jax.P("tp"), 1), put((rows, hidden), jax.P(), 1), each(), each() if post else None

@@ -181,6 +181,34 @@ def test_any_number_of_ranks(tiny, weights, counts, folder):
     assert tokens[0][0] == wanted[-1].argmax()
 
 
+@pytest.mark.parametrize(
+    ("tiny", "weights", "counts"),
+    [(LLAMA, "f32", (3,)), (GEMMA2, "f32", (1, 2)), (GEMMA2, "native", (2,)), (GPT_OSS, "f32", (2,)), (GPT_OSS, "native", (3,))],
+)
+def test_layers_one_after_the_other_are_the_loop(tiny, weights, counts, folder):
+    """As on GPUs, where the embedding's sum and the sampler's gathering go through the collective, too."""
+    prompt = ids_of(tiny)
+    looped = loaded(folder, tiny, weights=weights, context=96)
+    wanted = looped.logits(prompt)
+    for ranks in counts:
+        model = loaded(folder, tiny, tp=ranks, weights=weights, context=96, unroll=True)
+        assert isinstance(model._params["matrices"], tuple) and len(model._params["norms"]) == tiny.layers
+        assert apart(wanted, model.logits(prompt)) < TOLERANCE
+        for sampling in (Sampling.greedy(), Sampling(seed=3), Sampling(top_k=0, seed=4)):
+            tokens, same = (list(one.generate(prompt, max_tokens=12, sampling=sampling)) for one in (model, looped))
+            assert tokens == same
+
+
+@pytest.mark.parametrize(("program", "tokens"), [("decode", 8), ("prefill", 16)])
+def test_programs_for_gpus_let_devices_meet_once(program, tokens, folder):
+    """By a collective of XLA's: it lets devices wait for each other before the first kernel only where it knows of one."""
+    model = loaded(folder, LLAMA, tp=3, weights="f32", context=96, unroll=True)
+    text = model.lower(program, tokens).as_text()
+    assert text.count("stablehlo.all_reduce") == 1 and "stablehlo.all_gather" not in text
+    before = text.partition("@alight_allreduce_norm")[0]
+    assert "stablehlo.all_reduce" in before and text.count("@alight_allreduce_norm(") == 2 * LLAMA.layers + 1 + (program == "decode")
+
+
 MISTAKES = {
     what: change for tiny, controls in architectures.CASES if tiny is architectures.GPT_OSS for what, change in controls.items()
 } | {"odd layers local": dict(pattern=(False, True))}  # fmt: skip

@@ -40,6 +40,7 @@ def allreduce_norm(
     bias: int = 0,
     post_weight: jax.Array | None = None,
     limit: float = LIMIT,
+    assume: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Sums `partial` over the devices of `axis`; gives the normed new residual, and the new residual.
 
@@ -59,10 +60,13 @@ def allreduce_norm(
     (`alight.jax.connect`), and on CUDA's GPUs of one process, if a trial among them works (see `check_collectives` for
     errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
     the program. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
+
+    `assume`: for a program that is compiled ahead of time, for GPUs that are not here (`jax.experimental.topologies`): the
+    custom call as if a trial had worked. Where it would not have, the program fails with the reason.
     """
     ranks = _check(partial, residual, weight, mesh, axis, epsilon, bias, post_weight, limit)
     groups = _mesh.groups(mesh, axis)
-    problem = _no_handler(groups, partial)
+    problem = _no_handler(groups, partial, assume and not _mesh.here(mesh))
     if problem is not None:
         if problem not in _told:
             _told.add(problem)
@@ -130,15 +134,15 @@ def _number(device: Any) -> int:
     return _cuda.number(device) if device.platform == "gpu" else int(device.id)
 
 
-def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array) -> str | None:
-    """Why the handler cannot be used on these devices, `[groups, ranks]`, if it cannot."""
+def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array, assumed: bool) -> str | None:
+    """Why the handler cannot be used on these devices, `[groups, ranks]`, if it cannot. `assumed`: they cannot be asked."""
     platforms = {device.platform for device in groups.flat}
     if platforms not in ({"cpu"}, {"gpu"}):
         return f"there is no handler for devices of {', '.join(sorted(platforms))}"
     if platforms == {"gpu"}:
         if len({device.process_index for device in groups.flat}) > 1:
             return "the mesh's GPUs are in several processes"
-        return _cuda.problem(groups, partial.shape[-1], partial.dtype.itemsize)
+        return _cuda.problem(groups, partial.shape[-1], partial.dtype.itemsize, assumed)
     if (ranks := groups.shape[-1]) > RANKS:
         return f"{ranks} devices along the axis, and the handler knows at most {RANKS}"
     for group in groups:

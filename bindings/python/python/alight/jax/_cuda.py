@@ -30,17 +30,18 @@ def check_collectives() -> None:
         raise RuntimeError("alight_allreduce_norm: " + "; ".join(errors))
 
 
-def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int) -> str | None:
-    """Why the handler cannot be used among the GPUs of each of `groups` (`[…, ranks]`), if it cannot."""
+def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int, assumed: bool = False) -> str | None:
+    """Why the handler cannot be used among the GPUs of each of `groups` (`[…, ranks]`), if it cannot. `assumed`: they are not
+    here, are CUDA's, and would pass the trial."""
     ranks = groups.shape[-1]
     version = groups.flat[0].client.platform_version.lower()
-    if "cuda" not in version:
+    if "cuda" not in version and not assumed:
         return f"the GPUs are not CUDA's: {version.splitlines()[0]}"
     if ranks > RANKS:
         return f"{ranks} GPUs along the axis, and the kernel knows at most {RANKS}"
     if hidden > LONGEST[itemsize]:
         return f"rows of {hidden} elements, and the kernel takes at most {LONGEST[itemsize]} of {itemsize} bytes"
-    for group in groups.reshape(-1, ranks):
+    for group in groups.reshape(-1, ranks) if not assumed else ():
         if (reason := probe(tuple(number(device) for device in group))) is not None:
             return reason
     return None

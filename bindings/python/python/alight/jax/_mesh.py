@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax import lax
 from jax.sharding import Mesh
+
+
+def here(mesh: Mesh) -> bool:
+    """Whether its devices are there to run programs. Those of `jax.experimental.topologies` are only compiled for."""
+    first = mesh.devices.flat[0]
+    try:
+        return first in jax.devices(first.platform)
+    except RuntimeError:  # there is no such platform
+        return False
 
 
 def known(mesh: Mesh, axis: str) -> None:

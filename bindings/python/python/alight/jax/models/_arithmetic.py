@@ -25,9 +25,9 @@ class Arithmetic(Protocol):
     arrays: Arrays
     """Weights that are not a layer's."""
     array_specs: Specs
-    stacks: Arrays
-    """Weights of all layers, `[layers, …]`."""
-    stack_specs: Specs
+    stacks: Arrays | tuple[Arrays, ...]
+    """Weights of all layers, `[layers, …]`; or of each layer by itself."""
+    stack_specs: Specs | tuple[Specs, ...]
     stream: Any
     """The type of the residual stream."""
 
@@ -36,6 +36,9 @@ class Arithmetic(Protocol):
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         """`[tokens, embedding]`, the same on every rank."""
+
+    def embed_part(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
+        """What `embed` is the sum over the ranks of."""
 
     def qkv(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries, keys and values of the rank's heads, float32."""

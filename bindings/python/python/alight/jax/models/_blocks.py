@@ -29,8 +29,9 @@ CLAMP, SLOPE = np.float32(7), np.float32(1.702)
 LEAST_SUM = np.float32(2**-14)
 """No sum of shares is taken as smaller, as in the native engine."""
 
-Params: TypeAlias = Mapping[str, Mapping[str, jax.Array]]
-"""`weights` and `matrices` of the arithmetic, `vectors` and `norms` of all layers: as a rank sees them."""
+Params: TypeAlias = Mapping[str, Any]
+"""`weights` and `matrices` of the arithmetic, `vectors` and `norms` of all layers: as a rank sees them. Arrays by name;
+`matrices` and `norms` of layers that are apart are a tuple of these."""
 
 
 class Collective(Protocol):
@@ -51,6 +52,9 @@ class Network:
     collective: Collective
     axis: str
     capacity: int
+    apart: bool = False
+    """Whether layers follow one another in programs, each with arrays of its own, so that a step is one CUDA graph: what it sums
+    and gathers goes through `collective`, too."""
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
@@ -105,8 +109,12 @@ def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: 
     """Runs `tokens` `[T]`, which follow the `pos` positions in the cache: the normed residual stream `[T, embedding]`
     after the last block, and the cache with them in it."""
     c, ops, weights, vectors = net.config, net.arithmetic, params["weights"], params["vectors"]
-    x = ops.embed(weights, tokens, c.embedding_scale)
-    h = norm(x, vectors["first_norm"], c.rms_eps)
+    if net.apart:
+        part = ops.embed_part(weights, tokens, c.embedding_scale)
+        h, x = net.collective(part, jnp.zeros_like(part), vectors["first_norm"])
+    else:
+        x = ops.embed(weights, tokens, c.embedding_scale)
+        h = norm(x, vectors["first_norm"], c.rms_eps)
     # [global, local; cos, sin; T, pairs]
     rope = lax.dynamic_slice_in_dim(vectors["rope"], pos, tokens.shape[0], axis=2)
     first = lax.axis_index(net.axis) == 0
@@ -137,6 +145,12 @@ def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: 
         h, x = net.collective(y, x, v["next_norm"], post_weight=v.get("post_ffw_norm"))
         return (x, h, cache), None
 
+    if net.apart:
+        carry = (x, h, cache)
+        for index, (window, local) in enumerate(zip(c.windows(), c.locals(), strict=True)):
+            v = {**params["norms"][index], "window": window, "local": local}
+            carry, _ = block(carry, (np.int32(index), params["matrices"][index], v))
+        return carry[1:]
     layers = (jnp.arange(c.layers, dtype=jnp.int32), params["matrices"], params["norms"])
     (_, h, cache), _ = lax.scan(block, (x, h, cache), layers)
     return h, cache

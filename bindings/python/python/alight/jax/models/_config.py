@@ -99,6 +99,10 @@ class Config:
             return np.zeros(self.layers, np.int32)
         return np.where(self.local.layers, self.local.window, 0).astype(np.int32)
 
+    def locals(self) -> npt.NDArray[np.int32]:
+        """Whether each layer has a window, as 0 or 1: which of the rotary embeddings is its."""
+        return np.array([False] * self.layers if self.local is None else self.local.layers, np.int32)
+
 
 def read(catalog: Catalog) -> Config:
     """The configuration of a file."""

@@ -22,6 +22,7 @@ from ._config import Config
 from ._cut import Cut, cut
 from ._model import CHUNKS, Model
 from ._native import Native
+from ._place import Layers
 from ._programs import Programs
 from ._tensors import Tensors
 from ._vectors import Vectors
@@ -44,6 +45,7 @@ def load_model(
     weights: str = "native",
     context: int | None = None,
     chunks: Sequence[int] = CHUNKS,
+    unroll: bool | None = None,
 ) -> Model:
     """A model of a GGUF file, on `tp` devices, or on those along the axis `tp` of a mesh.
 
@@ -54,6 +56,12 @@ def load_model(
     `chunks`: lengths in which prompts are computed, the last one filled up. With native weights, activations of several
     tokens at once have 8 bits, those of one token 16: `chunks=(1,)` takes longer, and gives the same tokens for any `tp`
     where a choice is not as close as roundings of float32.
+
+    `unroll`: whether the layers follow one another in compiled programs, each with arrays of its own: on GPUs, unless told
+    otherwise, so that a step is one CUDA graph. On CPU devices they are a loop, which compiles sooner.
+
+    The devices of `mesh` need not be here (`jax.experimental.topologies`): then no matrix is read, and the model has no
+    answers, but programs that can be compiled (`Model.lower`).
     """
     known = ["native", *FLOATS]
     if weights not in known:
@@ -71,14 +79,16 @@ def load_model(
     parts = _cut(config, mesh.shape[AXIS], *grains)
     # The shortest chunk fits anywhere.
     capacity = -(-(context + lengths[0] - 1) // LINE) * LINE
+    apart = mesh.devices.flat[0].platform != "cpu" if unroll is None else unroll
+    layers = Layers(mesh, AXIS, config.layers, apart)
     ops: Arithmetic
     if weights == "native":
-        ops = Native(config, parts, catalog, tensors, mesh, AXIS, capacity)
+        ops = Native(config, parts, catalog, tensors, layers, capacity)
     else:
         kind = FLOATS[weights]
-        ops = Xla(config, parts, tensors, mesh, AXIS, capacity, kind, _stream(mesh, kind))
-    vectors = Vectors(config, parts, tensors, mesh, AXIS, capacity)
-    net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity)
+        ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind))
+    vectors = Vectors(config, parts, tensors, layers, capacity)
+    net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity, apart)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
     specs = {
         "weights": ops.array_specs,
@@ -153,7 +163,7 @@ def _collective(config: Config, mesh: Mesh) -> Collective:
     ) -> tuple[jax.Array, jax.Array]:
         # The norms of GGUF files have Gemma's 1 in them: no bias.
         return allreduce_norm(
-            partial, residual, weight, mesh=mesh, axis=AXIS, epsilon=config.rms_eps, post_weight=post_weight
+            partial, residual, weight, mesh=mesh, axis=AXIS, epsilon=config.rms_eps, post_weight=post_weight, assume=True
         )
 
     return call

@@ -127,6 +127,11 @@ class Model:
         self._free = [(cache, prompt)]
         return np.concatenate(rows)
 
+    def lower(self, program: str, tokens: int = 8, sampling: Sampling = Sampling.greedy()) -> jax.stages.Lowered:  # noqa: B008
+        """What XLA compiles for "prefill", a chunk of so many `tokens`, or for "decode", so many steps: to compile it ahead of
+        time, on a machine without these devices too."""
+        return self._programs.lower(program, self._params, tokens, sampling.candidates(self.config.vocab))
+
     def _fetched(self, results: jax.Array) -> npt.NDArray[Any]:
         """Results on the host, unless they are worthless: the file has changed, or a collective among GPUs has failed in a
         CUDA graph, where nobody is told."""

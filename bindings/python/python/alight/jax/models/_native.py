@@ -21,7 +21,7 @@ from .. import _native as handlers
 from ._arithmetic import Arrays, Cache, Specs
 from ._config import Config
 from ._cut import Cut, Span
-from ._place import SAME, put
+from ._place import SAME, Layered, Layers, same
 from ._tensors import EXPERTS, Layer, Tensors
 
 
@@ -55,8 +55,9 @@ class Native:
     """Products by handlers, out of the map."""
 
     def __init__(
-        self, config: Config, cut: Cut, catalog: Catalog, tensors: Tensors, mesh: Mesh, axis: str, capacity: int
+        self, config: Config, cut: Cut, catalog: Catalog, tensors: Tensors, layers: Layers, capacity: int
     ) -> None:
+        mesh, axis = layers.mesh, layers.axis
         self.config, self.mesh, self.axis = config, mesh, axis
         self.stream: Any = jnp.float32
         c, d = config, config.embedding
@@ -66,12 +67,10 @@ class Native:
         stacked = [f"{EXPERTS[role]}.bias" for role in ("gate", "up", "down")]
 
         def places(found: Sequence[Tensor | None]) -> jax.Array:
-            numbers = handlers.places(found)
-            return put(mesh, axis, SAME, lambda _: numbers)
+            return same(mesh, axis, handlers.places(found))
 
-        def stack(of: Callable[[Layer], Sequence[Tensor | None]]) -> jax.Array:
-            numbers = np.stack([handlers.places(of(layer)) for layer in tensors.layers])
-            return put(mesh, axis, SAME, lambda _: numbers)
+        def stack(of: Callable[[Layer], Sequence[Tensor | None]]) -> Layered:
+            return layers.same(np.stack([handlers.places(of(layer)) for layer in tensors.layers]))
 
         self.arrays: Arrays = {
             "file": handlers.file_array(catalog, mesh),
@@ -91,8 +90,7 @@ class Native:
                 "router": stack(lambda layer: [layer.router] if layer.router else []),
             }
             self.experts_of_ranks = _spans(cut.experts, 1)
-        self.stacks: Arrays = stacks
-        self.stack_specs: Specs = dict.fromkeys(self.stacks, SAME)
+        self.stacks, self.stack_specs = layers.together(stacks)
         self.cuts: dict[str, tuple[handlers.Cut, ...]]
 
         def rows(height: int, parts: tuple[Span, ...], slots: int, unit: int = 1) -> handlers.Cut:
@@ -125,6 +123,11 @@ class Native:
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         shape = (self.config.vocab, self.config.embedding)
         return handlers.embed(weights["file"], weights["embedding"][0], tokens, shape=shape, scale=scale)
+
+    def embed_part(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
+        # Every rank reads the row out of the map.
+        first = jax.lax.axis_index(self.axis) == 0
+        return jnp.where(first, self.embed(weights, tokens, scale), 0)
 
     def qkv(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         q, k, v = self._products(weights, "qkv", layer["qkv"], x)

@@ -1,8 +1,10 @@
-"""Arrays for the ranks of a mesh: each device gets its own part, and nothing else is made for it."""
+"""Arrays for the ranks of a mesh: each device gets its own part, and nothing else is made for it. On devices that are not here,
+for which programs are only compiled, an array is its shape, type and place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import jax
@@ -10,9 +12,13 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ... import ALIGNMENT, Tensor
+from .._mesh import here
 from ._cut import Span
 
 Host: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+Layered: TypeAlias = tuple[Any, PartitionSpec]
+"""An array of all layers, or a list of arrays, and where each is."""
 
 SAME: PartitionSpec = PartitionSpec()  # type: ignore[no-untyped-call, unused-ignore]
 """The same array on every rank."""
@@ -52,10 +58,65 @@ def vector(tensor: Tensor) -> Host:
     return values
 
 
-def put(mesh: Mesh, axis: str, spec: PartitionSpec, make: Callable[[int], Host]) -> jax.Array:
-    """An array whose part on each rank is what `make` makes for that rank (of all ranks alike: for rank 0)."""
+@dataclass(frozen=True)
+class Layers:
+    """How weights of all layers are kept: one array `[layers, …]` of each kind, for a loop over the layers, or arrays of each
+    layer by itself, for a program in which they follow one another."""
+
+    mesh: Mesh
+    axis: str
+    count: int
+    apart: bool
+
+    def put(self, cut: int | None, part: tuple[int, ...], dtype: Any, make: Callable[[int, int], Host]) -> Layered:
+        """`make` makes the part of a rank of a layer, of the shape `part`; dimension `cut` is cut between the ranks."""
+        if self.apart:
+            spec = SAME if cut is None else ranked(self.axis, cut)
+
+            def one(number: int) -> jax.Array:
+                return put(self.mesh, self.axis, spec, part, dtype, lambda rank: make(rank, number))
+
+            return [one(number) for number in range(self.count)], spec
+
+        def stack(rank: int) -> Host:
+            out = zeros((self.count, *part), dtype)
+            for number in range(self.count):
+                out[number] = make(rank, number)
+            return out
+
+        spec = SAME if cut is None else ranked(self.axis, cut + 1)
+        return put(self.mesh, self.axis, spec, (self.count, *part), dtype, stack), spec
+
+    def same(self, values: Host) -> Layered:
+        """Of `[layers, …]` that every rank has all of."""
+        return self.put(None, values.shape[1:], values.dtype, lambda rank, number: values[number])
+
+    def together(self, named: Mapping[str, Layered]) -> tuple[Any, Any]:
+        """Arrays, and where they are, by name; layer by layer if they are apart."""
+        if not self.apart:
+            return {name: one for name, (one, _) in named.items()}, {name: spec for name, (_, spec) in named.items()}
+        specs = {name: spec for name, (_, spec) in named.items()}
+        return tuple({name: one[number] for name, (one, _) in named.items()} for number in range(self.count)), (specs,) * self.count
+
+
+def same(mesh: Mesh, axis: str, values: Host) -> jax.Array:
+    """An array that every rank has all of."""
+    return put(mesh, axis, SAME, values.shape, values.dtype, lambda _: values)
+
+
+def put(
+    mesh: Mesh, axis: str, spec: PartitionSpec, part: tuple[int, ...], dtype: Any, make: Callable[[int], Host]
+) -> jax.Array:
+    """An array whose part on each rank, of the shape `part`, is what `make` makes for that rank (of all ranks alike: for
+    rank 0)."""
     where = mesh.axis_names.index(axis)
     cut = next((n for n, entry in enumerate(spec) if entry == axis), None)
+    shape = tuple(length * mesh.devices.shape[where] if n == cut else length for n, length in enumerate(part))
+    sharding = NamedSharding(mesh, spec)
+    if not here(mesh):
+        like: Any = jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call, unused-ignore]
+        found: jax.Array = like
+        return found
     made: dict[int, Host] = {}
     parts = []
     for index, device in np.ndenumerate(mesh.devices):
@@ -64,8 +125,6 @@ def put(mesh: Mesh, axis: str, spec: PartitionSpec, make: Callable[[int], Host])
         rank = index[where] if cut is not None else 0
         if rank not in made:
             made[rank] = make(rank)
+            assert made[rank].shape == part and made[rank].dtype == np.dtype(dtype)
         parts.append(jax.device_put(made[rank], device))
-    shape = list(parts[0].shape)
-    if cut is not None:
-        shape[cut] *= mesh.devices.shape[where]
-    return jax.make_array_from_single_device_arrays(tuple(shape), NamedSharding(mesh, spec), parts)
+    return jax.make_array_from_single_device_arrays(shape, sharding, parts)

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 
 from .._cache import kept
 from . import _blocks, _sample
@@ -68,18 +69,42 @@ class Programs:
         """The function of a kind, for arguments that are known when it is compiled. Each is compiled for the shapes of its
         other arguments when it is first called with them."""
         if (kind, known) not in self._made:
-            body, inputs, outputs, donated = self._kinds[kind]
-            body = functools.partial(body, *known)
-            mapped = jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-            jitted = jax.jit(mapped, donate_argnums=donated)
+            jitted = self._jitted(kind, *known)
             self._made[kind, known] = kept(jitted, list(self.mesh.devices.flat), kind, known, self._identity())
         return self._made[kind, known]
+
+    def _jitted(self, kind: str, *known: int) -> Any:
+        body, inputs, outputs, donated = self._kinds[kind]
+        body = functools.partial(body, *known)
+        mapped = jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
+        return jax.jit(mapped, donate_argnums=donated)
 
     def _identity(self) -> tuple[Any, ...]:
         """What the functions are made from, besides their arguments and this package."""
         net = self.net
         arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache())
-        return (net.config, net.cut, net.capacity, net.axis, arithmetic, self.mesh, sorted(self.specs.items()))
+        return (net.config, net.cut, net.capacity, net.axis, net.apart, arithmetic, self.mesh, sorted(self.specs.items()))
+
+    def lower(self, kind: str, params: Params, tokens: int, candidates: int) -> jax.stages.Lowered:
+        """A program for arguments that are not there."""
+
+        def like(shape: tuple[int, ...], dtype: Any, spec: Any = SAME) -> Any:
+            sharding = NamedSharding(self.mesh, spec)
+            return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call, unused-ignore]
+
+        *halves, dtype = self.net.arithmetic.cache()
+        ranks, spec = self.net.cut.ranks, ranked(self.net.axis, 1)
+        cache = tuple(like((layers, heads * ranks, *rest), dtype, spec) for layers, heads, *rest in halves)
+        number, floats = like((), np.int32), functools.partial(like, dtype=np.float32)
+        if kind == "prefill":
+            lowered: jax.stages.Lowered = self._jitted(kind).lower(params, cache, like((tokens,), np.int32), number, number)
+            return lowered
+        if kind == "decode":
+            state = State(number, number, number, like((), np.bool_))
+            request = Request((floats((3,)), number), like((8,), np.int32), number)
+            lowered = self._jitted(kind, candidates).lower(params, cache, state, floats((tokens,)), request)
+            return lowered
+        raise ValueError(f"program: {kind!r}, expected 'prefill' or 'decode'")
 
     def empty(self) -> Cache:
         """A cache with nothing in it."""
@@ -120,16 +145,17 @@ class Programs:
     def _prefill(
         self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, tokens, pos)
+        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
         return lax.dynamic_slice_in_dim(h, last, 1), cache
 
     def _logits(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, tokens, pos)
+        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
         return _blocks.logits(self.net, params, h), cache
 
     def _first(
         self, candidates: int, params: Params, h: jax.Array, pos: jax.Array, uniforms: jax.Array, request: Request
     ) -> tuple[jax.Array, State]:
+        h, pos = self._met(h, pos)
         state = self._draw(candidates, params, h, pos, jnp.int32(0), uniforms[0], request)
         return state.token[None], state
 
@@ -137,6 +163,8 @@ class Programs:
         self, candidates: int, params: Params, cache: Cache, state: State, uniforms: jax.Array, request: Request
     ) -> tuple[jax.Array, Cache, State]:
         steps = uniforms.shape[0]
+        token, pos = self._met(state.token, state.pos)
+        state = state._replace(token=token, pos=pos)
 
         def go_on(at: tuple[jax.Array, jax.Array, Cache, State]) -> jax.Array:
             return (at[0] < steps) & ~at[3].done
@@ -151,6 +179,21 @@ class Programs:
         _, out, cache, state = lax.while_loop(go_on, step, start)
         return out, cache, state
 
+    def _met(self, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Both, the same on all ranks, after a collective of XLA's. XLA lets devices wait for each other between the preparation of a
+        program and its first kernel only if it knows of collectives in it; without, one GPU may already wait in a kernel of ours
+        for another whose graph is still being made, which a waiting kernel may hold up. Once for a launch: a step has none."""
+        if not self.net.apart:
+            return tokens, pos
+        pos = lax.pmax(pos, self.net.axis)  # type: ignore[no-untyped-call, unused-ignore]
+        tokens, pos = lax.optimization_barrier((tokens, pos))  # type: ignore[no-untyped-call, unused-ignore]
+        return tokens, pos
+
+    def _summed(self, x: jax.Array) -> jax.Array:
+        """The sum over the ranks of a few rows, by the collective: it may be a part of a CUDA graph."""
+        _, total = self.net.collective(x, jnp.zeros_like(x), jnp.ones(x.shape[-1], jnp.float32))
+        return total
+
     def _draw(
         self,
         candidates: int,
@@ -162,6 +205,8 @@ class Programs:
         request: Request,
     ) -> State:
         logits = _blocks.logits(self.net, params, h)[0]
-        token = _sample.sample(logits, candidates, self.net.config.vocab, self.net.axis, request.chosen, uniform)
+        net = self.net
+        summed = self._summed if net.apart else None
+        token = _sample.sample(logits, candidates, net.config.vocab, net.axis, request.chosen, uniform, summed)
         done = jnp.any(token == request.stop) | (drawn + 1 >= request.wanted)
         return State(token, jnp.asarray(pos, jnp.int32), drawn + 1, done)

@@ -8,6 +8,7 @@ that of the Rust side.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,6 +21,10 @@ from ._place import Host
 
 FEW = (64, 512)
 """So many candidates of each rank are enough for a `top_k` up to that; for more, the whole vocabulary is gathered."""
+
+
+EXACT = 2**24
+"""Whole numbers up to this are floats."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +75,26 @@ class Draws:
         return (raw >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
-def sample(logits: jax.Array, candidates: int, vocab: int, axis: str, chosen: Chosen, uniform: jax.Array) -> jax.Array:
-    """The token that follows: `logits` `[slots]` of this rank's part of the vocabulary, −∞ beyond it."""
+Summed: TypeAlias = Callable[[jax.Array], jax.Array]
+"""A sum over the ranks."""
+
+
+def sample(
+    logits: jax.Array, candidates: int, vocab: int, axis: str, chosen: Chosen, uniform: jax.Array, summed: Summed | None = None
+) -> jax.Array:
+    """The token that follows: `logits` `[slots]` of this rank's part of the vocabulary, −∞ beyond it. With `summed`, ranks gather
+    by sums, where they gather few."""
     logits = jnp.where(jnp.isnan(logits), -jnp.inf, logits)
-    values, ids = best(logits, candidates, vocab, axis)
+    values, ids = best(logits, candidates, vocab, axis, summed)
     if candidates == 1:
         return ids[0]
     floats, top_k = chosen
     return ids[draw(values, floats, top_k, uniform)]
 
 
-def best(logits: jax.Array, candidates: int, vocab: int, axis: str) -> tuple[jax.Array, jax.Array]:
+def best(
+    logits: jax.Array, candidates: int, vocab: int, axis: str, summed: Summed | None = None
+) -> tuple[jax.Array, jax.Array]:
     """The best candidates of all ranks: logits, greatest first, and ids."""
     slots = logits.shape[0]
     # `top_k` takes 0 for greater than -0.
@@ -96,8 +110,15 @@ def best(logits: jax.Array, candidates: int, vocab: int, axis: str) -> tuple[jax
     else:
         values, at = lax.top_k(logits, min(candidates, slots))
     # By rank, and so by id where logits are equal.
-    values = lax.all_gather(values, axis).reshape(-1)
-    ids = lax.all_gather(at.astype(jnp.int32) + base, axis).reshape(-1)
+    ids = at.astype(jnp.int32) + base
+    if summed is None or vocab > EXACT:
+        values, ids = (lax.all_gather(one, axis).reshape(-1) for one in (values, ids))
+    else:
+        # Both as float32, in the rank's place among zeros.
+        both = jnp.stack([values, ids.astype(jnp.float32)])
+        places = jnp.arange(lax.axis_size(axis)) == lax.axis_index(axis)
+        both = summed(jnp.where(places[None, :, None], both[:, None, :], 0).reshape(2, -1))
+        values, ids = both[0], both[1].astype(jnp.int32)
     if candidates == 1:
         at = jnp.argmax(values)[None]
         return values[at], ids[at]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from ... import Tensor
 from ._config import Config
 from ._cut import Cut, Span
-from ._place import SAME, Host, put, ranked, vector, zeros
+from ._place import SAME, Host, Layered, Layers, put, ranked, same, vector, zeros
 from ._tensors import Tensors
 
 NORMS = {
@@ -27,37 +27,39 @@ WHOLE = {"attn_output.bias": "o_bias", "ffn_down.bias": "down_bias", "ffn_gate_i
 
 class Vectors:
     """`arrays`: `first_norm` `[embedding]`, `output_bias`, `rope` `[global, local; cos, sin; positions, pairs]`.
-    `stacks` `[layers, …]`: norms, biases, `sinks`, `window`, and `next_norm`: the norm of what comes after the layer."""
+    `stacks`, of all layers: norms, biases, `sinks`, `window`, and `next_norm`: the norm of what comes after the layer. Layers
+    that are apart know their windows when the program is made."""
 
-    def __init__(self, c: Config, cut: Cut, tensors: Tensors, mesh: Mesh, axis: str, positions: int) -> None:
+    def __init__(self, c: Config, cut: Cut, tensors: Tensors, layers: Layers, positions: int) -> None:
+        mesh, axis = layers.mesh, layers.axis
         self.arrays: dict[str, jax.Array] = {}
-        self.stacks: dict[str, jax.Array] = {}
         self.array_specs: dict[str, PartitionSpec] = {}
-        self.stack_specs: dict[str, PartitionSpec] = {}
+        stacks: dict[str, Layered] = {}
 
-        def add(name: str, values: Host, stacked: bool = True) -> None:
-            arrays, specs = (self.stacks, self.stack_specs) if stacked else (self.arrays, self.array_specs)
-            arrays[name], specs[name] = put(mesh, axis, SAME, lambda _: values), SAME
+        def add(name: str, values: Host) -> None:
+            stacks[name] = layers.same(values)
+
+        def add_once(name: str, values: Host) -> None:
+            self.arrays[name], self.array_specs[name] = same(mesh, axis, values), SAME
 
         def add_cut(name: str, found: Sequence[Tensor | None], part: Callable[[int], Span], slots: int) -> None:
             """A bias or sinks, each rank's part of it; zeros for the layers that have none."""
             if any(found):
                 full = [None if tensor is None else vector(tensor) for tensor in found]
 
-                def make(rank: int) -> Host:
-                    out, span = zeros((c.layers, slots), np.float32), part(rank)
-                    for row, values in zip(out, full, strict=True):
-                        if values is not None:
-                            row[: span.count] = values[span.start : span.stop]
+                def make(rank: int, number: int) -> Host:
+                    out, span, values = zeros((slots,), np.float32), part(rank), full[number]
+                    if values is not None:
+                        out[: span.count] = values[span.start : span.stop]
                     return out
 
-                self.stacks[name], self.stack_specs[name] = put(mesh, axis, ranked(axis, 1), make), ranked(axis, 1)
+                stacks[name] = layers.put(0, (slots,), np.float32, make)
 
         def each(name: str) -> list[Tensor | None]:
             return [layer.vectors.get(name) for layer in tensors.layers]
 
         norms = [vector(layer.vectors["attn_norm"]) for layer in tensors.layers] + [vector(tensors.output_norm)]
-        add("first_norm", norms[0], stacked=False)
+        add_once("first_norm", norms[0])
         add("next_norm", np.stack(norms[1:]))
         for name, short in NORMS.items():
             if name in tensors.layers[0].vectors:
@@ -81,9 +83,11 @@ class Vectors:
                 out[: span.count] = full[span.start : span.stop]
                 return out
 
-            self.arrays["output_bias"] = put(mesh, axis, ranked(axis, 0), make)
+            self.arrays["output_bias"] = put(mesh, axis, ranked(axis, 0), (cut.vocab_slots,), np.float32, make)
             self.array_specs["output_bias"] = ranked(axis, 0)
         ropes = [c.rope] if c.local is None else [c.rope, c.local.rope]
-        add("rope", np.stack([rope.table(positions) for rope in ropes]), stacked=False)
-        add("window", c.windows())
-        add("local", np.array([False] * c.layers if c.local is None else c.local.layers, np.int32))
+        add_once("rope", np.stack([rope.table(positions) for rope in ropes]))
+        if not layers.apart:
+            add("window", c.windows())
+            add("local", c.locals())
+        self.stacks, self.stack_specs = layers.together(stacks)

@@ -1,4 +1,8 @@
-"""Weights as arrays of floats, and XLA's own operations: what a GPU uses, and what the handlers are compared with."""
+"""Weights as arrays of floats, and XLA's own operations: what a GPU uses, and what the handlers are compared with.
+
+CPU devices loop over the layers, whose weights are stacked: that compiles in a tenth of the time. On a GPU a loop would be a
+graph of its own for every layer, recorded anew each time, with copies of the layer's weights out of the stack.
+"""
 
 from __future__ import annotations
 
@@ -9,23 +13,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import Mesh
 
 from ... import Tensor
 from ._arithmetic import Arrays, Cache, Specs
 from ._blocks import gated
 from ._config import Config, Experts
 from ._cut import Cut, Span
-from ._place import SAME, Host, put, ranked, read, zeros
+from ._place import Host, Layered, Layers, put, ranked, read, zeros
 from ._tensors import EXPERTS, Layer, Tensors
 
 
 class Xla:
-    """Matrices as floats, each rank's part of them stacked over the layers."""
+    """Matrices as floats, each rank's part of them, in `layers`."""
 
     def __init__(
-        self, config: Config, cut: Cut, tensors: Tensors, mesh: Mesh, axis: str, capacity: int, dtype: Any, stream: Any
+        self, config: Config, cut: Cut, tensors: Tensors, layers: Layers, capacity: int, dtype: Any, stream: Any
     ) -> None:
+        mesh, axis = layers.mesh, layers.axis
         self.config, self.cut, self.axis, self.capacity, self.stream = config, cut, axis, capacity, stream
         self.dtype = np.dtype(dtype)
         c, d = config, config.embedding
@@ -34,17 +38,21 @@ class Xla:
         self.widths = np.array([cut.head_slots * c.key_dim, cut.kv_slots * c.key_dim, cut.kv_slots * width])
 
         def whole(tensor: Tensor) -> jax.Array:
-            return put(mesh, axis, ranked(axis, 0), lambda rank: self._rows([(tensor, cut.vocab[rank], cut.vocab_slots)]))
-
-        def stack(rows: int, columns: int, fill: Callable[[int, Layer], Host]) -> jax.Array:
             def make(rank: int) -> Host:
-                out = zeros((c.layers, rows, columns), self.dtype)
-                for number, layer in enumerate(tensors.layers):
-                    part = fill(rank, layer)
-                    out[number, :, : part.shape[1]] = part
+                return self._rows([(tensor, cut.vocab[rank], cut.vocab_slots)])
+
+            return put(mesh, axis, ranked(axis, 0), (cut.vocab_slots, d), self.dtype, make)
+
+        def each(rows: int, columns: int, fill: Callable[[int, Layer], Host]) -> Layered:
+            def make(rank: int, number: int) -> Host:
+                part = fill(rank, tensors.layers[number])
+                if part.shape[1] == columns:
+                    return part
+                out = zeros((rows, columns), self.dtype)
+                out[:, : part.shape[1]] = part
                 return out
 
-            return put(mesh, axis, ranked(axis, 1), make)
+            return layers.put(0, (rows, columns), self.dtype, make)
 
         def qkv(rank: int, layer: Layer) -> Host:
             heads, kv = cut.heads[rank], cut.kv_heads[rank]
@@ -64,68 +72,63 @@ class Xla:
         embedding = whole(tensors.embedding)
         self.arrays: Arrays = {"embedding": embedding, "output": embedding if tensors.tied else whole(tensors.output)}
         self.array_specs: Specs = {name: ranked(axis, 0) for name in self.arrays}
-        stacks = {
-            "qkv": stack(int(self.widths.sum()), d, qkv),
-            "o": stack(d, cut.head_slots * width, lambda rank, layer: columns(layer.o, cut.heads[rank].times(width))),
+        matrices = {
+            "qkv": each(int(self.widths.sum()), d, qkv),
+            "o": each(d, cut.head_slots * width, lambda rank, layer: columns(layer.o, cut.heads[rank].times(width))),
         }
         if c.experts is None:
-            stacks |= {
-                "gate_up": stack(2 * cut.feed_forward_slots, d, gate_up),
-                "down": stack(d, cut.feed_forward_slots, lambda rank, layer: columns(layer.down, cut.feed_forward[rank])),
+            matrices |= {
+                "gate_up": each(2 * cut.feed_forward_slots, d, gate_up),
+                "down": each(d, cut.feed_forward_slots, lambda rank, layer: columns(layer.down, cut.feed_forward[rank])),
             }
         else:
-            stacks |= self._mixture(c.experts, tensors, mesh)
-        self.stacks: Arrays = stacks
-        self.stack_specs: Specs = {name: SAME if name == "router" else ranked(axis, 1) for name in stacks}
+            matrices |= self._mixture(c.experts, tensors, layers)
+        self.stacks, self.stack_specs = layers.together(matrices)
 
-    def _mixture(self, experts: Experts, tensors: Tensors, mesh: Mesh) -> dict[str, jax.Array]:
-        """The router of every layer, and the experts of each rank, `[layers, experts, rows, columns]`, with the biases that
-        there are, `[layers, experts, rows]`."""
+    def _mixture(self, experts: Experts, tensors: Tensors, layers: Layers) -> dict[str, Layered]:
+        """The router of every layer, and the experts of each rank, `[experts, rows, columns]`, with the biases that there are,
+        `[experts, rows]`."""
         d, width, slots = self.config.embedding, experts.feed_forward, self.cut.expert_slots
         made = {}
 
-        def stack(rows: int, columns: int, parts: Callable[[Layer], Sequence[Tensor]]) -> jax.Array:
-            def make(rank: int) -> Host:
-                out, own = zeros((len(tensors.layers), slots, rows, columns), self.dtype), self.cut.experts[rank]
-                for number, layer in enumerate(tensors.layers):
-                    at = 0
-                    for tensor in parts(layer):
-                        height = tensor.shape[1]
-                        if own.count:
-                            out[number, : own.count, at : at + height] = read(tensor, self.dtype, own)
-                        at += height
+        def each(rows: int, columns: int, parts: Callable[[Layer], Sequence[Tensor]]) -> Layered:
+            def make(rank: int, number: int) -> Host:
+                out, own = zeros((slots, rows, columns), self.dtype), self.cut.experts[rank]
+                at = 0
+                for tensor in parts(tensors.layers[number]):
+                    height = tensor.shape[1]
+                    if own.count:
+                        out[: own.count, at : at + height] = read(tensor, self.dtype, own)
+                    at += height
                 return out
 
-            return put(mesh, self.axis, ranked(self.axis, 1), make)
+            return layers.put(0, (slots, rows, columns), self.dtype, make)
 
-        def routers(_: int) -> Host:
-            out = zeros((len(tensors.layers), experts.count, d), np.float32)
-            for number, layer in enumerate(tensors.layers):
-                assert layer.router is not None
-                out[number] = read(layer.router, np.float32, Span(0, experts.count))
-            return out
+        def router(rank: int, number: int) -> Host:
+            found = tensors.layers[number].router
+            assert found is not None
+            return read(found, np.float32, Span(0, experts.count))
 
-        def biases(rows: int, roles: Sequence[str]) -> Callable[[int], Host]:
+        def biases(rows: int, roles: Sequence[str]) -> Callable[[int, int], Host]:
             """Zeros for those that a layer does not have."""
 
-            def make(rank: int) -> Host:
-                out, own = zeros((len(tensors.layers), slots, rows), np.float32), self.cut.experts[rank]
-                for number, layer in enumerate(tensors.layers):
-                    found = [layer.vectors.get(f"{EXPERTS[role]}.bias") for role in roles]
-                    for tensor, part in zip(found, np.split(out[number], len(roles), axis=1), strict=True):
-                        if tensor is not None and own.count:
-                            part[: own.count] = read(tensor, np.float32, own)
+            def make(rank: int, number: int) -> Host:
+                out, own = zeros((slots, rows), np.float32), self.cut.experts[rank]
+                found = [tensors.layers[number].vectors.get(f"{EXPERTS[role]}.bias") for role in roles]
+                for tensor, part in zip(found, np.split(out, len(roles), axis=1), strict=True):
+                    if tensor is not None and own.count:
+                        part[: own.count] = read(tensor, np.float32, own)
                 return out
 
             return make
 
         for name, rows, roles in (("gate_up_bias", 2 * width, ("gate", "up")), ("down_bias", d, ("down",))):
             if any(f"{EXPERTS[role]}.bias" in layer.vectors for role in roles for layer in tensors.layers):
-                made[name] = put(mesh, self.axis, ranked(self.axis, 1), biases(rows, roles))
+                made[name] = layers.put(0, (slots, rows), np.float32, biases(rows, roles))
         return made | {
-            "router": put(mesh, self.axis, SAME, routers),
-            "gate_up": stack(2 * width, d, lambda layer: (layer.gate, layer.up)),
-            "down": stack(d, width, lambda layer: (layer.down,)),
+            "router": layers.put(None, (experts.count, d), np.float32, router),
+            "gate_up": each(2 * width, d, lambda layer: (layer.gate, layer.up)),
+            "down": each(d, width, lambda layer: (layer.down,)),
         }
 
     def _rows(self, parts: list[tuple[Tensor, Span, int]]) -> Host:
@@ -150,13 +153,18 @@ class Xla:
         return (c.layers, heads, capacity, c.key_dim), (c.layers, heads, capacity, c.value_dim), kind
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
-        # One rank has the row, the others add zeros.
+        found: jax.Array = lax.psum(self._own_rows(weights, tokens), self.axis)  # type: ignore[no-untyped-call, unused-ignore]
+        return (found * np.float32(scale)).astype(self.stream)
+
+    def embed_part(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
+        return (self._own_rows(weights, tokens) * np.float32(scale)).astype(self.stream)
+
+    def _own_rows(self, weights: Arrays, tokens: jax.Array) -> jax.Array:
+        """One rank has the row of a token, the others have zeros."""
         slots = self.cut.vocab_slots
         local = tokens - lax.axis_index(self.axis) * slots
         rows = weights["embedding"][jnp.clip(local, 0, slots - 1)].astype(jnp.float32)
-        rows = jnp.where(((local >= 0) & (local < slots))[:, None], rows, 0)
-        found: jax.Array = lax.psum(rows, self.axis)  # type: ignore[no-untyped-call, unused-ignore]
-        return (found * np.float32(scale)).astype(self.stream)
+        return jnp.where(((local >= 0) & (local < slots))[:, None], rows, 0)
 
     def qkv(self, weights: Arrays, layer: Arrays, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         q, k, v = jnp.split(self._dot(x, layer["qkv"]), np.cumsum(self.widths)[:2], axis=1)

@@ -1,0 +1,40 @@
+"""GGUF files of a real shape that take no disk: descriptions of all tensors, and a hole in the place of their bytes, which are zeros.
+For what reads shapes and types alone.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from evidence.lib import networks, tiny_models
+from evidence.lib.lazy import lazily
+
+gguf = lazily("gguf")
+np = lazily("numpy")
+
+GEMMA_2_27B = tiny_models.Tiny(
+    "Gemma-2-27B shape", "gemma2", layers=46, embd=4608, ff=36864, heads=32, kv_heads=16, head_dim=128, vocab=256000, context=8192,
+    window=4096, attn_cap=50.0, logit_cap=30.0,
+)  # fmt: skip
+
+
+def write(m: tiny_models.Tiny, path: Path) -> Path:
+    """Matrices as BF16, the rest as F32. Of the tokenizer, tokens of a number."""
+    writer = gguf.GGUFWriter(path, m.arch)
+    tiny_models.add_metadata(writer, m)
+    writer.add_token_list([str(number) for number in range(m.vocab)])
+    end = 0
+    for name, shape in networks.shapes_of(m, biases=m.biases, qk_norm=m.qk_norm).items():
+        kind = gguf.GGMLQuantizationType.BF16 if len(shape) > 1 else gguf.GGMLQuantizationType.F32
+        size = math.prod(shape) * (2 if len(shape) > 1 else 4)
+        writer.add_tensor_info(name, shape, np.dtype(np.float32), size, raw_dtype=kind)
+        end += gguf.GGUFWriter.ggml_pad(size, writer.data_alignment)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    out = writer.fout[0]
+    writer.write_padding(out, out.tell())
+    out.truncate(out.tell() + end)
+    writer.close()
+    return path
