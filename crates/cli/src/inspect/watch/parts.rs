@@ -47,6 +47,9 @@ impl Kind {
     }
 }
 
+/// A range of bytes of the file with this index.
+type Piece = (usize, Range<u64>);
+
 /// A part, and where it is.
 #[derive(Debug)]
 pub struct Part {
@@ -54,8 +57,8 @@ pub struct Part {
     /// `layer 7`, or `v.blk.7` of another stack of layers.
     pub label: String,
     pub bytes: u64,
-    /// Ranges of bytes of files.
-    ranges: Vec<(usize, Range<u64>)>,
+    /// They follow one another, with gaps between them.
+    ranges: Vec<Piece>,
 }
 
 impl Part {
@@ -78,7 +81,7 @@ impl Watched {
     /// # Errors
     /// The system does not count what of these files is cached.
     pub fn of(maps: Vec<Map>, tensors: Vec<Placed>) -> anyhow::Result<Watched> {
-        let mut parts: BTreeMap<(Kind, String), Vec<(usize, Range<u64>)>> = BTreeMap::new();
+        let mut parts: BTreeMap<(Kind, String), Vec<Piece>> = BTreeMap::new();
         let mut begins: Vec<u64> = maps.iter().map(|map| map.len() as u64).collect();
         for Placed { name, file, range } in tensors {
             begins[file] = begins[file].min(range.start);
@@ -169,9 +172,9 @@ fn kind_of(name: &str) -> (&str, Kind) {
 }
 
 /// The same bytes in fewer ranges, so that the system is asked less often and pages at ends count once.
-fn joined(mut ranges: Vec<(usize, Range<u64>)>) -> Vec<(usize, Range<u64>)> {
+fn joined(mut ranges: Vec<Piece>) -> Vec<Piece> {
     ranges.sort_by_key(|(file, range)| (*file, range.start));
-    let mut all: Vec<(usize, Range<u64>)> = Vec::new();
+    let mut all: Vec<Piece> = Vec::new();
     for (file, range) in ranges {
         match all.last_mut() {
             Some((same, last))
