@@ -14,6 +14,7 @@ from jax.sharding import Mesh, PartitionSpec as P
 import alight.jax
 from alight import _alight
 from alight.jax import _cuda
+from alight.jax.models import _programs
 
 
 def program(devices, **more):
@@ -105,3 +106,27 @@ def test_what_is_asked_of_gpus(monkeypatch):
     assert "at most 10240 of 4 bytes" in _cuda.problem(groups, 10244, 4)
     monkeypatch.setattr(_cuda, "probe", lambda ordinals: f"not among {ordinals}" if 3 in ordinals else None)
     assert _cuda.problem(groups, 4608, 2) == "not among (1, 3)"
+
+
+def test_kept_programs_depend_on_what_the_trial_says(monkeypatch):
+    """Else a program that was compiled where the trial failed stays without the custom call, and one with it comes where it fails."""
+    groups = np.array([[Gpu(0), Gpu(2)], [Gpu(1), Gpu(3)]])
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: None)
+    assert _cuda.verdicts(groups) == (None, None)
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: "no peers" if 3 in ordinals else None)
+    assert _cuda.verdicts(groups) == (None, "no peers")
+    assert _cuda.verdicts(np.array([[Gpu(0, "ROCm 6")]])) == ()
+    assert _cuda.verdicts(np.array([jax.devices()[:2]])) == ()
+
+
+def test_programs_ask_for_the_trial_before_one_is_looked_for(monkeypatch):
+    made_from = []
+    mesh = Mesh(np.array(jax.devices()[:1]), ("tp",))
+    programs = object.__new__(_programs.Programs)
+    programs._made, programs.mesh, programs.net = {}, mesh, type("Net", (), {"axis": "tp"})()
+    monkeypatch.setattr(programs, "_jitted", lambda kind, *known: None)
+    monkeypatch.setattr(programs, "_identity", lambda: ())
+    monkeypatch.setattr(_cuda, "verdicts", lambda groups: ("no peers",))
+    monkeypatch.setattr(_programs, "kept", lambda jitted, devices, *more: made_from.append(more))
+    programs.compiled("empty")
+    assert ("no peers",) in made_from[0]

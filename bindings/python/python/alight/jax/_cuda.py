@@ -47,6 +47,17 @@ def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int, assumed: b
     return None
 
 
+def verdicts(groups: np.ndarray[Any, Any]) -> tuple[str | None, ...]:
+    """What the trial says among the GPUs of each of `groups`, which compiled programs depend on: one that was compiled where it failed
+    has no custom call, and one with the call does not work there. Nothing of other devices."""
+    first = groups.flat[0]
+    if first.platform != "gpu" or groups.shape[-1] > RANKS or "cuda" not in first.client.platform_version.lower():
+        return ()
+    if len({device.process_index for device in groups.flat}) > 1:
+        return ()
+    return tuple(probe(tuple(number(device) for device in group)) for group in groups.reshape(-1, groups.shape[-1]))
+
+
 def number(device: Any) -> int:
     """A GPU's number in this process, which is also CUDA's."""
     local = device.local_hardware_id

@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 
+from .. import _cuda, _mesh
 from .._cache import kept
 from . import _blocks, _sample
 from ._arithmetic import Cache
@@ -70,7 +71,8 @@ class Programs:
         other arguments when it is first called with them."""
         if (kind, known) not in self._made:
             jitted = self._jitted(kind, *known)
-            self._made[kind, known] = kept(jitted, list(self.mesh.devices.flat), kind, known, self._identity())
+            verdicts = _cuda.verdicts(_mesh.groups(self.mesh, self.net.axis))
+            self._made[kind, known] = kept(jitted, list(self.mesh.devices.flat), kind, known, self._identity(), verdicts)
         return self._made[kind, known]
 
     def _jitted(self, kind: str, *known: int) -> Any:
