@@ -103,6 +103,8 @@ def test_what_is_asked_of_gpus(monkeypatch):
     assert "at most 16" in _cuda.problem(np.array([Gpu(i) for i in range(17)]), 4608, 2)
     assert _cuda.problem(groups, 20480, 2) is None and _cuda.problem(groups, 10240, 4) is None
     assert "at most 20480 of 2 bytes" in _cuda.problem(groups, 20488, 2)
+    assert _cuda.problem(groups, 8192, 2, rows=128) is None
+    assert _cuda.problem(groups, 8192, 2, rows=129) == "operands of 2113536 bytes, and the kernel is for up to 2097152"
     assert "at most 10240 of 4 bytes" in _cuda.problem(groups, 10244, 4)
     monkeypatch.setattr(_cuda, "probe", lambda ordinals: f"not among {ordinals}" if 3 in ordinals else None)
     assert _cuda.problem(groups, 4608, 2) == "not among (1, 3)"

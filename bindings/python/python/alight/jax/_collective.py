@@ -142,7 +142,8 @@ def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array, assumed: bool)
     if platforms == {"gpu"}:
         if len({device.process_index for device in groups.flat}) > 1:
             return "the mesh's GPUs are in several processes"
-        return _cuda.problem(groups, partial.shape[-1], partial.dtype.itemsize, assumed)
+        hidden = partial.shape[-1]
+        return _cuda.problem(groups, hidden, partial.dtype.itemsize, assumed, partial.size // hidden)
     if (ranks := groups.shape[-1]) > RANKS:
         return f"{ranks} devices along the axis, and the handler knows at most {RANKS}"
     for group in groups:

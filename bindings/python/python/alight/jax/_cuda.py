@@ -15,6 +15,9 @@ RANKS = 16
 """The most GPUs of a group that the kernel knows."""
 LONGEST = {2: 20480, 4: 10240}
 """The most elements of a row that the kernel takes, by bytes of an element."""
+LARGEST = 2 << 20
+"""The most bytes of an operand: each GPU keeps two from every rank for each call of a program, and what sends less than everything to
+everybody is quicker long before. Where exactly has not been measured."""
 PROBE = 20.0
 """Seconds that a GPU waits for another in the trial."""
 
@@ -30,7 +33,7 @@ def check_collectives() -> None:
         raise RuntimeError("alight_allreduce_norm: " + "; ".join(errors))
 
 
-def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int, assumed: bool = False) -> str | None:
+def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int, assumed: bool = False, rows: int = 1) -> str | None:
     """Why the handler cannot be used among the GPUs of each of `groups` (`[…, ranks]`), if it cannot. `assumed`: they are not
     here, are CUDA's, and would pass the trial."""
     ranks = groups.shape[-1]
@@ -41,6 +44,8 @@ def problem(groups: np.ndarray[Any, Any], hidden: int, itemsize: int, assumed: b
         return f"{ranks} GPUs along the axis, and the kernel knows at most {RANKS}"
     if hidden > LONGEST[itemsize]:
         return f"rows of {hidden} elements, and the kernel takes at most {LONGEST[itemsize]} of {itemsize} bytes"
+    if (size := rows * hidden * itemsize) > LARGEST:
+        return f"operands of {size} bytes, and the kernel is for up to {LARGEST}"
     for group in groups.reshape(-1, ranks) if not assumed else ():
         if (reason := probe(tuple(number(device) for device in group))) is not None:
             return reason
