@@ -117,11 +117,11 @@ impl Command {
             Command::Run(a) => a.models(),
             Command::Batch(a) => a.models(),
             Command::Serve(a) => a.models(),
-            Command::Inspect(a) => (a.models.iter_mut().collect(), false),
+            Command::Inspect(a) => (a.models.iter_mut().collect(), a.hub.offline),
             Command::Perplexity(a) => a.models(),
             Command::Bench(a) => a.models(),
-            Command::Pack(a) => (vec![&mut a.model], false),
-            Command::Quantize(a) => (vec![&mut a.model], false),
+            Command::Pack(a) => (vec![&mut a.model], a.hub.offline),
+            Command::Quantize(a) => (vec![&mut a.model], a.hub.offline),
             _ => (vec![], false),
         }
     }

@@ -11,6 +11,7 @@ use anyhow::anyhow;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use crate::explain_load;
+use crate::hub::HubArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::source;
 use crate::{threads, units};
@@ -49,9 +50,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::parse_bytes)]
     memory: Option<u64>,
 
-    /// Fetch nothing from the hub: a model is in its cache, or is an error
-    #[arg(long)]
-    pub offline: bool,
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     /// Say on standard error how the weights are loaded, and why
     #[arg(long)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use alight_convert::QuantizationMix;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::hub::HubArgs;
 use crate::outcome::{Outcome, Stop};
 use crate::pack::{OutputArgs, speed, with_progress};
 use crate::{convert, say, source, threads};
@@ -44,6 +45,9 @@ pub struct QuantizeArgs {
     /// Threads [default: one for each processor]
     #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     threads: Option<usize>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     #[command(flatten)]
     output: OutputArgs,

@@ -285,7 +285,7 @@ impl ServeArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
         let ServeArgs { models, drafts, engine, .. } = self;
-        (models.iter_mut().chain(drafts.file_mut()).collect(), engine.offline)
+        (models.iter_mut().chain(drafts.file_mut()).collect(), engine.hub.offline)
     }
 
     /// The files of all models, with the names that requests have for them.

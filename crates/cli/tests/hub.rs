@@ -159,6 +159,31 @@ fn a_name_that_cannot_be_had_is_one_sentence() {
 }
 
 #[test]
+fn every_command_that_takes_a_name_can_be_told_to_fetch_nothing() {
+    let case = case();
+    let name = format!("hf.co/{REPO}:Q8_0");
+    let out = case.folder.path().join("out.gguf");
+    let out = out.to_str().unwrap();
+    case.hub.asked();
+    for words in [
+        &["run", &name, "x"][..],
+        &["batch", &name, "/dev/null"],
+        &["serve", &name],
+        &["inspect", &name],
+        &["inspect", &name, "--watch"],
+        &["perplexity", &name, "/dev/null"],
+        &["bench", &name],
+        &["bench", "decode", &name],
+        &["pack", &name, "-o", out],
+        &["quantize", &name, "-o", out, "--type", "q8_0"],
+    ] {
+        let words = [words, &["--offline"]].concat();
+        case.alight(&words).fails(1, &["nothing is fetched offline"]);
+    }
+    assert!(case.hub.asked().is_empty());
+}
+
+#[test]
 fn what_is_there_runs_when_the_hub_cannot_be_reached() {
     let case = case();
     case.alight(&["pull", &format!("{REPO}:Q8_0")]).succeeds();

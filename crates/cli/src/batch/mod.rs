@@ -198,7 +198,7 @@ pub fn main(args: BatchArgs) -> Outcome {
 impl BatchArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
-        (self.drafts.models(&mut self.model), self.engine.offline)
+        (self.drafts.models(&mut self.model), self.engine.hub.offline)
     }
 
     /// What reads the input.

@@ -62,9 +62,9 @@ impl BenchArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
         match &mut self.what {
-            None => (self.table.models.iter_mut().collect(), self.table.engine.offline),
+            None => (self.table.models.iter_mut().collect(), self.table.engine.hub.offline),
             Some(What::Decode { common, .. } | What::Prefill { common, .. }) => {
-                (vec![&mut common.model], common.engine.offline)
+                (vec![&mut common.model], common.engine.hub.offline)
             }
             Some(What::Load(args)) => (vec![&mut args.model], false),
             Some(What::Experts(args)) => (vec![&mut args.model], false),

@@ -17,6 +17,14 @@ use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, units};
 
+/// Argument of every command that takes the name of a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct HubArgs {
+    /// Fetch nothing from the hub: a model is in its cache, or is an error
+    #[arg(long)]
+    pub offline: bool,
+}
+
 /// The hub and the cache of this user.
 fn hub(offline: bool) -> Outcome<Hub> {
     let mut settings = Settings::of_environment().map_err(failed)?;

@@ -23,6 +23,7 @@ use alight_formats::Format;
 use alight_pages::Map;
 use anyhow::anyhow;
 
+use crate::hub::HubArgs;
 use crate::outcome::{Outcome, Stop, chain};
 use crate::source::{self, Recognised};
 use crate::{output, say};
@@ -72,6 +73,9 @@ pub struct InspectArgs {
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1",
           value_parser = pause, conflicts_with = "tensors")]
     watch: Option<Duration>,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 }
 
 /// Between two looks.

@@ -12,6 +12,7 @@ use anyhow::anyhow;
 
 pub use self::kept::KeepArgs;
 use crate::bar::Bar;
+use crate::hub::HubArgs;
 use crate::interrupt::Interrupt;
 use crate::outcome::{Outcome, Stop};
 use crate::{say, source, threads, units};
@@ -32,6 +33,9 @@ The new file appears when it is complete; until then, whatever happens, an old o
 pub struct PackArgs {
     /// The model: a .gguf file (of a split model, any shard)
     pub model: PathBuf,
+
+    #[command(flatten)]
+    pub hub: HubArgs,
 
     #[command(flatten)]
     output: OutputArgs,

@@ -93,7 +93,7 @@ pub struct PerplexityArgs {
 impl PerplexityArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
-        (vec![&mut self.model], self.engine.offline)
+        (vec![&mut self.model], self.engine.hub.offline)
     }
 }
 

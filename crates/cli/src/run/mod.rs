@@ -255,7 +255,7 @@ fn check_chat(args: &RunArgs) -> Outcome {
 impl RunArgs {
     /// See [`Command::models`](crate::args::Command::models).
     pub fn models(&mut self) -> (Vec<&mut PathBuf>, bool) {
-        (self.drafts.models(&mut self.model), self.engine.offline)
+        (self.drafts.models(&mut self.model), self.engine.hub.offline)
     }
 
     /// How thinking is shown.
