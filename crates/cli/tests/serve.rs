@@ -292,6 +292,86 @@ fn anthropic_s_blocks_are_the_same_whole_and_streamed() {
     );
 }
 
+/// The answer of a model that wants to say `said`, and has one other text, `{"b": 1}`.
+fn called(said: &[(&str, i32)], template: &str, strict: bool) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    // As many tokens as it wants to say: behind the other text comes what is not for it.
+    let max_tokens = said.len();
+    // A vocabulary without bytes has to spell what one case has behind its mark in one token.
+    let said = [&[("{\"b\": 1}", TEXT), ("\n{\"name", TEXT)], said].concat();
+    let model = said::model(folder.path(), &said, 2);
+    let template = write(folder.path(), "template", template);
+    let args = [&*model, "--no-cache", "--temp", "0", "--chat-template-file", &*template];
+    let serving = Serving::start(&args);
+    let schema = json!({"type": "object", "properties": {"b": {"type": "integer"}}, "required": ["b"],
+        "additionalProperties": false});
+    let function = json!({"name": "f", "parameters": schema, "strict": strict});
+    let tools = json!([{"type": "function", "function": function}]);
+    let body = json!({"messages": messages(), "tools": tools, "max_tokens": max_tokens});
+    let answer = serving.post(CHAT, &body);
+    assert_eq!(answer.status, 200, "{}", answer.text());
+    answer.json()["choices"][0]["message"].clone()
+}
+
+#[test]
+fn calls_of_strict_tools_keep_to_their_schemas() {
+    let wrong = ("{\"c\": 2}", TEXT);
+    let text = |text| (text, TEXT);
+    let own = |text| (text, OWN);
+    let begin = text("{\"name\": \"f\", \"arguments\": ");
+    let [channel, message, constrain] = ["<|channel|>", "<|message|>", "<|constrain|>"].map(own);
+    let yes = text("Yes. ");
+    for (said, names, content) in [
+        (vec![yes, own("<tool_call>"), begin, wrong, text("}"), own("</tool_call>")], "", "Yes. "),
+        // A mark over two tokens, the second of which goes on behind it.
+        (
+            vec![
+                yes,
+                text("<tool"),
+                text("_call>\n{\"name"),
+                text("\": \"f\", \"arguments\": "),
+                wrong,
+                text("}"),
+                text("</tool_call>"),
+            ],
+            "<tool_call>",
+            "Yes. ",
+        ),
+        (vec![yes, own("[TOOL_CALLS]"), text("f"), own("[ARGS]"), wrong], "[ARGS]", "Yes. "),
+        (
+            vec![yes, own("[TOOL_CALLS]"), text("["), begin, wrong, text("}"), text("]")],
+            "",
+            "Yes. ",
+        ),
+        (
+            vec![
+                channel,
+                text("commentary to=functions.f "),
+                constrain,
+                text("json"),
+                message,
+                wrong,
+            ],
+            "",
+            "",
+        ),
+    ] {
+        let template = format!("{{{{ messages[-1].content }}}}<no>{{# {names} #}}");
+        for (strict, expected) in [(false, json!({"c": 2})), (true, json!({"b": 1}))] {
+            let message = called(&said, &template, strict);
+            let call = &message["tool_calls"][0]["function"];
+            assert_eq!(
+                (&call["name"], message["content"].as_str().unwrap_or("")),
+                (&json!("f"), content),
+                "{message}"
+            );
+            let arguments: Value =
+                serde_json::from_str(call["arguments"].as_str().unwrap()).unwrap();
+            assert_eq!(arguments, expected, "{said:?}");
+        }
+    }
+}
+
 #[test]
 fn responses_are_the_same_whole_and_streamed() {
     let (_folder, serving) = saying(&[]);

@@ -106,7 +106,7 @@ pub(crate) fn conversation(
 }
 
 /// The prompt of a conversation, and what is known of its answer. If one of `must_call` has to be called, or if `ask` has a grammar
-/// already, the answer is held to that.
+/// already, the answer is held to that; otherwise the calls of tools that are strict are held to their schemas.
 pub(crate) fn chat(
     mut context: Map<String, Value>,
     must_call: &[Value],
@@ -129,6 +129,10 @@ pub(crate) fn chat(
         context.entry("enable_thinking").or_insert(false.into());
     }
     let tools = !held && context.contains_key("tools");
+    let may_call = context.get("tools").and_then(Value::as_array).filter(|_| tools);
+    if let Some(may_call) = may_call {
+        ask.grammar = grammar::of_strict_calls(may_call, serving)?;
+    }
     let mut prompt = conversation(context, serving)?;
     let vocabulary = serving.vocabulary();
     if call && vocabulary.output_format() == Format::ChatMl {

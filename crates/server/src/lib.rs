@@ -42,7 +42,6 @@ mod embedding;
 mod failure;
 #[cfg(fuzzing)]
 pub mod fuzzing;
-mod gbnf;
 mod generation;
 mod grammar;
 mod health;

@@ -21,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counts::{Counts, Totals};
 use crate::failure::Failure;
-use crate::grammar::Grammar;
+use crate::grammar::Held;
 use crate::{Log, Options};
 
 /// A prompt is worth a file if so many tokens of it were new.
@@ -43,7 +43,7 @@ pub(crate) struct Ask {
     /// What is wanted of the prompt itself; of its tokens, how likely they were.
     pub(crate) of_prompt: OfPrompt,
     /// What the answer is held to.
-    pub(crate) grammar: Option<Grammar>,
+    pub(crate) grammar: Option<Held>,
 }
 
 /// What has become of it.

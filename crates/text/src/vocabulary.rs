@@ -55,8 +55,16 @@ impl Vocabulary {
 
     /// The marks that divide what the model writes.
     pub fn output_format(&self) -> Format {
-        let source = self.source.as_ref().and_then(|source| source.as_deref().ok());
-        Format::of(source, &self.tokenizer)
+        Format::of(self.template_source(), &self.tokenizer)
+    }
+
+    /// Whether there is a chat template that has `text` in it.
+    pub fn template_has(&self, text: &str) -> bool {
+        self.template_source().is_some_and(|source| source.contains(text))
+    }
+
+    fn template_source(&self) -> Option<&str> {
+        self.source.as_ref()?.as_deref().ok()
     }
 
     /// The file's chat template, compiled; `None` if it has none.

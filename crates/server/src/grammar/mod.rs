@@ -3,6 +3,10 @@
 //! Invariant: what a stranger's schema or grammar may cost is limited, in time and in memory, when it is compiled and for each token. Beyond,
 //! the request fails, and no other.
 
+mod calls;
+mod gbnf;
+mod marks;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,8 +20,10 @@ use serde_json::{Map, Value, json};
 use crate::body::fields::Fields;
 use crate::body::refusal::Refusal;
 use crate::failure::Failure;
-use crate::gbnf;
 use crate::models::Serving;
+
+pub(crate) use self::calls::{of_calls, of_strict_calls};
+use self::marks::Marks;
 
 /// Most bytes of a schema, or of a grammar.
 const SCHEMA: usize = 256 << 10;
@@ -82,7 +88,32 @@ impl Compiler {
     }
 }
 
-/// What an answer is held to, and how far it is.
+/// What of an answer is held to a grammar.
+#[derive(Clone, Debug)]
+pub(crate) enum Held {
+    /// All of it.
+    Whole(Grammar),
+    /// What comes behind some marks.
+    Behind(Marks),
+}
+
+impl Constraint for Held {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), Box<str>> {
+        match self {
+            Held::Whole(grammar) => grammar.mask(logits),
+            Held::Behind(marks) => marks.mask(logits),
+        }
+    }
+
+    fn accept(&mut self, token: u32) {
+        match self {
+            Held::Whole(grammar) => grammar.accept(token),
+            Held::Behind(marks) => marks.accept(token),
+        }
+    }
+}
+
+/// A grammar, and how far a text of it has come.
 pub(crate) struct Grammar {
     matcher: Matcher,
     end: u32,
@@ -120,6 +151,21 @@ impl Constraint for Grammar {
     }
 }
 
+impl Grammar {
+    /// Goes on by a text. Returns whether it may begin so.
+    fn accept_text(&mut self, text: &[u8]) -> bool {
+        let Ok(tokens) = self.matcher.tok_env().map(|tokens| tokens.tokenize_bytes(text)) else {
+            return false;
+        };
+        self.matcher.try_consume_tokens(&tokens).is_ok_and(|n| n == tokens.len())
+    }
+
+    /// Whether nothing can follow.
+    fn has_ended(&self) -> bool {
+        self.matcher.is_stopped() && !self.matcher.is_error()
+    }
+}
+
 /// What an answer is to be held to.
 enum Wanted {
     /// JSON that a schema has.
@@ -142,7 +188,7 @@ impl Wanted {
 }
 
 /// Takes what an answer is to be held to: `response_format`, or llama-server's `json_schema` and `grammar`, or `regex`.
-pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Grammar>, Failure> {
+pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Held>, Failure> {
     let format = fields.object("response_format")?.map(of_format).transpose()?.flatten();
     let full = |text: &String| !text.is_empty();
     let all = [
@@ -162,7 +208,7 @@ pub(crate) fn take(fields: &mut Fields, serving: &Serving) -> Result<Option<Gram
     {
         return Err(Refusal::invalid(param, "the schema is not an object").into());
     }
-    compiled(param, wanted, serving).map(Some)
+    Ok(Some(Held::Whole(compiled(param, wanted, serving)?)))
 }
 
 /// What OpenAI's field asks for.
@@ -196,31 +242,4 @@ fn compiled(param: &'static str, wanted: Wanted, serving: &Serving) -> Result<Gr
     let compiler = serving.compiler().map_err(|why| Refusal::unsupported(param, why))?;
     let grammar = compiler.compile(wanted);
     Ok(grammar.map_err(|why| Refusal::invalid(param, format!("it makes no grammar: {why}")))?)
-}
-
-/// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
-pub(crate) fn of_calls(tools: &[Value], serving: &Serving) -> Result<Grammar, Failure> {
-    let mut lark = "start: ".to_owned();
-    lark.push_str(&(0..tools.len()).map(|i| format!("call{i}")).collect::<Vec<_>>().join(" | "));
-    for (i, tool) in tools.iter().enumerate() {
-        let function = &tool["function"];
-        let name = function["name"].as_str().ok_or_else(|| {
-            Refusal::invalid(format!("tools[{i}].function.name"), "expected a string")
-        })?;
-        let mut schema = match &function["parameters"] {
-            Value::Object(schema) if !schema.is_empty() => function["parameters"].clone(),
-            _ => json!({"type": "object"}),
-        };
-        // What llguidance does not know of a schema is left out, unless the client insists.
-        let strict = function["strict"] == true;
-        schema["x-guidance"] = json!({
-            "whitespace_flexible": false,
-            "item_separator": ", ",
-            "key_separator": ": ",
-            "lenient": !strict,
-        });
-        let begin = json!(format!("{{\"name\": {}, \"arguments\": ", json!(name)));
-        lark.push_str(&format!("\ncall{i}: {begin} args{i} \"}}\"\nargs{i}: %json {schema}"));
-    }
-    compiled("tools", Wanted::Lark(lark), serving)
 }

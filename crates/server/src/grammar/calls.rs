@@ -1,0 +1,104 @@
+//! Calls of tools, in the notation that a model writes: an answer that has to be one, and an answer in which one may be.
+
+use alight_text::output::Format;
+use serde_json::{Value, json};
+
+use super::{Grammar, Held, Marks, Wanted, compiled};
+use crate::body::refusal::Refusal;
+use crate::failure::Failure;
+use crate::models::Serving;
+
+/// What may stand between the recipient of a call and its arguments in the header of a message of gpt-oss.
+const HARMONY: [&str; 4] = [
+    "",
+    " <|constrain|>json",
+    "<|channel|>commentary <|constrain|>json",
+    "<|channel|>commentary json",
+];
+
+/// The call of one of these tools: `{"name": …, "arguments": {…}}`, with the blanks that templates write.
+pub(crate) fn of_calls(tools: &[Value], serving: &Serving) -> Result<Held, Failure> {
+    held(format!("start: call\n{}", calls(tools)?), serving).map(Held::Whole)
+}
+
+/// What holds the arguments of calls to their schemas wherever the model writes one, and leaves the rest of its answer free; `None` if no
+/// tool is strict, or if the model writes calls in a notation that is not JSON.
+pub(crate) fn of_strict_calls(tools: &[Value], serving: &Serving) -> Result<Option<Held>, Failure> {
+    if !tools.iter().any(is_strict) {
+        return Ok(None);
+    }
+    let vocabulary = serving.vocabulary();
+    let one =
+        |lark: String| held(format!("{lark}\nBLANK: /[ \\n]{{1,8}}/\n{}", calls(tools)?), serving);
+    // Of each tool, its name and its arguments alone.
+    let each = || {
+        tools.iter().enumerate().map(|(i, tool)| {
+            let lark = format!("start: args\nargs: %json {}", schema(tool));
+            Ok((name(i, tool)?, held(lark, serving)?))
+        })
+    };
+    let marks = match vocabulary.output_format() {
+        Format::ChatMl if !vocabulary.template_has("<function=") => {
+            vec![("<tool_call>".to_owned(), one("start: BLANK? call".to_owned())?)]
+        }
+        Format::Mistral if !vocabulary.template_has("[ARGS]") => {
+            let list = r#"start: BLANK? "[" call (", " call)* "]""#;
+            vec![("[TOOL_CALLS]".to_owned(), one(list.to_owned())?)]
+        }
+        Format::Mistral => each()
+            .map(|tool| tool.map(|(name, of)| (format!("[TOOL_CALLS]{name}[ARGS]"), of)))
+            .collect::<Result<_, Failure>>()?,
+        Format::Harmony => {
+            let mut marks = Vec::new();
+            for tool in each() {
+                let (name, of) = tool?;
+                let mark = |between| format!("to=functions.{name}{between}<|message|>");
+                marks.extend(HARMONY.map(|between| (mark(between), of.clone())));
+            }
+            marks
+        }
+        Format::ChatMl | Format::Gemma4 | Format::Plain => return Ok(None),
+    };
+    Ok(Some(Held::Behind(Marks::new(marks, &vocabulary.tokenizer))))
+}
+
+fn held(lark: String, serving: &Serving) -> Result<Grammar, Failure> {
+    compiled("tools", Wanted::Lark(lark), serving)
+}
+
+fn is_strict(tool: &Value) -> bool {
+    tool["function"]["strict"] == true
+}
+
+fn name(i: usize, tool: &Value) -> Result<&str, Refusal> {
+    let refused = || Refusal::invalid(format!("tools[{i}].function.name"), "expected a string");
+    tool["function"]["name"].as_str().ok_or_else(refused)
+}
+
+/// The schema of a tool's arguments.
+fn schema(tool: &Value) -> Value {
+    let mut schema = match &tool["function"]["parameters"] {
+        Value::Object(schema) if !schema.is_empty() => Value::Object(schema.clone()),
+        _ => json!({"type": "object"}),
+    };
+    // What llguidance does not know of a schema is left out, unless the client insists.
+    schema["x-guidance"] = json!({
+        "whitespace_flexible": false,
+        "item_separator": ", ",
+        "key_separator": ": ",
+        "lenient": !is_strict(tool),
+    });
+    schema
+}
+
+/// The rule `call`, of a call of one of the tools.
+fn calls(tools: &[Value]) -> Result<String, Refusal> {
+    let all: Vec<String> = (0..tools.len()).map(|i| format!("call{i}")).collect();
+    let mut lark = format!("call: {}", all.join(" | "));
+    for (i, tool) in tools.iter().enumerate() {
+        let begin = json!(format!("{{\"name\": {}, \"arguments\": ", json!(name(i, tool)?)));
+        let schema = schema(tool);
+        lark.push_str(&format!("\ncall{i}: {begin} args{i} \"}}\"\nargs{i}: %json {schema}"));
+    }
+    Ok(lark)
+}
