@@ -4,7 +4,8 @@
 #   build_llama_cpp.sh [SDIST]     SDIST: the source archive of the Python package xllamacpp, which holds
 #                                  llama.cpp's source; downloaded with pip if not given
 #
-# Into target/llama.cpp/bin (or $LLAMA_CPP_DIR/bin): llama-bench, llama-completion, llama-imatrix, llama-perplexity, llama-tokenize.
+# Into target/llama.cpp/bin (or $LLAMA_CPP_DIR/bin): llama-bench, llama-completion, llama-imatrix, llama-perplexity,
+# llama-server, llama-tokenize.
 # Needs cmake, a C++ compiler, and ninja or make. About ten minutes on two cores. Not part of make test.
 set -eu
 
@@ -43,12 +44,12 @@ command -v ninja >/dev/null 2>&1 && generator="-G Ninja"
 # shellcheck disable=SC2086
 cmake -S "$source" -B "$work" $generator -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_CCACHE=OFF \
     -DLLAMA_CURL=OFF -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
-    -DLLAMA_BUILD_UI=OFF -DLLAMA_BUILD_MTMD=OFF >"$work/configure.log" 2>&1 || {
+    -DLLAMA_BUILD_UI=OFF >"$work/configure.log" 2>&1 || {
     tail -30 "$work/configure.log" >&2
     exit 1
 }
 cmake --build "$work" --parallel "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" \
-    --target llama-bench llama-completion llama-imatrix llama-perplexity llama-tokenize >"$work/build.log" 2>&1 || {
+    --target llama-bench llama-completion llama-imatrix llama-perplexity llama-server llama-tokenize >"$work/build.log" 2>&1 || {
     tail -30 "$work/build.log" >&2
     exit 1
 }

@@ -1,8 +1,11 @@
-"""Unchanged clients against `alight serve`: the Python packages openai, anthropic and ollama, with SmolLM2.
+"""Unchanged clients against `alight serve`: the packages openai, anthropic and ollama, of Python and of Node, with SmolLM2.
 
 Each is given an address and no more. They chat, whole and streamed, call tools and are told results, ask for likelihoods and
 vectors, and make mistakes, which must cost one request each. What they get is compared with what `alight run` says for the same
 prompt and seed; likelihoods of a text, as evaluation harnesses ask for them, with those of `alight perplexity`.
+
+The packages for Node are pinned in evidence/node and installed there by npm. Where there is no Node, or npm reaches no registry, they
+are left out, which is said.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -32,6 +36,7 @@ TEXT = (
 TOOL = {"name": "weather", "description": "The weather of a city", "parameters": {
     "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}}
 CHAT = [{"role": "user", "content": PROMPT}]
+NODE = common.ROOT / "evidence/node"
 # A conversation in which a tool was called.
 CALLED = [
     {"role": "system", "content": "Be short."},
@@ -236,6 +241,31 @@ def with_ollama(address: str, expected: str, checks: Checks) -> None:
         checks.add(error.status_code == 400 and "temperature" in str(error), "ollama: a mistake is said")
 
 
+def packages_for_node() -> str | None:
+    """Installs them, unless they are; why they are not, if they cannot be."""
+    missing = [program for program in ("node", "npm") if not shutil.which(program)]
+    if missing:
+        return f"there is no {missing[0]}"
+    # npm writes it at the end.
+    lock, installed = NODE / "package-lock.json", NODE / "node_modules/.package-lock.json"
+    if installed.is_file() and installed.stat().st_mtime >= lock.stat().st_mtime:
+        return None
+    npm = subprocess.run(["npm", "ci", "--no-progress"], cwd=NODE, capture_output=True, text=True)
+    return None if npm.returncode == 0 else f"npm has not installed them: {npm.stderr.strip()[-500:]}"
+
+
+def with_node(address: str, expected: str, checks: Checks) -> None:
+    """The same packages of another language, as evidence/node/clients.js uses them."""
+    if why := packages_for_node():
+        common.say(f"left out: the clients for Node: {why}")
+        return
+    told = {"address": address, "expected": expected, "chat": CHAT, "tool": TOOL, "seed": SEED, "tokens": TOKENS}
+    node = subprocess.run(["node", "clients.js", json.dumps(told)], cwd=NODE, capture_output=True, text=True, timeout=600)
+    for line in node.stdout.splitlines():
+        checks.add(**json.loads(line))
+    checks.wrong("node: the clients have come to their end", "" if node.returncode == 0 else node.stderr.strip()[-2000:])
+
+
 def run(args) -> int:
     """Prints what is wrong; the exit status."""
     program, model, checks = common.alight(args.alight), common.model_path("smollm2", args.models), Checks(quiet=True)
@@ -249,4 +279,5 @@ def run(args) -> int:
         with_echo(address, math.log(scored["perplexity"]["value"]), checks)
         with_anthropic(address, said["text"], checks)
         with_ollama(address, said["text"], checks)
+        with_node(address, said["text"], checks)
     return checks.status()
