@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use alight_kernels::attention::{AttentionLimits, AttentionScratch};
 use alight_kernels::matmul::{Activations, MatmulScratch, Precision};
+use alight_kernels::parallel::Rows;
 use alight_kernels::rope::{RopeParams, RopeTable};
 
 use super::batch::Batch;
@@ -59,7 +60,7 @@ impl WorkSize {
 
 /// What one thread may write to.
 pub(crate) struct Scratch {
-    /// A normed row, `[hidden]`, what layers take from a token, or a row of weights as floats.
+    /// A normed row, `[hidden]`, or two; what layers take from a token, or a row of weights as floats.
     pub(crate) row: Vec<f32>,
     pub(crate) matmul: MatmulScratch,
     /// Products of experts that are kept apart until they are summed.
@@ -135,7 +136,8 @@ pub(crate) struct Buffers {
     pub(crate) token_inputs: Vec<f32>,
     /// Elements of a row of `token_inputs`.
     pub(crate) token_input_width: usize,
-    /// The other residual streams of a token and what is kept of the first, `[batch, streams]`.
+    /// The other residual streams of a token and what is kept of the first, or a state that its embedding is joined with:
+    /// `[batch, streams]`.
     pub(crate) streams: Vec<f32>,
     /// Elements of a row of `streams`.
     pub(crate) stream_width: usize,
@@ -165,6 +167,8 @@ pub(crate) struct BufferSizes<'s> {
     pub(crate) token_inputs: usize,
     /// f32 elements of the other residual streams of a token.
     pub(crate) streams: usize,
+    /// Length of a row that joins the embedding of a token with a state; 0: none does.
+    pub(crate) joined: usize,
     /// f32 elements for the partial results of attention.
     pub(crate) partials: usize,
 }
@@ -172,7 +176,7 @@ pub(crate) struct BufferSizes<'s> {
 impl Buffers {
     pub(crate) fn new(sizes: &BufferSizes<'_>) -> Buffers {
         let BufferSizes { batch, threads, hidden_size, ropes, work, .. } = *sizes;
-        let BufferSizes { token_inputs, streams, .. } = *sizes;
+        let BufferSizes { token_inputs, streams, joined, .. } = *sizes;
         let limits = AttentionLimits {
             rows: work.attention_rows,
             k_dim: work.key_dim,
@@ -194,17 +198,35 @@ impl Buffers {
             token_input_width: token_inputs,
             streams: rows(streams),
             stream_width: streams,
-            acts: Activations::new(batch, work.widest_input.max(hidden_size)),
+            acts: Activations::new(batch, work.widest_input.max(hidden_size).max(joined)),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; sizes.partials],
             experts: ExpertsBuffers::new(&work.experts, batch, hidden_size),
             latent: LatentBuffers::new(&work.latent, batch),
             threads: PerThread::new(threads, || Scratch {
-                row: vec![0.0; hidden_size.max(token_inputs).max(work.latent.longest())],
+                row: vec![
+                    0.0;
+                    hidden_size.max(token_inputs).max(work.latent.longest()).max(joined)
+                ],
                 matmul: MatmulScratch::new(),
                 sums: vec![0.0; work.experts.room_for_sums(batch)],
                 attention: AttentionScratch::new(limits),
             }),
         }
+    }
+
+    /// Leaves only the wanted rows of the residual stream, `[batch, hidden]`, and of all that is beside it: `keep(buffers, from, to)`
+    /// makes row `from` row `to` of something else.
+    pub(crate) fn keep_wanted(&mut self, hidden: usize, keep: impl Fn(&mut Buffers, usize, usize)) {
+        let widths = [self.token_input_width, self.angles.width, self.stream_width];
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.keep_wanted(|from, to| {
+            Rows::new(&mut self.x, hidden).copy(from, to);
+            Rows::new(&mut self.token_inputs, widths[0]).copy(from, to);
+            Rows::new(&mut self.angles.values, widths[1]).copy(from, to);
+            Rows::new(&mut self.streams, widths[2]).copy(from, to);
+            keep(self, from, to);
+        });
+        self.batch = batch;
     }
 }

@@ -1,19 +1,20 @@
 //! The drafts of one sequence: what proposes them, and how much of the present one has come.
 
-use super::draft::DraftModel;
 use super::lookup::Lookup;
+use super::proposer::Proposer;
 use super::speculate::{Acceptance, MOST_DRAFT, Speculate, StepPlan};
 use crate::error::ModelError;
 
-/// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what a
-/// draft model says, if there is one.
-pub(super) struct Drafter<'m> {
+/// Proposes what may come next in a sequence: what followed its last three tokens where they stood before; where nothing followed, what
+/// is computed to be likely, if something computes that.
+pub(super) struct Drafter {
     speculate: Speculate,
     lookup: Lookup,
     acceptance: Acceptance,
-    model: Option<Box<DraftModel<'m>>>,
-    /// Whether the draft is the model's.
-    by_model: bool,
+    /// Whether the draft was computed.
+    computed: bool,
+    /// How many tokens of a draft that was computed have come, and whether another came then; while what computes drafts has not heard.
+    outcome: Option<(usize, bool)>,
     draft: [u32; MOST_DRAFT],
     len: usize,
     /// How many of its tokens have come.
@@ -22,20 +23,16 @@ pub(super) struct Drafter<'m> {
     whole: bool,
 }
 
-impl<'m> Drafter<'m> {
+impl Drafter {
     /// For sequences of up to `most` tokens.
-    pub(super) fn new(
-        speculate: Speculate,
-        most: usize,
-        model: Option<Box<DraftModel<'m>>>,
-    ) -> Drafter<'m> {
+    pub(super) fn new(speculate: Speculate, most: usize) -> Drafter {
         let most = if speculate == Speculate::Off { 0 } else { most };
         Drafter {
             speculate,
             lookup: Lookup::new(most),
             acceptance: Acceptance::new(),
-            model,
-            by_model: false,
+            computed: false,
+            outcome: None,
             draft: [0; MOST_DRAFT],
             len: 0,
             came: 0,
@@ -50,27 +47,31 @@ impl<'m> Drafter<'m> {
         }
     }
 
-    /// Proposes up to `most` tokens that may follow the last one that has come, as far as `plan` has room for them.
+    /// Proposes up to `most` tokens that may follow the last one that has come, as far as `plan` has room for them; by `proposer`, where
+    /// the text has no proposal.
     ///
     /// # Errors
-    /// As [`Session::feed`](super::Session::feed) of a draft model.
+    /// Those of [`Proposer::propose`].
     pub(super) fn propose(
         &mut self,
         plan: &mut StepPlan<'_>,
         most: usize,
+        mut proposer: Option<&mut Proposer<'_>>,
     ) -> Result<&[u32], ModelError> {
-        (self.len, self.came, self.by_model) = (0, 0, false);
+        if let (Some(proposer), Some((came, other))) = (&mut proposer, self.outcome.take()) {
+            proposer.learn(came, other);
+        }
+        (self.len, self.came, self.computed) = (0, 0, false);
         let accepted = self.acceptance.expected();
         let length = plan.length(self.speculate, accepted, Some(0.0));
         let found = self.lookup.propose(length.min(most));
         self.len = found.len();
         self.draft[..found.len()].copy_from_slice(found);
         plan.add(self.len, accepted, 0.0);
-        if let (0, true, Some(model)) = (self.len, self.whole, &mut self.model) {
-            let most = most.min(MOST_DRAFT);
+        if let (0, true, Some(proposer)) = (self.len, self.whole, proposer) {
             let (tokens, draft) = (self.lookup.tokens(), &mut self.draft);
-            self.len = model.propose(self.speculate, plan, tokens, most, draft)?;
-            self.by_model = true;
+            self.len = proposer.propose(self.speculate, plan, tokens, most, draft)?;
+            self.computed = self.len > 0;
         }
         Ok(self.draft())
     }
@@ -92,8 +93,8 @@ impl<'m> Drafter<'m> {
         self.whole &= self.lookup.push(token);
         let Some(next) = self.draft().get(self.came) else { return false };
         let as_proposed = *next == token;
-        if let (Some(model), true) = (&mut self.model, self.by_model) {
-            model.came(as_proposed);
+        if self.computed {
+            self.outcome = Some((self.came + usize::from(as_proposed), !as_proposed));
         }
         self.came += usize::from(as_proposed);
         as_proposed
@@ -104,10 +105,5 @@ impl<'m> Drafter<'m> {
         let ended = [self.came, self.len - self.came];
         (self.len, self.came) = (0, 0);
         ended
-    }
-
-    /// The draft model, for another sequence.
-    pub(super) fn into_model(self) -> Option<Box<DraftModel<'m>>> {
-        self.model
     }
 }

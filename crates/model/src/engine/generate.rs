@@ -85,18 +85,17 @@ pub fn generate(
         _ => Speculate::Off,
     };
     let most = session.context().min(MOST_REMEMBERED) + 1;
-    let mut drafter = Drafter::new(speculate, most, session.draft_model.take());
+    let mut drafter = Drafter::new(speculate, most);
     drafter.read(session.tokens());
     let done = go_on(session, &mut drafter, sampler, (began, options), on_token);
     session.end_draft(&mut drafter);
-    session.draft_model = drafter.into_model();
     done
 }
 
 /// The token loop, after the prompt.
 fn go_on(
     session: &mut Session<'_>,
-    drafter: &mut Drafter<'_>,
+    drafter: &mut Drafter,
     sampler: &mut Sampler,
     (began, options): (Instant, &GenerateOptions),
     on_token: &mut dyn FnMut(u32) -> ControlFlow<()>,
@@ -133,7 +132,7 @@ fn go_on(
         if !computed {
             let most = session.room_for_draft().min(options.max_tokens - tokens - 1);
             let mut plan = StepPlan::new(&times, 1);
-            let draft = drafter.propose(&mut plan, most)?;
+            let draft = drafter.propose(&mut plan, most, session.proposer.as_deref_mut())?;
             let began = Instant::now();
             session.decode_draft(token, draft)?;
             times.took(1 + draft.len(), began.elapsed());

@@ -39,12 +39,12 @@ use crate::parts::norm::Norm;
 use crate::parts::token_input::TokenInputs;
 use crate::parts::{self, Contribution, FeedForwardWeights};
 use crate::spec::{FeedForward, Mixer, ModelSpec};
-use crate::weights::{LayerWeights, Weights};
+use crate::weights::{Join, LayerWeights, NetWeights};
 
 /// A network ready to run: what it is, where its weights are, tables, and the threads.
 pub(crate) struct Net<'m> {
     spec: &'m ModelSpec,
-    weights: &'m Weights,
+    weights: NetWeights<'m>,
     store: &'m Store,
     compute: Compute<'m>,
     /// Frequencies of each of the model's rotary embeddings.
@@ -56,7 +56,7 @@ pub(crate) struct Net<'m> {
 impl<'m> Net<'m> {
     pub(crate) fn new(
         spec: &'m ModelSpec,
-        weights: &'m Weights,
+        weights: NetWeights<'m>,
         store: &'m Store,
         compute: Compute<'m>,
     ) -> Net<'m> {
@@ -120,7 +120,12 @@ impl<'m> Net<'m> {
             ropes: &self.spec.ropes,
             work: work.fold(WorkSize::default(), WorkSize::max),
             token_inputs: self.spec.layers.iter().map(|layer| layer.token_input).sum(),
-            streams: if self.spec.alt_up { alt_up::row_len(self.spec.hidden_size) } else { 0 },
+            streams: match (self.weights.join, self.spec.alt_up) {
+                (Some(_), _) => self.spec.hidden_size,
+                (None, true) => alt_up::row_len(self.spec.hidden_size),
+                (None, false) => 0,
+            },
+            joined: self.weights.join.map_or(0, |join| join.projection.cols()),
             partials: decode * partials.max().unwrap_or(0),
         })
     }
@@ -133,6 +138,24 @@ impl<'m> Net<'m> {
     /// # Errors
     /// The weights cannot be loaded. What the cache holds of the rows is of no use then.
     pub(crate) fn run(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), Arc<LoadError>> {
+        self.run_layers(b, cache, false)
+    }
+
+    /// As [`Net::run`], but all rows go through all layers, and row `i` of `b.x` is that of row `i` of `b.batch`, until
+    /// [`Buffers::keep_wanted`] leaves those that were wanted.
+    ///
+    /// # Errors
+    /// As [`Net::run`].
+    pub(crate) fn run_all(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), Arc<LoadError>> {
+        self.run_layers(b, cache, true)
+    }
+
+    fn run_layers(
+        &self,
+        b: &mut Buffers,
+        cache: &mut Cache,
+        all: bool,
+    ) -> Result<(), Arc<LoadError>> {
         self.embed(b)?;
         let mut step = Step {
             compute: self.compute,
@@ -145,16 +168,16 @@ impl<'m> Net<'m> {
             buffers: b,
             cache,
         };
-        if let Some(alt_up) = &self.weights.alt_up {
+        if let Some(alt_up) = self.weights.alt_up {
             alt_up.begin(&mut step);
         }
         let mut pending = None;
         let last_filled = self.spec.mixers().rfind(|(_, mixer)| parts::fills_cache(mixer));
-        for (index, (spec, w)) in self.spec.layers.iter().zip(&self.weights.layers).enumerate() {
+        for (index, (spec, w)) in self.spec.layers.iter().zip(self.weights.layers).enumerate() {
             self.store.arrival().wait(arrival::layer(index))?;
             step.layer = index;
             step.next_experts = self.store.slots().and_then(|_| self.experts_after(index));
-            step.last = last_filled.is_some_and(|(last, _)| last == index);
+            step.last = !all && last_filled.is_some_and(|(last, _)| last == index);
             let contribution = |bias, norm: &'m Option<Norm>| Contribution {
                 bias,
                 norm: norm.as_ref(),
@@ -188,7 +211,7 @@ impl<'m> Net<'m> {
             }
             pending = end_layer(&mut step, w, pending);
         }
-        if let Some(alt_up) = &self.weights.alt_up {
+        if let Some(alt_up) = self.weights.alt_up {
             alt_up.end(&mut step);
         }
         if let Some(contribution) = pending {
@@ -203,7 +226,7 @@ impl<'m> Net<'m> {
 
     /// The experts of the next layer that has some.
     fn experts_after(&self, layer: usize) -> Option<(&'m ExpertsSpec, &'m ExpertsWeights)> {
-        let layers = self.spec.layers.iter().zip(&self.weights.layers).skip(layer + 1);
+        let layers = self.spec.layers.iter().zip(self.weights.layers).skip(layer + 1);
         layers.into_iter().find_map(|(spec, weights)| {
             match (&spec.feed_forward, weights.feed_forward.as_ref().map(|branch| &branch.part)) {
                 (Some(FeedForward::Experts(spec)), Some(FeedForwardWeights::Experts(part))) => {
@@ -228,8 +251,11 @@ impl<'m> Net<'m> {
                 vec::scale(isa, x, spec.embedding_scale);
             }
         });
-        if let Some(inputs) = &self.weights.token_inputs {
+        if let Some(inputs) = self.weights.token_inputs {
             self.token_inputs(b, inputs);
+        }
+        if let Some(join) = self.weights.join {
+            self.join(b, join);
         }
         let mut values = std::mem::take(&mut b.angles.values);
         let rows = [Rows::new(&mut values, b.angles.width)];
@@ -273,8 +299,33 @@ impl<'m> Net<'m> {
         });
     }
 
+    /// Joins the embeddings in the residual stream with the states in `b.streams`.
+    fn join(&self, b: &mut Buffers, join: &Join) {
+        let (isa, hidden, n) = (self.compute.isa, self.spec.hidden_size, b.batch.counts());
+        let formats = ActivationFormats::of([join.projection.kind()]);
+        let rows = [Rows::new(&mut b.x, hidden), Rows::new(&mut b.streams, hidden)];
+        let (acts, threads) = (&mut b.acts, &b.threads);
+        self.compute.pack(
+            n,
+            2 * hidden,
+            rows,
+            acts,
+            formats,
+            threads,
+            &|_, [x, h], scratch, put| {
+                let row = &mut scratch.row[..2 * hidden];
+                let (of_token, of_state) = row.split_at_mut(hidden);
+                join.token_norm.apply_to(isa, x, of_token);
+                join.state_norm.apply_to(isa, h, of_state);
+                put(row);
+            },
+        );
+        let projection = join.projection.view(self.store);
+        self.compute.project(&projection, Rows::new(&mut b.x, hidden), &b.acts, &b.threads);
+    }
+
     /// The final hidden state `[hidden]` of a row of the residual stream, normed: what logits are computed from.
-    pub(crate) fn hidden(&self, b: &mut Buffers, row: usize, hidden: &mut [f32]) {
+    pub(crate) fn hidden(&self, b: &Buffers, row: usize, hidden: &mut [f32]) {
         let x = &b.x[row * hidden.len()..][..hidden.len()];
         self.weights.output_norm.apply_to(self.compute.isa, x, hidden);
     }
@@ -304,7 +355,7 @@ impl<'m> Net<'m> {
         let output = w.output.view(self.store);
         let rows = Rows::new(logits, spec.vocab);
         let finish = |_: usize, columns: std::ops::Range<usize>, [row]: [&mut [f32]; 1]| {
-            if let Some(bias) = &w.output_bias {
+            if let Some(bias) = w.output_bias {
                 vec::add_assign(isa, row, &bias[columns]);
             }
             if spec.logit_scale != 1.0 {

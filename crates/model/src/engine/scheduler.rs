@@ -16,9 +16,9 @@ use alight_kernels::vec;
 use super::batch::{OfSequence, Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
-use super::draft::DraftModel;
 use super::drafter::Drafter;
 use super::net::Net;
+use super::proposer::Proposer;
 use super::request::{Constraint, Event, OfPrompt, Pooling, Request, RequestId};
 use super::sampler::Sampler;
 use super::session::{
@@ -45,8 +45,8 @@ const MOST_IGNORED: usize = 64;
 const LEAST_KEPT: usize = 256;
 /// So many sequences have drafts of the longest kind in one step.
 const MOST_DRAFTING: usize = 4;
-/// So many sequences have a draft model's own sequence beside them.
-const MOST_DRAFT_MODELS: usize = 8;
+/// So many sequences have something beside them that computes what may come.
+const MOST_PROPOSERS: usize = 8;
 
 /// What an engine may hold.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ pub struct Engine<'m> {
     /// `[sequences, vocab]`
     logits: Vec<f32>,
     /// By sequence of the cache.
-    slots: Vec<Option<Slot<'m>>>,
+    slots: Vec<Option<Slot>>,
     /// `[vocab]`: those that a constraint has masked.
     masked: Vec<f32>,
     /// `[hidden]`: the final hidden state of a row.
@@ -153,9 +153,9 @@ pub struct Engine<'m> {
     ignored: Vec<IgnoredPrompt>,
     speculate: Speculate,
     times: StepTimes,
-    /// What proposes tokens, if a draft model was given: those that no sequence has.
-    draft_models: Vec<DraftModel<'m>>,
-    /// Why a draft model has failed in a step.
+    /// What computes proposals: of the first sequences of the cache, by sequence.
+    proposers: Vec<Proposer<'m>>,
+    /// Why one of them has failed in a step.
     draft_error: Option<ModelError>,
 }
 
@@ -188,7 +188,7 @@ impl<'m> Engine<'m> {
         let batch = options.batch.max(decode);
         let net = Net::new(
             spec,
-            model.weights(),
+            model.weights().net(),
             model.store(),
             Compute { pool: model.pool(), isa: model.isa() },
         );
@@ -203,6 +203,10 @@ impl<'m> Engine<'m> {
             (0..sequences).try_for_each(|s| cache.get_ready_for_drafts(s, MOST_DRAFT))?;
         }
         let buffers = net.buffers(context, [batch, decode], options.prompt_precision);
+        let proposers = if drafts { sequences.min(MOST_PROPOSERS) } else { 0 };
+        let proposers =
+            (0..proposers).filter_map(|_| Proposer::with_mtp(model, context).transpose());
+        let proposers = proposers.collect::<Result<_, _>>()?;
         Ok(Engine {
             model,
             net,
@@ -227,7 +231,7 @@ impl<'m> Engine<'m> {
             ignored: Vec::new(),
             speculate: options.speculate,
             times: StepTimes::new(decode),
-            draft_models: Vec::new(),
+            proposers,
             draft_error: None,
         })
     }
@@ -238,9 +242,9 @@ impl<'m> Engine<'m> {
     /// # Errors
     /// `draft` has other tokens, or the system does not give the memory for its sequences.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<(), ModelError> {
-        let count = self.slots.len().min(MOST_DRAFT_MODELS);
-        let drafts = (0..count).map(|_| DraftModel::new(draft, self.model, self.context));
-        self.draft_models = drafts.collect::<Result<_, _>>()?;
+        let count = self.slots.len().min(MOST_PROPOSERS);
+        let drafts = (0..count).map(|_| Proposer::with_model(draft, self.model, self.context));
+        self.proposers = drafts.collect::<Result<_, _>>()?;
         Ok(())
     }
 
@@ -440,11 +444,13 @@ impl<'m> Engine<'m> {
             });
             let drafter = (self.speculate != Speculate::Off).then(|| {
                 let most = self.context.min(MOST_REMEMBERED) + 1;
-                let model = self.draft_models.pop().map(Box::new);
-                let mut drafter = Drafter::new(self.speculate, most, model);
+                let mut drafter = Drafter::new(self.speculate, most);
                 drafter.read(&request.prompt);
                 drafter
             });
+            if let Some(proposer) = self.proposers.get_mut(sequence) {
+                proposer.begin_sequence();
+            }
             let mut slot = Slot {
                 id,
                 request,
@@ -473,7 +479,7 @@ impl<'m> Engine<'m> {
         for sequence in 0..self.slots.len() {
             let Some(slot) = &self.slots[sequence] else { continue };
             let Some((leader, to)) = slot.after else { continue };
-            let reading = |other: &Slot<'_>| other.id == leader && other.position < to;
+            let reading = |other: &Slot| other.id == leader && other.position < to;
             if !self.slots.iter().flatten().any(reading)
                 && let Some(mut slot) = self.slots[sequence].take()
             {
@@ -506,7 +512,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Takes from the index what it has of a prompt beyond what was read.
-    fn look_up(&mut self, sequence: usize, slot: &mut Slot<'_>) {
+    fn look_up(&mut self, sequence: usize, slot: &mut Slot) {
         self.adopt(sequence, slot);
         self.look_up_file(sequence, slot);
         if self.cache.is_recurrent() {
@@ -521,7 +527,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Gives a sequence the pages and states that the index has of its prompt, if they are of more than was read.
-    fn adopt(&mut self, sequence: usize, slot: &mut Slot<'_>) {
+    fn adopt(&mut self, sequence: usize, slot: &mut Slot) {
         let (salt, tokens) = (&slot.salt, slot.reusable());
         if let Some((found, indexed)) = self.cache.adopt(sequence, salt, tokens, slot.position) {
             slot.reused += found.positions - slot.position;
@@ -530,7 +536,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Takes from a file what it has of a prompt, if that is a page more than was read.
-    fn look_up_file(&mut self, sequence: usize, slot: &mut Slot<'_>) {
+    fn look_up_file(&mut self, sequence: usize, slot: &mut Slot) {
         let (Some(folder), true) = (&self.prompts, self.cache.has_index()) else { return };
         let key = prompts::key(self.model, self.rounding, slot.long, &slot.request.salt);
         // A file is found if it has more than this: a file of a whole page, as an engine writes them, is of use.
@@ -558,7 +564,7 @@ impl<'m> Engine<'m> {
     }
 
     /// Lets a prompt wait for one that begins alike and is being read, if that one will come further.
-    fn follow(&mut self, slot: &mut Slot<'_>) {
+    fn follow(&mut self, slot: &mut Slot) {
         if !self.cache.has_index() {
             return;
         }
@@ -592,7 +598,7 @@ impl<'m> Engine<'m> {
         self.asked_rows = 0;
         self.order.clear();
         let states = self.cache.has_states();
-        let decode = |slot: &&mut Slot<'_>| slot.unread() == 0 && slot.next.is_some();
+        let decode = |slot: &&mut Slot| slot.unread() == 0 && slot.next.is_some();
         for (sequence, slot) in self.slots.iter_mut().enumerate() {
             if slot.as_mut().is_some_and(Slot::grow) {
                 self.cache.clear(sequence);
@@ -611,7 +617,9 @@ impl<'m> Engine<'m> {
             let most = slot.room_for_draft(self.context).min(room);
             let mut tokens = [token; MOST_DRAFT + 1];
             let mut rows = 1;
-            match slot.drafter.as_mut().map(|drafter| drafter.propose(&mut plan, most)) {
+            let proposer = self.proposers.get_mut(sequence);
+            let drafter = slot.drafter.as_mut();
+            match drafter.map(|drafter| drafter.propose(&mut plan, most, proposer)) {
                 Some(Ok(draft)) => {
                     tokens[1..=draft.len()].copy_from_slice(draft);
                     rows += draft.len();
@@ -704,13 +712,32 @@ impl<'m> Engine<'m> {
             let room = self.cache.prepare(span.sequence, span.position, end);
             assert!(room, "pages for the whole context of every sequence");
         }
-        self.net.run(&mut self.buffers, &mut self.cache)?;
+        match self.proposers.iter_mut().any(|proposer| proposer.mtp().is_some()) {
+            true => self.run_and_show()?,
+            false => self.net.run(&mut self.buffers, &mut self.cache)?,
+        }
         let counts = self.buffers.batch.counts_of_first(self.asked_rows);
         if counts.all() > 0 {
             let logits = &mut self.logits[..counts.all() * self.model.spec().vocab];
             self.net.logits(&mut self.buffers, 0, counts, logits)?;
         }
         check(self.model, &self.cache)
+    }
+
+    /// Computes the layers, and shows what they end with to what proposes by it.
+    fn run_and_show(&mut self) -> Result<(), ModelError> {
+        self.net.run_all(&mut self.buffers, &mut self.cache)?;
+        for span in self.buffers.batch.all_spans() {
+            let answers = |slot: &Slot| !slot.request.wants_embedding();
+            let head = self.proposers.get_mut(span.sequence).and_then(Proposer::mtp);
+            if let Some(head) = head
+                && self.slots[span.sequence].as_ref().is_some_and(answers)
+            {
+                head.see(&self.net, &self.buffers, span)?;
+            }
+        }
+        self.buffers.keep_wanted(self.model.spec().hidden_size, |_, _, _| {});
+        Ok(())
     }
 
     /// Adds to the index what the step has computed of prompts.
@@ -736,7 +763,7 @@ impl<'m> Engine<'m> {
             let drafted = slot.drafter.as_ref().map_or(0, |drafter| drafter.draft().len());
             for at in 0..=drafted {
                 let goes_on = self.hand_out_row(sequence, row + at, on_event);
-                let chosen = |slot: &Slot<'_>| slot.next.is_some();
+                let chosen = |slot: &Slot| slot.next.is_some();
                 if !goes_on || self.slots[sequence].as_ref().is_none_or(chosen) {
                     break;
                 }
@@ -825,7 +852,7 @@ impl<'m> Engine<'m> {
         let width = slot.embedding.len();
         let state = &mut self.hidden[..width];
         for row in rows {
-            self.net.hidden(&mut self.buffers, row, state);
+            self.net.hidden(&self.buffers, row, state);
             vec::add_assign(isa, &mut slot.embedding, state);
         }
         if slot.unread() > 0 {
@@ -893,8 +920,6 @@ impl<'m> Engine<'m> {
                 let mut indexed = slot.indexed;
                 self.cache.add(sequence, &slot.salt, slot.read(), true, &mut indexed);
             }
-            let draft_model = slot.drafter.and_then(Drafter::into_model);
-            self.draft_models.extend(draft_model.map(|model| *model));
         }
         self.cache.clear(sequence);
     }

@@ -9,9 +9,9 @@ use alight_kernels::matmul::{Precision, RowCounts};
 use super::batch::{OfSequence, Role, Want};
 use super::buffers::Buffers;
 use super::compute::Compute;
-use super::draft::DraftModel;
 use super::drafter::Drafter;
 use super::net::Net;
+use super::proposer::Proposer;
 use super::speculate::MOST_DRAFT;
 use crate::cache::{Cache, CacheError};
 use crate::error::ModelError;
@@ -93,7 +93,7 @@ pub struct Session<'m> {
     /// How many tokens at the beginning came from a file, while nothing was computed with them.
     restored: usize,
     /// What proposes tokens to [`generate`](super::generate()).
-    pub(super) draft_model: Option<Box<DraftModel<'m>>>,
+    pub(super) proposer: Option<Box<Proposer<'m>>>,
 }
 
 /// What a session took from a folder of prompts.
@@ -141,7 +141,7 @@ impl<'m> Session<'m> {
         let length = (c.long_context.rope.is_some() && context > original)
             .then_some(Length { original, long: false });
         let compute = Compute { pool: model.pool(), isa: model.isa() };
-        let net = Net::new(c, model.weights(), model.store(), compute);
+        let net = Net::new(c, model.weights().net(), model.store(), compute);
         let rounding = Rounding { prompt: options.prompt_precision, cache: options.cache_type };
         net.check_cache_type(rounding.cache)?;
         let cache = net.cache(context, 1, 0, rounding.cache)?;
@@ -162,7 +162,7 @@ impl<'m> Session<'m> {
             length,
             prompt: 0,
             restored: 0,
-            draft_model: None,
+            proposer: None,
         })
     }
 
@@ -172,8 +172,23 @@ impl<'m> Session<'m> {
     /// # Errors
     /// `draft` has other tokens, or the system does not give the memory for its sequence.
     pub fn draft_with(&mut self, draft: &'m Model) -> Result<(), ModelError> {
-        self.draft_model = Some(Box::new(DraftModel::new(draft, self.model, self.context)?));
+        self.proposer = Some(Box::new(Proposer::with_model(draft, self.model, self.context)?));
         Ok(())
+    }
+
+    /// Lets the layer for it that the model's file may have (multi-token prediction, MTP) propose what
+    /// [`generate`](super::generate()) computes ahead, as [`Session::draft_with`] does with a model. It follows what is fed from now on.
+    /// Returns whether there is such a layer.
+    ///
+    /// # Errors
+    /// The system does not give the memory for its keys and values.
+    pub fn draft_with_mtp(&mut self) -> Result<bool, ModelError> {
+        let proposer = Proposer::with_mtp(self.model, self.context)?;
+        let found = proposer.is_some();
+        if found {
+            self.proposer = proposer.map(Box::new);
+        }
+        Ok(found)
     }
 
     /// Takes from `folder` what is there of the beginning of `prompt`, all of which may be but its last token. It is mapped, and not
@@ -312,7 +327,7 @@ impl<'m> Session<'m> {
     }
 
     /// Takes tokens of a draft that have not come out of the sequence, in which all of it is.
-    pub(super) fn end_draft(&mut self, drafter: &mut Drafter<'_>) {
+    pub(super) fn end_draft(&mut self, drafter: &mut Drafter) {
         let [came, wrong] = drafter.end();
         if wrong > 0 {
             self.cache.back_to_draft(0, came);
@@ -324,7 +339,7 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// They are not numbers.
-    pub(super) fn logits_of(&self, drafter: &Drafter<'_>) -> Result<&[f32], ModelError> {
+    pub(super) fn logits_of(&self, drafter: &Drafter) -> Result<&[f32], ModelError> {
         let (row, len) = (drafter.accepted(), drafter.draft().len());
         if row == 0 {
             return Ok(&self.logits);
@@ -489,7 +504,14 @@ impl<'m> Session<'m> {
         batch.push(of, position, tokens, want, self.cache.has_states());
         let room = self.cache.prepare(0, position, position + tokens.len());
         assert!(room, "pages for the whole context");
-        Ok(self.net.run(&mut self.buffers, &mut self.cache)?)
+        let (net, b) = (&self.net, &mut self.buffers);
+        let Some(head) = self.proposer.as_deref_mut().and_then(Proposer::mtp) else {
+            return Ok(net.run(b, &mut self.cache)?);
+        };
+        net.run_all(b, &mut self.cache)?;
+        b.batch.all_spans().iter().try_for_each(|span| head.see(net, b, span))?;
+        b.keep_wanted(self.model.spec().hidden_size, |_, _, _| {});
+        Ok(())
     }
 
     /// Keeps recurrent states, in which `position` tokens are, if `now` or if it was long ago that they were.
@@ -552,6 +574,14 @@ impl<'m> Session<'m> {
     /// The logits of the last [`Session::feed`] or [`Session::feed_each`]; zeros before the first.
     pub fn logits(&self) -> &[f32] {
         &self.logits
+    }
+
+    /// The final hidden state `[hidden]` that the logits of the last call were computed from.
+    #[cfg(test)]
+    pub(super) fn final_state(&self) -> Vec<f32> {
+        let mut state = vec![0.0; self.model.spec().hidden_size];
+        self.net.hidden(&self.buffers, 0, &mut state);
+        state
     }
 
     /// How many tokens the sequence has.

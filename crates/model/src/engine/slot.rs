@@ -18,7 +18,7 @@ pub(super) struct Growth {
 }
 
 /// A sequence that is computed.
-pub(super) struct Slot<'m> {
+pub(super) struct Slot {
     pub(super) id: RequestId,
     pub(super) request: Request,
     pub(super) constraint: Option<Box<dyn Constraint>>,
@@ -28,7 +28,7 @@ pub(super) struct Slot<'m> {
     /// Tokens that the cache holds, or will hold after the step.
     pub(super) position: usize,
     /// What proposes drafts, if the engine computes some.
-    pub(super) drafter: Option<Drafter<'m>>,
+    pub(super) drafter: Option<Drafter>,
     /// The token to compute next, if one was chosen.
     pub(super) next: Option<u32>,
     /// What makes the sequence long, if it is not and can become so.
@@ -49,7 +49,7 @@ pub(super) struct Slot<'m> {
     pub(super) marks: Vec<usize>,
 }
 
-impl Slot<'_> {
+impl Slot {
     /// Tokens of the prompt that were not read yet.
     pub(super) fn unread(&self) -> usize {
         self.request.prompt.len().saturating_sub(self.position)
@@ -126,7 +126,7 @@ impl Slot<'_> {
 
 /// The logits that the next token of a sequence is chosen by: `logits`, or what its constraint has left of them, in `masked`.
 pub(super) fn mask<'l>(
-    slot: &mut Slot<'_>,
+    slot: &mut Slot,
     logits: &'l [f32],
     masked: &'l mut [f32],
 ) -> Result<&'l [f32], Box<str>> {
@@ -138,7 +138,7 @@ pub(super) fn mask<'l>(
 
 /// Chooses the next token of a sequence by `logits`, hands it out, and says whether the answer ends.
 pub(super) fn next_token(
-    slot: &mut Slot<'_>,
+    slot: &mut Slot,
     model: &Model,
     context: usize,
     logits: &[f32],

@@ -120,19 +120,7 @@ impl Step<'_> {
     /// from, to)` makes row `from` row `to`. A mixer calls it when the cache is filled. Returns whether there are any such rows.
     pub(crate) fn keep_wanted_rows(&mut self, keep: impl Fn(&mut Buffers, usize, usize)) -> bool {
         if self.last {
-            let b = &mut *self.buffers;
-            let (hidden, width) = (self.hidden, b.token_input_width);
-            let mut batch = std::mem::take(&mut b.batch);
-            batch.keep_wanted(|from, to| {
-                Rows::new(&mut b.x, hidden).copy(from, to);
-                Rows::new(&mut b.token_inputs, width).copy(from, to);
-                let width = b.angles.width;
-                Rows::new(&mut b.angles.values, width).copy(from, to);
-                let width = b.stream_width;
-                Rows::new(&mut b.streams, width).copy(from, to);
-                keep(b, from, to);
-            });
-            b.batch = batch;
+            self.buffers.keep_wanted(self.hidden, keep);
         }
         self.rows().all() > 0
     }

@@ -56,8 +56,11 @@ pub struct ModelSpec {
     pub ropes: Vec<RopeParams>,
     /// What is different where the sequence is longer than the original context.
     pub long_context: LongContext,
-    /// How many layers follow in the file that predict further tokens. They are not computed.
+    /// How many layers follow in the file that predict further tokens.
     pub draft_layers: usize,
+    /// The one that predicts the token after the next (multi-token prediction), where it is known what that computes. It proposes
+    /// what may come next, and is part of no answer.
+    pub mtp_layer: Option<LayerSpec>,
     /// Factor on the logits.
     pub logit_scale: f32,
     /// Soft cap of the logits.
@@ -197,6 +200,17 @@ impl ModelSpec {
     pub fn from_gguf(gguf: &Gguf<'_>) -> Result<ModelSpec, SpecError> {
         let architecture = arch::named(gguf.require("general.architecture")?)?;
         (architecture.read)(&Keys { gguf, prefix: architecture.name })
+    }
+
+    /// The same network, whose layer that predicts the token after the next is like its last layer of attention.
+    pub(crate) fn with_mtp(mut self) -> ModelSpec {
+        if self.draft_layers == 1 {
+            let attends = |layer: &&LayerSpec| {
+                matches!(layer.mixer, Some(Mixer::Attention(_) | Mixer::LatentAttention(_)))
+            };
+            self.mtp_layer = self.layers.iter().rfind(attends).cloned();
+        }
+        self
     }
 
     /// The mixers of the layers that have one, with the number of the layer.

@@ -130,6 +130,7 @@ impl Sizes {
             ropes,
             long_context: self.long_context,
             draft_layers: self.draft_layers,
+            mtp_layer: None,
             logit_scale: 1.0,
             logit_softcap: None,
         }

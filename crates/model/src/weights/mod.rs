@@ -4,6 +4,7 @@
 mod error;
 mod find;
 mod matrix;
+mod mtp;
 mod suspect;
 
 use std::borrow::Borrow;
@@ -16,6 +17,7 @@ use alight_pages::Map;
 pub use self::error::WeightError;
 pub(crate) use self::find::{Finder, LayerFinder};
 pub(crate) use self::matrix::MatrixRef;
+pub(crate) use self::mtp::{Join, MtpWeights};
 pub(crate) use self::suspect::not_finite;
 use crate::parts::alt_up::{AltUp, AltUpWeights};
 use crate::parts::laurel::LaurelWeights;
@@ -126,9 +128,39 @@ pub(crate) struct Weights {
     pub(crate) output_bias: Option<Vec<f32>>,
     /// Whether the output is the embedding.
     pub(crate) tied: bool,
+    /// The layer that predicts the token after the next one. It is read from the map when it is used.
+    pub(crate) mtp: Option<Box<MtpWeights>>,
+}
+
+/// What a network computes with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetWeights<'w> {
+    pub(crate) embed: &'w MatrixRef,
+    /// What joins the embedding of a token with a state.
+    pub(crate) join: Option<&'w Join>,
+    pub(crate) token_inputs: Option<&'w TokenInputs>,
+    pub(crate) alt_up: Option<&'w AltUp>,
+    pub(crate) layers: &'w [LayerWeights],
+    pub(crate) output_norm: &'w Norm,
+    pub(crate) output: &'w MatrixRef,
+    pub(crate) output_bias: Option<&'w [f32]>,
 }
 
 impl Weights {
+    /// What the model computes with.
+    pub(crate) fn net(&self) -> NetWeights<'_> {
+        NetWeights {
+            embed: &self.embed,
+            join: None,
+            token_inputs: self.token_inputs.as_ref(),
+            alt_up: self.alt_up.as_ref(),
+            layers: &self.layers,
+            output_norm: &self.output_norm,
+            output: &self.output,
+            output_bias: self.output_bias.as_deref(),
+        }
+    }
+
     /// Every matrix once.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &MatrixRef> {
         let layers = self.layers.iter().flat_map(|layer| layer.matrices());
@@ -198,7 +230,18 @@ impl Weights {
         }
         find_long_context(&find, spec)?;
         find.all_found(spec)?;
-        Ok(Weights { embed, token_inputs, alt_up, layers, output_norm, output, output_bias, tied })
+        let mtp = MtpWeights::find(&find, spec)?.map(Box::new);
+        Ok(Weights {
+            embed,
+            token_inputs,
+            alt_up,
+            layers,
+            output_norm,
+            output,
+            output_bias,
+            tied,
+            mtp,
+        })
     }
 }
 

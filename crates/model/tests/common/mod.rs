@@ -147,6 +147,8 @@ pub struct Spec {
     pub ty: GgmlType,
     pub seed: u64,
     pub moe: Option<Moe>,
+    /// A further layer, which predicts the token after the next one.
+    pub mtp: bool,
 }
 
 /// A mixer that carries a state from token to token.
@@ -198,6 +200,7 @@ impl Spec {
             ty: GgmlType::F32,
             seed: 1,
             moe: None,
+            mtp: false,
         }
     }
 
@@ -483,10 +486,16 @@ impl Spec {
         let mut all = vec![("token_embd.weight".to_owned(), vec![self.embd, self.vocab])];
         let (q, k) = (self.heads * self.key_dim, self.kv_heads * self.key_dim);
         let (v, o) = (self.kv_heads * self.value_dim, self.heads * self.value_dim);
-        for l in 0..self.layers {
+        for l in 0..self.blocks() {
             let mut add = |name: &str, shape: &[usize]| {
                 all.push((format!("blk.{l}.{name}"), shape.to_vec()));
             };
+            if l == self.layers {
+                add("nextn.eh_proj.weight", &[2 * self.embd, self.embd]);
+                add("nextn.enorm.weight", &[self.embd]);
+                add("nextn.hnorm.weight", &[self.embd]);
+                add("nextn.shared_head_norm.weight", &[self.embd]);
+            }
             add("attn_norm.weight", &[self.embd]);
             if self.letter(l) == Some('f') {
                 self.feed_forward(l, &mut add);
@@ -548,6 +557,11 @@ impl Spec {
         }
         self.outside_of_layers(&mut all);
         all
+    }
+
+    /// Layers in the file.
+    fn blocks(&self) -> usize {
+        self.layers + usize::from(self.mtp)
     }
 
     fn latent_attention(&self, latent: &Latent, add: &mut impl FnMut(&str, &[usize])) {
@@ -725,7 +739,7 @@ impl Spec {
             b.str("general.architecture", self.arch);
         }
         for (name, value) in [
-            ("block_count", self.layers),
+            ("block_count", self.blocks()),
             ("context_length", self.context),
             ("embedding_length", self.embd),
             ("attention.head_count", self.heads),
@@ -733,6 +747,9 @@ impl Spec {
             if skip != name {
                 b.u32(&key(name), value as u32);
             }
+        }
+        if self.mtp {
+            b.u32(&key("nextn_predict_layers"), 1);
         }
         let of_layers = |value: usize, letter: char| {
             let here = |found: char| if found == letter { value as u32 } else { 0 };

@@ -45,7 +45,7 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let mixer = Mixer::LatentAttention(attention);
     let mut spec = sizes.of_layers(keys, mixer, experts, rope);
     DenseSpec::put_before_experts(keys, &mut spec)?;
-    Ok(spec)
+    Ok(spec.with_mtp())
 }
 
 /// What queries are multiplied by at distant positions, in Mistral Large 3.

@@ -30,5 +30,5 @@ fn read(keys: &Keys<'_, '_>) -> Result<ModelSpec, SpecError> {
     let norms = Norms { feed_forward: Some("post_attention_norm"), ..Norms::INPUTS };
     spec.layers.iter_mut().for_each(|layer| layer.norms = norms);
     DenseSpec::put_before_experts(keys, &mut spec)?;
-    Ok(spec)
+    Ok(spec.with_mtp())
 }

@@ -43,7 +43,7 @@ pub(super) fn read_with(
             layer.mixer = Some(Mixer::DeltaNet(delta_net.clone()));
         }
     }
-    Ok(spec)
+    Ok(spec.with_mtp())
 }
 
 /// Which layers are recurrent: the file's list of flags, or all but the last of every so many.

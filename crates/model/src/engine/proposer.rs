@@ -1,0 +1,164 @@
+//! What proposes tokens by computing them: a smaller model with the same tokens, or the layer for it that the model's own file has. What
+//! is proposed is computed and sampled like every other draft ([`speculate`](super::speculate)), so it changes no answer, whatever it is.
+
+use std::time::Instant;
+
+use super::draft::DraftModel;
+use super::mtp::MtpHead;
+use super::speculate::{MOST_DRAFT, Mean, Speculate, StepPlan};
+use crate::error::ModelError;
+use crate::open::Model;
+
+/// Tokens that are not as likely, by what proposes them, end a draft.
+const LEAST_PROBABILITY: f32 = 0.4;
+/// Where drafts do not pay, one is tried after so many tokens.
+const RETRY: usize = 64;
+
+/// What proposes the tokens of a sequence, and what is known of its drafts.
+pub(super) struct Proposer<'m> {
+    by: By<'m>,
+    /// The model whose tokens they are.
+    model: &'m Model,
+    /// How many of its tokens may be proposed.
+    vocab: usize,
+    /// How often a proposed token has come lately.
+    accepted: Mean,
+    /// Seconds that a proposed token takes.
+    seconds: Mean,
+    /// Steps since the last draft.
+    since: usize,
+}
+
+enum By<'m> {
+    Model(DraftModel<'m>),
+    Mtp(Box<MtpHead<'m>>),
+}
+
+impl<'m> Proposer<'m> {
+    fn new(by: By<'m>, model: &'m Model, vocab: usize) -> Proposer<'m> {
+        let (accepted, seconds) = (Mean::guess(0.7, 3), Mean::guess(0.0, 0));
+        Proposer { by, model, vocab, accepted, seconds, since: 0 }
+    }
+
+    /// `draft` proposes for `model`, in sequences of up to `context` tokens.
+    ///
+    /// # Errors
+    /// It has other tokens, or the system does not give the memory for its sequence.
+    pub(super) fn with_model(
+        draft: &'m Model,
+        model: &'m Model,
+        context: usize,
+    ) -> Result<Proposer<'m>, ModelError> {
+        let vocab = draft.spec().vocab.min(model.spec().vocab);
+        let by = By::Model(DraftModel::new(draft, model, context)?);
+        Ok(Proposer::new(by, model, vocab))
+    }
+
+    /// The model's own layer for it proposes, if its file has one.
+    ///
+    /// # Errors
+    /// The system does not give the memory for its keys and values.
+    pub(super) fn with_mtp(
+        model: &'m Model,
+        context: usize,
+    ) -> Result<Option<Proposer<'m>>, ModelError> {
+        let head = MtpHead::new(model, context)?;
+        let vocab = model.spec().vocab;
+        Ok(head.map(|head| Proposer::new(By::Mtp(Box::new(head)), model, vocab)))
+    }
+
+    /// The model's own layer, which has to see what the model computes.
+    pub(super) fn mtp(&mut self) -> Option<&mut MtpHead<'m>> {
+        match &mut self.by {
+            By::Model(_) => None,
+            By::Mtp(head) => Some(head),
+        }
+    }
+
+    /// Another sequence begins.
+    pub(super) fn begin_sequence(&mut self) {
+        if let By::Mtp(head) = &mut self.by {
+            head.clear();
+        }
+    }
+
+    /// How many tokens a draft should have, at most `most`.
+    fn length(&mut self, speculate: Speculate, plan: &StepPlan<'_>, most: usize) -> usize {
+        self.since += 1;
+        let seconds = (self.seconds.count() > 0).then(|| self.seconds.value());
+        match plan.length(speculate, self.accepted.value(), seconds) {
+            0 if speculate == Speculate::Auto && self.since > RETRY => 1.min(most),
+            length => length.min(most),
+        }
+    }
+
+    /// Proposes what follows `tokens`, into the beginning of `draft`; returns how many tokens. A long sequence that a draft model has
+    /// not seen is read in several calls, the last of which proposes something.
+    ///
+    /// # Errors
+    /// As [`Session::feed`](super::Session::feed).
+    pub(super) fn propose(
+        &mut self,
+        speculate: Speculate,
+        plan: &mut StepPlan<'_>,
+        tokens: &[u32],
+        most: usize,
+        draft: &mut [u32; MOST_DRAFT],
+    ) -> Result<usize, ModelError> {
+        let wanted = self.length(speculate, plan, most.min(MOST_DRAFT));
+        if wanted == 0 || tokens.is_empty() {
+            return Ok(0);
+        }
+        let ready = match &mut self.by {
+            By::Model(model) => model.catch_up(tokens)?,
+            By::Mtp(head) => head.has_seen(tokens.len() - 1),
+        };
+        if !ready {
+            return Ok(0);
+        }
+        self.since = 0;
+        let began = Instant::now();
+        match &mut self.by {
+            By::Model(model) => model.begin(tokens)?,
+            By::Mtp(head) => head.begin(tokens[tokens.len() - 1])?,
+        }
+        let mut length = 0;
+        while let Some(next) = self.likeliest(speculate == Speculate::Auto) {
+            draft[length] = next;
+            length += 1;
+            if length == wanted {
+                break;
+            }
+            match &mut self.by {
+                By::Model(model) => model.decode(next)?,
+                By::Mtp(head) => head.decode(next)?,
+            }
+        }
+        let took = began.elapsed().as_secs_f64();
+        self.seconds.add(took / length.max(1) as f64);
+        plan.add(length, self.accepted.value(), took);
+        Ok(length)
+    }
+
+    /// The likeliest next token, if it is no end; and if it is likely, where that counts.
+    fn likeliest(&self, counts: bool) -> Option<u32> {
+        let (logits, has_room) = match &self.by {
+            By::Model(model) => (model.logits(), model.has_room()),
+            By::Mtp(head) => (head.logits(), head.has_room()),
+        };
+        let logits = &logits[..self.vocab];
+        let greatest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let next = logits.iter().position(|logit| *logit == greatest)? as u32;
+        let sum: f32 = logits.iter().map(|logit| (logit - greatest).exp()).sum();
+        let likely = !counts || 1.0 >= LEAST_PROBABILITY * sum;
+        (likely && !self.model.tokenizer().is_end(next) && has_room).then_some(next)
+    }
+
+    /// Remembers how many tokens of a draft have come, and whether another came instead of the one after them.
+    pub(super) fn learn(&mut self, came: usize, other: bool) {
+        (0..came).for_each(|_| self.accepted.add(1.0));
+        if other {
+            self.accepted.add(0.0);
+        }
+    }
+}

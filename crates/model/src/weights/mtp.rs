@@ -1,0 +1,83 @@
+//! The weights of a layer that predicts the token after the next one (multi-token prediction, MTP; DeepSeek-AI, "DeepSeek-V3
+//! Technical Report", 2024, section 2.2), as files have them behind the layers of the network.
+
+use super::{Finder, LayerFinder, LayerWeights, MatrixRef, NetWeights, WeightError, Weights};
+use crate::parts::norm::Norm;
+use crate::spec::ModelSpec;
+
+/// A network of one layer, whose input is a token and what the model has made of the tokens before it.
+#[derive(Debug)]
+pub(crate) struct MtpWeights {
+    pub(crate) spec: ModelSpec,
+    pub(crate) join: Join,
+    layer: [LayerWeights; 1],
+    /// Those of its own, where it does not share the model's.
+    embed: Option<MatrixRef>,
+    output_norm: Option<Norm>,
+    output: Option<MatrixRef>,
+}
+
+/// What makes one row of the token's embedding `e` and of the state `h` that the model ends with at the token before:
+/// `projection([norm(e); norm(h)])`.
+#[derive(Debug)]
+pub(crate) struct Join {
+    /// `[hidden]`
+    pub(crate) token_norm: Norm,
+    /// `[hidden]`
+    pub(crate) state_norm: Norm,
+    /// `[hidden, 2 · hidden]`
+    pub(crate) projection: MatrixRef,
+}
+
+impl MtpWeights {
+    /// Those of the model `spec`, if the file has them.
+    ///
+    /// # Errors
+    /// A tensor of the layer that is missing or of the wrong shape or type.
+    pub(super) fn find(
+        find: &Finder<'_, '_>,
+        spec: &ModelSpec,
+    ) -> Result<Option<MtpWeights>, WeightError> {
+        let Some(own) = &spec.mtp_layer else { return Ok(None) };
+        let find = LayerFinder { all: find, layer: spec.layers.len() };
+        if !find.has("nextn.eh_proj") {
+            return Ok(None);
+        }
+        let (hidden, vocab) = (spec.hidden_size, spec.vocab);
+        let of_tokens = |what: &str| {
+            let name = format!("blk.{}.{what}.weight", find.layer);
+            find.has(what).then(|| find.all.embedding(&name, hidden, vocab)).transpose()
+        };
+        let output_norm = "nextn.shared_head_norm";
+        let output_norm = find.has(output_norm).then(|| find.norm(output_norm, hidden));
+        Ok(Some(MtpWeights {
+            spec: ModelSpec {
+                layers: vec![own.clone()],
+                draft_layers: 0,
+                mtp_layer: None,
+                ..spec.clone()
+            },
+            join: Join {
+                token_norm: find.norm("nextn.enorm", hidden)?,
+                state_norm: find.norm("nextn.hnorm", hidden)?,
+                projection: find.matrix("nextn.eh_proj", 2 * hidden, hidden)?,
+            },
+            layer: [LayerWeights::find(&find, own, false, hidden)?],
+            embed: of_tokens("nextn.embed_tokens")?,
+            output_norm: output_norm.transpose()?,
+            output: of_tokens("nextn.shared_head_head")?,
+        }))
+    }
+
+    /// What the layer computes with, where `model` has what is not its own.
+    pub(crate) fn net<'w>(&'w self, model: &'w Weights) -> NetWeights<'w> {
+        NetWeights {
+            embed: self.embed.as_ref().unwrap_or(&model.embed),
+            join: Some(&self.join),
+            layers: &self.layer,
+            output_norm: self.output_norm.as_ref().unwrap_or(&model.output_norm),
+            output: self.output.as_ref().unwrap_or(&model.output),
+            ..model.net()
+        }
+    }
+}
