@@ -19,7 +19,7 @@ OUTSIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "bindi
 # Where files name pages in passing, and which of them are looked into.
 NAMING = ("bindings", "crates", "docs", "evidence", "examples", "fuzz", "packaging", "scripts", "tests", ".github")
 TEXT = {".md", ".rs", ".py", ".pyi", ".toml", ".sh", ".cu", ".yml", ".html", ".js", ".nix"}
-NOT_OURS = {"target", "models", "corpus", "data", "__pycache__"}
+NOT_OURS = {"target", "models", "corpus", "data", "__pycache__", "node_modules"}
 # It has pages with mistakes in it.
 THIS = "evidence/check/docs.py"
 SUMMARY = "docs/SUMMARY.md"
