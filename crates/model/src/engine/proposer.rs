@@ -30,7 +30,7 @@ pub(super) struct Proposer<'m> {
 }
 
 enum By<'m> {
-    Model(DraftModel<'m>),
+    Model(Box<DraftModel<'m>>),
     Mtp(Box<MtpHead<'m>>),
 }
 
@@ -50,7 +50,7 @@ impl<'m> Proposer<'m> {
         context: usize,
     ) -> Result<Proposer<'m>, ModelError> {
         let vocab = draft.spec().vocab.min(model.spec().vocab);
-        let by = By::Model(DraftModel::new(draft, model, context)?);
+        let by = By::Model(Box::new(DraftModel::new(draft, model, context)?));
         Ok(Proposer::new(by, model, vocab))
     }
 

@@ -915,11 +915,9 @@ impl<'m> Engine<'m> {
 
     /// Frees a sequence. What it has of its prompt stays in the index.
     fn leave(&mut self, sequence: usize) {
-        if let Some(slot) = self.slots[sequence].take() {
-            if !slot.cold {
-                let mut indexed = slot.indexed;
-                self.cache.add(sequence, &slot.salt, slot.read(), true, &mut indexed);
-            }
+        if let Some(slot) = self.slots[sequence].take().filter(|slot| !slot.cold) {
+            let mut indexed = slot.indexed;
+            self.cache.add(sequence, &slot.salt, slot.read(), true, &mut indexed);
         }
         self.cache.clear(sequence);
     }
