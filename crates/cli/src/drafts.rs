@@ -16,7 +16,7 @@ pub struct DraftArgs {
     pub speculate: Speculate,
 
     /// A smaller model with the same tokenizer, which proposes tokens to compute ahead where the text has none to offer and
-    /// where that is faster. The answer is the same
+    /// where that is faster; without it, the model's own layer for that proposes, if its file has one. The answer is the same
     #[arg(long, value_name = "FILE", visible_alias = "model-draft")]
     draft: Option<PathBuf>,
 }

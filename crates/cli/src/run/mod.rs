@@ -16,7 +16,7 @@ use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use alight_model::{Finish, GenerateOptions, SamplerOptions};
+use alight_model::{Finish, GenerateOptions, SamplerOptions, Speculate};
 use alight_text::prompt::check_length;
 use alight_text::{Encoder, Message, Style};
 use anyhow::anyhow;
@@ -216,8 +216,10 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             let mut engine = Native::new(&model, about.context, sampling, &args.engine)?;
             engine.keep_prompts(args.cache.folder()?);
             let draft = ManuallyDrop::new(args.drafts.model(&args.engine)?);
-            if let Some(draft) = &*draft {
-                engine.draft_with(draft)?;
+            match &*draft {
+                Some(draft) => engine.draft_with(draft)?,
+                None if args.drafts.speculate == Speculate::Off => {}
+                None => engine.draft_with_mtp()?,
             }
             front.run(&mut engine, &about, style, sampling, phases)
         }

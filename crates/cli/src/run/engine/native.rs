@@ -77,6 +77,12 @@ impl<'m> Native<'m> {
         Ok(self.session.draft_with(draft).map_err(|e| anyhow!(e))?)
     }
 
+    /// Lets the layer for it propose tokens, if the model's file has one.
+    pub fn draft_with_mtp(&mut self) -> Outcome {
+        self.session.draft_with_mtp().map_err(|e| anyhow!(e))?;
+        Ok(())
+    }
+
     /// Takes from the folder of prompts what is there of the first one. Returns how many tokens.
     fn restore(&mut self, prompt: &[u32]) -> usize {
         let Some(folder) = self.prompts.as_ref().filter(|_| self.session.position() == 0) else {
