@@ -27,6 +27,7 @@ use alight_kernels::parallel::Rows;
 use alight_kernels::rope::RopeTable;
 use alight_kernels::vec;
 
+use super::batch::Span;
 use super::buffers::{BufferSizes, Buffers, WorkSize};
 use super::compute::Compute;
 use super::step::{Order, Step};
@@ -141,13 +142,21 @@ impl<'m> Net<'m> {
         self.run_layers(b, cache, false)
     }
 
-    /// As [`Net::run`], but all rows go through all layers, and row `i` of `b.x` is that of row `i` of `b.batch`, until
-    /// [`Buffers::keep_wanted`] leaves those that were wanted.
+    /// As [`Net::run`], but all rows go through all layers, and `show(buffers, span)` is called for each span while row `i` of `b.x` is
+    /// that of row `i` of `b.batch`, wanted or not.
     ///
     /// # Errors
-    /// As [`Net::run`].
-    pub(crate) fn run_all(&self, b: &mut Buffers, cache: &mut Cache) -> Result<(), Arc<LoadError>> {
-        self.run_layers(b, cache, true)
+    /// As [`Net::run`], and the first of `show`.
+    pub(crate) fn run_and_show(
+        &self,
+        b: &mut Buffers,
+        cache: &mut Cache,
+        mut show: impl FnMut(&Buffers, &Span) -> Result<(), Arc<LoadError>>,
+    ) -> Result<(), Arc<LoadError>> {
+        self.run_layers(b, cache, true)?;
+        b.batch.all_spans().iter().try_for_each(|span| show(b, span))?;
+        b.keep_wanted(self.spec.hidden_size, |_, _, _| {});
+        Ok(())
     }
 
     fn run_layers(

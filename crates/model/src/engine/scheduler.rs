@@ -712,9 +712,18 @@ impl<'m> Engine<'m> {
             let room = self.cache.prepare(span.sequence, span.position, end);
             assert!(room, "pages for the whole context of every sequence");
         }
-        match self.proposers.iter_mut().any(|proposer| proposer.mtp().is_some()) {
-            true => self.run_and_show()?,
-            false => self.net.run(&mut self.buffers, &mut self.cache)?,
+        let (net, b, cache) = (&self.net, &mut self.buffers, &mut self.cache);
+        let (slots, proposers) = (&self.slots, &mut self.proposers);
+        match proposers.iter_mut().any(|proposer| proposer.mtp().is_some()) {
+            false => net.run(b, cache)?,
+            true => net.run_and_show(b, cache, |b, span| {
+                let answers = |slot: &Slot| !slot.request.wants_embedding();
+                let head = proposers.get_mut(span.sequence).and_then(Proposer::mtp);
+                match head.filter(|_| slots[span.sequence].as_ref().is_some_and(answers)) {
+                    Some(head) => head.see(net, b, span),
+                    None => Ok(()),
+                }
+            })?,
         }
         let counts = self.buffers.batch.counts_of_first(self.asked_rows);
         if counts.all() > 0 {
@@ -722,22 +731,6 @@ impl<'m> Engine<'m> {
             self.net.logits(&mut self.buffers, 0, counts, logits)?;
         }
         check(self.model, &self.cache)
-    }
-
-    /// Computes the layers, and shows what they end with to what proposes by it.
-    fn run_and_show(&mut self) -> Result<(), ModelError> {
-        self.net.run_all(&mut self.buffers, &mut self.cache)?;
-        for span in self.buffers.batch.all_spans() {
-            let answers = |slot: &Slot| !slot.request.wants_embedding();
-            let head = self.proposers.get_mut(span.sequence).and_then(Proposer::mtp);
-            if let Some(head) = head
-                && self.slots[span.sequence].as_ref().is_some_and(answers)
-            {
-                head.see(&self.net, &self.buffers, span)?;
-            }
-        }
-        self.buffers.keep_wanted(self.model.spec().hidden_size, |_, _, _| {});
-        Ok(())
     }
 
     /// Adds to the index what the step has computed of prompts.

@@ -508,10 +508,7 @@ impl<'m> Session<'m> {
         let Some(head) = self.proposer.as_deref_mut().and_then(Proposer::mtp) else {
             return Ok(net.run(b, &mut self.cache)?);
         };
-        net.run_all(b, &mut self.cache)?;
-        b.batch.all_spans().iter().try_for_each(|span| head.see(net, b, span))?;
-        b.keep_wanted(self.model.spec().hidden_size, |_, _, _| {});
-        Ok(())
+        Ok(net.run_and_show(b, &mut self.cache, |b, span| head.see(net, b, span))?)
     }
 
     /// Keeps recurrent states, in which `position` tokens are, if `now` or if it was long ago that they were.
