@@ -34,7 +34,7 @@ const NAMES: [&str; 18] = [
     "system",
 ];
 
-/// Most tokens beside each one whose likelihood is told.
+/// Most alternatives whose log-probabilities are returned with each token.
 const MOST_LOGPROBS: usize = 1000;
 
 /// How a prompt is continued.

@@ -122,7 +122,7 @@ impl Model {
         }
         // Nothing of a file is read before it is known what of it is in memory.
         let refused = |problem| match problem {
-            // Whoever tells other formats apart says what to do about them.
+            // The file may be of another format: `source::open` knows them all, and its errors say what to do.
             ModelError::Files(_) => source::open(path)
                 .and_then(|source| match source.format {
                     Format::Gguf => Ok(()),

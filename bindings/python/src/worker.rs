@@ -90,7 +90,7 @@ enum Command {
     Quit,
 }
 
-/// The thread, as others see it. It ends when nothing refers to it any more, or when it is told to.
+/// The thread, as others see it. The thread ends at the command to quit, or when the last `Worker` that refers to it is dropped.
 pub struct Worker {
     commands: Sender<Command>,
     next: AtomicU64,
@@ -219,7 +219,7 @@ struct State<'m> {
     ids: HashMap<u64, RequestId>,
 }
 
-/// Computes until it is told to quit, or until nobody is left to tell.
+/// Computes until the command to quit comes, or until the last sender of commands is gone.
 fn run(
     model: &Model,
     draft: Option<&Model>,

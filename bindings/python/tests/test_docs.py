@@ -141,7 +141,7 @@ alight.Model("model.gguf", load="slowly")
 
 
 def test_every_class_and_option_is_in_the_documentation():
-    """A name that is added is told."""
+    """Every public name stands in the reference."""
     page = (ROOT / "docs/reference/python.md").read_text()
     stub = (ROOT / "bindings/python/python/alight/_alight.pyi").read_text()
     errors = re.findall(r"^class (\w+Error)\(", stub, re.MULTILINE)

@@ -346,7 +346,8 @@ struct State<'l> {
 }
 
 impl State<'_> {
-    /// Computes, beginning with `first`, until it is told to quit, until nobody is left to tell, or until there was nothing to do for long.
+    /// Computes, beginning with `first`, until the command to quit comes, until the last sender of commands is gone, or until the engine was
+    /// idle for as long as the options say.
     fn run(&mut self, mut first: Option<Command>, commands: &Receiver<Command>) -> Ended {
         loop {
             let command = match (first.take(), self.engine.is_idle()) {

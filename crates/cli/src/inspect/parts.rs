@@ -22,7 +22,7 @@ pub struct View {
 }
 
 impl View {
-    /// As much of a line as there is room for. A file's path is not cut: it is there to be copied.
+    /// Cuts a line to the width of the terminal. A file's path is not cut, so that you can copy it.
     pub fn fit(self, line: &str) -> String {
         let line = line.trim_end();
         let width = self.canvas.width.unwrap_or(COLUMNS).max(COLUMNS / 2);
