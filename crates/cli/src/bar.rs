@@ -12,6 +12,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How far something has come.
 pub struct Bar {
     what: &'static str,
+    /// Bytes that were done when it began.
+    before: u64,
     started: Instant,
     shown: Option<Instant>,
 }
@@ -19,7 +21,12 @@ pub struct Bar {
 impl Bar {
     /// Nothing is shown yet.
     pub fn new(what: &'static str) -> Bar {
-        Bar { what, started: Instant::now(), shown: None }
+        Bar::going_on(what, 0)
+    }
+
+    /// The same of something of which `before` bytes are done already.
+    pub fn going_on(what: &'static str, before: u64) -> Bar {
+        Bar { what, before, started: Instant::now(), shown: None }
     }
 
     /// Shows that `done` of `total` bytes are done. Cheap when called often.
@@ -27,7 +34,7 @@ impl Bar {
         // The last one always: what follows is the disk's, and takes its time.
         let Some(elapsed) = self.elapsed(done >= total) else { return };
         let text = if done < total {
-            speed_and_rest(done, total, elapsed)
+            speed_and_rest(done.saturating_sub(self.before), total - done, elapsed)
         } else {
             "waiting for the disk".to_owned()
         };
@@ -67,15 +74,14 @@ impl Bar {
     }
 }
 
-/// Bytes per second so far, and how long it will take at that, once that can be told.
-fn speed_and_rest(done: u64, total: u64, elapsed: Duration) -> String {
+/// Bytes per second so far, and how long the rest will take at that, once that can be told.
+fn speed_and_rest(done: u64, rest: u64, elapsed: Duration) -> String {
     let rate = done as f64 / elapsed.as_secs_f64().max(1e-9);
     let speed = format!("{}/s", units::bytes(rate as u64));
     if done == 0 || elapsed < Duration::from_millis(500) {
         return speed;
     }
-    let rest = (total - done) as f64 / rate;
-    format!("{speed}, {} left", units::duration(rest))
+    format!("{speed}, {} left", units::duration(rest as f64 / rate))
 }
 
 /// `[████      ]`.
@@ -92,7 +98,7 @@ mod tests {
     #[test]
     fn how_long_it_will_take() {
         let after =
-            |seconds| speed_and_rest(1_000_000, 5_000_000, Duration::from_secs_f64(seconds));
+            |seconds| speed_and_rest(1_000_000, 4_000_000, Duration::from_secs_f64(seconds));
         assert_eq!(after(0.1), "10.0 MB/s");
         assert_eq!(after(1.0), "1.00 MB/s, 4 s left");
         assert_eq!(after(100.0), "10.0 kB/s, 6 min 40 s left");

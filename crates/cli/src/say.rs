@@ -35,10 +35,10 @@ pub fn styled(text: &str) {
     let _ = stderr().lock().write_all(text.as_bytes());
 }
 
-/// A progress line that overwrites the one before it. Only on a terminal.
+/// A progress line that overwrites the one before it. Only on a terminal that can do that.
 pub fn progress(text: &str) {
     let mut err = stderr().lock();
-    if err.is_terminal() {
+    if err.is_terminal() && !is_dumb() {
         let _ = write!(err, "\r\x1b[K{}", one_line(text));
         let _ = err.flush();
     }
@@ -56,8 +56,12 @@ pub fn colour() -> bool {
 
 /// Whether a terminal may be given styled text: `NO_COLOR` unset or empty, and not a dumb one.
 pub fn colours_allowed() -> bool {
-    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
-        && std::env::var_os("TERM").is_none_or(|v| v != "dumb")
+    std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && !is_dumb()
+}
+
+/// Whether the terminal shows text and does nothing else.
+fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|v| v == "dumb")
 }
 
 fn labelled(label: &str, style: &str, text: &str) {

@@ -141,7 +141,7 @@ pub use engine::{
 };
 pub use error::ModelError;
 pub use load::{
-    FileReport, Load, LoadError, LoadReport, PartName, Repack, ResidentPart, SlotsReport,
+    FileReport, Load, LoadError, LoadReport, Loading, PartName, Repack, ResidentPart, SlotsReport,
 };
 pub use open::{Model, OpenOptions, OpenTimings};
 pub use prompts::{

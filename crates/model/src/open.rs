@@ -21,7 +21,7 @@ use sha2::{Digest, Sha256};
 use crate::describe;
 use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
-use crate::load::{self, Load, LoadReport, Loader, Repack, ResidentPart, Store, Wanted};
+use crate::load::{self, Load, LoadReport, Loader, Loading, Repack, ResidentPart, Store, Wanted};
 use crate::parts;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
@@ -341,6 +341,11 @@ impl Model {
     /// How the weights are loaded: the facts, the choice and its reason, and what has happened so far.
     pub fn load_report(&self) -> LoadReport {
         self.loader.report()
+    }
+
+    /// How far the load has come, as long as a step may have to wait for weights. Cheap when called often.
+    pub fn loading(&self) -> Option<Loading> {
+        self.loader.loading()
     }
 
     /// How much of each part of the model is in memory now, in the order in which a token reads them. Nothing is read for it, and the

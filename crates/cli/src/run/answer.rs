@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use alight_model::Finish;
 use rusage::Phases;
 
-use super::engine::{Engine, Event, Request};
+use super::engine::{About, Engine, Event, Request};
+use super::loading::Ticker;
 use super::parts::{Parts, Texts};
 use super::reading::Reading;
 use crate::interrupt::Interrupt;
@@ -49,8 +50,10 @@ pub const PROMPT: &str = "prompt";
 /// See [`PROMPT`].
 pub const ANSWER: &str = "answer";
 
-/// Streams the answer through `parts`. `interrupt`: what may end it early. The phases go on from what was done before.
+/// Streams the answer of the model `about` through `parts`. `interrupt`: what may end it early. The phases go on from what was done
+/// before.
 pub fn answer(
+    about: &About<'_>,
     engine: &mut dyn Engine,
     request: &Request<'_>,
     mut parts: Parts<'_, '_>,
@@ -69,7 +72,8 @@ pub fn answer(
     };
     let mut failed = None;
     let mut reading = Reading::of(request.prompt.len());
-    let mut on_event = |event| {
+    let mut on_event = |event, loading: &Ticker| {
+        loading.end();
         if let Event::Prompt { done } = event {
             reading.show(done);
         }
@@ -91,7 +95,9 @@ pub fn answer(
             _ => ControlFlow::Continue(()),
         }
     };
-    let answered = engine.answer(request, &mut on_event);
+    let answered = Ticker::beside(about.model, |loading| {
+        engine.answer(request, &mut |event| on_event(event, loading))
+    });
     reading.end();
     if let Some(error) = failed {
         return Err(error.into());

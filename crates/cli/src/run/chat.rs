@@ -100,7 +100,7 @@ pub fn main(
                 &mut sink,
             );
             let request = Request { prompt: &prompt, sampling: talk.sampling, limits: talk.limits };
-            let answer = answer(engine, &request, parts, Some(interrupt), &mut phases)?;
+            let answer = answer(about, engine, &request, parts, Some(interrupt), &mut phases)?;
             out.end()?;
             if args.stats {
                 let engine = engine.description();

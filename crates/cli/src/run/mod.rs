@@ -5,6 +5,7 @@ mod chat;
 mod commands;
 mod engine;
 mod lines;
+mod loading;
 mod memory;
 mod parts;
 pub mod prompt;
@@ -205,6 +206,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 vocabulary: model.vocabulary(),
                 context: args.context(trained),
                 trained,
+                model: Some(&model),
             };
             let style = style(&about, &args, given)?;
             if about.context > trained {
@@ -234,6 +236,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
                 vocabulary: &text.vocabulary,
                 context: args.context(text.trained),
                 trained: text.trained,
+                model: None,
             };
             engine.open(&about, clock.elapsed())?;
             let style = style(&about, &args, given)?;
@@ -330,7 +333,7 @@ impl Front<'_> {
         let parts =
             Parts::new(about.vocabulary, style, prompt, args.thinking(), &args.stop, &mut sink);
         let request = Request { prompt, sampling, limits };
-        let answer = answer(engine, &request, parts, interrupt, &mut phases)?;
+        let answer = answer(about, engine, &request, parts, interrupt, &mut phases)?;
         if speaks && !args.json {
             out.end()?;
         }

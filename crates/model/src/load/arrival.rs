@@ -17,6 +17,15 @@ use std::time::{Duration, Instant};
 use super::error::LoadError;
 use crate::engine::Parking;
 
+/// How far a load has come, of what the forward pass waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loading {
+    /// Bytes that have arrived.
+    pub done: u64,
+    /// Bytes in all.
+    pub total: u64,
+}
+
 /// The section of the embedding.
 pub(crate) const EMBEDDING: usize = 0;
 
@@ -36,6 +45,9 @@ pub(crate) struct Arrival {
     complete: AtomicBool,
     missing: Box<[AtomicU32]>,
     missing_in_all: AtomicU32,
+    /// Bytes of the pieces that have arrived, and of all pieces.
+    bytes: AtomicU64,
+    total: u64,
     /// Why the missing pieces will not come.
     failure: OnceLock<Arc<LoadError>>,
     /// Set when the load has ended, complete or not.
@@ -47,13 +59,15 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// A load that brings `missing[section]` pieces.
-    pub(super) fn new(missing: &[u32]) -> Arrival {
+    /// A load that brings `missing[section]` pieces, of `total` bytes in all.
+    pub(super) fn new(missing: &[u32], total: u64) -> Arrival {
         let all = missing.iter().sum();
         Arrival {
             complete: AtomicBool::new(all == 0),
             missing: missing.iter().map(|&n| AtomicU32::new(n)).collect(),
             missing_in_all: AtomicU32::new(all),
+            bytes: AtomicU64::new(0),
+            total,
             failure: OnceLock::new(),
             over: AtomicBool::new(false),
             bell: Parking::new(0),
@@ -81,6 +95,14 @@ impl Arrival {
     /// Whether everything is ready.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete.load(Ordering::Acquire)
+    }
+
+    /// How far the load has come; `None` when nothing is missing any more, or nothing more will come.
+    pub(super) fn loading(&self) -> Option<Loading> {
+        if self.is_complete() || self.failure.get().is_some() {
+            return None;
+        }
+        Some(Loading { done: self.bytes.load(Ordering::Relaxed), total: self.total })
     }
 
     /// Returns when the load has ended.
@@ -123,8 +145,9 @@ impl Arrival {
         }
     }
 
-    /// Counts a piece of `section`, which has been written.
-    pub(super) fn arrived(&self, section: usize) {
+    /// Counts a piece of `section` of so many bytes, which has been written.
+    pub(super) fn arrived(&self, section: usize, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         // AcqRel: the thread that counts the last piece publishes what the others wrote before theirs.
         let last_of_section = self.missing[section].fetch_sub(1, Ordering::AcqRel) == 1;
         if self.missing_in_all.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -165,32 +188,33 @@ mod tests {
 
     #[test]
     fn sections_become_ready_one_by_one() {
-        let arrival = Arrival::new(&[0, 2, 1]);
+        let arrival = Arrival::new(&[0, 2, 1], 60);
         arrival.wait(0).unwrap();
         thread::scope(|scope| {
             let one = scope.spawn(|| arrival.wait(1));
             let two = scope.spawn(|| arrival.wait(2));
-            arrival.arrived(1);
+            arrival.arrived(1, 10);
             thread::sleep(Duration::from_millis(5));
             assert!(!one.is_finished() && !two.is_finished());
-            arrival.arrived(1);
+            arrival.arrived(1, 20);
             one.join().unwrap().unwrap();
             assert!(!two.is_finished() && !arrival.complete.load(Ordering::Relaxed));
-            arrival.arrived(2);
+            assert_eq!(arrival.loading(), Some(Loading { done: 30, total: 60 }));
+            arrival.arrived(2, 30);
             two.join().unwrap().unwrap();
         });
-        assert!(arrival.complete.load(Ordering::Relaxed));
+        assert!(arrival.complete.load(Ordering::Relaxed) && arrival.loading().is_none());
     }
 
     #[test]
     fn the_time_that_was_waited_is_counted() {
         // On a busy machine the other thread may begin when all has arrived, and is then no proof of anything.
         let counted = [1, 30, 1000].into_iter().any(|patience| {
-            let arrival = Arrival::new(&[1]);
+            let arrival = Arrival::new(&[1], 0);
             thread::scope(|scope| {
                 scope.spawn(|| arrival.wait(0));
                 thread::sleep(Duration::from_millis(patience));
-                arrival.arrived(0);
+                arrival.arrived(0, 0);
             });
             arrival.waited() > Duration::ZERO
         });
@@ -199,7 +223,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_load_that_failed() {
-        let arrival = Arrival::new(&[1, 1]);
+        let arrival = Arrival::new(&[1, 1], 0);
         thread::scope(|scope| {
             let waiting = [scope.spawn(|| arrival.wait(0)), scope.spawn(|| arrival.wait(1))];
             let over = scope.spawn(|| arrival.wait_over());
@@ -214,18 +238,20 @@ mod tests {
         });
         // What has arrived before is no better: the model cannot be used.
         assert!(arrival.wait(0).is_err() && arrival.check().is_err());
+        assert_eq!(arrival.loading(), None);
     }
 
     #[test]
     fn many_pieces_from_many_threads() {
-        let arrival = Arrival::new(&[3000]);
+        let arrival = Arrival::new(&[3000], 3000);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| arrival.wait(0));
             for _ in 0..3 {
-                scope.spawn(|| (0..1000).for_each(|_| arrival.arrived(0)));
+                scope.spawn(|| (0..1000).for_each(|_| arrival.arrived(0, 1)));
             }
             waiting.join().unwrap().unwrap();
         });
         assert!(arrival.complete.load(Ordering::Relaxed));
+        assert_eq!(arrival.bytes.load(Ordering::Relaxed), 3000);
     }
 }

@@ -76,7 +76,7 @@ impl Shared {
                 Work::Copy => unreachable!("a plan copies from files that are read"),
             }
             if let Some(section) = job.section {
-                self.store.arrival().arrived(section);
+                self.store.arrival().arrived(section, job.source.len());
             }
             Ok(())
         })
@@ -107,7 +107,7 @@ impl Shared {
                 self.pack(ty, cols, bytes, to);
             }
             if let Some(section) = jobs[i].section {
-                self.store.arrival().arrived(section);
+                self.store.arrival().arrived(section, jobs[i].source.len());
             }
         };
         let options = transfer::Options::default();

@@ -36,6 +36,7 @@ use alight_pages::{
 };
 
 pub(crate) use arrival::Arrival;
+pub use arrival::Loading;
 pub use error::LoadError;
 pub use experts::SlotsReport;
 use plan::{LoadMethod, Plan};
@@ -156,7 +157,7 @@ impl Loader {
         }
         check_memory(&report, weights, wanted.lock)?;
         let slots = slots.map(|planned| experts::slots(&planned, &maps)).transpose()?;
-        let arrival = Arrival::new(&plan.missing);
+        let arrival = Arrival::new(&plan.missing, plan.waited_for());
         let output = plan.output_section;
         let store = Arc::new(Store::new(maps, plan.store_sizes(), slots, arrival, output)?);
         let shared = Arc::new(Shared {
@@ -183,6 +184,11 @@ impl Loader {
     /// Returns when everything has been loaded.
     pub(crate) fn wait(&self) -> Result<(), Arc<LoadError>> {
         self.shared.store.arrival().wait_over()
+    }
+
+    /// How far it has come, as long as something is missing that the forward pass waits for.
+    pub(crate) fn loading(&self) -> Option<Loading> {
+        self.shared.store.arrival().loading()
     }
 
     /// What was decided, and what has happened so far.
@@ -361,7 +367,8 @@ impl Shared {
         let finish = FinishOnDrop(arrival);
         let result = self.carry_out(plan, methods).and_then(|()| self.lock_all());
         match result {
-            Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section)),
+            // What was locked is counted already.
+            Ok(()) => plan.sealed.into_iter().for_each(|section| arrival.arrived(section, 0)),
             Err(error) => arrival.fail(error),
         }
         self.report().took = Some(began.elapsed());

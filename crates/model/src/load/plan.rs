@@ -139,6 +139,15 @@ impl Plan {
         StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use }
     }
 
+    /// Bytes of the pieces that the forward pass has to wait for.
+    pub(super) fn waited_for(&self) -> u64 {
+        self.jobs
+            .iter()
+            .filter(|job| job.section.is_some())
+            .map(|job| job.source.len() as u64)
+            .sum()
+    }
+
     /// All memory will be locked at the end. The last layer becomes ready after that, so that every
     /// step sees it if locking fails.
     pub(super) fn seal(&mut self) {

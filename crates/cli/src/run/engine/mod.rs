@@ -10,7 +10,7 @@ mod native;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use alight_model::{Finish, GenerateOptions, SamplerOptions};
+use alight_model::{Finish, GenerateOptions, Model, SamplerOptions};
 use alight_text::Vocabulary;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command};
@@ -91,6 +91,8 @@ pub struct About<'m> {
     pub context: usize,
     /// Positions that the model was trained for.
     pub trained: usize,
+    /// Its weights, if it is this process that loads them.
+    pub model: Option<&'m Model>,
 }
 
 /// What there is to report of an engine.
