@@ -267,13 +267,13 @@ def measure(arguments) -> None:
             model = models.load_model(path, mesh=over, weights="bf16", unroll=False if arguments.loop else None)
             # The smallest matrix of a layer, its part on a GPU: a quarter leaves room for how it is laid out.
             smallest = 2 * shape.embd * shape.heads * shape.head_dim // target.count
-            # Scores of attention, of all positions.
-            few = 20_000_000 // target.count
+            # Activations of a chunk, and what attention's programs found; nothing grows with the cache.
+            few, more = 2 * MIB, 32 * MIB
             programs = [
                 ("decode", model.lower("decode", STEPS), {}, MODEL_LAYERS, 2 * MODEL_LAYERS + 2, 1, few),
                 ("decode, loops in graphs", model.lower("decode", STEPS), WITH_LOOPS,
                  MODEL_LAYERS, 2 * MODEL_LAYERS + 2, 0, few),
-                ("prefill", model.lower("prefill", CHUNK), {}, MODEL_LAYERS, 2 * MODEL_LAYERS + 1, 0, 8 * few),
+                ("prefill", model.lower("prefill", CHUNK), {}, MODEL_LAYERS, 2 * MODEL_LAYERS + 1, 0, more),
             ]
             for name, lowered, options, count, calls, loops, most in programs:
                 made = compiled(lowered, count, smallest, int("decode" in name), **options)

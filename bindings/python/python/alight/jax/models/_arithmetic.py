@@ -31,8 +31,8 @@ class Arithmetic(Protocol):
     stream: Any
     """The type of the residual stream."""
 
-    def cache(self) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        """Shapes of keys and values on a rank, `[layers, …]`, and their type."""
+    def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        """Shapes of keys and values of so many sequences on a rank, `[…, what is cut between ranks, …]`, and their type."""
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         """`[tokens, embedding]`, the same on every rank."""
@@ -52,8 +52,9 @@ class Arithmetic(Protocol):
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        """Stores keys and values at `pos` and on, and attends: `[tokens, the rank's heads × value_dim]`. `sinks`: a score of
-        each of the rank's heads that is of no position."""
+        """Stores keys and values of each sequence at its `pos` `[B]` and on, and attends: `[tokens, the rank's heads × value_dim]`, the
+        tokens of one sequence after those of the other, equally many. `sinks`: a score of each of the rank's heads that is of no
+        position."""
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         """The rank's part of the sum that attention adds to the residual."""

@@ -1,6 +1,6 @@
 """The forward pass: one block structure for all architectures, which differ by data, as `crates/model` has it.
 
-For `T` tokens, on each rank, a block is (collectives in brackets):
+For `T` tokens of each of `B` sequences, on each rank, a block is (collectives in brackets):
 
     q, k, v of h; biases, norms of q and k, rotation; k and v into the cache; attention
     h, x = [sum of o over the ranks, post-norm?, x +=, norm]
@@ -22,6 +22,7 @@ from jax import lax
 from ._arithmetic import Arithmetic, Cache
 from ._config import Config, Experts
 from ._cut import Cut
+from ._sums import row_sums
 
 CLAMP, SLOPE = np.float32(7), np.float32(1.702)
 """Of the clamped SiLU."""
@@ -60,8 +61,8 @@ class Network:
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:
     """RMSNorm over the last dimension, in float32."""
     wide = x.astype(jnp.float32)
-    scale = lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + np.float32(epsilon))
-    return (wide * scale * weight).astype(x.dtype)
+    scale = lax.rsqrt(row_sums(wide * wide) / np.float32(x.shape[-1]) + np.float32(epsilon))
+    return (wide * scale[..., None] * weight).astype(x.dtype)
 
 
 def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array, neox: bool) -> jax.Array:
@@ -106,8 +107,9 @@ def choose(experts: Experts, logits: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
-    """Runs `tokens` `[T]`, which follow the `pos` positions in the cache: the normed residual stream `[T, embedding]`
-    after the last block, and the cache with them in it."""
+    """Runs `tokens` `[B, T]`, which follow the `pos` `[B]` positions of each sequence in the cache: the normed residual stream
+    `[B · T, embedding]` after the last block, and the cache with them in it."""
+    (batch, length), tokens = tokens.shape, tokens.reshape(-1)
     c, ops, weights, vectors = net.config, net.arithmetic, params["weights"], params["vectors"]
     if net.apart:
         part = ops.embed_part(weights, tokens, c.embedding_scale)
@@ -115,8 +117,12 @@ def forward(net: Network, params: Params, cache: Cache, tokens: jax.Array, pos: 
     else:
         x = ops.embed(weights, tokens, c.embedding_scale)
         h = norm(x, vectors["first_norm"], c.rms_eps)
-    # [global, local; cos, sin; T, pairs]
-    rope = lax.dynamic_slice_in_dim(vectors["rope"], pos, tokens.shape[0], axis=2)
+    # [global, local; cos, sin; B · T, pairs]
+    if batch == 1:
+        rope = lax.dynamic_slice_in_dim(vectors["rope"], pos[0], length, axis=2)
+    else:
+        at = (pos[:, None] + jnp.arange(length)).reshape(-1)
+        rope = vectors["rope"].at[:, :, at].get(mode="clip")
     first = lax.axis_index(net.axis) == 0
 
     def once(y: jax.Array, bias: jax.Array | None) -> jax.Array:

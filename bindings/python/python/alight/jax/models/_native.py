@@ -117,8 +117,8 @@ class Native:
     def _products(self, weights: Arrays, name: str, places: jax.Array, x: jax.Array) -> tuple[jax.Array, ...]:
         return handlers.matmul(weights["file"], places, x, self.cuts[name], mesh=self.mesh, axis=self.axis)
 
-    def cache(self) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        return *self.heads.cache(self.config.layers), jnp.float16
+    def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
+        return *self.heads.cache(self.config.layers * batch), jnp.float16
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         shape = (self.config.vocab, self.config.embedding)
@@ -142,8 +142,16 @@ class Native:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        out, *cached = handlers.attend(*qkv, *cache, layer, pos, window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis)
-        return out, (cached[0], cached[1])
+        batch, found = pos.shape[0], []
+        # To the handler, sequences are layers.
+        for number, (q, k, v) in enumerate(zip(*(jnp.split(x, batch) for x in qkv), strict=True)):
+            at = layer * batch + number
+            out, *cached = handlers.attend(
+                q, k, v, *cache, at, pos[number], window, self.heads, sinks=sinks, mesh=self.mesh, axis=self.axis
+            )
+            found.append(out)
+            cache = cached[0], cached[1]
+        return jnp.concatenate(found), cache
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._products(weights, "o", layer["o"], x)[0]

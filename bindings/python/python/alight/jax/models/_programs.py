@@ -84,7 +84,7 @@ class Programs:
     def _identity(self) -> tuple[Any, ...]:
         """What the functions are made from, besides their arguments and this package."""
         net = self.net
-        arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache())
+        arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache(1))
         return (net.config, net.cut, net.capacity, net.axis, net.apart, arithmetic, self.mesh, sorted(self.specs.items()))
 
     def lower(self, kind: str, params: Params, tokens: int, candidates: int) -> jax.stages.Lowered:
@@ -94,7 +94,7 @@ class Programs:
             sharding = NamedSharding(self.mesh, spec)
             return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call, unused-ignore]
 
-        *halves, dtype = self.net.arithmetic.cache()
+        *halves, dtype = self.net.arithmetic.cache(1)
         ranks, spec = self.net.cut.ranks, ranked(self.net.axis, 1)
         cache = tuple(like((layers, heads * ranks, *rest), dtype, spec) for layers, heads, *rest in halves)
         number, floats = like((), np.int32), functools.partial(like, dtype=np.float32)
@@ -141,17 +141,17 @@ class Programs:
     # On one rank.
 
     def _empty(self) -> Cache:
-        keys, values, kind = self.net.arithmetic.cache()
+        keys, values, kind = self.net.arithmetic.cache(1)
         return jnp.zeros(keys, kind), jnp.zeros(values, kind)
 
     def _prefill(
         self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
+        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens[None], pos[None]))
         return lax.dynamic_slice_in_dim(h, last, 1), cache
 
     def _logits(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
+        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens[None], pos[None]))
         return _blocks.logits(self.net, params, h), cache
 
     def _first(
@@ -173,7 +173,7 @@ class Programs:
 
         def step(at: tuple[jax.Array, jax.Array, Cache, State]) -> tuple[jax.Array, jax.Array, Cache, State]:
             number, out, cache, state = at
-            h, cache = _blocks.forward(self.net, params, cache, state.token[None], state.pos)
+            h, cache = _blocks.forward(self.net, params, cache, state.token[None, None], state.pos[None])
             state = self._draw(candidates, params, h, state.pos + 1, state.drawn, uniforms[number], request)
             return number + 1, out.at[number].set(state.token), cache, state
 

@@ -16,6 +16,7 @@ from jax import lax
 
 from ... import Tensor
 from ._arithmetic import Arrays, Cache, Specs
+from ._attention import Attention, has_kernel
 from ._blocks import gated
 from ._config import Config, Experts
 from ._cut import Cut, Span
@@ -30,11 +31,15 @@ class Xla:
         self, config: Config, cut: Cut, tensors: Tensors, layers: Layers, capacity: int, dtype: Any, stream: Any
     ) -> None:
         mesh, axis = layers.mesh, layers.axis
-        self.config, self.cut, self.axis, self.capacity, self.stream = config, cut, axis, capacity, stream
+        self.config, self.cut, self.axis, self.stream = config, cut, axis, stream
         self.dtype = np.dtype(dtype)
         c, d = config, config.embedding
         group, width = cut.head_slots // cut.kv_slots, c.value_dim
-        self.shape = (cut.kv_slots, group)
+        # The cache of a stream of float32 is float16.
+        kind, kernel = jnp.dtype(stream), has_kernel(mesh.devices.flat[0].platform)
+        self.attention = Attention(
+            cut.kv_slots, group, c.key_dim, width, capacity, c.attention_scale, c.attention_softcap, kind, kernel
+        )
         self.widths = np.array([cut.head_slots * c.key_dim, cut.kv_slots * c.key_dim, cut.kv_slots * width])
 
         def whole(tensor: Tensor) -> jax.Array:
@@ -147,10 +152,9 @@ class Xla:
         both = (((1,), (1,)), ((), ()))
         return lax.dot_general(x.astype(kind), matrix.astype(kind), both, preferred_element_type=jnp.float32)
 
-    def cache(self) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
-        c, heads, capacity = self.config, self.cut.kv_slots, self.capacity
+    def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         kind = jnp.bfloat16 if self.stream == jnp.bfloat16 else jnp.float16
-        return (c.layers, heads, capacity, c.key_dim), (c.layers, heads, capacity, c.value_dim), kind
+        return *self.attention.cache(self.config.layers, batch), kind
 
     def embed(self, weights: Arrays, tokens: jax.Array, scale: float) -> jax.Array:
         found: jax.Array = lax.psum(self._own_rows(weights, tokens), self.axis)  # type: ignore[no-untyped-call, unused-ignore]
@@ -179,37 +183,26 @@ class Xla:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> tuple[jax.Array, Cache]:
-        c, (heads, group) = self.config, self.shape
-        tokens = qkv[0].shape[0]
-        q = qkv[0].reshape(tokens, heads, group, c.key_dim)
+        batch, heads = pos.shape[0], self.attention.heads
+        q, new_keys, new_values = (x.reshape(batch, -1, x.shape[1]) for x in qkv)
 
         def store(all_layers: jax.Array, new: jax.Array, width: int) -> jax.Array:
-            # [tokens, heads × width] → [1, heads, tokens, width]
-            rows = new.reshape(1, tokens, heads, width).swapaxes(1, 2)
+            # [B, T, heads × width]
+            rows = new.reshape(batch, -1, heads, width)
             # As the native cache: too large for float16 is the largest there is.
             most = float(jnp.finfo(all_layers.dtype).max)  # type: ignore[no-untyped-call, unused-ignore]
             rows = jnp.clip(rows, -most, most).astype(all_layers.dtype)
-            return lax.dynamic_update_slice(all_layers, rows, (layer, 0, pos, 0))
+            rows = jnp.pad(rows, ((0, 0), (0, 0), (0, 0), (0, all_layers.shape[4] - width)))
+            if batch == 1:
+                one = rows.swapaxes(1, 2)[:, :, None]
+                return lax.dynamic_update_slice(all_layers, one, (layer, 0, 0, pos[0], 0))
+            # What is beyond the cache is filling.
+            at = pos[:, None] + jnp.arange(rows.shape[1])
+            return all_layers.at[layer, :, jnp.arange(batch)[:, None], at].set(rows, mode="drop", unique_indices=True)
 
-        keys, values = store(cache[0], qkv[1], c.key_dim), store(cache[1], qkv[2], c.value_dim)
-        kind = jnp.promote_types(self.stream, keys.dtype)
-        k, v = (lax.dynamic_index_in_dim(x, layer, keepdims=False).astype(kind) for x in (keys, values))
-        scores = jnp.einsum("thgd,hpd->hgtp", q.astype(kind), k, preferred_element_type=jnp.float32)
-        scores = scores * np.float32(c.attention_scale)
-        if c.attention_softcap is not None:
-            cap = np.float32(c.attention_softcap)
-            scores = cap * jnp.tanh(scores / cap)
-        # How far back each position is, of each token: a token sees itself and what is in its window.
-        back = (pos + jnp.arange(tokens))[:, None] - jnp.arange(self.capacity)[None, :]
-        seen = (back >= 0) & ((window == 0) | (back < window))
-        scores = jnp.where(seen, scores, -jnp.inf)
-        if sinks is not None:
-            # One more position, whose value is zero.
-            more = jnp.broadcast_to(sinks.reshape(heads, group, 1, 1), (heads, group, tokens, 1))
-            scores = jnp.concatenate([scores, more], axis=-1)
-        weights = jax.nn.softmax(scores, axis=-1)[..., : self.capacity]
-        out = jnp.einsum("hgtp,hpd->thgd", weights.astype(kind), v, preferred_element_type=jnp.float32)
-        return out.reshape(tokens, -1), (keys, values)
+        keys, values = store(cache[0], new_keys, self.config.key_dim), store(cache[1], new_values, self.config.value_dim)
+        out = self.attention(q, keys, values, layer, pos, window, sinks)
+        return out.reshape(qkv[0].shape[0], -1), (keys, values)
 
     def output(self, weights: Arrays, layer: Arrays, x: jax.Array) -> jax.Array:
         return self._dot(x, layer["o"])

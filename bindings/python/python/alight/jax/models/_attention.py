@@ -1,0 +1,242 @@
+"""Attention that reads the positions a token sees, and not the whole cache: blocks of positions, one after the other, whose
+sums are corrected when a greater score comes (Milakov and Gimelshein, "Online normalizer calculation for softmax").
+
+Two implementations of the same: a loop of XLA's own operations, and a kernel of Pallas for GPUs, where a loop that ends when
+the host says so would cut a step's CUDA graph into pieces. How many blocks there are is known on the device alone.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ._sums import row_sums
+
+try:
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+except ImportError:  # a jaxlib without them
+    triton = None  # type: ignore[assignment]
+
+BLOCK = 256
+"""Positions of a turn of the loop."""
+KERNEL_BLOCK = 64
+"""The same of the kernel. What a program of it holds fits into the shared memory of an A100, with heads of 256."""
+PROGRAMS = 128
+"""Programs of the kernel that are made at least, if there are positions for them: about as many as a GPU runs at once."""
+LOW = np.float32(-1e30)
+"""Below every score, and finite: what is seen of no position is 0 and not NaN."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What is known when a program is made. Heads are those of a rank."""
+
+    heads: int
+    """Of keys and values."""
+    group: int
+    """Query heads for each of them."""
+    key_dim: int
+    value_dim: int
+    capacity: int
+    scale: float
+    softcap: float | None
+    kind: Any
+    """What products are computed from; sums are float32."""
+    kernel: bool
+    """Whether the kernel is used."""
+    interpret: bool = False
+    """For tests: the kernel, step by step, on any device."""
+
+    def cache(self, layers: int, batch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Shapes of keys and of values. The kernel takes blocks of powers of two."""
+        capacity = -(-self.capacity // KERNEL_BLOCK) * KERNEL_BLOCK if self.kernel else self.capacity
+        keys, values = (max(16, 1 << (width - 1).bit_length()) if self.kernel else width for width in (self.key_dim, self.value_dim))
+        return (layers, self.heads, batch, capacity, keys), (layers, self.heads, batch, capacity, values)
+
+    def __call__(
+        self,
+        q: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        layer: jax.Array | int,
+        pos: jax.Array,
+        window: jax.Array | int,
+        sinks: jax.Array | None,
+    ) -> jax.Array:
+        """Of queries `[B, T, heads · group · key_dim]`, whose tokens are at `pos` `[B]` and on, `[B, T, heads · group · value_dim]`,
+        float32. The token at position `p` sees positions `j ≤ p` with `p - j < window`; 0 is no window."""
+        batch, tokens = q.shape[:2]
+        q = q.reshape(batch, tokens, self.heads, self.group, self.key_dim).transpose(0, 2, 1, 3, 4)
+        # [B, heads, T · group, key_dim]
+        q = q.reshape(batch, self.heads, tokens * self.group, self.key_dim).astype(self.kind)
+        sinks = None if sinks is None else jnp.tile(sinks.reshape(self.heads, self.group), (1, tokens))
+        call = self._kernel if self.kernel else self._loop
+        out = call(q, keys, values, jnp.asarray(layer, jnp.int32), pos, jnp.asarray(window, jnp.int32), sinks)
+        out = out[..., : self.value_dim].reshape(batch, self.heads, tokens, self.group, self.value_dim)
+        return out.transpose(0, 2, 1, 3, 4).reshape(batch, tokens, -1)
+
+    def _scores(self, dots: jax.Array) -> jax.Array:
+        dots = dots * np.float32(self.scale)
+        return dots if self.softcap is None else np.float32(self.softcap) * jnp.tanh(dots / np.float32(self.softcap))
+
+    def _loop(
+        self,
+        q: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        layer: jax.Array,
+        pos: jax.Array,
+        window: jax.Array,
+        sinks: jax.Array | None,
+    ) -> jax.Array:
+        """`q` and the result `[B, heads, rows, …]`, a row for each query head of each token; `sinks` `[heads, rows]`."""
+        (batch, heads, rows, _), capacity = q.shape, keys.shape[3]
+        block = min(BLOCK, capacity)
+        at = pos[:, None] + jnp.arange(rows) // self.group  # [B, rows]
+        first = jnp.where(window > 0, jnp.maximum(jnp.min(pos) - window + 1, 0), 0)
+
+        def turn(number: jax.Array, carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+            most, total, out = carry
+            # The last block ends where the cache ends; what it shares with the one before has been seen.
+            start = jnp.minimum(number * block, capacity - block)
+
+            def of(cache: jax.Array) -> jax.Array:
+                part = lax.dynamic_slice(cache, (layer, 0, 0, start, 0), (1, heads, batch, block, cache.shape[4]))
+                return part[0].swapaxes(0, 1).astype(self.kind)
+
+            where = start + jnp.arange(block)
+            back = at[:, :, None] - where
+            seen = (back >= 0) & ((window == 0) | (back < window)) & (where >= number * block)
+            scores = self._scores(jnp.einsum("bhrd,bhpd->bhrp", q, of(keys), preferred_element_type=jnp.float32))
+            scores = jnp.where(seen[:, None], scores, -jnp.inf)
+            more = jnp.maximum(most, scores.max(axis=-1))
+            shares, kept = jnp.exp(scores - more[..., None]), jnp.exp(most - more)
+            new = jnp.einsum("bhrp,bhpd->bhrd", shares.astype(self.kind), of(values), preferred_element_type=jnp.float32)
+            return more, total * kept + row_sums(shares), out * kept[..., None] + new
+
+        # A sink is one more position, whose value is zero.
+        most = jnp.full((batch, heads, rows), LOW) if sinks is None else jnp.broadcast_to(sinks, (batch, heads, rows))
+        total = jnp.zeros_like(most) if sinks is None else jnp.ones_like(most)
+        start = (most, total, jnp.zeros((batch, heads, rows, self.value_dim), jnp.float32))
+        last = jnp.minimum(jnp.max(at), capacity - 1)
+        _, total, out = lax.fori_loop(first // block, last // block + 1, turn, start)
+        found: jax.Array = out / total[..., None]
+        return found
+
+    def _kernel(
+        self,
+        q: jax.Array,
+        keys: jax.Array,
+        values: jax.Array,
+        layer: jax.Array,
+        pos: jax.Array,
+        window: jax.Array,
+        sinks: jax.Array | None,
+    ) -> jax.Array:
+        """The same. A program of the kernel has a few rows of a head, and a share of the positions that they see."""
+        (batch, heads, rows, width), (capacity, depth) = q.shape, values.shape[3:]
+        # Products have 16 rows or more.
+        few = min(max(16, 1 << (rows - 1).bit_length()), 64 if max(keys.shape[4], depth) <= 128 else 32)
+        blocks = -(-rows // few)
+        shares = max(1, min(PROGRAMS // (batch * heads * blocks), 16, capacity // (2 * KERNEL_BLOCK)))
+        q = jnp.pad(q, ((0, 0), (0, 0), (0, blocks * few - rows), (0, keys.shape[4] - width)))
+        q = q.reshape(batch * heads, blocks * few, -1)
+
+        def whole(shape: tuple[int, ...]) -> Any:
+            return pl.BlockSpec(shape, lambda one, block, share: (0,) * len(shape))
+
+        def part(*shape: int) -> tuple[Any, Any]:
+            """A result of each program."""
+            index = (0,) * (len(shape) - 1)
+            spec = pl.BlockSpec((None, None, *shape), lambda one, block, share: (one, share, block, *index))
+            like = (batch * heads, shares, blocks * shape[0], *shape[1:])
+            return spec, jax.ShapeDtypeStruct(like, jnp.float32)  # type: ignore[no-untyped-call, unused-ignore]
+
+        results = [part(few, depth), part(few), part(few)]
+        tokens = rows // self.group
+        body = functools.partial(_program, of=self, tokens=tokens, rows=few, shares=shares)
+        call: Any = pl.pallas_call(
+            body,
+            grid=(batch * heads, blocks, shares),
+            in_specs=[
+                *map(whole, ((1,), (batch,), (1,))),
+                pl.BlockSpec((None, few, q.shape[-1]), lambda one, block, share: (one, block, 0)),
+                whole(keys.shape),
+                whole(values.shape),
+            ],
+            out_specs=[spec for spec, _ in results],
+            out_shape=[like for _, like in results],
+            compiler_params=triton.CompilerParams(num_warps=4, num_stages=2 if depth <= 128 else 1),
+            interpret=self.interpret,
+            name="alight_attention",
+        )
+        out, most, total = call(layer[None], pos, window[None], q, keys, values)
+        top = most.max(axis=1)
+        if sinks is not None:
+            sinks = jnp.tile(jnp.pad(sinks, ((0, 0), (0, blocks * few - rows))), (batch, 1))
+            top = jnp.maximum(top, sinks)
+        kept = jnp.exp(most - top[:, None])
+        total = (total * kept).sum(axis=1) + (0 if sinks is None else jnp.exp(sinks - top))
+        out = (out * kept[..., None]).sum(axis=1) / total[..., None]
+        found: jax.Array = out[:, :rows].reshape(batch, heads, rows, depth)
+        return found
+
+
+def _program(
+    layer_ref: Any,
+    pos_ref: Any,
+    window_ref: Any,
+    q_ref: Any,
+    keys_ref: Any,
+    values_ref: Any,
+    out_ref: Any,
+    most_ref: Any,
+    total_ref: Any,
+    *,
+    of: Attention,
+    tokens: int,
+    rows: int,
+    shares: int,
+) -> None:
+    """Sums, greatest scores and totals of `rows` rows of a head, over one of the `shares` of the blocks that they see."""
+    one, block, share = (pl.program_id(axis) for axis in range(3))
+    sequence, head = one // of.heads, one % of.heads
+    layer, pos, window = layer_ref[0], pos_ref[sequence], window_ref[0]
+    q = q_ref[...]
+    at = pos + (block * rows + jnp.arange(rows)) // of.group
+    low = pos + block * rows // of.group
+    high = jnp.minimum(pos + jnp.minimum((block * rows + rows - 1) // of.group, tokens - 1), values_ref.shape[3] - 1)
+    first = jnp.where(window > 0, jnp.maximum(low - window + 1, 0), 0) // KERNEL_BLOCK
+    last = high // KERNEL_BLOCK + 1
+    each = (last - first + shares - 1) // shares
+    begin = first + share * each
+
+    def turn(number: Any, carry: Any) -> Any:
+        most, total, out = carry
+        where = number * KERNEL_BLOCK + jnp.arange(KERNEL_BLOCK)
+        held = pl.ds(number * KERNEL_BLOCK, KERNEL_BLOCK)
+        k, v = (triton.load(ref.at[layer, head, sequence, held, :]).astype(of.kind) for ref in (keys_ref, values_ref))
+        back = at[:, None] - where[None, :]
+        seen = (back >= 0) & ((window == 0) | (back < window))
+        exact = False if of.kind == jnp.float32 else None
+        scores = jnp.where(seen, of._scores(triton.dot(q, k, trans_b=True, allow_tf32=exact)), -jnp.inf)
+        more = jnp.maximum(most, scores.max(axis=-1))
+        weights, kept = jnp.exp(scores - more[:, None]), jnp.exp(most - more)
+        new = triton.dot(weights.astype(of.kind), v, allow_tf32=exact)
+        return more, total * kept + weights.sum(axis=-1), out * kept[:, None] + new
+
+    start = (jnp.full(rows, LOW), jnp.zeros(rows, jnp.float32), jnp.zeros((rows, values_ref.shape[4]), jnp.float32))
+    most, total, out = lax.fori_loop(begin, jnp.minimum(begin + each, last), turn, start)
+    out_ref[...], most_ref[...], total_ref[...] = out, most, total
+
+
+def has_kernel(platform: str) -> bool:
+    """Whether the kernel can be compiled for devices of this platform."""
+    return platform == "gpu" and triton is not None
