@@ -65,7 +65,8 @@ pub struct ServeArgs {
     ctx_size: Option<usize>,
 
     /// Requests that are computed at the same time; others wait
-    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences)]
+    #[arg(long, visible_alias = "np", value_name = "N", default_value_t = 8, value_parser = sequences,
+          allow_negative_numbers = true)]
     parallel: usize,
 
     /// Requests that may wait; more are told to come again (503)

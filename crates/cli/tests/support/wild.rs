@@ -26,8 +26,13 @@ pub const WILD: [&str; 9] = [
 /// Writes the model and returns its path. It has no chat template; with a high temperature each of its
 /// tokens is as likely as the others.
 pub fn model(folder: &Path) -> String {
+    model_of(folder, Spec::llama())
+}
+
+/// The same of other extents.
+pub fn model_of(folder: &Path, spec: Spec) -> String {
     let mut random = common::Random(7);
-    let file = builder(Spec::llama()).file(|_, out| {
+    let file = builder(spec).file(|_, out| {
         for weight in out.chunks_exact_mut(4) {
             weight.copy_from_slice(&(0.2 * random.signed()).to_le_bytes());
         }

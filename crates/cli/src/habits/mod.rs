@@ -1,7 +1,9 @@
 //! What people type who know llama.cpp: other names of options, options that there is no need for here, and
 //! options that would mean something else to this command line (`-hf` is not `-h`, `-ngl` is not `-n gl`).
 //!
-//! An option that a command has is never touched, so a table of names is all there is to add to.
+//! An option that a command has is never touched, so the [`table`] is all there is to add to.
+
+mod table;
 
 use std::ffi::{OsStr, OsString};
 
@@ -31,6 +33,10 @@ enum Means {
     Same(&'static str),
     /// These words.
     Words(&'static [&'static str]),
+    /// The words that go with its value; with another value it cannot be had, and what to do instead.
+    Which(&'static [(&'static str, &'static [&'static str])], &'static str),
+    /// All of it is another command line.
+    Instruction(&'static [&'static str]),
     /// Nothing, with such a value; why.
     NotNeeded(Value, &'static str),
     /// It cannot be had; what to do instead.
@@ -46,89 +52,10 @@ enum Value {
     Switch,
 }
 
-use Means::{Instead, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Url, Words};
+use Means::{
+    Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Url, Which, Words,
+};
 use Value::{No, One, Switch};
-
-const CPU: &str = "all of the model is computed on the CPU";
-const TOKEN: &str =
-    "set HF_TOKEN, or log in with `hf auth login`: others can read what is on a command line";
-const SAMPLERS: &str =
-    "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
-const FILE: &str = "what the model's file says of its positions is what counts";
-const LOG: &str = "nothing is logged; --stats and --explain-load say what was done";
-const GRAMMAR: &str = "`alight serve` holds answers to a schema or a grammar: see response_format in docs/reference/server.md";
-
-/// Options by their names.
-const HABITS: &[(&[&str], Means)] = &[
-    (&["-m", "--model"], Model),
-    (&["-sys"], Same("--system")),
-    (&["-sysf", "--system-prompt-file"], Instead("write --system \"$(cat FILE)\"")),
-    (&["-md"], Same("--draft")),
-    (&["-np"], Same("--parallel")),
-    (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], Same("--cache-type")),
-    (&["-r", "--reverse-prompt"], Same("--stop")),
-    (&["-no-cnv", "--no-conversation"], Words(&["--raw"])),
-    (&["--mlock"], Words(&["--lock"])),
-    (&["--no-mmap"], Words(&["--load", "read"])),
-    (&["--mmap"], Words(&["--load", "mmap"])),
-    (&["--perf"], Words(&["--stats"])),
-    (&["-ngl", "--gpu-layers", "--n-gpu-layers", "-ngld"], NotNeeded(One, CPU)),
-    (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], NotNeeded(One, CPU)),
-    (&["-dev", "--device", "-ot", "--override-tensor"], NotNeeded(One, CPU)),
-    (&["-ncmoe", "--n-cpu-moe"], NotNeeded(One, CPU)),
-    (&["-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload"], NotNeeded(No, CPU)),
-    (&["-fa", "--flash-attn"], NotNeeded(Switch, "attention is always computed that way")),
-    (
-        &["-b", "--batch-size", "-ub", "--ubatch-size"],
-        NotNeeded(One, "prompts are computed in pieces of a size that suits the CPU"),
-    ),
-    (&["-tb", "--threads-batch"], NotNeeded(One, "prompts are computed with the threads of -t")),
-    (&["--numa"], NotNeeded(One, "weights are read where they are")),
-    (&["-C", "--cpu-mask", "-Cr", "--cpu-range"], NotNeeded(One, "`taskset` chooses the CPUs")),
-    (&["--cpu-strict", "--prio", "--poll"], NotNeeded(One, "`nice` and `taskset` do that")),
-    (&["--jinja", "--no-jinja"], NotNeeded(No, "the model's own template is always used")),
-    (
-        &["-cnv", "--conversation", "-i", "--interactive"],
-        NotNeeded(No, "a chat begins where there is no prompt"),
-    ),
-    (&["-st", "--single-turn"], NotNeeded(No, "with a prompt there is one answer")),
-    (&["-co", "--color"], NotNeeded(Switch, "a terminal gets colours, unless NO_COLOR is set")),
-    (&["--simple-io"], NotNeeded(No, "a pipe gets nothing but the answer")),
-    (&["--no-display-prompt"], NotNeeded(No, "the prompt is never repeated")),
-    (&["--no-warmup", "--warmup"], NotNeeded(No, "there is no run before the first")),
-    (&["--no-perf"], NotNeeded(No, "times are said with --stats only")),
-    (&["-cb", "--cont-batching"], NotNeeded(No, "requests are always computed together")),
-    (&["-kvu", "--kv-unified"], NotNeeded(No, "each sequence has its own context")),
-    (&["--keep"], NotNeeded(One, "a chat that grows too long forgets its oldest exchanges")),
-    (
-        &["--context-shift", "--no-context-shift"],
-        NotNeeded(No, "an answer ends where the context does"),
-    ),
-    (&["--log-disable", "-v", "--verbose", "--log-verbose"], NotNeeded(No, LOG)),
-    (&["-lv", "--verbosity", "--log-file", "--log-colors"], NotNeeded(One, LOG)),
-    (&["-e", "--escape"], Instead("the shell makes line breaks: $'one\\ntwo'")),
-    (&["--no-escape"], NotNeeded(No, "a backslash in a prompt is a backslash")),
-    (&["-hf", "-hfr", "--hf-repo"], Repo),
-    (&["-hff", "--hf-file"], RepoFile),
-    (&["-hfd", "-hfrd", "--hf-repo-draft"], RepoDraft),
-    (&["-mu", "--model-url"], Url),
-    (&["-hft", "--hf-token"], Instead(TOKEN)),
-    (
-        &["-dr", "--docker-repo"],
-        Instead("models come from the Hugging Face hub (-hf USER/REPO) or from files"),
-    ),
-    (&["--chat-template"], Instead("give the template as a file, with --chat-template-file")),
-    (&["--grammar", "--grammar-file", "-j", "--json-schema", "-jf"], Instead(GRAMMAR)),
-    (&["--lora", "--lora-scaled"], Instead("adapters are not read: merge it into the model first")),
-    (&["-mm", "--mmproj", "--image", "--audio"], Instead("models take and give text alone")),
-    (&["--rope-scaling", "--rope-scale", "--rope-freq-base", "--rope-freq-scale"], Instead(FILE)),
-    (&["--yarn-orig-ctx", "--yarn-ext-factor"], Instead(FILE)),
-    (&["--override-kv"], Instead("`gguf_set_metadata.py` of llama.cpp writes keys into a file")),
-    (&["--prompt-cache"], Instead("--cache keeps what was computed of prompts, all in one folder")),
-    (&["--mirostat", "--typical", "--samplers", "--sampler-seq"], Instead(SAMPLERS)),
-    (&["--dynatemp-range", "--top-nsigma", "--logit-bias", "-l"], Instead(SAMPLERS)),
-    (&["--dry-multiplier", "--xtc-probability", "--xtc-threshold"], Instead(SAMPLERS)),
-];
 
 /// The command line `given`, as `cli` has it.
 pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>> {
@@ -157,34 +84,59 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
         let known = option(command, name);
         if let Some(option) = known {
             words.push(word.clone());
-            if takes_value(option) && name.len() == word.len() {
+            // There it is a switch.
+            let named =
+                |next: &&OsString| ["auto", "on", "off"].iter().any(|value| **next == *value);
+            if name == "--repack" && name.len() == word.len() && !rest.peek().is_some_and(named) {
+                words.push("on".into());
+            } else if takes_value(option) && name.len() == word.len() {
                 words.extend(rest.next().cloned());
             }
             continue;
         }
-        let habit = HABITS.iter().find(|(names, _)| names.contains(&name));
-        match habit.map(|(_, means)| *means) {
+        match habit(command.get_name(), name) {
             // What follows is not the value of anything that is known.
             None if name.starts_with("-h") && name.len() > 2 => {
                 return Err(Stop::Usage(format!(
                     "there is no option '{name}': -h alone is the help"
                 )));
             }
-            None => words.push(word.clone()),
-            Some(Model) => match rest.next() {
+            None => match others(cli, name) {
+                Some(others) => {
+                    let of = command.get_name();
+                    return Err(Stop::Usage(format!(
+                        "there is no {name} of `alight {of}`: {others}"
+                    )));
+                }
+                None => words.push(word.clone()),
+            },
+            Some(Instruction(others)) => {
+                let program = given[..1].iter().cloned();
+                return Ok(program.chain(others.iter().map(OsString::from)).collect());
+            }
+            Some(Which(values, why)) => {
+                let value = value(word, &mut rest).unwrap_or_default();
+                match values.iter().find(|(known, _)| value == *known) {
+                    Some((_, others)) if others.iter().all(|word| has(command, word)) => {
+                        words.extend(others.iter().map(OsString::from));
+                    }
+                    _ => {
+                        let value = value.to_string_lossy();
+                        return Err(Stop::Usage(format!("there is no {name} {value}: {why}")));
+                    }
+                }
+            }
+            Some(Model) => match value(word, &mut rest) {
                 Some(model) => {
-                    words.insert(first, model.clone());
+                    words.insert(first, model);
                     // Of several, the next stands behind it.
                     first += 1;
                 }
                 None => return Err(Stop::Usage(format!("{name} needs the path of a model"))),
             },
             Some(means @ (Repo | RepoFile | Url | RepoDraft)) => {
-                let value = match word.to_str().and_then(|word| word.split_once('=')) {
-                    Some((_, value)) => Some(value.to_owned()),
-                    None => rest.next().map(|value| value.to_string_lossy().into_owned()),
-                };
-                let Some(value) = value.filter(|value| !value.is_empty()) else {
+                let value = value(word, &mut rest).filter(|value| !value.is_empty());
+                let Some(value) = value.map(|value| value.to_string_lossy().into_owned()) else {
                     return Err(Stop::Usage(format!("{name} needs a value")));
                 };
                 match means {
@@ -201,20 +153,24 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
             }
             Some(Same(other)) if option(command, other).is_some() => {
                 words.push(other.into());
-                words.extend(rest.next().cloned());
+                words.extend(value(word, &mut rest));
             }
-            Some(Words(others)) if option(command, others[0]).is_some() => {
+            Some(Words(others)) if others == ["--help"] || option(command, others[0]).is_some() => {
                 words.extend(others.iter().map(OsString::from));
             }
-            Some(Same(_) | Words(_)) => words.push(word.clone()),
-            Some(NotNeeded(value, why)) => {
+            Some(Same(other) | Words(&[other, ..])) => match others(cli, other) {
+                Some(others) => return Err(elsewhere(name, command, &others)),
+                None => words.push(word.clone()),
+            },
+            Some(Words([])) => {}
+            Some(NotNeeded(takes, why)) => {
                 let switch = |next: &&OsString| {
                     ["on", "off", "auto", "0", "1", "-1"].iter().any(|one| **next == *one)
                 };
-                match value {
+                match takes {
                     No => None,
-                    One => rest.next(),
-                    Switch => rest.next_if(switch),
+                    One => value(word, &mut rest),
+                    Switch => rest.next_if(switch).cloned(),
                 };
                 say::note(&format!("{name} is not needed: {why}"));
             }
@@ -239,6 +195,47 @@ pub fn translated(given: Vec<OsString>, cli: &Command) -> Outcome<Vec<OsString>>
         (None, None) => {}
     }
     Ok(words)
+}
+
+/// The value of an option: what stands behind its `=`, or else the next word.
+fn value<'w>(word: &OsStr, rest: &mut impl Iterator<Item = &'w OsString>) -> Option<OsString> {
+    match word.to_str().and_then(|word| word.split_once('=')) {
+        Some((name, value)) if name.starts_with("--") => Some(value.into()),
+        _ => rest.next().cloned(),
+    }
+}
+
+/// What an option of llama.cpp means to a command.
+fn habit(command: &str, name: &str) -> Option<Means> {
+    let is = |pattern: &str| match pattern.strip_suffix('*') {
+        Some(beginning) => name.starts_with(beginning),
+        None => name == pattern,
+    };
+    let mut all = table::of(command).iter().chain(table::ALL);
+    all.find(|(names, _)| names.iter().any(|pattern| is(pattern))).map(|(_, means)| *means)
+}
+
+/// Whether a word is no option, or one that a command has.
+fn has(command: &Command, word: &str) -> bool {
+    !word.starts_with('-') || option(command, word).is_some()
+}
+
+/// Which other commands have an option.
+fn others(cli: &Command, name: &str) -> Option<String> {
+    let has =
+        |command: &&str| cli.find_subcommand(command).is_some_and(|c| option(c, name).is_some());
+    let names: Vec<String> =
+        COMMANDS.iter().copied().filter(has).map(|command| format!("`alight {command}`")).collect();
+    let (last, before) = names.split_last()?;
+    Some(match before {
+        [] => format!("{last} has it"),
+        before => format!("{} and {last} have it", before.join(", ")),
+    })
+}
+
+/// That other commands have an option, and this one has not.
+fn elsewhere(name: &str, command: &Command, others: &str) -> Stop {
+    Stop::Usage(format!("there is no {name} of `alight {}`: {others}", command.get_name()))
 }
 
 /// The name of a repository as a model has it.

@@ -1,0 +1,427 @@
+//! The options of llama.cpp's programs, and what they mean here. docs/reference/llama-cpp.md is made from what the command answers.
+
+use super::Means::{
+    self, Instead, Instruction, Model, NotNeeded, Repo, RepoDraft, RepoFile, Same, Url, Which,
+    Words,
+};
+use super::Value::{No, One, Switch};
+
+/// Options by their names; a name that ends with `*` is all that begin so.
+pub type Habits = &'static [(&'static [&'static str], Means)];
+
+const CPU: &str = "all of the model is computed on the CPU";
+const TOKEN: &str =
+    "set HF_TOKEN, or log in with `hf auth login`: others can read what is on a command line";
+const SAMPLERS: &str =
+    "tokens are drawn with --temp, --top-k, --top-p, --min-p and the penalties alone";
+const FILE: &str = "what the model's file says of its positions is what counts";
+const LOG: &str = "nothing is logged; --stats and --explain-load say what was done";
+const TASKSET: &str = "`taskset` chooses the CPUs";
+const NICE: &str = "`nice` and `taskset` do that";
+const TEXT: &str = "models take and give text alone";
+const DRAFTS: &str =
+    "tokens are computed ahead wherever that is faster; --speculate auto|off|N says how many";
+const NO_THOUGHTS: &str = "a model thinks as long as it likes, or, with --no-thinking, not at all";
+const KNOWN: &str =
+    "what was computed of prompts is used again where another begins in the same way";
+const TOOLS: &str = "requests bring their tools, and whoever asks runs them";
+const OF_ORIGINS: &str = "pages that --cors-origins names may ask for all there is";
+const NAME_IT: &str = "name the model: -hf USER/REPO";
+const ALL_MAPPED: &str = "all models are mapped, and the system keeps in memory what is used";
+const FIT: &str = "what does not fit into memory is said, with what to do about it";
+
+/// What counts with one command, before [`ALL`].
+pub fn of(command: &str) -> Habits {
+    match command {
+        "run" => RUN,
+        "serve" => SERVE,
+        _ => &[],
+    }
+}
+
+const RUN: Habits = &[
+    (
+        &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"],
+        Instead(
+            "`alight serve` holds answers to a schema or a grammar: see response_format in docs/reference/server.md",
+        ),
+    ),
+    (&["-o", "--output", "--output-file"], Instead("write `> FILE` behind the command")),
+    (&["--show-timings"], Words(&["--stats"])),
+    (
+        &["--server-base"],
+        Instead("`alight run` computes by itself; curl, or any client of OpenAI's, asks a server"),
+    ),
+    (
+        &["--chat-template-kwargs", "--reasoning-effort"],
+        Instead(
+            "--no-thinking turns thinking off; a request to `alight serve` can have more variables for its template",
+        ),
+    ),
+    (
+        &["--reasoning-format"],
+        NotNeeded(
+            One,
+            "a terminal dims the thinking, a pipe has it between <think> and </think>, and --json apart",
+        ),
+    ),
+    (
+        &["-np", "--parallel"],
+        Instead(
+            "`alight batch` answers many prompts at the same time, and `alight serve` many requests",
+        ),
+    ),
+];
+
+const SERVE: Habits = &[
+    (
+        &["-p", "--prompt", "-f", "--file", "-bf", "--binary-file"],
+        Instead("prompts come with requests; known ones are kept in --cache-dir"),
+    ),
+    (
+        &["-sys", "--system-prompt", "-sysf", "--system-prompt-file"],
+        Instead("a request begins with a message of the role `system`"),
+    ),
+    (&["--server-base", "-o", "--output", "--output-file"], Instead("answers go to whoever asks")),
+    (&["-r", "--reverse-prompt"], Instead("a request says where its answer stops: `stop`")),
+    (&["--ignore-eos"], Instead("a request asks for it: `ignore_eos`")),
+    (
+        &["--grammar", "--grammar-file", "-j", "--json-schema", "-jf", "--json-schema-file"],
+        Instead("a request brings its schema or grammar: `response_format`, `grammar`"),
+    ),
+    (&["-l", "--logit-bias"], Instead("a request brings it: `logit_bias`")),
+    (&["-no-cnv", "--no-conversation"], NotNeeded(No, "/v1/completions continues a text as it is")),
+    (&["-cnv", "--conversation"], NotNeeded(No, "/v1/chat/completions is for conversations")),
+    (
+        &["--perf", "--show-timings"],
+        NotNeeded(No, "--metrics tells at /metrics how long everything takes"),
+    ),
+    (
+        &["--chat-template-kwargs", "--reasoning-effort"],
+        Instead("a request brings it: `chat_template_kwargs`, `reasoning_effort`"),
+    ),
+    (
+        &["-rea", "--reasoning"],
+        Which(
+            &[("on", &[]), ("auto", &[])],
+            "a request turns thinking off: `\"chat_template_kwargs\": {\"enable_thinking\": false}`",
+        ),
+    ),
+    (
+        &["--reasoning-budget"],
+        Which(
+            &[("-1", &[])],
+            "a request turns thinking off: `\"chat_template_kwargs\": {\"enable_thinking\": false}`",
+        ),
+    ),
+    (&["--reasoning-format"], NotNeeded(One, "what the model thinks is in `reasoning_content`")),
+    (
+        &["--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro"],
+        Instead("known prompts are kept in --cache-dir, unless --no-cache is given"),
+    ),
+];
+
+/// What counts with every command.
+pub const ALL: Habits = &[
+    // Asking for something else than an answer.
+    (&["--usage"], Words(&["--help"])),
+    (&["--version"], Instruction(&["--version"])),
+    (&["-cl", "--cache-list"], Instruction(&["list"])),
+    (&["--completion-bash"], Instruction(&["completions", "bash"])),
+    (&["--list-devices"], Instead(CPU)),
+    // The model, and what is said to it.
+    (&["-m", "--model"], Model),
+    (&["-hf", "-hfr", "--hf-repo"], Repo),
+    (&["-hff", "--hf-file"], RepoFile),
+    (&["-mu", "--model-url"], Url),
+    (&["-hft", "--hf-token"], Instead(TOKEN)),
+    (
+        &["-dr", "--docker-repo"],
+        Instead("models come from the Hugging Face hub (-hf USER/REPO) or from files"),
+    ),
+    (&["--fim-*", "--gpt-oss-*", "--vision-*", "--embd-gemma-default"], Instead(NAME_IT)),
+    (&["-sys"], Same("--system")),
+    (&["-sysf", "--system-prompt-file"], Instead("write --system \"$(cat FILE)\"")),
+    (&["-bf", "--binary-file"], Instead("a prompt is text: -f reads it from a file")),
+    (&["-e", "--escape"], Instead("the shell makes line breaks: $'one\\ntwo'")),
+    (&["--no-escape"], NotNeeded(No, "a backslash in a prompt is a backslash")),
+    (&["-no-cnv", "--no-conversation"], Words(&["--raw"])),
+    (
+        &["-cnv", "--conversation", "-i", "--interactive", "-if", "--interactive-first"],
+        NotNeeded(No, "a chat begins where there is no prompt"),
+    ),
+    (&["-st", "--single-turn"], NotNeeded(No, "with a prompt there is one answer")),
+    (
+        &["-mli", "--multiline-input"],
+        NotNeeded(No, "a chat takes several lines between \"\"\" and \"\"\", or with Alt-Enter"),
+    ),
+    (
+        &["--in-prefix-bos", "--in-prefix", "--in-suffix"],
+        Instead("the chat template says what stands around a message: --chat-template-file"),
+    ),
+    (&["--jinja", "--no-jinja"], NotNeeded(No, "the model's own template is always used")),
+    (&["--chat-template"], Instead("give the template as a file, with --chat-template-file")),
+    (
+        &["--skip-chat-parsing", "--no-skip-chat-parsing"],
+        NotNeeded(No, "with --raw, and at /v1/completions, a text is a text"),
+    ),
+    (
+        &["--prefill-assistant", "--no-prefill-assistant"],
+        NotNeeded(No, "/v1/completions continues whatever an answer begins with"),
+    ),
+    (&["--spm-infill"], Instead("texts are continued at their end alone")),
+    (
+        &["-rea", "--reasoning"],
+        Which(&[("on", &[]), ("auto", &[]), ("off", &["--no-thinking"])], NO_THOUGHTS),
+    ),
+    (&["--reasoning-budget"], Which(&[("-1", &[]), ("0", &["--no-thinking"])], NO_THOUGHTS)),
+    (&["--reasoning-budget-message"], Instead(NO_THOUGHTS)),
+    (
+        &["--reasoning-preserve", "--no-reasoning-preserve"],
+        NotNeeded(No, "the chat template decides what stays of earlier thinking"),
+    ),
+    // What is shown.
+    (&["-co", "--color"], NotNeeded(Switch, "a terminal gets colours, unless NO_COLOR is set")),
+    (&["--simple-io"], NotNeeded(No, "a pipe gets nothing but the answer")),
+    (&["--no-display-prompt"], NotNeeded(No, "the prompt is never repeated")),
+    (&["--display-prompt"], Instead("the prompt is never repeated")),
+    (
+        &["--verbose-prompt"],
+        Instead("`alight serve` shows prompts, at /apply-template and /tokenize"),
+    ),
+    (&["-sp", "--special"], Instead("special tokens are no part of an answer")),
+    (&["-ptc", "--print-token-count"], Instead("--stats says how many tokens there were")),
+    (&["--perf"], Words(&["--stats"])),
+    (&["--no-perf", "--no-show-timings"], NotNeeded(No, "times are said with --stats only")),
+    (
+        &["--log-disable", "-v", "--verbose", "--log-verbose", "--log-jsonl", "--no-log-*"],
+        NotNeeded(No, LOG),
+    ),
+    (&["--log-prefix", "--log-timestamps"], NotNeeded(No, LOG)),
+    (
+        &[
+            "-lv",
+            "--verbosity",
+            "--log-verbosity",
+            "--log-file",
+            "--log-colors",
+            "--log-prompts-dir",
+        ],
+        NotNeeded(One, LOG),
+    ),
+    // How tokens are chosen, and when an answer ends.
+    (&["-r", "--reverse-prompt"], Same("--stop")),
+    (
+        &["--mirostat*", "--typical*", "--samplers", "--sampler-seq", "--sampling-seq"],
+        Instead(SAMPLERS),
+    ),
+    (&["--dynatemp-*", "--top-nsigma", "--top-n-sigma", "--logit-bias", "-l"], Instead(SAMPLERS)),
+    (&["--dry-*", "--xtc-*", "--adaptive-*"], Instead(SAMPLERS)),
+    (&["-bs", "--backend-sampling"], NotNeeded(No, CPU)),
+    (&["--keep"], NotNeeded(One, "a chat that grows too long forgets its oldest exchanges")),
+    (
+        &["--context-shift", "--no-context-shift"],
+        NotNeeded(No, "an answer ends where the context does"),
+    ),
+    // How the weights come.
+    (&["--mlock"], Words(&["--lock"])),
+    (&["--no-mmap"], Words(&["--load", "read"])),
+    (&["--mmap"], Words(&["--load", "mmap"])),
+    (&["-dio", "--direct-io"], Words(&["--load", "direct"])),
+    (
+        &["-lm", "--load-mode"],
+        Which(
+            &[
+                ("auto", &["--load", "auto"]),
+                ("none", &["--load", "read"]),
+                ("mmap", &["--load", "mmap"]),
+                ("mlock", &["--load", "read", "--lock"]),
+                ("mmap+mlock", &["--load", "mmap", "--lock"]),
+                ("dio", &["--load", "direct"]),
+            ],
+            "it is auto, none, mmap, mlock, mmap+mlock or dio",
+        ),
+    ),
+    (
+        &["-lzm", "--lazy-mode"],
+        NotNeeded(One, "where a token takes rows of a table, the rows alone are read"),
+    ),
+    (&["-nr", "--no-repack"], Words(&["--repack", "off"])),
+    (
+        &["--check-tensors"],
+        NotNeeded(No, "a weight that is no number is noticed when it is computed with"),
+    ),
+    (&["--override-kv"], Instead("`gguf_set_metadata.py` of llama.cpp writes keys into a file")),
+    (&["--lora*"], Instead("adapters are not read: merge it into the model first")),
+    (&["--control-vector*"], Instead("control vectors are not read")),
+    (
+        &["-mm", "--mmproj", "-mmu", "--mmproj-url", "--image*", "--audio", "--video*"],
+        Instead(TEXT),
+    ),
+    (&["-mmdev", "--mmproj-device", "--mtmd-batch-max-tokens", "--media-path"], Instead(TEXT)),
+    (&["--mmproj-auto", "--no-mmproj*", "--mmproj-offload"], NotNeeded(No, TEXT)),
+    (&["-fit", "--fit"], NotNeeded(Switch, FIT)),
+    (&["-fitt", "--fit-target", "-fitc", "--fit-ctx"], NotNeeded(One, FIT)),
+    // Devices and threads.
+    (&["-ngl", "--gpu-layers", "--n-gpu-layers"], NotNeeded(One, CPU)),
+    (&["-sm", "--split-mode", "-ts", "--tensor-split", "-mg", "--main-gpu"], NotNeeded(One, CPU)),
+    (&["-dev", "--device", "-ot", "--override-tensor"], NotNeeded(One, CPU)),
+    (&["-ncmoe", "--n-cpu-moe", "-ncffn", "--n-cpu-ffn"], NotNeeded(One, CPU)),
+    (
+        &["-cmoe", "--cpu-moe", "-nkvo", "--no-kv-offload", "-kvo", "--kv-offload"],
+        NotNeeded(No, CPU),
+    ),
+    (&["--op-offload", "--no-op-offload", "--no-host"], NotNeeded(No, CPU)),
+    (&["--moe-cache-mib"], NotNeeded(One, "--memory says how much memory experts may take")),
+    (&["--rpc"], Instead("one machine computes")),
+    (&["-tb", "--threads-batch"], NotNeeded(One, "prompts are computed with the threads of -t")),
+    (&["--numa"], NotNeeded(One, "weights are read where they are")),
+    (
+        &[
+            "-C",
+            "--cpu-mask",
+            "-Cr",
+            "--cpu-range",
+            "-Cb",
+            "--cpu-mask-batch",
+            "-Crb",
+            "--cpu-range-batch",
+        ],
+        NotNeeded(One, TASKSET),
+    ),
+    (&["--cpu-strict*", "--prio*", "--poll*"], NotNeeded(One, NICE)),
+    // What is computed at a time, and kept.
+    (&["-np"], Same("--parallel")),
+    (&["-ctk", "-ctv", "--cache-type-k", "--cache-type-v"], Same("--cache-type")),
+    (&["-fa", "--flash-attn"], NotNeeded(Switch, "attention is always computed that way")),
+    (
+        &["-b", "--batch-size", "-ub", "--ubatch-size"],
+        NotNeeded(One, "prompts are computed in pieces of a size that suits the CPU"),
+    ),
+    (&["--no-warmup", "--warmup"], NotNeeded(No, "there is no run before the first")),
+    (
+        &["--prompt-cache*"],
+        Instead("--cache keeps what was computed of prompts, all in one folder"),
+    ),
+    (&["-ctxcp", "--ctx-checkpoints", "--swa-checkpoints"], NotNeeded(One, KNOWN)),
+    (&["-cms", "--checkpoint-min-step", "-cram", "--cache-ram"], NotNeeded(One, KNOWN)),
+    (&["-sps", "--slot-prompt-similarity", "--cache-reuse"], NotNeeded(One, KNOWN)),
+    (&["--cache-prompt", "--cache-idle-slots", "--no-cache-idle-slots"], NotNeeded(No, KNOWN)),
+    (
+        &["--no-cache-prompt"],
+        NotNeeded(No, "an answer is the same with a known prompt and without"),
+    ),
+    (&["--swa-full"], NotNeeded(No, "keys and values of all positions are kept")),
+    (
+        &["-dt", "--defrag-thold"],
+        NotNeeded(One, "keys and values are in pages, which leave no gaps"),
+    ),
+    (
+        &["-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified"],
+        NotNeeded(No, "each sequence has its own context"),
+    ),
+    (&["--kv-unified-per-slot"], NotNeeded(One, "each sequence has its own context")),
+    (&["-gan", "--grp-attn-n", "-gaw", "--grp-attn-w"], Instead(FILE)),
+    (&["--rope-*", "--yarn-*"], Instead(FILE)),
+    // Drafts.
+    (&["-md", "--spec-draft-model"], Same("--draft")),
+    (&["-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"], RepoDraft),
+    (
+        &["-td", "--threads-draft", "-tbd", "--threads-batch-draft", "--spec-draft-threads*"],
+        NotNeeded(One, "the draft model has the threads of -t"),
+    ),
+    (
+        &[
+            "-Cd",
+            "-Crd",
+            "-Cbd",
+            "-Crbd",
+            "--cpu-mask*",
+            "--cpu-range*",
+            "--spec-draft-cpu-mask*",
+            "--spec-draft-cpu-range*",
+        ],
+        NotNeeded(One, TASKSET),
+    ),
+    (
+        &["--spec-draft-cpu-strict*", "--spec-draft-prio*", "--spec-draft-poll*"],
+        NotNeeded(One, NICE),
+    ),
+    (
+        &["-ctkd", "-ctvd", "--cache-type-k-draft", "--cache-type-v-draft", "--spec-draft-type-*"],
+        NotNeeded(One, "the draft model keeps keys and values as f16"),
+    ),
+    (
+        &["-ngld", "--gpu-layers-draft", "--n-gpu-layers-draft", "--spec-draft-ngl"],
+        NotNeeded(One, CPU),
+    ),
+    (
+        &["-devd", "--device-draft", "--spec-draft-device", "-otd", "--override-tensor-draft"],
+        NotNeeded(One, CPU),
+    ),
+    (
+        &[
+            "--spec-draft-override-tensor",
+            "-ncmoed",
+            "--n-cpu-moe-draft",
+            "--spec-draft-n-cpu-moe",
+            "--spec-draft-ncmoe",
+        ],
+        NotNeeded(One, CPU),
+    ),
+    (&["-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"], NotNeeded(No, CPU)),
+    (&["--spec-draft-backend-sampling", "--no-spec-draft-backend-sampling"], NotNeeded(No, CPU)),
+    (&["--spec-default"], NotNeeded(No, DRAFTS)),
+    (
+        &["-lcs", "--lookup-cache-static", "-lcd", "--lookup-cache-dynamic", "--spec-*"],
+        NotNeeded(One, DRAFTS),
+    ),
+    (
+        &["--draft-n", "--draft-max", "--draft-min", "--draft-n-min", "--draft-p-*"],
+        NotNeeded(One, DRAFTS),
+    ),
+    // The server.
+    (&["-cb", "--cont-batching"], NotNeeded(No, "requests are always computed together")),
+    (
+        &["-nocb", "--no-cont-batching"],
+        Instead("--parallel 1 computes one request after the other"),
+    ),
+    (&["--embedding", "--embeddings"], NotNeeded(No, "every model answers at /v1/embeddings")),
+    (&["--pooling"], Instead("a request to /v1/embeddings says it: `pooling`")),
+    (&["--embd-normalize"], NotNeeded(One, "vectors have length 1")),
+    (
+        &["--rerank", "--reranking"],
+        Instead("texts are not ranked: compare their vectors, from /v1/embeddings"),
+    ),
+    (
+        &["-to", "--timeout"],
+        NotNeeded(One, "an answer takes as long as it takes, and ends when nobody waits for it"),
+    ),
+    (
+        &["--sse-ping-interval"],
+        NotNeeded(One, "a stream that says nothing shows every five seconds that it is alive"),
+    ),
+    (
+        &["--threads-http"],
+        NotNeeded(One, "requests wait for the model, never for each other's bytes"),
+    ),
+    (&["--reuse-port"], Instead("one server listens at a port")),
+    (&["--path"], Instead("there is the server's own page alone: another program serves files")),
+    (&["--api-prefix"], Instead("a proxy in front of the server can add it")),
+    (&["--ssl-*"], Instead("a proxy in front of the server speaks TLS")),
+    (&["--cors-methods", "--cors-headers"], NotNeeded(One, OF_ORIGINS)),
+    (&["--cors-credentials", "--no-cors-credentials"], NotNeeded(No, OF_ORIGINS)),
+    (&["--ui", "--webui"], NotNeeded(No, "the page is there, unless --no-ui is given")),
+    (&["--ui-config*", "--webui-config*"], Instead("the page keeps its settings in the browser")),
+    (&["--no-ui-mcp-proxy", "--no-webui-mcp-proxy", "-no-ag", "--no-agent"], NotNeeded(No, TOOLS)),
+    (
+        &["--ui-mcp-proxy", "--webui-mcp-proxy", "--tools*", "--mcp-*", "-ag", "--agent"],
+        Instead(TOOLS),
+    ),
+    (&["--props"], Instead("what the server was started with stays as it is")),
+    (&["--tags"], NotNeeded(One, "-a names the model")),
+    (&["--models-dir"], Instead("give the folder in place of the model")),
+    (&["--models-preset"], Instead("config.toml has defaults: see docs/how-to/run.md")),
+    (&["--models-max"], NotNeeded(One, ALL_MAPPED)),
+    (&["--models-autoload", "--no-models-autoload"], NotNeeded(No, ALL_MAPPED)),
+];
