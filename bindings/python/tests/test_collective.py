@@ -259,3 +259,60 @@ def test_a_device_that_never_comes_is_an_error_in_time():
     for _ in range(2):
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)did not come: \[.*2.*\]"):
             jax.block_until_ready(step(partials, residual, weight))
+
+
+@pytest.mark.parametrize("post", [False, True])
+def test_under_vmap_more_rows_are_one_call(post):
+    mesh = mesh_of(4)
+    partials, residual, weight, post_weight = inputs(4, (5, 2, 64), DTYPES[2], DTYPES[2])
+
+    def over(call):
+        def run(partial, residual, weight):
+            one = functools.partial(alight.jax.allreduce_norm, mesh=mesh, epsilon=EPSILON, post_weight=post_weight if post else None)
+            return call(lambda partial, residual: one(partial, residual, weight), partial[0], residual)
+
+        return jax.jit(jax.shard_map(run, mesh=mesh, in_specs=(P("tp"), P(), P()), out_specs=P(), check_vma=False))
+
+    rows, mapped = over(lambda f, *args: f(*args)), over(lambda f, *args: jax.vmap(f)(*args))
+    assert mapped.lower(partials, residual, weight).as_text().count("@alight_allreduce_norm") == 1
+    for one, other in zip(mapped(partials, residual, weight), rows(partials, residual, weight), strict=True):
+        assert np.asarray(one).tobytes() == np.asarray(other).tobytes()
+    shared = over(lambda f, partial, residual: jax.vmap(f, (0, None))(partial, residual[0]))
+    again = rows(partials, np.broadcast_to(residual[:1], residual.shape), weight)
+    assert all(np.array_equal(a, b) for a, b in zip(shared(partials, residual, weight), again, strict=True))
+
+    def weights_differ(partial, residual, weight):
+        one = functools.partial(alight.jax.allreduce_norm, mesh=mesh, epsilon=EPSILON)
+        return jax.vmap(one, (0, 0, 0))(partial[0], residual, jnp.stack([weight] * 5))
+
+    wrong = jax.shard_map(weights_differ, mesh=mesh, in_specs=(P("tp"), P(), P()), out_specs=P(), check_vma=False)
+    with pytest.raises(ValueError, match="weights that differ along an axis of jax.vmap; expected the same"):
+        jax.jit(wrong)(partials, residual, weight)
+
+
+def test_derivatives_are_those_of_the_sum_itself(monkeypatch):
+    """By finite differences, and as where there is no handler."""
+    mesh = mesh_of(4)
+    operands = inputs(4, (3, 48), DTYPES[2], DTYPES[2])
+
+    def loss(*operands):
+        def run(partial, residual, weight, post_weight):
+            found = alight.jax.allreduce_norm(partial[0], residual, weight, mesh=mesh, epsilon=EPSILON, post_weight=post_weight)
+            return sum((one * one).mean() for one in found)[None]
+
+        return jax.shard_map(run, mesh=mesh, in_specs=(P("tp"), P(), P(), P()), out_specs=P("tp"), check_vma=False)(*operands).sum()
+
+    def derivatives():
+        return jax.jit(jax.grad(loss, argnums=(0, 1, 2, 3)))(*operands)
+
+    found = derivatives()
+    rng = np.random.default_rng(1)
+    for number, (operand, slope) in enumerate(zip(operands, found, strict=True)):
+        step = rng.standard_normal(operand.shape).astype(np.float32)
+        moved = [loss(*operands[:number], operand + sign * 1e-2 * step, *operands[number + 1 :]) for sign in (1, -1)]
+        wanted = float(moved[0] - moved[1]) / 2e-2
+        # What is the same on all devices is one argument that each of them has.
+        assert abs(float((slope * step).sum()) - wanted) < 2e-2 * max(1, abs(wanted))
+    monkeypatch.setattr(_collective, "RANKS", 0)
+    for one, other in zip(found, derivatives(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

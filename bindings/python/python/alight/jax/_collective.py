@@ -5,6 +5,7 @@ Where no handler applies, the same of XLA's own operations, with the same roundi
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 from typing import Any
@@ -61,6 +62,9 @@ def allreduce_norm(
     errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
     the program. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
 
+    Under `jax.vmap` more rows are one call, if the weights are the same for all. Derivatives are those of the operations of
+    XLA's that stand in for the call elsewhere.
+
     `assume`: for a program that is compiled ahead of time, for GPUs that are not here (`jax.experimental.topologies`): the
     custom call as if a trial had worked. Where it would not have, the program fails with the reason.
     """
@@ -73,7 +77,48 @@ def allreduce_norm(
             log.warning("allreduce_norm is lax.psum and a norm: %s", problem)
         return _of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
     _ffi.register()
+    again = functools.partial(allreduce_norm, mesh=mesh, axis=axis, epsilon=epsilon, bias=bias, limit=limit, assume=assume)
     operands = (partial, residual, weight) + (() if post_weight is None else (post_weight,))
+
+    @jax.custom_batching.custom_vmap
+    def one(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _call(operands, mesh, groups, ranks, epsilon, bias, limit)
+
+    @one.def_vmap
+    def several(count: int, batched: list[bool], *operands: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple[bool, bool]]:
+        """More rows of one call."""
+        if any(batched[2:]):
+            raise ValueError("allreduce_norm: weights that differ along an axis of jax.vmap; expected the same for all rows of a call")
+        wide = (x if own else jnp.broadcast_to(x, (count, *x.shape)) for x, own in zip(operands[:2], batched[:2], strict=True))
+        return again(*wide, operands[2], post_weight=operands[3] if operands[3:] else None), (True, True)
+
+    @jax.custom_jvp
+    def call(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:
+        found: tuple[jax.Array, jax.Array] = one(*operands)
+        return found
+
+    @call.defjvp
+    def derivative(operands: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
+        def plain(partial: jax.Array, residual: jax.Array, weight: jax.Array, post_weight: jax.Array | None = None) -> Any:
+            return _of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
+
+        return call(*operands), jax.jvp(plain, operands, tangents)[1]
+
+    found: tuple[jax.Array, jax.Array] = call(*operands)
+    return found
+
+
+def _call(
+    operands: tuple[jax.Array, ...],
+    mesh: Mesh,
+    groups: np.ndarray[Any, Any],
+    ranks: int,
+    epsilon: float,
+    bias: int,
+    limit: float,
+) -> tuple[jax.Array, jax.Array]:
+    """The custom call."""
+    partial = operands[0]
     like = jax.ShapeDtypeStruct(partial.shape, partial.dtype)  # type: ignore[no-untyped-call, unused-ignore]
     # On CPUs in place, where XLA needs the operands no more: in a loop that saves copying what it carries.
     in_place = {0: 0, 1: 1} if mesh.devices.flat[0].platform == "cpu" else None
