@@ -76,6 +76,7 @@ EXAMPLES = {
     "examples/python/tasks.py": (r"(?s)\A(?=.*China\? [^\n]*Beijing)(?=.*Greece\? [^\n]*Athens)(?=.*Poland\? [^\n]*Warsaw)",),
     "examples/python/jax_weights.py": (r"(?s)\A272 arrays; output_norm.weight: 576 of float32, mean \d.*in place",),
     "examples/python/jax_model.py": (r"Berlin",),
+    "examples/python/jax_forward.py": (r"(?s)\A *-\d+\.\d+  The capital of France is Paris\.\n.*\n.*\n.*Germany\?.*Berlin.*\n.*Japan.*Tokyo",),
     "examples/shell/pipe.sh": (r"Rome",),
     "examples/shell/batch.sh": (r"\AGermany: .*Berlin.*\nEgypt: .*Cairo.*\nJapan: .*Tokyo.*\Z",),
     "examples/shell/server.sh": (r'(?s)"status".*Berlin.*\{\\"city\\": ?\\"Paris\\", ?\\"inhabitants\\": ?\d+\}',),

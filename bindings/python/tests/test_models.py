@@ -383,14 +383,14 @@ def test_a_launch_ends_at_an_end(folder):
     end = next(number for number in range(2, 8) if wanted[number] not in wanted[:number])
     for stop, most in ((wanted[end], 100), (-1, end + 1)):
         programs, params = model._programs, model._params
-        request = Request(_sample.arguments(Sampling.greedy()), np.full(8, stop, np.int32), np.int32(most))
-        h, cache = programs.prefill(params, programs.empty(), np.array(prompt, np.int32), np.int32(0), np.int32(15))
-        first, state = programs.first(1, params, h, np.int32(16), np.zeros(1, np.float32), request)
-        out, cache, state = programs.decode(1, params, cache, state, np.zeros(8, np.float32), request)
-        assert [int(first[0]), *out.tolist()] == wanted[: end + 1] + [-1] * (8 - end)
-        assert (bool(state.done), int(state.pos), int(state.drawn)) == (True, 16 + end, end + 1)
-        out, cache, state = programs.decode(1, params, cache, state, np.zeros(8, np.float32), request)
-        assert out.tolist() == [-1] * 8 and int(state.pos) == 16 + end
+        request = Request(_sample.arguments(Sampling.greedy()), np.full(8, stop, np.int32), np.int32([most]))
+        h, cache = programs.prefill(params, programs.empty(), np.array([prompt], np.int32), np.int32([0]), np.int32([15]))
+        first, state = programs.first(1, params, h, np.int32([16]), np.zeros((1, 1), np.float32), request)
+        out, cache, state = programs.decode(1, params, cache, state, np.zeros((8, 1), np.float32), request)
+        assert [int(first[0, 0]), *out[:, 0].tolist()] == wanted[: end + 1] + [-1] * (8 - end)
+        assert (bool(state.done[0]), int(state.pos[0]), int(state.drawn[0])) == (True, 16 + end, end + 1)
+        out, cache, state = programs.decode(1, params, cache, state, np.zeros((8, 1), np.float32), request)
+        assert out[:, 0].tolist() == [-1] * 8 and int(state.pos[0]) == 16 + end
 
 
 def test_two_launches_are_in_flight_at_most(folder, monkeypatch):
@@ -413,7 +413,7 @@ def test_two_launches_are_in_flight_at_most(folder, monkeypatch):
 @pytest.mark.parametrize("weights", ["f32", "native"])
 def test_what_is_beyond_the_vocabulary_is_never_chosen(weights, folder):
     model = loaded(folder, GEMMA2, tp=8, weights=weights, context=96)
-    found, _ = model._programs.logits(model._params, model._programs.empty(), np.zeros(64, np.int32), np.int32(0))
+    found, _ = model._programs.logits(model._params, model._programs.empty(), np.zeros((1, 64), np.int32), np.int32([0]))
     assert found.shape == (64, 8 * 92) and 8 * 92 > GEMMA2.vocab
     assert np.isneginf(found[:, GEMMA2.vocab :]).all() and np.isfinite(found[:, : GEMMA2.vocab]).all()
 
@@ -446,10 +446,10 @@ def test_nothing_is_copied(ranks, folder):
     path = written(folder, tiny)
     model = load_model(path, tp=ranks, context=2000)
     programs, cache = model._programs, model._programs.empty()
-    request = Request(_sample.arguments(Sampling()), np.full(8, -1, np.int32), np.int32(9))
-    state = State(*[np.int32(0)] * 3, np.bool_(False))
-    decode = programs.compiled("decode", 64).lower(model._params, cache, state, np.zeros(8, np.float32), request)
-    prefill = programs.compiled("prefill").lower(model._params, cache, np.zeros(16, np.int32), np.int32(0), np.int32(0))
+    request = Request(_sample.arguments(Sampling()), np.full(8, -1, np.int32), np.int32([9]))
+    state = State(*[np.int32([0])] * 3, np.bool_([False]))
+    decode = programs.compiled("decode", 64).lower(model._params, cache, state, np.zeros((8, 1), np.float32), request)
+    prefill = programs.compiled("prefill").lower(model._params, cache, np.zeros((1, 16), np.int32), np.int32([0]), np.int32([0]))
     held = sum(part.nbytes for part in cache) // ranks
     assert held > 1_000_000 and path.stat().st_size > 1 << 24
     for lowered in (decode, prefill):

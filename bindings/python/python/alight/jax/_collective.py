@@ -89,8 +89,8 @@ def allreduce_norm(
         """More rows of one call."""
         if any(batched[2:]):
             raise ValueError("allreduce_norm: weights that differ along an axis of jax.vmap; expected the same for all rows of a call")
-        wide = (x if own else jnp.broadcast_to(x, (count, *x.shape)) for x, own in zip(operands[:2], batched[:2], strict=True))
-        return again(*wide, operands[2], post_weight=operands[3] if operands[3:] else None), (True, True)
+        x, y = (x if own else jnp.broadcast_to(x, (count, *x.shape)) for x, own in zip(operands[:2], batched[:2], strict=True))
+        return again(x, y, operands[2], post_weight=operands[3] if operands[3:] else None), (True, True)
 
     @jax.custom_jvp
     def call(*operands: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -23,7 +23,7 @@ What must stay true:
 """
 
 from ._load import load_model
-from ._model import Model
+from ._model import KVCache, Model
 from ._sample import Sampling
 
-__all__ = ["Model", "Sampling", "load_model"]
+__all__ = ["KVCache", "Model", "Sampling", "load_model"]

@@ -73,14 +73,45 @@ class Attention:
         """Of queries `[B, T, heads · group · key_dim]`, whose tokens are at `pos` `[B]` and on, `[B, T, heads · group · value_dim]`,
         float32. The token at position `p` sees positions `j ≤ p` with `p - j < window`; 0 is no window."""
         batch, tokens = q.shape[:2]
-        q = q.reshape(batch, tokens, self.heads, self.group, self.key_dim).transpose(0, 2, 1, 3, 4)
-        # [B, heads, T · group, key_dim]
-        q = q.reshape(batch, self.heads, tokens * self.group, self.key_dim).astype(self.kind)
+        q = q.reshape(batch, tokens, self.heads, self.group, self.key_dim).transpose(2, 0, 1, 3, 4)
+        # [heads, B, T · group, key_dim]: as the cache has them, or products would be of other forms for other batches.
+        q = q.reshape(self.heads, batch, tokens * self.group, self.key_dim).astype(self.kind)
         sinks = None if sinks is None else jnp.tile(sinks.reshape(self.heads, self.group), (1, tokens))
-        call = self._kernel if self.kernel else self._loop
-        out = call(q, keys, values, jnp.asarray(layer, jnp.int32), pos, jnp.asarray(window, jnp.int32), sinks)
-        out = out[..., : self.value_dim].reshape(batch, self.heads, tokens, self.group, self.value_dim)
-        return out.transpose(0, 2, 1, 3, 4).reshape(batch, tokens, -1)
+        out = self._rows(q, keys, values, sinks, jnp.asarray(layer, jnp.int32), pos, jnp.asarray(window, jnp.int32))
+        out = out[..., : self.value_dim].reshape(self.heads, batch, tokens, self.group, self.value_dim)
+        return out.transpose(1, 2, 0, 3, 4).reshape(batch, tokens, -1)
+
+    def _rows(self, *operands: Any) -> jax.Array:
+        """`q` `[heads, B, rows, key_dim]`, keys, values, sinks, layer, pos and window to `[heads, B, rows, …]`."""
+
+        @jax.custom_jvp
+        def call(q: Any, keys: Any, values: Any, sinks: Any, layer: Any, pos: Any, window: Any) -> jax.Array:
+            return (self._kernel if self.kernel else self._loop)(q, keys, values, layer, pos, window, sinks)
+
+        @call.defjvp
+        def derivative(operands: Any, tangents: Any) -> Any:
+            # A loop that ends when its data say so has no derivative backwards, nor has the kernel.
+            slope = jax.jvp(lambda *some: self._whole(*some, *operands[4:]), operands[:4], tangents[:4])[1]
+            return call(*operands), slope
+
+        found: jax.Array = call(*operands)
+        return found
+
+    def _whole(
+        self, q: jax.Array, keys: jax.Array, values: jax.Array, sinks: Any, layer: jax.Array, pos: jax.Array, window: jax.Array
+    ) -> jax.Array:
+        """The same over the whole cache: for derivatives alone."""
+        k, v = (lax.dynamic_index_in_dim(x, layer, keepdims=False).astype(self.kind) for x in (keys, values))
+        at = pos[:, None] + jnp.arange(q.shape[2]) // self.group
+        back = at[:, :, None] - jnp.arange(keys.shape[3])
+        q = jnp.pad(q, ((0, 0), (0, 0), (0, 0), (0, k.shape[3] - q.shape[3])))
+        scores = self._scores(jnp.einsum("hbrd,hbpd->hbrp", q, k, preferred_element_type=jnp.float32))
+        scores = jnp.where((back >= 0) & ((window == 0) | (back < window)), scores, -jnp.inf)
+        if sinks is not None:
+            more = jnp.broadcast_to(sinks[:, None, :, None], (*q.shape[:3], 1))
+            scores = jnp.concatenate([scores, more], axis=-1)
+        weights = jax.nn.softmax(scores, axis=-1)[..., : keys.shape[3]].astype(self.kind)
+        return jnp.einsum("hbrp,hbpd->hbrd", weights, v, preferred_element_type=jnp.float32)
 
     def _scores(self, dots: jax.Array) -> jax.Array:
         dots = dots * np.float32(self.scale)
@@ -96,8 +127,11 @@ class Attention:
         window: jax.Array,
         sinks: jax.Array | None,
     ) -> jax.Array:
-        """`q` and the result `[B, heads, rows, …]`, a row for each query head of each token; `sinks` `[heads, rows]`."""
-        (batch, heads, rows, _), capacity = q.shape, keys.shape[3]
+        """`q` and the result `[heads, B, rows, …]`, a row for each query head of each token; `sinks` `[heads, rows]`."""
+        (heads, batch, rows, _), capacity = q.shape, keys.shape[3]
+        if rows == 1:
+            sinks = None if sinks is None else jnp.tile(sinks, 2)
+            return self._loop(jnp.tile(q, (1, 1, 2, 1)), keys, values, layer, pos, window, sinks)[:, :, :1]
         block = min(BLOCK, capacity)
         at = pos[:, None] + jnp.arange(rows) // self.group  # [B, rows]
         first = jnp.where(window > 0, jnp.maximum(jnp.min(pos) - window + 1, 0), 0)
@@ -109,22 +143,24 @@ class Attention:
 
             def of(cache: jax.Array) -> jax.Array:
                 part = lax.dynamic_slice(cache, (layer, 0, 0, start, 0), (1, heads, batch, block, cache.shape[4]))
-                return part[0].swapaxes(0, 1).astype(self.kind)
+                return part[0].astype(self.kind)
 
             where = start + jnp.arange(block)
             back = at[:, :, None] - where
             seen = (back >= 0) & ((window == 0) | (back < window)) & (where >= number * block)
-            scores = self._scores(jnp.einsum("bhrd,bhpd->bhrp", q, of(keys), preferred_element_type=jnp.float32))
-            scores = jnp.where(seen[:, None], scores, -jnp.inf)
+            scores = self._scores(jnp.einsum("hbrd,hbpd->hbrp", q, of(keys), preferred_element_type=jnp.float32))
+            scores = jnp.where(seen, scores, -jnp.inf)
             more = jnp.maximum(most, scores.max(axis=-1))
             shares, kept = jnp.exp(scores - more[..., None]), jnp.exp(most - more)
-            new = jnp.einsum("bhrp,bhpd->bhrd", shares.astype(self.kind), of(values), preferred_element_type=jnp.float32)
+            # XLA has several ways on CPU devices, by the shape, and they round differently; in this form it has one.
+            turned = lax.optimization_barrier(of(values).swapaxes(2, 3))  # type: ignore[no-untyped-call, unused-ignore]
+            new = jnp.einsum("hbrp,hbdp->hbrd", shares.astype(self.kind), turned, preferred_element_type=jnp.float32)
             return more, total * kept + row_sums(shares), out * kept[..., None] + new
 
         # A sink is one more position, whose value is zero.
-        most = jnp.full((batch, heads, rows), LOW) if sinks is None else jnp.broadcast_to(sinks, (batch, heads, rows))
+        most = jnp.full((heads, batch, rows), LOW) if sinks is None else jnp.broadcast_to(sinks[:, None], (heads, batch, rows))
         total = jnp.zeros_like(most) if sinks is None else jnp.ones_like(most)
-        start = (most, total, jnp.zeros((batch, heads, rows, self.value_dim), jnp.float32))
+        start = (most, total, jnp.zeros((heads, batch, rows, self.value_dim), jnp.float32))
         last = jnp.minimum(jnp.max(at), capacity - 1)
         _, total, out = lax.fori_loop(first // block, last // block + 1, turn, start)
         found: jax.Array = out / total[..., None]
@@ -141,13 +177,13 @@ class Attention:
         sinks: jax.Array | None,
     ) -> jax.Array:
         """The same. A program of the kernel has a few rows of a head, and a share of the positions that they see."""
-        (batch, heads, rows, width), (capacity, depth) = q.shape, values.shape[3:]
+        (heads, batch, rows, width), (capacity, depth) = q.shape, values.shape[3:]
         # Products have 16 rows or more.
         few = min(max(16, 1 << (rows - 1).bit_length()), 64 if max(keys.shape[4], depth) <= 128 else 32)
         blocks = -(-rows // few)
-        shares = max(1, min(PROGRAMS // (batch * heads * blocks), 16, capacity // (2 * KERNEL_BLOCK)))
+        shares = max(1, min(PROGRAMS // (heads * batch * blocks), 16, capacity // (2 * KERNEL_BLOCK)))
         q = jnp.pad(q, ((0, 0), (0, 0), (0, blocks * few - rows), (0, keys.shape[4] - width)))
-        q = q.reshape(batch * heads, blocks * few, -1)
+        q = q.reshape(heads * batch, blocks * few, -1)
 
         def whole(shape: tuple[int, ...]) -> Any:
             return pl.BlockSpec(shape, lambda one, block, share: (0,) * len(shape))
@@ -156,7 +192,7 @@ class Attention:
             """A result of each program."""
             index = (0,) * (len(shape) - 1)
             spec = pl.BlockSpec((None, None, *shape), lambda one, block, share: (one, share, block, *index))
-            like = (batch * heads, shares, blocks * shape[0], *shape[1:])
+            like = (heads * batch, shares, blocks * shape[0], *shape[1:])
             return spec, jax.ShapeDtypeStruct(like, jnp.float32)  # type: ignore[no-untyped-call, unused-ignore]
 
         results = [part(few, depth), part(few), part(few)]
@@ -164,7 +200,7 @@ class Attention:
         body = functools.partial(_program, of=self, tokens=tokens, rows=few, shares=shares)
         call: Any = pl.pallas_call(
             body,
-            grid=(batch * heads, blocks, shares),
+            grid=(heads * batch, blocks, shares),
             in_specs=[
                 *map(whole, ((1,), (batch,), (1,))),
                 pl.BlockSpec((None, few, q.shape[-1]), lambda one, block, share: (one, block, 0)),
@@ -180,12 +216,12 @@ class Attention:
         out, most, total = call(layer[None], pos, window[None], q, keys, values)
         top = most.max(axis=1)
         if sinks is not None:
-            sinks = jnp.tile(jnp.pad(sinks, ((0, 0), (0, blocks * few - rows))), (batch, 1))
+            sinks = jnp.repeat(jnp.pad(sinks, ((0, 0), (0, blocks * few - rows))), batch, axis=0)
             top = jnp.maximum(top, sinks)
         kept = jnp.exp(most - top[:, None])
         total = (total * kept).sum(axis=1) + (0 if sinks is None else jnp.exp(sinks - top))
         out = (out * kept[..., None]).sum(axis=1) / total[..., None]
-        found: jax.Array = out[:, :rows].reshape(batch, heads, rows, depth)
+        found: jax.Array = out[:, :rows].reshape(heads, batch, rows, depth)
         return found
 
 
@@ -207,7 +243,7 @@ def _program(
 ) -> None:
     """Sums, greatest scores and totals of `rows` rows of a head, over one of the `shares` of the blocks that they see."""
     one, block, share = (pl.program_id(axis) for axis in range(3))
-    sequence, head = one // of.heads, one % of.heads
+    head, sequence = one // pos_ref.shape[0], one % pos_ref.shape[0]
     layer, pos, window = layer_ref[0], pos_ref[sequence], window_ref[0]
     q = q_ref[...]
     at = pos + (block * rows + jnp.arange(rows)) // of.group

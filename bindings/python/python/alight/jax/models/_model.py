@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 from jax.sharding import Mesh
@@ -24,6 +26,17 @@ CHUNKS = (8, 32, 128)
 small model takes as long as 6 tokens by themselves, and as many as it has: longer ones are no quicker."""
 IN_FLIGHT = 2
 """Most launches that are not waited for: many at once can block each other."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class KVCache:
+    """Keys and values of `B` sequences, and how many positions of each there are. What is beyond these is never seen."""
+
+    keys: jax.Array
+    values: jax.Array
+    lengths: jax.Array
+    """`[B]`, int32. Smaller numbers take tokens back."""
 
 
 class Model:
@@ -73,35 +86,115 @@ class Model:
         for name, value in (("max_tokens", max_tokens), ("steps_per_launch", steps_per_launch)):
             if value < 1:
                 raise ValueError(f"{name}: expected 1 or more, found {value}")
+        request = self._request([prompt], max_tokens, sampling, stop)
+        return self._generate(prompt, sampling, steps_per_launch, request)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        max_tokens: int,
+        sampling: Sampling = Sampling(),  # noqa: B008: it is frozen
+        steps_per_launch: int = 8,
+        stop: Sequence[int] = (),
+    ) -> list[list[int]]:
+        """The tokens that follow each of `prompts`, which are computed together and need not be of one length.
+
+        Each is what `generate` says of it alone, with the seed `sampling.seed` + its number. Products with several rows round
+        otherwise than those with one: with `weights="f32"` on CPU devices the bits are the same, else a choice that is as close as
+        roundings may differ.
+        """
+        checked = [self._checked(ids) for ids in prompts]
+        for name, value in (("prompts", len(checked)), ("max_tokens", max_tokens), ("steps_per_launch", steps_per_launch)):
+            if value < 1:
+                raise ValueError(f"{name}: expected 1 or more, found {value}")
+        request = self._request(checked, max_tokens, sampling, stop)
+        cache = self._programs.empty(len(checked))
+        h, cache = self._prefill(checked, 0, cache)
+        found: list[list[int]] = [[] for _ in checked]
+        ended, ends = [False] * len(checked), set(request.stop.tolist())
+        for out, _ in self._launches(checked, h, cache, sampling, steps_per_launch, request):
+            for tokens in self._fetched(out).tolist():
+                for number, token in enumerate(tokens):
+                    ended[number] = ended[number] or token in ends or token == NONE
+                    if not ended[number]:
+                        found[number].append(token)
+            if all(ended):
+                break
+        return found
+
+    @property
+    def params(self) -> Params:
+        """The weights as a tree of arrays, for `forward`: on their devices, cut as the programs need them."""
+        return self._params
+
+    def empty_cache(self, batch: int = 1) -> KVCache:
+        """A cache for so many sequences, with nothing in it; each has room for `context` tokens."""
+        if batch < 1:
+            raise ValueError(f"batch: expected 1 or more, found {batch}")
+        return KVCache(*self._programs.empty(batch), jnp.zeros(batch, jnp.int32))
+
+    def forward(
+        self, params: Params, tokens: jax.Array, cache: KVCache, counts: jax.Array | None = None
+    ) -> tuple[jax.Array, KVCache]:
+        """Logits `[B, T, vocab]`, float32, of what follows each of `tokens` `[B, T]`, and the cache with them in it. A pure function, for a
+        `jax.jit` of your own; donate the cache to it, or it is copied.
+
+        `counts` `[B]`: how many of the tokens of each sequence there are; what follows them is filling, whose logits are nobody's.
+        Without it all are. You see to it that lengths stay within `context` and tokens within the vocabulary: numbers on devices
+        cannot be checked here.
+        """
+        batch = cache.lengths.shape[0]
+        if tokens.ndim != 2 or tokens.shape[0] != batch or not jnp.issubdtype(tokens.dtype, jnp.integer):
+            raise ValueError(f"tokens: expected integers [{batch}, T], as the cache has sequences, found {tokens.dtype}{list(tokens.shape)}")
+        if counts is not None and jnp.shape(counts) != (batch,):
+            raise ValueError(f"counts: expected [{batch}], found {list(jnp.shape(counts))}")
+        mapped = self._programs.mapped("forward")
+        found, (keys, values) = mapped(params, (cache.keys, cache.values), tokens.astype(jnp.int32), cache.lengths)
+        more = tokens.shape[1] if counts is None else jnp.asarray(counts, jnp.int32)
+        return found[..., : self.config.vocab], KVCache(keys, values, cache.lengths + more)
+
+    def _request(self, prompts: Sequence[list[int]], max_tokens: int, sampling: Sampling, stop: Sequence[int]) -> Request:
         # The last token needs no room: nothing is computed with it.
-        wanted = min(max_tokens, self.context - len(prompt) + 1)
+        wanted = [min(max_tokens, self.context - len(prompt) + 1) for prompt in prompts]
         ends = np.full(-(-max(len(stop), 1) // 8) * 8, NONE, np.int32)
         ends[: len(stop)] = list(stop)
-        request = Request(arguments(sampling), ends, np.int32(wanted))
-        draws = Draws(sampling.seed)
-        return self._generate(prompt, sampling.candidates(self.config.vocab), steps_per_launch, draws, request)
+        return Request(arguments(sampling), ends, np.array(wanted, np.int32))
 
-    def _generate(
-        self, prompt: list[int], candidates: int, steps: int, draws: Draws, request: Request
-    ) -> Iterator[int]:
-        programs, params = self._programs, self._params
+    def _launches(
+        self, prompts: Sequence[list[int]], h: Any, cache: Cache, sampling: Sampling, steps: int, request: Request
+    ) -> Iterator[tuple[jax.Array, Cache]]:
+        """Tokens `[steps, B]` that come after prompts, the first ones by themselves, not waited for; and the cache, which is given
+        away when the next are asked for."""
+        programs, params, candidates = self._programs, self._params, sampling.candidates(self.config.vocab)
+        every = [Draws(sampling.seed + number) for number in range(len(prompts))]
+
+        def uniforms(count: int) -> npt.NDArray[np.float32]:
+            return np.stack([draws.take(count) for draws in every], axis=1)
+
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        out, state = programs.first(candidates, params, h, lengths, uniforms(1), request)
+        flying = collections.deque([out])
+        # Not before the first token is there: the program may have to be compiled.
+        launched, wanted, fly = 1, int(request.wanted.max()), False
+        while flying or launched < wanted:
+            if fly and launched < wanted and len(flying) < IN_FLIGHT:
+                out, cache, state = programs.decode(candidates, params, cache, state, uniforms(steps), request)
+                flying.append(out)
+                launched += steps
+                continue
+            yield flying.popleft(), cache
+            fly = True
+
+    def _generate(self, prompt: list[int], sampling: Sampling, steps: int, request: Request) -> Iterator[int]:
         cache: Cache | None
         cache, held = self._taken(prompt)
-        h, cache = self._prefill(prompt, held, cache)
+        h, cache = self._prefill([prompt], held, cache)
         # What the cache holds, but for the last.
-        known = list(prompt)
-        out, state = programs.first(candidates, params, h, np.int32(len(prompt)), draws.take(1), request)
-        flying = collections.deque([out])
-        launched, wanted, ends = 1, int(request.wanted), set(request.stop.tolist())
+        known, ends = list(prompt), set(request.stop.tolist())
         try:
-            while flying or launched < wanted:
-                # Not before the first token is there: the program may have to be compiled.
-                if len(known) > len(prompt) and launched < wanted and len(flying) < IN_FLIGHT:
-                    out, cache, state = programs.decode(candidates, params, cache, state, draws.take(steps), request)
-                    flying.append(out)
-                    launched += steps
-                    continue
-                for token in self._fetched(flying.popleft()).tolist():
+            for out, cache in self._launches([prompt], h, cache, sampling, steps, request):
+                for token in self._fetched(out)[:, 0].tolist():
                     # `NONE` is one of the ends.
                     if token in ends or token == NONE:
                         return
@@ -122,15 +215,21 @@ class Model:
         rows = []
         for start, length, chunk in self._chunks(len(prompt), 0):
             tokens = _filled(prompt[start : start + length], chunk)
-            found, cache = self._programs.logits(self._params, cache, tokens, np.int32(start))
+            found, cache = self._programs.logits(self._params, cache, tokens[None], np.array([start], np.int32))
             rows.append(self._fetched(found)[:length, : self.config.vocab])
         self._free = [(cache, prompt)]
         return np.concatenate(rows)
 
-    def lower(self, program: str, tokens: int = 8, sampling: Sampling = Sampling.greedy()) -> jax.stages.Lowered:  # noqa: B008
-        """What XLA compiles for "prefill", a chunk of so many `tokens`, or for "decode", so many steps: to compile it ahead of
-        time, on a machine without these devices too."""
-        return self._programs.lower(program, self._params, tokens, sampling.candidates(self.config.vocab))
+    def lower(
+        self,
+        program: str,
+        tokens: int = 8,
+        sampling: Sampling = Sampling.greedy(),  # noqa: B008
+        batch: int = 1,
+    ) -> jax.stages.Lowered:
+        """What XLA compiles for "prefill", a chunk of so many `tokens`, or for "decode", so many steps, of so many sequences: to compile
+        it ahead of time, on a machine without these devices too."""
+        return self._programs.lower(program, self._params, tokens, sampling.candidates(self.config.vocab), batch)
 
     def _fetched(self, results: jax.Array) -> npt.NDArray[Any]:
         """Results on the host, unless they are worthless: the file has changed, or a collective among GPUs has failed in a
@@ -140,11 +239,16 @@ class Model:
         check_collectives()
         return found
 
-    def _prefill(self, prompt: list[int], held: int, cache: Cache) -> tuple[Any, Cache]:
+    def _prefill(self, prompts: Sequence[list[int]], held: int, cache: Cache) -> tuple[Any, Cache]:
+        """The residual stream of the last token of each, and the cache, which holds the first `held` already."""
         h: Any = None
-        for start, length, chunk in self._chunks(len(prompt), held):
-            tokens = _filled(prompt[start : start + length], chunk)
-            h, cache = self._programs.prefill(self._params, cache, tokens, np.int32(start), np.int32(length - 1))
+        lengths = np.array([len(prompt) for prompt in prompts], np.int32)
+        for start, _, chunk in self._chunks(int(lengths.max()), held):
+            tokens = np.stack([_filled(prompt[start : start + chunk], chunk) for prompt in prompts])
+            # Of one that has ended all is filling, after its end.
+            pos, last = np.minimum(lengths, start), np.clip(lengths - start, 1, chunk) - 1
+            new, cache = self._programs.prefill(self._params, cache, tokens, pos, last)
+            h = new if h is None or (lengths > start).all() else jnp.where((lengths > start)[:, None], new, h)
         return h, cache
 
     def _chunks(self, count: int, start: int) -> Iterator[tuple[int, int, int]]:

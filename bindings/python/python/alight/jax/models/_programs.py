@@ -25,7 +25,7 @@ NONE = -1
 
 
 class State(NamedTuple):
-    """Where a generation stands, on the devices."""
+    """Where the generations of a batch stand, on the devices: `[B]` each."""
 
     token: jax.Array
     """The last one, not in the cache yet."""
@@ -34,7 +34,7 @@ class State(NamedTuple):
     drawn: jax.Array
     """Tokens that were drawn."""
     done: jax.Array
-    """Whether the last one ends it: it is one of those that do, or the last that is wanted."""
+    """Whether the last one ends it: it is one of those that do, or the last that is wanted. Nothing follows then."""
 
 
 class Request(NamedTuple):
@@ -44,7 +44,7 @@ class Request(NamedTuple):
     stop: Any
     """`[n]`, filled up with `NONE`."""
     wanted: Any
-    """Most tokens."""
+    """Most tokens of each sequence, `[B]`."""
 
 
 Specs: TypeAlias = Any
@@ -61,6 +61,7 @@ class Programs:
             "empty": (self._empty, (), caches, ()),
             "prefill": (self._prefill, (specs, caches, SAME, SAME, SAME), (SAME, caches), (1,)),
             "logits": (self._logits, (specs, caches, SAME, SAME), (ranked(net.axis, 1), caches), (1,)),
+            "forward": (self._forward, (specs, caches, SAME, SAME), (ranked(net.axis, 2), caches), ()),
             "first": (self._first, (specs, SAME, SAME, SAME, SAME), (SAME, SAME), ()),
             "decode": (self._decode, (specs, caches, SAME, SAME, SAME), (SAME, caches, SAME), (1, 2)),
         }
@@ -76,10 +77,13 @@ class Programs:
         return self._made[kind, known]
 
     def _jitted(self, kind: str, *known: int) -> Any:
-        body, inputs, outputs, donated = self._kinds[kind]
+        return jax.jit(self.mapped(kind, *known), donate_argnums=self._kinds[kind][3])
+
+    def mapped(self, kind: str, *known: int) -> Any:
+        """The same, to be traced in another function."""
+        body, inputs, outputs, _ = self._kinds[kind]
         body = functools.partial(body, *known)
-        mapped = jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
-        return jax.jit(mapped, donate_argnums=donated)
+        return jax.shard_map(body, mesh=self.mesh, in_specs=inputs, out_specs=outputs, check_vma=False)
 
     def _identity(self) -> tuple[Any, ...]:
         """What the functions are made from, besides their arguments and this package."""
@@ -87,78 +91,85 @@ class Programs:
         arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache(1))
         return (net.config, net.cut, net.capacity, net.axis, net.apart, arithmetic, self.mesh, sorted(self.specs.items()))
 
-    def lower(self, kind: str, params: Params, tokens: int, candidates: int) -> jax.stages.Lowered:
+    def lower(self, kind: str, params: Params, tokens: int, candidates: int, batch: int = 1) -> jax.stages.Lowered:
         """A program for arguments that are not there."""
 
         def like(shape: tuple[int, ...], dtype: Any, spec: Any = SAME) -> Any:
             sharding = NamedSharding(self.mesh, spec)
             return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)  # type: ignore[no-untyped-call, unused-ignore]
 
-        *halves, dtype = self.net.arithmetic.cache(1)
+        *halves, dtype = self.net.arithmetic.cache(batch)
         ranks, spec = self.net.cut.ranks, ranked(self.net.axis, 1)
         cache = tuple(like((layers, heads * ranks, *rest), dtype, spec) for layers, heads, *rest in halves)
-        number, floats = like((), np.int32), functools.partial(like, dtype=np.float32)
+        whole, floats = functools.partial(like, dtype=np.int32), functools.partial(like, dtype=np.float32)
+        each = whole((batch,))
         if kind == "prefill":
-            lowered: jax.stages.Lowered = self._jitted(kind).lower(params, cache, like((tokens,), np.int32), number, number)
+            lowered: jax.stages.Lowered = self._jitted(kind).lower(params, cache, whole((batch, tokens)), each, each)
             return lowered
         if kind == "decode":
-            state = State(number, number, number, like((), np.bool_))
-            request = Request((floats((3,)), number), like((8,), np.int32), number)
-            lowered = self._jitted(kind, candidates).lower(params, cache, state, floats((tokens,)), request)
+            state = State(each, each, each, like((batch,), np.bool_))
+            request = Request((floats((3,)), whole(())), whole((8,)), each)
+            lowered = self._jitted(kind, candidates).lower(params, cache, state, floats((tokens, batch)), request)
             return lowered
         raise ValueError(f"program: {kind!r}, expected 'prefill' or 'decode'")
 
-    def empty(self) -> Cache:
-        """A cache with nothing in it."""
-        made: Cache = self.compiled("empty")()
+    def empty(self, batch: int = 1) -> Cache:
+        """A cache for so many sequences with nothing in it."""
+        made: Cache = self.compiled("empty", batch)()
         return made
 
     def prefill(self, params: Params, cache: Cache, tokens: Any, pos: Any, last: Any) -> tuple[jax.Array, Cache]:
-        """A chunk of a prompt: the residual stream `[1, embedding]` of token `last` of it, and the cache. What follows
-        that one is filling, which nothing sees and what comes next overwrites."""
+        """A chunk `[B, T]` of each prompt, which follows `pos` `[B]` positions: the residual stream `[B, embedding]` of token `last`
+        `[B]` of it, and the cache. What follows that one is filling, which nothing sees and what comes next overwrites."""
         found: tuple[jax.Array, Cache] = self.compiled("prefill")(params, cache, tokens, pos, last)
         return found
 
     def logits(self, params: Params, cache: Cache, tokens: Any, pos: Any) -> tuple[jax.Array, Cache]:
-        """Logits `[tokens, ranks × slots]` of every position of a chunk, and the cache."""
+        """Logits `[B · T, ranks × slots]` of every position of a chunk of each, and the cache."""
         found: tuple[jax.Array, Cache] = self.compiled("logits")(params, cache, tokens, pos)
         return found
 
     def first(
         self, candidates: int, params: Params, h: jax.Array, pos: Any, uniforms: Any, request: Request
     ) -> tuple[jax.Array, State]:
-        """The first token `[1]` after a prompt of `pos` tokens."""
+        """The first token `[1, B]` after prompts of `pos` tokens."""
         found: tuple[jax.Array, State] = self.compiled("first", candidates)(params, h, pos, uniforms, request)
         return found
 
     def decode(
         self, candidates: int, params: Params, cache: Cache, state: State, uniforms: Any, request: Request
     ) -> tuple[jax.Array, Cache, State]:
-        """Up to as many steps as there are `uniforms`: their tokens, filled up with `NONE`."""
+        """Up to as many steps as there are `uniforms` `[steps, B]`: their tokens, filled up with `NONE`."""
         found: tuple[jax.Array, Cache, State] = self.compiled("decode", candidates)(params, cache, state, uniforms, request)
         return found
 
     # On one rank.
 
-    def _empty(self) -> Cache:
-        keys, values, kind = self.net.arithmetic.cache(1)
+    def _empty(self, batch: int) -> Cache:
+        keys, values, kind = self.net.arithmetic.cache(batch)
         return jnp.zeros(keys, kind), jnp.zeros(values, kind)
 
     def _prefill(
         self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array, last: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens[None], pos[None]))
-        return lax.dynamic_slice_in_dim(h, last, 1), cache
+        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
+        if tokens.shape[0] == 1:
+            return lax.dynamic_slice_in_dim(h, last[0], 1), cache
+        return h[jnp.arange(tokens.shape[0]) * tokens.shape[1] + last], cache
 
     def _logits(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
-        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens[None], pos[None]))
+        h, cache = _blocks.forward(self.net, params, cache, *self._met(tokens, pos))
         return _blocks.logits(self.net, params, h), cache
+
+    def _forward(self, params: Params, cache: Cache, tokens: jax.Array, pos: jax.Array) -> tuple[jax.Array, Cache]:
+        found, cache = self._logits(params, cache, tokens, pos)
+        return found.reshape(*tokens.shape, -1), cache
 
     def _first(
         self, candidates: int, params: Params, h: jax.Array, pos: jax.Array, uniforms: jax.Array, request: Request
     ) -> tuple[jax.Array, State]:
         h, pos = self._met(h, pos)
-        state = self._draw(candidates, params, h, pos, jnp.int32(0), uniforms[0], request)
+        state = self._draw(candidates, params, h, pos, jnp.zeros_like(pos), uniforms[0], request)
         return state.token[None], state
 
     def _decode(
@@ -169,15 +180,19 @@ class Programs:
         state = state._replace(token=token, pos=pos)
 
         def go_on(at: tuple[jax.Array, jax.Array, Cache, State]) -> jax.Array:
-            return (at[0] < steps) & ~at[3].done
+            return (at[0] < steps) & ~jnp.all(at[3].done)
 
         def step(at: tuple[jax.Array, jax.Array, Cache, State]) -> tuple[jax.Array, jax.Array, Cache, State]:
-            number, out, cache, state = at
-            h, cache = _blocks.forward(self.net, params, cache, state.token[None, None], state.pos[None])
-            state = self._draw(candidates, params, h, state.pos + 1, state.drawn, uniforms[number], request)
-            return number + 1, out.at[number].set(state.token), cache, state
+            number, out, cache, old = at
+            h, cache = _blocks.forward(self.net, params, cache, old.token[:, None], old.pos)
+            new = self._draw(candidates, params, h, old.pos + 1, old.drawn, uniforms[number], request)
+            if old.token.shape[0] == 1:
+                return number + 1, out.at[number].set(new.token), cache, new
+            # One that has ended stays where it is until all have.
+            out = out.at[number].set(jnp.where(old.done, NONE, new.token))
+            return number + 1, out, cache, jax.tree.map(lambda a, b: jnp.where(old.done, a, b), old, new)
 
-        start = (jnp.int32(0), jnp.full(steps, NONE, jnp.int32), cache, state)
+        start = (jnp.int32(0), jnp.full(uniforms.shape, NONE, jnp.int32), cache, state)
         _, out, cache, state = lax.while_loop(go_on, step, start)
         return out, cache, state
 
@@ -203,12 +218,16 @@ class Programs:
         h: jax.Array,
         pos: jax.Array,
         drawn: jax.Array,
-        uniform: jax.Array,
+        uniforms: jax.Array,
         request: Request,
     ) -> State:
-        logits = _blocks.logits(self.net, params, h)[0]
-        net = self.net
+        logits, net = _blocks.logits(self.net, params, h), self.net
         summed = self._summed if net.apart else None
-        token = _sample.sample(logits, candidates, net.config.vocab, net.axis, request.chosen, uniform, summed)
-        done = jnp.any(token == request.stop) | (drawn + 1 >= request.wanted)
-        return State(token, jnp.asarray(pos, jnp.int32), drawn + 1, done)
+
+        def one(logits: jax.Array, uniform: jax.Array) -> jax.Array:
+            return _sample.sample(logits, candidates, net.config.vocab, net.axis, request.chosen, uniform, summed)
+
+        # Under `vmap` the ranks meet once for all sequences.
+        tokens = jax.vmap(one)(logits, uniforms) if logits.shape[0] > 1 else one(logits[0], uniforms[0])[None]
+        done = jnp.any(tokens[:, None] == request.stop, axis=1) | (drawn + 1 >= request.wanted)
+        return State(tokens, jnp.asarray(pos, jnp.int32), drawn + 1, done)

@@ -1,0 +1,186 @@
+"""Several sequences at once, of different lengths: each as it is alone; and the pure function that they are computed by."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from alight.jax.models import KVCache, Sampling, load_model
+from evidence.lib import tiny_models
+from evidence.lib.tiny_models import Tiny
+
+NETWORKS = [
+    Tiny("llama", "llama", layers=2, head_dim=40, heads=4, base=5e5, eps=1e-5, tied=False, factors=True),
+    Tiny("gemma2", "gemma2", layers=3, head_dim=40, heads=4, window=12, attn_cap=8.0, logit_cap=9.0, vocab=733, qk_gain=2.0,
+         tied=False),
+    Tiny("gemma3", "gemma3", layers=3, head_dim=48, heads=4, kv_heads=1, base=1e6, qk_norm=True, window=12, pattern=2, vocab=733),
+    Tiny("qwen3", "qwen3", layers=2, head_dim=40, heads=4, base=1e6, qk_norm=True, tied=False),
+]  # fmt: skip
+LENGTHS = (5, 41, 1, 17, 64, 8, 30, 2)
+greedy = {"max_tokens": 12, "sampling": Sampling.greedy()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("models")
+
+
+@functools.cache
+def loaded(folder, tiny, **options):
+    path = folder / f"{tiny.name}.gguf"
+    return load_model(path if path.exists() else tiny_models.write(tiny, path), **{"weights": "f32", "context": 96} | options)
+
+
+def prompts_of(tiny, lengths=LENGTHS):
+    rng = np.random.default_rng(0)
+    return [rng.integers(3, tiny.vocab, length).tolist() for length in lengths]
+
+
+def bits(x):
+    return np.asarray(x, np.float32).tobytes()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("tiny", NETWORKS, ids=lambda tiny: tiny.name)
+def test_every_sequence_is_as_it_is_alone(tiny, ranks, folder):
+    model, prompts = loaded(folder, tiny, tp=ranks), prompts_of(tiny)
+    together = model.generate_batch(prompts, **greedy)
+    assert len({tuple(answer) for answer in together}) > 4
+    for prompt, answer in zip(prompts, together, strict=True):
+        assert answer == list(model.generate(prompt, **greedy))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("tiny", NETWORKS, ids=lambda tiny: tiny.name)
+def test_logits_have_the_bits_that_they_have_alone(tiny, ranks, folder):
+    """Of prompts of different lengths in one chunk, and of a step that follows: to the last bit."""
+    model, prompts = loaded(folder, tiny, tp=ranks), prompts_of(tiny)
+    step = jax.jit(model.forward)
+    counts = np.array(LENGTHS, np.int32)
+    tokens = np.zeros((len(prompts), 64), np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    first, cache = step(model.params, tokens, model.empty_cache(len(prompts)), counts)
+    assert first.shape == (len(prompts), 64, tiny.vocab) and cache.lengths.tolist() == list(LENGTHS)
+    following = np.array([[7 + number] for number in range(len(prompts))], np.int32)
+    then, _ = step(model.params, following, cache)
+    for number, prompt in enumerate(prompts):
+        one, held = step(model.params, tokens[number : number + 1, : -(-len(prompt) // 8) * 8], model.empty_cache(), counts[number : number + 1])
+        assert bits(one[0, : len(prompt)]) == bits(first[number, : len(prompt)])
+        assert bits(step(model.params, following[number : number + 1], held)[0]) == bits(then[number])
+
+
+def test_forward_is_what_logits_says(folder):
+    model = loaded(folder, NETWORKS[1], tp=2)
+    [prompt] = prompts_of(NETWORKS[1], [48])
+    found, _ = jax.jit(model.forward)(model.params, np.array([prompt]), model.empty_cache())
+    assert bits(found[0]) == bits(model.logits(prompt))
+
+
+def test_a_loop_of_ones_own(folder):
+    """A scan over tokens, donated, with layers changed by their names: what people want the function for."""
+    model = loaded(folder, NETWORKS[0], tp=2)
+    prompts = prompts_of(NETWORKS[0], [9, 9])
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def answer(params, cache, tokens):
+        logits, cache = model.forward(params, tokens, cache)
+
+        def step(carry, _):
+            token, cache = carry
+            logits, cache = model.forward(params, token[:, None], cache)
+            return (logits[:, -1].argmax(axis=-1), cache), token
+
+        _, out = jax.lax.scan(step, (logits[:, -1].argmax(axis=-1), cache), length=6)
+        return out.T
+
+    wanted = [list(model.generate(prompt, max_tokens=6, sampling=Sampling.greedy())) for prompt in prompts]
+    found = answer(model.params, model.empty_cache(2), np.array(prompts))
+    assert found.tolist() == wanted
+    changed = jax.tree.map(lambda x: x, model.params)
+    changed["weights"]["output"] = -changed["weights"]["output"]
+    assert answer(changed, model.empty_cache(2), np.array(prompts)).tolist() != wanted
+
+
+def test_derivatives_of_a_loss(folder):
+    """Of weights, through all layers and the collective, by finite differences."""
+    model = loaded(folder, dataclasses.replace(NETWORKS[0], name="one", layers=1), tp=2, context=32, unroll=True)
+    tokens, cache = np.array(prompts_of(NETWORKS[0], [6, 6])), model.empty_cache(2)
+
+    def loss(changed):
+        params = dict(model.params)
+        for (kind, *where), matrix in changed.items():
+            params[kind] = jax.tree.map(lambda x: x, params[kind])
+            holder = params[kind][where[0]] if len(where) == 2 else params[kind]
+            holder[where[-1]] = matrix
+        logits, _ = model.forward(params, tokens, cache)
+        return -jnp.take_along_axis(jax.nn.log_softmax(logits[:, :-1]), tokens[:, 1:, None], axis=-1).mean()
+
+    given = {("weights", "output"): model.params["weights"]["output"], ("matrices", 0, "qkv"): model.params["matrices"][0]["qkv"]}
+    slopes = jax.jit(jax.grad(loss))(given)
+    for name, matrix in given.items():
+        steep = float(jnp.linalg.norm(slopes[name]))
+        # Large enough that the rounding of keys and values to float16 does not count.
+        step = slopes[name] * (0.03 / steep**2)
+        gained = float(loss(given | {name: matrix + step}) - loss(given | {name: matrix - step}))
+        assert abs(gained - 0.06) < 0.004, (name, gained)
+
+
+def test_taking_back_and_a_full_context(folder):
+    """Shorter lengths take tokens back; a sequence that is full says one token more, as `generate` does."""
+    model = loaded(folder, NETWORKS[1], context=64)
+    step, [prompt] = jax.jit(model.forward), prompts_of(NETWORKS[1], [20])
+    wanted, cache = step(model.params, np.array([prompt]), model.empty_cache())
+    _, longer = step(model.params, np.array([[5, 6, 7]]), cache)
+    back = KVCache(longer.keys, longer.values, cache.lengths - 3)
+    again, _ = step(model.params, np.array([prompt[17:]]), back)
+    assert np.abs(again[0] - wanted[0, 17:]).max() < 1e-4
+    prompts = prompts_of(NETWORKS[1], [64, 60, 3])
+    options = {"max_tokens": 30, "sampling": Sampling.greedy()}
+    found = model.generate_batch(prompts, **options)
+    assert [len(answer) for answer in found] == [1, 5, 30]
+    assert found == [list(model.generate(prompt, **options)) for prompt in prompts]
+
+
+def test_ends_and_draws(folder):
+    model = loaded(folder, NETWORKS[0], tp=2)
+    prompts = prompts_of(NETWORKS[0], [9, 4, 30])
+    plain = model.generate_batch(prompts, max_tokens=20, sampling=Sampling.greedy())
+    end = plain[1][3]
+    stopped = model.generate_batch(prompts, max_tokens=20, sampling=Sampling.greedy(), stop=[end])
+    assert stopped == [answer[: answer.index(end)] if end in answer else answer for answer in plain]
+    drawn = model.generate_batch(prompts, max_tokens=20, sampling=Sampling(seed=5))
+    for number, prompt in enumerate(prompts):
+        assert drawn[number] == list(model.generate(prompt, max_tokens=20, sampling=Sampling(seed=5 + number)))
+
+
+@pytest.mark.parametrize("weights", ["native", "bf16"])
+def test_other_weights(weights, folder):
+    """Where a choice is not close. Products with several rows have activations of 8 bits with native weights."""
+    model, exact = loaded(folder, NETWORKS[3], weights=weights), loaded(folder, NETWORKS[3])
+    prompts = prompts_of(NETWORKS[3], [9, 20, 3])
+    counts, tokens = np.array([9, 20, 3], np.int32), np.zeros((3, 24), np.int32)
+    for row, prompt in zip(tokens, prompts, strict=True):
+        row[: len(prompt)] = prompt
+    found = [jax.jit(one.forward)(one.params, tokens, one.empty_cache(3), counts)[0] for one in (model, exact)]
+    for number, count in enumerate(counts):
+        assert np.abs(found[0][number, :count] - found[1][number, :count]).max() < 0.3
+    assert [len(answer) for answer in model.generate_batch(prompts, **greedy)] == [12, 12, 12]
+
+
+def test_what_cannot_work(folder):
+    model = loaded(folder, NETWORKS[0])
+    with pytest.raises(ValueError, match=r"tokens: expected integers \[2, T\], as the cache has sequences, found int32\[3, 4\]"):
+        model.forward(model.params, np.zeros((3, 4), np.int32), model.empty_cache(2))
+    with pytest.raises(ValueError, match=r"found float32\[2, 4\]"):
+        model.forward(model.params, np.zeros((2, 4), np.float32), model.empty_cache(2))
+    with pytest.raises(ValueError, match=r"counts: expected \[2\], found \[3\]"):
+        model.forward(model.params, np.zeros((2, 4), np.int32), model.empty_cache(2), np.zeros(3, np.int32))
+    with pytest.raises(ValueError, match="batch: expected 1 or more, found 0"):
+        model.empty_cache(0)
+    with pytest.raises(ValueError, match="prompts: expected 1 or more, found 0"):
+        model.generate_batch([], max_tokens=1)
+    with pytest.raises(ValueError, match="no tokens"):
+        model.generate_batch([[5], []], max_tokens=1)
