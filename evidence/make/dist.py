@@ -1,7 +1,7 @@
 """Builds what a release is: static programs for Linux on x86_64 and aarch64, in archives that anybody can make again byte for byte.
 
-For each target target/dist/alight-VERSION-TARGET.tar.gz, with `alight`, `rusage`, their manual pages, completions for four shells,
-the licences of Alight and of every package in it, and a list of those packages (an SBOM, CycloneDX). SHA256SUMS has the hashes
+For each target target/dist/alight-VERSION-TARGET.tar.gz, with `alight`, `rusage`, their manual pages, completions for four shells, the
+documentation and its examples, the licences of Alight and of every package in it, and a list of those packages (an SBOM, CycloneDX). SHA256SUMS has the hashes
 of all archives, and beside it lies the installer, scripts/install.sh. With `--url` the installer knows where to download
 from, and a Homebrew formula is written.
 
@@ -35,6 +35,11 @@ def add_arguments(parser) -> None:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help="which, by any part of the name (all)")
     parser.add_argument("--url", default="", help="the folder of the web that the release will be in, for the installer and Homebrew")
     parser.add_argument("--out", type=Path, default=None, help="where the archives are written (default: target/dist)")
+
+
+# What there is to read beside the programs, as the repository has it: files, and folders whole.
+DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE-APACHE", "LICENSE-MIT", "docs", "examples",
+             "crates/model/examples/answer.rs", "crates/model/examples/many_answers.rs")
 
 
 # --- the programs --------------------------------------------------------------------------------
@@ -109,6 +114,14 @@ def tools(python: Path) -> dict[str, tuple[str, str, str]]:
     }
 
 
+def documents() -> list[str]:
+    """Every file that there is to read, by its path in the repository, which is that in an archive, too. So links between them stay
+    whole (`python -m evidence check docs`)."""
+    paths = [path for name in DOCUMENTS for path in ([common.ROOT / name] if (common.ROOT / name).is_file() else (common.ROOT / name).rglob("*"))]
+    names = [path.relative_to(common.ROOT) for path in paths if path.is_file()]
+    return sorted(str(name) for name in names if not any(part.startswith((".", "__")) for part in name.parts))
+
+
 def contents(target: str, python: Path) -> dict[str, tuple[bytes, int]]:
     """Every file of an archive, by its path inside, with its mode."""
     from datetime import UTC, datetime
@@ -116,8 +129,9 @@ def contents(target: str, python: Path) -> dict[str, tuple[bytes, int]]:
     extra = tools(python)
     when = datetime.fromtimestamp(told_by_git()[1], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     files = {f"bin/{name}": (cross.program(target, name).read_bytes(), 0o755) for name in ("alight", "rusage")}
-    for name in ("README.md", "LICENSE-APACHE", "LICENSE-MIT", "SECURITY.md", "CHANGELOG.md"):
-        files[name] = ((common.ROOT / name).read_bytes(), 0o644)
+    for name in documents():
+        path = common.ROOT / name
+        files[name] = (path.read_bytes(), 0o755 if os.access(path, os.X_OK) else 0o644)
     files["THIRD-PARTY-LICENSES.txt"] = (
         licences.third_party(found, {f"{name} {of} ({licence})": text for name, (of, licence, text) in extra.items()}).encode(), 0o644)
     files["sbom.cdx.json"] = (licences.sbom(found, target, version(), when,

@@ -96,6 +96,23 @@ fn pull_writes_where_the_model_is() {
 }
 
 #[test]
+fn offline_pull_says_what_is_in_the_cache() {
+    let case = case();
+    let pulled = case.alight(&["pull", &format!("{REPO}:Q8_0")]).succeeds();
+    case.hub.asked();
+    let there = case.alight(&["pull", "--offline", REPO]).succeeds();
+    assert_eq!((there.stdout, there.stderr.as_str()), (pulled.stdout, ""));
+    let json = case.alight(&["pull", "--offline", "--json", REPO]).succeeds().stdout;
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["tag"], &json["received_bytes"]), (&"Q8_0".into(), &0.into()));
+    let other = format!("{REPO}:Q4_K_M");
+    case.alight(&["pull", "--offline", &other])
+        .fails(1, &[&other, "nothing is fetched offline; of this repository it has Q8_0\n"]);
+    case.alight(&["pull", "--offline", "org/none"]).fails(1, &["nothing is fetched offline\n"]);
+    assert!(case.hub.asked().is_empty());
+}
+
+#[test]
 fn what_cannot_be_pulled_is_one_sentence() {
     let case = case();
     case.alight(&["pull", "name"]).fails(2, &["'name' is not the name of a model", "USER/REPO"]);

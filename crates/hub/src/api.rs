@@ -78,9 +78,13 @@ pub(crate) fn listing(
     // A branch with a '/' in its name is one part here.
     let revision = name.revision().replace('/', "%2F");
     let url = format!("{url}/{revision}?blobs=true");
-    let text = client.patiently(stop, || (0, text_of(client, name, &url)))?;
-    let wrong = |problem: &str| client::answer(&url, problem);
-    let model: Model = serde_json::from_slice(&text).map_err(|error| wrong(&error.to_string()))?;
+    read_listing(&client.patiently(stop, || (0, text_of(client, name, &url)))?, &url)
+}
+
+/// What a listing from `url` says. Whatever its bytes are, names in it stay below the folder of the repository.
+fn read_listing(text: &[u8], url: &str) -> Result<Listing, HubError> {
+    let wrong = |problem: &str| client::answer(url, problem);
+    let model: Model = serde_json::from_slice(text).map_err(|error| wrong(&error.to_string()))?;
     if !is_hex(&model.sha, 40) {
         return Err(wrong("it names no commit"));
     }
@@ -192,4 +196,139 @@ pub(crate) fn refused(
 /// Whether this is so many hexadecimal digits, as git and the hub write them.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Component, Path};
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cache::RepoFolder;
+    use crate::select;
+
+    /// A small generator of pseudo-random numbers (xorshift64*).
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, n: usize) -> usize {
+            self.0 ^= self.0 >> 12;
+            self.0 ^= self.0 << 25;
+            self.0 ^= self.0 >> 27;
+            (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+        }
+
+        fn one<T: Clone>(&mut self, of: &[T]) -> T {
+            of[self.below(of.len())].clone()
+        }
+    }
+
+    /// What names of models are made of, and what leads somewhere else.
+    const USUAL: [&str; 10] = [
+        "m",
+        "-Q4_K_M",
+        "-q8_0",
+        "UD-Q4_K_XL",
+        ".gguf",
+        ".gguf",
+        ".GGUF",
+        "-00001-of-00002",
+        "-00002-of-00002",
+        "a/",
+    ];
+    const ODD: [&str; 12] = [
+        "-00000-of-00001",
+        "-99999-of-99999",
+        "/",
+        "//",
+        ".",
+        "..",
+        "../",
+        "\\",
+        "\0",
+        "\u{202e}",
+        "C:",
+        " ",
+    ];
+
+    fn name(random: &mut Random) -> Value {
+        let odd = random.below(8) == 0;
+        let piece = |random: &mut Random| match odd && random.below(2) == 0 {
+            true => random.one(&ODD),
+            false => random.one(&USUAL),
+        };
+        let text = (0..1 + random.below(6)).map(|_| piece(random)).collect::<String>();
+        match random.below(60) {
+            0 => Value::Null,
+            1 => json!("x".repeat(1 << random.below(12))),
+            2 => json!(7),
+            3..33 => json!(format!("{text}.gguf")),
+            _ => json!(text),
+        }
+    }
+
+    fn listing(random: &mut Random) -> Vec<u8> {
+        let sizes =
+            [json!(1), json!(0), json!(-1), json!(1.5), json!(u64::MAX), json!("7"), Value::Null];
+        let hashes = [json!("a".repeat(64)), json!("../../etc"), json!(""), Value::Null];
+        let siblings: Vec<Value> = (0..random.below(6))
+            .map(|_| match random.below(3) {
+                0 => json!({"rfilename": name(random), "size": random.one(&sizes)}),
+                1 => json!({"rfilename": name(random), "lfs": {"sha256": random.one(&hashes), "size": random.one(&sizes)}}),
+                _ => json!({"rfilename": name(random)}),
+            })
+            .collect();
+        let commits =
+            ["0".repeat(40), "0".repeat(40), "0".repeat(39), "../".repeat(13) + "x", String::new()];
+        let mut text =
+            json!({"sha": random.one(&commits), "siblings": siblings}).to_string().into_bytes();
+        if random.below(8) == 0 {
+            for _ in 0..1 + random.below(3) {
+                let at = random.below(text.len());
+                text[at] = random.below(256) as u8;
+            }
+            text.truncate(1 + random.below(2 * text.len()));
+        }
+        text
+    }
+
+    #[test]
+    fn whatever_a_listing_says_names_stay_in_the_cache() {
+        let mut random = Random(1);
+        let folder = RepoFolder::new(Path::new("/cache"), "org/m");
+        let (mut read, mut models) = (0, 0);
+        for _ in 0..20_000 {
+            let text = listing(&mut random);
+            let Ok(listing) = read_listing(&text, "https://hub/api") else { continue };
+            read += 1;
+            let shown = || String::from_utf8_lossy(&text).into_owned();
+            for file in &listing.files {
+                let path = folder.file(&listing.commit, &file.path);
+                let inside = path.strip_prefix("/cache/models--org--m/snapshots").unwrap();
+                let normal = inside.components().all(|part| matches!(part, Component::Normal(_)));
+                assert!(normal && inside.components().count() >= 2, "{path:?} of {}", shown());
+                assert!(!file.path.contains(char::is_control), "{path:?} of {}", shown());
+            }
+            let found = select::models(listing.files.iter().map(|file| file.path.as_str()));
+            for model in &found {
+                models += 1;
+                // What is chosen is listed, and can be named.
+                let listed = |path: &String| listing.files.iter().any(|file| file.path == *path);
+                assert!(
+                    !model.files.is_empty() && model.files.iter().all(listed),
+                    "{model:?} of {}",
+                    shown()
+                );
+                match select::choose("org/m", &found, Some(model.tag())) {
+                    Ok(chosen) => assert_eq!(chosen.tag(), model.tag(), "{}", shown()),
+                    Err(HubError::Several { .. } | HubError::ShardMissing { .. }) => {}
+                    Err(other) => panic!("{other} of {}", shown()),
+                }
+            }
+            let _ = select::choose("org/m", &found, None);
+        }
+        // They are not all refused.
+        assert!(read > 2000 && models > 2000, "{read} {models}");
+    }
 }

@@ -253,6 +253,20 @@ pub(crate) fn list(cache: &Path) -> Result<Vec<Cached>, HubError> {
     Ok(all)
 }
 
+/// That a model would have to be fetched, which is forbidden: says what there is of its repository.
+pub(crate) fn not_there(cache: &Path, name: &Name) -> HubError {
+    let all = list(cache).unwrap_or_default().into_iter();
+    let mut there: Vec<String> = all
+        .filter(|one| one.repo == name.repo)
+        .map(|one| match one.missing {
+            None => one.tag,
+            Some(_) => format!("a part of {}", one.tag),
+        })
+        .collect();
+    there.dedup();
+    HubError::Offline { name: name.to_string(), cache: cache.to_owned(), there }
+}
+
 /// Removes a model in all commits, what no other file needs of its bytes, and what is incomplete; of a repository with nothing left,
 /// its folder.
 pub(crate) fn remove(cache: &Path, name: &Name, all: bool) -> Result<Removed, HubError> {

@@ -30,12 +30,14 @@ pub enum HubError {
         problem: &'static str,
     },
     /// It has to be fetched, and that is forbidden.
-    #[error("{name} is not in the cache ({}), and nothing is fetched offline", cache.display())]
+    #[error("{name} is not in the cache ({}), and nothing is fetched offline{}", cache.display(), of_it(there))]
     Offline {
         /// The model.
         name: String,
         /// The cache.
         cache: PathBuf,
+        /// What the cache has of the same repository, by quantization or file.
+        there: Vec<String>,
     },
     /// It is not in the cache.
     #[error("{name} is not in the cache ({}); `alight list` says what is", cache.display())]
@@ -215,5 +217,13 @@ fn advice(with_token: bool) -> &'static str {
             "see that the token (HF_TOKEN, or that of `hf auth login`) is of an account that may read it"
         }
         false => "give a token in HF_TOKEN, or log in with `hf auth login`",
+    }
+}
+
+/// What there is of a repository, as the end of a sentence.
+fn of_it(there: &[String]) -> String {
+    match there {
+        [] => String::new(),
+        there => format!("; of this repository it has {}", there.join(", ")),
     }
 }

@@ -150,6 +150,11 @@ impl Hub {
         Ok(found.filter(first))
     }
 
+    /// The error that a model would have to be fetched, where nothing may be.
+    pub fn not_there(&self, name: &Name) -> HubError {
+        cache::not_there(&self.settings.cache, name)
+    }
+
     /// Fetches what the cache lacks of a model, as the hub has it now.
     ///
     /// # Errors

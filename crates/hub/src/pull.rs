@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::api::{self, FileInfo, Listed};
+use crate::cache;
 use crate::cache::{Lock, RepoFolder};
 use crate::client::Client;
 use crate::fetch::{self, Job};
@@ -46,7 +47,7 @@ pub(crate) fn pull(
     on_event: &mut OnEvent<'_>,
 ) -> Result<Pulled, HubError> {
     if settings.offline {
-        return Err(HubError::Offline { name: name.to_string(), cache: settings.cache.clone() });
+        return Err(cache::not_there(&settings.cache, name));
     }
     let client = Client::new(settings, pause)?;
     let (messages, inbox) = mpsc::channel();

@@ -69,9 +69,7 @@ fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
     }
     if hub.settings().offline {
         let found = hub.find(&name).map_err(failed)?;
-        let cache = hub.settings().cache.clone();
-        let none = || failed(HubError::Offline { name: name.to_string(), cache });
-        return Ok(first(found.ok_or_else(none)?.paths));
+        return Ok(first(found.ok_or_else(|| failed(hub.not_there(&name)))?.paths));
     }
     match fetch(&hub, &name) {
         Ok(pulled) => Ok(first(pulled.paths)),

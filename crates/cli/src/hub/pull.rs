@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use alight_hub::Name;
 use serde_json::json;
 
-use super::{failed, fetch, hub};
+use super::{HubArgs, failed, fetch, hub};
 use crate::outcome::Outcome;
 use crate::output;
 use crate::terminal_text::one_line;
@@ -19,6 +19,7 @@ Examples:
   alight pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0      this quantization
   alight pull USER/REPO:model-Q6_K.gguf                      this file
   alight run \"$(alight pull USER/REPO)\" \"Hello\"              the path is what is written
+  alight pull --offline USER/REPO                            where it is, or what there is of it
 
 What is there is not fetched again; what has changed on the hub is. Ctrl-C keeps what was received,
 and the next pull goes on from there. Models are where Hugging Face's own tools have them and look for
@@ -36,11 +37,14 @@ pub struct PullArgs {
     /// A line of JSON for each model, instead of its path
     #[arg(long)]
     json: bool,
+
+    #[command(flatten)]
+    hub: HubArgs,
 }
 
 /// Runs it.
 pub fn main(args: &PullArgs) -> Outcome {
-    let hub = hub(false)?;
+    let hub = hub(args.hub.offline)?;
     let mut names = Vec::new();
     for name in &args.names {
         let name = Name::parse(name).map_err(failed)?;
