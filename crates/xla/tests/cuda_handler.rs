@@ -369,6 +369,66 @@ fn graph(spec: &Spec) {
     assert_eq!((account.launched, account.captured, account.ended), (2, 2, 101));
 }
 
+/// While XLA captures on two GPUs, another program comes, runs on them, and goes; and somebody asks what has been done. Waiting for
+/// a context would be refused, and make the captures invalid.
+fn others_while_a_graph_is_captured(spec: &Spec) {
+    let driver = Driver::get().unwrap();
+    let inputs = Inputs::random(2, spec, 9);
+    let mut program = Program::new(spec, &inputs, &[4, 6], 2, 20_000);
+    program.run().into_iter().for_each(|result| result.unwrap());
+    program.wait();
+    let other = || {
+        let streams = [4, 6].map(|device| driver.stream(device).unwrap());
+        for _ in 0..3 {
+            let mut program = Program::new(spec, &inputs, &[4, 6], 2, 20_000);
+            for (context, stream) in program.contexts.iter_mut().zip(streams) {
+                context.stream = stream;
+            }
+            program.run().into_iter().for_each(|result| result.unwrap());
+            program.wait();
+            program.check(spec, &inputs);
+            accounts().unwrap();
+        }
+    };
+    let mut graphs = vec![];
+    for at in 0..2 {
+        let stream = program.contexts[at].stream;
+        let device = i64::from(program.contexts[at].device);
+        let graph = driver.on(device, || {
+            driver.capture(stream, || {
+                program.stage(Stage::Execute, at).unwrap();
+                std::thread::scope(|scope| scope.spawn(other).join().unwrap());
+                Ok(())
+            })
+        });
+        graphs.push(graph.unwrap());
+    }
+    for _ in 0..10 {
+        for (context, graph) in program.contexts.iter().zip(&graphs) {
+            driver.replay(*graph, context.stream).unwrap();
+        }
+    }
+    program.wait();
+    program.check(spec, &inputs);
+}
+
+/// Freeing may wait for the whole GPU.
+fn memory_that_nobody_has_is_used_again() {
+    let driver = Driver::get().unwrap();
+    let memory = driver.allocate(5, 123_456).unwrap();
+    let address = memory.address();
+    memory.fill(7).unwrap();
+    drop(memory);
+    let on_another = driver.allocate(3, 123_456).unwrap();
+    let too_small = driver.allocate(5, 50_000).unwrap();
+    let again = driver.allocate(5, 100_000).unwrap();
+    assert_eq!((again.address(), again.bytes()), (address, 100_000));
+    assert!(![on_another.address(), too_small.address()].contains(&address));
+    let mut bytes = vec![1; 100_000];
+    again.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+}
+
 fn a_missing_rank(spec: &Spec) {
     let inputs = Inputs::random(3, spec, 5);
     let mut program = Program::new(spec, &inputs, &[0, 1, 2], 3, 200);
@@ -448,6 +508,8 @@ fn the_custom_call() {
     results(&half, &[0, 4, 1, 5, 2, 6], 2);
     results(&spec, &[2], 1);
     graph(&spec);
+    others_while_a_graph_is_captured(&spec);
+    memory_that_nobody_has_is_used_again();
     a_missing_rank(&spec);
     what_cannot_work(&spec);
 

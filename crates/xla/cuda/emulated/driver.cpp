@@ -6,8 +6,12 @@
 //
 // The environment says what to play: ALIGHT_EMULATED_DEVICES (8), ALIGHT_EMULATED_PEERS=no (no peer access),
 // ALIGHT_EMULATED_PEERS=lost (it is said to be there, and what is written does not arrive).
+//
+// It is as strict about captures as CUDA may be: while a stream of a context captures, whatever waits for the context, or may, is
+// refused, by whichever thread, and the capture is invalid.
 #include "shim.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -109,6 +113,8 @@ struct Stream {
     std::deque<Work> queue;
     bool busy = false;
     std::vector<Launch>* capturing = nullptr;
+    bool invalid = false;
+    size_t context = 0;
     std::thread thread{[this] { loop(); }};
 
     void loop() {
@@ -155,7 +161,22 @@ std::string peers() {
     return text ? text : "yes";
 }
 
-enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900 };
+enum { OK = 0, INVALID = 1, NO_CONTEXT = 201, NOT_FOUND = 500, NO_PEERS = 217, ALREADY = 704, CAPTURE = 900, INVALIDATED = 901 };
+
+std::mutex& captures_mutex = *new std::mutex;
+// Those that capture.
+std::vector<Stream*>& captures = *new std::vector<Stream*>;
+
+// For what waits for the current context: refused while a stream of it captures.
+int wait_for_context() {
+    if (contexts.empty()) return NO_CONTEXT;
+    std::unique_lock<std::mutex> lock(captures_mutex);
+    int code = OK;
+    for (Stream* stream : captures) {
+        if (stream->context == contexts.back()) stream->invalid = true, code = CAPTURE;
+    }
+    return code;
+}
 
 } // namespace
 
@@ -185,7 +206,7 @@ int cuCtxPopCurrent_v2(void**) {
     if (contexts.empty()) return NO_CONTEXT;
     return contexts.pop_back(), OK;
 }
-int cuCtxSynchronize() { return contexts.empty() ? NO_CONTEXT : OK; }
+int cuCtxSynchronize() { return wait_for_context(); }
 int cuCtxEnablePeerAccess(void* peer, unsigned) {
     if (contexts.empty()) return NO_CONTEXT;
     if (peers() == "no") return NO_PEERS;
@@ -203,18 +224,39 @@ int cuMemAlloc_v2(u64* at, size_t size) {
     memset(memory, 0xa5, size);
     return *at = reinterpret_cast<u64>(memory), OK;
 }
-int cuMemFree_v2(u64 at) { return free(reinterpret_cast<void*>(at)), OK; }
+int cuMemFree_v2(u64 at) {
+    if (int code = wait_for_context()) return code;
+    return free(reinterpret_cast<void*>(at)), OK;
+}
 int cuMemHostAlloc(void** at, size_t size, unsigned) { return *at = aligned_alloc(4096, (size + 4095) / 4096 * 4096), OK; }
-int cuMemFreeHost(void* at) { return free(at), OK; }
+int cuMemFreeHost(void* at) {
+    if (int code = wait_for_context()) return code;
+    return free(at), OK;
+}
 int cuMemHostRegister_v2(void*, size_t, unsigned) { return contexts.empty() ? NO_CONTEXT : OK; }
 int cuMemHostUnregister(void*) { return contexts.empty() ? NO_CONTEXT : OK; }
 int cuMemHostGetDevicePointer_v2(u64* at, void* host, unsigned) { return *at = reinterpret_cast<u64>(host), OK; }
-int cuMemsetD8_v2(u64 at, unsigned char value, size_t size) { return memset(reinterpret_cast<void*>(at), value, size), OK; }
+int cuMemsetD8_v2(u64 at, unsigned char value, size_t size) {
+    if (int code = wait_for_context()) return code;
+    return memset(reinterpret_cast<void*>(at), value, size), OK;
+}
 int cuMemsetD8Async(u64 at, unsigned char value, size_t size, void* stream) {
     return static_cast<Stream*>(stream)->add([=] { memset(reinterpret_cast<void*>(at), value, size); }), OK;
 }
-int cuMemcpyHtoD_v2(u64 to, const void* from, size_t size) { return memcpy(reinterpret_cast<void*>(to), from, size), OK; }
-int cuMemcpyDtoH_v2(void* to, u64 from, size_t size) { return memcpy(to, reinterpret_cast<void*>(from), size), OK; }
+int cuMemcpyHtoD_v2(u64 to, const void* from, size_t size) {
+    if (int code = wait_for_context()) return code;
+    return memcpy(reinterpret_cast<void*>(to), from, size), OK;
+}
+int cuMemcpyDtoH_v2(void* to, u64 from, size_t size) {
+    if (int code = wait_for_context()) return code;
+    return memcpy(to, reinterpret_cast<void*>(from), size), OK;
+}
+int cuMemcpyHtoDAsync_v2(u64 to, const void* from, size_t size, void* stream) {
+    return static_cast<Stream*>(stream)->add([=] { memcpy(reinterpret_cast<void*>(to), from, size); }), OK;
+}
+int cuMemcpyDtoHAsync_v2(void* to, u64 from, size_t size, void* stream) {
+    return static_cast<Stream*>(stream)->add([=] { memcpy(to, reinterpret_cast<void*>(from), size); }), OK;
+}
 
 int cuModuleLoadData(void** module, const void* image) { return *module = new std::string(static_cast<const char*>(image)), OK; }
 int cuModuleGetFunction(void** function, void* module, const char* name) {
@@ -225,19 +267,34 @@ int cuModuleGetFunction(void** function, void* module, const char* name) {
 }
 int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* count, void*, int threads, size_t) { return *count = 1024 / threads, OK; }
 
-int cuStreamCreate(void** stream, unsigned) { return *stream = new Stream, OK; }
-int cuStreamSynchronize(void* stream) { return static_cast<Stream*>(stream)->wait(), OK; }
+int cuStreamCreate(void** stream, unsigned) {
+    if (contexts.empty()) return NO_CONTEXT;
+    Stream* made = new Stream;
+    made->context = contexts.back();
+    return *stream = made, OK;
+}
+int cuStreamSynchronize(void* stream) {
+    Stream* s = static_cast<Stream*>(stream);
+    if (s->capturing) return s->invalid = true, CAPTURE;
+    return s->wait(), OK;
+}
 int cuStreamIsCapturing(void* stream, int* status) { return *status = static_cast<Stream*>(stream)->capturing ? 1 : 0, OK; }
 int cuThreadExchangeStreamCaptureMode(int*) { return OK; }
 int cuStreamBeginCapture_v2(void* stream, int) {
-    return static_cast<Stream*>(stream)->capturing = new std::vector<Launch>, OK;
+    Stream* s = static_cast<Stream*>(stream);
+    std::unique_lock<std::mutex> lock(captures_mutex);
+    captures.push_back(s);
+    s->invalid = false;
+    return s->capturing = new std::vector<Launch>, OK;
 }
 int cuStreamEndCapture(void* stream, void** graph) {
-    std::vector<Launch>*& capturing = static_cast<Stream*>(stream)->capturing;
-    if (!capturing) return CAPTURE;
-    *graph = new Graph{*capturing};
-    delete capturing;
-    return capturing = nullptr, OK;
+    Stream* s = static_cast<Stream*>(stream);
+    if (!s->capturing) return CAPTURE;
+    std::unique_lock<std::mutex> lock(captures_mutex);
+    captures.erase(std::find(captures.begin(), captures.end(), s));
+    *graph = s->invalid ? nullptr : new Graph{*s->capturing};
+    delete s->capturing;
+    return s->capturing = nullptr, s->invalid ? INVALIDATED : OK;
 }
 int cuGraphInstantiateWithFlags(void** executable, void* graph, u64) {
     return *executable = new Graph(*static_cast<Graph*>(graph)), OK;

@@ -42,6 +42,9 @@ pub struct Account {
 }
 
 /// Ranks that call together. A rank's calls come one after the other, on one stream.
+///
+/// Whoever drops it has waited for its calls, whose memory the next one gets. XLA does: a run keeps its program, and with it the state of
+/// its call sites, until everything on the device's stream has ended, on every device. Waiting here could make a capture of its invalid.
 pub struct Communicator {
     driver: &'static Driver,
     ordinals: Vec<i64>,
@@ -202,7 +205,8 @@ impl Communicator {
     /// Puts a call on a stream: `virtual_ranks` ranks from `params.rank` on, usually one. It allocates nothing and waits for nothing.
     ///
     /// # Safety
-    /// The context of the function and the stream is current; the arrays of `params` are there until the call, or the graph that it
+    /// The communicator is not dropped before the call, or every replay of the graph that it is captured for, has ended. The context
+    /// of the function and the stream is current; the arrays of `params` are there until the call, or the graph that it
     /// is captured for, has ended, as long as `spec` says, and nobody else uses them meanwhile.
     pub unsafe fn launch(
         &self,
@@ -220,7 +224,7 @@ impl Communicator {
             false => &self.launched,
         };
         count.fetch_add(u64::from(virtual_ranks), Ordering::Relaxed);
-        // SAFETY: by the contract; workspaces and report live as long as the communicator, which waits when it is dropped.
+        // SAFETY: by the contract; workspaces and report live as long as the communicator, which outlives its calls.
         unsafe {
             self.driver.launch(
                 function,
@@ -235,13 +239,4 @@ impl Communicator {
 
 fn all_push(communicator: &Arc<Communicator>) {
     ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(communicator));
-}
-
-impl Drop for Communicator {
-    fn drop(&mut self) {
-        // Calls that run use the memory that is about to be freed, on all GPUs; each ends within the limit.
-        for ordinal in &self.ordinals {
-            let _ = self.driver.synchronize(*ordinal);
-        }
-    }
 }

@@ -21,19 +21,16 @@ functions! {
         cuDevicePrimaryCtxRetain(*mut Handle, c_int);
         cuCtxPushCurrent_v2(Handle);
         cuCtxPopCurrent_v2(*mut Handle);
-        cuCtxSynchronize();
         cuCtxEnablePeerAccess(Handle, c_uint);
         cuMemAlloc_v2(*mut u64, usize);
         cuMemFree_v2(u64);
         cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
-        cuMemFreeHost(*mut c_void);
         cuMemHostRegister_v2(*mut c_void, usize, c_uint);
         cuMemHostUnregister(*mut c_void);
         cuMemHostGetDevicePointer_v2(*mut u64, *mut c_void, c_uint);
-        cuMemsetD8_v2(u64, u8, usize);
         cuMemsetD8Async(u64, u8, usize, Handle);
-        cuMemcpyHtoD_v2(u64, *const c_void, usize);
-        cuMemcpyDtoH_v2(*mut c_void, u64, usize);
+        cuMemcpyHtoDAsync_v2(u64, *const c_void, usize, Handle);
+        cuMemcpyDtoHAsync_v2(*mut c_void, u64, usize, Handle);
         cuModuleLoadData(*mut Handle, *const c_void);
         cuModuleGetFunction(*mut Handle, Handle, *const c_char);
         cuOccupancyMaxActiveBlocksPerMultiprocessor(*mut c_int, Handle, c_int, usize);
@@ -60,6 +57,8 @@ const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 /// `CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED`.
 const ALREADY: c_int = 704;
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const NO_MEMORY: c_int = 2;
 /// `CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP`.
 const PORTABLE_MAPPED: c_uint = 3;
 /// `CU_MEMHOSTREGISTER_PORTABLE`.
@@ -71,10 +70,25 @@ const RELAXED: c_int = 2;
 const THREAD_LOCAL: c_int = 1;
 
 /// The driver.
+///
+/// Nothing here waits for a context: XLA captures graphs in other threads, and CUDA makes such a capture invalid. Memory is set and copied
+/// on a stream of our own, and what nobody has any more is kept for the next instead of being freed.
 pub struct Driver {
     functions: Functions,
     /// By ordinal: the device's primary context, which is also XLA's. Retained once, and never released.
     contexts: Mutex<Vec<Option<usize>>>,
+    /// By ordinal: the stream of our own.
+    streams: Mutex<Vec<Option<Stream>>>,
+    spare: Mutex<Vec<Spare>>,
+    /// Page-locked memory of the host: where it begins, and how many words.
+    spare_host: Mutex<Vec<(usize, usize)>>,
+}
+
+/// Memory of a GPU that nobody has.
+struct Spare {
+    ordinal: i64,
+    address: u64,
+    bytes: usize,
 }
 
 /// A stream: XLA's, or one that was made here.
@@ -119,7 +133,13 @@ impl Driver {
         };
         let (library, _) = Library::open(&names).map_err(CudaError::NoDriver)?;
         let functions = Functions::load(&library).map_err(CudaError::NoDriver)?;
-        let driver = Driver { functions, contexts: Mutex::new(vec![]) };
+        let driver = Driver {
+            functions,
+            contexts: Mutex::default(),
+            streams: Mutex::default(),
+            spare: Mutex::default(),
+            spare_host: Mutex::default(),
+        };
         // SAFETY: as CUDA asks for.
         driver.check("cuInit", unsafe { (driver.functions.cuInit)(0) })?;
         Ok(driver)
@@ -257,24 +277,65 @@ impl Driver {
         })
     }
 
-    /// Waits until the GPU has nothing to do.
-    pub fn synchronize(&self, ordinal: i64) -> Result<(), CudaError> {
-        self.on(ordinal, || {
-            // SAFETY: a context is current.
-            self.check("cuCtxSynchronize", unsafe { (self.functions.cuCtxSynchronize)() })
-        })
+    /// Does something on the stream of our own, and waits for it.
+    fn apart(
+        &self,
+        ordinal: i64,
+        run: impl FnOnce(Stream) -> Result<(), CudaError>,
+    ) -> Result<(), CudaError> {
+        let stream = {
+            let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = self.device(ordinal)? as usize;
+            if streams.len() <= at {
+                streams.resize(at + 1, None);
+            }
+            match streams[at] {
+                Some(stream) => stream,
+                None => *streams[at].insert(self.stream(ordinal)?),
+            }
+        };
+        self.on(ordinal, || run(stream))?;
+        self.wait(ordinal, stream)
     }
 
-    /// Memory of the GPU, zeros.
+    /// Memory of the GPU, zeros. Whoever drops it has waited for everything that uses it.
     pub fn allocate(&'static self, ordinal: i64, bytes: usize) -> Result<Memory, CudaError> {
+        let (address, room) = match self.spare(ordinal, bytes) {
+            Some(spare) => (spare.address, spare.bytes),
+            None => (self.new_memory(ordinal, bytes.max(1))?, bytes.max(1)),
+        };
+        let memory = Memory { driver: self, ordinal, address, bytes, room };
+        memory.fill(0)?;
+        Ok(memory)
+    }
+
+    /// The smallest memory that nobody has, of those that are not much too large.
+    fn spare(&self, ordinal: i64, bytes: usize) -> Option<Spare> {
+        let mut all = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |spare: &Spare| {
+            spare.ordinal == ordinal && (bytes..=2 * bytes.max(1)).contains(&spare.bytes)
+        };
+        let fitting = all.iter().enumerate().filter(|(_, spare)| fits(spare));
+        let (at, _) = fitting.min_by_key(|(_, spare)| spare.bytes)?;
+        Some(all.swap_remove(at))
+    }
+
+    fn new_memory(&self, ordinal: i64, bytes: usize) -> Result<u64, CudaError> {
         self.on(ordinal, || {
             let mut address = 0;
             // SAFETY: writes an address.
-            let code = unsafe { (self.functions.cuMemAlloc_v2)(&mut address, bytes.max(1)) };
+            let mut code = unsafe { (self.functions.cuMemAlloc_v2)(&mut address, bytes) };
+            if code == NO_MEMORY {
+                let mut all = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                for spare in all.extract_if(.., |spare| spare.ordinal == ordinal) {
+                    // SAFETY: allocated here, and nobody has it.
+                    unsafe { (self.functions.cuMemFree_v2)(spare.address) };
+                }
+                // SAFETY: as above.
+                code = unsafe { (self.functions.cuMemAlloc_v2)(&mut address, bytes) };
+            }
             self.check("cuMemAlloc", code)?;
-            let memory = Memory { driver: self, ordinal, address, bytes };
-            memory.fill(0)?;
-            Ok(memory)
+            Ok(address)
         })
     }
 
@@ -284,17 +345,32 @@ impl Driver {
         ordinal: i64,
         words: usize,
     ) -> Result<HostMemory, CudaError> {
+        let spare = {
+            let mut all = self.spare_host.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = all.iter().position(|(_, room)| *room >= words);
+            found.map(|at| all.swap_remove(at))
+        };
         self.on(ordinal, || {
             let mut pointer = null_mut();
-            // SAFETY: writes a pointer.
-            let code = unsafe {
-                (self.functions.cuMemHostAlloc)(&mut pointer, words * 8, PORTABLE_MAPPED)
+            let room = match spare {
+                Some((address, room)) => {
+                    pointer = std::ptr::with_exposed_provenance_mut(address);
+                    room
+                }
+                None => {
+                    // SAFETY: writes a pointer.
+                    let code = unsafe {
+                        (self.functions.cuMemHostAlloc)(&mut pointer, words * 8, PORTABLE_MAPPED)
+                    };
+                    self.check("cuMemHostAlloc", code)?;
+                    words
+                }
             };
-            self.check("cuMemHostAlloc", code)?;
             // SAFETY: that much memory is there, and nobody else has it.
             unsafe { pointer.cast::<u8>().write_bytes(0, words * 8) };
+            let pointer_of_words = pointer.cast();
             let mut memory =
-                HostMemory { driver: self, ordinal, pointer: pointer.cast(), words, address: 0 };
+                HostMemory { driver: self, pointer: pointer_of_words, words, room, address: 0 };
             // SAFETY: writes an address.
             let code = unsafe {
                 (self.functions.cuMemHostGetDevicePointer_v2)(&mut memory.address, pointer, 0)
@@ -503,6 +579,8 @@ pub struct Memory {
     ordinal: i64,
     address: u64,
     bytes: usize,
+    /// As large as it was allocated.
+    room: usize,
 }
 
 impl Memory {
@@ -518,13 +596,7 @@ impl Memory {
 
     /// Sets all bytes, and waits until they are.
     pub fn fill(&self, value: u8) -> Result<(), CudaError> {
-        self.driver.on(self.ordinal, || {
-            // SAFETY: that much memory is there.
-            let code =
-                unsafe { (self.driver.functions.cuMemsetD8_v2)(self.address, value, self.bytes) };
-            self.driver.check("cuMemsetD8", code)
-        })?;
-        self.driver.synchronize(self.ordinal)
+        self.driver.apart(self.ordinal, |stream| self.fill_later(0, self.bytes, value, stream))
     }
 
     /// Sets `bytes` bytes from an offset on when the stream comes here.
@@ -546,63 +618,56 @@ impl Memory {
         })
     }
 
-    /// Writes bytes at an offset.
+    /// Writes bytes at an offset. It waits for nothing that others do with the memory.
     ///
     /// # Panics
     /// If they are more than there is room for.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
-        self.driver.on(self.ordinal, || {
+        self.driver.apart(self.ordinal, |stream| {
             let to = self.address + offset as u64;
-            // SAFETY: within the memory.
-            let code = unsafe {
-                (self.driver.functions.cuMemcpyHtoD_v2)(to, bytes.as_ptr().cast(), bytes.len())
-            };
-            self.driver.check("cuMemcpyHtoD", code)
+            let (from, copy) = (bytes.as_ptr(), self.driver.functions.cuMemcpyHtoDAsync_v2);
+            // SAFETY: within the memory; `apart` waits while `bytes` are there.
+            let code = unsafe { copy(to, from.cast(), bytes.len(), handle(stream.0)) };
+            self.driver.check("cuMemcpyHtoDAsync", code)
         })
     }
 
-    /// Reads bytes at an offset.
+    /// Reads bytes at an offset. It waits for nothing that others do with the memory.
     ///
     /// # Panics
     /// If they are more than there are.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), CudaError> {
         assert!(offset.checked_add(bytes.len()).is_some_and(|end| end <= self.bytes));
-        self.driver.on(self.ordinal, || {
+        self.driver.apart(self.ordinal, |stream| {
             let from = self.address + offset as u64;
-            // SAFETY: within the memory.
-            let code = unsafe {
-                (self.driver.functions.cuMemcpyDtoH_v2)(
-                    bytes.as_mut_ptr().cast(),
-                    from,
-                    bytes.len(),
-                )
-            };
-            self.driver.check("cuMemcpyDtoH", code)
+            let (to, copy) = (bytes.as_mut_ptr(), self.driver.functions.cuMemcpyDtoHAsync_v2);
+            // SAFETY: within the memory; `apart` waits while `bytes` are there.
+            let code = unsafe { copy(to.cast(), from, bytes.len(), handle(stream.0)) };
+            self.driver.check("cuMemcpyDtoHAsync", code)
         })
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let _ = self.driver.on(self.ordinal, || {
-            // SAFETY: allocated by `allocate`, freed once.
-            let code = unsafe { (self.driver.functions.cuMemFree_v2)(self.address) };
-            self.driver.check("cuMemFree", code)
-        });
+        let Memory { driver, ordinal, address, room, .. } = *self;
+        let spare = Spare { ordinal, address, bytes: room };
+        driver.spare.lock().unwrap_or_else(PoisonError::into_inner).push(spare);
     }
 }
 
 /// Words in the host's memory that GPUs write and the host reads.
 pub struct HostMemory {
     driver: &'static Driver,
-    ordinal: i64,
     pointer: *mut u64,
     words: usize,
+    /// Words that were allocated.
+    room: usize,
     address: u64,
 }
 
-// SAFETY: the words are only read, atomically, and freed with the last owner.
+// SAFETY: the words are only read, atomically, and have one owner.
 unsafe impl Send for HostMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HostMemory {}
@@ -627,11 +692,8 @@ impl HostMemory {
 
 impl Drop for HostMemory {
     fn drop(&mut self) {
-        let _ = self.driver.on(self.ordinal, || {
-            // SAFETY: allocated by `allocate_host`, freed once.
-            let code = unsafe { (self.driver.functions.cuMemFreeHost)(self.pointer.cast()) };
-            self.driver.check("cuMemFreeHost", code)
-        });
+        let mut all = self.driver.spare_host.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push((self.pointer.expose_provenance(), self.room));
     }
 }
 

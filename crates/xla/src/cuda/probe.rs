@@ -39,29 +39,30 @@ pub fn probe(ordinals: &[i64], limit: Duration) -> Result<(), CudaError> {
         memories.push(memory);
         streams.push(driver.stream(*ordinal)?);
     }
+    let call = |rank: usize, ordinal: i64| {
+        let at = |place: usize| memories[rank].address() + (place * bytes) as u64;
+        let arrays = Arrays {
+            partial: at(0),
+            residual: at(1),
+            weight: at(2),
+            post_weight: 0,
+            normed: at(3),
+            new_residual: at(4),
+        };
+        let params = communicator.params(rank, &spec, &arrays)?;
+        let function = Variant::of(&spec, &shape).load(driver, ordinal)?;
+        // SAFETY: the arrays lie in `memories`, which lives until the streams are empty, as does the communicator.
+        driver.on(ordinal, || unsafe {
+            communicator.launch(function, &shape, &params, 1, streams[rank])
+        })
+    };
     // Two calls, one for each buffer.
-    for _ in 0..2 {
-        for (rank, ordinal) in ordinals.iter().enumerate() {
-            let at = |place: usize| memories[rank].address() + (place * bytes) as u64;
-            let arrays = Arrays {
-                partial: at(0),
-                residual: at(1),
-                weight: at(2),
-                post_weight: 0,
-                normed: at(3),
-                new_residual: at(4),
-            };
-            let params = communicator.params(rank, &spec, &arrays)?;
-            let function = Variant::of(&spec, &shape).load(driver, *ordinal)?;
-            // SAFETY: the arrays lie in `memories`, which lives until the streams are empty.
-            driver.on(*ordinal, || unsafe {
-                communicator.launch(function, &shape, &params, 1, streams[rank])
-            })?;
-        }
-    }
-    for (ordinal, stream) in ordinals.iter().zip(&streams) {
-        driver.wait(*ordinal, *stream)?;
-    }
+    let ranks = || ordinals.iter().copied().enumerate();
+    let called = (0..2).try_for_each(|_| ranks().try_for_each(|(rank, at)| call(rank, at)));
+    // Whatever went wrong: what was launched uses the memory.
+    let waited: Vec<_> = ranks().map(|(rank, at)| driver.wait(at, streams[rank])).collect();
+    called?;
+    waited.into_iter().collect::<Result<(), _>>()?;
     let wrong = || CudaError::Wrong { ordinals: ordinals.to_vec() };
     if communicator.error().is_some() {
         return Err(wrong());

@@ -215,7 +215,6 @@ impl Ranks {
 
 impl Drop for Ranks {
     fn drop(&mut self) {
-        let _ = self.driver.synchronize(0);
         for stream in &self.streams {
             let _ = self.driver.wait(0, *stream);
         }
