@@ -15,14 +15,14 @@ from jax.sharding import Mesh
 from ... import Catalog
 from ... import open as open_catalog
 from .._collective import allreduce_norm
-from . import _config, _native, _tensors
+from . import _config, _huggingface, _native, _tensors
 from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
 from ._config import Config
 from ._cut import Cut, cut
 from ._model import CHUNKS, Model
 from ._native import Native
-from ._place import Layers
+from ._place import Layers, tallied
 from ._programs import Programs
 from ._tensors import Tensors
 from ._vectors import Vectors
@@ -47,10 +47,12 @@ def load_model(
     chunks: Sequence[int] = CHUNKS,
     unroll: bool | None = None,
 ) -> Model:
-    """A model of a GGUF file, on `tp` devices, or on those along the axis `tp` of a mesh.
+    """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh.
 
     `weights`: "native" (CPU devices): matrices in place in the map of the file, whatever their type, and our own
     products with them; "bf16" or "f32": arrays of these, dequantised, cut for the devices, and XLA's own products.
+    Of a folder of Hugging Face's with safetensors, floats go straight to the devices, each of which gets its part of the bytes and no other
+    is read for it (`Model.read_bytes`); Llama, Qwen 2 and 3, Gemma 2 and 3.
     `context`: most positions; without it 4096, or what the model was trained for if that is less.
 
     `chunks`: lengths in which prompts are computed, the last one filled up. With native weights, activations of several
@@ -67,13 +69,19 @@ def load_model(
     if weights not in known:
         raise ValueError(f"weights: expected one of {', '.join(map(repr, known))}, found {weights!r}")
     catalog = path if isinstance(path, Catalog) else open_catalog(path)
-    config = _config.read(catalog)
+    # A folder of Hugging Face's, unless its safetensors are a GGUF model's.
+    plain = str(catalog.files[0]).endswith(".safetensors")
+    config, tensors = _huggingface.read(catalog) if plain else _of_gguf(catalog)
     context = _context(config, context)
     lengths = tuple(sorted({operator.index(chunk) for chunk in chunks}))
     if not lengths or lengths[0] < 1:
         raise ValueError(f"chunks: expected lengths of 1 or more, found {list(chunks)}")
     mesh = _mesh(tp, mesh)
-    tensors = _tensors.find(catalog, config)
+    if plain and weights == "native":
+        raise ValueError(
+            f"{catalog.files[0]}: weights='native' computes with GGUF files; 'bf16' or 'f32' loads this one as it is, and "
+            f"`alight convert` makes a GGUF file"
+        )
     _native.check(catalog, tensors, mesh) if weights == "native" else _convertible(tensors)
     grains = _native.grains(config, tensors) if weights == "native" else (1, 1)
     parts = _cut(config, mesh.shape[AXIS], *grains)
@@ -82,12 +90,13 @@ def load_model(
     apart = mesh.devices.flat[0].platform != "cpu" if unroll is None else unroll
     layers = Layers(mesh, AXIS, config.layers, apart)
     ops: Arithmetic
-    if weights == "native":
-        ops = Native(config, parts, catalog, tensors, layers, capacity)
-    else:
-        kind = FLOATS[weights]
-        ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind))
-    vectors = Vectors(config, parts, tensors, layers, capacity)
+    with tallied() as read_bytes:
+        if weights == "native":
+            ops = Native(config, parts, catalog, tensors, layers, capacity)
+        else:
+            kind = FLOATS[weights]
+            ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind))
+        vectors = Vectors(config, parts, tensors, layers, capacity)
     net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity, apart)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
     specs = {
@@ -97,7 +106,12 @@ def load_model(
         "norms": vectors.stack_specs,
     }
     catalog.check()
-    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check)
+    return Model(config, mesh, Programs(net, mesh, specs), params, context, lengths, catalog.check, dict(read_bytes))
+
+
+def _of_gguf(catalog: Catalog) -> tuple[Config, Tensors]:
+    config = _config.read(catalog)
+    return config, _tensors.find(catalog, config)
 
 
 def _convertible(tensors: Tensors) -> None:

@@ -54,11 +54,15 @@ class Model:
         context: int,
         chunks: tuple[int, ...],
         check: Callable[[], None],
+        read_bytes: dict[int | None, int],
     ) -> None:
         """`check` raises if the weights are not what they were: their file may be cut short under its map."""
         self.config, self.mesh, self.context, self.chunks = config, mesh, context, chunks
         self._check = check
         self._programs, self._params = programs, params
+        self.read_bytes = read_bytes
+        """Bytes of the file that were converted for each rank, and for `None` what all of them have: nothing with native weights
+        but norms and biases."""
         self.kept = 0
         """Tokens of the last prompt that were in the cache already."""
         self._free: list[tuple[Cache, list[int]]] = []

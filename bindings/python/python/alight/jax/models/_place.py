@@ -3,7 +3,11 @@ for which programs are only compiled, an array is its shape, type and place."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import collections
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -38,6 +42,21 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> Host:
     return np.ndarray(shape, dtype, buffer=buffer[start : start + count])
 
 
+_tally: ContextVar[collections.Counter[int | None] | None] = ContextVar("tally", default=None)
+_rank: ContextVar[int | None] = ContextVar("rank", default=None)
+
+
+@contextlib.contextmanager
+def tallied() -> Iterator[collections.Counter[int | None]]:
+    """Counts the bytes of tensors that are read for each rank, and for `None` what all ranks have."""
+    counter: collections.Counter[int | None] = collections.Counter()
+    token = _tally.set(counter)
+    try:
+        yield counter
+    finally:
+        _tally.reset(token)
+
+
 def read(tensor: Tensor, dtype: Any, rows: Span, columns: Span | None = None) -> Host:
     """Elements of a tensor as floats: rows (elements of a vector, matrices of a stack), and columns of a matrix."""
     ranges = [(rows.start, rows.stop)]
@@ -45,6 +64,9 @@ def read(tensor: Tensor, dtype: Any, rows: Span, columns: Span | None = None) ->
         ranges.append((columns.start, columns.stop))
     else:
         ranges += [(0, length) for length in tensor.shape[1:]]
+    if (tally := _tally.get()) is not None:
+        part = math.prod(stop - start for start, stop in ranges)
+        tally[_rank.get()] += tensor.nbytes * part // max(1, math.prod(tensor.shape))
     block = tensor.read(ranges, dtype=np.dtype(dtype).name)
     return np.ndarray(tuple(block.shape), dtype, buffer=memoryview(block))
 
@@ -124,7 +146,9 @@ def put(
             continue
         rank = index[where] if cut is not None else 0
         if rank not in made:
+            token = _rank.set(int(rank) if cut is not None else None)
             made[rank] = make(rank)
+            _rank.reset(token)
             assert made[rank].shape == part and made[rank].dtype == np.dtype(dtype)
         parts.append(jax.device_put(made[rank], device))
     return jax.make_array_from_single_device_arrays(shape, sharding, parts)
