@@ -4,6 +4,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
@@ -25,6 +26,12 @@ pub fn main(args: &RusageArgs) -> Outcome {
     let own = env::current_exe().context("cannot find out where this program is")?;
     let path = own.with_file_name("rusage");
     let error = Command::new(&path).args(&args.arguments).exec();
-    let what = "the program 'rusage' is to stand beside this one: `cargo build --release -p rusage` makes it";
-    Err(anyhow!(error).context(format!("'{}': {what}", path.display())).into())
+    let shown = path.display();
+    if error.kind() == io::ErrorKind::NotFound {
+        return Err(anyhow!(
+            "there is no '{shown}': `rusage` is a program of its own, which `cargo install --path crates/rusage` puts beside `alight`"
+        )
+        .into());
+    }
+    Err(anyhow!(error).context(format!("'{shown}'")).into())
 }

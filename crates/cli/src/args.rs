@@ -5,6 +5,7 @@ use std::io::{IsTerminal, stdout};
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::account::RusageArgs;
@@ -47,19 +48,19 @@ const STYLES: Styles = Styles::styled()
     max_term_width = 100,
     after_help = "\
 Examples:
-  alight run model.gguf \"Why is the sky blue?\"     an answer, streamed as it is made
-  alight run model.gguf                            a chat; Ctrl-D leaves
-  alight run hf.co/USER/REPO:Q4_K_M \"Hello\"         a model of the hub, fetched if it is not there
+  alight run model.gguf \"Why is the sky blue?\"  an answer, streamed
+  alight run model.gguf                         a chat; Ctrl-D leaves
+  alight run hf.co/USER/REPO:Q4_K_M \"Hello\"     a model of the hub, fetched once
   git diff | alight run model.gguf - --system \"Review this change.\"
   alight batch model.gguf prompts.jsonl -o answers.jsonl
-  alight serve model.gguf                          an HTTP server for OpenAI's clients
-  alight inspect model.gguf                        what is in the file
-  alight convert folder/ -o model.gguf             a GGUF file out of Hugging Face's, Meta's, old ones
-  alight pack model.gguf -o packed.gguf            the same weights, laid out for speed
-  alight bench decode model.gguf                   how fast it is here, and what the limit is
+  alight serve model.gguf                       a server for OpenAI's clients
+  alight inspect model.gguf                     what is in the file
+  alight convert folder/ -o model.gguf          other programs' files, as GGUF
+  alight pack model.gguf -o packed.gguf         the same weights, faster
+  alight bench decode model.gguf                how fast it is, and the limit
 
-The answer goes to standard output and nothing else does; notes and statistics go to standard
-error. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C.
+The answer goes to standard output and nothing else does; notes and statistics go to standard \
+error. Exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted by Ctrl-C. \
 `alight help COMMAND` explains one command."
 )]
 pub struct Cli {
@@ -157,10 +158,40 @@ pub fn instead(words: &[OsString], said: clap::Error) -> Outcome {
     // The message repeats arguments, which may be names of files that a shell put there. So it is the
     // message about arguments in which nothing drives a terminal.
     let shown = words.iter().map(|argument| one_line(&argument.to_string_lossy()).into_owned());
-    let said = Cli::command().try_get_matches_from(shown).err().unwrap_or(said);
+    let mut said = Cli::command().try_get_matches_from(shown).err().unwrap_or(said);
+    if is_rest_of_prompt(words, &said) {
+        let tip = "a prompt of several words is one argument: put it between quotes";
+        said.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
     let text = said.render();
-    say::styled(&if say::colour() { text.ansi().to_string() } else { text.to_string() });
+    say::styled(&in_plain_words(if say::colour() {
+        text.ansi().to_string()
+    } else {
+        text.to_string()
+    }));
     Err(Stop::Refused)
+}
+
+/// Whether what is wrong is one word too many, behind a prompt.
+fn is_rest_of_prompt(words: &[OsString], said: &clap::Error) -> bool {
+    let word = match said.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(word)) => word,
+        _ => return false,
+    };
+    let run = words.get(1).is_some_and(|command| command == "run");
+    run && said.kind() == ErrorKind::UnknownArgument && !word.starts_with('-')
+}
+
+/// What the standard library says of numbers, for people who type them.
+fn in_plain_words(text: String) -> String {
+    [
+        ("invalid digit found in string", "expected a whole number"),
+        ("cannot parse integer from empty string", "expected a whole number"),
+        ("number too large to fit in target type", "that is too large"),
+        ("number too small to fit in target type", "that is too small"),
+    ]
+    .into_iter()
+    .fold(text, |text, (said, plain)| text.replace(said, plain))
 }
 
 #[cfg(test)]

@@ -20,18 +20,18 @@ const SHOWN: usize = 3;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight convert Llama-3.2-1B/ -o llama.gguf                       a folder from Hugging Face
-  alight convert Llama-3.2-1B/ -o llama.gguf --type q4_k_m         quantised on the way
-  alight convert llama-2-13b/ -o llama2.gguf                       Meta's consolidated.NN.pth
+  alight convert Llama-3.2-1B/ -o llama.gguf                Hugging Face's
+  alight convert Llama-3.2-1B/ -o llama.gguf --type q4_k_m  quantised
+  alight convert llama-2-13b/ -o llama2.gguf                Meta's
   alight convert ggml-model-q4_0.bin -o old.gguf --tokenizer tokenizer.model
-  alight convert model-00001-of-00003.gguf -o model.gguf           shards into one file
+  alight convert model-00001-of-00003.gguf -o model.gguf    shards
 
-Sources: Hugging Face's folders (config.json with .safetensors, or PyTorch's .bin), Meta's (params.json
-with consolidated.NN.pth), llama.cpp's files before GGUF (ggml, ggmf, ggjt, in one part or several), and
-GGUF. Give the folder, or one of the files. Architectures: llama, mistral, qwen2, qwen3, gemma2, gemma3.
+Sources: Hugging Face's folders (config.json with .safetensors, or PyTorch's .bin), Meta's (params.json \
+with consolidated.NN.pth), llama.cpp's files before GGUF (ggml, ggmf, ggjt, in one part or several), and \
+GGUF. Give the folder, or one of the files. docs/reference/converting.md names the architectures.
 
-Without --type every matrix keeps its type, exactly; what cannot be kept is said. The types are those of
-`alight quantize`. The new file appears when it is complete; until then, whatever happens, an old one
+Without --type every matrix keeps its type, exactly; what cannot be kept is said. The types are those of \
+`alight quantize`. The new file appears when it is complete; until then, whatever happens, an old one \
 stays. Nothing in a source is executed.")]
 pub struct ConvertArgs {
     /// The model: a folder, or one of its files

@@ -14,9 +14,9 @@ use crate::output;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight man | man -l -                            the page of the program
-  alight man run | man -l -                        that of `alight run`
-  alight man -o ~/.local/share/man/man1            all pages, as files that `man alight-run` finds")]
+  alight man | man -l -                  the page of the program
+  alight man run | man -l -              that of `alight run`
+  alight man -o ~/.local/share/man/man1  all pages, as files")]
 pub struct ManArgs {
     /// The command whose page is written to standard output [default: that of the program]
     #[arg(value_name = "COMMAND", conflicts_with = "output")]

@@ -52,12 +52,12 @@ pub fn say_ignored(ignored: &[IgnoredPrompt]) {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight run model.gguf --cache -f long.txt   keeps the prompt: the next run with it starts at once
-  alight cache list                           what is kept
-  alight cache info                           where, how many, how much
-  alight cache clear                          removes all of it
+  alight run model.gguf --cache -f long.txt  keeps the prompt for next time
+  alight cache list                          what is kept
+  alight cache info                          where, how many, how much
+  alight cache clear                         removes all of it
 
-A kept prompt is a file of its own, which all processes map. It holds the conversation: only you may
+A kept prompt is a file of its own, which all processes map. It holds the conversation: only you may \
 read it. What was not used for longest goes when there are more than 16 GiB.")]
 pub struct CacheCommandArgs {
     #[command(subcommand)]

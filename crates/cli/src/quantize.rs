@@ -17,16 +17,16 @@ Examples:
   alight quantize model-bf16.gguf -o model-q4_k_m.gguf --type q4_k_m
   alight quantize model-f16.gguf -o model-q8_0.gguf --type q8_0
   alight quantize model-bf16.gguf -o model-q3_k_m.gguf --type q3_k_m --imatrix model.imatrix.gguf
-  alight quantize model-f16.gguf model-q8_0.gguf Q8_0 4      as llama-quantize has it, with 4 threads
+  alight quantize model-f16.gguf model-q8_0.gguf Q8_0 4  llama-quantize's order
 
-Types, from the largest file to the smallest: f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0,
-q4_k_m, q4_k_s, q4_1, q4_0, mxfp4_moe, iq4_nl, iq4_xs, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, q2_0,
-tq2_0, tq1_0, q1_0. The names and the mixes are llama.cpp's: the output matrix gets at least 6 bits,
-and with q4_k_m and q5_k_m half of the value and down matrices too; mxfp4_moe is for experts, all else
-gets 8 bits. The last four are for models that were trained with so few values. Norms and biases stay
+Types, from the largest file to the smallest: f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, \
+q4_k_m, q4_k_s, q4_1, q4_0, mxfp4_moe, iq4_nl, iq4_xs, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, q2_0, \
+tq2_0, tq1_0, q1_0. The names and the mixes are llama.cpp's: the output matrix gets at least 6 bits, \
+and with q4_k_m and q5_k_m half of the value and down matrices too; mxfp4_moe is for experts, all else \
+gets 8 bits. The last four are for models that were trained with so few values. Norms and biases stay \
 as they are. Rows that are no whole blocks of a type get the next larger one.
 
-With --imatrix an error counts by how much its column is used, which helps most below 5 bits; the
+With --imatrix an error counts by how much its column is used, which helps most below 5 bits; the \
 mixes are then those that llama.cpp has with such a file.
 
 The new file appears when it is complete; until then, whatever happens, an old one stays.")]

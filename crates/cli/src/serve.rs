@@ -35,12 +35,12 @@ const KEYS: u64 = 1 << 20;
 #[command(after_help = "\
 Examples:
   alight serve model.gguf
-  curl http://localhost:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'
+  curl localhost:8080/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}]}'
   alight serve model.gguf --port 9000 --parallel 16 --ctx-size 8192
-  alight serve one.gguf other.gguf          (requests choose one by `model`)
+  alight serve one.gguf other.gguf  (requests choose one by `model`)
   alight serve model.gguf --host 0.0.0.0 --api-key-file keys.txt
 
-It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, or SIGTERM, lets what is being
+It says \"listening on http://…\" on standard error when it is ready. Ctrl-C, or SIGTERM, lets what is being \
 answered end, within 5 seconds; a second one ends the program at once. docs/reference/server.md has every address.")]
 pub struct ServeArgs {
     /// The model: a .gguf file (of a split model, its first shard). Several, or a folder of them: requests choose by `model`

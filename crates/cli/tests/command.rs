@@ -90,6 +90,55 @@ fn wrong_usage_has_status_2_and_says_so_on_stderr() {
 }
 
 #[test]
+fn words_and_numbers_that_are_wrong_are_told_in_plain_words() {
+    alight(&["run", "m.gguf", "Why", "is", "it"]).fails_as_usage("put it between quotes");
+    let other = alight(&["run", "m.gguf", "x", "--tmp", "3"]);
+    assert!(
+        !other.stderr.contains("quotes") && other.stderr.contains("--temp"),
+        "{}",
+        other.stderr
+    );
+    for (number, said) in [
+        ("many", "expected a whole number"),
+        ("", "expected a whole number"),
+        ("9".repeat(30).as_str(), "too large"),
+    ] {
+        alight(&["run", "m.gguf", "x", "--top-k", number]).fails_as_usage(said);
+    }
+}
+
+/// Examples are as wide as a terminal at most, so that none of their lines is broken; what is no example fits any width.
+#[test]
+fn help_fits_a_terminal_of_80_columns() {
+    let help = alight(&["--help"]).succeeds().stdout;
+    let names = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = names.take_while(|line| !line.is_empty());
+    let names: Vec<&str> = names.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.len() > 15, "{names:?}");
+    let own = |name: &&str| !["help", "rusage"].contains(name);
+    for name in names.into_iter().filter(own).chain(["--help"]) {
+        let words = if name == "--help" { vec![name] } else { vec![name, "--help"] };
+        let said = done(command(&words).env("COLUMNS", "80").output().unwrap()).succeeds().stdout;
+        let examples = said.lines().skip_while(|line| *line != "Examples:").skip(1);
+        let examples: Vec<&str> = examples.take_while(|line| !line.is_empty()).collect();
+        assert!(!examples.is_empty(), "{name}: {said}");
+        // (A command alone may be longer: whoever copies it needs all of it. It is broken between words.)
+        let whole = |line: &&str| line.starts_with("  ") && line.chars().count() <= 80;
+        let commented = |line: &&str| line.trim_start().contains("  ");
+        assert!(examples.iter().filter(|line| commented(line)).all(whole), "{name}: {said}");
+        // A line that is broken twice is a short one between long ones.
+        let prose: Vec<&str> = said.lines().skip_while(|line| *line != "Examples:").collect();
+        let ragged = prose.windows(3).find(|lines| {
+            let lengths = [0, 1, 2].map(|i| lines[i].chars().count());
+            lines.iter().all(|line| !line.is_empty() && !line.starts_with(' '))
+                && lengths[0] > 60
+                && lengths[1] < 30
+        });
+        assert_eq!(ragged, None, "{name}: {said}");
+    }
+}
+
+#[test]
 fn completions_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = alight(&["completions", shell]).succeeds().stdout;
@@ -234,7 +283,7 @@ fn alight_rusage_becomes_the_program_that_stands_beside_it() {
     };
     copy(Path::new(env!("CARGO_BIN_EXE_alight")), &own);
     let run = |args: &[&str]| done(std::process::Command::new(&own).args(args).output().unwrap());
-    run(&["rusage", "true"]).fails(1, &["rusage'", "stand beside this one"]);
+    run(&["rusage", "true"]).fails(1, &["there is no", "rusage'", "cargo install"]);
     let script = "#!/bin/sh\nfor word; do echo \"[$word]\"; done; exit 7\n";
     let (written, other) = (dir.path().join("written"), dir.path().join("rusage"));
     fs::write(&written, script).unwrap();

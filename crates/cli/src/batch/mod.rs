@@ -50,21 +50,21 @@ const PATIENCE: Duration = Duration::from_millis(50);
     mut_arg("seed", |arg| arg.help("Seed of the random choices of each line that gives none; -1: another one in every run [default: 0]")),
     after_help = "\
 Examples:
-  alight batch model.gguf prompts.jsonl -o answers.jsonl    the same again goes on where it was cut
+  alight batch model.gguf prompts.jsonl -o answers.jsonl
   alight batch model.gguf < prompts.jsonl | jq -r .response.body.choices[0].message.content
   jq -R . questions.txt | alight batch model.gguf --system \"Answer in one word.\" -n 8
   alight batch model.gguf prompts.jsonl --unordered --sequences 16 --temp 0
 
 A line of the input is one of:
-  \"a prompt\"                                         as `alight run` takes it
-  {\"prompt\": \"…\"}  or  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}]}, with a custom_id if you like
+  \"a prompt\"
+  {\"prompt\": \"…\"}  or  {\"messages\": [{\"role\": \"user\", \"content\": \"…\"}]}
   {\"custom_id\": \"…\", \"method\": \"POST\", \"url\": \"/v1/chat/completions\", \"body\": {…}}
-The last is OpenAI's batch format (also /v1/completions), and so are the results. A line may set max_tokens,
-temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools and more, and a field that is not
+The last is OpenAI's batch format (also /v1/completions), and so are the results. A line may have a custom_id, and set max_tokens, \
+temperature, top_p, top_k, min_p, repeat_penalty, seed, stop, tools and more, and a field that is not \
 supported makes an error of that line alone; docs/reference/batch.md has the whole format.
 
-The answer to a line depends on the model, the line and these options, and not on the lines beside it, their
-order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all
+The same command again goes on where a run was cut. The answer to a line depends on the model, the line and these options, and not on the lines beside it, their \
+order or --sequences. Exit status: 0 all lines are answered, 1 some failed (their results say why) or all \
 stopped, 2 wrong usage, 130 Ctrl-C.")]
 pub struct BatchArgs {
     /// The model: a .gguf file (of a split model, its first shard)

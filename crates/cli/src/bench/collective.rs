@@ -9,8 +9,8 @@ use crate::python;
 /// Arguments of `alight bench collective`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Both ways are 64 layers in one program, and take turns in one process. CPU devices are threads that share
-this machine's cores: their figures say nothing about a GPU. On GPUs each of XLA's own ways stands beside the
+Both ways are 64 layers in one program, and take turns in one process. CPU devices are threads that share \
+this machine's cores: their figures say nothing about a GPU. On GPUs each of XLA's own ways stands beside the \
 collective.
 
 The Python is that in ALIGHT_PYTHON, of the virtual environment that this command is in, or python3.")]

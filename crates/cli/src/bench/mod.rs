@@ -35,18 +35,18 @@ const WARM_UP_TOKENS: usize = 16;
     subcommand_negates_reqs = true,
     after_help = "\
 Examples:
-  alight bench model.gguf                          a prompt of 512 tokens and an answer of 128
+  alight bench model.gguf                         prompt 512, answer 128
   alight bench a.gguf b.gguf -p 512,2048 -d 0,4096 -o csv
-  alight bench decode model.gguf                   128 tokens, one by one
-  alight bench decode model.gguf -d 4096 -n 32     the same with 4096 tokens before them
-  alight bench prefill model.gguf -p 512           a prompt of 512 tokens at once
+  alight bench decode model.gguf                  128 tokens, one by one
+  alight bench decode model.gguf -d 4096 -n 32    after 4096 other tokens
+  alight bench prefill model.gguf -p 512          a prompt of 512 tokens at once
   alight bench decode model.gguf -r 10 --json | jq .tokens_per_second.median
-  alight bench load model.gguf --svg load.svg      from cold, warm and resident to the first token
-  alight bench experts model.gguf --memory 4G,8G   a mixture of experts in less memory than it takes
-  alight bench collective                          JAX's fused collective, on devices of the CPU or GPUs
+  alight bench load model.gguf --svg load.svg     time to the first token
+  alight bench experts model.gguf --memory 4G,8G  experts in less memory
+  alight bench collective                         JAX's fused collective
 
-Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit;
-a long prompt is limited by multiplications. `share` says how close to that limit a run came.
+Reading a result: decoding one token reads every weight once, so memory bandwidth is its limit; \
+a long prompt is limited by multiplications. `share` says how close to that limit a run came. \
 Close other programs first: on a busy machine the spread shows it."
 )]
 pub struct BenchArgs {

@@ -18,19 +18,19 @@ use crate::{say, units};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight cp model.gguf /mnt/backup/            into a folder
-  alight cp model.gguf copy.gguf --verify      and read it again from the disk, to be sure
-  alight cp -r models /mnt/backup              a folder with everything in it
-  alight cp -v model.gguf copy.gguf            says how it was copied, and why so
+  alight cp model.gguf /mnt/backup/        into a folder
+  alight cp model.gguf copy.gguf --verify  and reads it again
+  alight cp -r models /mnt/backup          a folder with everything in it
+  alight cp -v model.gguf copy.gguf        says how it was copied
 
-What was cached in memory stays cached, and the copy does not take its place: at most 64 MiB are
-cached on its behalf at any moment, and nothing at the end. ReflinkArg it is done, the copy is on the disk.
+What was cached in memory stays cached, and the copy does not take its place: at most 64 MiB are \
+cached on its behalf at any moment, and nothing at the end. When it is done, the copy is on the disk.
 
-Holes, permissions, times, extended attributes and ACLs are kept; the owner too, if you may give
-files away. An existing file is replaced, as with cp; but the new one appears as a whole, when it
-is complete: until then, whatever happens, the old one stays. A link that DEST is, is followed; a link in
-a folder that is copied to is not, and is an error in the place of a file. A source that is changed
-while it is copied is an error. Where the filesystem can, the copy
+Holes, permissions, times, extended attributes and ACLs are kept; the owner too, if you may give \
+files away. An existing file is replaced, as with cp; but the new one appears as a whole, when it \
+is complete: until then, whatever happens, the old one stays. A link that DEST is, is followed; a link in \
+a folder that is copied to is not, and is an error in the place of a file. A source that is changed \
+while it is copied is an error. Where the filesystem can, the copy \
 shares its bytes with the source until one of them is changed (--reflink).")]
 pub struct CpArgs {
     /// What to copy

@@ -13,8 +13,8 @@ use crate::{output, say, units};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight list                     name, size, age
-  alight list --json | jq .path   and where they are
+  alight list                    name, size, age
+  alight list --json | jq .path  and where they are
 
 Models that other tools fetched are in it too: those that have .gguf files.")]
 pub struct ListArgs {

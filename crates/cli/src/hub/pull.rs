@@ -15,15 +15,15 @@ use crate::terminal_text::one_line;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight pull bartowski/Llama-3.2-1B-Instruct-GGUF           Q4_K_M, or what is nearest to it
-  alight pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0      this quantization
-  alight pull USER/REPO:model-Q6_K.gguf                      this file
-  alight run \"$(alight pull USER/REPO)\" \"Hello\"              the path is what is written
-  alight pull --offline USER/REPO                            where it is, or what there is of it
+  alight pull bartowski/Llama-3.2-1B-Instruct-GGUF       Q4_K_M, or the nearest
+  alight pull bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0  this quantization
+  alight pull USER/REPO:model-Q6_K.gguf                  this file
+  alight run \"$(alight pull USER/REPO)\" \"Hello\"          it prints the path
+  alight pull --offline USER/REPO                        where it is
 
-What is there is not fetched again; what has changed on the hub is. Ctrl-C keeps what was received,
-and the next pull goes on from there. Models are where Hugging Face's own tools have them and look for
-them: in $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub. HF_TOKEN, or `hf auth login`,
+What is there is not fetched again; what has changed on the hub is. Ctrl-C keeps what was received, \
+and the next pull goes on from there. Models are where Hugging Face's own tools have them and look for \
+them: in $HF_HUB_CACHE, else $HF_HOME/hub, else ~/.cache/huggingface/hub. HF_TOKEN, or `hf auth login`, \
 is for models that not everybody may have; HF_ENDPOINT names another hub; HF_HUB_OFFLINE=1 asks none.")]
 pub struct PullArgs {
     /// Models: USER/REPO, USER/REPO:QUANTIZATION, USER/REPO:FILE, or an address of the hub

@@ -10,11 +10,11 @@ use crate::{say, units};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  alight rm USER/REPO:Q4_K_M     this one
-  alight rm USER/REPO            the only one of this repository
-  alight rm --all USER/REPO      all of them
+  alight rm USER/REPO:Q4_K_M  this one
+  alight rm USER/REPO         the only one of this repository
+  alight rm --all USER/REPO   all of them
 
-Bytes that another file of the repository needs stay. What was received of models that are not
+Bytes that another file of the repository needs stay. What was received of models that are not \
 complete goes as well.")]
 pub struct RmArgs {
     /// Models, as `alight list` names them

@@ -37,21 +37,21 @@ use parts::View;
 #[command(after_help = "\
 Examples:
   alight inspect model.gguf
-  alight inspect model-00001-of-00003.gguf         all shards of a split model; any of them will do
+  alight inspect model-00001-of-00003.gguf  all shards of a split model
   alight inspect model.gguf --tensors
   alight inspect model.gguf --json | jq '.types'
-  alight inspect model.gguf --json | jq -r '.metadata[] | select(.key == \"tokenizer.chat_template\").value'
-  alight inspect model.safetensors                 a file of another format
-  alight inspect *.gguf                            several, one after the other
-  alight inspect Llama-3.2-1B/                     a folder: the model in it, with all its files
-  alight inspect model.gguf --watch                what of each layer is in memory, live
+  alight inspect model.gguf --json | jq -r '.metadata[].key'
+  alight inspect model.safetensors          a file of another format
+  alight inspect *.gguf                     several, one after the other
+  alight inspect Llama-3.2-1B/              the model in a folder
+  alight inspect model.gguf --watch         what is in memory, live
 
-What a file is, is told by its content and not by its name.
-Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns
-is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5.
-`align` is the largest power of two that a tensor's offset in its file is a multiple of.
-`cached` is the part that was in memory (in the page cache) before this command read anything: a start
-reads only the rest. A file of which nothing was cached is left like that. On a terminal the file is
+What a file is, is told by its content and not by its name. \
+Shapes of GGUF and legacy GGML are as these have them, innermost first: a matrix of 3 rows and 5 columns \
+is 5 × 3. Shapes of safetensors and PyTorch are outermost first: 3 × 5. \
+`align` is the largest power of two that a tensor's offset in its file is a multiple of. \
+`cached` is the part that was in memory (in the page cache) before this command read anything: a start \
+reads only the rest. A file of which nothing was cached is left like that. On a terminal the file is \
 drawn from its beginning to its end.")]
 pub struct InspectArgs {
     /// Models: of each a file of it, or the folder that holds it

@@ -22,11 +22,11 @@ use crate::{say, source, threads, units};
 #[command(after_help = "\
 Examples:
   alight pack model.gguf -o model.packed.gguf
-  alight pack model-00001-of-00003.gguf -o model.packed.gguf     a split model into one file
-  alight unpack model.packed.gguf -o model.gguf                  the original again, bit for bit
+  alight pack model-00001-of-00003.gguf -o model.packed.gguf  a split model
+  alight unpack model.packed.gguf -o model.gguf               the original again
 
-A packed file is as large as the original and is run in the same way: mapped, without copying or
-repacking, and faster. It is a GGUF file that only alight reads; other programs refuse it. Its
+A packed file is as large as the original and is run in the same way: mapped, without copying or \
+repacking, and faster. It is a GGUF file that only alight reads; other programs refuse it. Its \
 weights are the same bits in another order, nothing is rounded.
 
 The new file appears when it is complete; until then, whatever happens, an old one stays.")]
@@ -47,7 +47,7 @@ pub struct PackArgs {
 Examples:
   alight unpack model.packed.gguf -o model.gguf
 
-The result is the file that `alight pack` was given, bit for bit: its SHA-256 is in the packed file
+The result is the file that `alight pack` was given, bit for bit: its SHA-256 is in the packed file \
 and is compared before the new file appears. A split model comes out in one file.")]
 pub struct UnpackArgs {
     /// The packed model: a file that `alight pack` wrote

@@ -37,12 +37,12 @@ Examples:
   alight perplexity model.gguf text.txt
   alight perplexity model.gguf text.txt --chunks 8 --json
   alight perplexity exact.gguf text.txt --save-logits exact.kl
-  alight perplexity model.gguf --kl-base exact.kl  how far from the exact probabilities
+  alight perplexity model.gguf --kl-base exact.kl  how far from exact
 
-The figures compare with llama.cpp's: `llama-perplexity -m MODEL -f FILE`, and its
+The figures compare with llama.cpp's: `llama-perplexity -m MODEL -f FILE`, and its \
 `--kl-divergence-base FILE --kl-divergence`. Files of log-probabilities are interchangeable.
 
-`-b 1` feeds tokens one by one, as an answer is made: it measures the arithmetic of decoding
+`-b 1` feeds tokens one by one, as an answer is made: it measures the arithmetic of decoding \
 instead of that of a prompt.")]
 pub struct PerplexityArgs {
     /// The model: a .gguf file (of a split model, its first shard)

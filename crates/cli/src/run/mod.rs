@@ -46,21 +46,20 @@ use sampling::SamplingArgs;
 `--help` has all options, and examples.", after_long_help = "\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
-  alight run model.gguf                            a chat: /help lists its commands, Ctrl-C stops
-                                                   an answer, Ctrl-D leaves
-  alight run model.gguf < question.txt             the prompt is what comes on standard input
+  alight run model.gguf                           a chat; Ctrl-D leaves it
+  alight run model.gguf < question.txt            the prompt is the input
   cat main.c | alight run model.gguf - --system \"Explain this program.\"
-  alight run model.gguf --raw \"Once upon a time\"   continue a text, without the chat template
-  alight run model.gguf \"2+2=\" --temp 0 -n 8       most likely tokens only, at most eight
+  alight run model.gguf --raw \"Once upon a time\"  continue a text
+  alight run model.gguf \"2+2=\" --temp 0 -n 8      the likeliest, at most eight
   alight run model.gguf \"Hi\" --json | jq .timings
-  alight run model.gguf \"Hi\" --engine jax --tp 2    with the JAX engine, on two devices
+  alight run model.gguf \"Hi\" --engine jax --tp 2  JAX, on two devices
 
-The prompt is the argument or --file, and before it, with a blank line between them, what comes on
-standard input if that is a pipe or a file. Without either, that alone; on a terminal it is a chat.
+The prompt is the argument or --file, and before it, with a blank line between them, what comes on \
+standard input if that is a pipe or a file. Without either, that alone; on a terminal it is a chat. \
 So in the body of a shell loop that reads, write `< /dev/null`: the loop's input is not for the model.
 
-Where a model thinks before it answers, the thinking is dimmed on a terminal. A pipe or a file gets all
-of it between <think> and </think>, whichever marks the model writes, and then the answer;
+Where a model thinks before it answers, the thinking is dimmed on a terminal. A pipe or a file gets all \
+of it between <think> and </think>, whichever marks the model writes, and then the answer; \
 --no-thinking leaves the answer alone.
 
 The answer ends when the model ends it, after -n tokens, when the context is full, or with Ctrl-C.")]
