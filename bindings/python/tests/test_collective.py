@@ -4,6 +4,7 @@ handler applies; what cannot work is an error when the program is traced."""
 import functools
 import itertools
 import logging
+import math
 import re
 import subprocess
 import sys
@@ -259,6 +260,34 @@ def test_a_device_that_never_comes_is_an_error_in_time():
     for _ in range(2):
         with pytest.raises(jax.errors.JaxRuntimeError, match=r"(?s)did not come: \[.*2.*\]"):
             jax.block_until_ready(step(partials, residual, weight))
+
+
+def test_a_mesh_with_other_groups_is_an_error():
+    """Of the same sizes: `tp` has two devices in both."""
+    partials, residual, weight, _ = inputs(4, (2, 64), DTYPES[2], DTYPES[2])
+    around, ours = mesh_of(2, 2, names=("tp", "dp")), mesh_of(2, 2, names=("dp", "tp"))
+
+    def run(partial, residual, weight):
+        return alight.jax.allreduce_norm(partial[0], residual, weight, mesh=ours, epsilon=EPSILON)
+
+    mapped = jax.shard_map(run, mesh=around, in_specs=(P(("tp", "dp")), P(), P()), out_specs=P(), check_vma=False)
+    with pytest.raises(ValueError, match=r"mesh: its axes are {'dp': 2, 'tp': 2}, those of the shard_map around this call {'tp': 2, 'dp': 2}"):
+        jax.jit(mapped)(partials, residual, weight)
+
+
+def test_without_a_limit():
+    """What handlers count, and results."""
+    mesh = mesh_of(3)
+    partials, residual, weight, _ = inputs(3, (2, 64), DTYPES[2], DTYPES[2])
+    step = program(mesh, limit=math.inf)
+    lowered = step.lower(partials, residual, weight).as_text()
+    assert int(re.search(r"limit_ms = (\d+)", lowered)[1]) == 10 * 365 * 86400 * 1000
+    results = step(partials, residual, weight)
+    for found, want in zip(results, oracle(partials, residual, weight, bias=0), strict=True):
+        assert all(ulps(one, want) <= 1 for one in np.asarray(found))
+    for limit in (math.nan, -math.inf, -1.0):
+        with pytest.raises(ValueError, match="limit: expected a number"):
+            program(mesh, limit=limit).lower(partials, residual, weight)
 
 
 @pytest.mark.parametrize("post", [False, True])

@@ -22,6 +22,8 @@ log = logging.getLogger("alight.jax")
 
 LIMIT = 30.0
 """Seconds that a rank waits for the others, unless told otherwise."""
+FOREVER = 10 * 365 * 86400
+"""Seconds of an infinite limit, which handlers can count."""
 
 DTYPES = ("bfloat16", "float16", "float32")
 RANKS = 64
@@ -60,7 +62,9 @@ def allreduce_norm(
     On CPU devices of one process it is one custom call, on those of several of one host, once these are connected
     (`alight.jax.connect`), and on CUDA's GPUs of one process, if a trial among them works (see `check_collectives` for
     errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
-    the program. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
+    the program, until it is compiled or loaded anew; `math.inf` waits for as long as it takes, as `lax.psum` does: for a
+    debugger, a process that is suspended, a program that keeps one device busy. `mesh` has the devices of the `shard_map` in
+    its order. Elsewhere it is `lax.psum` and the same norm; why is logged once ("alight.jax").
 
     Under `jax.vmap` more rows are one call, if the weights are the same for all. Derivatives are those of the operations of
     XLA's that stand in for the call elsewhere.
@@ -128,7 +132,7 @@ def _call(
         processes=np.array([device.process_index for device in groups.flat], np.int64),
         ranks=np.int64(ranks),
         capacity=np.int64(partial.size * partial.dtype.itemsize),
-        limit_ms=np.int64(max(1, round(limit * 1000))),
+        limit_ms=np.int64(max(1, round(min(limit, FOREVER) * 1000))),
         bias=np.int64(bias),
         epsilon=np.float32(epsilon),
     )
@@ -169,7 +173,8 @@ def _check(
     if bias not in (0, 1):
         raise ValueError(f"bias: expected 0 or 1, found {bias}")
     for name, number, least in (("epsilon", epsilon, 0.0), ("limit", limit, 0.0)):
-        if isinstance(number, jax.core.Tracer) or not math.isfinite(number) or number < least:
+        unbounded = name == "limit" and not isinstance(number, jax.core.Tracer) and number == math.inf
+        if not unbounded and (isinstance(number, jax.core.Tracer) or not math.isfinite(number) or number < least):
             raise ValueError(f"{name}: expected a number that is known when the program is traced, 0 or more, found {number}")
     return ranks
 

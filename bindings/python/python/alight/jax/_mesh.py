@@ -36,6 +36,11 @@ def ranks(name: str, mesh: Mesh, axis: str) -> int:
         raise ValueError(f"axis: {axis!r} is not bound here; call {name} in the body of jax.shard_map over the mesh") from None
     if around != count:
         raise ValueError(f"mesh: axis {axis!r} has {count} devices, and {around} in the shard_map around this call")
+    # Sizes can be equal by chance. The order of the devices is not known while a program is traced.
+    abstract = jax.sharding.get_abstract_mesh()
+    theirs, ours = (list(zip(one.axis_names, one.axis_sizes, strict=True)) for one in (abstract, mesh))
+    if theirs and theirs != ours:
+        raise ValueError(f"mesh: its axes are {dict(ours)}, those of the shard_map around this call {dict(theirs)}: other devices are a group there")
     return count
 
 

@@ -56,6 +56,8 @@ class Network:
     apart: bool = False
     """Whether layers follow one another in programs, each with arrays of its own, so that a step is one CUDA graph: what it sums
     and gathers goes through `collective`, too."""
+    limit: float = 0.0
+    """Seconds that the collective waits: what programs are made from."""
 
 
 def norm(x: jax.Array, weight: jax.Array, epsilon: float) -> jax.Array:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from ... import Catalog
 from ... import open as open_catalog
-from .._collective import allreduce_norm
+from .._collective import LIMIT, allreduce_norm
 from . import _config, _huggingface, _native, _tensors
 from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
@@ -46,6 +46,7 @@ def load_model(
     context: int | None = None,
     chunks: Sequence[int] = CHUNKS,
     unroll: bool | None = None,
+    limit: float = LIMIT,
 ) -> Model:
     """A model of a GGUF file, or of a folder of Hugging Face's, on `tp` devices, or on those along the axis `tp` of a mesh.
 
@@ -61,6 +62,8 @@ def load_model(
 
     `unroll`: whether the layers follow one another in compiled programs, each with arrays of its own: on GPUs, unless told
     otherwise, so that a step is one CUDA graph. On CPU devices they are a loop, which compiles sooner.
+
+    `limit`: seconds that a device waits for another in a collective (`alight.jax.allreduce_norm`); `math.inf` for as long as it takes.
 
     The devices of `mesh` need not be here (`jax.experimental.topologies`): then no matrix is read, and the model has no
     answers, but programs that can be compiled (`Model.lower`).
@@ -97,7 +100,7 @@ def load_model(
             kind = FLOATS[weights]
             ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind))
         vectors = Vectors(config, parts, tensors, layers, capacity)
-    net = Network(config, parts, ops, _collective(config, mesh), AXIS, capacity, apart)
+    net = Network(config, parts, ops, _collective(config, mesh, limit), AXIS, capacity, apart, limit)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
     specs = {
         "weights": ops.array_specs,
@@ -171,13 +174,21 @@ def _stream(mesh: Mesh, kind: Any) -> Any:
     return jnp.bfloat16 if gpu and kind == jnp.bfloat16 else jnp.float32
 
 
-def _collective(config: Config, mesh: Mesh) -> Collective:
+def _collective(config: Config, mesh: Mesh, limit: float) -> Collective:
     def call(
         partial: jax.Array, residual: jax.Array, weight: jax.Array, *, post_weight: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         # The norms of GGUF files have Gemma's 1 in them: no bias.
         return allreduce_norm(
-            partial, residual, weight, mesh=mesh, axis=AXIS, epsilon=config.rms_eps, post_weight=post_weight, assume=True
+            partial,
+            residual,
+            weight,
+            mesh=mesh,
+            axis=AXIS,
+            epsilon=config.rms_eps,
+            post_weight=post_weight,
+            limit=limit,
+            assume=True,
         )
 
     return call

@@ -89,7 +89,7 @@ class Programs:
         """What the functions are made from, besides their arguments and this package."""
         net = self.net
         arithmetic = (type(net.arithmetic).__name__, str(net.arithmetic.stream), net.arithmetic.cache(1))
-        return (net.config, net.cut, net.capacity, net.axis, net.apart, arithmetic, self.mesh, sorted(self.specs.items()))
+        return (net.config, net.cut, net.capacity, net.axis, net.apart, net.limit, arithmetic, self.mesh, sorted(self.specs.items()))
 
     def lower(self, kind: str, params: Params, tokens: int, candidates: int, batch: int = 1) -> jax.stages.Lowered:
         """A program for arguments that are not there."""
