@@ -109,6 +109,7 @@ def test_derivatives_of_a_loss(folder):
     model = loaded(folder, dataclasses.replace(NETWORKS[0], name="one", layers=1), tp=2, context=32, unroll=True)
     tokens, cache = np.array(prompts_of(NETWORKS[0], [6, 6])), model.empty_cache(2)
 
+    @jax.jit
     def loss(changed):
         params = dict(model.params)
         for (kind, *where), matrix in changed.items():
