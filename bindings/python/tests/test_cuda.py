@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec as P
 
 import alight.jax
 from alight import _alight
-from alight.jax import _cuda
+from alight.jax import _collective, _connect, _cuda
 from alight.jax.models import _programs
 
 
@@ -88,8 +88,8 @@ class Gpu:
 
     platform, process_index = "gpu", 0
 
-    def __init__(self, id, version="cuda 13000"):
-        self.id, self.local_hardware_id = id + 100, id
+    def __init__(self, id, version="cuda 13000", process=0):
+        self.id, self.local_hardware_id, self.process_index = id + 100 + 10 * process, id, process
         self.client = type("Client", (), {"platform_version": version})()
 
 
@@ -108,6 +108,40 @@ def test_what_is_asked_of_gpus(monkeypatch):
     assert "at most 10240 of 4 bytes" in _cuda.problem(groups, 10244, 4)
     monkeypatch.setattr(_cuda, "probe", lambda ordinals: f"not among {ordinals}" if 3 in ordinals else None)
     assert _cuda.problem(groups, 4608, 2) == "not among (1, 3)"
+
+
+def test_groups_of_several_processes_each_in_one(monkeypatch):
+    """Two hosts with four GPUs, `dp` over the hosts: a process sees its own GPUs, by their numbers in it."""
+    partial = jax.ShapeDtypeStruct((1, 4608), jnp.bfloat16)
+    hosts = np.array([[Gpu(number, process=process) for number in range(4)] for process in (0, 1)])
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: pytest.fail("one process may say what another does not"))
+    assert "call alight.jax.connect()" in _collective._no_handler(hosts, partial, False)
+    monkeypatch.setattr(_connect, "_gpus", None)
+    before = _connect.state()
+    assert _collective._no_handler(hosts, partial, False) is None
+    assert [device.id for device in _collective._distinct(hosts).flat] == [100, 101, 102, 103]
+    pairs = np.array([hosts[0][:2], hosts[0][2:], hosts[1][:2], hosts[1][2:]])
+    assert _collective._no_handler(pairs, partial, False) is None
+    assert [device.id for device in _collective._distinct(pairs).flat] == [100, 101, 102, 103]
+    # A program is the same everywhere: it cannot say that a GPU is of two groups.
+    other = np.array([*pairs[:2], hosts[1][[0, 2]], hosts[1][[1, 3]]])
+    assert _collective._no_handler(other, partial, False) == "processes have cut their GPUs into groups differently"
+    assert _collective._no_handler(hosts.T, partial, False) == "the GPUs of a group are in several processes"
+    assert "at most 20480" in _collective._no_handler(hosts, jax.ShapeDtypeStruct((1, 20488), jnp.bfloat16), False)
+    monkeypatch.setattr(_connect, "_gpus", "the trial among the GPUs of process 1 has failed")
+    assert _collective._no_handler(hosts, partial, False) == "the trial among the GPUs of process 1 has failed"
+    assert _connect.state() != before
+
+
+@pytest.mark.parametrize(("own", "all_of_them", "said"), [
+    (None, [False, False], None), ("no peers", [True, False], "no peers"),
+    (None, [False, True], "the trial among the GPUs of process 1 has failed"),
+])  # fmt: skip
+def test_all_processes_say_what_one_of_them_has_found(own, all_of_them, said, monkeypatch):
+    monkeypatch.setattr(jax, "local_devices", lambda: [Gpu(0), Gpu(1)])
+    monkeypatch.setattr(_cuda, "probe", lambda ordinals: own if ordinals == (0, 1) else pytest.fail(str(ordinals)))
+    monkeypatch.setattr(_connect, "_gather", lambda x: np.array([[one] for one in all_of_them]))
+    assert _connect._tried() == said
 
 
 def test_kept_programs_depend_on_what_the_trial_says(monkeypatch):

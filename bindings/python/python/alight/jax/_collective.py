@@ -60,7 +60,7 @@ def allreduce_norm(
     bit. `bias` is 0 (Llama) or 1 (Gemma).
 
     On CPU devices of one process it is one custom call, on those of several of one host, once these are connected
-    (`alight.jax.connect`), and on CUDA's GPUs of one process, if a trial among them works (see `check_collectives` for
+    (`alight.jax.connect`), and among CUDA's GPUs, those of a group in one process (of several processes, once they are connected), if a trial among them works (see `check_collectives` for
     errors there). A device that does not come within `limit` seconds is an error on the others, and of every later call of
     the program, until it is compiled or loaded anew; `math.inf` waits for as long as it takes, as `lax.psum` does: for a
     debugger, a process that is suspended, a program that keeps one device busy. `mesh` has the devices of the `shard_map` in
@@ -122,7 +122,7 @@ def _call(
     limit: float,
 ) -> tuple[jax.Array, jax.Array]:
     """The custom call."""
-    partial = operands[0]
+    partial, groups = operands[0], _distinct(groups)
     like = jax.ShapeDtypeStruct(partial.shape, partial.dtype)  # type: ignore[no-untyped-call, unused-ignore]
     # On CPUs in place, where XLA needs the operands no more: in a loop that saves copying what it carries.
     in_place = {0: 0, 1: 1} if mesh.devices.flat[0].platform == "cpu" else None
@@ -184,16 +184,32 @@ def _number(device: Any) -> int:
     return _cuda.number(device) if device.platform == "gpu" else int(device.id)
 
 
+def _distinct(groups: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The groups that the handlers of a process tell apart. On GPUs a process sees its own alone, by their numbers in it: groups of
+    several processes with the same numbers are one group to each of them, and the program is the same for all."""
+    if groups.flat[0].platform != "gpu":
+        return groups
+    rows = [[_cuda.number(device) for device in group] for group in groups]
+    return groups[[at for at, row in enumerate(rows) if row not in rows[:at]]]
+
+
 def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array, assumed: bool) -> str | None:
     """Why the handler cannot be used on these devices, `[groups, ranks]`, if it cannot. `assumed`: they cannot be asked."""
     platforms = {device.platform for device in groups.flat}
     if platforms not in ({"cpu"}, {"gpu"}):
         return f"there is no handler for devices of {', '.join(sorted(platforms))}"
     if platforms == {"gpu"}:
-        if len({device.process_index for device in groups.flat}) > 1:
-            return "the mesh's GPUs are in several processes"
+        if any(len({device.process_index for device in group}) > 1 for group in groups):
+            return "the GPUs of a group are in several processes"
+        several = len({device.process_index for device in groups.flat}) > 1
+        if several and (problem := _connect.gpus()) is not None:
+            return problem
+        numbers = [_cuda.number(device) for device in _distinct(groups).flat]
+        if len(set(numbers)) < len(numbers):
+            return "processes have cut their GPUs into groups differently"
         hidden = partial.shape[-1]
-        return _cuda.problem(groups, hidden, partial.dtype.itemsize, assumed, partial.size // hidden)
+        # Of several processes, the trial has been before: all have to say the same.
+        return _cuda.problem(groups, hidden, partial.dtype.itemsize, assumed or several, partial.size // hidden)
     if (ranks := groups.shape[-1]) > RANKS:
         return f"{ranks} devices along the axis, and the handler knows at most {RANKS}"
     for group in groups:

@@ -18,6 +18,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .. import _alight
+from . import _cuda
 
 log = logging.getLogger("alight.jax")
 
@@ -26,6 +27,8 @@ NOT_CALLED = "its devices are in several processes, which are not connected: cal
 _hosts: list[int] = []
 """For each process the first one on its host, once they are connected."""
 _problem: str | None = NOT_CALLED
+_gpus: str | None = NOT_CALLED
+"""Why the collective does not work among the GPUs of each process, alike in all of them."""
 
 
 def connect(mesh: Mesh | None = None) -> bool:
@@ -35,11 +38,12 @@ def connect(mesh: Mesh | None = None) -> bool:
     if there is one process, or if all devices of `mesh` are in one. Returns whether processes are connected; why they are
     not is logged ("alight.jax"), and then `allreduce_norm` is `lax.psum` and a norm.
     """
-    global _problem
+    global _problem, _gpus
     if jax.process_count() == 1 or (mesh is not None and not mesh.is_multi_process):
         return False
     if _problem != NOT_CALLED:
         return _problem is None
+    _gpus = _tried()
     me = jax.process_index()
     told = _gather(np.frombuffer(_host() + secrets.token_bytes(16), np.uint8))
     hosts = [bytes(one[:16]) for one in told]
@@ -82,7 +86,20 @@ def problem(processes: list[int]) -> str | None:
 
 def state() -> tuple[Any, ...]:
     """What programs depend on."""
-    return (_problem is None, *_hosts)
+    return (_problem is None, _gpus, *_hosts)
+
+
+def gpus() -> str | None:
+    """Why the collective cannot be used among GPUs of a process, in a run of several processes, if it cannot."""
+    return _gpus
+
+
+def _tried() -> str | None:
+    """The trial among the GPUs of this process; what fails in one fails in all, since they run the same program."""
+    ours = tuple(_cuda.number(device) for device in jax.local_devices() if device.platform == "gpu")
+    reason = _cuda.probe(ours) if 0 < len(ours) <= _cuda.RANKS else None
+    failed = np.flatnonzero(_gather(np.array([reason is not None]))[:, 0])
+    return reason if reason is not None or not len(failed) else f"the trial among the GPUs of process {failed[0]} has failed"
 
 
 def _host() -> bytes:
