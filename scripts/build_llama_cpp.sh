@@ -40,6 +40,16 @@ fi
 
 generator=
 command -v ninja >/dev/null 2>&1 && generator="-G Ninja"
+# GCC 12 drops most of what llama.cpp's code for AMX stores before it sets the shapes of tiles, so that its programs crash on
+# CPUs that have AMX: there clang builds them, unless you name a compiler.
+if [ -z "${CC:-}${CXX:-}" ] && grep -qw amx_tile /proc/cpuinfo 2>/dev/null; then
+    if ! command -v clang++ >/dev/null 2>&1; then
+        echo "missing: clang, to build llama.cpp for a CPU with AMX." >&2
+        echo "  Debian, Ubuntu: apt install clang   Fedora: dnf install clang" >&2
+        exit 1
+    fi
+    export CC=clang CXX=clang++
+fi
 # Its defaults, for this CPU, without what needs a network or a browser.
 # shellcheck disable=SC2086
 cmake -S "$source" -B "$work" $generator -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_CCACHE=OFF \

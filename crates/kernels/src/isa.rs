@@ -15,23 +15,25 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F/BW/VL/DQ with VNNI and VBMI (Intel Ice Lake, AMD Zen 4 and later).
     Avx512,
+    /// The same with AMX tiles of bf16 for the products of prompts (Intel Sapphire Rapids and later). Faster for prompts of more
+    /// than a hundred tokens, and slower for short ones, whose weights it takes longer to make into bf16 than to multiply.
+    Amx,
 }
 
 impl Isa {
-    /// The fastest SIMD level that this CPU and operating system support.
+    /// Every SIMD level, from the most portable to the fastest.
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Amx];
+
+    /// The fastest SIMD level that this CPU and operating system support, but for [`Isa::Amx`], which you have to ask for: what a
+    /// row of a prompt gets must not depend on how long the prompt is, and short prompts are slower with it.
     pub fn best() -> Isa {
-        if Isa::Avx512.is_available() {
-            Isa::Avx512
-        } else if Isa::Avx2.is_available() {
-            Isa::Avx2
-        } else {
-            Isa::Scalar
-        }
+        let common = |isa: &Isa| *isa != Isa::Amx && isa.is_available();
+        Isa::ALL.into_iter().rev().find(common).unwrap_or(Isa::Scalar)
     }
 
     /// Every SIMD level that can run here, from the most portable to the fastest.
     pub fn available() -> Vec<Isa> {
-        [Isa::Scalar, Isa::Avx2, Isa::Avx512].into_iter().filter(|i| i.is_available()).collect()
+        Isa::ALL.into_iter().filter(|i| i.is_available()).collect()
     }
 
     /// Whether this CPU and operating system can run the level's kernels.
@@ -54,6 +56,8 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vnni")
                     && is_x86_feature_detected!("avx512vbmi")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512.is_available() && amx::may_be_used(),
             #[cfg(not(target_arch = "x86_64"))]
             _ => false,
         }
@@ -73,6 +77,7 @@ impl fmt::Display for Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Amx => "amx",
         })
     }
 }
@@ -81,11 +86,71 @@ impl FromStr for Isa {
     type Err = String;
 
     fn from_str(s: &str) -> Result<Isa, String> {
-        match s {
-            "scalar" => Ok(Isa::Scalar),
-            "avx2" => Ok(Isa::Avx2),
-            "avx512" => Ok(Isa::Avx512),
-            _ => Err(format!("unknown instruction set '{s}': expected scalar, avx2 or avx512")),
+        let named = Isa::ALL.into_iter().find(|isa| isa.to_string() == s);
+        named.ok_or_else(|| {
+            format!("unknown instruction set '{s}': expected scalar, avx2, avx512 or amx")
+        })
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod amx {
+    use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    use std::sync::OnceLock;
+
+    /// Whether the CPU has tiles of bf16, and the system keeps them for each thread and lets this process use them, for which it
+    /// is asked the first time.
+    pub(super) fn may_be_used() -> bool {
+        static ANSWER: OnceLock<bool> = OnceLock::new();
+        *ANSWER.get_or_init(|| in_cpu() && is_kept() && is_permitted())
+    }
+
+    fn in_cpu() -> bool {
+        const BF16: u32 = 1 << 22;
+        const TILE: u32 = 1 << 24;
+        // Leaf 0 says which leaves there are.
+        __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (BF16 | TILE) == BF16 | TILE
+    }
+
+    /// Whether the system has turned on the registers, and their shapes, in what it saves for a thread.
+    fn is_kept() -> bool {
+        const OSXSAVE: u32 = 1 << 27;
+        const SHAPES_AND_DATA: u64 = 3 << 17;
+        #[target_feature(enable = "xsave")]
+        fn enabled() -> u64 {
+            // SAFETY: called only where the system has turned on XSAVE; register 0 exists then.
+            unsafe { _xgetbv(0) }
         }
+        // SAFETY: OSXSAVE says that the system has turned on XSAVE.
+        __cpuid(1).ecx & OSXSAVE != 0 && unsafe { enabled() } & SHAPES_AND_DATA == SHAPES_AND_DATA
+    }
+
+    /// Linux saves a thread's tiles only of processes that have asked for it, once for all threads.
+    #[cfg(target_os = "linux")]
+    fn is_permitted() -> bool {
+        const ARCH_PRCTL: i64 = 158;
+        const ARCH_REQ_XCOMP_PERM: i64 = 0x1023;
+        const TILE_DATA: i64 = 18;
+        let answer: i64;
+        // SAFETY: takes numbers only, and changes nothing but how much room signals need on a stack. A system that does not know
+        // the call says so.
+        unsafe {
+            std::arch::asm!(
+                "syscall",
+                inlateout("rax") ARCH_PRCTL => answer,
+                in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") TILE_DATA,
+                lateout("rcx") _,
+                lateout("r11") _,
+                options(nostack),
+            );
+        }
+        answer == 0
+    }
+
+    /// Not known of other systems.
+    #[cfg(not(target_os = "linux"))]
+    fn is_permitted() -> bool {
+        false
     }
 }

@@ -10,7 +10,7 @@ pub fn int8_macs(isa: Isa, rounds: usize) -> u64 {
     rounds as u64
         * 12
         * match isa {
-            Isa::Avx512 => 64,
+            Isa::Avx512 | Isa::Amx => 64,
             Isa::Avx2 => 32,
             Isa::Scalar => 1,
         }
@@ -24,7 +24,7 @@ pub fn int8_products(isa: Isa, rounds: usize) -> i32 {
     match isa {
         // SAFETY: the SIMD level was just checked.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { int8_avx512(rounds) },
+        Isa::Avx512 | Isa::Amx => unsafe { int8_avx512(rounds) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 => unsafe { int8_avx2(rounds) },
@@ -89,7 +89,7 @@ pub fn read(isa: Isa, buffer: &[u8]) -> u64 {
     match isa {
         // SAFETY: the SIMD level was just checked.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { read_avx512(buffer) },
+        Isa::Avx512 | Isa::Amx => unsafe { read_avx512(buffer) },
         _ => {
             let mut acc = [0u64; 8];
             for line in buffer.chunks_exact(64) {

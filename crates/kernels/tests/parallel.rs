@@ -267,7 +267,7 @@ fn experts_of<'a>(
     let (cols, rows) = (shared.cols(), shared.rows());
     let formats = ActivationFormats::of([shared.kind()]);
     let counts = |n| RowCounts::new(RowCounts::of_call(tokens).precision(0), n);
-    let block = if tokens == 1 { 1 } else { formats.block() };
+    let block = if tokens == 1 { 1 } else { formats.block(isa) };
     let x = rng.normals(tokens * cols);
     let mut acts = Activations::new(tokens, cols);
     acts.begin(isa, RowCounts::of_call(tokens), cols, formats);

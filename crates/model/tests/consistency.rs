@@ -134,9 +134,10 @@ fn tiers_of_kernels_agree() {
             let options = SessionOptions { prompt_precision, ..SessionOptions::default() };
             let mut session = Session::new(&model, &options).unwrap();
             let batch = session.feed(&tokens).unwrap().to_vec();
+            let single = session.decode(tokens[0]).unwrap().to_vec();
+            // What prompts are rounded to by default is not the same on every level.
             let mut session = Session::new(&model, &SessionOptions::default()).unwrap();
             let rounded = session.feed(&tokens).unwrap().to_vec();
-            let single = session.decode(tokens[0]).unwrap().to_vec();
             match &reference {
                 None => reference = Some([batch, rounded, single]),
                 Some([b, r, s]) => {

@@ -280,7 +280,7 @@ macro_rules! by_level {
             $crate::Isa::Avx2 => unsafe { avx2($($arg),*) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            $crate::Isa::Avx512 => unsafe { avx512($($arg),*) },
+            $crate::Isa::Avx512 | $crate::Isa::Amx => unsafe { avx512($($arg),*) },
             _ => $scalar($($arg),*),
         }
     }};

@@ -22,13 +22,15 @@
 //! and the integers stay signed; twelve tokens lie together, so that one address and constant
 //! offsets reach all of them.
 //!
+//! Prompts with AMX: bf16 for weights that are quantised or bf16, `[T/16][K/32][16][32]` (`brain`), instead of 8-bit integers.
+//!
 //! Float weights read the values themselves, `[T][K]` f32.
 //!
 //! The kernels read [`Tokens`]: some of a set that follow one another, as if there were no others.
 
 use std::ops::{Deref, DerefMut, Range};
 
-use super::sizes::TOKEN_BLOCK;
+use super::sizes::{TOKEN_BLOCK, WIDE_TOKEN_BLOCK};
 use crate::blocks::{BlockFormat, WeightType, with_block};
 use crate::isa::Isa;
 use crate::tiles::Layout;
@@ -42,7 +44,7 @@ const WIDE: f32 = 32512.0;
 pub enum Precision {
     /// 16-bit integers, one scale per 256 values.
     Bits16,
-    /// 8-bit integers, one scale per 32 values.
+    /// 8-bit integers, one scale per 32 values. With AMX bf16 instead, whose errors are smaller.
     Bits8,
 }
 
@@ -93,6 +95,8 @@ pub struct ActivationFormats {
     tiles: bool,
     /// Sums of 16 values too, for types with an offset for each.
     sums_of_16: bool,
+    /// Some weights are bf16.
+    brain: bool,
 }
 
 impl ActivationFormats {
@@ -104,6 +108,7 @@ impl ActivationFormats {
                 rows: f.rows || !ty.is_float() && layout == Layout::Rows,
                 tiles: f.tiles || !ty.is_float() && layout == Layout::Tiles,
                 sums_of_16: f.sums_of_16 || needs_sums_of_16(ty),
+                brain: f.brain || ty == WeightType::BF16,
             }
         })
     }
@@ -115,16 +120,27 @@ impl ActivationFormats {
             Layout::Rows => self.rows,
             Layout::Tiles => self.tiles,
         };
-        packed && (self.sums_of_16 || !needs_sums_of_16(ty))
+        packed
+            && (self.sums_of_16 || !needs_sums_of_16(ty))
+            && (self.brain || ty != WeightType::BF16)
     }
 
     /// The largest [`block`](ActivationFormats::block).
-    pub const LONGEST_BLOCK: usize = TOKEN_BLOCK;
+    pub const LONGEST_BLOCK: usize = WIDE_TOKEN_BLOCK;
 
     /// Tokens that are multiplied together, but are only some of a set, begin at a multiple of this
     /// ([`Activations::tokens_in`]).
-    pub fn block(self) -> usize {
-        if self.tiles { TOKEN_BLOCK } else { 1 }
+    pub fn block(self, isa: Isa) -> usize {
+        match isa {
+            Isa::Amx if self.quantized() || self.brain => WIDE_TOKEN_BLOCK,
+            _ if self.tiles => TOKEN_BLOCK,
+            _ => 1,
+        }
+    }
+
+    /// Whether a prompt's tokens of so many columns are packed as bf16.
+    fn as_brain(self, isa: Isa, cols: usize) -> bool {
+        isa == Isa::Amx && cols.is_multiple_of(32) && (self.quantized() || self.brain)
     }
 
     /// Whether any of the matrices is quantised.
@@ -145,7 +161,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    fn new(len: usize) -> Lines {
+    pub(super) fn new(len: usize) -> Lines {
         const LINE: usize = 64;
         let bytes = vec![0; len + LINE - 1];
         let first = (bytes.as_ptr() as usize).wrapping_neg() % LINE;
@@ -183,6 +199,8 @@ pub struct Activations {
     s16: Vec<f32>,
     float: Vec<f32>,
     pub(super) tiles: TileActs,
+    /// bf16 for AMX, in bytes, `[T/16][K/32][16][32]`.
+    brain: Lines,
 }
 
 /// Several tokens for packed weights, in blocks of [`TOKEN_BLOCK`] tokens.
@@ -226,6 +244,7 @@ impl Activations {
                     z16: vec![0; 2 * groups],
                 }
             },
+            brain: Lines::new(2 * t.next_multiple_of(WIDE_TOKEN_BLOCK) * k),
         }
     }
 
@@ -275,6 +294,7 @@ impl Activations {
                 z32: self.tiles.z32.as_mut_ptr(),
                 z16: self.tiles.z16.as_mut_ptr(),
             },
+            brain: self.brain.as_mut_ptr().cast(),
             _owner: std::marker::PhantomData,
         }
     }
@@ -442,8 +462,26 @@ impl<'a> Tokens<'a> {
     pub(super) fn suit(&self, kind: (WeightType, Layout)) -> bool {
         match self.precision {
             Precision::Bits16 => true,
-            Precision::Bits8 => self.first.is_multiple_of(ActivationFormats::of([kind]).block()),
+            Precision::Bits8 => {
+                let formats = ActivationFormats::of([kind]);
+                self.first.is_multiple_of(formats.block(self.set.isa))
+            }
         }
+    }
+
+    /// Whether a matrix of this kind is multiplied with them as bf16.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn as_brain(&self, kind: (WeightType, Layout)) -> bool {
+        let formats = ActivationFormats::of([kind]);
+        self.precision == Precision::Bits8 && formats.as_brain(self.set.isa, self.set.cols)
+    }
+
+    /// Columns from group `g` of 32 on of 16 tokens, block `block` of these.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn brain_block(&self, block: usize, g: usize) -> *const u8 {
+        let block = self.first / WIDE_TOKEN_BLOCK + block;
+        let at = (block * (self.set.cols / 32) + g) * WIDE_TOKEN_BLOCK * 64;
+        self.set.brain[at..].as_ptr().cast()
     }
 
     pub(super) fn q8(&self) -> *const i8 {
@@ -504,6 +542,7 @@ pub struct ActSlots<'a> {
     s16: *mut f32,
     float: *mut f32,
     tiles: TileSlots,
+    brain: *mut u8,
     _owner: std::marker::PhantomData<&'a mut Activations>,
 }
 
@@ -538,13 +577,18 @@ impl ActSlots<'_> {
             if self.formats.float {
                 std::ptr::copy_nonoverlapping(x.as_ptr(), self.float.add(t * k), k);
             }
+            #[cfg(target_arch = "x86_64")]
+            if self.rows.precision(t) == Precision::Bits8 && self.formats.as_brain(self.isa, k) {
+                self.put_brain(t - self.rows.bits16, x);
+                return;
+            }
             if !self.formats.quantized() {
                 return;
             }
             if self.rows.precision(t) == Precision::Bits16 {
                 match self.isa {
                     #[cfg(target_arch = "x86_64")]
-                    Isa::Avx512 => self.put_planes_avx512(t, x),
+                    Isa::Avx512 | Isa::Amx => self.put_planes_avx512(t, x),
                     #[cfg(target_arch = "x86_64")]
                     Isa::Avx2 => self.put_words_avx2(t, x),
                     _ => self.put_words(t, x),
@@ -647,6 +691,7 @@ impl ActSlots<'_> {
             (self.formats.rows, set.formats.rows),
             (self.formats.tiles, set.formats.tiles),
             (self.formats.sums_of_16, set.formats.sums_of_16),
+            (self.formats.brain, set.formats.brain),
         ];
         assert!(alike && covered.iter().all(|(wanted, there)| *there || !wanted), "unlike sets");
         // SAFETY: all offsets stay inside buffers of max_tokens × max_cols values, and parts of different tokens are
@@ -664,7 +709,20 @@ impl ActSlots<'_> {
                 false => [from - set.rows.bits16, t - self.rows.bits16],
             };
             // In portable code and with AVX2 packed matrices read what rows do.
-            let rows = self.formats.rows || self.formats.tiles && self.isa != Isa::Avx512;
+            let apart = matches!(self.isa, Isa::Avx512 | Isa::Amx);
+            let rows = self.formats.rows || self.formats.tiles && !apart;
+            if !wide && self.formats.as_brain(self.isa, k) {
+                let groups = k / 32;
+                let line = |t: usize, g: usize| {
+                    64 * ((t / WIDE_TOKEN_BLOCK * groups + g) * WIDE_TOKEN_BLOCK
+                        + t % WIDE_TOKEN_BLOCK)
+                };
+                for g in 0..groups {
+                    let line_of = set.brain[line(from, g)..][..64].as_ptr().cast();
+                    std::ptr::copy_nonoverlapping(line_of, self.brain.add(line(t, g)), 64);
+                }
+                return;
+            }
             if self.formats.quantized() && (rows || wide) {
                 let (bytes, values, per_scale) =
                     if wide { (2, k.next_multiple_of(256), 256) } else { (1, k, 32) };
@@ -680,7 +738,7 @@ impl ActSlots<'_> {
                     part(set.s16.as_ptr(), self.s16, sums(16), values / 16);
                 }
             }
-            if self.formats.tiles && self.isa == Isa::Avx512 && !wide {
+            if self.formats.tiles && apart && !wide {
                 self.copy_for_tiles(t, &set.tiles, from);
             }
         }
@@ -759,7 +817,7 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, scale_for};
+    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, WIDE_TOKEN_BLOCK, scale_for};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -809,6 +867,23 @@ mod avx512 {
                         let s32 = _mm_hadd_ps(s16, s16);
                         _mm_storel_pd(self.s32.add(8 * g + 2 * s).cast(), _mm_castps_pd(s32));
                     }
+                }
+            }
+        }
+
+        /// The `t`-th token of a prompt as bf16, rounded to nearest even.
+        #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
+        pub(super) unsafe fn put_brain(&self, t: usize, x: &[f32]) {
+            const BLOCK: usize = WIDE_TOKEN_BLOCK;
+            let groups = x.len() / 32;
+            let (block, t) = (t / BLOCK, t % BLOCK);
+            for (g, x) in x.chunks_exact(32).enumerate() {
+                // SAFETY: within the buffers, as in `put`.
+                unsafe {
+                    let [a, b] = [0, 16].map(|i| _mm512_loadu_ps(x.as_ptr().add(i)));
+                    let both = _mm512_cvtne2ps_pbh(b, a);
+                    let to = self.brain.add(64 * ((block * groups + g) * BLOCK + t));
+                    to.cast::<__m512bh>().write(both);
                 }
             }
         }

@@ -337,6 +337,12 @@ impl<'a> Output<'a> {
         self.ptr.wrapping_add(t * self.stride).wrapping_add(n).wrapping_sub(self.first)
     }
 
+    /// Bytes from an element to the same one of the next token.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn row_bytes(&self) -> usize {
+        size_of::<f32>() * self.stride
+    }
+
     /// Whether elements `n` of `tokens` rows are inside the buffer.
     pub(super) fn covers(&self, tokens: usize, n: &Range<usize>) -> bool {
         let (Some(start), Some(end)) =

@@ -12,7 +12,9 @@
 //! Packed matrices ([`tiles`]) need neither rows nor panels: a tile is multiplied in place, with
 //! the same activations in both cases.
 //!
-//! Weights and their scales are used exactly as stored in both; sums are exact integers within a
+//! With AMX a prompt's activations and weights are rounded to bf16 instead ([`amx`]).
+//!
+//! Weights and their scales are used exactly as stored otherwise; sums are exact integers within a
 //! group of 32 (16 where a type has a scale for each) and f32 across groups. F32, F16 and BF16 weights are multiplied in
 //! f32 with unrounded activations.
 //!
@@ -23,6 +25,8 @@
 #![allow(clippy::needless_range_loop)]
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod dot;
 mod gemm;
 mod matrix;
@@ -72,6 +76,12 @@ pub unsafe fn matmul<'a>(
     assert!(out.covers(x.tokens(), &rows), "the output does not have these rows");
     let all = rows.clone();
     match x.precision() {
+        // SAFETY: sizes were checked above, the elements are ours by the caller's promise; `Activations::begin` has checked that
+        // the CPU has the level.
+        #[cfg(target_arch = "x86_64")]
+        Precision::Bits8 if x.as_brain(w.kind()) => unsafe {
+            amx::rows(w, rows, x, out, scratch);
+        },
         // SAFETY: sizes were checked above, the elements are ours by the caller's promise.
         Precision::Bits16 => unsafe { few(w, rows, x, out, scratch) },
         // SAFETY: as above.

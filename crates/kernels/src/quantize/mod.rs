@@ -62,7 +62,7 @@ pub fn quantize_row_weighted(
         Isa::Avx2 => unsafe { avx2(ty, x, weights, bytes) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
-        Isa::Avx512 => unsafe { avx512(ty, x, weights, bytes) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512(ty, x, weights, bytes) },
         _ => blocks(ty, x, weights, bytes),
     }
 }

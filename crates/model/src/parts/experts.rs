@@ -557,7 +557,7 @@ impl ExpertsWeights {
         let isa = step.compute.isa;
         let formats = ActivationFormats::of(self.gate_up.kinds());
         let down_formats = ActivationFormats::of([self.down.kind()]);
-        let block = formats.block().max(down_formats.block());
+        let block = formats.block(isa).max(down_formats.block(isa));
         let (rows, b) = (step.rows(), &mut *step.buffers);
         let slots = b.experts.sort(spec, rows, block);
         let threads = &mut step.compute.threads(&b.threads);

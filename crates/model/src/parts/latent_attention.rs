@@ -502,7 +502,7 @@ fn multiply_heads<'m>(
 ) -> HeadSlots {
     let (isa, counts) = (step.compute.isa, step.rows());
     let (n, formats) = (counts.all(), ActivationFormats::of([of.kind()]));
-    let bits8 = counts.bits8.next_multiple_of(formats.block());
+    let bits8 = counts.bits8.next_multiple_of(formats.block(isa));
     let slot_of = HeadSlots { heads, bits16: counts.bits16, bits8 };
     let b = &mut *step.buffers;
     let LatentBuffers { places, packed, out } = &mut b.latent;

@@ -20,7 +20,7 @@ pub(super) unsafe fn rows(w: &Matrix<'_>, rows: Range<usize>, x: &Tokens<'_>, ou
     unsafe {
         match x.isa() {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::rows(w, rows, x, out),
+            Isa::Avx512 | Isa::Amx => avx512::rows(w, rows, x, out),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::rows(w, rows, x, out),
             _ => scalar::rows(w, rows, x, out),

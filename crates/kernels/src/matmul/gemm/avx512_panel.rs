@@ -18,7 +18,7 @@ const TILE: usize = 16;
 /// # Safety
 /// The rows and columns are inside the matrix; the CPU has the level.
 #[inline(always)]
-pub(super) unsafe fn fill<Q: RowsAvx512>(
+pub(in crate::matmul) unsafe fn fill<Q: RowsAvx512>(
     w: &Matrix<'_>,
     rows: Range<usize>,
     k: Range<usize>,
@@ -155,7 +155,7 @@ unsafe fn step<Q: RowsAvx512, const HALF: bool>(
 
 /// Transposes a 16 × 16 matrix of 32-bit lanes.
 #[inline(always)]
-pub(super) unsafe fn transpose(v: &mut [__m512i; 16]) {
+pub(in crate::matmul) unsafe fn transpose(v: &mut [__m512i; 16]) {
     // SAFETY: the callers' CPU has the level.
     unsafe {
         // Pairs of rows, then fours: inside each quarter the lanes of four rows are in place.

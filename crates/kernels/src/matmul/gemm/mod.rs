@@ -9,6 +9,8 @@
 //! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
 //! Float weights: `[K][32 rows]` f32.
+//!
+//! With AMX the panel is made into bf16, see `amx`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -17,16 +19,14 @@ mod avx2_panel;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod avx512_panel;
+pub(super) mod avx512_panel;
 mod scalar;
 
-use super::sizes::{PANEL_ROWS, SUMS};
+use super::activations::Lines;
+use super::sizes::{MAX_K, PANEL_BYTES, PANEL_ROWS, PANELS, SUMS};
 use super::{Matrix, Output, Tokens};
 use crate::isa::Isa;
 use std::ops::Range;
-
-/// Columns of a panel at most: 24 KiB of integers. A multiple of 256.
-const MAX_K: usize = 768;
 
 /// Columns of a float panel at most: 32 KiB of floats.
 const MAX_K_FLOAT: usize = 256;
@@ -35,11 +35,13 @@ const _: () = assert!(MAX_K_FLOAT * PANEL_ROWS >= SUMS);
 
 /// One thread's panel. Allocated once.
 pub struct MatmulScratch {
-    panel: Box<Panel>,
+    pub(super) panel: Box<Panel>,
+    /// Panels of bf16, see `amx`: pages that stay untouched elsewhere.
+    pub(super) brain: Lines,
 }
 
 impl MatmulScratch {
-    /// Some 75 KiB, whatever the model.
+    /// Some 75 KiB, whatever the model; with AMX and prompts 384 KiB more.
     pub fn new() -> MatmulScratch {
         MatmulScratch {
             panel: Box::new(Panel {
@@ -49,6 +51,7 @@ impl MatmulScratch {
                 d: [0.0; MAX_K / 16 * PANEL_ROWS],
                 m: [0.0; MAX_K / 16 * PANEL_ROWS],
             }),
+            brain: Lines::new(PANELS * PANEL_BYTES),
         }
     }
 }
@@ -69,16 +72,16 @@ impl Default for MatmulScratch {
 /// See the module's documentation.
 #[repr(C, align(64))]
 pub(super) struct Panel {
-    pub(super) q: [i8; MAX_K * PANEL_ROWS],
+    pub(in crate::matmul) q: [i8; MAX_K * PANEL_ROWS],
     pub(super) z: [i32; MAX_K / 16 * PANEL_ROWS],
     float: [f32; MAX_K_FLOAT * PANEL_ROWS],
-    pub(super) d: [f32; MAX_K / 16 * PANEL_ROWS],
-    pub(super) m: [f32; MAX_K / 16 * PANEL_ROWS],
+    pub(in crate::matmul) d: [f32; MAX_K / 16 * PANEL_ROWS],
+    pub(in crate::matmul) m: [f32; MAX_K / 16 * PANEL_ROWS],
 }
 
 /// Splits `cols` into stretches of nearly equal length, at most `max` and multiples of 256 but
 /// for the last.
-fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
+pub(super) fn stretches(cols: usize, max: usize) -> impl Iterator<Item = Range<usize>> {
     let count = cols.div_ceil(max).max(1);
     let len = cols.div_ceil(count).next_multiple_of(256).min(max);
     (0..cols).step_by(len).map(move |k| k..cols.min(k + len))
@@ -103,7 +106,9 @@ pub(super) unsafe fn rows(
                 // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by
                 // the caller's promise.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { avx512::panel(w, part.clone(), k, x, out, panel) },
+                Isa::Avx512 | Isa::Amx => unsafe {
+                    avx512::panel(w, part.clone(), k, x, out, panel)
+                },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx2 => unsafe { avx2::panel(w, part.clone(), k, x, out, panel) },

@@ -26,7 +26,7 @@ pub(super) unsafe fn rows(
         // SAFETY: `Activations::begin` has checked that the CPU has the level; the rest by the
         // caller's promise.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512 => unsafe { avx512::rows(w, rows, x, out, scratch.sums()) },
+        Isa::Avx512 | Isa::Amx => unsafe { avx512::rows(w, rows, x, out, scratch.sums()) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2 if x.precision() == Precision::Bits16 => unsafe { avx2::rows(w, rows, x, out) },
