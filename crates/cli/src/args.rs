@@ -189,6 +189,8 @@ fn in_plain_words(text: String) -> String {
         ("cannot parse integer from empty string", "expected a whole number"),
         ("number too large to fit in target type", "that is too large"),
         ("number too small to fit in target type", "that is too small"),
+        ("is not in -1..", "is not -1 or more"),
+        ("..=", " to "),
     ]
     .into_iter()
     .fold(text, |text, (said, plain)| text.replace(said, plain))

@@ -105,6 +105,8 @@ fn words_and_numbers_that_are_wrong_are_told_in_plain_words() {
     ] {
         alight(&["run", "m.gguf", "x", "--top-k", number]).fails_as_usage(said);
     }
+    alight(&["serve", "m.gguf", "--port", "99999"]).fails_as_usage("99999 is not in 0 to 65535");
+    alight(&["run", "m.gguf", "x", "-n", "-2"]).fails_as_usage("-2 is not -1 or more");
 }
 
 /// Examples are as wide as a terminal at most, so that none of their lines is broken; what is no example fits any width.

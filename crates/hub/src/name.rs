@@ -42,7 +42,7 @@ impl Name {
         };
         let mut parts = repo.splitn(4, '/');
         let (Some(user), Some(name)) = (parts.next(), parts.next()) else {
-            return Err(wrong("there is no '/' in it"));
+            return Err(wrong("the user or the repository is missing"));
         };
         let repo = format!("{user}/{name}");
         if ![user, name].iter().all(|part| is_part(part)) {
