@@ -124,6 +124,7 @@ impl EngineArgs {
             reclaim: self.reclaim == Switch::On,
             lock: self.lock,
             memory: self.memory,
+            ..OpenOptions::default()
         }
     }
 

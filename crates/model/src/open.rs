@@ -14,6 +14,7 @@ use alight_files::Headers;
 use alight_formats::gguf::Gguf;
 use alight_formats::split::Catalog;
 use alight_kernels::Isa;
+use alight_pages::slots::SlotOptions;
 use alight_pages::{Facts, Map};
 use alight_text::{TemplateError, Tokenizer, Vocabulary};
 use sha2::{Digest, Sha256};
@@ -44,6 +45,8 @@ pub struct OpenOptions {
     /// Bytes of memory that weights and what a sequence needs beside them may take; `None`: what is available. Of a mixture of experts
     /// that does not fit, experts are brought when they are chosen.
     pub memory: Option<u64>,
+    /// How those are read. For tests and measurements.
+    pub slots: SlotOptions,
 }
 
 impl Default for OpenOptions {
@@ -56,6 +59,7 @@ impl Default for OpenOptions {
             reclaim: true,
             lock: false,
             memory: None,
+            slots: SlotOptions::default(),
         }
     }
 }
@@ -425,8 +429,8 @@ fn check(
     let mut weights = Weights::load(&mut spec, catalog, maps)
         .map_err(|source| ModelError::Weights { path: path(), source })?;
     let took = clock.elapsed();
-    let OpenOptions { load, repack, reclaim, lock, memory, .. } = *options;
-    let wanted = Wanted { load, repack, reclaim, lock, memory, beside: beside(&spec) };
+    let OpenOptions { load, repack, reclaim, lock, memory, slots, .. } = *options;
+    let wanted = Wanted { load, repack, reclaim, lock, memory, slots, beside: beside(&spec) };
     let (store, loader) = Loader::start(maps.to_vec(), facts, &mut weights, wanted)?;
     Ok(Checked { spec, weights, store, loader, took })
 }

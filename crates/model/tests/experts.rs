@@ -8,7 +8,7 @@ use std::path::Path;
 use alight_formats::GgmlType;
 use alight_model::{
     Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, PartName, Request,
-    SamplerOptions, Session, SessionOptions,
+    SamplerOptions, Session, SessionOptions, SlotOptions,
 };
 use common::{Moe, Spec, tokens};
 
@@ -106,6 +106,20 @@ fn an_answer_has_the_same_bits_with_any_memory() {
             let counts = model.load_report().slots.unwrap().counts;
             assert!(counts.wanted > counts.hits && counts.missed_bytes > 0, "{counts:?}");
             assert!(report.reason().contains("when they are chosen"), "{}", report.reason());
+        }
+        // Whichever way they are read, and in whichever order they come.
+        let usual = SlotOptions::default();
+        let ways = [
+            SlotOptions { ring: false, ..usual },
+            SlotOptions { direct: false, ..usual },
+            SlotOptions { shuffled: Some(1), ..usual },
+            SlotOptions { shuffled: Some(2), ..usual },
+        ];
+        for slots in ways {
+            let (threads, memory) = (Some(2), Some(least + layer / 2));
+            let options = OpenOptions { threads, memory, slots, ..OpenOptions::default() };
+            let model = Model::open(&path, &options).unwrap();
+            assert!(answers(&model) == expected, "{}: {slots:?}", spec.arch);
         }
         // What every token reads can be locked, and experts come all the same.
         let options = OpenOptions {

@@ -16,7 +16,14 @@ fn ways(repack: Repack) -> Vec<OpenOptions> {
     for load in Load::ALL {
         for (reclaim, lock) in [(true, false), (false, false), (true, true)] {
             let threads = Some(if reclaim { 4 } else { 1 });
-            all.push(OpenOptions { threads, load, repack, reclaim, lock, isa: None, memory: None });
+            all.push(OpenOptions {
+                threads,
+                load,
+                repack,
+                reclaim,
+                lock,
+                ..OpenOptions::default()
+            });
         }
     }
     all

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use alight_pages::slots::{Groups, Slots, SlotsError, Span};
+use alight_pages::slots::{Groups, SlotOptions, Slots, SlotsError, Span};
 
 /// Numbers that look random.
 struct Rng(u64);
@@ -51,6 +51,10 @@ fn odd_groups(rng: &mut Rng, groups: usize, pieces: usize, len: usize) -> Groups
     (0..groups).map(&mut group).collect()
 }
 
+fn reading(direct: bool) -> SlotOptions {
+    SlotOptions { direct, ..SlotOptions::default() }
+}
+
 #[test]
 fn what_is_held_are_the_bytes_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -66,7 +70,7 @@ fn what_is_held_are_the_bytes_of_the_file() {
         groups[0][0][1].range = len as u64 - 70_000..len as u64;
         let least = Slots::least(&groups, 4096);
         for budget in [least, least * 3 / 2, u64::MAX / 4] {
-            let slots = Slots::new(&named, &groups, budget, direct).unwrap();
+            let slots = Slots::new(&named, &groups, budget, reading(direct)).unwrap();
             assert!(slots.sizes().bytes <= budget && slots.sizes().pieces == 20);
             for visit in 0..60 {
                 let group = visit % 4;
@@ -100,7 +104,7 @@ fn what_is_held_are_the_bytes_of_the_file() {
                 assert!(slots.sizes().slots == 20 && counts.missed_bytes <= pieces_bytes(&groups));
             }
         }
-        let too_few = Slots::new(&named, &groups, least / 2, direct);
+        let too_few = Slots::new(&named, &groups, least / 2, reading(direct));
         assert!(matches!(too_few, Err(SlotsError::TooFew { .. })));
     }
 }
@@ -116,7 +120,8 @@ fn visits_of_several_threads_come_one_after_the_other() {
     let (file, bytes) = file(&path, 1 << 20);
     let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
     let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
-    let slots = Slots::new(&[(&file, path)], &groups, Slots::least(&groups, 4096), true).unwrap();
+    let least = Slots::least(&groups, 4096);
+    let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
     std::thread::scope(|scope| {
         for seed in 1..5 {
             let (slots, groups, bytes) = (&slots, &groups, &bytes);
@@ -143,7 +148,8 @@ fn what_was_guessed_is_there() {
     let (file, bytes) = file(&path, 1 << 20);
     let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
     let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
-    let slots = Slots::new(&[(&file, path)], &groups, Slots::least(&groups, 4096), true).unwrap();
+    let least = Slots::least(&groups, 4096);
+    let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
     for visit in 0..12 {
         // Two that stay, and one that is another in each cycle.
         let wanted = |visit: usize| (visit % 4, [0, 1, 5 + visit / 4]);
@@ -189,7 +195,8 @@ fn a_file_that_was_cut_short_is_named() {
         let groups: Groups = vec![
             (0..4).map(|i| vec![Span { file: 0, range: i * 20_000..(i + 1) * 20_000 }]).collect(),
         ];
-        let slots = Slots::new(&[(&file, path.clone())], &groups, 1 << 20, direct).unwrap();
+        let slots =
+            Slots::new(&[(&file, path.clone())], &groups, 1 << 20, reading(direct)).unwrap();
         File::options().write(true).open(&path).unwrap().set_len(50_000).unwrap();
         let mut held = slots.hold(0, [0, 3].into_iter());
         held.wait();
@@ -286,7 +293,8 @@ fn what_is_kept_is_wanted_again_more_often_than_what_was_used_last() {
     // Unaligned reads, so that a slot is as large as a piece.
     for (share, least_gain) in [(10, 0.05), (25, -0.01), (50, -0.01)] {
         let room = groups * pieces * share / 100;
-        let slots = Slots::new(&[(&file, path.clone())], &all, (room * 64) as u64, false).unwrap();
+        let budget = (room * 64) as u64;
+        let slots = Slots::new(&[(&file, path.clone())], &all, budget, reading(false)).unwrap();
         assert_eq!(slots.sizes().slots, room);
         let mut before = slots.counts();
         for (i, wanted) in visits.iter().enumerate() {

@@ -4,6 +4,9 @@
 //! half ([`multiply_banks`]) cuts every matrix into rows. The second ([`multiply_and_sum`]) cuts the output: a unit computes
 //! the same rows of all matrices, keeps the product of each token with each of its matrices apart, and sums them in the
 //! order in which the token lists them. So what a token gets depends neither on the threads nor on the tokens beside it.
+//!
+//! Where matrices come one after the other, [`multiply_banks`] makes those products too, into memory that keeps all of them, and
+//! [`sum`] sums them: by the same operations in the same order.
 
 use super::products::{BYTES_PER_NS, multiplying};
 use super::{Cost, Rows, Scratch, Threads, UNIT_ROWS};
@@ -191,6 +194,34 @@ pub fn multiply_and_sum<T: Threads<Scratch: SumScratch>, const B: usize>(
                 }
             }
         });
+    });
+}
+
+/// Sums for each token the products `[slots, width]` that `terms` `[tokens, per token]` lists, in that order: `out` `[tokens, width]`.
+///
+/// # Panics
+/// If `out` has fewer tokens, or a term is of no slot.
+pub fn sum<T: Threads>(
+    threads: &mut T,
+    isa: Isa,
+    products: &[f32],
+    (terms, per_token): (&[Term], usize),
+    out: Rows<'_>,
+) {
+    let width = out.width();
+    let (out, _) = out.into_output();
+    let cost = Cost::of(terms.len() * width * size_of::<f32>() / BYTES_PER_NS);
+    threads.run(width.div_ceil(UNIT_ROWS), cost, &|units, _| {
+        let columns = units.start * UNIT_ROWS..width.min(units.end * UNIT_ROWS);
+        for (token, terms) in terms.chunks_exact(per_token).enumerate() {
+            // SAFETY: units have different columns, and the output was borrowed exclusively.
+            let out = unsafe { out.row_mut(token, columns.clone()) };
+            out.fill(0.0);
+            for term in terms {
+                let product = &products[term.slot * width..][..width][columns.clone()];
+                vec::add_times(isa, out, product, term.weight);
+            }
+        }
     });
 }
 

@@ -12,7 +12,9 @@ mod recurrent;
 mod rows;
 
 pub use attend::{Attend, AttendRows, TargetFn, store, store_rows};
-pub use experts::{Bank, Place, SumScratch, Term, multiply_and_sum, multiply_banks, room_for_sums};
+pub use experts::{
+    Bank, Place, SumScratch, Term, multiply_and_sum, multiply_banks, room_for_sums, sum,
+};
 pub use products::{ColumnsFn, Product, UNIT_ROWS, multiply};
 pub use recurrent::{DeltaRule, StateSpace};
 pub use rows::{Cut, PackFn, RowFn, Rows, cut_rows, each_row, gather, pack};

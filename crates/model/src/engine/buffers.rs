@@ -163,6 +163,8 @@ pub(crate) struct BufferSizes<'s> {
     pub(crate) ropes: &'s [RopeParams],
     /// The most that a layer's parts need.
     pub(crate) work: WorkSize,
+    /// Whether experts are read when they are chosen.
+    pub(crate) experts_read: bool,
     /// What all layers take from a token.
     pub(crate) token_inputs: usize,
     /// f32 elements of the other residual streams of a token.
@@ -201,7 +203,7 @@ impl Buffers {
             acts: Activations::new(batch, work.widest_input.max(hidden_size).max(joined)),
             angles: Angles::new(ropes, batch),
             partials: vec![0.0; sizes.partials],
-            experts: ExpertsBuffers::new(&work.experts, batch, hidden_size),
+            experts: ExpertsBuffers::new(&work.experts, batch, hidden_size, sizes.experts_read),
             latent: LatentBuffers::new(&work.latent, batch),
             threads: PerThread::new(threads, || Scratch {
                 row: vec![

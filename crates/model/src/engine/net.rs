@@ -120,6 +120,7 @@ impl<'m> Net<'m> {
             hidden_size: self.spec.hidden_size,
             ropes: &self.spec.ropes,
             work: work.fold(WorkSize::default(), WorkSize::max),
+            experts_read: self.store.slots().is_some(),
             token_inputs: self.spec.layers.iter().map(|layer| layer.token_input).sum(),
             streams: match (self.weights.join, self.spec.alt_up) {
                 (Some(_), _) => self.spec.hidden_size,

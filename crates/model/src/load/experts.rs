@@ -1,7 +1,7 @@
 //! Experts of a model that memory cannot hold: whether they come into slots when they are chosen, and which pieces they are.
 
 use alight_pages::policy::{FITS_SHARE, WARM_SHARE};
-use alight_pages::slots::{Groups, SlotSizes, Slots, Span};
+use alight_pages::slots::{Groups, SlotOptions, SlotSizes, Slots, Span};
 use alight_pages::{Facts, Kind, LoadRequest, ReadMethod, choose};
 
 use super::store::InSlots;
@@ -13,8 +13,8 @@ pub(super) struct Planned {
     pub(super) groups: Groups,
     /// Bytes that the slots may take.
     pub(super) budget: u64,
-    /// Whether they are read around the page cache.
-    pub(super) direct: bool,
+    /// How they are read.
+    pub(super) options: SlotOptions,
 }
 
 /// Reads are aligned to so much at most, as far as one knows before the file is open for them.
@@ -83,7 +83,8 @@ pub(super) fn plan(
             "Experts stay in the file's order, and so do the other weights: an answer is the same with any memory.".into();
     }
     let direct = report.files.iter().all(|file| file.choice.method == ReadMethod::Direct);
-    Ok(Some(Planned { groups, budget: room, direct }))
+    let options = SlotOptions { direct: direct && wanted.slots.direct, ..wanted.slots };
+    Ok(Some(Planned { groups, budget: room, options }))
 }
 
 /// Matrices of a layer whose experts can be in slots, and how many experts there are.
@@ -131,7 +132,7 @@ pub(super) fn slots(
 ) -> Result<Slots, LoadError> {
     let files: Vec<_> = maps.iter().map(|map| (map.file(), map.path().to_owned())).collect();
     let named = |source| LoadError::NoSlots { path: maps[0].path().into(), source };
-    Slots::new(&files, &planned.groups, planned.budget, planned.direct).map_err(named)
+    Slots::new(&files, &planned.groups, planned.budget, planned.options).map_err(named)
 }
 
 /// What a report says of them.

@@ -31,6 +31,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 pub use alight_pages::Load;
+use alight_pages::slots::SlotOptions;
 use alight_pages::{
     Choice, Facts, LoadRequest, Map, Prefetch, ReadMethod, check_lock, choose, swap_free,
 };
@@ -97,6 +98,8 @@ pub(crate) struct Wanted {
     pub(crate) lock: bool,
     /// Bytes of memory that may be used.
     pub(crate) memory: Option<u64>,
+    /// How experts are read that are read when they are chosen.
+    pub(crate) slots: SlotOptions,
     /// Bytes that a sequence needs beside the weights, about.
     pub(crate) beside: u64,
 }

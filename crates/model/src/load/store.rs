@@ -50,14 +50,14 @@ impl Chosen<'_> {
         self.held.as_ref().is_none_or(Held::all_here)
     }
 
-    /// Returns when all have come.
-    pub(crate) fn wait(&mut self) {
-        self.held.iter_mut().for_each(Held::wait);
+    /// Returns when more experts are there than before.
+    pub(crate) fn wait_for_more(&mut self) {
+        self.held.iter_mut().for_each(Held::wait_for_more);
     }
 
     /// Whether it would be of use to say what may be chosen next.
-    pub(crate) fn may_guess(&self) -> bool {
-        self.held.as_ref().is_some_and(Held::may_guess)
+    pub(crate) fn may_guess(&mut self) -> bool {
+        self.held.as_mut().is_some_and(Held::may_guess)
     }
 
     /// Says which experts of a later layer may be chosen, the likeliest first.

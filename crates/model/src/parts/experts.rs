@@ -5,8 +5,10 @@
 //! once for all of its slots, and others are not touched. Every slot has an output of its own, and a token's are summed in
 //! the order in which the router chose them: what comes out depends neither on threads nor on the tokens beside it.
 //!
-//! Three regions: the router; gate and up of all chosen experts; down and the sum. Where experts are brought when they are chosen
-//! ([`Chosen`]), the second is computed for those that are there while the others come, and then for these.
+//! Three regions: the router; gate and up of all chosen experts; down and the sum. Where experts are read when they are chosen
+//! ([`Chosen`]), those that are in memory are computed while the others are read, and these as they come. Then the outputs of all slots
+//! are kept, and the sum is a region of its own. It has the same operations in the same order, so what comes out does not depend on what
+//! was in memory, or on the order in which the others came.
 
 use std::ops::Range;
 
@@ -182,8 +184,8 @@ pub(crate) struct ExpertsBuffers {
     shared: Vec<f32>,
     /// The chosen experts, by number.
     places: Vec<Place>,
-    /// Those of them that are in memory already, and those that are being read.
-    here: Vec<Place>,
+    /// Those of them that are computed now, and those that are being read.
+    wave: Vec<Place>,
     coming: Vec<Place>,
     /// By expert: how many slots it has, then which is the next. `[experts]`
     next: Vec<usize>,
@@ -197,10 +199,26 @@ pub(crate) struct ExpertsBuffers {
     up: Vec<f32>,
     /// The packed input of the experts' matrices, a token for each slot.
     packed: Activations,
+    /// Where experts are read when they are chosen.
+    apart: Option<Apart>,
+}
+
+/// What experts write to that are computed one after the other.
+struct Apart {
+    /// The packed input of their last matrices, a token for each slot.
+    packed: Activations,
+    /// What they put out, of all slots and then of the shared network for each token: `[slots + batch, hidden]`.
+    products: Vec<f32>,
 }
 
 impl ExpertsBuffers {
-    pub(crate) fn new(work: &ExpertsWork, batch: usize, hidden: usize) -> ExpertsBuffers {
+    /// For experts that are `read` when they are chosen, or are all in memory.
+    pub(crate) fn new(
+        work: &ExpertsWork,
+        batch: usize,
+        hidden: usize,
+        read: bool,
+    ) -> ExpertsBuffers {
         let (slots, any) = (work.slots(batch), work.experts > 0);
         ExpertsBuffers {
             logits: vec![0.0; batch * work.experts],
@@ -208,7 +226,7 @@ impl ExpertsBuffers {
             chosen: vec![0.0; batch * 2 * work.used],
             shared: vec![0.0; if any { batch } else { 0 }],
             places: Vec::with_capacity(work.places(batch)),
-            here: Vec::with_capacity(work.places(batch)),
+            wave: Vec::with_capacity(work.places(batch)),
             coming: Vec::with_capacity(work.places(batch)),
             next: vec![0; work.experts],
             token_of: vec![None; slots],
@@ -216,6 +234,10 @@ impl ExpertsBuffers {
             gate: vec![0.0; slots * work.width],
             up: vec![0.0; slots * work.width],
             packed: Activations::new(slots, if any { work.width.max(hidden) } else { 0 }),
+            apart: (any && read).then(|| Apart {
+                packed: Activations::new(slots, work.width),
+                products: vec![0.0; (slots + batch) * hidden],
+            }),
         }
     }
 
@@ -237,16 +259,10 @@ impl ExpertsBuffers {
         RowCounts { bits16: wide, bits8: end - wide }
     }
 
-    /// Divides the places into those whose experts are in memory, and those whose experts are coming.
-    fn divide(&mut self, chosen: &Chosen<'_>) {
-        self.here.clear();
-        self.coming.clear();
-        for place in &self.places {
-            match chosen.is_here(place.matrix) {
-                true => self.here.push(*place),
-                false => self.coming.push(*place),
-            }
-        }
+    /// Takes the places whose experts have come from those that are coming.
+    fn next_wave(&mut self, chosen: &Chosen<'_>) {
+        self.wave.clear();
+        self.wave.extend(self.coming.extract_if(.., |place| chosen.is_here(place.matrix)));
     }
 
     /// [`ExpertsBuffers::sort`] of the pairs of some tokens, sorted by expert, from slot `start` on. Returns the end.
@@ -286,13 +302,6 @@ impl ExpertsBuffers {
         }
         end
     }
-}
-
-/// Which experts are computed: those that are in memory go first, while the others are read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wave {
-    Here,
-    Coming,
 }
 
 /// The weight that a token gives an expert which was chosen for it, in `chosen` `[tokens, 2 · used]`.
@@ -554,7 +563,6 @@ impl ExpertsWeights {
 
     /// Computes the experts that [`ExpertsWeights::route`] has chosen on the step's packed input, into `y`.
     pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
-        let isa = step.compute.isa;
         let formats = ActivationFormats::of(self.gate_up.kinds());
         let down_formats = ActivationFormats::of([self.down.kind()]);
         let block = formats.block(isa).max(down_formats.block(isa));
@@ -567,40 +575,66 @@ impl ExpertsWeights {
         let experts = &mut step.buffers.experts;
         let numbers = experts.places.iter().map(|place| place.matrix);
         let mut chosen = store.choose(self.down.storage(), numbers);
-        experts.divide(&chosen);
-        let inputs = |step: &mut Step<'_>, chosen: &Chosen<'_>, wave| match spec.gated {
-            true => {
-                let join = |[gate, up]: [&mut [f32]; 2]| spec.activation.apply(isa, gate, up);
-                self.inputs::<2>(spec, step, chosen, wave, &join);
-            }
-            false => {
-                let join = |[up]: [&mut [f32]; 1]| spec.activation.apply_alone(isa, up);
-                self.inputs::<1>(spec, step, chosen, wave, &join);
-            }
-        };
-        inputs(step, &chosen, Wave::Here);
-        if !chosen.all_here() {
-            chosen.wait();
-            inputs(step, &chosen, Wave::Coming);
+        experts.coming.clone_from(&experts.places);
+        experts.next_wave(&chosen);
+        if chosen.all_here() {
+            self.inputs(spec, step, &chosen, true);
+            self.guess(step, &mut chosen);
+            self.pack_slots(spec, step, slots, false);
+            self.pack_shared(spec, step);
+            self.down(spec, step, &chosen);
+            return;
         }
-        self.guess(step, &mut chosen);
+        let mut first = true;
+        loop {
+            self.inputs(spec, step, &chosen, first);
+            let last = step.buffers.experts.coming.is_empty();
+            if last {
+                self.guess(step, &mut chosen);
+            }
+            self.pack_slots(spec, step, slots, true);
+            self.down_apart(step, &chosen);
+            if last {
+                break;
+            }
+            chosen.wait_for_more();
+            step.buffers.experts.next_wave(&chosen);
+            first = false;
+        }
+        self.pack_shared(spec, step);
+        self.shared_and_sum(spec, step, slots.all());
+    }
+
+    /// Packs what the wave's experts have between their matrices: apart, if the inputs of others are needed yet.
+    fn pack_slots(&self, spec: &ExpertsSpec, step: &mut Step<'_>, slots: RowCounts, apart: bool) {
+        let (isa, formats) = (step.compute.isa, ActivationFormats::of([self.down.kind()]));
         let b = &mut *step.buffers;
         let threads = &mut step.compute.threads(&b.threads);
-        let input = [Rows::new(&mut b.experts.gate, spec.intermediate_size)];
-        let (packed, token_of) = (&mut b.experts.packed, &b.experts.token_of);
+        let e = &mut b.experts;
+        let packed = match &mut e.apart {
+            Some(own) if apart => &mut own.packed,
+            _ => &mut e.packed,
+        };
+        let input = [Rows::new(&mut e.gate, spec.intermediate_size)];
+        let (wave, token_of) = (&e.wave, &e.token_of);
         let size = (slots, spec.intermediate_size);
-        let into = (packed, down_formats);
-        parallel::pack(threads, isa, size, input, into, &|slot, [row], _, put| {
-            if token_of[slot].is_some() {
+        parallel::pack(threads, isa, size, input, (packed, formats), &|slot, [row], _, put| {
+            let place = wave.partition_point(|place| place.range().end <= slot);
+            let now = wave.get(place).is_some_and(|place| place.first <= slot);
+            if now && token_of[slot].is_some() {
                 put(row);
             }
         });
+    }
+
+    /// Packs what the shared network has between its matrices, if there is one. The layer's input is gone then.
+    fn pack_shared(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         if let (Some(shared), Some(weights)) = (&spec.shared, &self.shared) {
+            let (rows, b) = (step.rows(), &mut *step.buffers);
             let input = Rows::new(&mut b.gate, shared.intermediate_size);
             let formats = ActivationFormats::of([weights.down.kind()]);
             step.compute.pack_rows(rows, input, &mut b.acts, formats, &b.threads);
         }
-        self.down(spec, step, &chosen);
     }
 
     /// Has experts read that the next layer may choose, while the disk has nothing else to do: those that its router chooses on this
@@ -655,14 +689,29 @@ impl ExpertsWeights {
         rows.ranges().map(|rows| Place { matrix: 0, first: rows.start, slots: rows.len() })
     }
 
-    /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with the `M` matrices that take
-    /// them in, and joins the products.
-    fn inputs<const M: usize>(
+    /// Multiplies the slots of a wave's experts, and with the first wave the shared network's rows, with the matrices that take them
+    /// in, and joins the products.
+    fn inputs(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &Chosen<'_>, first: bool) {
+        let isa = step.compute.isa;
+        match spec.gated {
+            true => {
+                let join = |[gate, up]: [&mut [f32]; 2]| spec.activation.apply(isa, gate, up);
+                self.joined_inputs::<2>(spec, step, chosen, first, &join);
+            }
+            false => {
+                let join = |[up]: [&mut [f32]; 1]| spec.activation.apply_alone(isa, up);
+                self.joined_inputs::<1>(spec, step, chosen, first, &join);
+            }
+        }
+    }
+
+    /// [`ExpertsWeights::inputs`] of `M` matrices.
+    fn joined_inputs<const M: usize>(
         &self,
         spec: &ExpertsSpec,
         step: &mut Step<'_>,
         chosen: &Chosen<'_>,
-        wave: Wave,
+        first: bool,
         join: &(dyn Fn([&mut [f32]; M]) + Sync),
     ) {
         let (isa, store, width) = (step.compute.isa, step.store, spec.intermediate_size);
@@ -671,13 +720,9 @@ impl ExpertsWeights {
         let e = &mut b.experts;
         let one = |expert| std::array::from_fn(|i| self.gate_up.view(expert, i, chosen));
         // Without a shared network it has no places.
-        let (shared_width, shared_places) = match (&spec.shared, wave) {
-            (Some(shared), Wave::Here) => (shared.intermediate_size, &all[..]),
-            (Some(_), Wave::Coming) | (None, _) => (width, &all[..0]),
-        };
-        let places = match wave {
-            Wave::Here => &e.here,
-            Wave::Coming => &e.coming,
+        let (shared_width, shared_places) = match &spec.shared {
+            Some(shared) if first => (shared.intermediate_size, &all[..]),
+            _ => (width, &all[..0]),
         };
         let shared = |_| match &self.shared {
             Some(shared) => {
@@ -687,7 +732,7 @@ impl ExpertsWeights {
             None => one(0),
         };
         let banks = [
-            Bank::new(width, &one, &e.packed, places),
+            Bank::new(width, &one, &e.packed, &e.wave),
             Bank::new(shared_width, &shared, &b.acts, shared_places),
         ];
         let outputs = [
@@ -745,5 +790,44 @@ impl ExpertsWeights {
         let threads = &mut step.compute.threads(&b.threads);
         let out = Rows::new(&mut b.y, width);
         parallel::multiply_and_sum(threads, isa, banks, &then, terms, out);
+    }
+
+    /// Outputs of the wave's slots, which are kept until they are summed.
+    fn down_apart(&self, step: &mut Step<'_>, chosen: &Chosen<'_>) {
+        let (store, width) = (step.store, self.down.rows());
+        let b = &mut *step.buffers;
+        let e = &mut b.experts;
+        let Some(Apart { packed, products }) = &mut e.apart else { return };
+        let one = |expert| [self.down.chosen(expert, chosen)];
+        let banks = [Bank::new(width, &one, packed, &e.wave)];
+        let bias = self.down_bias.as_ref();
+        let threads = &mut step.compute.threads(&b.threads);
+        let then = |_: usize, _: usize, expert, rows: Range<usize>, [row]: [&mut [f32]; 1]| {
+            if let Some(bias) = bias {
+                bias.part(expert, store).add_float_row(0, (rows.start, 1), row);
+            }
+        };
+        parallel::multiply_banks(threads, banks, [[Rows::new(products, width)]], &then);
+    }
+
+    /// The output of the shared network, if there is one, and the sums of it and of what [`ExpertsWeights::down_apart`] has kept of
+    /// `slots` slots.
+    fn shared_and_sum(&self, spec: &ExpertsSpec, step: &mut Step<'_>, slots: usize) {
+        let (isa, store, width) = (step.compute.isa, step.store, self.down.rows());
+        let rows = step.rows();
+        let places = self.shared_places(rows);
+        let b = &mut *step.buffers;
+        let e = &mut b.experts;
+        let Some(Apart { products, .. }) = &mut e.apart else { return };
+        let threads = &mut step.compute.threads(&b.threads);
+        if let Some(shared) = &self.shared {
+            let one = |_| [shared.down.view(store)];
+            let banks = [Bank::new(width, &one, &b.acts, &places)];
+            let output = [[Rows::starting_at(products, width, slots)]];
+            parallel::multiply_banks(threads, banks, output, &|_, _, _, _, _| {});
+        }
+        let per_token = spec.routing.used + usize::from(spec.shared.is_some());
+        let terms = (&e.terms[..rows.all() * per_token], per_token);
+        parallel::sum(threads, isa, products, terms, Rows::new(&mut b.y, width));
     }
 }

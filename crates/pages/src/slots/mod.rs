@@ -1,8 +1,9 @@
 //! Pieces of files that are read when they are wanted, into a fixed number of slots of memory.
 //!
 //! Pieces belong to groups, which are visited in a cycle: a visit ([`Slots::hold`]) says which pieces of a group are wanted now.
-//! Those that are in a slot can be used at once; the others are read meanwhile, by threads of their own, around the page cache
-//! where that is possible. Where no slot is free, the piece goes whose next use is expected last (`expected`).
+//! Those that are in a slot can be used at once. The others are read meanwhile, around the page cache where that is possible: through
+//! one ring that the visits themselves hand reads to and take them from, or by threads where there is no ring. They are there in the order
+//! in which they come. Where no slot is free, the piece goes whose next use is expected last (`expected`).
 //!
 //! Memory is taken when a slot is used for the first time, and kept. Nothing is allocated after [`Slots::new`].
 //!
@@ -11,7 +12,12 @@
 //! before that one has ended.
 
 mod expected;
+mod layout;
 mod reader;
+#[cfg(target_os = "linux")]
+mod ring;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -26,8 +32,12 @@ use thiserror::Error;
 
 use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
+use crate::transfer::blocks::Block;
 use expected::Uses;
+use layout::{Layout, Piece};
 use reader::OpenFile;
+#[cfg(target_os = "linux")]
+use ring::Ring;
 
 /// Bytes of a read, at most: several in flight keep a disk busy, and none takes long.
 const BLOCK: usize = 1 << 20;
@@ -55,6 +65,23 @@ pub struct Span {
 
 /// The spans of every piece of every group.
 pub type Groups = Vec<Vec<Vec<Span>>>;
+
+/// How pieces are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotOptions {
+    /// Around the page cache, where the file system allows it.
+    pub direct: bool,
+    /// Through a ring, where there is one; otherwise by threads.
+    pub ring: bool,
+    /// For tests: pieces are there late, one by one, and in an order that follows from this number.
+    pub shuffled: Option<u64>,
+}
+
+impl Default for SlotOptions {
+    fn default() -> SlotOptions {
+        SlotOptions { direct: true, ring: true, shuffled: None }
+    }
+}
 
 /// Why there are no slots.
 #[derive(Debug, Error)]
@@ -122,6 +149,11 @@ struct Visit {
     here: Vec<bool>,
     /// Whether all that are wanted are.
     all_here: bool,
+    /// What reads, where threads of their own do not.
+    #[cfg(target_os = "linux")]
+    ring: Option<Ring>,
+    /// See [`SlotOptions::shuffled`].
+    shuffled: Option<u64>,
 }
 
 /// A visit of a group, whose pieces stay where they are until it ends.
@@ -142,40 +174,9 @@ struct Shared {
     /// A piece has come.
     arrived: Condvar,
     failure: OnceLock<Arc<TransferError>>,
-}
-
-/// Where everything is. It never changes.
-struct Layout {
-    /// By group: its first piece, and the end.
-    groups: Vec<Range<usize>>,
-    pieces: Vec<Piece>,
-    spans: Vec<Place>,
-    classes: Vec<Class>,
-    /// What reads are aligned to.
-    align: usize,
-}
-
-struct Piece {
-    group: usize,
-    class: usize,
-    spans: Range<usize>,
-    bytes: u64,
-}
-
-/// A span, and where it is in a slot of its piece.
-struct Place {
-    span: Span,
-    /// Where the block of the disk goes in which it begins.
-    at: usize,
-}
-
-/// Slots of one size.
-struct Class {
-    slot_bytes: usize,
-    /// Where they begin in the region.
-    start: usize,
-    /// Which of all slots they are.
-    slots: Range<usize>,
+    /// Changes what comes of reads.
+    #[cfg(test)]
+    interpose: Option<tests::Interpose>,
 }
 
 struct State {
@@ -215,120 +216,9 @@ struct Job {
     block: usize,
 }
 
-impl Layout {
-    /// With slots for each size of pieces, which waste nothing; or with slots that take any piece, of which fewer may do, since those of
-    /// one group are never wanted beside those of another.
-    ///
-    /// # Errors
-    /// Not all pieces of a group have room in `budget` bytes.
-    fn fitting(groups: &Groups, align: usize, budget: u64) -> Result<Layout, SlotsError> {
-        let mut layout = Layout::new(groups, align);
-        let Err(error) = layout.share(budget) else { return Ok(layout) };
-        let largest = layout.classes.iter().map(|class| class.slot_bytes).max().unwrap_or(0);
-        layout.classes = vec![Class { slot_bytes: largest, start: 0, slots: 0..0 }];
-        layout.pieces.iter_mut().for_each(|piece| piece.class = 0);
-        match (layout.share(budget), error) {
-            (Ok(()), _) => Ok(layout),
-            (Err(SlotsError::TooFew { least: one, .. }), SlotsError::TooFew { least, .. }) => {
-                Err(SlotsError::TooFew { budget, least: one.min(least) })
-            }
-            (Err(error), _) => Err(error),
-        }
-    }
-
-    fn new(groups: &Groups, align: usize) -> Layout {
-        let mut layout = Layout {
-            groups: Vec::new(),
-            pieces: Vec::new(),
-            spans: Vec::new(),
-            classes: Vec::new(),
-            align,
-        };
-        for (group, pieces) in groups.iter().enumerate() {
-            let first = layout.pieces.len();
-            for spans in pieces {
-                let (mut at, first) = (0, layout.spans.len());
-                for span in spans {
-                    layout.spans.push(Place { span: span.clone(), at });
-                    at += layout.aligned(&span.range).end - layout.aligned(&span.range).start;
-                }
-                let class = layout.classes.iter().position(|class| class.slot_bytes == at);
-                let class = class.unwrap_or_else(|| {
-                    layout.classes.push(Class { slot_bytes: at, start: 0, slots: 0..0 });
-                    layout.classes.len() - 1
-                });
-                let bytes = spans.iter().map(|span| span.range.end - span.range.start).sum();
-                let spans = first..layout.spans.len();
-                layout.pieces.push(Piece { group, class, spans, bytes });
-            }
-            layout.groups.push(first..layout.pieces.len());
-        }
-        layout
-    }
-
-    /// The whole blocks of the disk that a range is in.
-    fn aligned(&self, range: &Range<u64>) -> Range<usize> {
-        let align = self.align as u64;
-        (range.start / align * align) as usize..range.end.next_multiple_of(align) as usize
-    }
-
-    /// Reads of a span.
-    fn blocks(&self, span: usize) -> usize {
-        self.aligned(&self.spans[span].span.range).len().div_ceil(BLOCK)
-    }
-
-    /// How many pieces of a class there are, and the most of a group.
-    fn counts(&self, class: usize) -> [usize; 2] {
-        let of = |pieces: &[Piece]| pieces.iter().filter(|piece| piece.class == class).count();
-        let most = self.groups.iter().map(|group| of(&self.pieces[group.clone()])).max();
-        [of(&self.pieces), most.unwrap_or(0)]
-    }
-
-    /// Shares `budget` bytes among the classes, by what their pieces take, and at least as much as a group needs at once.
-    fn share(&mut self, budget: u64) -> Result<(), SlotsError> {
-        let counts: Vec<_> = (0..self.classes.len()).map(|class| self.counts(class)).collect();
-        let bytes = |class: usize, slots: usize| (slots * self.classes[class].slot_bytes) as u64;
-        let least = (0..counts.len()).map(|class| bytes(class, counts[class][1])).sum();
-        if least > budget {
-            return Err(SlotsError::TooFew { budget, least });
-        }
-        let beyond = |class: usize| bytes(class, counts[class][0] - counts[class][1]) as f64;
-        let all: f64 = (0..counts.len()).map(beyond).sum();
-        let share = ((budget - least) as f64 / all.max(1.0)).min(1.0);
-        let (mut start, mut first) = (0, 0);
-        for (class, [pieces, most]) in self.classes.iter_mut().zip(counts) {
-            // A share of all of them is all of them.
-            let slots = most + ((pieces - most) as f64 * share) as usize;
-            class.start = start;
-            class.slots = first..first + slots;
-            (start, first) = (start + slots * class.slot_bytes, first + slots);
-        }
-        Ok(())
-    }
-
-    fn bytes(&self) -> usize {
-        self.classes.last().map_or(0, |class| class.start + class.slots.len() * class.slot_bytes)
-    }
-
-    fn slots(&self) -> usize {
-        self.classes.last().map_or(0, |class| class.slots.end)
-    }
-
-    /// Where the bytes of a span of a piece are in the region, if the piece is in that slot.
-    fn place(&self, slot: usize, span: usize, class: usize) -> Range<usize> {
-        let class = &self.classes[class];
-        let place = &self.spans[span];
-        let range = &place.span.range;
-        let skipped = range.start as usize - self.aligned(range).start;
-        let slot = class.start + (slot - class.slots.start) * class.slot_bytes;
-        let start = slot + place.at + skipped;
-        start..start + (range.end - range.start) as usize
-    }
-}
-
 impl Slots {
-    /// Slots for pieces of `files`, which take `budget` bytes at most. Nothing is read yet. Reads go around the page cache if `direct`
-    /// is set and the file system allows it.
+    /// Slots for pieces of `files`, which take `budget` bytes at most. Nothing is read yet, but for a block of each file to see how it
+    /// can be read.
     ///
     /// # Errors
     /// See [`SlotsError`].
@@ -336,8 +226,26 @@ impl Slots {
         files: &[(&File, PathBuf)],
         groups: &Groups,
         budget: u64,
-        direct: bool,
+        options: SlotOptions,
     ) -> Result<Slots, SlotsError> {
+        Slots::build(
+            files,
+            groups,
+            budget,
+            options,
+            #[cfg(test)]
+            None,
+        )
+    }
+
+    fn build(
+        files: &[(&File, PathBuf)],
+        groups: &Groups,
+        budget: u64,
+        options: SlotOptions,
+        #[cfg(test)] interpose: Option<tests::Interpose>,
+    ) -> Result<Slots, SlotsError> {
+        let SlotOptions { direct, shuffled, .. } = options;
         let open = |(file, path): &(&File, PathBuf)| OpenFile::new(file, path.clone(), direct);
         let files = files.iter().map(open).collect::<io::Result<Vec<_>>>()?;
         let align = files.iter().map(OpenFile::align).max().unwrap_or(1);
@@ -371,18 +279,21 @@ impl Slots {
             work: Condvar::new(),
             arrived: Condvar::new(),
             failure: OnceLock::new(),
+            #[cfg(test)]
+            interpose,
         });
-        let mut all = Slots {
-            shared,
-            visit: Mutex::new(Visit {
-                slot_of: vec![NONE; widest],
-                here: vec![false; widest],
-                all_here: true,
-            }),
-            readers: Vec::with_capacity(READERS),
-            sizes,
+        let visit = Visit {
+            slot_of: vec![NONE; widest],
+            here: vec![false; widest],
+            all_here: true,
+            #[cfg(target_os = "linux")]
+            ring: options.ring.then(|| Ring::new(&shared)).flatten(),
+            shuffled,
         };
-        for _ in 0..READERS {
+        let readers = if visit.has_ring() { 0 } else { READERS };
+        let mut all =
+            Slots { shared, visit: Mutex::new(visit), readers: Vec::with_capacity(readers), sizes };
+        for _ in 0..readers {
             let theirs = Arc::clone(&all.shared);
             let thread = std::thread::Builder::new().name("alight-slots".into());
             match thread.spawn(move || theirs.read()) {
@@ -443,6 +354,7 @@ impl Slots {
         visit.here.fill(false);
         visit.all_here = true;
         let mut state = shared.state();
+        visit.turn(shared, &mut state);
         state.visits += 1;
         state.cycle += u64::from(state.visits > 1 && group <= state.group);
         state.group = group;
@@ -463,7 +375,7 @@ impl Slots {
             }
             let held = &mut state.slots[slot as usize];
             held.visit = now;
-            let there = held.left == 0;
+            let there = held.left == 0 && visit.shuffled.is_none();
             state.counts.hits += u64::from(there);
             visit.slot_of[index] = slot;
             visit.here[index] = there;
@@ -476,13 +388,12 @@ impl Slots {
                         Some(slot) => break slot,
                         // What an earlier visit wanted and did not wait for. There is room for all pieces of a group, so it is some of
                         // that, and will arrive.
-                        None => {
-                            let arrived = shared.arrived.wait(state);
-                            state = arrived.unwrap_or_else(PoisonError::into_inner);
-                        }
+                        None => state = visit.wait(shared, state),
                     }
                 };
                 shared.bring(&mut state, piece, slot);
+                // The disk has work while room is sought for the next.
+                visit.turn(shared, &mut state);
                 visit.slot_of[index] = slot as u32;
                 visit.all_here = false;
             }
@@ -506,28 +417,34 @@ impl Held<'_> {
 
     /// Returns when all have come, or could not: see [`Slots::failure`].
     pub fn wait(&mut self) {
+        while !self.visit.all_here {
+            self.wait_for_more();
+        }
+    }
+
+    /// Returns when more of them are there than before, in whichever order they come; at once, if all are. What could not be read
+    /// counts as there: see [`Slots::failure`].
+    pub fn wait_for_more(&mut self) {
         if self.visit.all_here {
             return;
         }
-        let began = Instant::now();
         let shared = &*self.slots.shared;
         let mut state = shared.state();
-        let visit = &mut *self.visit;
-        while visit.slot_of.iter().any(|slot| *slot != NONE && state.slots[*slot as usize].left > 0)
-        {
-            state = shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+        let mut began = None;
+        self.visit.turn(shared, &mut state);
+        while !self.visit.look(&state) {
+            began.get_or_insert_with(Instant::now);
+            state = self.visit.wait(shared, state);
         }
-        state.counts.waited += began.elapsed();
-        for (slot, here) in visit.slot_of.iter().zip(&mut visit.here) {
-            *here = *slot != NONE;
-        }
-        visit.all_here = true;
+        state.counts.waited += began.map_or(Duration::ZERO, |began| began.elapsed());
     }
 
     /// Whether it would be of use to say what may be wanted next: the disk has nothing to do, and guesses were right lately.
-    pub fn may_guess(&self) -> bool {
-        let state = self.slots.shared.state();
-        let idle = state.queue.is_empty() && self.visit.all_here;
+    pub fn may_guess(&mut self) -> bool {
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        self.visit.turn(shared, &mut state);
+        let idle = state.queue.is_empty() && self.visit.all_here && self.visit.is_idle();
         idle && (state.trust >= LEAST_TRUST || state.visits.is_multiple_of(RETRY))
     }
 
@@ -555,6 +472,7 @@ impl Held<'_> {
             count += 1;
             state.counts.guessed += 1;
             shared.bring(&mut state, piece, slot);
+            self.visit.turn(shared, &mut state);
         }
     }
 
@@ -571,6 +489,81 @@ impl Held<'_> {
         let place = shared.layout.place(slot, info.spans.start + span, info.class);
         // Nothing writes to the slot: all of it has come, and it is given to another piece by another visit only.
         &shared.region.bytes()[place]
+    }
+}
+
+impl Visit {
+    fn has_ring(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.ring.is_some();
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
+    /// Whether more is there than before.
+    fn look(&mut self, state: &State) -> bool {
+        let come = |slot: u32| slot != NONE && state.slots[slot as usize].left == 0;
+        if self.shuffled.is_some() {
+            return self.look_shuffled(&come);
+        }
+        let (mut more, mut all) = (false, true);
+        for (slot, here) in self.slot_of.iter().zip(&mut self.here) {
+            if *slot != NONE && !*here {
+                *here = come(*slot);
+                more |= *here;
+                all &= *here;
+            }
+        }
+        self.all_here = all;
+        more
+    }
+
+    /// [`Visit::look`], for tests: when all have come, one after the other is there.
+    fn look_shuffled(&mut self, come: &dyn Fn(u32) -> bool) -> bool {
+        let late = || (0..self.here.len()).filter(|i| self.slot_of[*i] != NONE && !self.here[*i]);
+        let count = late().count();
+        if count == 0 || !late().all(|i| come(self.slot_of[i])) {
+            return false;
+        }
+        let seed = self.shuffled.unwrap_or(0).wrapping_mul(6_364_136_223_846_793_005) + 1;
+        let next = late().nth((seed >> 33) as usize % count);
+        next.into_iter().for_each(|i| self.here[i] = true);
+        (self.shuffled, self.all_here) = (Some(seed), count == 1);
+        true
+    }
+
+    /// Takes what has come, and hands in what is to be read, if threads of their own do not.
+    fn turn(&mut self, shared: &Shared, state: &mut State) {
+        #[cfg(target_os = "linux")]
+        if let Some(ring) = &mut self.ring {
+            ring.turn(shared, state);
+        }
+        let _ = (shared, state);
+    }
+
+    /// Waits until something has come, perhaps not all of a piece.
+    fn wait<'s>(
+        &mut self,
+        shared: &'s Shared,
+        state: MutexGuard<'s, State>,
+    ) -> MutexGuard<'s, State> {
+        #[cfg(target_os = "linux")]
+        if let Some(ring) = &mut self.ring {
+            drop(state);
+            ring.wait();
+            let mut state = shared.state();
+            ring.turn(shared, &mut state);
+            return state;
+        }
+        shared.arrived.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether nothing is being read.
+    fn is_idle(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        return self.ring.as_ref().is_none_or(Ring::is_idle);
+        #[cfg(not(target_os = "linux"))]
+        true
     }
 }
 
@@ -636,9 +629,7 @@ impl Shared {
                 continue;
             };
             drop(state);
-            if let Err(error) = self.read_block(job) {
-                let _ = self.failure.set(Arc::new(error));
-            }
+            self.read_block(job, self.block(job));
             state = self.state();
             let slot = &mut state.slots[job.slot];
             slot.left -= 1;
@@ -648,27 +639,46 @@ impl Shared {
         }
     }
 
-    fn read_block(&self, job: Job) -> Result<(), TransferError> {
-        let place = &self.layout.spans[job.span];
-        let span = &place.span;
-        let blocks = self.layout.aligned(&span.range);
-        let from = blocks.start + job.block * BLOCK;
-        let len = BLOCK.min(blocks.end - from);
-        // The last block of a file may be shorter than those of the disk.
-        let need = len.min(span.range.end as usize - from);
-        let class = self.layout.classes.iter().find(|class| class.slots.contains(&job.slot));
-        let class = class.expect("a slot of some class");
-        let start = class.start + (job.slot - class.slots.start) * class.slot_bytes;
-        let to = start + place.at + job.block * BLOCK;
-        assert!(
-            to + len <= start + class.slot_bytes && start + class.slot_bytes <= self.region.len()
-        );
-        // SAFETY: within the slot, which belongs to the readers until all of its piece has come; each read of it is another part. The
-        // region lives as long as `self`.
-        unsafe {
-            let to = self.region.as_mut_ptr().add(to);
-            self.files[span.file].read(from as u64, len, need, to)
+    /// What a job reads, and where to.
+    fn block(&self, job: Job) -> Block {
+        let read = self.layout.read(job);
+        Block::new(read.offset, read.len, read.need, self.region.as_mut_ptr().wrapping_add(read.to))
+    }
+
+    /// Reads what of a job's block has not come yet. A failure is remembered.
+    fn read_block(&self, job: Job, block: Block) {
+        let file = &self.files[self.layout.spans[job.span].span.file];
+        #[cfg(test)]
+        let (at, to) = (block.offset, block.to);
+        // SAFETY: the block is within the job's slot, which belongs to the readers until all of its piece has come; each read of it is
+        // another part. The region lives as long as `self`.
+        let done = unsafe { file.read(block) };
+        #[cfg(test)]
+        let done = done.and_then(|()| match &self.interpose {
+            Some(interpose) if interpose(0, to) < 0 => Err(file.failed(at, -interpose(0, to))),
+            _ => Ok(()),
+        });
+        if let Err(error) = done {
+            let _ = self.failure.set(Arc::new(error));
         }
+    }
+
+    /// [`Shared::read_block`] by whoever visits, with all that follows from it.
+    #[cfg(target_os = "linux")]
+    fn read_alone(&self, state: &mut State, job: Job, block: Block) {
+        self.read_block(job, block);
+        state.slots[job.slot].left -= 1;
+    }
+
+    /// What came of a read through the ring.
+    #[cfg(target_os = "linux")]
+    fn seen(&self, result: i32, to: *mut u8) -> i32 {
+        #[cfg(test)]
+        if let Some(interpose) = &self.interpose {
+            return interpose(result, to);
+        }
+        let _ = to;
+        result
     }
 }
 
@@ -690,6 +700,9 @@ impl State {
 
 impl Drop for Slots {
     fn drop(&mut self) {
+        // Before anything else ends, whatever is written to the region does.
+        #[cfg(target_os = "linux")]
+        drop(self.visit.get_mut().unwrap_or_else(PoisonError::into_inner).ring.take());
         self.shared.state().stop = true;
         self.shared.work.notify_all();
         for reader in self.readers.drain(..) {

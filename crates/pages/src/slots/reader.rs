@@ -5,6 +5,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+#[cfg(target_os = "linux")]
+use crate::region::Region;
 use crate::transfer::TransferError;
 use crate::transfer::blocks::{Align, Block};
 use crate::transfer::direct::{self, Direct};
@@ -32,23 +34,38 @@ impl OpenFile {
         offset.max(memory)
     }
 
-    /// Reads `len` bytes at `offset`, of which `need` have to come.
+    /// How it is read around the page cache, unless that turned out to be refused.
+    pub(super) fn direct(&self) -> Option<&Direct> {
+        self.direct.as_ref().filter(|_| !self.direct_refused())
+    }
+
+    /// Whether it can be read through a ring: not where a program answers for it, which a ring would only hand to threads. A first
+    /// block is read to see.
+    #[cfg(target_os = "linux")]
+    pub(super) fn suits_ring(&self) -> bool {
+        let Some(direct) = self.direct().filter(|direct| !direct.fuse) else { return false };
+        let Ok(first) = Region::new(self.align()) else { return false };
+        let mut block = Block::new(0, first.len(), 1, first.as_mut_ptr());
+        read_block(self, Some(direct), &mut block).is_ok() && !self.direct_refused()
+    }
+
+    /// Reads what of a block has not come yet.
     ///
     /// # Safety
-    /// `len` bytes from `to` on are this call's.
-    pub(super) unsafe fn read(
-        &self,
-        offset: u64,
-        len: usize,
-        need: usize,
-        to: *mut u8,
-    ) -> Result<(), TransferError> {
-        let mut block = Block::new(offset, len, need, to);
+    /// The block's memory is this call's.
+    pub(super) unsafe fn read(&self, mut block: Block) -> Result<(), TransferError> {
         let done = read_block(self, self.direct.as_ref(), &mut block);
-        if self.direct.is_none() || self.refused.load(Relaxed) {
-            self.drop_behind(offset, len);
+        if self.direct().is_none() {
+            self.drop_behind(block.offset, block.len);
         }
         done
+    }
+
+    /// What a read says that failed.
+    #[cfg(test)]
+    pub(super) fn failed(&self, at: u64, errno: i32) -> TransferError {
+        let source = io::Error::from_raw_os_error(errno);
+        TransferError::Read { path: self.path.clone(), at, len: 1, source }
     }
 
     /// What was read through the page cache is in it twice: here and there.

@@ -17,6 +17,8 @@
 pub(crate) mod blocks;
 pub(crate) mod direct;
 mod error;
+#[cfg(target_os = "linux")]
+pub(crate) mod flights;
 mod piece;
 mod report;
 #[cfg(target_os = "linux")]

@@ -12,7 +12,7 @@ const LEN: usize = 300_000;
 
 /// Reads a file on a disk, half of it to slots and half to memory, with `interpose` between the
 /// kernel and the engine, and compares it.
-fn read(interpose: &super::work::Interpose) -> Report {
+fn read(interpose: &super::flights::Interpose) -> Report {
     let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
     let path = folder.path().join("weights");
     let expected: Vec<u8> =

@@ -23,13 +23,9 @@ pub(crate) struct Work<'a> {
     /// The error with which a direct read was refused, or 0.
     refused: AtomicI32,
     /// Changes what came of a read through a ring, in memory too. For tests: disks rarely do it.
-    #[cfg(test)]
-    pub interpose: Option<&'a Interpose<'a>>,
+    #[cfg(all(test, target_os = "linux"))]
+    pub interpose: Option<&'a super::flights::Interpose<'a>>,
 }
-
-/// Called with the result of a read, and its address; returns another result.
-#[cfg(test)]
-pub(crate) type Interpose<'a> = dyn Fn(i32, *mut u8) -> i32 + Sync + 'a;
 
 impl<'a> Work<'a> {
     pub fn new(
@@ -51,7 +47,7 @@ impl<'a> Work<'a> {
             halted: AtomicBool::new(false),
             error: Mutex::new(None),
             refused: AtomicI32::new(0),
-            #[cfg(test)]
+            #[cfg(all(test, target_os = "linux"))]
             interpose: None,
         }
     }
@@ -71,6 +67,17 @@ impl<'a> Work<'a> {
             return Err(TransferError::EndOfFile { path: self.path.into(), wanted, found });
         }
         Ok(())
+    }
+
+    /// What came of a read through a ring.
+    #[cfg(target_os = "linux")]
+    pub fn seen(&self, result: i32, to: *mut u8) -> i32 {
+        #[cfg(test)]
+        if let Some(interpose) = self.interpose {
+            return interpose(result, to);
+        }
+        let _ = to;
+        result
     }
 
     /// The next piece that no thread has taken.

@@ -1,0 +1,180 @@
+//! Where pieces are in their files, and where slots are in memory.
+
+use std::ops::Range;
+
+use super::{BLOCK, Groups, Job, SlotsError, Span};
+
+/// Where everything is. It never changes.
+pub(super) struct Layout {
+    /// By group: its first piece, and the end.
+    pub(super) groups: Vec<Range<usize>>,
+    pub(super) pieces: Vec<Piece>,
+    pub(super) spans: Vec<Place>,
+    pub(super) classes: Vec<Class>,
+    /// What reads are aligned to.
+    align: usize,
+}
+
+pub(super) struct Piece {
+    pub(super) group: usize,
+    pub(super) class: usize,
+    pub(super) spans: Range<usize>,
+    pub(super) bytes: u64,
+}
+
+/// A span, and where it is in a slot of its piece.
+pub(super) struct Place {
+    pub(super) span: Span,
+    /// Where the block of the disk goes in which it begins.
+    at: usize,
+}
+
+/// Slots of one size.
+pub(super) struct Class {
+    slot_bytes: usize,
+    /// Where they begin in the region.
+    start: usize,
+    /// Which of all slots they are.
+    pub(super) slots: Range<usize>,
+}
+
+impl Layout {
+    /// With slots for each size of pieces, which waste nothing; or with slots that take any piece, of which fewer may do, since those of
+    /// one group are never wanted beside those of another.
+    ///
+    /// # Errors
+    /// Not all pieces of a group have room in `budget` bytes.
+    pub(super) fn fitting(
+        groups: &Groups,
+        align: usize,
+        budget: u64,
+    ) -> Result<Layout, SlotsError> {
+        let mut layout = Layout::new(groups, align);
+        let Err(error) = layout.share(budget) else { return Ok(layout) };
+        let largest = layout.classes.iter().map(|class| class.slot_bytes).max().unwrap_or(0);
+        layout.classes = vec![Class { slot_bytes: largest, start: 0, slots: 0..0 }];
+        layout.pieces.iter_mut().for_each(|piece| piece.class = 0);
+        match (layout.share(budget), error) {
+            (Ok(()), _) => Ok(layout),
+            (Err(SlotsError::TooFew { least: one, .. }), SlotsError::TooFew { least, .. }) => {
+                Err(SlotsError::TooFew { budget, least: one.min(least) })
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn new(groups: &Groups, align: usize) -> Layout {
+        let mut layout = Layout {
+            groups: Vec::new(),
+            pieces: Vec::new(),
+            spans: Vec::new(),
+            classes: Vec::new(),
+            align,
+        };
+        for (group, pieces) in groups.iter().enumerate() {
+            let first = layout.pieces.len();
+            for spans in pieces {
+                let (mut at, first) = (0, layout.spans.len());
+                for span in spans {
+                    layout.spans.push(Place { span: span.clone(), at });
+                    at += layout.aligned(&span.range).end - layout.aligned(&span.range).start;
+                }
+                let class = layout.classes.iter().position(|class| class.slot_bytes == at);
+                let class = class.unwrap_or_else(|| {
+                    layout.classes.push(Class { slot_bytes: at, start: 0, slots: 0..0 });
+                    layout.classes.len() - 1
+                });
+                let bytes = spans.iter().map(|span| span.range.end - span.range.start).sum();
+                let spans = first..layout.spans.len();
+                layout.pieces.push(Piece { group, class, spans, bytes });
+            }
+            layout.groups.push(first..layout.pieces.len());
+        }
+        layout
+    }
+
+    /// The whole blocks of the disk that a range is in.
+    pub(super) fn aligned(&self, range: &Range<u64>) -> Range<usize> {
+        let align = self.align as u64;
+        (range.start / align * align) as usize..range.end.next_multiple_of(align) as usize
+    }
+
+    /// Reads of a span.
+    pub(super) fn blocks(&self, span: usize) -> usize {
+        self.aligned(&self.spans[span].span.range).len().div_ceil(BLOCK)
+    }
+
+    /// How many pieces of a class there are, and the most of a group.
+    fn counts(&self, class: usize) -> [usize; 2] {
+        let of = |pieces: &[Piece]| pieces.iter().filter(|piece| piece.class == class).count();
+        let most = self.groups.iter().map(|group| of(&self.pieces[group.clone()])).max();
+        [of(&self.pieces), most.unwrap_or(0)]
+    }
+
+    /// Shares `budget` bytes among the classes, by what their pieces take, and at least as much as a group needs at once.
+    fn share(&mut self, budget: u64) -> Result<(), SlotsError> {
+        let counts: Vec<_> = (0..self.classes.len()).map(|class| self.counts(class)).collect();
+        let bytes = |class: usize, slots: usize| (slots * self.classes[class].slot_bytes) as u64;
+        let least = (0..counts.len()).map(|class| bytes(class, counts[class][1])).sum();
+        if least > budget {
+            return Err(SlotsError::TooFew { budget, least });
+        }
+        let beyond = |class: usize| bytes(class, counts[class][0] - counts[class][1]) as f64;
+        let all: f64 = (0..counts.len()).map(beyond).sum();
+        let share = ((budget - least) as f64 / all.max(1.0)).min(1.0);
+        let (mut start, mut first) = (0, 0);
+        for (class, [pieces, most]) in self.classes.iter_mut().zip(counts) {
+            // A share of all of them is all of them.
+            let slots = most + ((pieces - most) as f64 * share) as usize;
+            class.start = start;
+            class.slots = first..first + slots;
+            (start, first) = (start + slots * class.slot_bytes, first + slots);
+        }
+        Ok(())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.classes.last().map_or(0, |class| class.start + class.slots.len() * class.slot_bytes)
+    }
+
+    pub(super) fn slots(&self) -> usize {
+        self.classes.last().map_or(0, |class| class.slots.end)
+    }
+
+    /// Where the bytes of a span of a piece are in the region, if the piece is in that slot.
+    pub(super) fn place(&self, slot: usize, span: usize, class: usize) -> Range<usize> {
+        let class = &self.classes[class];
+        let place = &self.spans[span];
+        let range = &place.span.range;
+        let skipped = range.start as usize - self.aligned(range).start;
+        let slot = class.start + (slot - class.slots.start) * class.slot_bytes;
+        let start = slot + place.at + skipped;
+        start..start + (range.end - range.start) as usize
+    }
+
+    /// What a job reads.
+    pub(super) fn read(&self, job: Job) -> Read {
+        let place = &self.spans[job.span];
+        let blocks = self.aligned(&place.span.range);
+        let from = blocks.start + job.block * BLOCK;
+        let len = BLOCK.min(blocks.end - from);
+        // The last block of a file may be shorter than those of the disk.
+        let need = len.min(place.span.range.end as usize - from);
+        let class = self.classes.iter().find(|class| class.slots.contains(&job.slot));
+        let class = class.expect("a slot of some class");
+        let start = class.start + (job.slot - class.slots.start) * class.slot_bytes;
+        let to = start + place.at + job.block * BLOCK;
+        assert!(to + len <= start + class.slot_bytes && start + class.slot_bytes <= self.bytes());
+        Read { offset: from as u64, len, need, to }
+    }
+}
+
+/// One read.
+pub(super) struct Read {
+    pub(super) offset: u64,
+    pub(super) len: usize,
+    /// Bytes that have to come.
+    pub(super) need: usize,
+    /// Where they go in the region: within the job's slot.
+    pub(super) to: usize,
+}

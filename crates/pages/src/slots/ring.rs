@@ -1,0 +1,80 @@
+//! Reads into slots through one ring, for as long as there are slots. Whoever visits hands them in and takes what has come: no thread
+//! is woken for that.
+
+use std::collections::VecDeque;
+
+use super::{Job, Shared, State};
+use crate::transfer::blocks::Block;
+use crate::transfer::flights::{Flights, Landing};
+
+/// Reads that are in flight at most. A prompt wants more at a time than a disk needs; handing in is work too.
+const DEPTH: usize = 64;
+
+pub(super) struct Ring {
+    flights: Flights<Job>,
+    /// Reads that have to go on.
+    again: VecDeque<(Job, Block)>,
+}
+
+// SAFETY: the pointers are to slots that belong to reads, whichever thread hands them in.
+unsafe impl Send for Ring {}
+// SAFETY: a shared reference lets count only.
+unsafe impl Sync for Ring {}
+
+impl Ring {
+    /// `None`: the system refuses it, or a file cannot be read in that way.
+    pub(super) fn new(shared: &Shared) -> Option<Ring> {
+        let suits = shared.files.iter().all(|file| file.suits_ring());
+        let flights = suits.then(|| Flights::new(DEPTH).ok()).flatten()?;
+        Some(Ring { flights, again: VecDeque::with_capacity(DEPTH) })
+    }
+
+    /// Whether nothing is being read.
+    pub(super) fn is_idle(&self) -> bool {
+        self.flights.count() == 0 && self.again.is_empty()
+    }
+
+    /// Waits until some read has come back.
+    pub(super) fn wait(&mut self) {
+        let want = self.flights.count().min(1);
+        self.flights.submit(want, |job, block| self.again.push_back((job, block)));
+    }
+
+    /// Takes what has come, and hands in what is to be read.
+    pub(super) fn turn(&mut self, shared: &Shared, state: &mut State) {
+        self.hand_in(shared, state);
+        let mut any = false;
+        while let Some((job, block, landing)) =
+            self.flights.next(|result, to| shared.seen(result, to))
+        {
+            any = true;
+            match landing {
+                Landing::Complete => state.slots[job.slot].left -= 1,
+                Landing::Again => self.again.push_back((job, block)),
+                Landing::Alone => shared.read_alone(state, job, block),
+            }
+        }
+        if any {
+            self.hand_in(shared, state);
+        }
+    }
+
+    fn hand_in(&mut self, shared: &Shared, state: &mut State) {
+        while self.flights.free() > 0 {
+            let next = self.again.pop_front();
+            let next = next.or_else(|| state.queue.pop_front().map(|job| (job, shared.block(job))));
+            let Some((job, block)) = next else { break };
+            let file = &shared.files[shared.layout.spans[job.span].span.file];
+            let pushed = match file.direct() {
+                // SAFETY: the bytes of the block are in the job's slot, which is the readers' until all of its piece has come. The
+                // region and the file live as long as `shared`, and the ring ends before that.
+                Some(direct) => unsafe { self.flights.push(direct, None, job, block) },
+                None => Err((job, block)),
+            };
+            if let Err((job, block)) = pushed {
+                shared.read_alone(state, job, block);
+            }
+        }
+        self.flights.submit(0, |job, block| self.again.push_back((job, block)));
+    }
+}

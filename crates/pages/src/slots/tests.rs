@@ -1,0 +1,115 @@
+//! What disks rarely do to slots: reads that come short, are interrupted, or fail.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
+
+use super::{Groups, SlotOptions, Slots, Span};
+
+/// See [`super::Shared::seen`].
+pub(super) type Interpose = Box<dyn Fn(i32, *mut u8) -> i32 + Send + Sync>;
+
+const PIECE: usize = 30_000;
+
+/// A file of 20 pieces, of which two groups have ten each.
+fn file(folder: &std::path::Path) -> (PathBuf, Vec<u8>, Groups) {
+    let path = folder.join("weights");
+    let bytes: Vec<u8> =
+        (0..20 * PIECE as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&path, &bytes).unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    let piece = |i: usize| {
+        let start = (i * PIECE) as u64;
+        let cut = start + 20_000;
+        vec![
+            Span { file: 0, range: start..cut },
+            Span { file: 0, range: cut..start + PIECE as u64 },
+        ]
+    };
+    (path, bytes, vec![(0..10).map(piece).collect(), (10..20).map(piece).collect()])
+}
+
+/// Visits pieces, and compares all bytes while no read has failed.
+fn visit(options: SlotOptions, interpose: Option<Interpose>) -> Slots {
+    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+    let (path, bytes, groups) = file(folder.path());
+    let file = File::open(&path).unwrap();
+    let least = Slots::least(&groups, 4096);
+    let slots = Slots::build(&[(&file, path)], &groups, least, options, interpose).unwrap();
+    for i in 0..60 {
+        let group = i % 2;
+        let wanted = [i * 3 % 10, i * 7 % 10, (i + 1) % 10, i % 4];
+        let mut held = slots.hold(group, wanted.into_iter());
+        let mut seen = [false; 10];
+        loop {
+            for piece in wanted {
+                if held.is_here(piece) && !std::mem::replace(&mut seen[piece], true) {
+                    let start = (group * 10 + piece) * PIECE;
+                    let [one, two] = [0, 1].map(|span| held.bytes(piece, span));
+                    let right = one == &bytes[start..start + 20_000]
+                        && two == &bytes[start + 20_000..start + PIECE];
+                    assert!(right || slots.failure().is_some(), "piece {piece} of {group}");
+                }
+            }
+            if held.all_here() {
+                break;
+            }
+            held.wait_for_more();
+        }
+        assert!(wanted.iter().all(|piece| seen[*piece]));
+    }
+    slots
+}
+
+fn ways() -> [SlotOptions; 4] {
+    let with = |direct, ring| SlotOptions { direct, ring, shuffled: None };
+    [
+        with(true, true),
+        with(true, false),
+        with(false, false),
+        SlotOptions { shuffled: Some(5), ..with(true, true) },
+    ]
+}
+
+#[test]
+fn every_way_of_reading_brings_the_bytes_of_the_file() {
+    for options in ways() {
+        assert!(visit(options, None).failure().is_none(), "{options:?}");
+    }
+}
+
+#[test]
+fn what_came_short_or_was_interrupted_is_read_again() {
+    for options in ways() {
+        let turn = AtomicI32::new(0);
+        let interpose = move |count: i32, to: *mut u8| {
+            let keep = match turn.fetch_add(1, SeqCst) % 5 {
+                // A read that is not through the ring.
+                _ if count <= 0 => return count,
+                0 => 4096.min(count),
+                1 => 511.min(count),
+                2 => 0,
+                _ => count,
+            };
+            // SAFETY: `count` bytes were read to there, for the ring, which does not look at them yet.
+            unsafe { std::ptr::write_bytes(to.add(keep as usize), 0xEE, (count - keep) as usize) };
+            if keep == 0 { -libc::EAGAIN } else { keep }
+        };
+        assert!(visit(options, Some(Box::new(interpose))).failure().is_none(), "{options:?}");
+    }
+}
+
+#[test]
+fn a_read_that_fails_is_named_and_nothing_waits_for_ever() {
+    for options in ways() {
+        let turn = AtomicI32::new(0);
+        let interpose = move |result: i32, _: *mut u8| match turn.fetch_add(1, SeqCst) {
+            0..12 => result,
+            _ => -libc::EIO,
+        };
+        let slots = visit(options, Some(Box::new(interpose)));
+        let failure = slots.failure().expect("a failure").to_string();
+        let error = std::io::Error::from_raw_os_error(libc::EIO).to_string();
+        assert!(failure.contains("weights") && failure.contains(&error), "{failure}");
+    }
+}
