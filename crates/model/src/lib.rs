@@ -131,6 +131,7 @@ mod weights;
 
 pub use alight_kernels::attention::KvType;
 pub use alight_kernels::matmul::Precision;
+pub use alight_pages::slots::replay::{Replayed, Rule};
 pub use alight_pages::slots::{SlotCounts, SlotOptions, SlotSizes};
 pub use cache::reusable;
 pub use engine::{
@@ -141,7 +142,8 @@ pub use engine::{
 };
 pub use error::ModelError;
 pub use load::{
-    FileReport, Load, LoadError, LoadReport, Loading, PartName, Repack, ResidentPart, SlotsReport,
+    ExpertTrace, FileReport, Load, LoadError, LoadReport, Loading, PartName, Repack, ResidentPart,
+    SlotsReport, TraceError,
 };
 pub use open::{Model, OpenOptions, OpenTimings};
 pub use prompts::{

@@ -22,7 +22,9 @@ use sha2::{Digest, Sha256};
 use crate::describe;
 use crate::engine::{DEFAULT_CONTEXT, Pool};
 use crate::error::ModelError;
-use crate::load::{self, Load, LoadReport, Loader, Loading, Repack, ResidentPart, Store, Wanted};
+use crate::load::{
+    self, ExpertTrace, Load, LoadReport, Loader, Loading, Repack, ResidentPart, Store, Wanted,
+};
 use crate::parts;
 use crate::spec::ModelSpec;
 use crate::weights::Weights;
@@ -350,6 +352,16 @@ impl Model {
     /// How far the load has come, as long as a step may have to wait for weights. Cheap when called often.
     pub fn loading(&self) -> Option<Loading> {
         self.loader.loading()
+    }
+
+    /// Records from now on which experts are chosen.
+    pub fn record_experts(&self) {
+        self.store.recorder().begin(&self.weights);
+    }
+
+    /// Ends that, and returns what was recorded since.
+    pub fn recorded_experts(&self) -> ExpertTrace {
+        self.store.recorder().end()
     }
 
     /// How much of each part of the model is in memory now, in the order in which a token reads them. Nothing is read for it, and the

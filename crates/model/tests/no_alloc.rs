@@ -5,14 +5,15 @@
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use alight_model::{
-    Engine, EngineOptions, Event, Model, OpenOptions, Request, RequestId, Sampler, SamplerOptions,
-    Session, SessionOptions,
+    Engine, EngineOptions, Event, LoadError, Model, ModelError, OpenOptions, Request, RequestId,
+    Sampler, SamplerOptions, Session, SessionOptions,
 };
 use alight_text::StreamDecoder;
-use common::Spec;
+use common::{Moe, Spec};
 
 struct Counting;
 
@@ -78,6 +79,18 @@ fn allocations_of_many(model: &Model) -> u64 {
     after - before
 }
 
+/// The least memory that a mixture of experts can be opened with.
+fn least(path: &Path) -> u64 {
+    let options = OpenOptions { memory: Some(1), ..OpenOptions::default() };
+    match Model::open(path, &options).err().expect("too little memory") {
+        ModelError::Load(error) => match &*error {
+            LoadError::TooFewSlots { least, always, .. } => always + least,
+            other => panic!("{other}"),
+        },
+        other => panic!("{other}"),
+    }
+}
+
 fn main() {
     let folder = tempfile::tempdir().unwrap();
     let mut paths = vec![
@@ -105,11 +118,20 @@ fn main() {
     ];
     paths.extend(common::real_model(common::SMOLLM2));
     paths.extend(common::real_model(common::GEMMA3));
-    for path in paths {
-        let options = OpenOptions { threads: Some(3), ..OpenOptions::default() };
+    let mut models: Vec<(PathBuf, Option<u64>)> =
+        paths.into_iter().map(|path| (path, None)).collect();
+    // Experts that are read when they are chosen.
+    let moe = Spec::qwen3moe().moe.map(|moe| Moe { experts: 12, width: 128, ..moe });
+    let ty = alight_formats::GgmlType::Q8_0;
+    let (path, _) = Spec { ty, moe, layers: 6, seed: 62, ..Spec::qwen3moe() }.write(folder.path());
+    let least = least(&path);
+    models.push((path, Some(least)));
+    for (path, memory) in models {
+        let options = OpenOptions { threads: Some(3), memory, ..OpenOptions::default() };
         let model = Model::open(&path, &options).unwrap();
         // The thread that brings in the weights is not part of the loop.
         model.wait_loaded().unwrap();
+        assert_eq!(model.load_report().slots.is_some(), memory.is_some());
         // Nor is the start of the pool's threads: one unit for each of them, all held at once.
         let here = AtomicU64::new(0);
         model.pool().run_each(3, &|_, _| {

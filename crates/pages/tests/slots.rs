@@ -1,11 +1,11 @@
 //! Pieces in slots are the bytes of the file, whatever there is room for; and what is kept is worth keeping.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use alight_pages::slots::replay::{Rule, Visited, replay};
 use alight_pages::slots::{Groups, SlotOptions, Slots, SlotsError, Span};
 
 /// Numbers that look random.
@@ -230,55 +230,6 @@ fn trace(groups: usize, pieces: usize, used: usize, cycles: usize) -> Vec<Vec<us
     visits
 }
 
-/// Hits of a cache of `room` pieces that gives up what was used longest ago, or, knowing all, what is used last.
-fn hits_of_others(
-    visits: &[Vec<usize>],
-    groups: usize,
-    pieces: usize,
-    room: usize,
-    warm: usize,
-) -> [f64; 2] {
-    let uses: Vec<Vec<usize>> = visits
-        .iter()
-        .enumerate()
-        .map(|(i, wanted)| wanted.iter().map(|piece| i % groups * pieces + piece).collect())
-        .collect();
-    let mut next_uses: HashMap<usize, Vec<usize>> = HashMap::new();
-    for (i, wanted) in uses.iter().enumerate().rev() {
-        wanted.iter().for_each(|piece| next_uses.entry(*piece).or_default().push(i));
-    }
-    [false, true].map(|clairvoyant| {
-        let mut next_uses = next_uses.clone();
-        let mut cached: HashMap<usize, usize> = HashMap::new();
-        let (mut hits, mut all) = (0, 0);
-        for (i, wanted) in uses.iter().enumerate() {
-            for piece in wanted {
-                let uses = next_uses.get_mut(piece).unwrap();
-                uses.pop();
-                let key = if clairvoyant {
-                    usize::MAX - uses.last().unwrap_or(&usize::MAX)
-                } else {
-                    i + 1
-                };
-                let hit = cached.insert(*piece, key).is_some();
-                if i >= warm {
-                    (hits, all) = (hits + usize::from(hit), all + 1);
-                }
-                if cached.len() > room {
-                    let worst = *cached
-                        .iter()
-                        .filter(|(piece, _)| !wanted.contains(piece))
-                        .min_by_key(|(p, key)| (**key, **p))
-                        .unwrap()
-                        .0;
-                    cached.remove(&worst);
-                }
-            }
-        }
-        hits as f64 / all as f64
-    })
-}
-
 #[test]
 fn what_is_kept_is_wanted_again_more_often_than_what_was_used_last() {
     let (groups, pieces, used, cycles) = (24, 64, 4, 60);
@@ -290,6 +241,12 @@ fn what_is_kept_is_wanted_again_more_often_than_what_was_used_last() {
         (0..groups).map(|g| (0..pieces).map(|i| span(g * pieces + i)).collect()).collect();
     let visits = trace(groups, pieces, used, cycles);
     let warm = visits.len() / 2;
+    let visited = |(i, wanted): (usize, &Vec<usize>)| {
+        let mut wanted = wanted.clone();
+        wanted.sort_unstable();
+        Visited { group: i % groups, wanted }
+    };
+    let visited: Vec<Visited> = visits.iter().enumerate().map(visited).collect();
     // Unaligned reads, so that a slot is as large as a piece.
     for (share, least_gain) in [(10, 0.05), (25, -0.01), (50, -0.01)] {
         let room = groups * pieces * share / 100;
@@ -304,8 +261,14 @@ fn what_is_kept_is_wanted_again_more_often_than_what_was_used_last() {
             slots.hold(i % groups, wanted.iter().copied()).wait();
         }
         let after = slots.counts();
-        let ours = (after.hits - before.hits) as f64 / (after.wanted - before.wanted) as f64;
-        let [lru, best] = hits_of_others(&visits, groups, pieces, room, warm);
+        let replayed = |rule| replay(&vec![pieces; groups], &visited, room, rule, warm);
+        let [expected, lru, best] = Rule::ALL.map(replayed);
+        assert_eq!(
+            (expected.wanted, expected.hits),
+            (after.wanted - before.wanted, after.hits - before.hits),
+            "a replay is what happens"
+        );
+        let [ours, lru, best] = [expected, lru, best].map(|replayed| replayed.share());
         println!("{share} %: ours {ours:.3}, least recently used {lru:.3}, clairvoyant {best:.3}");
         assert!(ours >= lru + least_gain, "{share} %: {ours} and {lru}");
         assert!(

@@ -1,29 +1,46 @@
 //! `alight bench experts`: how fast a mixture of experts answers in less memory than it takes, where experts are read when they are
-//! chosen.
+//! chosen; and which share of the chosen ones would have been in memory with any room, by several rules, from the run's own routing.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_model::{Model, OpenOptions, Sampler, SamplerOptions, Session, SessionOptions};
-use anyhow::anyhow;
+use alight_model::{
+    ExpertTrace, Model, OpenOptions, Rule, Sampler, SamplerOptions, Session, SessionOptions,
+};
+use anyhow::{Context, anyhow};
 use serde::Serialize;
 
-use super::{at_least_one, some_tokens};
+use super::load::disk;
+use super::work::Work;
+use super::{at_least_one, machine, some_tokens, spare_memory};
 use crate::outcome::{Outcome, Stop};
-use crate::{output, say, source, threads, units};
+use crate::{new_file, output, say, source, threads, units};
 
 /// Tokens before the answer.
 const PROMPT: usize = 32;
+
+/// Rooms of a replay, in percent of all experts.
+const ROOMS: [usize; 9] = [5, 10, 15, 20, 25, 30, 40, 50, 75];
 
 /// Arguments of `alight bench experts`.
 #[derive(Debug, clap::Args)]
 pub struct ExpertsArgs {
     /// The model: a .gguf file (of a split model, its first shard)
-    pub model: PathBuf,
+    #[arg(required_unless_present = "replay")]
+    pub model: Option<PathBuf>,
 
     /// Memory that the model may take, one after the other, such as 4G,8G
-    #[arg(long, value_name = "SIZES", required = true, value_delimiter = ',', value_parser = units::parse_bytes)]
+    #[arg(long, value_name = "SIZES", required_unless_present = "replay", value_delimiter = ',', value_parser = units::parse_bytes)]
     memory: Vec<u64>,
+
+    /// Write which experts the answer has chosen to FILE
+    #[arg(long, value_name = "FILE")]
+    trace_experts: Option<PathBuf>,
+
+    /// Measure nothing, and say which share of the experts in FILE, which --trace-experts wrote, would have been in memory
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["model", "memory", "trace_experts"])]
+    replay: Option<PathBuf>,
 
     /// Tokens of the answer that are measured, after as many that are not
     #[arg(short = 'n', long, value_name = "N", default_value_t = 64, value_parser = at_least_one, visible_alias = "n-gen")]
@@ -33,7 +50,7 @@ pub struct ExpertsArgs {
     #[arg(short = 't', long, value_name = "N", value_parser = threads::number)]
     threads: Option<usize>,
 
-    /// One line of JSON for each size
+    /// One line of JSON for each size, and one for the replay
     #[arg(long)]
     json: bool,
 }
@@ -53,21 +70,57 @@ struct Row {
     tokens_per_second: f64,
     /// The same tokens came as with the first size.
     same_answer: bool,
+    /// What the disk gives, read from one end to the other; and what memory gives.
+    disk_bytes_per_second: f64,
+    memory_bytes_per_second: f64,
+    /// Tokens per second that the disk and memory allow with these hits, whichever are fewer.
+    roof_tokens_per_second: f64,
+}
+
+/// With one room, the share of the chosen experts that would have been in memory.
+#[derive(Debug, Serialize)]
+struct Replay {
+    /// Experts that have room, and all of them.
+    room: usize,
+    experts: usize,
+    /// As Alight chooses what goes; if what was used longest ago went; and with knowledge of the future.
+    alight: f64,
+    least_recent: f64,
+    clairvoyant: f64,
 }
 
 /// Runs the command.
 pub fn main(args: &ExpertsArgs) -> Outcome {
-    source::check_path(&args.model)?;
-    let mut first: Option<Vec<u32>> = None;
+    if let Some(path) = &args.replay {
+        let named = || format!("'{}'", path.display());
+        let text = std::fs::read_to_string(path).with_context(named)?;
+        let trace = text.parse().map_err(|error| anyhow!("'{}': {error}", path.display()))?;
+        return report_replay(&trace, args.json);
+    }
+    let Some(path) = &args.model else { return Ok(()) };
+    source::check_path(path)?;
+    let inputs = match &args.trace_experts {
+        Some(to) => {
+            let inputs = new_file::inputs([path.as_path()])?;
+            new_file::check(to, false, &inputs)?;
+            inputs
+        }
+        None => Vec::new(),
+    };
+    say::progress("measuring the disk");
+    let disk = disk::rate(path)?;
+    let mut first: Option<(Vec<u32>, ExpertTrace)> = None;
     if !args.json {
-        let line = "   memory   room   hits  read/token  wait/token  prompt t/s  answer t/s\n";
+        let line =
+            "   memory   room   hits  read/token  wait/token  prompt t/s  answer t/s   roof t/s\n";
         output::report(line)?;
     }
     for memory in &args.memory {
         say::progress(&format!("{}: reading", units::bytes(*memory)));
-        let (mut row, tokens) = measure(&args.model, args, *memory)?;
+        let (mut row, tokens, trace) = measure(path, args, *memory, disk)?;
         say::progress("");
-        row.same_answer = *first.get_or_insert_with(|| tokens.clone()) == tokens;
+        let (expected, _) = first.get_or_insert_with(|| (tokens.clone(), trace));
+        row.same_answer = *expected == tokens;
         match args.json {
             true => output::json(&row)?,
             false => output::report(human(&row))?,
@@ -78,10 +131,58 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
             )));
         }
     }
+    let Some((_, trace)) = first else { return Ok(()) };
+    if let Some(to) = &args.trace_experts {
+        let text = trace.to_string();
+        let file = new_file::create(to, false, &inputs, text.len() as u64)?;
+        let written = file.file().write_all(text.as_bytes());
+        written.with_context(|| format!("'{}'", to.display()))?;
+        file.commit().map_err(|e| anyhow!(e))?;
+    }
+    report_replay(&trace, args.json)
+}
+
+/// Says what share of the chosen experts would have been in memory with several rooms. The first half of the trace is not counted.
+fn report_replay(trace: &ExpertTrace, json: bool) -> Outcome {
+    let all = trace.experts();
+    let mut heading = "\n     room   alight   least recent   clairvoyant\n".to_owned();
+    for percent in ROOMS {
+        say::progress(&format!("replaying with room for {percent} %"));
+        let room = all * percent / 100;
+        let share =
+            |rule| trace.replay(room, rule, trace.visits() / 2).map(|replayed| replayed.share());
+        let [alight, least_recent, clairvoyant] = Rule::ALL.map(share);
+        let (Some(alight), Some(least_recent), Some(clairvoyant)) =
+            (alight, least_recent, clairvoyant)
+        else {
+            continue;
+        };
+        say::progress("");
+        let row = Replay { room, experts: all, alight, least_recent, clairvoyant };
+        if json {
+            output::json(&row)?;
+            continue;
+        }
+        let line = format!(
+            "{}{:>7} % {:>6.1} % {:>12.1} % {:>11.1} %\n",
+            std::mem::take(&mut heading),
+            percent,
+            100.0 * alight,
+            100.0 * least_recent,
+            100.0 * clairvoyant
+        );
+        output::report(line)?;
+    }
+    say::progress("");
     Ok(())
 }
 
-fn measure(path: &Path, args: &ExpertsArgs, memory: u64) -> Outcome<(Row, Vec<u32>)> {
+fn measure(
+    path: &Path,
+    args: &ExpertsArgs,
+    memory: u64,
+    disk: f64,
+) -> Outcome<(Row, Vec<u32>, ExpertTrace)> {
     let options =
         OpenOptions { threads: args.threads, memory: Some(memory), ..OpenOptions::default() };
     let model = Model::open(path, &options).map_err(|e| source::explain(path, anyhow!(e)))?;
@@ -97,6 +198,7 @@ fn measure(path: &Path, args: &ExpertsArgs, memory: u64) -> Outcome<(Row, Vec<u3
     let sampling = SamplerOptions { temperature: 1.0, seed: 1, ..SamplerOptions::default() };
     let mut sampler = Sampler::new(sampling, model.spec().vocab);
     let mut tokens = Vec::with_capacity(2 * args.predict);
+    model.record_experts();
     let counts = || model.load_report().slots.map(|slots| slots.counts);
     let (mut began, mut before) = (Instant::now(), counts());
     for i in 0..2 * args.predict {
@@ -108,31 +210,39 @@ fn measure(path: &Path, args: &ExpertsArgs, memory: u64) -> Outcome<(Row, Vec<u3
         session.decode(token).map_err(|e| anyhow!(e))?;
     }
     let (took, n) = (began.elapsed().as_secs_f64(), args.predict as f64);
+    let trace = model.recorded_experts();
     let slots = model.load_report().slots;
     let since = slots.zip(before).map(|(after, before)| (after.counts, before));
     let change = |f: fn(&alight_model::SlotCounts) -> f64| {
         since.as_ref().map_or(0.0, |(after, before)| f(after) - f(before))
     };
     let wanted = change(|counts| counts.wanted as f64);
+    let limits = machine::measure(model.threads(), model.isa(), spare_memory(&model));
+    let work = Work::decode(&model, PROMPT + args.predict, args.predict);
+    let read = change(|counts| counts.read_bytes as f64) / n;
+    let roofs = [limits.read_bytes_per_second / (work.bytes() / n), disk / read];
     let row = Row {
         memory,
         experts: slots.map(|slots| slots.sizes.pieces),
         room: slots.map(|slots| slots.sizes.slots),
         hits: (wanted > 0.0).then(|| change(|counts| counts.hits as f64) / wanted),
-        read_bytes_per_token: change(|counts| counts.read_bytes as f64) / n,
+        read_bytes_per_token: read,
         waited_ms_per_token: change(|counts| counts.waited.as_secs_f64() * 1e3) / n,
         prompt_tokens_per_second: prompt_rate,
         tokens_per_second: n / took,
         same_answer: true,
+        disk_bytes_per_second: disk,
+        memory_bytes_per_second: limits.read_bytes_per_second,
+        roof_tokens_per_second: roofs[0].min(roofs[1]),
     };
-    Ok((row, tokens))
+    Ok((row, tokens, trace))
 }
 
 fn human(row: &Row) -> String {
     let percent = |share: f64| format!("{:.0} %", (100.0 * share).floor());
     let room = row.room.zip(row.experts).map(|(room, all)| room as f64 / all as f64);
     format!(
-        "{:>9} {:>6} {:>6} {:>11} {:>11} {:>11} {:>11}\n",
+        "{:>9} {:>6} {:>6} {:>11} {:>11} {:>11} {:>11} {:>10}\n",
         units::bytes(row.memory),
         room.map_or("all".into(), percent),
         row.hits.map_or("all".into(), percent),
@@ -140,5 +250,6 @@ fn human(row: &Row) -> String {
         units::ms(row.waited_ms_per_token),
         units::digits(row.prompt_tokens_per_second),
         units::digits(row.tokens_per_second),
+        units::digits(row.roof_tokens_per_second),
     )
 }

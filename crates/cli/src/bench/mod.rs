@@ -67,7 +67,7 @@ impl BenchArgs {
                 (vec![&mut common.model], common.engine.hub.offline)
             }
             Some(What::Load(args)) => (vec![&mut args.model], false),
-            Some(What::Experts(args)) => (vec![&mut args.model], false),
+            Some(What::Experts(args)) => (args.model.iter_mut().collect(), false),
             Some(What::Collective(_) | What::Resident(_)) => (vec![], false),
         }
     }

@@ -23,6 +23,7 @@ mod reclaim;
 mod report;
 mod resident;
 mod store;
+mod trace;
 
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -45,7 +46,9 @@ use reclaim::Reclaim;
 pub use report::{FileReport, LoadReport};
 pub(crate) use resident::resident;
 pub use resident::{PartName, ResidentPart};
+use store::StoreSizes;
 pub(crate) use store::{Chosen, Storage, Store};
+pub use trace::{ExpertTrace, TraceError};
 
 use crate::weights::{MatrixRef, Weights};
 
@@ -162,7 +165,13 @@ impl Loader {
         let slots = slots.map(|planned| experts::slots(&planned, &maps)).transpose()?;
         let arrival = Arrival::new(&plan.missing, plan.waited_for());
         let output = plan.output_section;
-        let store = Arc::new(Store::new(maps, plan.store_sizes(), slots, arrival, output)?);
+        let ahead = |matrix: &MatrixRef| {
+            let method = methods[matrix.file_range().0];
+            matrix.storage() == Storage::Map && method.prefetch_chosen == Prefetch::None
+        };
+        let mut chosen = weights.matrices().filter(|matrix| matrix.fits_slots());
+        let sizes = StoreSizes { asks_ahead: chosen.any(ahead), ..plan.store_sizes() };
+        let store = Arc::new(Store::new(maps, sizes, slots, arrival, output)?);
         let shared = Arc::new(Shared {
             store: Arc::clone(&store),
             stop: AtomicBool::new(false),

@@ -136,7 +136,7 @@ impl Plan {
     /// The memory that it needs.
     pub(super) fn store_sizes(&self) -> StoreSizes {
         let in_use = self.kept.iter().map(|kept| !kept.is_empty()).collect();
-        StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use }
+        StoreSizes { images: self.images.clone(), tiles: self.tiles, in_use, asks_ahead: false }
     }
 
     /// Bytes of the pieces that the forward pass has to wait for.

@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use alight_pages::slots::{Held, Slots};
-use alight_pages::{Map, MapError, Region};
+use alight_pages::{Advice, Map, MapError, Region};
 
 use super::arrival::Arrival;
 use super::error::LoadError;
+use super::trace::Recorder;
 
 /// Which memory holds one matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +92,8 @@ pub(crate) struct StoreSizes {
     pub(super) tiles: usize,
     /// By file: whether weights stay in its map.
     pub(super) in_use: Vec<bool>,
+    /// Whether experts stay in maps, and nothing brings them before they are chosen.
+    pub(super) asks_ahead: bool,
 }
 
 /// All memory that holds weights, and which of them have been loaded.
@@ -107,6 +110,10 @@ pub(crate) struct Store {
     slots: Option<Slots>,
     arrival: Arrival,
     output_section: usize,
+    /// Which experts are chosen, if somebody wants to know.
+    recorder: Recorder,
+    /// Whether the system is asked for experts that are chosen, since nothing else brings them ahead.
+    asks_ahead: bool,
 }
 
 impl Store {
@@ -125,7 +132,35 @@ impl Store {
         let images = images.map(|(map, wanted)| wanted.then(|| region(map, map.len())).transpose());
         let images = images.collect::<Result<Vec<_>, _>>()?;
         let tiles = (sizes.tiles > 0).then(|| region(&maps[0], sizes.tiles)).transpose()?;
-        Ok(Store { maps, images, tiles, in_use: sizes.in_use, slots, arrival, output_section })
+        let StoreSizes { in_use, asks_ahead, .. } = sizes;
+        let recorder = Recorder::default();
+        Ok(Store {
+            maps,
+            images,
+            tiles,
+            in_use,
+            slots,
+            arrival,
+            output_section,
+            recorder,
+            asks_ahead,
+        })
+    }
+
+    /// Which experts are chosen, if somebody wants to know.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// Whether it is of use to ask the system for experts that are chosen.
+    pub(crate) fn asks_ahead(&self) -> bool {
+        self.asks_ahead
+    }
+
+    /// Asks the system to read a range of the map of file `shard`, and does not wait for that.
+    pub(crate) fn ask_ahead(&self, shard: usize, range: Range<usize>) {
+        // That it is refused costs time only.
+        let _ = self.maps[shard].advise(range, Advice::WillNeed);
     }
 
     /// The files, in the order of the shards.

@@ -574,6 +574,13 @@ impl ExpertsWeights {
         let store = step.store;
         let experts = &mut step.buffers.experts;
         let numbers = experts.places.iter().map(|place| place.matrix);
+        store.recorder().add(&self.down, numbers.clone());
+        if store.asks_ahead() {
+            let places = &experts.places;
+            step.compute.pool.run_each(places.len(), &|place, _| {
+                self.ask_ahead(spec, places[place].matrix, store);
+            });
+        }
         let mut chosen = store.choose(self.down.storage(), numbers);
         experts.coming.clone_from(&experts.places);
         experts.next_wave(&chosen);
@@ -603,6 +610,15 @@ impl ExpertsWeights {
         }
         self.pack_shared(spec, step);
         self.shared_and_sum(spec, step, slots.all());
+    }
+
+    /// Asks the system to read an expert that is in the map, and not in memory: faults would bring it in small pieces, and its
+    /// neighbours with it.
+    fn ask_ahead(&self, spec: &ExpertsSpec, expert: usize, store: &Store) {
+        let matrices = self.gate_up.matrices().chain([&self.down]);
+        for matrix in matrices.filter(|matrix| matrix.fits_slots()) {
+            matrix.ask_ahead(expert, spec.routing.experts, store);
+        }
     }
 
     /// Packs what the wave's experts have between their matrices: apart, if the inputs of others are needed yet.

@@ -54,6 +54,15 @@ impl MatrixRef {
         }
     }
 
+    /// Asks the system to read, of `experts` that follow one another, the matrices of one, if they are in the map.
+    pub(crate) fn ask_ahead(&self, expert: usize, experts: usize, store: &Store) {
+        if self.storage == Storage::Map {
+            let one = self.bytes.len() / experts;
+            let start = self.bytes.start + expert * one;
+            store.ask_ahead(self.shard, start..start + one);
+        }
+    }
+
     /// Whether its matrices may be in slots: a token reads some of them, and they are more than a row, which biases are.
     pub(crate) fn fits_slots(&self) -> bool {
         self.is_chosen_from() && self.rows > 1

@@ -45,6 +45,14 @@ impl Uses {
     }
 }
 
+/// In how many visits the group `of` comes, after one of group `now`. What that visit does not want, the next of its group may.
+pub(super) fn until(of: usize, now: usize, groups: usize) -> usize {
+    match (of + groups - now) % groups {
+        0 => groups,
+        ahead => ahead,
+    }
+}
+
 /// What a use counts after so many cycles.
 fn fading(cycles: u64) -> f32 {
     /// A victim is looked for among thousands of pieces.

@@ -14,6 +14,7 @@
 mod expected;
 mod layout;
 mod reader;
+pub mod replay;
 #[cfg(target_os = "linux")]
 mod ring;
 #[cfg(test)]
@@ -33,7 +34,7 @@ use thiserror::Error;
 use crate::region::{Region, RegionError};
 use crate::transfer::TransferError;
 use crate::transfer::blocks::Block;
-use expected::Uses;
+use expected::{Uses, until};
 use layout::{Layout, Piece};
 use reader::OpenFile;
 #[cfg(target_os = "linux")]
@@ -606,9 +607,7 @@ impl Shared {
             if left > 0 || visit == state.visits {
                 continue;
             }
-            let ahead = self.layout.pieces[piece as usize].group + groups - state.group;
-            // What this visit does not want, the next of this group may.
-            let until = if ahead.is_multiple_of(groups) { groups } else { ahead % groups };
+            let until = until(self.layout.pieces[piece as usize].group, state.group, groups);
             let expected = state.uses[piece as usize].expected(state.cycle, until, groups);
             if last.is_none_or(|(most, _)| expected > most) {
                 last = Some((expected, slot));

@@ -2,6 +2,7 @@
 //! read from front to back past the page cache, by alight's own transfer and, where it is installed,
 //! by fio.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -54,6 +55,23 @@ impl Disk {
         self.fio_ms.extend(fio);
         Ok(())
     }
+}
+
+/// Bytes per second of the disk, by a part of the file that is read past the page cache.
+pub fn rate(path: &Path) -> anyhow::Result<f64> {
+    const MOST: u64 = 1 << 30;
+    let file = File::open(path).with_context(|| format!("'{}'", path.display()))?;
+    let len = file.metadata().with_context(|| format!("'{}'", path.display()))?.len();
+    let first = len.saturating_sub(MOST) / 2 / PIECE * PIECE;
+    let end = len.min(first + MOST);
+    let pieces: Vec<Piece> = (first..end)
+        .step_by(PIECE as usize)
+        .map(|start| Piece::slot(start..end.min(start + PIECE)))
+        .collect();
+    let (options, never) = (Options::default(), AtomicBool::new(false));
+    let done = transfer(&file, path, &pieces, Method::Direct, &options, &never, &|_, _| {})
+        .map_err(|e| anyhow!(e))?;
+    Ok((end - first) as f64 / done.took.as_secs_f64())
 }
 
 /// The arguments of fio, but for the file.

@@ -13,7 +13,7 @@
 
 mod cells;
 mod child;
-mod disk;
+pub mod disk;
 mod files;
 mod report;
 mod resident;
