@@ -191,6 +191,40 @@ fn loading_by_every_way() {
 }
 
 #[test]
+fn a_recorded_choice_of_experts_is_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("trace");
+    let file = path.to_str().unwrap();
+    // Two layers of 20 experts, of which one always comes and one is another each time.
+    let mut text = "alight experts 1\n20 20\n".to_owned();
+    for i in 0..40 {
+        text += &format!("{} 3 {}\n", i % 2, 4 + i * 7 % 16);
+    }
+    fs::write(&path, text).unwrap();
+    let done = alight(&["bench", "experts", "--replay", file, "--json"]).succeeds();
+    let rows: Vec<Value> =
+        done.stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows.len(), 9);
+    let mut before = 0.0;
+    for row in &rows {
+        let share = |rule: &str| row[rule].as_f64().unwrap();
+        let (room, best) = (row["room"].as_u64().unwrap(), share("clairvoyant"));
+        assert!(row["experts"] == 40 && best >= before, "{row}");
+        assert!(share("alight") <= best && share("least_recent") <= best, "{row}");
+        // What always comes stays, from the room for it and for what else comes at once.
+        assert!(room < 4 || share("alight") >= 0.5, "{row}");
+        before = best;
+    }
+    let table = alight(&["bench", "experts", "--replay", file]).succeeds().stdout;
+    assert!(table.contains("clairvoyant") && table.lines().count() == 11, "{table}");
+    fs::write(&path, "alight experts 1\n20 20\n0 20\n").unwrap();
+    alight(&["bench", "experts", "--replay", file]).fails(1, &[file, "line 3", "below 20"]);
+    let both = alight(&["bench", "experts", "--replay", file, "--memory", "4G"]);
+    assert_eq!(both.status, Some(2));
+    assert_eq!(alight(&["bench", "experts"]).status, Some(2));
+}
+
+#[test]
 fn experts_in_less_memory() {
     let Some(model) = smollm2() else { return };
     // Without experts there is nothing to bring: the model runs as it does, and the row says so.

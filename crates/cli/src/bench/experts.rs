@@ -144,6 +144,10 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
 
 /// Says what share of the chosen experts would have been in memory with several rooms. The first half of the trace is not counted.
 fn report_replay(trace: &ExpertTrace, json: bool) -> Outcome {
+    if trace.visits() == 0 {
+        // A model without experts.
+        return Ok(());
+    }
     let all = trace.experts();
     let mut heading = "\n     room   alight   least recent   clairvoyant\n".to_owned();
     for percent in ROOMS {
