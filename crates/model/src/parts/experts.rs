@@ -565,6 +565,7 @@ impl ExpertsWeights {
     pub(super) fn compute_routed(&self, spec: &ExpertsSpec, step: &mut Step<'_>) {
         let formats = ActivationFormats::of(self.gate_up.kinds());
         let down_formats = ActivationFormats::of([self.down.kind()]);
+        let isa = step.compute.isa;
         let block = formats.block(isa).max(down_formats.block(isa));
         let (rows, b) = (step.rows(), &mut *step.buffers);
         let slots = b.experts.sort(spec, rows, block);
