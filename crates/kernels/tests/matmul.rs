@@ -130,6 +130,10 @@ impl Case {
         self.check_layout();
         if let Some(packed) = self.packed() {
             packed.check_layout();
+            if Isa::Amx.is_available() && self.is_brain(Isa::Amx) {
+                let [rows, tiles] = [self, &packed].map(|case| case.run(Isa::Amx, 0..self.rows));
+                assert!(rows == tiles, "{} is not in both layouts what it is", self.ty);
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Tokens of a prompt with AMX: products of bf16 numbers, 16 tokens × 16 rows × 32 columns in one instruction.
 //!
 //! Panels of 32 rows × up to [`MAX_K`] columns are made into bf16, scales and offsets included, from GGUF's rows or from packed
-//! tiles, and stay in the second-level cache while all tokens pass over them. Both operands are rounded to nearest (ties of activations to even, of weights away from zero); sums
-//! are f32, of 32 columns at a time. So there is no scale to apply to a sum, which is what integer products
+//! tiles, and stay in the second-level cache while all tokens pass over them. Both operands are rounded to nearest (ties of
+//! activations to even, of weights away from zero); sums are f32, of 32 columns at a time. So there is no scale to apply to a sum, which is what integer products
 //! spend most of their time on here, and the errors are smaller than those of 8-bit integers: 2⁻⁹ of each factor, not of the
 //! largest in a group.
 //!
