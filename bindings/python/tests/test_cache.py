@@ -14,17 +14,21 @@ import pytest
 import alight.jax
 from alight.jax import _cache
 from conftest import in_process
+from jax.experimental.compilation_cache import compilation_cache
 from test_model import write_model
 
 
 @pytest.fixture(autouse=True)
 def alone():
-    """Without JAX's own cache, for which this one steps aside."""
+    """Without JAX's own cache, for which this one steps aside. JAX goes on with the folder that it has once used until it is told
+    to begin anew, and what it has loaded from there cannot be kept again: XLA leaves out some of its functions."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
     _cache._surroundings = None
     yield
     jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
     _cache._surroundings = None
 
 
