@@ -87,6 +87,7 @@ COMMANDS = (
     Command("check hub", CI, VENV, BUILD, "`alight pull` beside the Python package huggingface_hub, in one cache"),
     Command("check install", CI, ANY, "curl or wget", "scripts/install.sh against a local server: what it installs, and that nothing is ever half there"),
     Command("check page", CI, VENV, f"{BUILD}, {MODELS}", "the page of `alight serve` in a real browser, where this machine has chromedriver"),
+    Command("check litmus", BY_HAND, ANY, "scripts/build_dartagnan.sh, Java", "the protocol of the collective among GPUs under PTX's memory model, with mistakes that it must find"),
     Command("check packed", CI, VENV, f"{BUILD}, {MODELS}", "packed files unpacked by numpy, and refused by other readers"),
     Command("check same-bits", BY_HAND, VENV, f"cargo, {MODELS}", "two commits compute the same bits, on every model and SIMD level"),
     Command("check safetensors", CI, VENV, f"cargo, {MODELS}", "our safetensors parser beside another reader"),

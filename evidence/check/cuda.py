@@ -1,9 +1,14 @@
-"""Compiles the CUDA kernel for every architecture that is supported, without a GPU, and says what it takes of one.
+"""Compiles the CUDA kernel for every architecture that is supported, without a GPU, says what it takes of one, and reads its machine code.
 
 NVRTC is the one of the PyPI package nvidia-cuda-nvrtc, or of --nvrtc; the options are those of the library. Without --all,
-every pair of types, every number of vectors and every broken variant is compiled, and not all their combinations. Fails if a
-kernel does not compile, spills registers or needs a stack. With --out the cubins are written there, for a disassembler; with
---stamp nothing is done if the file says that the same has passed before.
+every pair of types, every number of vectors and every broken variant is compiled, and not all their combinations, and the machine
+code of one kernel is read for each architecture but sm_90. Fails if a
+kernel does not compile, spills registers or needs a stack. With --out the cubins are written there; with --stamp nothing is done if the
+file says that the same has passed before.
+
+Of the machine code, disassembled by the package nvidia-cuda-nvdisasm, is required what the protocol rests on: a flag is raised after
+the block's barrier, by a store of the whole system that has its fence before it; every load of a flag is followed by what makes the first
+cache forget; no load is a non-coherent one; the counters are changed by atomics of the GPU. Kernels that lack one of these on purpose are found.
 """
 
 import ctypes
@@ -13,7 +18,9 @@ import itertools
 import pathlib
 import re
 import struct
+import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -150,6 +157,77 @@ def report(cubin: bytes, log: str, arch: str, name: str) -> list[str]:
     return wrong
 
 
+# --- machine code -----------------------------------------------------------------------------
+
+# Of `Workspace`, in bytes: where flags lie, and where the slots begin.
+ARRIVED, SLOTS = 16 + 64 * 8, 16 + 64 * 8 + 16 * 64 * 8
+# What is changed in the source, and what has to be found wrong then.
+MISTAKES = {
+    "a flag without release": ("st.release.sys", "st.relaxed.sys", "fence"),
+    "a flag for one GPU": ("st.release.sys", "st.release.gpu", "flag"),
+    "a wait without acquire": ("ld.acquire.sys", "ld.relaxed.sys", "cache"),
+    "loads that are not coherent": ("uint4 v = *static_cast<const uint4*>(at);", 'uint4 v; asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];" '
+                                    ': "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));', "coherent"),
+    "counters of a block": ("red.relaxed.gpu", "red.relaxed.cta", "counter"),
+    "the flag before the barrier": ("#ifdef ALIGHT_EARLY_FLAG", "#define ALIGHT_EARLY_FLAG\n#ifdef ALIGHT_EARLY_FLAG", "barrier"),
+}  # fmt: skip
+
+
+def find_nvdisasm() -> pathlib.Path:
+    """The program that a package of this Python has brought."""
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations if spec else []:
+        if found := sorted(pathlib.Path(folder).glob("**/bin/nvdisasm")):
+            return found[-1]
+    sys.exit(f"{sys.executable} has no nvdisasm: make cuda installs it, or pip install -r evidence/requirements-cuda.txt")
+
+
+def instructions(cubin: bytes) -> list[str]:
+    """What touches memory or orders what does, in the order of the code: an instruction with its operands, without its predicate."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        done = subprocess.run([find_nvdisasm(), "-c", file.name], capture_output=True, text=True, check=True)
+    found = re.findall(r"^\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?((?:LD|ST|ATOM|RED|MEMBAR|CCTL|BAR\.)(?!C|S\b|S\.)\S*)(.*?);", done.stdout, re.M)
+    return [f"{name} {operands.strip()}" for name, operands in found]
+
+
+def unordered(cubin: bytes) -> list[str]:
+    """What the protocol needs of the machine code and is not there."""
+    code = instructions(cubin)
+    flag, slot = f"+{ARRIVED:#x}]", f"+{SLOTS:#x}]"
+    raised = [at for at, one in enumerate(code) if one.startswith("STG.E.64.STRONG.SYS") and flag in one]
+    waits = [at for at, one in enumerate(code) if one.startswith("LDG.E.64.STRONG.SYS") and flag in one]
+    pushed = [at for at, one in enumerate(code) if one.startswith("ST") and slot in one]
+    wrong = []
+    if len(raised) != 1 or not waits:
+        return [f"{len(raised)} stores and {len(waits)} loads of a flag for the whole system, expected one and some"]
+    if not code[raised[0] - 1].startswith("MEMBAR.ALL.SYS"):
+        wrong.append(f"no fence of the whole system before the flag, but {code[raised[0] - 1]}")
+    if not any(one.startswith("BAR.RED") for one in code[max(pushed, default=0) : raised[0]]):
+        wrong.append("no barrier between what is pushed and the flag")
+    if any(at + 1 == len(code) or not code[at + 1].startswith("CCTL.IVALL") for at in waits):
+        wrong.append("a load of a flag after which the first cache keeps what it has")
+    if not any(one.startswith("BAR.RED") for one in code[waits[-1] :]):
+        wrong.append("no barrier after the wait")
+    wrong += [f"a load that is not coherent: {one}" for one in code if one.startswith("LD") and re.search(r"\.(CONSTANT|NC|CI)\b", one)]
+    if not any(re.match(r"REDG?\.E\.ADD\.64\.STRONG\.GPU", one) for one in code) or not any("EXCH.64.STRONG.GPU" in one for one in code):
+        wrong.append("a counter that is not changed by an atomic of the GPU")
+    return wrong
+
+
+def mistakes(nvrtc: Nvrtc, source: str, options: list[str]) -> list[str]:
+    """Kernels that lack something of this on purpose, and are not found wrong for it."""
+    missed = []
+    for name, (old, new, word) in MISTAKES.items():
+        if source.count(old) != 1:
+            sys.exit(f"{SOURCE}: {old!r} is there {source.count(old)} times, not once")
+        found = unordered(nvrtc.compile(source.replace(old, new), options)[0])
+        if not any(word in one for one in found):
+            missed.append(f"{name}: not noticed in the machine code ({found})")
+    return missed
+
+
 def add_arguments(parser) -> None:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--out", type=pathlib.Path)
@@ -172,6 +250,8 @@ def run(arguments) -> None:
         for name, macros in made:
             cubin, log = nvrtc.compile(source, [*here, *macros])
             wrong += report(cubin, log, arch, name)
+            if arguments.all or arch == "sm_90" or name == made[0][0]:
+                wrong += [f"{arch}, {name}: {what}" for what in unordered(cubin)]
             count += 1
             if arguments.out:
                 arguments.out.mkdir(parents=True, exist_ok=True)
@@ -180,7 +260,8 @@ def run(arguments) -> None:
             for control in CONTROLS:
                 nvrtc.compile(source, [*here, *made[0][1], f"-D{control}", "-DALIGHT_DELAYS"])
                 count += 1
-    print(f"NVRTC {nvrtc.version}: {count} kernels in {time.monotonic() - start:.1f} s")
+            wrong += mistakes(nvrtc, source, [*here, *made[0][1]])
+    print(f"NVRTC {nvrtc.version}: {count} kernels in {time.monotonic() - start:.1f} s; {len(MISTAKES)} mistakes looked for in machine code")
     if wrong:
         sys.exit("\n".join(wrong))
     if arguments.stamp:
