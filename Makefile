@@ -117,7 +117,8 @@ fmt:
 .PHONY: lint
 lint:
 	@$(find_py) && $$py -S -m evidence selftest && $$py -S -m evidence check docs && \
-		$$py -S -m evidence make pictures --check && $$py -m evidence check features
+		$$py -S -m evidence make pictures --check && $$py -m evidence check features && \
+		$$py -m evidence check macos
 	@$(for_pyo3) && cargo clippy --workspace --all-targets --locked -- -D warnings
 
 # The kernel for GPUs compiles without one. `make cuda` says what all its variants take; what it needs is 90 MB, once.

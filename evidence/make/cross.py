@@ -141,6 +141,17 @@ def build(target: str, package: str, manifest: Path, python: Path, profile: str 
     return ""
 
 
+def environment_of_c(target: str, python: Path, maps: str = "") -> dict[str, str]:
+    """What the build scripts of packages with C or assembler take: ring has both. `maps`: more flags for the compiler."""
+    name = target.replace("-", "_")
+    return {
+        f"CC_{name}": str(make_linker(target, python)),
+        f"AR_{name}": str(make_tool("ar", f'"{python}" -m ziglang ar')),
+        f"CFLAGS_{name}": f"-g0 -fno-sanitize=undefined {maps}".strip(),
+        "ZIG_GLOBAL_CACHE_DIR": str(folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(folder() / "zig"),
+    }
+
+
 def flags(target: str, python: Path) -> str:
     """What rustc is told about a target. The start files and the C library are zig's, not Rust's own."""
     if "linux" in target:

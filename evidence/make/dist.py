@@ -66,16 +66,9 @@ def build(target: str, python: Path) -> str:
     """Both programs, each by the profile that is made for it; what went wrong, in a line, or nothing."""
     commit, when = told_by_git()
     subprocess.run(["cargo", "fetch", "--locked", "--quiet"], cwd=common.ROOT, check=True)  # before the sources' folders are listed
-    name = target.replace("-", "_")
     maps = " ".join(f"-ffile-prefix-map={one}" for one in remapped())
-    more = {
-        "ALIGHT_COMMIT": commit, "SOURCE_DATE_EPOCH": str(when), "CARGO_INCREMENTAL": "0", "LC_ALL": "C", "TZ": "UTC",
-        # ring has C and assembler.
-        f"CC_{name}": str(cross.make_linker(target, python)),
-        f"AR_{name}": str(cross.make_tool("ar", f'"{python}" -m ziglang ar')),
-        f"CFLAGS_{name}": f"-g0 -fno-sanitize=undefined {maps}",
-        "ZIG_GLOBAL_CACHE_DIR": str(cross.folder() / "zig"), "ZIG_LOCAL_CACHE_DIR": str(cross.folder() / "zig"),
-    }
+    more = cross.environment_of_c(target, python, maps) | {
+        "ALIGHT_COMMIT": commit, "SOURCE_DATE_EPOCH": str(when), "CARGO_INCREMENTAL": "0", "LC_ALL": "C", "TZ": "UTC"}
     for package, profile in (("rusage", cross.PROFILE), ("alight", "dist")):
         common.say(f"building {package} for {target}")
         if wrong := cross.build(target, package, common.ROOT / "Cargo.toml", python, profile, remapped(), more):

@@ -9,7 +9,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::time::Instant;
 
-use alight_pages::{Destination, FileKind, Input, Replacement, Stamp, copy};
+use alight_pages::{Destination, FileKind, Held, Input, Replacement, Stamp, copy};
 use rustix::fs::{Mode, OFlags};
 
 use crate::{Copied, CopyError, Event, OnEvent, Options, Progress, dest, keep};
@@ -51,14 +51,13 @@ impl Entry<'_> {
     /// What it is.
     pub fn look(&self) -> Result<Metadata, CopyError> {
         let cannot = |source| CopyError::Open { path: self.path.into(), source };
-        #[cfg(target_os = "linux")]
-        let found = self.open(OFlags::PATH).and_then(|file| file.metadata());
-        #[cfg(not(target_os = "linux"))]
-        let found = match self.follow {
+        let by_path = || match self.follow {
             true => std::fs::metadata(self.path),
             false => std::fs::symlink_metadata(self.path),
         };
-        found.map_err(cannot)
+        Held::open(self.folder, self.name, self.follow)
+            .and_then(|held| held.map_or_else(by_path, |held| held.metadata()))
+            .map_err(cannot)
     }
 
     fn open(&self, flags: OFlags) -> io::Result<File> {

@@ -12,7 +12,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
 
-use alight_pages::Destination;
+use alight_pages::{Destination, Held};
 use rustix::fs::{AtFlags, Gid, Uid};
 
 /// Something that the copy does not have.
@@ -231,13 +231,13 @@ fn filled(
 /// else gets them that takes its name.
 pub(crate) fn keep_of_link(was: &Metadata, dest: &Destination) -> Vec<NotKept> {
     let mut lost = Vec::new();
-    let link = match open_link(dest) {
+    let link = match hold_link(dest) {
         Ok(link) => link,
-        Err(error) => return vec![NotKept::Owner { errno: error.raw_os_error() }],
+        Err(error) => return vec![NotKept::Owner { errno: errno(&error) }],
     };
     let (uid, gid) = (Uid::from_raw(was.uid()), Gid::from_raw(was.gid()));
     let (at, name, flags) = match &link {
-        Some(link) => (link.as_fd(), OsStr::new(""), AtFlags::EMPTY_PATH),
+        Some(link) => (link.as_fd(), OsStr::new(""), Held::ITSELF),
         None => (dest.folder().as_fd(), dest.name(), AtFlags::SYMLINK_NOFOLLOW),
     };
     if let Err(error) = rustix::fs::chownat(at, name, Some(uid), Some(gid), flags) {
@@ -260,19 +260,11 @@ pub(crate) fn keep_of_link(was: &Metadata, dest: &Destination) -> Vec<NotKept> {
     lost
 }
 
-/// The link at a destination, where links can be opened.
-#[cfg(target_os = "linux")]
-fn open_link(dest: &Destination) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
-    use rustix::fs::{FileType, Mode, OFlags};
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let link = rustix::fs::openat(dest.folder(), dest.name(), flags, Mode::empty())?;
-    match FileType::from_raw_mode(rustix::fs::fstat(&link)?.st_mode) {
-        FileType::Symlink => Ok(Some(link)),
-        _ => Err(rustix::io::Errno::STALE),
+/// The link at a destination, where the system can hold a link.
+fn hold_link(dest: &Destination) -> io::Result<Option<Held>> {
+    let held = Held::open(dest.folder().as_fd(), dest.name(), false)?;
+    match &held {
+        Some(link) if !link.metadata()?.is_symlink() => Err(rustix::io::Errno::STALE.into()),
+        _ => Ok(held),
     }
-}
-
-#[cfg(not(target_os = "linux"))]
-fn open_link(_: &Destination) -> rustix::io::Result<Option<std::os::fd::OwnedFd>> {
-    Ok(None)
 }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::fs::Metadata;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use alight_pages::{Destination, Identity};
+use alight_pages::{Destination, Held, Identity};
 use rustix::fs::{AtFlags, CWD};
 
 use crate::file::Entry;
@@ -43,7 +43,7 @@ impl Linked {
         let made = || -> io::Result<()> {
             let first = first(path, *identity)?;
             let put = dest.put(replace, &[], |folder, name| {
-                let (at, follow) = (first.as_str(), AtFlags::SYMLINK_FOLLOW);
+                let (at, follow) = (first.path(), AtFlags::SYMLINK_FOLLOW);
                 Ok(rustix::fs::linkat(CWD, at, folder, name, follow)?)
             });
             put.map_err(io::Error::other)
@@ -52,33 +52,11 @@ impl Linked {
     }
 }
 
-/// What leads to the file that was made, and to no other that has taken its name.
-#[cfg(target_os = "linux")]
-fn first(path: &std::path::Path, identity: Identity) -> io::Result<Held> {
-    use rustix::fs::{Mode, OFlags};
-    use std::os::fd::AsRawFd;
-    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
-    if Identity::from(&rustix::fs::fstat(&file)?) != identity {
-        return Err(io::ErrorKind::NotFound.into());
-    }
-    Ok(Held { path: format!("/proc/self/fd/{}", file.as_raw_fd()), _file: file })
-}
-
-/// Without such descriptors every name gets a file of its own.
-#[cfg(not(target_os = "linux"))]
-fn first(_: &std::path::Path, _: Identity) -> io::Result<Held> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
-/// A path that leads to an open file, as long as this lives.
-struct Held {
-    path: String,
-    _file: std::os::fd::OwnedFd,
-}
-
-impl Held {
-    fn as_str(&self) -> &str {
-        &self.path
+/// The file that was made, and no other that has taken its name. Where files cannot be held, every name gets a file of its own.
+fn first(path: &Path, identity: Identity) -> io::Result<Held> {
+    let held = Held::open(CWD, path.as_os_str(), false)?.ok_or(io::ErrorKind::Unsupported)?;
+    match Identity::from(&held.metadata()?) == identity {
+        true => Ok(held),
+        false => Err(io::ErrorKind::NotFound.into()),
     }
 }

@@ -261,9 +261,9 @@ pub(super) type Rename = fn(BorrowedFd<'_>, &OsStr, &OsStr) -> Result<(), Errno>
 pub(super) const RENAMES: [Rename; 3] = [without_replacing, by_link, by_taking];
 
 fn without_replacing(folder: BorrowedFd<'_>, from: &OsStr, to: &OsStr) -> Result<(), Errno> {
-    #[cfg(target_os = "linux")]
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
     return rustix::fs::renameat_with(folder, from, folder, to, rustix::fs::RenameFlags::NOREPLACE);
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
     {
         let _ = (folder, from, to);
         Err(Errno::NOSYS)

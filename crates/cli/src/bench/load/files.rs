@@ -2,11 +2,10 @@
 
 use std::fs::File;
 use std::ops::ControlFlow;
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use alight_convert::ConvertError;
-use alight_pages::open_file;
+use alight_pages::{open_file, path_of};
 use anyhow::anyhow;
 
 use crate::interrupt::Interrupt;
@@ -49,14 +48,9 @@ impl Files {
 /// benchmark ends.
 #[derive(Debug)]
 pub struct Packed {
-    file: File,
-}
-
-impl Packed {
     /// What leads to it as long as this lives, also for other processes of this user.
-    pub fn path(&self) -> PathBuf {
-        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
-    }
+    pub path: PathBuf,
+    _file: File,
 }
 
 /// Packs the model in its own folder, so that it lies on the same disk; or where temporary files go, if
@@ -74,7 +68,11 @@ pub fn pack(model: &Path, interrupt: Interrupt) -> anyhow::Result<Option<Packed>
             if interrupt.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         match packed {
-            Ok((file, _)) => return Ok(Some(Packed { file })),
+            Ok((file, _)) => {
+                let path = path_of(&file)
+                    .ok_or_else(|| anyhow!("this system has no path to a file without a name"))?;
+                return Ok(Some(Packed { path, _file: file }));
+            }
             Err(ConvertError::Stopped) => return Ok(None),
             // What is wrong beside the model is of more interest than what is elsewhere.
             Err(error) => failed = failed.or(Some(error)),

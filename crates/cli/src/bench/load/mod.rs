@@ -104,7 +104,7 @@ pub fn main(args: &LoadArgs) -> Outcome {
             say::progress("packing");
             match files::pack(&args.model, interrupt) {
                 Ok(Some(made)) => {
-                    let files = Files::of(&made.path())?;
+                    let files = Files::of(&made.path)?;
                     packing = Some(made);
                     Some(files)
                 }
