@@ -20,8 +20,8 @@ from test_model import write_model
 
 @pytest.fixture(autouse=True)
 def alone():
-    """Without JAX's own cache, for which this one steps aside. JAX goes on with the folder that it has once used until it is told
-    to begin anew, and what it has loaded from there cannot be kept again: XLA leaves out some of its functions."""
+    """Without JAX's own cache, for which this one steps aside. JAX keeps the folder of its first compilation until its cache is
+    reset. XLA leaves functions out when it serialises a program that JAX has loaded from there."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()

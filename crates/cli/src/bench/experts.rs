@@ -1,5 +1,6 @@
 //! `alight bench experts`: how fast a mixture of experts answers in less memory than it takes, where experts are read when they are
-//! chosen; and which share of the chosen ones would have been in memory with any room, by several rules, from the run's own routing.
+//! chosen. The command also replays the run's routing: for several sizes of memory and several eviction policies it tells the hit rate,
+//! which is the share of the chosen experts that would have been in memory.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::{new_file, output, say, source, threads, units};
 /// Tokens before the answer.
 const PROMPT: usize = 32;
 
-/// Rooms of a replay, in percent of all experts.
+/// How many experts fit into memory in a replay, in percent of all experts.
 const ROOMS: [usize; 9] = [5, 10, 15, 20, 25, 30, 40, 50, 75];
 
 /// Arguments of `alight bench experts`.
@@ -77,11 +78,12 @@ struct Row {
     roof_tokens_per_second: f64,
 }
 
-/// With one room, the share of the chosen experts that would have been in memory.
+/// The hit rates of a replay with one size of memory.
 #[derive(Debug, Serialize)]
 struct Replay {
-    /// Experts that have room, and all of them.
+    /// How many experts fit into memory at the same time.
     room: usize,
+    /// How many experts the model has.
     experts: usize,
     /// As Alight chooses what goes; if what was used longest ago went; and with knowledge of the future.
     alight: f64,

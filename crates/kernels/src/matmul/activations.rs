@@ -389,6 +389,16 @@ impl Offsets {
     }
 }
 
+/// Bytes of 32 columns as bf16.
+const BRAIN_LINE: usize = 64;
+
+/// Where columns `32·g .. 32·g + 32` of the `t`-th token of a prompt begin in bytes of bf16, if tokens have `cols` columns.
+#[inline(always)]
+fn brain_line(t: usize, g: usize, cols: usize) -> usize {
+    let block = t / WIDE_TOKEN_BLOCK * (cols / 32) + g;
+    BRAIN_LINE * (block * WIDE_TOKEN_BLOCK + t % WIDE_TOKEN_BLOCK)
+}
+
 /// Some tokens of a set that follow one another: what matrices are multiplied with.
 #[derive(Clone, Copy)]
 pub struct Tokens<'a> {
@@ -479,9 +489,8 @@ impl<'a> Tokens<'a> {
     /// Columns from group `g` of 32 on of 16 tokens, block `block` of these.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn brain_block(&self, block: usize, g: usize) -> *const u8 {
-        let block = self.first / WIDE_TOKEN_BLOCK + block;
-        let at = (block * (self.set.cols / 32) + g) * WIDE_TOKEN_BLOCK * 64;
-        self.set.brain[at..].as_ptr().cast()
+        let token = self.first + WIDE_TOKEN_BLOCK * block;
+        self.set.brain[brain_line(token, g, self.set.cols)..].as_ptr().cast()
     }
 
     pub(super) fn q8(&self) -> *const i8 {
@@ -712,14 +721,10 @@ impl ActSlots<'_> {
             let apart = matches!(self.isa, Isa::Avx512 | Isa::Amx);
             let rows = self.formats.rows || self.formats.tiles && !apart;
             if !wide && self.formats.as_brain(self.isa, k) {
-                let groups = k / 32;
-                let line = |t: usize, g: usize| {
-                    64 * ((t / WIDE_TOKEN_BLOCK * groups + g) * WIDE_TOKEN_BLOCK
-                        + t % WIDE_TOKEN_BLOCK)
-                };
-                for g in 0..groups {
-                    let line_of = set.brain[line(from, g)..][..64].as_ptr().cast();
-                    std::ptr::copy_nonoverlapping(line_of, self.brain.add(line(t, g)), 64);
+                for g in 0..k / 32 {
+                    let line = set.brain[brain_line(from, g, k)..][..BRAIN_LINE].as_ptr().cast();
+                    let to = self.brain.add(brain_line(t, g, k));
+                    std::ptr::copy_nonoverlapping(line, to, BRAIN_LINE);
                 }
                 return;
             }
@@ -817,7 +822,7 @@ fn round_within(v: f32, limit: f32) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod avx512 {
-    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, WIDE_TOKEN_BLOCK, scale_for};
+    use super::{ActSlots, Offsets, Precision, TOKEN_BLOCK, WIDE, brain_line, scale_for};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -874,15 +879,13 @@ mod avx512 {
         /// The `t`-th token of a prompt as bf16, rounded to nearest even.
         #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
         pub(super) unsafe fn put_brain(&self, t: usize, x: &[f32]) {
-            const BLOCK: usize = WIDE_TOKEN_BLOCK;
-            let groups = x.len() / 32;
-            let (block, t) = (t / BLOCK, t % BLOCK);
+            let cols = x.len();
             for (g, x) in x.chunks_exact(32).enumerate() {
                 // SAFETY: within the buffers, as in `put`.
                 unsafe {
                     let [a, b] = [0, 16].map(|i| _mm512_loadu_ps(x.as_ptr().add(i)));
                     let both = _mm512_cvtne2ps_pbh(b, a);
-                    let to = self.brain.add(64 * ((block * groups + g) * BLOCK + t));
+                    let to = self.brain.add(brain_line(t, g, cols));
                     to.cast::<__m512bh>().write(both);
                 }
             }

@@ -73,8 +73,8 @@ impl ExpertTrace {
         self.visits.iter().map(|visit| visit.wanted.len()).max().unwrap_or(0)
     }
 
-    /// What of it had been in memory, if `room` experts had had room and this rule had said which go. Visits before `first` count
-    /// for what is there, and not for the result. `None`: a visit needs more room.
+    /// Replays the visits with a memory of `room` experts and this eviction policy. Visits before `first` fill the memory, and do not
+    /// count for the result. `None`: a visit chose more than `room` experts.
     pub fn replay(&self, room: usize, rule: Rule, first: usize) -> Option<Replayed> {
         let enough = self.most_at_once() <= room;
         enough.then(|| replay(&self.layers, &self.visits, room, rule, first))

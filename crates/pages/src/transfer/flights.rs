@@ -218,13 +218,7 @@ impl<T> Drop for Flights<T> {
         while self.count() > 0 {
             self.submit(1, |_, _| {});
             // The results are of no use any more.
-            let numbers: Vec<_> =
-                self.ring.completion().map(|entry| entry.user_data() as usize).collect();
-            for number in numbers {
-                if self.in_ring.get_mut(number).and_then(Option::take).is_some() {
-                    self.numbers.push(number);
-                }
-            }
+            while self.next(|_, _| 0).is_some() {}
         }
     }
 }

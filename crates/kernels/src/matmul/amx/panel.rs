@@ -8,12 +8,10 @@ use crate::matmul::Matrix;
 use crate::matmul::gemm::{Panel, avx512_panel};
 use crate::matmul::prefetch::{self, Ahead};
 use crate::matmul::sizes::PANEL_ROWS;
+use crate::matmul::tiles::avx512::{AHEAD, COLUMN, ask};
 use crate::tiles::{Layout, TILE_ROWS};
 use std::arch::x86_64::*;
 use std::ops::Range;
-
-/// How far ahead of its use memory is asked for, in bytes of the tiles' columns.
-const AHEAD: usize = 8192;
 
 /// Bytes of a tile of one group.
 const TILE_BYTES: usize = TILE * LINE;
@@ -105,8 +103,7 @@ unsafe fn group_of<Q: TilesAvx512, const P: usize>(
 ) {
     // SAFETY: by the caller's promise.
     unsafe {
-        let size = TILE_ROWS * Q::BYTES / (Q::BLOCK / GROUP);
-        prefetch::far(ahead.of(unit).wrapping_add(size * g), size);
+        ask::<Q>(unit, ahead, g);
         let scales = Q::scales(unit, head, g);
         group::<Q>(|j| Q::line::<P>(unit, head, g, j), scales, *to);
         *to = to.add(2 * TILE_BYTES);
@@ -221,7 +218,6 @@ unsafe fn pairs(a: __m512, b: __m512) -> __m512i {
     enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512vbmi,avx512bf16,fma,f16c"
 )]
 unsafe fn columns(tile: *const u8, ahead: &Ahead, k: Range<usize>, to: *mut u8) {
-    const COLUMN: usize = 2 * TILE_ROWS;
     // SAFETY: by the caller's promise.
     unsafe {
         for (i, k) in k.step_by(2).enumerate() {

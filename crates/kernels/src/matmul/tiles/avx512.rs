@@ -20,7 +20,7 @@ use std::ops::Range;
 
 /// How far ahead of its use memory is asked for, in bytes of the tiles' columns, into the second-level cache. (Measured with Q4_K and Q6_K from memory: 26 and 21 GB/s; into the first
 /// level, or 2 KiB ahead, 22 and 10.)
-const AHEAD: usize = 8192;
+pub(in crate::matmul) const AHEAD: usize = 8192;
 
 /// Columns that [`TILES_TOGETHER`] tiles pass over before the next, so that a block's activations for them stay
 /// in the first-level cache. A multiple of 256.
@@ -302,7 +302,7 @@ impl<Q: TilesAvx512> Tile for Integer<Q> {
 /// Asks for what lies ahead of group `g` of a unit, as much as a group has:
 /// asked for all at once, long units would take every buffer that waits for memory.
 #[inline(always)]
-fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: usize) {
+pub(in crate::matmul) fn ask<Q: TilesAvx512>(unit: *const u8, ahead: &Ahead, g: usize) {
     let group = TILE_ROWS * Q::BYTES / (Q::BLOCK / 32);
     prefetch::far(ahead.of(unit).wrapping_add(group * g), group);
 }
@@ -598,4 +598,4 @@ unsafe fn columns<C: Column, const N: usize>(
 const TOGETHER_FLOAT: usize = 6;
 
 /// Bytes of a column of a tile of 16-bit floats.
-const COLUMN: usize = 2 * TILE_ROWS;
+pub(in crate::matmul) const COLUMN: usize = 2 * TILE_ROWS;

@@ -7,7 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
-mod avx512;
+pub(super) mod avx512;
 
 use super::{MatmulScratch, Matrix, Output, Precision, Tokens, dot, gemm};
 use crate::isa::Isa;

@@ -133,7 +133,7 @@ class Model:
         return self._params
 
     def empty_cache(self, batch: int = 1) -> KVCache:
-        """A cache for so many sequences, with nothing in it; each has room for `context` tokens."""
+        """An empty KV cache for `batch` sequences of up to `context` tokens each."""
         if batch < 1:
             raise ValueError(f"batch: expected 1 or more, found {batch}")
         return KVCache(*self._programs.empty(batch), jnp.zeros(batch, jnp.int32))
