@@ -2,7 +2,6 @@
 //! types have in common there.
 
 use super::BlockFormat;
-use crate::half::f16_to_f32;
 use std::arch::x86_64::*;
 
 /// 32 weights of one group as bytes, and what turns their products into floats.
@@ -20,14 +19,17 @@ pub(crate) trait RowsAvx2: BlockFormat {
     /// Unpacks weights `32·b .. 32·b + 32` of a row.
     ///
     /// # Safety
-    /// `row` holds group `b`; the CPU has AVX2.
+    /// `row` holds group `b`; the CPU has AVX2 and F16C.
     unsafe fn group256(row: *const u8, b: usize) -> Group;
 }
 
 #[inline(always)]
 pub(super) unsafe fn f16_at(p: *const u8) -> f32 {
-    // SAFETY: the caller's pointer has two readable bytes.
-    f16_to_f32(unsafe { p.cast::<u16>().read_unaligned() })
+    // SAFETY: the caller's pointer has two readable bytes, and the CPU has F16C.
+    unsafe {
+        let bits = _mm_cvtsi32_si128(p.cast::<u16>().read_unaligned() as i32);
+        _mm_cvtss_f32(_mm_cvtph_ps(bits))
+    }
 }
 
 /// 16 bytes at `p` → 16 low nibbles, 16 high nibbles.

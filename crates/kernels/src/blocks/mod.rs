@@ -195,12 +195,6 @@ pub(crate) const fn per_16<Q: BlockFormat>() -> bool {
     Q::SCALES == 2 || Q::OFFSETS == 2
 }
 
-/// The largest magnitude of a code less its zero point: 128 at most.
-pub(crate) const fn max_magnitude<Q: BlockFormat>() -> i32 {
-    let above = Q::MAX_CODE - Q::ZERO;
-    if above > Q::ZERO { above } else { Q::ZERO }
-}
-
 /// What must be true of every type's constants.
 const fn check<Q: BlockFormat>() {
     assert!(256 % Q::BLOCK == 0 && Q::BLOCK % 32 == 0);

@@ -16,7 +16,8 @@
 //! `s32` = a·Σ round(x / a) `[T][K/32]` for the types with an offset (`s16` `[T][K/16]` for those with
 //! two). (`vpdpbusd` wants one
 //! unsigned operand. Making it the activations costs one constant per row and group of weights,
-//! −128·Σw, which is computed once with the panel and shared by all tokens.)
+//! −128·Σw, which is computed once with the panel and shared by all tokens.) With AVX2 the integers stay signed, and `pairs`
+//! `[T][K/32][2]` i16 has their sums of 16.
 //!
 //! The same for packed weights with AVX-512 ([`TileActs`]): there the weights are the unsigned operand
 //! and the integers stay signed; twelve tokens lie together, so that one address and constant
@@ -197,6 +198,8 @@ pub struct Activations {
     scale: Vec<f32>,
     s32: Vec<f32>,
     s16: Vec<f32>,
+    /// AVX2, 8 bits: Σ q of either 16 of a group, the first in the lower half.
+    pairs: Vec<i32>,
     float: Vec<f32>,
     pub(super) tiles: TileActs,
     /// bf16 for AMX, in bytes, `[T/16][K/32][16][32]`.
@@ -232,6 +235,7 @@ impl Activations {
             scale: vec![0.0; t * k / 32],
             s32: vec![0.0; t * k / 32],
             s16: vec![0.0; t * k / 16],
+            pairs: vec![0; t * k / 32],
             // Blocks of tokens of 8 bits begin anywhere.
             float: vec![0.0; (t + TOKEN_BLOCK) * k],
             tiles: {
@@ -286,6 +290,7 @@ impl Activations {
             scale: self.scale.as_mut_ptr(),
             s32: self.s32.as_mut_ptr(),
             s16: self.s16.as_mut_ptr(),
+            pairs: self.pairs.as_mut_ptr(),
             float: self.float.as_mut_ptr(),
             tiles: TileSlots {
                 q: self.tiles.q.as_mut_ptr().cast(),
@@ -353,6 +358,7 @@ impl Activations {
             scale: &self.scale[at.scale..],
             s32: &self.s32[at.values / 32..],
             s16: &self.s16[at.values / 16..],
+            pairs: &self.pairs[at.values / 32..],
             float: &self.float[range.start * self.cols..],
         }
     }
@@ -412,6 +418,8 @@ pub struct Tokens<'a> {
     scale: &'a [f32],
     s32: &'a [f32],
     s16: &'a [f32],
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    pairs: &'a [i32],
     /// `[tokens, cols]` and more.
     float: &'a [f32],
 }
@@ -458,6 +466,7 @@ impl<'a> Tokens<'a> {
             scale: &self.scale[at.scale..],
             s32: &self.s32[at.values / 32..],
             s16: &self.s16[at.values / 16..],
+            pairs: &self.pairs[at.values / 32..],
             float: &self.float[t * self.set.cols..],
             ..*self
         }
@@ -515,6 +524,18 @@ impl<'a> Tokens<'a> {
         self.s16
     }
 
+    /// AVX2: the sums of the first and of the last 16 activations of group `g` of all tokens, as two 16-bit integers.
+    ///
+    /// # Safety
+    /// The tokens have so many groups.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub(super) unsafe fn pair(&self, g: usize) -> i32 {
+        debug_assert!(g < self.pairs.len());
+        // SAFETY: by the caller's promise.
+        unsafe { *self.pairs.get_unchecked(g) }
+    }
+
     /// The sums that offsets are multiplied with, where 32 weights have `offsets` of them.
     #[inline(always)]
     pub(super) fn sums_for(&self, offsets: usize) -> &'a [f32] {
@@ -549,6 +570,7 @@ pub struct ActSlots<'a> {
     scale: *mut f32,
     s32: *mut f32,
     s16: *mut f32,
+    pairs: *mut i32,
     float: *mut f32,
     tiles: TileSlots,
     brain: *mut u8,
@@ -627,13 +649,6 @@ impl ActSlots<'_> {
     unsafe fn put_words_avx2(&self, t: usize, x: &[f32]) {
         // SAFETY: the same code, compiled for the level.
         unsafe { self.put_words(t, x) }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,fma")]
-    unsafe fn put_bytes_avx2(&self, t: usize, x: &[f32]) {
-        // SAFETY: the same code, compiled for the level.
-        unsafe { self.put_bytes(t, x) }
     }
 
     /// Token `t` as i16.
@@ -739,6 +754,10 @@ impl ActSlots<'_> {
                 part(set.scale.as_ptr(), self.scale, scales, values / per_scale);
                 let sums = |n| [source.values / n, target.values / n];
                 part(set.s32.as_ptr(), self.s32, sums(32), values / 32);
+                if !wide && self.isa == Isa::Avx2 {
+                    let pairs = set.pairs.as_ptr().add(source.scale);
+                    std::ptr::copy_nonoverlapping(pairs, self.pairs.add(target.scale), values / 32);
+                }
                 if wide || self.formats.sums_of_16 {
                     part(set.s16.as_ptr(), self.s16, sums(16), values / 16);
                 }
@@ -818,6 +837,76 @@ fn round_within(v: f32, limit: f32) -> i32 {
     let v = if v < -limit { -limit } else { v };
     let v = if v.is_nan() { 0.0 } else { v };
     (v + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32
+}
+
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use super::{ActSlots, Offsets, Precision, scale_for};
+    use std::arch::x86_64::*;
+
+    impl ActSlots<'_> {
+        /// The `t`-th token of 8 bits, the integers signed.
+        #[target_feature(enable = "avx2,fma,f16c")]
+        pub(super) unsafe fn put_bytes_avx2(&self, t: usize, x: &[f32]) {
+            let at = Offsets::of(self.rows, self.cols, Precision::Bits8, t);
+            for (g, x) in x.chunks_exact(32).enumerate() {
+                // SAFETY: within the buffers, as in `put`.
+                unsafe {
+                    let v: [__m256; 4] =
+                        std::array::from_fn(|i| _mm256_loadu_ps(x.as_ptr().add(8 * i)));
+                    let (a, inv) = scale_for(largest(v).min(f32::MAX), 127.0);
+                    let inv = _mm256_set1_ps(inv);
+                    let q = bytes(v.map(|v| quantize(_mm256_mul_ps(v, inv), 127.0)));
+                    _mm256_storeu_si256(self.q.add(at.bytes + 32 * g).cast(), q);
+                    let sums = sums_of_16(q);
+                    *self.pairs.add(at.scale + g) = sums[0] & 0xffff | sums[1] << 16;
+                    self.put_sums(at.scale + g, a, sums);
+                }
+            }
+        }
+    }
+
+    /// max |x|, ignoring NaN.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn largest(v: [__m256; 4]) -> f32 {
+        // Of a NaN and a number, `vmaxps` gives its second operand.
+        let abs = |v| _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
+        let max = v.into_iter().fold(_mm256_setzero_ps(), |max, v| _mm256_max_ps(abs(v), max));
+        let max = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps::<1>(max));
+        let max = _mm_max_ps(max, _mm_movehl_ps(max, max));
+        _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)))
+    }
+
+    /// Clamps (NaN to 0) and rounds to nearest even.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn quantize(v: __m256, limit: f32) -> __m256i {
+        let ordered = _mm256_cmp_ps::<_CMP_ORD_Q>(v, v);
+        let v = _mm256_min_ps(v, _mm256_set1_ps(limit));
+        let v = _mm256_max_ps(v, _mm256_set1_ps(-limit));
+        _mm256_cvtps_epi32(_mm256_and_ps(ordered, v))
+    }
+
+    /// 32 integers as bytes, in their order.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn bytes([a, b, c, d]: [__m256i; 4]) -> __m256i {
+        let packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+        // Each half has four of a, b, c and d.
+        _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7))
+    }
+
+    /// The sums of the first and the last 16 signed bytes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn sums_of_16(q: __m256i) -> [i32; 2] {
+        let four =
+            _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+        let two = _mm256_add_epi32(four, _mm256_shuffle_epi32::<0b01_00_11_10>(four));
+        let one = _mm256_add_epi32(two, _mm256_shuffle_epi32::<0b10_11_00_01>(two));
+        [_mm256_extract_epi32::<0>(one), _mm256_extract_epi32::<4>(one)]
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -1,27 +1,43 @@
-//! The panel product with AVX2: 8 rows × 4 tokens in registers, 16-bit products by `vpmaddubsw`.
+//! The panel product with AVX2: 16 rows × 3 tokens in registers, 16-bit products by `vpmaddubsw`.
 //!
-//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits: activations up to
-//! 255 and weights of a magnitude up to [`NARROW`] fit. Types whose codes reach further could
-//! saturate, so there the activations are made signed again and the weights' sign is moved over to
-//! them (|w| ≤ 128, 2·128·127 fits).
+//! `vpmaddubsw` adds two products of an unsigned and a signed byte in 16 bits. Codes are the unsigned bytes, activations the signed
+//! ones. As many of these sums as must fit 16 bits ([`lines_together`]) are added there before they are widened: all of 32 columns for
+//! four-bit types. The zero point is taken from the integer sum at the end of a group, by the sum of the activations.
+//!
+//! Codes above 128 could saturate. There the panel holds codes less their zero point, and the weights' sign is moved over to
+//! the activations (|w| ≤ 128, 2·128·127 fits).
+//!
+//! The order of floating-point operations of a row and a token is the same for any number of rows and tokens.
 
 use super::{Panel, avx2_panel, scalar};
-use crate::blocks::{BlockFormat, max_magnitude, with_block, with_tiles};
+use crate::blocks::{BlockFormat, with_block, with_tiles};
 use crate::matmul::sizes::PANEL_ROWS;
 use crate::matmul::{Matrix, Output, Tokens};
-use crate::tiles::Layout;
+use crate::tiles::{Layout, TILE_ROWS};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Tokens of a full tile.
-const TOKENS: usize = 4;
+/// Rows and tokens whose sums are in registers at the same time: 12 sums of 16 bits and 12 of floats would not fit.
+const ROWS: usize = 16;
+const TOKENS: usize = 3;
 
-/// The largest weight of which two, times activations of 255, fit 16 bits.
-const NARROW: i32 = i16::MAX as i32 / 2 / 255;
+/// The largest magnitude of an activation.
+const ACTIVATION: i32 = 127;
 
-/// Whether products of this type could saturate.
-const fn wide<Q: BlockFormat>() -> bool {
-    max_magnitude::<Q>() > NARROW
+/// Whether two products with unsigned codes do not fit 16 bits, so that the panel has codes less their zero point.
+pub(super) const fn signed<Q: BlockFormat>() -> bool {
+    2 * ACTIVATION * Q::MAX_CODE > i16::MAX as i32
+}
+
+/// How many lines of four columns can be added in 16 bits, among those that share a scale.
+const fn lines_together<Q: BlockFormat>() -> usize {
+    let fit = i16::MAX as i32 / (2 * ACTIVATION * Q::MAX_CODE);
+    let all = 8 / Q::SCALES;
+    let mut lines = all;
+    while lines > 1 && lines > fit as usize {
+        lines /= 2;
+    }
+    lines
 }
 
 /// # Safety
@@ -35,19 +51,22 @@ pub(super) unsafe fn panel(
     out: Output<'_>,
     p: &mut Panel,
 ) {
-    // SAFETY: by the caller's promise.
+    // Tiles are filled whole.
+    let whole = match w.layout() {
+        Layout::Rows => rows.clone(),
+        Layout::Tiles => rows.start / TILE_ROWS * TILE_ROWS..rows.end.next_multiple_of(TILE_ROWS),
+    };
+    debug_assert!(whole.len() <= PANEL_ROWS);
+    // SAFETY: by the caller's promise. A packed matrix has whole tiles, and a panel ends where it must: see `gemm::rows`.
     unsafe {
         with_block!(
             w.weight_type(),
             Q => {
                 match w.layout() {
-                    Layout::Rows => avx2_panel::fill_rows::<Q>(w, rows.clone(), k.clone(), p),
-                    Layout::Tiles if avx2_panel::fits(&rows) => {
-                        fill_tiles(w, rows.clone(), k.clone(), p);
-                    }
-                    Layout::Tiles => scalar::fill::<Q>(w, rows.clone(), k.clone(), p),
+                    Layout::Rows => avx2_panel::fill_rows::<Q>(w, whole.clone(), k.clone(), p),
+                    Layout::Tiles => fill_tiles(w, whole.clone(), k.clone(), p),
                 }
-                tokens::<Q>(rows, k, x, out, p);
+                tokens::<Q>(whole.start, rows, k, x, out, p);
             },
             {
                 scalar::fill_float(w, rows.clone(), k.clone(), p);
@@ -70,123 +89,176 @@ unsafe fn fill_tiles(w: &Matrix<'_>, rows: Range<usize>, k: Range<usize>, p: &mu
     )
 }
 
+/// All tokens; row `first` of the matrix is the panel's first.
 #[inline(always)]
 unsafe fn tokens<Q: BlockFormat>(
+    first: usize,
     rows: Range<usize>,
     k: Range<usize>,
     x: &Tokens<'_>,
     out: Output<'_>,
     p: &Panel,
 ) {
-    let n = x.tokens();
     let mut t = 0;
-    // SAFETY: by the caller's promise; t + C ≤ n in every call.
-    unsafe {
-        while t + TOKENS <= n {
-            tile::<Q, TOKENS>(rows.clone(), k.clone(), x, t, out, p);
-            t += TOKENS;
-        }
-        while t < n {
-            tile::<Q, 1>(rows.clone(), k.clone(), x, t, out, p);
-            t += 1;
-        }
+    while t < x.tokens() {
+        // SAFETY: by the caller's promise; there are so many tokens from t on.
+        t += unsafe {
+            match x.tokens() - t {
+                1 => some::<Q, 1>(first, &rows, &k, x, t, out, p),
+                2 => some::<Q, 2>(first, &rows, &k, x, t, out, p),
+                _ => some::<Q, TOKENS>(first, &rows, &k, x, t, out, p),
+            }
+        };
     }
 }
 
+/// `C` tokens from token `t` on; says how many that are.
 #[inline(always)]
-unsafe fn tile<Q: BlockFormat, const C: usize>(
-    rows: Range<usize>,
-    k: Range<usize>,
+unsafe fn some<Q: BlockFormat, const C: usize>(
+    first: usize,
+    rows: &Range<usize>,
+    k: &Range<usize>,
     x: &Tokens<'_>,
     t: usize,
     out: Output<'_>,
     p: &Panel,
-) {
+) -> usize {
     // SAFETY: by the caller's promise.
     unsafe {
-        for part in 0..rows.len().div_ceil(8) {
-            let acc = columns::<Q, C>(part, k.clone(), x, t, p);
-            let first = rows.start + 8 * part;
-            for (c, acc) in acc.iter().enumerate() {
-                let out = out.row_mut(t + c, first..rows.end.min(first + 8));
-                let mut sums = [0f32; 8];
-                _mm256_storeu_ps(sums.as_mut_ptr(), *acc);
-                for (out, sum) in out.iter_mut().zip(sums) {
-                    *out = if k.start == 0 { sum } else { *out + sum };
+        for part in (first..rows.end).step_by(ROWS) {
+            let mut sums = [[0f32; ROWS]; C];
+            columns::<Q, C>(part - first, k, x, t, p, &mut sums);
+            let wanted = part.max(rows.start)..rows.end.min(part + ROWS);
+            for (c, sums) in sums.iter().enumerate() {
+                let out = out.row_mut(t + c, wanted.clone());
+                for (out, sum) in out.iter_mut().zip(&sums[wanted.start - part..]) {
+                    *out = if k.start == 0 { *sum } else { *out + *sum };
                 }
             }
         }
     }
+    C
 }
 
-/// The products of 8 rows with `C` tokens over all columns of the panel.
-#[inline(always)]
+/// The products of [`ROWS`] rows, the panel's from `row` on, with `C` tokens over all columns of the panel.
+///
+/// # Safety
+/// The panel has the rows and the columns, the tokens exist, the CPU has AVX2, FMA and F16C.
+// A function for each type, so that the compiler assigns registers to its loop alone.
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
 unsafe fn columns<Q: BlockFormat, const C: usize>(
-    part: usize,
-    k: Range<usize>,
+    row: usize,
+    k: &Range<usize>,
     x: &Tokens<'_>,
     t: usize,
     p: &Panel,
-) -> [__m256; C] {
-    let cols = x.cols();
-    let groups = cols / 32;
-    // Column groups that share a scale.
-    let parts = Q::SCALES;
-    // SAFETY: by the caller's promise.
+    out: &mut [[f32; ROWS]; C],
+) {
+    let (cols, groups) = (x.cols(), x.cols() / 32);
+    let (scales, offsets) = (Q::SCALES, Q::OFFSETS);
+    let together = lines_together::<Q>();
+    assert!((t + C) * groups <= x.scale().len());
+    // SAFETY: by the caller's promise, and as asserted: all buffers of a token have as many groups.
     unsafe {
-        let mut acc = [_mm256_setzero_ps(); C];
+        let xq: [*const i8; C] = std::array::from_fn(|c| x.q8().add((t + c) * cols + k.start));
+        let first: [usize; C] = std::array::from_fn(|c| (t + c) * groups + k.start / 32);
+        let ones = _mm256_set1_epi16(1);
+        let mut acc = [[_mm256_setzero_ps(); 2]; C];
         for g in 0..k.len() / 32 {
-            for h in 0..parts {
-                let lines = 8 / parts;
-                let at = (parts * g + h) * PANEL_ROWS + 8 * part;
-                let start = if wide::<Q>() {
-                    _mm256_setzero_si256()
-                } else {
-                    _mm256_load_si256(p.z.as_ptr().add(at).cast())
-                };
-                let mut sums = [start; C];
-                for l in 0..lines {
-                    let line = 8 * g + lines * h + l;
-                    let w = p.q.as_ptr().add((line * PANEL_ROWS + 8 * part) * 4);
-                    let w = _mm256_load_si256(w.cast());
+            for h in 0..scales {
+                let mut sums = [[_mm256_setzero_si256(); 2]; C];
+                for some in 0..8 / scales / together {
+                    let mut narrow = [[_mm256_setzero_si256(); 2]; C];
+                    for l in 0..together {
+                        let line = 8 * g + 8 / scales * h + together * some + l;
+                        let w = p.q.as_ptr().add((line * PANEL_ROWS + row) * 4).cast();
+                        let w = [_mm256_load_si256(w), _mm256_load_si256(w.add(1))];
+                        for c in 0..C {
+                            let x = xq[c].add(4 * line).cast::<i32>().read_unaligned();
+                            let x = _mm256_set1_epi32(x);
+                            for i in 0..2 {
+                                let two = products::<Q>(w[i], x);
+                                narrow[c][i] = in_order(match l {
+                                    0 => two,
+                                    _ => _mm256_add_epi16(narrow[c][i], two),
+                                });
+                            }
+                        }
+                    }
                     for c in 0..C {
-                        let x = x.q8().add((t + c) * cols + k.start + 4 * line).cast::<i32>();
-                        let x = _mm256_set1_epi32(x.read_unaligned());
-                        sums[c] = _mm256_add_epi32(sums[c], dot4::<Q>(w, x));
+                        for i in 0..2 {
+                            let four = _mm256_madd_epi16(narrow[c][i], ones);
+                            sums[c][i] = _mm256_add_epi32(sums[c][i], four);
+                        }
                     }
                 }
-                let d = _mm256_load_ps(p.d.as_ptr().add(at));
+                let d = p.d.as_ptr().add((scales * g + h) * PANEL_ROWS + row);
+                let d = [_mm256_load_ps(d), _mm256_load_ps(d.add(8))];
                 for c in 0..C {
-                    let at = (t + c) * groups + k.start / 32 + g;
-                    let a = _mm256_mul_ps(d, _mm256_set1_ps(x.scale()[at]));
-                    acc[c] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[c]), a, acc[c]);
+                    let at = first[c] + g;
+                    if Q::ZERO != 0 && !signed::<Q>() {
+                        // −ZERO times the sum of the activations: of both halves, or of one.
+                        let pair = match (scales, h) {
+                            (1, _) => [-Q::ZERO as i16; 2],
+                            (_, 0) => [-Q::ZERO as i16, 0],
+                            _ => [0, -Q::ZERO as i16],
+                        };
+                        let pair =
+                            _mm256_set1_epi32(pair[0] as u16 as i32 | (pair[1] as i32) << 16);
+                        let both = _mm256_set1_epi32(x.pair(at));
+                        let z = _mm256_madd_epi16(both, pair);
+                        for sum in &mut sums[c] {
+                            *sum = _mm256_add_epi32(*sum, z);
+                        }
+                    }
+                    let scale = _mm256_set1_ps(*x.scale().get_unchecked(at));
+                    for i in 0..2 {
+                        let a = _mm256_mul_ps(d[i], scale);
+                        acc[c][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[c][i]), a, acc[c][i]);
+                    }
                 }
             }
-            for h in 0..Q::OFFSETS {
-                let at = (Q::OFFSETS * g + h) * PANEL_ROWS + 8 * part;
-                let m = _mm256_load_ps(p.m.as_ptr().add(at));
+            for h in 0..offsets {
+                let m = p.m.as_ptr().add((offsets * g + h) * PANEL_ROWS + row);
+                let m = [_mm256_load_ps(m), _mm256_load_ps(m.add(8))];
                 for c in 0..C {
-                    let at = (t + c) * groups + k.start / 32 + g;
-                    let s = x.sums_for(Q::OFFSETS)[Q::OFFSETS * at + h];
-                    acc[c] = _mm256_fmadd_ps(m, _mm256_set1_ps(s), acc[c]);
+                    let sums = x.sums_for(offsets);
+                    let s = _mm256_set1_ps(*sums.get_unchecked(offsets * (first[c] + g) + h));
+                    for i in 0..2 {
+                        acc[c][i] = _mm256_fmadd_ps(m[i], s, acc[c][i]);
+                    }
                 }
             }
         }
-        acc
+        for (out, acc) in out.iter_mut().zip(acc) {
+            _mm256_storeu_ps(out.as_mut_ptr(), acc[0]);
+            _mm256_storeu_ps(out.as_mut_ptr().add(8), acc[1]);
+        }
     }
 }
 
-/// Each lane: the sum of four products.
+/// The value itself. The compiler keeps the order of all that are computed so: it would otherwise sum one after the other, and have no
+/// registers left for the weights of all lines.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn in_order(mut v: __m256i) -> __m256i {
+    // SAFETY: no instruction.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) v, options(nomem, nostack, preserves_flags));
+    }
+    v
+}
+
+/// 16-bit sums of two products each.
 #[inline(always)]
-unsafe fn dot4<Q: BlockFormat>(w: __m256i, x: __m256i) -> __m256i {
+unsafe fn products<Q: BlockFormat>(w: __m256i, x: __m256i) -> __m256i {
     // SAFETY: the callers' CPU has AVX2.
     unsafe {
-        let pairs = if wide::<Q>() {
-            let x = _mm256_xor_si256(x, _mm256_set1_epi8(-128));
+        if signed::<Q>() {
             _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
         } else {
-            _mm256_maddubs_epi16(x, w)
-        };
-        _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+            _mm256_maddubs_epi16(w, x)
+        }
     }
 }

@@ -1,7 +1,10 @@
-//! Filling a panel of the AVX2 product: from tiles, whose lines are what a panel holds but for the
-//! zero point, and from rows, 32 weights at a time.
+//! Filling a panel of the AVX2 product: from tiles, whose lines are what a panel holds, and from rows, eight at a time.
+//!
+//! The panel holds the codes as they are, or less the zero point where the type is [`signed`].
 
 use super::Panel;
+use super::avx2::signed;
+use crate::blocks::BlockFormat;
 use crate::blocks::avx2_rows::RowsAvx2;
 use crate::blocks::avx2_tiles::TilesAvx2;
 use crate::matmul::Matrix;
@@ -10,13 +13,26 @@ use crate::tiles::TILE_ROWS;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Whether [`fill_tiles`] can fill the panel of `rows`: whole tiles from a tile's beginning.
-pub(super) fn fits(rows: &Range<usize>) -> bool {
-    rows.start.is_multiple_of(TILE_ROWS) && rows.end.is_multiple_of(TILE_ROWS)
+/// Stores line `line` of eight rows from the panel's row `row` on.
+///
+/// # Safety
+/// The panel has the line and the rows, `row` is a multiple of 8; the CPU has AVX2.
+#[inline(always)]
+unsafe fn put_line<Q: BlockFormat>(p: &mut Panel, line: usize, row: usize, codes: __m256i) {
+    // SAFETY: by the caller's promise.
+    unsafe {
+        let codes = if signed::<Q>() {
+            _mm256_sub_epi8(codes, _mm256_set1_epi8(Q::ZERO as u8 as i8))
+        } else {
+            codes
+        };
+        let to = p.q.as_mut_ptr().add((line * PANEL_ROWS + row) * 4);
+        _mm256_store_si256(to.cast(), codes);
+    }
 }
 
 /// # Safety
-/// `w` is packed, `rows` are at most those of a panel and [`fits`], `k` is a stretch of whole
+/// `w` is packed, `rows` are whole tiles and at most those of a panel, `k` is a stretch of whole
 /// blocks; the CPU has AVX2, FMA and F16C.
 #[inline(always)]
 pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
@@ -28,7 +44,6 @@ pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
     let per_unit = Q::BLOCK / 32;
     // SAFETY: inside the tiles and the panel, by the caller's promise.
     unsafe {
-        let zero = _mm256_set1_epi8(Q::ZERO as u8 as i8);
         for (first, i) in (rows.start / TILE_ROWS..rows.end / TILE_ROWS).enumerate() {
             let tile = w.tile(i).as_ptr();
             for half in 0..2 {
@@ -36,35 +51,18 @@ pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
                 for (g, b) in (k.start / 32..k.end / 32).enumerate() {
                     let unit = tile.add(b / per_unit * TILE_ROWS * Q::BYTES);
                     let group = Q::begin(unit, b % per_unit, half);
-                    let mut sums = [_mm256_setzero_si256(); 2];
                     for j in 0..8 {
-                        let q = Q::line(unit, &group, b % per_unit, j, half);
-                        let q = _mm256_sub_epi8(q, zero);
-                        let to = p.q.as_mut_ptr().add(((8 * g + j) * PANEL_ROWS + row) * 4);
-                        _mm256_storeu_si256(to.cast(), q);
-                        let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
-                        let four = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-                        sums[j / 4] = _mm256_add_epi32(sums[j / 4], four);
+                        let codes = Q::line(unit, &group, b % per_unit, j, half);
+                        put_line::<Q>(p, 8 * g + j, row, codes);
                     }
-                    // −128 · Σ q
-                    let z =
-                        |sum| _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32::<7>(sum));
                     let scales = Q::scales(unit, &group, b % per_unit, half);
-                    if Q::SCALES == 2 {
-                        for part in 0..2 {
-                            let at = (2 * g + part) * PANEL_ROWS + row;
-                            _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[part]);
-                            _mm256_storeu_si256(p.z.as_mut_ptr().add(at).cast(), z(sums[part]));
-                        }
-                    } else {
-                        let at = g * PANEL_ROWS + row;
-                        let sum = _mm256_add_epi32(sums[0], sums[1]);
-                        _mm256_storeu_ps(p.d.as_mut_ptr().add(at), scales.d[0]);
-                        _mm256_storeu_si256(p.z.as_mut_ptr().add(at).cast(), z(sum));
+                    for h in 0..Q::SCALES {
+                        let at = (Q::SCALES * g + h) * PANEL_ROWS + row;
+                        _mm256_store_ps(p.d.as_mut_ptr().add(at), scales.d[h]);
                     }
                     for h in 0..Q::OFFSETS {
                         let at = (Q::OFFSETS * g + h) * PANEL_ROWS + row;
-                        _mm256_storeu_ps(p.m.as_mut_ptr().add(at), scales.m[h]);
+                        _mm256_store_ps(p.m.as_mut_ptr().add(at), scales.m[h]);
                     }
                 }
             }
@@ -72,8 +70,10 @@ pub(super) unsafe fn fill_tiles<Q: TilesAvx2>(
     }
 }
 
+/// The last rows are repeated up to a multiple of eight.
+///
 /// # Safety
-/// `w` is not packed, `rows` are at most those of a panel, `k` is a stretch of whole blocks; the CPU has
+/// `w` is not packed, `rows` are at most those of a panel and not none, `k` is a stretch of whole blocks; the CPU has
 /// AVX2, FMA and F16C.
 #[inline(always)]
 pub(super) unsafe fn fill_rows<Q: RowsAvx2>(
@@ -84,40 +84,52 @@ pub(super) unsafe fn fill_rows<Q: RowsAvx2>(
 ) {
     // SAFETY: inside the rows and the panel, by the caller's promise.
     unsafe {
-        let zero = _mm256_set1_epi8(Q::ZERO as u8 as i8);
-        let ones = _mm256_set1_epi16(1);
-        for (i, r) in rows.enumerate() {
-            let row = w.row(r).as_ptr();
+        for first in (0..rows.len()).step_by(8) {
+            let row: [*const u8; 8] =
+                std::array::from_fn(|i| w.row((rows.start + first + i).min(rows.end - 1)).as_ptr());
             for (g, b) in (k.start / 32..k.end / 32).enumerate() {
-                let u = Q::group256(row, b);
-                let q = _mm256_sub_epi8(u.q, zero);
-                let mut lines = [0i32; 8];
-                _mm256_storeu_si256(lines.as_mut_ptr().cast(), q);
-                let to = p.q.as_mut_ptr().cast::<i32>().add(8 * g * PANEL_ROWS + i);
-                for (j, line) in lines.iter().enumerate() {
-                    *to.add(j * PANEL_ROWS) = *line;
-                }
-                // Sums of four weights in each lane, the first 16 weights in the lower half.
-                let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q);
-                let four = _mm256_madd_epi16(pairs, ones);
-                let sums = [_mm256_castsi256_si128(four), _mm256_extracti128_si256::<1>(four)];
-                let sums = sums.map(|v| {
-                    let v = _mm_add_epi32(v, _mm_shuffle_epi32::<0b01_00_11_10>(v));
-                    _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32::<0b10_11_00_01>(v)))
-                });
-                if Q::SCALES == 2 {
-                    for h in 0..2 {
-                        p.d[(2 * g + h) * PANEL_ROWS + i] = u.d[h];
-                        p.z[(2 * g + h) * PANEL_ROWS + i] = -128 * sums[h];
+                let mut codes = [_mm256_setzero_si256(); 8];
+                for (i, (codes, row)) in codes.iter_mut().zip(row).enumerate() {
+                    let u = Q::group256(row, b);
+                    *codes = u.q;
+                    for h in 0..Q::SCALES {
+                        p.d[(Q::SCALES * g + h) * PANEL_ROWS + first + i] = u.d[h];
                     }
-                } else {
-                    p.d[g * PANEL_ROWS + i] = u.d[0];
-                    p.z[g * PANEL_ROWS + i] = -128 * (sums[0] + sums[1]);
+                    for h in 0..Q::OFFSETS {
+                        p.m[(Q::OFFSETS * g + h) * PANEL_ROWS + first + i] = u.m[h];
+                    }
                 }
-                for h in 0..Q::OFFSETS {
-                    p.m[(Q::OFFSETS * g + h) * PANEL_ROWS + i] = u.m[h];
+                for (j, line) in transposed(codes).into_iter().enumerate() {
+                    put_line::<Q>(p, 8 * g + j, first, line);
                 }
             }
         }
+    }
+}
+
+/// `[8 rows][8 lines]` of 32 bits → `[8 lines][8 rows]`.
+#[inline(always)]
+unsafe fn transposed(v: [__m256i; 8]) -> [__m256i; 8] {
+    // SAFETY: the callers' CPU has AVX2.
+    unsafe {
+        let [a, b, c, d, e, f, g, h] = v;
+        // Pairs of rows, then four rows: lines l and l + 4 in the halves of a register.
+        let two = |a, b| [_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b)];
+        let four = |[a, b]: [__m256i; 2], [c, d]: [__m256i; 2]| {
+            [
+                _mm256_unpacklo_epi64(a, c),
+                _mm256_unpackhi_epi64(a, c),
+                _mm256_unpacklo_epi64(b, d),
+                _mm256_unpackhi_epi64(b, d),
+            ]
+        };
+        let upper = four(two(a, b), two(c, d));
+        let lower = four(two(e, f), two(g, h));
+        let mut out = v;
+        for l in 0..4 {
+            out[l] = _mm256_permute2x128_si256::<0x20>(upper[l], lower[l]);
+            out[l + 4] = _mm256_permute2x128_si256::<0x31>(upper[l], lower[l]);
+        }
+        out
     }
 }

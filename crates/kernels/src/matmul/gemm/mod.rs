@@ -1,11 +1,11 @@
 //! Several tokens: panels of 32 rows, unpacked on the fly, multiplied with all tokens.
 //!
 //! A panel holds a stretch of up to [`MAX_K`] columns, so that it stays in the first-level cache
-//! while all tokens pass over it. Its layout is the same for every type and SIMD level:
+//! while all tokens pass over it. Its layout is the same for every type:
 //! - `q` `[K/4][32 rows][4]` signed bytes: one line of 16 rows is what `vpdpbusd` multiplies with
-//!   four broadcast (unsigned) activations;
+//!   four broadcast (unsigned) activations; with AVX2 unsigned codes, see `avx2`;
 //! - `d` `[K/32][32 rows]` f32 scales and `z` the integers −128·Σq that make up for the
-//!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16);
+//!   activations' bias of 128 (both `[K/16][32 rows]` for a type with a scale per 16), which AVX2 does without;
 //! - `m` `[K/32][32 rows]` f32 offsets (`[K/16][32 rows]` for a type with an offset per 16).
 //!
 //! Float weights: `[K][32 rows]` f32.
@@ -99,7 +99,8 @@ pub(super) unsafe fn rows(
     let panel = &mut *scratch.panel;
     let mut r = rows.start;
     while r < rows.end {
-        let part = r..rows.end.min(r + PANEL_ROWS);
+        // A panel begins or ends at a multiple of its rows, so that whole tiles fit.
+        let part = r..rows.end.min((r / PANEL_ROWS + 1) * PANEL_ROWS);
         let max = if w.weight_type().is_float() { MAX_K_FLOAT } else { MAX_K };
         for k in stretches(w.cols(), max) {
             match x.isa() {
