@@ -67,9 +67,9 @@ def add_arguments(parser) -> None:
 class Hub:
     """Both servers, and how many bytes of files they have sent."""
 
-    def __init__(self):
+    def __init__(self, files: dict[str, bytes] | None = None):
         source = random.Random(7)
-        self.files = {name: source.randbytes(size) for name, size in SIZES.items()}
+        self.files = files or {name: source.randbytes(size) for name, size in SIZES.items()}
         self.hashes = {name: hashlib.sha256(content).hexdigest() for name, content in self.files.items()}
         self.sent, self.pause, self.lock = 0, 0.0, threading.Lock()
         self.bytes_at = self.serve(self.of_bytes)

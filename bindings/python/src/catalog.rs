@@ -198,8 +198,6 @@ impl Catalog {
         })
     }
 
-    /// Brings bytes `start` to `stop` of a file into memory and into the page table, reading them
-    /// first if `read` says that they are on the disk.
     /// All bytes of a file, in place.
     fn _whole(&self, file: usize) -> PyResult<Block> {
         let map = self.file(file)?;
@@ -208,6 +206,8 @@ impl Catalog {
         block.ok_or_else(|| error::format(map.path(), "is not as long as its map"))
     }
 
+    /// Brings bytes `start` to `stop` of a file into memory and into the page table, reading them
+    /// first if `read` says that they are on the disk.
     fn _fetch(
         &self,
         py: Python<'_>,

@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 
 use alight_files::FilesError;
+use alight_hub::HubError;
 use alight_model::{LoadError, ModelError};
 use alight_pages::MapError;
 use alight_text::PromptError;
@@ -115,9 +116,14 @@ pub static COMPUTE: Class = Class::new(
 );
 pub static CLOSED: Class =
     Class::new("ClosedError", "The model has been closed.", Some(value_error));
+pub static HUB: Class = Class::new(
+    "HubError",
+    "A model of the hub is not in the cache, and could not be fetched or may not be.",
+    Some(os_error),
+);
 
 /// All of them.
-pub static CLASSES: [&Class; 9] = [
+pub static CLASSES: [&Class; 10] = [
     &ALIGHT,
     &FORMAT,
     &FILE_CHANGED,
@@ -127,6 +133,7 @@ pub static CLASSES: [&Class; 9] = [
     &NO_MEMORY,
     &COMPUTE,
     &CLOSED,
+    &HUB,
 ];
 
 /// A file that cannot be opened is Python's own error for that (`FileNotFoundError` and so on).
@@ -150,6 +157,15 @@ pub fn files(error: FilesError) -> PyErr {
     match error {
         FilesError::Map(error) => map(error),
         error => FORMAT.err(error.to_string()),
+    }
+}
+
+/// A model of the hub that is not to be had.
+pub fn hub(error: HubError) -> PyErr {
+    match error {
+        HubError::Name { .. } | HubError::Setting { .. } => OPTION.err(error.to_string()),
+        HubError::Cache { path, source } => system(&path, &source),
+        error => HUB.err(error.to_string()),
     }
 }
 

@@ -4,7 +4,7 @@
 //! [`block`] that Python's buffer protocol shows without a copy wherever that can be; [`geometry`] says
 //! which bytes belong to a part of a tensor; a [`model`] answers prompts, in a thread of its own that a [`worker`] is, and
 //! [`completion`] hands an answer out; [`array`] has other numbers that were computed; [`dlpack`] and [`numpy`] show both kinds of
-//! numbers to other libraries; [`config`] and [`tokenizer`] show what `alight_model` has read of
+//! numbers to other libraries; a [`hub`] has models by their names; [`config`] and [`tokenizer`] show what `alight_model` has read of
 //! a model and checked; [`ffi`] hands out the custom calls for XLA, [`cuda`] tells of those for GPUs;
 //! [`new_file`] writes what a command of the package was asked to write.
 //!
@@ -35,6 +35,7 @@ mod error;
 mod ffi;
 mod geometry;
 mod given;
+mod hub;
 mod memory;
 mod metadata;
 mod model;
@@ -84,6 +85,7 @@ fn _alight(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ffi::unlink_memory, module)?)?;
     module.add_function(wrap_pyfunction!(new_file::check_new_file, module)?)?;
     module.add_function(wrap_pyfunction!(new_file::write_new_file, module)?)?;
+    module.add_function(wrap_pyfunction!(hub::pull, module)?)?;
     module.add_class::<model::Model>()?;
     module.add_class::<array::Array>()?;
     module.add_class::<completion::Completion>()?;

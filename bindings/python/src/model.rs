@@ -17,6 +17,7 @@ use crate::array::Array;
 use crate::asked::{Context, Options, Prompt};
 use crate::completion::{Completion, Making, PATIENCE, Stream};
 use crate::error;
+use crate::hub;
 use crate::source;
 use crate::tokenizer::Tokenizer;
 use crate::worker::{Ask, Happened, OfLogits, Running, Wanted, Worker};
@@ -138,10 +139,10 @@ impl Model {
 
 #[pymethods]
 impl Model {
-    /// Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
+    /// Opens a GGUF file, a folder with one model in it, or a model of the hub. The weights are mapped, and loaded in the background.
     #[new]
     #[pyo3(signature = (path, *, context=None, threads=None, sequences=8, load="auto", repack="auto", lock=false, memory=None,
-        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None))]
+        prompt_precision=8, cache_type="f16", prompt_cache=1 << 30, speculate=None, draft=None, offline=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -158,6 +159,7 @@ impl Model {
         prompt_cache: usize,
         speculate: Option<Drafts>,
         draft: Option<PathBuf>,
+        offline: bool,
     ) -> PyResult<Model> {
         let open = OpenOptions {
             threads: threads.map(|n| number("threads", n, MAX_THREADS)).transpose()?,
@@ -187,6 +189,8 @@ impl Model {
             },
             ..EngineOptions::default()
         };
+        let path = hub::file(py, path, offline)?;
+        let draft = draft.map(|draft| hub::file(py, draft, offline)).transpose()?;
         py.detach(move || {
             let model = Model::open(&path, &open)?;
             let draft = draft.map(|path| Model::open(&path, &open)).transpose()?;

@@ -18,6 +18,7 @@
 //! the terminal is left as it was.
 
 mod account;
+mod answer_limits;
 mod args;
 mod bar;
 mod batch;

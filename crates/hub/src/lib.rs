@@ -4,7 +4,7 @@
 //! - [`Name`]: `user/repo:Q4_K_M`, as people write it.
 //! - [`Settings`]: where the cache and the hub are, and who you are (`HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, …).
 //! - [`Hub::find`]: a model in the cache, without a network. [`Hub::pull`]: the same as the hub has it now, fetched if need be.
-//!   [`Hub::list`], [`Hub::remove`]: what is in the cache.
+//!   [`Hub::locate`]: the one or the other. [`Hub::list`], [`Hub::remove`]: what is in the cache.
 //!
 //! This crate must never print, run a model, send the token to anybody but the hub, or keep anything outside the cache.
 //!
@@ -28,6 +28,7 @@ mod cache;
 mod client;
 mod error;
 mod fetch;
+mod locate;
 mod name;
 mod partial;
 mod pull;
@@ -40,6 +41,7 @@ use std::time::Duration;
 
 pub use cache::{Cached, Removed};
 pub use error::HubError;
+pub use locate::Located;
 pub use name::Name;
 pub use select::Model;
 pub use settings::Settings;

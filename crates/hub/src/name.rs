@@ -2,6 +2,7 @@
 //! an address bar shows.
 
 use std::fmt;
+use std::path::Path;
 
 use crate::HubError;
 
@@ -26,6 +27,18 @@ impl Name {
     /// What is behind the hub's address, if `text` begins with it: then it is no path.
     pub fn without_hub(text: &str) -> Option<&str> {
         HUBS.iter().find_map(|hub| text.strip_prefix(hub))
+    }
+
+    /// The model of the hub that is meant where a path is expected. `None`: it is a path, because it does not begin with the hub's
+    /// address, or because something of that name exists.
+    ///
+    /// # Errors
+    /// It begins with the hub's address, and no name of a model is behind it.
+    pub fn of_path(path: &Path) -> Result<Option<Name>, HubError> {
+        match path.to_str().filter(|text| Name::without_hub(text).is_some()) {
+            Some(text) if !path.exists() => Name::parse(text).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Takes a name apart.

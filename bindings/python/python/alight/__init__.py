@@ -1,6 +1,6 @@
 """Language models straight from a mapped file.
 
-`Model` answers prompts with the engine of `alight run`, in this process. `open` gives the catalog of a model file (GGUF, or
+`Model` answers prompts with the engine of `alight run`, in this process. `pull` fetches a model of the hub. `open` gives the catalog of a model file (GGUF, or
 safetensors with or without an index): metadata, and tensors whose bytes Python's buffer protocol shows in place. `config` and
 `Tokenizer` are what the engine of `alight run` has read of a model and checked. `alight.jax` makes JAX arrays of the tensors.
 """
@@ -18,6 +18,7 @@ from ._alight import (
     Decoder,
     FileChangedError,
     FormatError,
+    HubError,
     Model,
     NotEnoughMemoryError,
     OptionError,
@@ -29,6 +30,7 @@ from ._alight import (
     __version__,
     config,
     open,
+    pull,
 )
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "Decoder",
     "FileChangedError",
     "FormatError",
+    "HubError",
     "Model",
     "NotEnoughMemoryError",
     "OptionError",
@@ -55,4 +58,5 @@ __all__ = [
     "__version__",
     "config",
     "open",
+    "pull",
 ]

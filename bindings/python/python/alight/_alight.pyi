@@ -1,7 +1,7 @@
 """The extension module; the package `alight` is what people import."""
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, final, type_check_only
@@ -22,6 +22,7 @@ __all__ = [
     "Decoder",
     "FileChangedError",
     "FormatError",
+    "HubError",
     "Model",
     "NotEnoughMemoryError",
     "OptionError",
@@ -42,6 +43,7 @@ __all__ = [
     "ffi_targets",
     "how_to_copy",
     "open",
+    "pull",
     "reusable",
     "share_memory",
     "unlink_memory",
@@ -84,6 +86,23 @@ class ComputeError(AlightError, RuntimeError):
 
 class ClosedError(AlightError, ValueError):
     """The model has been closed."""
+
+class HubError(AlightError, OSError):
+    """A model of the hub is not in the cache, and could not be fetched or may not be."""
+
+def pull(
+    name: str,
+    *,
+    revision: str | None = None,
+    offline: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> Path:
+    """Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several.
+
+    `name` is `USER/REPO`, `USER/REPO:Q4_K_M`, `USER/REPO:FILE.gguf` or an address of the hub. What is in the cache of Hugging Face's
+    tools is not fetched again. `revision`: a branch, a tag or a commit. `offline`: nothing is fetched. `progress` is called with
+    the bytes that are there and the bytes in all, several times per second. What it raises ends the pull, as Ctrl-C does; what was
+    received is kept, and the next pull continues."""
 
 def check_new_file(path: str | os.PathLike[str], *, force: bool) -> None:
     """Refuses a file that may not be written, before anything is computed for it."""
@@ -652,9 +671,12 @@ class Model:
         prompt_cache: int = ...,
         speculate: Literal["auto", "off"] | int | None = None,
         draft: str | os.PathLike[str] | None = None,
+        offline: bool = False,
     ) -> Model:
         """Opens a GGUF file, or a folder with one model in it. The weights are mapped, and loaded in the background.
 
+        A name that begins with `hf.co/` or another address of the hub is a model there, as `alight run` takes it: it is fetched if
+        it is not in the cache, and with `offline` it is not fetched.
         `context`: positions of a prompt and its answer; 0 as many as the model was trained for; `None` 4096 of them at most.
         `threads`: to compute with, one per core if `None`. `sequences`: answers that are computed at the same time; others wait.
         `prompt_cache`: bytes of memory for what was computed of prompts, for those that begin alike. `memory`: bytes that the

@@ -26,6 +26,7 @@ use alight_server::body::refusal::{Refusal, TOO_LONG};
 use alight_text::{Encoder, Style};
 use anyhow::{Context, anyhow};
 
+use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
@@ -105,23 +106,8 @@ pub struct BatchArgs {
     #[arg(long)]
     parse_special: bool,
 
-    /// Turn the model's thinking off where the chat template has a switch for it
-    #[arg(long)]
-    no_thinking: bool,
-
-    /// Generate at most N tokens for a line that does not say how many; -1: until the model ends or the context is full
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    predict: i64,
-
-    /// Tokens that each line has room for, prompt and answer; 0: as many as the model was trained for
-    /// [default: 4096, or what it was trained for if that is less]
-    #[arg(short = 'c', long, value_name = "N")]
-    ctx_size: Option<usize>,
-
-    /// Go on when the model would end
-    #[arg(long)]
-    ignore_eos: bool,
+    #[command(flatten)]
+    limits: LimitArgs,
 
     #[command(flatten)]
     drafts: DraftArgs,
@@ -162,7 +148,7 @@ pub fn main(args: BatchArgs) -> Outcome {
     let before = (done.results, done.failed);
     let options = EngineOptions {
         sequences: args.sequences,
-        context: Some(alight_model::context(args.ctx_size, model.spec().context)),
+        context: Some(args.limits.context(model.spec().context)),
         prompt_precision: args.engine.prompt_precision(),
         cache_type: args.engine.cache_type(),
         speculate: args.drafts.speculate,
@@ -219,14 +205,11 @@ impl BatchArgs {
         if style == Style::Raw && self.system.is_some() {
             say::note("--system has no effect without a chat template");
         }
-        let mut encoder = Encoder::new(vocabulary, style, self.parse_special);
-        if self.no_thinking {
-            encoder = encoder.without_thinking();
-        }
+        let encoder = self.limits.encoder(Encoder::new(vocabulary, style, self.parse_special));
         let defaults = Defaults {
             sampling: self.sampling.fixed_options(),
-            max_tokens: usize::try_from(self.predict).unwrap_or(usize::MAX),
-            ignore_eos: self.ignore_eos,
+            max_tokens: self.limits.max_tokens(),
+            ignore_eos: self.limits.ignore_eos,
             system: self.system.clone(),
             style,
             context,

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use alight_hub::{Event, Hub, HubError, Name, Pulled, Settings};
+use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
 use anyhow::anyhow;
 
 use crate::args::Command;
@@ -53,35 +53,12 @@ pub fn resolve(command: &mut Command) -> Outcome {
 
 /// The file of a model of the hub; none if it is a path.
 fn file_of(path: &Path, offline: bool) -> Outcome<Option<PathBuf>> {
-    let Some(text) = path.to_str().filter(|text| Name::without_hub(text).is_some()) else {
-        return Ok(None);
-    };
-    // Somebody's own folder of that name.
-    if path.exists() {
-        return Ok(None);
+    let Some(name) = Name::of_path(path).map_err(failed)? else { return Ok(None) };
+    let located = hub(offline)?.locate(&name, fetch).map_err(failed)?;
+    if let Located::Instead(found, error) = &located {
+        say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
     }
-    let name = Name::parse(text).map_err(failed)?;
-    let hub = hub(offline)?;
-    let first = |paths: Vec<PathBuf>| paths.into_iter().next();
-    // What is there is used as it is: `alight pull` asks whether there is something newer.
-    if let Ok(Some(found)) = hub.find_exactly(&name) {
-        return Ok(first(found.paths));
-    }
-    if hub.settings().offline {
-        let found = hub.find(&name).map_err(failed)?;
-        return Ok(first(found.ok_or_else(|| failed(hub.not_there(&name)))?.paths));
-    }
-    match fetch(&hub, &name) {
-        Ok(pulled) => Ok(first(pulled.paths)),
-        Err(error) if error.is_unreachable() => match hub.find(&name) {
-            Ok(Some(found)) => {
-                say::note(&format!("{error}; {}:{} is in the cache", found.repo, found.tag));
-                Ok(first(found.paths))
-            }
-            _ => Err(failed(error)),
-        },
-        Err(error) => Err(failed(error)),
-    }
+    Ok(Some(located.into_file()))
 }
 
 /// Pulls a model, and says how that goes.

@@ -25,6 +25,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches};
 use rusage::Phases;
 
+use crate::answer_limits::LimitArgs;
 use crate::drafts::DraftArgs;
 use crate::interrupt::Interrupt;
 use crate::open::{self, EngineArgs};
@@ -42,7 +43,7 @@ use sampling::SamplingArgs;
 
 /// Arguments of `alight run`.
 #[derive(Debug, clap::Args)]
-#[command(mut_args = in_short, after_help = "\
+#[command(mut_arg("no_thinking", |arg| arg.help(HIDE).conflicts_with("raw")), mut_args = in_short, after_help = "\
 `--help` has all options, and examples.", after_long_help = "\
 Examples:
   alight run model.gguf \"Why is the sky blue?\"
@@ -106,10 +107,6 @@ pub struct RunArgs {
     #[arg(long)]
     parse_special: bool,
 
-    /// Hide the model's thinking, and turn it off where the chat template has a switch for it
-    #[arg(long, conflicts_with = "raw")]
-    no_thinking: bool,
-
     /// Keep no history of what is typed in a chat [default: in alight/history in $XDG_STATE_HOME, or in
     /// ~/.local/state; a message that begins with a space is not kept]
     #[arg(long)]
@@ -125,27 +122,13 @@ pub struct RunArgs {
     #[arg(long)]
     stats: bool,
 
-    /// Generate at most N tokens
-    ///
-    /// -1: until the model ends or the context is full.
-    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
-    predict: i64,
-
-    /// Tokens that the model can look back on [default: 4096]
-    ///
-    /// 0: as many as it was trained for. The default is less if it was trained for less.
-    #[arg(short = 'c', long, value_name = "N")]
-    ctx_size: Option<usize>,
+    #[command(flatten)]
+    limits: LimitArgs,
 
     /// End the answer where the model writes this text, which is left out; may be given several times
     #[arg(long, value_name = "TEXT", visible_alias = "reverse-prompt", action = clap::ArgAction::Append,
           allow_hyphen_values = true)]
     stop: Vec<String>,
-
-    /// Go on when the model would end
-    #[arg(long)]
-    ignore_eos: bool,
 
     #[command(flatten)]
     drafts: DraftArgs,
@@ -162,6 +145,10 @@ pub struct RunArgs {
     #[command(flatten)]
     choice: EngineChoice,
 }
+
+/// What `--no-thinking` does to an answer that is read by a person.
+const HIDE: &str =
+    "Hide the model's thinking, and turn it off where the chat template has a switch for it";
 
 /// The options that `-h` shows; the others are hidden there.
 const SHORT: [&str; 9] =
@@ -203,7 +190,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             let about = About {
                 name: model.name(),
                 vocabulary: model.vocabulary(),
-                context: args.context(trained),
+                context: args.limits.context(trained),
                 trained,
                 model: Some(&model),
             };
@@ -233,7 +220,7 @@ pub fn main(mut args: RunArgs, given: &ArgMatches, started: Instant) -> Outcome 
             let about = About {
                 name: &text.name,
                 vocabulary: &text.vocabulary,
-                context: args.context(text.trained),
+                context: args.limits.context(text.trained),
                 trained: text.trained,
                 model: None,
             };
@@ -264,7 +251,7 @@ impl RunArgs {
 
     /// How thinking is shown.
     fn thinking(&self) -> Thinking {
-        if self.no_thinking {
+        if self.limits.no_thinking {
             Thinking::Hidden
         } else if output::can_dim() && !self.json {
             Thinking::Dimmed
@@ -277,11 +264,6 @@ impl RunArgs {
     fn history(&self) -> Option<PathBuf> {
         let folder = folders::of_user(folders::STATE).filter(|_| !self.no_history);
         folder.map(|folder| folder.join("history"))
-    }
-
-    /// How many positions the conversation has, with a model that was trained for so many.
-    fn context(&self, trained: usize) -> usize {
-        alight_model::context(self.ctx_size, trained)
     }
 }
 
@@ -303,13 +285,11 @@ impl Front<'_> {
         mut phases: Phases,
     ) -> Outcome {
         let args = self.args;
-        let mut encoder = Encoder::new(about.vocabulary, style, args.parse_special);
-        if args.no_thinking {
-            encoder = encoder.without_thinking();
-        }
+        let encoder =
+            args.limits.encoder(Encoder::new(about.vocabulary, style, args.parse_special));
         let limits = GenerateOptions {
-            max_tokens: usize::try_from(args.predict).unwrap_or(usize::MAX),
-            ignore_eos: args.ignore_eos,
+            max_tokens: args.limits.max_tokens(),
+            ignore_eos: args.limits.ignore_eos,
             speculate: args.drafts.speculate,
         };
         if self.source == Source::Terminal {

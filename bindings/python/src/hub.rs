@@ -1,0 +1,120 @@
+//! Models of the hub, by the names, in the cache and with the settings of `alight pull`.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
+use pyo3::exceptions::PyRuntimeWarning;
+use pyo3::prelude::*;
+
+use crate::error;
+
+/// The hub and the cache of this process.
+fn hub(offline: bool) -> PyResult<Hub> {
+    let mut settings = Settings::of_environment().map_err(error::hub)?;
+    settings.offline |= offline;
+    Ok(Hub::new(settings))
+}
+
+/// Pulls, without the interpreter. Signals are looked at meanwhile, and so is what `progress` raises: either ends it, and what was
+/// received is kept.
+fn fetch(hub: &Hub, name: &Name, progress: Option<&Py<PyAny>>) -> Result<Pulled, Failed> {
+    let mut raised = None;
+    let mut told = None;
+    let pulled = hub.pull(name, &mut |event| {
+        let new = match event {
+            Event::Progress { received, total } if total > 0 => Some((received, total)),
+            _ => None,
+        };
+        let tell = |py: Python<'_>| {
+            py.check_signals()?;
+            match (progress, new) {
+                (Some(progress), Some(new)) if told.replace(new) != Some(new) => {
+                    progress.call1(py, new).map(drop)
+                }
+                _ => Ok(()),
+            }
+        };
+        match Python::attach(tell) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => {
+                raised.get_or_insert(error);
+                ControlFlow::Break(())
+            }
+        }
+    });
+    match raised {
+        Some(error) => Err(Failed::Raised(error)),
+        None => pulled.map_err(Failed::Hub),
+    }
+}
+
+/// Why a pull has ended early.
+enum Failed {
+    Hub(HubError),
+    Raised(PyErr),
+}
+
+impl From<Failed> for PyErr {
+    fn from(failed: Failed) -> PyErr {
+        match failed {
+            Failed::Hub(problem) => error::hub(problem),
+            Failed::Raised(error) => error,
+        }
+    }
+}
+
+/// The file of a model of the hub, which is fetched if it is not in the cache; or the path itself.
+pub fn file(py: Python<'_>, path: PathBuf, offline: bool) -> PyResult<PathBuf> {
+    let Some(name) = of_hub(&path)? else { return Ok(path) };
+    let hub = hub(offline)?;
+    let located = py.detach(|| {
+        let mut raised = None;
+        let located = hub.locate(&name, |hub, name| {
+            fetch(hub, name, None).map_err(|failed| match failed {
+                Failed::Hub(problem) => problem,
+                Failed::Raised(error) => {
+                    raised = Some(error);
+                    HubError::Stopped
+                }
+            })
+        });
+        located.map_err(|problem| raised.unwrap_or_else(|| error::hub(problem)))
+    })?;
+    if let Located::Instead(found, problem) = &located {
+        let text = format!("{problem}; {}:{} is in the cache", found.repo, found.tag);
+        let text = text.replace('\0', " ");
+        let text = std::ffi::CString::new(text)?;
+        PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)?;
+    }
+    Ok(located.into_file())
+}
+
+fn of_hub(path: &Path) -> PyResult<Option<Name>> {
+    Name::of_path(path).map_err(error::hub)
+}
+
+/// Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several.
+#[pyfunction]
+#[pyo3(signature = (name, *, revision=None, offline=false, progress=None))]
+pub fn pull(
+    py: Python<'_>,
+    name: &str,
+    revision: Option<&str>,
+    offline: bool,
+    progress: Option<Py<PyAny>>,
+) -> PyResult<PathBuf> {
+    let mut name = Name::parse(name).map_err(error::hub)?;
+    if let Some(revision) = revision {
+        name = name.at(revision).map_err(error::hub)?;
+    }
+    let hub = hub(offline)?;
+    py.detach(|| {
+        if hub.settings().offline
+            && let Some(found) = hub.find(&name).map_err(error::hub)?
+        {
+            return Ok(Located::There(found).into_file());
+        }
+        Ok(Located::Pulled(fetch(&hub, &name, progress.as_ref())?).into_file())
+    })
+}

@@ -1,0 +1,45 @@
+//! The arguments of an answer's length and of its end, the same for one prompt and for many.
+
+use alight_text::Encoder;
+
+/// How long an answer may be, and what of it there is.
+#[derive(Debug, clap::Args)]
+pub struct LimitArgs {
+    /// Generate at most N tokens
+    ///
+    /// -1: until the model ends or the context is full.
+    #[arg(short = 'n', long, value_name = "N", default_value_t = -1, visible_alias = "n-predict",
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
+    predict: i64,
+
+    /// Tokens that the model can look back on, prompt and answer [default: 4096]
+    ///
+    /// 0: as many as it was trained for. The default is less if it was trained for less.
+    #[arg(short = 'c', long, value_name = "N")]
+    ctx_size: Option<usize>,
+
+    /// Go on when the model would end
+    #[arg(long)]
+    pub ignore_eos: bool,
+
+    /// Turn the model's thinking off where the chat template has a switch for it
+    #[arg(long)]
+    pub no_thinking: bool,
+}
+
+impl LimitArgs {
+    /// The largest number of tokens.
+    pub fn max_tokens(&self) -> usize {
+        usize::try_from(self.predict).unwrap_or(usize::MAX)
+    }
+
+    /// How many positions a conversation has, with a model that was trained for so many.
+    pub fn context(&self, trained: usize) -> usize {
+        alight_model::context(self.ctx_size, trained)
+    }
+
+    /// The encoder, which asks for thinking or for none.
+    pub fn encoder<'a>(&self, encoder: Encoder<'a>) -> Encoder<'a> {
+        if self.no_thinking { encoder.without_thinking() } else { encoder }
+    }
+}
