@@ -83,3 +83,14 @@ def dequantise(source: Path, target: Path) -> None:
         writer.write_tensor_data(exact.reshape(shape))
     writer.close()
     part.rename(target)
+
+
+def sizes_of_experts(path: Path) -> tuple[int, int]:
+    """Bytes of the tensors that every token reads, and of those that have experts."""
+    always = experts = 0
+    for tensor in gguf.GGUFReader(path).tensors:
+        if "_exps." in tensor.name:
+            experts += int(tensor.n_bytes)
+        else:
+            always += int(tensor.n_bytes)
+    return always, experts
