@@ -37,8 +37,6 @@ from evidence.lib.gguf_files import sizes_of_experts
 
 PARTS = ("roofs", "decode", "memory", "prompt", "fits")
 PEER_READ_AHEAD = 128
-# What a process takes beside weights and slots: code, keys and values, buffers.
-BESIDE = 256 * MIB
 # Of the memory that can be had, what Alight takes by itself.
 FITS_SHARE = 0.9
 WORDS = "bat wars sale bat sun"
@@ -259,7 +257,8 @@ def prompt(args, model, record) -> None:
     try:
         make_warm(model.path)
         rates = {}
-        for who, more in {"in memory": ["--load", "mmap"]} | {f"{share:.0%}": ["--memory", model.budget(share)] for share in args.share}.items():
+        ways = {"in memory": ["--load", "mmap"]} | {f"{share:.0%}": ["--memory", model.budget(share)] for share in args.share}
+        for who, more in ways.items():
             if who != "in memory":
                 make_cold(model.path)
             command = [*ours(args, model.path, 1, *more, "-f", text), "--json"]
@@ -302,7 +301,7 @@ def make_model(args) -> SimpleNamespace:
             subprocess.run([str(word) for word in maker], cwd=common.ROOT, check=True)
     always, experts = sizes_of_experts(path)
     return SimpleNamespace(path=path.resolve(), always=always, experts=experts,
-                           budget=lambda share: int(always + BESIDE + share * experts))
+                           budget=lambda share: int(always + args.beside * MIB + share * experts))
 
 
 def show(part: str, rows: list[dict]) -> None:
@@ -337,7 +336,9 @@ def compared(rows: list[dict]) -> list[dict]:
         slots = best("alight, slots")
         for who in sorted({row["who"] for row in rows} - {"alight, slots"}):
             if best(who):
-                out.append({"share": share, "slots over": who, "times": slots / best(who), "asked": 5.0 if share < 0.35 else 2.0})
+                out.append({"share": share, "slots over": who, "times": slots / best(who)})
+                if who.startswith("llama"):
+                    out[-1]["asked"] = 5.0 if share < 0.35 else 2.0
     return out
 
 
@@ -349,6 +350,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("-n", "--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
     parser.add_argument("--prompt-words", type=int, default=256, help="of the long prompt, about two tokens each (default: %(default)s)")
     parser.add_argument("--read-ahead", type=int, metavar="KIB", default=128, help="for Alight's processes as well (default: %(default)s)")
+    parser.add_argument("--beside", type=int, metavar="MIB", default=256,
+                        help="of the budget, for what is neither weights nor slots: code, keys and values, buffers (default: %(default)s)")
     parser.add_argument("--most", type=float, default=100, help="seconds for one process (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="of decoding (default: %(default)s)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write the JSON document there as well, after each process")

@@ -111,12 +111,14 @@ pub struct SlotCounts {
     pub wanted: u64,
     /// Of these.
     pub hits: u64,
-    /// Bytes of the pieces that were not.
+    /// Bytes of the pieces that had to be read for a visit, in it or ahead of it.
     pub missed_bytes: u64,
-    /// Bytes that were read for them: whole blocks of the disk.
+    /// Bytes that were read: whole blocks of the disk, and also what was read ahead and never wanted.
     pub read_bytes: u64,
     /// How long visits had to wait.
     pub waited: Duration,
+    /// How long nothing was being read, from when a visit noticed it until the next read; only where reads go through a ring.
+    pub idle: Duration,
     /// Pieces that were read because they might be wanted, and those of them that were.
     pub guessed: u64,
     /// Of these.
@@ -207,6 +209,8 @@ struct Slot {
     left: u32,
     /// The last visit that wanted it.
     visit: u64,
+    /// It was read ahead, and no visit has wanted it yet.
+    ahead: bool,
 }
 
 /// A read: a block of a span, into a slot.
@@ -260,7 +264,7 @@ impl Slots {
         let widest = layout.groups.iter().map(Range::len).max().unwrap_or(0);
         let sizes = SlotSizes { pieces, slots, bytes: region.len() as u64 };
         let state = State {
-            slots: vec![Slot { piece: NONE, left: 0, visit: 0 }; slots],
+            slots: vec![Slot { piece: NONE, left: 0, visit: 0, ahead: false }; slots],
             slot_of: vec![NONE; pieces],
             uses: vec![Uses::default(); pieces],
             queue: VecDeque::with_capacity(most),
@@ -377,6 +381,9 @@ impl Slots {
             let held = &mut state.slots[slot as usize];
             held.visit = now;
             let there = held.left == 0 && visit.shuffled.is_none();
+            if std::mem::take(&mut held.ahead) {
+                state.counts.missed_bytes += shared.layout.pieces[piece].bytes;
+            }
             state.counts.hits += u64::from(there);
             visit.slot_of[index] = slot;
             visit.here[index] = there;
@@ -473,6 +480,39 @@ impl Held<'_> {
             count += 1;
             state.counts.guessed += 1;
             shared.bring(&mut state, piece, slot);
+            state.slots[slot].ahead = true;
+            self.visit.turn(shared, &mut state);
+        }
+    }
+
+    /// Has pieces of another group read that the next visit will want, behind what this one waits for. Those of them that are there
+    /// stay until then, and no piece of this visit goes for that; what finds no room is left to the next visit.
+    ///
+    /// # Panics
+    /// If there is no such group or piece.
+    pub fn read_ahead(&mut self, group: usize, pieces: impl Iterator<Item = usize> + Clone) {
+        let shared = &*self.slots.shared;
+        let mut state = shared.state();
+        let (of_group, now) = (shared.layout.groups[group].clone(), state.visits);
+        let piece_of = |index: usize| {
+            let piece = of_group.start + index;
+            assert!(of_group.contains(&piece), "a piece of the group");
+            piece
+        };
+        for piece in pieces.clone().map(piece_of) {
+            let slot = state.slot_of[piece];
+            if slot != NONE {
+                state.slots[slot as usize].visit = now;
+            }
+        }
+        for piece in pieces.map(piece_of) {
+            if state.slot_of[piece] != NONE {
+                continue;
+            }
+            let class = shared.layout.pieces[piece].class;
+            let Some(slot) = shared.victim(&state, class) else { break };
+            shared.bring(&mut state, piece, slot);
+            state.slots[slot].ahead = true;
             self.visit.turn(shared, &mut state);
         }
     }
@@ -583,6 +623,7 @@ impl Shared {
         }
         state.slot_of[piece] = slot as u32;
         state.slots[slot].visit = now;
+        state.slots[slot].ahead = false;
         for span in info.spans.clone() {
             state.counts.read_bytes +=
                 self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;
@@ -600,7 +641,7 @@ impl Shared {
         let groups = self.layout.groups.len();
         let mut last: Option<(f32, usize)> = None;
         for slot in self.layout.classes[class].slots.clone() {
-            let Slot { piece, left, visit } = state.slots[slot];
+            let Slot { piece, left, visit, .. } = state.slots[slot];
             if piece == NONE {
                 return Some(slot);
             }

@@ -2,18 +2,22 @@
 //! is woken for that.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use super::{Job, Shared, State};
 use crate::transfer::blocks::Block;
 use crate::transfer::flights::{Flights, Landing};
 
-/// Reads that are in flight at most. A prompt wants more at a time than a disk needs; handing in is work too.
-const DEPTH: usize = 64;
+/// Reads that are in flight at most. A disk needs few at a time. But nothing is handed in while a visit computes, and with a long prompt
+/// that takes as long as all experts of a layer take to read: hundreds of reads of at most 1 MiB.
+const DEPTH: usize = 512;
 
 pub(super) struct Ring {
     flights: Flights<Job>,
     /// Reads that have to go on.
     again: VecDeque<(Job, Block)>,
+    /// Since when nothing is known to be read.
+    idle_since: Option<Instant>,
 }
 
 // SAFETY: the pointers are to slots that belong to reads, whichever thread hands them in.
@@ -26,7 +30,7 @@ impl Ring {
     pub(super) fn new(shared: &Shared) -> Option<Ring> {
         let suits = shared.files.iter().all(|file| file.suits_ring());
         let flights = suits.then(|| Flights::new(DEPTH).ok()).flatten()?;
-        Some(Ring { flights, again: VecDeque::with_capacity(DEPTH) })
+        Some(Ring { flights, again: VecDeque::with_capacity(DEPTH), idle_since: None })
     }
 
     /// Whether nothing is being read.
@@ -56,6 +60,9 @@ impl Ring {
         }
         if any {
             self.hand_in(shared, state);
+            if self.is_idle() {
+                self.idle_since = Some(Instant::now());
+            }
         }
     }
 
@@ -74,6 +81,11 @@ impl Ring {
             if let Err((job, block)) = pushed {
                 shared.read_alone(state, job, block);
             }
+        }
+        if self.flights.count() > 0
+            && let Some(since) = self.idle_since.take()
+        {
+            state.counts.idle += since.elapsed();
         }
         self.flights.submit(0, |job, block| self.again.push_back((job, block)));
     }
