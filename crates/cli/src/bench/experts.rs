@@ -66,6 +66,10 @@ struct Row {
     /// Of those that were chosen, the share that was there.
     hits: Option<f64>,
     read_bytes_per_token: f64,
+    /// Of experts that were chosen and not there, or had been read ahead.
+    missed_bytes_per_token: f64,
+    /// How long nothing was being read, at least.
+    idle_ms_per_token: f64,
     waited_ms_per_token: f64,
     prompt_tokens_per_second: f64,
     tokens_per_second: f64,
@@ -113,8 +117,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     let disk = disk::rate(path)?;
     let mut first: Option<(Vec<u32>, ExpertTrace)> = None;
     if !args.json {
-        let line =
-            "   memory   room   hits  read/token  wait/token  prompt t/s  answer t/s   roof t/s\n";
+        let line = "   memory   room   hits  read/token  wait/token  idle/token  prompt t/s  answer t/s   roof t/s\n";
         output::report(line)?;
     }
     for memory in &args.memory {
@@ -233,6 +236,8 @@ fn measure(
         room: slots.map(|slots| slots.sizes.slots),
         hits: (wanted > 0.0).then(|| change(|counts| counts.hits as f64) / wanted),
         read_bytes_per_token: read,
+        missed_bytes_per_token: change(|counts| counts.missed_bytes as f64) / n,
+        idle_ms_per_token: change(|counts| counts.idle.as_secs_f64() * 1e3) / n,
         waited_ms_per_token: change(|counts| counts.waited.as_secs_f64() * 1e3) / n,
         prompt_tokens_per_second: prompt_rate,
         tokens_per_second: n / took,
@@ -248,12 +253,13 @@ fn human(row: &Row) -> String {
     let percent = |share: f64| format!("{:.0} %", (100.0 * share).floor());
     let room = row.room.zip(row.experts).map(|(room, all)| room as f64 / all as f64);
     format!(
-        "{:>9} {:>6} {:>6} {:>11} {:>11} {:>11} {:>11} {:>10}\n",
+        "{:>9} {:>6} {:>6} {:>11} {:>11} {:>11} {:>11} {:>11} {:>10}\n",
         units::bytes(row.memory),
         room.map_or("all".into(), percent),
         row.hits.map_or("all".into(), percent),
         units::bytes(row.read_bytes_per_token as u64),
         units::ms(row.waited_ms_per_token),
+        units::ms(row.idle_ms_per_token),
         units::digits(row.prompt_tokens_per_second),
         units::digits(row.tokens_per_second),
         units::digits(row.roof_tokens_per_second),

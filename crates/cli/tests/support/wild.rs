@@ -8,7 +8,7 @@ mod common;
 
 use alight_formats::GgmlType;
 use alight_formats::gguf::write::Builder;
-pub use common::Spec;
+pub use common::{Moe, Spec};
 
 /// What its tokens are, but for the letter `a`.
 pub const WILD: [&str; 9] = [

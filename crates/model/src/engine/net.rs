@@ -234,13 +234,13 @@ impl<'m> Net<'m> {
         Ok(())
     }
 
-    /// The experts of the next layer that has some.
-    fn experts_after(&self, layer: usize) -> Option<(&'m ExpertsSpec, &'m ExpertsWeights)> {
-        let layers = self.spec.layers.iter().zip(self.weights.layers).skip(layer + 1);
-        layers.into_iter().find_map(|(spec, weights)| {
+    /// The next layer that has experts, and these.
+    fn experts_after(&self, layer: usize) -> Option<(usize, &'m ExpertsSpec, &'m ExpertsWeights)> {
+        let layers = self.spec.layers.iter().zip(self.weights.layers).enumerate().skip(layer + 1);
+        layers.into_iter().find_map(|(index, (spec, weights))| {
             match (&spec.feed_forward, weights.feed_forward.as_ref().map(|branch| &branch.part)) {
                 (Some(FeedForward::Experts(spec)), Some(FeedForwardWeights::Experts(part))) => {
-                    Some((spec, &**part))
+                    Some((index, spec, &**part))
                 }
                 _ => None,
             }

@@ -21,8 +21,8 @@ pub(crate) struct Step<'s> {
     pub(crate) norm_eps: f32,
     /// Which layer it is.
     pub(crate) layer: usize,
-    /// The next layer's experts, if those of the model come when they are chosen.
-    pub(crate) next_experts: Option<(&'s ExpertsSpec, &'s ExpertsWeights)>,
+    /// The next layer that has experts, and these, if those of the model come when they are chosen.
+    pub(crate) next_experts: Option<(usize, &'s ExpertsSpec, &'s ExpertsWeights)>,
     /// Whether it is the last layer that stores something: rows that are not wanted are left out when the cache is filled.
     pub(super) last: bool,
     pub(crate) buffers: &'s mut Buffers,

@@ -68,6 +68,17 @@ impl Chosen<'_> {
         }
     }
 
+    /// Has experts of the next layer read behind those of this one.
+    pub(crate) fn read_ahead(
+        &mut self,
+        place: InSlots,
+        experts: impl Iterator<Item = usize> + Clone,
+    ) {
+        if let Some(held) = &mut self.held {
+            held.read_ahead(place.group as usize, experts);
+        }
+    }
+
     /// The bytes of matrix `index` of a stack in slots.
     pub(crate) fn bytes(&self, place: InSlots, index: usize) -> &[u8] {
         let held = self.held.as_ref().expect("the experts of a layer in slots");

@@ -8,7 +8,7 @@
 //! Three regions: the router; gate and up of all chosen experts; down and the sum. Where experts are read when they are chosen
 //! ([`Chosen`]), those that are in memory are computed while the others are read, and these as they come. Then the outputs of all slots
 //! are kept, and the sum is a region of its own. It has the same operations in the same order, so what comes out does not depend on what
-//! was in memory, or on the order in which the others came.
+//! was in memory, or on the order in which the others came. Experts that the next layer will choose may be read behind those of this one.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use alight_kernels::{Layout, WeightType, vec};
 use super::dense::{Activation, SHARED_NAMES};
 use super::routing::{Routing, USED, sigmoid};
 use crate::engine::{Step, WorkSize};
-use crate::load::{Chosen, Storage, Store};
+use crate::load::{Chosen, Storage, Store, arrival};
 use crate::spec::SpecError;
 use crate::spec::keys::{Keys, MAX_WIDTH};
 use crate::weights::{LayerFinder, MatrixRef, WeightError};
@@ -585,9 +585,9 @@ impl ExpertsWeights {
         let mut chosen = store.choose(self.down.storage(), numbers);
         experts.coming.clone_from(&experts.places);
         experts.next_wave(&chosen);
+        self.look_ahead(spec, step, &mut chosen);
         if chosen.all_here() {
             self.inputs(spec, step, &chosen, true);
-            self.guess(step, &mut chosen);
             self.pack_slots(spec, step, slots, false);
             self.pack_shared(spec, step);
             self.down(spec, step, &chosen);
@@ -597,9 +597,6 @@ impl ExpertsWeights {
         loop {
             self.inputs(spec, step, &chosen, first);
             let last = step.buffers.experts.coming.is_empty();
-            if last {
-                self.guess(step, &mut chosen);
-            }
             self.pack_slots(spec, step, slots, true);
             self.down_apart(step, &chosen);
             if last {
@@ -607,6 +604,10 @@ impl ExpertsWeights {
             }
             chosen.wait_for_more();
             step.buffers.experts.next_wave(&chosen);
+            if step.buffers.experts.coming.is_empty() && step.rows().all() <= MOST_GUESSING {
+                // The disk has nothing to do from now on.
+                self.look_ahead(spec, step, &mut chosen);
+            }
             first = false;
         }
         self.pack_shared(spec, step);
@@ -654,22 +655,40 @@ impl ExpertsWeights {
         }
     }
 
-    /// Has experts read that the next layer may choose, while the disk has nothing else to do: those that its router chooses on this
-    /// layer's input, which is much like its own. What this layer has chosen is of no use any more.
-    fn guess(&self, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
-        let Some((spec, next)) = step.next_experts else { return };
+    /// Has experts read that the next layer may choose: those that its router chooses on this layer's input, which is much like its own.
+    /// The tokens of a longer prompt choose most experts, so these are read behind those of this layer, each once. Of a few tokens'
+    /// experts some are guessed while the disk has nothing else to do.
+    ///
+    /// What this layer has chosen is of no use any more, unless its inputs are weighed.
+    fn look_ahead(&self, spec: &ExpertsSpec, step: &mut Step<'_>, chosen: &mut Chosen<'_>) {
+        let Some((layer, next_spec, next)) = step.next_experts else { return };
         let Storage::Slots(place) = next.down.storage() else { return };
         let rows = step.rows().all();
         let alike = next.router.kind() == self.router.kind();
-        let loaded = step.store.arrival().is_complete();
-        if rows > MOST_GUESSING || !alike || !loaded || !chosen.may_guess() {
+        let arrival = step.store.arrival();
+        let few = rows <= MOST_GUESSING;
+        let Routing { experts, used, .. } = next_spec.routing;
+        // Where a guess that is wrong would keep the disk from what is chosen, or from what every token reads, there is none.
+        let suits = match few {
+            true => arrival.is_complete() && chosen.may_guess(),
+            false => arrival.is_ready(arrival::layer(layer)) && rows * used >= experts,
+        };
+        if spec.weighs_input || !alike || !suits {
             return;
         }
-        next.route(spec, step);
-        let used = spec.routing.used;
-        let tokens = step.buffers.experts.chosen.chunks_exact(2 * used).take(rows);
-        let mut experts = tokens.flat_map(|row| &row[..used]).map(|expert| *expert as usize);
-        chosen.guess(place, &mut experts);
+        next.route(next_spec, step);
+        let e = &mut step.buffers.experts;
+        let tokens = e.chosen.chunks_exact(2 * used).take(rows);
+        let mut numbers = tokens.flat_map(|row| &row[..used]).map(|expert| *expert as usize);
+        if few {
+            chosen.guess(place, &mut numbers);
+            return;
+        }
+        let wanted = &mut e.next[..experts];
+        wanted.fill(0);
+        numbers.for_each(|expert| wanted[expert] += 1);
+        let wanted = &e.next[..experts];
+        chosen.read_ahead(place, (0..experts).filter(|expert| wanted[*expert] > 0));
     }
 
     /// Chooses experts and weights of every token by the step's packed input.
