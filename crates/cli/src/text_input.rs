@@ -39,7 +39,9 @@ pub fn read(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<String> {
         From::Stdin => at_most(limit, &mut io::stdin().lock()),
         From::File(path) => {
             let mut file = File::open(path).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => anyhow!("{from} does not exist: give the path of {what}"),
+                io::ErrorKind::NotFound => {
+                    anyhow!("{from} does not exist: give the path of {what}")
+                }
                 _ => anyhow!(error).context(from.to_string()),
             })?;
             let known = file.metadata().with_context(|| from.to_string())?;
