@@ -1,5 +1,5 @@
 //! A small model whose tokens would drive a terminal.
-#![allow(dead_code)] // each test file uses its own part of this
+#![allow(dead_code, unused_imports)] // each test file uses its own part of this
 
 use std::path::Path;
 
