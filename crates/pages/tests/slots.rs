@@ -203,13 +203,13 @@ fn what_is_read_ahead_is_read_once() {
             let options = SlotOptions { ring, ..SlotOptions::default() };
             let named = [(&file, path.clone())];
             let slots = Slots::new(&named, &groups, budget, options).unwrap();
-            for group in 0..4 {
+            for (group, pieces) in groups.iter().enumerate() {
                 let mut held = slots.hold(group, 0..20);
                 if group < 3 {
                     held.read_ahead(group + 1, 0..20);
                 }
                 held.wait();
-                for (piece, spans) in groups[group].iter().enumerate() {
+                for (piece, spans) in pieces.iter().enumerate() {
                     let range = &spans[0].range;
                     assert!(
                         held.bytes(piece, 0) == &bytes[range.start as usize..range.end as usize]
