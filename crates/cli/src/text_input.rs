@@ -38,12 +38,7 @@ pub fn read(from: From<'_>, what: &str, limit: u64) -> anyhow::Result<String> {
     let bytes = match from {
         From::Stdin => at_most(limit, &mut io::stdin().lock()),
         From::File(path) => {
-            let mut file = File::open(path).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => {
-                    anyhow!("{from} does not exist: give the path of {what}")
-                }
-                _ => anyhow!(error).context(from.to_string()),
-            })?;
+            let mut file = File::open(path).with_context(|| from.to_string())?;
             let known = file.metadata().with_context(|| from.to_string())?;
             ensure!(!known.is_file() || known.len() <= limit, too_long());
             at_most(limit, &mut file)
