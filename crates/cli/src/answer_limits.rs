@@ -12,7 +12,7 @@ pub struct LimitArgs {
           allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..))]
     predict: i64,
 
-    /// Tokens that the model can look back on, prompt and answer [default: 4096]
+    /// Tokens that the model can look back on [default: 4096]
     ///
     /// 0: as many as it was trained for. The default is less if it was trained for less.
     #[arg(short = 'c', long, value_name = "N")]
