@@ -180,7 +180,7 @@ def test_errors(model, tmp_path):
     assert issubclass(alight.FormatError, ValueError) and issubclass(alight.FileChangedError, OSError)
     assert issubclass(alight.NotEnoughMemoryError, MemoryError)
     classes = [getattr(alight, name) for name in alight.__all__ if name.endswith("Error")]
-    assert len(classes) == 9 and all(issubclass(one, alight.AlightError) for one in classes)
+    assert len(classes) == 10 and all(issubclass(one, alight.AlightError) for one in classes)
     again = pickle.loads(pickle.dumps(alight.PromptError("why")))
     assert type(again) is alight.PromptError and again.args == ("why",)
 
