@@ -345,7 +345,7 @@ def compared(rows: list[dict]) -> list[dict]:
 def add_arguments(parser) -> None:
     parser.add_argument("--model-file", type=Path, metavar="FILE", help="a mixture of experts (default: one is made, and kept)")
     parser.add_argument("--layers", type=int, default=16, help="of the model that is made: 16 take 6.5 GB (default: %(default)s)")
-    parser.add_argument("--share", type=float, nargs="+", default=[0.28, 0.45], help="of the experts that have room (default: 0.28 0.45)")
+    parser.add_argument("--share", type=float, nargs="+", default=[0.28, 0.45], help="of the experts that fit into memory (default: 0.28 0.45)")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("-n", "--tokens", type=int, default=32, help="of an answer (default: %(default)s)")
     parser.add_argument("--prompt-words", type=int, default=256, help="of the long prompt, about two tokens each (default: %(default)s)")

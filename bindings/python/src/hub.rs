@@ -1,7 +1,7 @@
 //! Models of the hub, by the names, in the cache and with the settings of `alight pull`.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use alight_hub::{Event, Hub, HubError, Located, Name, Pulled, Settings};
 use pyo3::exceptions::PyRuntimeWarning;
@@ -66,7 +66,7 @@ impl From<Failed> for PyErr {
 
 /// The file of a model of the hub, which is fetched if it is not in the cache; or the path itself.
 pub fn file(py: Python<'_>, path: PathBuf, offline: bool) -> PyResult<PathBuf> {
-    let Some(name) = of_hub(&path)? else { return Ok(path) };
+    let Some(name) = Name::of_path(&path).map_err(error::hub)? else { return Ok(path) };
     let hub = hub(offline)?;
     let located = py.detach(|| {
         let mut raised = None;
@@ -88,10 +88,6 @@ pub fn file(py: Python<'_>, path: PathBuf, offline: bool) -> PyResult<PathBuf> {
         PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)?;
     }
     Ok(located.into_file())
-}
-
-fn of_hub(path: &Path) -> PyResult<Option<Name>> {
-    Name::of_path(path).map_err(error::hub)
 }
 
 /// Fetches a model of the hub as `alight pull` does, and returns the path of its file, or of the first of several.

@@ -23,8 +23,8 @@ pub fn decision(model: &Model) {
     }
 }
 
-/// Of the experts that a token chooses, the share that is there, by the share of all experts that has room, both in percent: replayed from
-/// a published trace of Qwen3-30B-A3B, the second half of an answer.
+/// Of the experts that a token chooses, the share that is in memory, by the share of all experts that fits there, both in percent: replayed
+/// from a published trace of Qwen3-30B-A3B, the second half of an answer.
 const HITS: [[f64; 2]; 12] = [
     [0.0, 0.0],
     [3.0, 28.0],
@@ -40,19 +40,19 @@ const HITS: [[f64; 2]; 12] = [
     [100.0, 100.0],
 ];
 
-/// The share of [`HITS`] with room for so many percent.
-fn expected_hits(room: f64) -> f64 {
-    let between = HITS.windows(2).find(|pair| room <= pair[1][0]);
+/// The share of [`HITS`] where so many percent of the experts fit into memory.
+fn expected_hits(fitting: f64) -> f64 {
+    let between = HITS.windows(2).find(|pair| fitting <= pair[1][0]);
     let [[from, low], [to, high]] = between.map_or([HITS[10], HITS[11]], |pair| [pair[0], pair[1]]);
-    low + (high - low) * ((room.min(to) - from) / (to - from))
+    low + (high - low) * ((fitting.min(to) - from) / (to - from))
 }
 
 /// What is to be expected of slots for the experts of a model of which a token chooses so many, in all layers.
 fn expected(slots: &SlotsReport, chosen: usize) -> String {
     const DISK: f64 = 3e9;
     let sizes = &slots.sizes;
-    let room = 100.0 * sizes.slots as f64 / sizes.pieces.max(1) as f64;
-    let hits = expected_hits(room);
+    let fitting = 100.0 * sizes.slots as f64 / sizes.pieces.max(1) as f64;
+    let hits = expected_hits(fitting);
     let expert = sizes.bytes as f64 / sizes.slots.max(1) as f64;
     let read = chosen as f64 * (1.0 - hits / 100.0) * expert;
     let rate = match read as u64 {
@@ -60,11 +60,11 @@ fn expected(slots: &SlotsReport, chosen: usize) -> String {
         _ => format!("; a disk of 3 GB/s allows {} t/s", units::digits(DISK / read)),
     };
     format!(
-        "experts {} of {} have room ({:.0} %), {}; a token chooses {chosen}. If it chooses like Qwen3-30B-A3B, {hits:.0} % of them are there, \
+        "{} of {} experts fit into memory ({:.0} %), {}; a token chooses {chosen}. If it chooses like Qwen3-30B-A3B, {hits:.0} % of them are there, \
          and it reads {}{rate}",
         sizes.slots,
         sizes.pieces,
-        room.floor(),
+        fitting.floor(),
         units::bytes(sizes.bytes),
         units::bytes(read as u64),
     )
@@ -79,7 +79,7 @@ pub fn outcome(model: &Model) {
 pub fn experts(slots: &SlotsReport) -> String {
     let (sizes, counts) = (&slots.sizes, &slots.counts);
     format!(
-        "{} of {} have room, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read; \
+        "{} of {} fit into memory, {}; {} of {} that were chosen were there ({}), {} of {} guessed rightly; {} read; \
          steps waited {} for them",
         sizes.slots,
         sizes.pieces,
@@ -155,8 +155,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_room_is_never_expected_to_have_fewer_hits() {
-        let all: Vec<f64> = (0..=1000).map(|room| expected_hits(f64::from(room) / 10.0)).collect();
+    fn more_memory_is_never_expected_to_have_fewer_hits() {
+        let all: Vec<f64> =
+            (0..=1000).map(|share| expected_hits(f64::from(share) / 10.0)).collect();
         assert!(all.is_sorted() && all[0] == 0.0 && all[1000] == 100.0);
         assert_eq!((expected_hits(10.0), expected_hits(35.0)), (58.0, 92.0));
     }

@@ -1,5 +1,5 @@
 //! A mixture of experts in less memory than it takes, as a process whose memory, faults and reads the kernel counts, in a control group
-//! that has no room for the model: it answers as in all of the memory, and what another process has cached stays.
+//! that the model does not fit into: it answers as in all of the memory, and what another process has cached stays.
 #![cfg(target_os = "linux")]
 
 #[path = "support/group.rs"]
@@ -75,7 +75,7 @@ fn a_bystander_keeps_its_pages_and_no_step_faults() {
     let answered = done(group.command(&args).stdin(Stdio::null()).output().unwrap()).succeeds();
     let found = told(&answered.stdout);
     assert_eq!(found["tokens"], whole["tokens"]);
-    assert!(answered.stderr.contains("have room"), "{}", answered.stderr);
+    assert!(answered.stderr.contains("fit into memory"), "{}", answered.stderr);
     // (Some systems give back a few pages that nobody has used for a while.)
     assert!(cached(&bystander_file) >= BYSTANDER / 100 * 98, "the bystander's pages are gone");
     if !answered.stderr.contains("direct: ") {

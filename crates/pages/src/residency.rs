@@ -576,9 +576,12 @@ mod tests {
         assert_eq!((all.pages, all.cached, all.share()), (301, 301, 1.0));
         assert_eq!((by_mincore(&file), by_reads(&file)), (301, 301));
 
-        evict(&file).unwrap();
-        // The kernel asks the disk for a page that is not there, and some disks answer before it has looked.
-        assert!(by_reads(&file) < 301 / 4);
+        // The kernel asks the disk for a page that is not there, and a fast disk may answer before the kernel looks again: try again.
+        let none_by_reads = || {
+            evict(&file).unwrap();
+            by_reads(&file) == 0
+        };
+        assert!((0..100).any(|_| none_by_reads()));
         let none = residency(&file, LEN..LEN + 1).unwrap();
         assert_eq!((none.pages, none.cached, none.share()), (0, 0, 1.0));
     }

@@ -51,6 +51,14 @@ fn odd_groups(rng: &mut Rng, groups: usize, pieces: usize, len: usize) -> Groups
     (0..groups).map(&mut group).collect()
 }
 
+/// Four groups of 20 pieces of 9,000 bytes, and the least memory for them.
+fn even_groups() -> (Groups, u64) {
+    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
+    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
+    let least = Slots::least(&groups, 4096);
+    (groups, least)
+}
+
 fn reading(direct: bool) -> SlotOptions {
     SlotOptions { direct, ..SlotOptions::default() }
 }
@@ -118,9 +126,7 @@ fn visits_of_several_threads_come_one_after_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let (file, bytes) = file(&path, 1 << 20);
-    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
-    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
-    let least = Slots::least(&groups, 4096);
+    let (groups, least) = even_groups();
     let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
     std::thread::scope(|scope| {
         for seed in 1..5 {
@@ -146,9 +152,7 @@ fn what_was_guessed_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let (file, bytes) = file(&path, 1 << 20);
-    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
-    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
-    let least = Slots::least(&groups, 4096);
+    let (groups, least) = even_groups();
     let slots = Slots::new(&[(&file, path)], &groups, least, SlotOptions::default()).unwrap();
     for visit in 0..12 {
         // Two that stay, and one that is another in each cycle.
@@ -195,9 +199,7 @@ fn what_is_read_ahead_is_read_once() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     let (file, bytes) = file(&path, 1 << 20);
-    let span = |i: u64| vec![Span { file: 0, range: i * 10_000..i * 10_000 + 9_000 }];
-    let groups: Groups = (0..4).map(|g| (0..20).map(|i| span(g * 20 + i)).collect()).collect();
-    let least = Slots::least(&groups, 4096);
+    let (groups, least) = even_groups();
     for ring in [true, false] {
         for budget in [least, least + least / 2, 2 * least, 4 * least] {
             let options = SlotOptions { ring, ..SlotOptions::default() };

@@ -60,7 +60,7 @@ pub struct ExpertsArgs {
 #[derive(Debug, Serialize)]
 struct Row {
     memory: u64,
-    /// Experts of all layers, and how many of them have room; all, if the model fits.
+    /// Experts of all layers, and how many of them fit into memory; all, if the model fits.
     experts: Option<usize>,
     room: Option<usize>,
     /// Of those that were chosen, the share that was there.
@@ -147,7 +147,7 @@ pub fn main(args: &ExpertsArgs) -> Outcome {
     report_replay(&trace, args.json)
 }
 
-/// Says what share of the chosen experts would have been in memory with several rooms. The first half of the trace is not counted.
+/// Says what share of the chosen experts would have been in memory, for several sizes of it. The first half of the trace is not counted.
 fn report_replay(trace: &ExpertTrace, json: bool) -> Outcome {
     if trace.visits() == 0 {
         // A model without experts.

@@ -842,6 +842,7 @@ fn round_within(v: f32, limit: f32) -> i32 {
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
     use super::{ActSlots, Offsets, Precision, scale_for};
+    use crate::lanes::{Avx2, Lanes};
     use std::arch::x86_64::*;
 
     impl ActSlots<'_> {
@@ -870,12 +871,11 @@ mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn largest(v: [__m256; 4]) -> f32 {
-        // Of a NaN and a number, `vmaxps` gives its second operand.
-        let abs = |v| _mm256_andnot_ps(_mm256_set1_ps(-0.0), v);
-        let max = v.into_iter().fold(_mm256_setzero_ps(), |max, v| _mm256_max_ps(abs(v), max));
-        let max = _mm_max_ps(_mm256_castps256_ps128(max), _mm256_extractf128_ps::<1>(max));
-        let max = _mm_max_ps(max, _mm_movehl_ps(max, max));
-        _mm_cvtss_f32(_mm_max_ss(max, _mm_movehdup_ps(max)))
+        // SAFETY: the CPU has AVX2. `Lanes::max` gives the second operand if one is NaN.
+        unsafe {
+            let max = |max, v| Avx2::max(Avx2::abs(v), max);
+            Avx2::largest(v.into_iter().fold(_mm256_setzero_ps(), max))
+        }
     }
 
     /// Clamps (NaN to 0) and rounds to nearest even.

@@ -399,7 +399,7 @@ impl Slots {
                         None => state = visit.wait(shared, state),
                     }
                 };
-                shared.bring(&mut state, piece, slot);
+                shared.bring(&mut state, piece, slot, false);
                 // The disk has work while room is sought for the next.
                 visit.turn(shared, &mut state);
                 visit.slot_of[index] = slot as u32;
@@ -479,8 +479,7 @@ impl Held<'_> {
             state.guesses[count] = piece as u32;
             count += 1;
             state.counts.guessed += 1;
-            shared.bring(&mut state, piece, slot);
-            state.slots[slot].ahead = true;
+            shared.bring(&mut state, piece, slot, true);
             self.visit.turn(shared, &mut state);
         }
     }
@@ -511,8 +510,7 @@ impl Held<'_> {
             }
             let class = shared.layout.pieces[piece].class;
             let Some(slot) = shared.victim(&state, class) else { break };
-            shared.bring(&mut state, piece, slot);
-            state.slots[slot].ahead = true;
+            shared.bring(&mut state, piece, slot, true);
             self.visit.turn(shared, &mut state);
         }
     }
@@ -613,8 +611,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives a piece the slot and has it read.
-    fn bring(&self, state: &mut State, piece: usize, slot: usize) {
+    /// Gives a piece the slot and has it read, for a visit or ahead of one.
+    fn bring(&self, state: &mut State, piece: usize, slot: usize, ahead: bool) {
         let info = &self.layout.pieces[piece];
         let now = state.visits;
         let before = std::mem::replace(&mut state.slots[slot].piece, piece as u32);
@@ -623,7 +621,7 @@ impl Shared {
         }
         state.slot_of[piece] = slot as u32;
         state.slots[slot].visit = now;
-        state.slots[slot].ahead = false;
+        state.slots[slot].ahead = ahead;
         for span in info.spans.clone() {
             state.counts.read_bytes +=
                 self.layout.aligned(&self.layout.spans[span].span.range).len() as u64;

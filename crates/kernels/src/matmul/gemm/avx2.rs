@@ -144,9 +144,8 @@ unsafe fn some<Q: BlockFormat, const C: usize>(
 ///
 /// # Safety
 /// The panel has the rows and the columns, the tokens exist, the CPU has AVX2, FMA and F16C.
-// A function for each type, so that the compiler assigns registers to its loop alone.
+#[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-#[inline(never)]
 unsafe fn columns<Q: BlockFormat, const C: usize>(
     row: usize,
     k: &Range<usize>,
