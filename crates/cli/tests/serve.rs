@@ -777,7 +777,12 @@ fn several_models_are_chosen_by_their_names() {
         } else {
             ["I am other.", "I am one."]
         };
-        assert_eq!([say(names[0]), say(names[1])], wanted);
+        let sleeps =
+            |name: &str| serving.get(&format!("/props?model={name}")).json()["is_sleeping"] == true;
+        assert_eq!(names.map(sleeps), [true, true], "nothing was asked of them");
+        assert_eq!(say(names[0]), wanted[0]);
+        assert_eq!(names.map(sleeps), [false, true], "the other was not asked");
+        assert_eq!(say(names[1]), wanted[1]);
         for wrong in [json!("neither"), Value::Null] {
             let refused = serving.post(CHAT, &json!({"model": wrong, "messages": messages()}));
             let error = &refused.json()["error"];
@@ -1278,6 +1283,24 @@ fn a_signal_lets_streams_end_and_cuts_those_that_do_not() {
     let rest = stream.read_to_end();
     let all = String::from_utf8_lossy(&rest);
     assert!(all.contains("\"error\"") && !all.contains("[DONE]"), "{all:.300}");
+    let (status, said) = serving.wait();
+    assert_eq!(status.code(), Some(0), "{said}");
+}
+
+#[test]
+fn sigterm_lets_a_stream_end() {
+    let (_folder, serving) = saying(&["--ctx-size", "1000000"]);
+    let ask = |tokens: u64| json!({"messages": messages(), "ignore_eos": true, "stream": true, "max_tokens": tokens});
+    // A stream of about a second: of the five that it may take, on a machine that is busy now and then.
+    let began = std::time::Instant::now();
+    serving.post(CHAT, &ask(2000));
+    let tokens = (2000.0 / began.elapsed().as_secs_f64()) as u64;
+    let mut stream = serving.begin(CHAT, &ask(tokens));
+    stream.wait_for("\"content\"");
+    kill(&serving.child, libc::SIGTERM);
+    let rest = stream.read_to_end();
+    let all = String::from_utf8_lossy(&rest);
+    assert!(all.contains("[DONE]") && !all.contains("\"error\""), "{all:.300}");
     let (status, said) = serving.wait();
     assert_eq!(status.code(), Some(0), "{said}");
 }

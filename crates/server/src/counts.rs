@@ -55,7 +55,7 @@ pub(crate) struct Totals {
     /// Steps of the engine, and the places that had a request in each of them.
     pub(crate) steps: u64,
     pub(crate) busy: u64,
-    /// Whether the engine's memory was given back, because nothing was asked for long.
+    /// Whether there is no engine: nothing was asked yet, or for long, and its memory was given back.
     pub(crate) resting: bool,
     /// Bytes of what is kept of prompts in memory.
     pub(crate) kept: usize,

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use alight_model::{EngineOptions, Model};
+use alight_model::Model;
 use alight_text::Vocabulary;
 
 use crate::failure::Failure;
@@ -54,9 +54,10 @@ impl Models {
         options: &Options,
         log: &Log,
     ) -> Result<Models, String> {
+        // What cannot work is said at once of a model that is alone. Of several, many may never be asked for.
+        let at_once = served.len() == 1;
         let start = |Served { name, model, draft, context }: Served| {
-            let engine = EngineOptions { context: Some(context), ..options.engine.clone() };
-            let worker = Worker::start((model, draft), engine, options, log.clone())?;
+            let worker = Worker::start((model, draft), context, options, at_once, log.clone())?;
             Ok(Serving { name, model, worker, created: ids::now(), compiler: OnceLock::new() })
         };
         Ok(Models(served.into_iter().map(start).collect::<Result<_, String>>()?))

@@ -1,15 +1,16 @@
 //! The thread that owns an engine: requests come in by one channel, and what a step brings goes out by one for each request.
 //!
-//! An engine that had nothing to do for long may rest: its memory is given back, and another one is made when something is asked.
+//! The engine of one of several models is made when something is asked of that model. An engine that had nothing to do for long may rest: its
+//! memory is given back, and another one is made when something is asked.
 //!
 //! Invariants: it waits for nobody but for requests; a request whose guard is dropped is cancelled before the next step; if the
 //! engine panics, its requests end with an error and a new engine is made on the same model.
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -92,7 +93,7 @@ pub(crate) struct Worker {
     pending: Arc<AtomicUsize>,
     most: usize,
     context: usize,
-    page: (usize, usize),
+    page: Arc<OnceLock<(usize, usize)>>,
     counts: Arc<Counts>,
     thread: std::sync::Mutex<Option<JoinHandle<()>>>,
 }
@@ -126,23 +127,30 @@ impl Drop for Running {
 type Models = (&'static Model, Option<&'static Model>);
 
 impl Worker {
-    /// Makes the engine of a model and its draft model, and a thread for it. `of_engine`: those of `options`, with the model's context.
+    /// A thread for the engine of a model and its draft model, with so many positions for each sequence. The engine is made `at_once`, or when
+    /// something is asked of it.
     pub(crate) fn start(
         models: Models,
-        of_engine: EngineOptions,
+        context: usize,
         options: &Options,
+        at_once: bool,
         log: Log,
     ) -> Result<Worker, String> {
-        let engine = engine(models, &of_engine).map_err(|error| error.to_string())?;
-        let (context, page) = (engine.context(), engine.page());
+        let of_engine = EngineOptions { context: Some(context), ..options.engine.clone() };
+        let page = Arc::<OnceLock<_>>::default();
+        let first = at_once.then(|| engine(models, &of_engine, &page)).transpose();
+        let first = first.map_err(|error| error.to_string())?;
         let (commands, received) = channel();
         let sequences = of_engine.sequences;
         let remembered = if options.slot_files.is_some() { sequences } else { 0 };
-        let wanted = Wanted { models, options: of_engine, rest: options.rest, remembered };
+        let rest = options.rest;
+        let wanted =
+            Wanted { models, options: of_engine, page: Arc::clone(&page), rest, remembered };
         let most = sequences + options.queue;
         let counts = Arc::new(Counts::new(sequences));
+        counts.count(|all| all.resting = first.is_none());
         let counted = Arc::clone(&counts);
-        let work = move || run(&wanted, engine, &received, &counted, &log);
+        let work = move || run(&wanted, first, &received, &counted, &log);
         let thread = thread::Builder::new().name("alight-engine".into()).spawn(work);
         let thread =
             thread.map_err(|e| format!("the system gives no thread for the engine: {e}"))?;
@@ -163,9 +171,9 @@ impl Worker {
         self.context
     }
 
-    /// Positions of a page of the KV cache, and the bytes of one in all layers.
-    pub(crate) fn page(&self) -> (usize, usize) {
-        self.page
+    /// Positions of a page of the KV cache, and the bytes of one in all layers; `None` while there was no engine yet.
+    pub(crate) fn page(&self) -> Option<(usize, usize)> {
+        self.page.get().copied()
     }
 
     /// What it has done.
@@ -223,12 +231,17 @@ impl Worker {
     }
 }
 
-/// The engine of a model and its draft model.
-fn engine((model, draft): Models, options: &EngineOptions) -> Result<Engine<'static>, ModelError> {
+/// The engine of a model and its draft model. The size of a page is the same for each engine of the model.
+fn engine(
+    (model, draft): Models,
+    options: &EngineOptions,
+    page: &OnceLock<(usize, usize)>,
+) -> Result<Engine<'static>, ModelError> {
     let mut engine = Engine::new(model, options)?;
     if let Some(draft) = draft {
         engine.draft_with(draft)?;
     }
+    page.get_or_init(|| engine.page());
     Ok(engine)
 }
 
@@ -236,6 +249,7 @@ fn engine((model, draft): Models, options: &EngineOptions) -> Result<Engine<'sta
 struct Wanted {
     models: Models,
     options: EngineOptions,
+    page: Arc<OnceLock<(usize, usize)>>,
     rest: Option<Duration>,
     /// Places whose last prompt is remembered: all of them, or none where nobody may ask for one.
     remembered: usize,
@@ -250,22 +264,40 @@ enum Ended {
 
 fn run(
     wanted: &Wanted,
-    first: Engine<'static>,
+    mut first: Option<Engine<'static>>,
     commands: &Receiver<Command>,
     counts: &Counts,
     log: &Log,
 ) {
-    let mut first = Some(first);
     let mut next = None;
+    if first.is_none() {
+        next = wait(commands, counts);
+        if next.is_none() {
+            return;
+        }
+    }
     let mut read = vec![None; wanted.remembered];
     loop {
         let made = match first.take() {
             Some(engine) => Ok(engine),
-            None => engine(wanted.models, &wanted.options),
+            None => engine(wanted.models, &wanted.options, &wanted.page),
         };
         let engine = match made {
             Ok(engine) => engine,
-            Err(error) => return log(&format!("the engine cannot be made again: {error}")),
+            Err(error) => {
+                let name = wanted.models.0.name();
+                let why = format!("the engine of '{name}' cannot be made: {error}");
+                log(&why);
+                if let Some(Command::Add(_, _, events, _)) = next.take() {
+                    // Whoever has left does not hear of it.
+                    let _ = events.send(Happened::Failed(why));
+                }
+                next = wait(commands, counts);
+                match next {
+                    Some(_) => continue,
+                    None => return,
+                }
+            }
         };
         let mut state = State {
             model: wanted.models.0,
@@ -298,7 +330,7 @@ fn run(
     }
 }
 
-/// Gives back what this process has mapped of the models, and waits for something to do. `None`: there is to be no more.
+/// Gives back what this process has mapped of the models, and [waits](wait).
 fn rest(
     wanted: &Wanted,
     commands: &Receiver<Command>,
@@ -308,6 +340,11 @@ fn rest(
     let (model, draft) = wanted.models;
     log(&format!("'{}' rests: nothing was asked of it for a while", model.name()));
     [Some(model), draft].into_iter().flatten().for_each(Model::rest);
+    wait(commands, counts)
+}
+
+/// Waits, without an engine, for something to do. `None`: there is to be no more.
+fn wait(commands: &Receiver<Command>, counts: &Counts) -> Option<Command> {
     counts.count(|all| (all.resting, all.kept) = (true, 0));
     let command = loop {
         match commands.recv() {

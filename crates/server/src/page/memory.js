@@ -69,7 +69,8 @@ const model = (one) => {
       made.append(element("p", { className: "hint", text: `${slots} slots, ${bytes(size)}${hit}` }));
     }
   }
-  made.append(element("h4", { text: `KV cache, in pages of ${one.page.positions} tokens and ${bytes(one.page.bytes)}` }));
+  const pages = one.page ? `in pages of ${one.page.positions} tokens and ${bytes(one.page.bytes)}` : "made when something is asked of this model";
+  made.append(element("h4", { text: `KV cache, ${pages}` }));
   if (one.sequences) {
     const busy = one.sequences.map((seq, i) => sequence(seq, i, one.page)).filter(Boolean);
     made.append(busy.length ? element("ul", { className: "sequences" }, ...busy) : element("p", { className: "hint", text: `${one.sequences.length} sequences, none busy` }));

@@ -59,13 +59,13 @@ fn of_model(serving: &Serving, sequences: bool) -> Value {
     let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
     let resident: Option<u64> = parts.iter().map(|part| part.resident).sum();
     let counts = serving.worker.counts().now();
-    let (positions, page) = serving.worker.page();
+    let page = serving.worker.page();
     let mut model = json!({
         "name": serving.name,
         "bytes": bytes,
         "resident": resident,
         "parts": parts.iter().map(of_part).collect::<Value>(),
-        "page": {"positions": positions, "bytes": page},
+        "page": page.map(|(positions, bytes)| json!({"positions": positions, "bytes": bytes})),
         "kept": counts.kept,
         "waiting": counts.waiting.len(),
     });
@@ -81,9 +81,9 @@ fn of_model(serving: &Serving, sequences: bool) -> Value {
         });
     }
     if sequences {
-        let places = counts.places.iter().map(|place| match place {
-            Some(task) => of_sequence(task, positions),
-            None => Value::Null,
+        let places = counts.places.iter().map(|place| match (place, page) {
+            (Some(task), Some((positions, _))) => of_sequence(task, positions),
+            _ => Value::Null,
         });
         model["sequences"] = places.collect();
     }
