@@ -46,30 +46,51 @@ def trial() -> None:
     say(f"the trial passes among {ordinals}")
 
 
+def expected(partials, residual, weight, post_weight):
+    """(norm, new residual) of the collective's table in NumPy: sums in float32 in the order of the ranks, means and roots in float64. XLA's
+    own float16 is no measure: it takes sums that are subnormal for zeros."""
+    dtype = np.asarray(residual).dtype
+
+    def round_to(x):
+        return x.astype(np.float32).astype(dtype)
+
+    def norm(x, w):
+        wide = x.astype(np.float64)
+        scale = (1 / np.sqrt((wide * wide).mean(axis=-1, keepdims=True) + layers.EPSILON)).astype(np.float32)
+        return round_to(x.astype(np.float32) * scale * (np.float32(1) + w.astype(np.float32)))
+
+    total = np.asarray(partials[0]).astype(np.float32)
+    for partial in partials[1:]:
+        total = total + np.asarray(partial).astype(np.float32)
+    total = round_to(total)
+    if post_weight is not None:
+        total = norm(total, np.asarray(post_weight))
+    new = round_to(np.asarray(residual).astype(np.float32) + total.astype(np.float32))
+    return norm(new, np.asarray(weight)), new
+
+
 def agreement() -> None:
     over = layers.mesh()
     for dtype in (jnp.bfloat16, jnp.float16, jnp.float32):
         for rows, hidden, post in ((1, 4608, False), (8, 4608, True), (32, 4608, False), (3, 100, True), (5, 4609, False)):
             given = layers.arguments(over, 1, rows, hidden, dtype, post, seed=rows)
-            before = sum(account[0] for account in _alight.cuda_accounts())
             program = layers.program(layers.fused, over, 1)
+            # The one before goes here, and what is told of it.
             compiled = program.lower(*given).compile()
+            before = sum(account[0] for account in _alight.cuda_accounts())
             assert "alight_allreduce_norm" in compiled.as_text(), "the program has no custom call"
             found = compiled(*given)
             jax.block_until_ready(found)
             assert sum(account[0] for account in _alight.cuda_accounts()) > before, "no kernel was launched"
-            expected = layers.program(layers.exact, over, 1)(*given)
-            new = np.abs(ordinal(found[1]) - ordinal(expected[1])).max()
-            norm = np.abs(ordinal(found[0]) - ordinal(expected[0])).max()
-            say(f"{np.dtype(dtype).name:9} [{rows}, {hidden}]{' post-norm' if post else ''}: {new} ulp (new residual), {norm} (norm)")
-            if post:
-                # XLA sums squares in f32, in its order; a small sum of residual and post-norm is then many ulps off.
-                step = float(jnp.finfo(dtype).eps)
-                for a, b in zip(found, expected):
-                    a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
-                    assert (np.abs(a - b) <= 16 * step * (1 + np.abs(b))).all(), "further off than roundings explain"
-            else:
-                assert new == 0 and norm <= (8 if dtype == jnp.float32 else 2), "further off than roundings explain"
+            partials, residual, weights, post_weights = given
+            norm, new = expected(partials, residual, weights[0], post_weights[0] if post else None)
+            # What a layer adds is the norm before it, scaled by XLA: of what is subnormal then, nothing is known.
+            norm = norm * np.asarray(0.125, norm.dtype)
+            normal = np.abs(norm.astype(np.float32)) >= float(jnp.finfo(dtype).tiny)
+            off = [int(np.abs(ordinal(a) - ordinal(b)).max(where=told, initial=0)) for a, b, told in zip(found, (norm, new), (normal, True), strict=True)]
+            say(f"{np.dtype(dtype).name:9} [{rows}, {hidden}]{' post-norm' if post else ''}: {off[1]} ulp (new residual), {off[0]} (norm)")
+            # A square root that lies on a tie of float32 may fall either way.
+            assert max(off) <= 1 and (post or off[1] == 0), "further off than roundings explain"
             again = compiled(*given)
             assert all((np.asarray(a) == np.asarray(b)).all() for a, b in zip(found, again)), "other bits the second time"
             for array in found:

@@ -34,7 +34,7 @@ def environment(package: Path) -> dict[str, str]:
     more = dict(os.environ)
     more["LD_LIBRARY_PATH"] = ":".join([*libraries(), os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
     more["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
-    more["PYTHONPATH"] = f"{package}:{common.ROOT}"
+    more["PYTHONPATH"] = ":".join([str(package), str(common.ROOT), os.environ.get("PYTHONPATH", "")]).strip(":")
     more["PYTHONUNBUFFERED"] = "1"
     return more
 
@@ -42,10 +42,12 @@ def environment(package: Path) -> dict[str, str]:
 class Steps:
     """Runs commands, keeps what they print, and remembers which failed."""
 
-    def __init__(self, out: Path | None, env: dict[str, str]) -> None:
-        self.out, self.env, self.failed = out, env, []
+    def __init__(self, out: Path | None, env: dict[str, str], only: list[str] | None) -> None:
+        self.out, self.env, self.only, self.failed = out, env, only, []
 
     def run(self, name: str, command: list[str], limit: float, env: dict[str, str] | None = None) -> None:
+        if self.only and name not in self.only:
+            return
         print(f"\n== {name}: {' '.join(str(word) for word in command)}", flush=True)
         start = time.monotonic()
         try:
@@ -65,6 +67,7 @@ class Steps:
 
 def add_arguments(parser) -> None:
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--only", nargs="+", help="these steps alone, by the names that they print")
 
 
 def run(arguments) -> None:
@@ -80,7 +83,7 @@ def run(arguments) -> None:
         check = package / "cuda_check"
         shutil.copy(FILES / "cuda_check", check)
         check.chmod(0o755)
-        steps = Steps(arguments.out, environment(package))
+        steps = Steps(arguments.out, environment(package), arguments.only)
         if shutil.which("nvidia-smi"):
             query = "--query-gpu=name,driver_version,memory.total,clocks.sm,temperature.gpu"
             steps.run("machine", ["nvidia-smi", query, "--format=csv"], 60)
@@ -88,6 +91,7 @@ def run(arguments) -> None:
         if arguments.command == "check gpu":
             steps.run("kernel", [check, "test"], 400)
             steps.run("jax", [python, "-m", "evidence", "check", "gpu-jax"], 300)
+            steps.run("models", [python, "-m", "evidence", "check", "gpu-models"], 400)
             sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
             if Path(sanitizer).exists():
                 for tool in TOOLS:
@@ -98,5 +102,6 @@ def run(arguments) -> None:
         else:
             steps.run("kernel", [check, "bench"], 300)
             steps.run("jax", [python, "-m", "evidence", "bench", "gpu-jax"], 300)
+            steps.run("load", [python, "-m", "evidence", "bench", "gpu-load"], 200)
     print(f"\n{len(steps.failed)} failed" + (f": {', '.join(steps.failed)}" if steps.failed else ""))
     sys.exit(1 if steps.failed else 0)

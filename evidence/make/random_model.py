@@ -2,6 +2,7 @@
 
     python -m evidence make random-model 3b models/random-3b-q4_0.gguf    Llama-3.2-3B's shape, 1.92 GB
     python -m evidence make random-model 7b models/random-7b-q4_0.gguf    Llama-2-7B's shape, 3.83 GB
+    python -m evidence make random-model 8b models/random-8b-q4_k_m.gguf    Llama-3.1-8B's shape, 4.9 GB
     python -m evidence make random-model a3b models/random-a3b-q4_k_m.gguf   12 layers of Qwen3-30B-A3B's shape, 4.9 GB
     python -m evidence make random-model gpt-oss models/random-gpt-oss-mxfp4.gguf   12 layers of gpt-oss-20b's, 6.5 GB
     python -m evidence make random-model qwen35 models/random-qwen35-q4_k_m.gguf   a hybrid of Qwen 3.5's kind, 1.3 GB
@@ -81,6 +82,7 @@ class Shape:
 SHAPES = {
     "3b": Shape("random 3B, Llama-3.2 shape", 28, 3072, 8192, 24, 8, 128, 128256, 131072, 500000.0, True, True),
     "7b": Shape("random 7B, Llama-2 shape", 32, 4096, 11008, 32, 32, 128, 32000, 4096, 10000.0, False, False),
+    "8b": Shape("random 8B, Llama-3.1 shape", 32, 4096, 14336, 32, 8, 128, 128256, 131072, 500000.0, False, True, mix="q4_k_m"),
     "a3b": Shape("random A3B, Qwen3-30B-A3B shape", 12, 2048, 6144, 32, 4, 128, 151936, 40960, 1e6, False, False, "qwen3moe", 1e-6,
                  qk_norm=True, experts=128, used=8, expert_ff=768, mix="q4_k_m"),
     "gpt-oss": Shape("random gpt-oss-20b shape", 12, 2880, 2880, 64, 8, 64, 201088, 131072, 150000.0, False, False, "gpt-oss",

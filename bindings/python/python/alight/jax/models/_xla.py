@@ -24,6 +24,11 @@ from ._place import Host, Layered, Layers, put, ranked, read, zeros
 from ._tensors import EXPERTS, Layer, Tensors
 
 
+def _precision(kind: Any) -> lax.Precision | None:
+    """Of products of this type. GPUs would multiply float32 as TF32, which has the 10 bits of float16."""
+    return lax.Precision.HIGHEST if kind == jnp.float32 else None
+
+
 class Xla:
     """Matrices as floats, each rank's part of them, in `layers`."""
 
@@ -154,7 +159,8 @@ class Xla:
             return self._dot(jnp.pad(x, ((0, 1), (0, 0))), matrix)[:1]
         kind = jnp.promote_types(self.stream, matrix.dtype)
         both = (((1,), (1,)), ((), ()))
-        return lax.dot_general(x.astype(kind), matrix.astype(kind), both, preferred_element_type=jnp.float32)
+        x, matrix = x.astype(kind), matrix.astype(kind)
+        return lax.dot_general(x, matrix, both, precision=_precision(kind), preferred_element_type=jnp.float32)
 
     def cache(self, batch: int) -> tuple[tuple[int, ...], tuple[int, ...], Any]:
         kind = jnp.bfloat16 if self.stream == jnp.bfloat16 else jnp.float16
@@ -262,7 +268,8 @@ class Xla:
 
         def products(rows: jax.Array, name: str) -> jax.Array:
             stacked = layer[name].astype(kind).swapaxes(1, 2)
-            found = lax.ragged_dot(rows.astype(kind), stacked, sizes, preferred_element_type=jnp.float32)
+            rows = rows.astype(kind)
+            found = lax.ragged_dot(rows, stacked, sizes, precision=_precision(kind), preferred_element_type=jnp.float32)
             return self._biased(found, layer, name, jnp.minimum(numbers[order], slots - 1))
 
         gate, up = jnp.split(products(x[order // used], "gate_up"), 2, axis=1)

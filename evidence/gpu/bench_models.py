@@ -1,0 +1,153 @@
+"""A whole model on one GPU in JAX: tokens per second, and what share of the GPU's bandwidth its weights take. `make bench-gpu` runs it.
+
+One process for each way to compute with weights; in it the variants of `bench jax-decode` in turn, on the same weights:
+
+  fused     `allreduce_norm` in one custom call
+  psum      `lax.psum`, post-norm, residual and norm of XLA's own operations: XLA alone
+  nothing   what the ranks have of the sums goes on as it is: wrong, and what the rest of the model takes
+
+then prompts of 512 tokens, and batches. One GPU has nothing to sum: what is seen is the call and the norms beside XLA's.
+The bandwidth is that of a copy of 4 GB within the GPU, in the same process. `--loops` asks XLA to put loops over tokens into graphs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from evidence.bench import jax_decode
+from evidence.lib import common
+from evidence.lib.lazy import lazily
+
+jax = lazily("jax")
+jnp = lazily("jax.numpy")
+models = lazily("alight.jax.models")
+np = lazily("numpy")
+
+LOOPS = ("--xla_gpu_enable_command_buffer=CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION,WHILE "
+         "--xla_gpu_graph_min_graph_size=1")  # fmt: skip
+PROMPT, TOKENS, STEPS, BATCHES = 512, 128, 32, (8, 32)
+
+
+def bandwidth() -> float:
+    """Bytes per second, read and written, of a copy of 4 GB."""
+    x = jnp.ones((1 << 30,), jnp.float32)
+    more = jax.jit(lambda x: x + 1)
+    jax.block_until_ready(more(x))
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        jax.block_until_ready(more(x))
+        times.append(time.perf_counter() - start)
+    return 2 * x.nbytes / min(times)
+
+
+def variant(model, make):
+    """The same model and weights with another collective."""
+    other = copy.copy(model)
+    programs = model._programs
+    net = dataclasses.replace(programs.net, collective=make(model.config, model.mesh))
+    other._programs = type(programs)(net, programs.mesh, programs.specs)
+    other._free = []
+    return other
+
+
+def bytes_per_token(model) -> int:
+    """Of weights that every token reads: all but the rows of the embedding, which are also the output where both are one."""
+    arrays = {id(x): x for x in jax.tree.leaves(model.params)}.values()
+    embedding, output = (model.params["weights"][name] for name in ("embedding", "output"))
+    return sum(x.nbytes for x in arrays) - (0 if embedding is output else embedding.nbytes)
+
+
+def measure(args) -> None:
+    """In this process: a line of JSON."""
+    began = time.perf_counter()
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("tp",))
+    started = time.perf_counter()
+    model = models.load_model(args.model, mesh=mesh, weights=args.weights, context=2048, chunks=(8, PROMPT))
+    jax.block_until_ready(model.params)
+    loaded = time.perf_counter()
+    made = {name: variant(model, make) for name, make in jax_decode.variants(False).items()}
+    greedy = models.Sampling.greedy()
+    prompt = np.random.default_rng(1).integers(3, model.config.vocab, PROMPT).tolist()
+
+    def decode(one) -> tuple[float, float]:
+        """Seconds to the first token, and of a token after it."""
+        one._free.clear()
+        start, times = time.perf_counter(), []
+        for _ in one.generate(prompt, max_tokens=TOKENS + 1, sampling=greedy, steps_per_launch=STEPS):
+            times.append(time.perf_counter())
+        return times[0] - start, (times[-1] - times[0]) / (len(times) - 1)
+
+    compiled = {}
+    for name, one in made.items():
+        start = time.perf_counter()
+        decode(one)
+        compiled[name] = time.perf_counter() - start
+    turns = [{name: decode(one) for name, one in made.items()} for _ in range(args.turns)]
+    batches = {}
+    for batch in BATCHES if not args.loops else ():
+        prompts = [prompt[:8]] * batch
+        generate = made["fused"].generate_batch
+        generate(prompts, max_tokens=TOKENS + 1, sampling=greedy, steps_per_launch=STEPS)
+        times = []
+        for _ in range(3):
+            seconds = []
+            for tokens in (1, TOKENS + 1):
+                start = time.perf_counter()
+                generate(prompts, max_tokens=tokens, sampling=greedy, steps_per_launch=STEPS)
+                seconds.append(time.perf_counter() - start)
+            times.append((seconds[1] - seconds[0]) / TOKENS)
+        batches[batch] = batch / statistics.median(times)
+    print("RESULT " + json.dumps({
+        "jax_s": started - began, "load_s": loaded - started, "compile_s": compiled, "bandwidth": bandwidth(), "bytes": bytes_per_token(model),
+        "first": {name: statistics.median(turn[name][0] for turn in turns) for name in made},
+        "token": {name: statistics.quantiles([turn[name][1] for turn in turns], n=4) for name in made},
+        "batches": batches, "kind": jax.devices()[0].device_kind, "jax": jax.__version__,
+    }), flush=True)  # fmt: skip
+
+
+def add_arguments(parser) -> None:
+    parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
+    parser.add_argument("--weights", nargs="+", default=["bf16"], help="ways to compute with weights (default: bf16)")
+    parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--loops", action="store_true", help="ask XLA for loops over tokens in CUDA graphs")
+    parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
+
+
+def run(args) -> None:
+    if args.measure:
+        args.weights = args.weights[0]
+        return measure(args)
+    failed = 0
+    print("| weights | load s | first token ms, 512 | fused t/s | psum t/s | nothing t/s | GB/s | of a copy's | batch 8, 32 t/s |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for weights in args.weights:
+        env = dict(os.environ)
+        if args.loops:
+            env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {LOOPS}".strip()
+        command = [sys.executable, "-m", "evidence", "bench", "gpu-models", "--measure", "--model", args.model, "--weights", weights, "--turns", args.turns]
+        done = subprocess.run([*map(str, command), *(["--loops"] if args.loops else [])], cwd=common.ROOT, env=env, text=True, capture_output=True)
+        found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+        if not found:
+            print(f"{weights}: failed\n" + "\n".join(done.stderr.splitlines()[-12:]), flush=True)
+            failed += 1
+            continue
+        r = found[0]
+        low, middle, high = r["token"]["fused"]
+        speed = {name: f"{1 / times[1]:.1f}" for name, times in r["token"].items()}
+        rate = r["bytes"] / middle
+        print(f"| {weights}{', loops' if args.loops else ''} | {r['load_s']:.1f} | {r['first']['fused'] * 1e3:.1f} | {speed['fused']} ({1 / high:.1f}–{1 / low:.1f}) | "
+              f"{speed['psum']} | {speed['nothing']} | {rate / 1e9:.0f} | {rate / r['bandwidth']:.0%} | "
+              f"{', '.join(f'{x:.0f}' for x in r['batches'].values())} |", flush=True)  # fmt: skip
+        compiling = ", ".join(f"{name} {seconds:.1f}" for name, seconds in r["compile_s"].items())
+        print(f"{r['kind']}, jax {r['jax']}, a copy moves {r['bandwidth'] / 1e9:.0f} GB/s; compiled in {compiling} s", flush=True)
+    sys.exit(failed)
