@@ -42,7 +42,7 @@ def variants(more: bool) -> dict:
 
     def psum(config, mesh):
         def call(partial, residual, weight, *, post_weight=None):
-            return _collective._of_xla(partial, residual, weight, post_weight, "tp", config.rms_eps, 0)
+            return _collective.of_xla(partial, residual, weight, post_weight, "tp", config.rms_eps, 0)
 
         return call
 
@@ -74,7 +74,7 @@ def child(job: dict) -> None:
     prompt = alight.Tokenizer(job["path"]).prompt(PROMPT)
     models = {}
     for name, make in variants(job["more"]).items():
-        _load._collective = make
+        _load.collective = make
         models[name] = load_model(job["path"], tp=job["tp"], weights=job["weights"], context=len(prompt) + job["tokens"])
 
     def turn(model) -> dict:

@@ -6,7 +6,7 @@ collectives, for GPUs that are only described, with our handlers registered. Wha
 
 - the devices meet once in a launch, by a collective of XLA's: so XLA lets them wait for each other before a kernel of ours waits;
 - all collectives of a decode step are in one CUDA graph, with everything else of the step (where the driver lets custom calls in);
-- if XLA is told to put loops into graphs, all steps of a launch are one graph;
+- all steps of a launch of decoding are one graph;
 - nothing of a weight's size is copied, and temporary memory is bounded;
 - how many kernels a layer takes.
 
@@ -40,9 +40,6 @@ models = lazily("alight.jax.models")
 VENV = common.ROOT / ".venv-aot"
 REQUIREMENTS = common.ROOT / "evidence/requirements-aot.txt"
 MODEL_LAYERS, CHAIN, STEPS, CHUNK = 6, 8, 8, 128
-# What XLA puts into graphs by itself, and loops; a loop is one thunk, and fewer than five are no graph otherwise.
-WITH_LOOPS = {"xla_gpu_enable_command_buffer": "CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION,WHILE",
-              "xla_gpu_graph_min_graph_size": 1}  # fmt: skip
 MIB = 1 << 20
 
 # --- GPUs -------------------------------------------------------------------------------------
@@ -220,24 +217,23 @@ def large(text: str, smallest: int) -> tuple[str, ...]:
     return tuple(found)
 
 
-def compiled(lowered, count: int, smallest: int, outer: int, **options) -> Made:
+def compiled(lowered, count: int, smallest: int, outer: int) -> Made:
     with tempfile.TemporaryDirectory() as folder:
         start = time.monotonic()
         # Autotuning runs kernels.
-        given = {"xla_dump_to": folder, "xla_gpu_autotune_level": 0} | options
-        made = lowered.compile(compiler_options=given)
+        made = lowered.compile(compiler_options={"xla_dump_to": folder, "xla_gpu_autotune_level": 0})
         return look(made, Path(folder), count, time.monotonic() - start, smallest, outer)
 
 
 # --- the programs -----------------------------------------------------------------------------
 
 
-def problems(name: str, made: Made, target: Target, calls: int, loops: int, temporary: int, others: int = 1) -> list[str]:
+def problems(name: str, made: Made, target: Target, calls: int, temporary: int, others: int = 1) -> list[str]:
     """What is not as it has to be. `others`: of XLA's, for which devices wait before the first kernel."""
     wrong = []
     if made.calls != calls:
         wrong.append(f"{made.calls} calls of the collective, expected {calls}")
-    if target.graphs and (made.in_graphs != made.calls or made.graphs != 1 or made.loops != loops):
+    if target.graphs and (made.in_graphs != made.calls or made.graphs != 1 or made.loops != 0):
         wrong.append(f"{made.in_graphs} of {made.calls} collectives in {made.graphs} graphs, a graph for each turn of {made.loops} loops")
     if (made.others, made.others_in_loops) != (others, 0):
         wrong.append(f"{made.others} collectives of XLA's, {made.others_in_loops} of them for each token, expected {others} and none")
@@ -270,20 +266,18 @@ def measure(arguments) -> None:
             # Activations of a chunk, and what attention's programs found; nothing grows with the cache.
             few, more = 2 * MIB, 32 * MIB
             programs = [
-                ("decode", model.lower("decode", STEPS), {}, MODEL_LAYERS, 2 * MODEL_LAYERS + 2, 1, few),
-                ("decode, loops in graphs", model.lower("decode", STEPS), WITH_LOOPS,
-                 MODEL_LAYERS, 2 * MODEL_LAYERS + 2, 0, few),
-                ("prefill", model.lower("prefill", CHUNK), {}, MODEL_LAYERS, 2 * MODEL_LAYERS + 1, 0, more),
+                ("decode", model.lower("decode", STEPS), 2 * MODEL_LAYERS + 2, few),
+                ("prefill", model.lower("prefill", CHUNK), 2 * MODEL_LAYERS + 1, more),
             ]
-            for name, lowered, options, count, calls, loops, most in programs:
-                made = compiled(lowered, count, smallest, int("decode" in name), **options)
+            for name, lowered, calls, most in programs:
+                made = compiled(lowered, MODEL_LAYERS, smallest, int(name == "decode"))
                 show(name, target, made)
                 if not arguments.loop:
-                    wrong += problems(name, made, target, calls, loops, most)
+                    wrong += problems(name, made, target, calls, most)
             given = layers.arguments(over, CHAIN, 8, 4608, jnp.bfloat16, True, seed=None)
             made = compiled(layers.program(layers.fused, over, CHAIN).lower(*given), CHAIN, smallest, 0)
             show("collectives alone", target, made)
-            wrong += problems("collectives alone", made, target, CHAIN, 0, MIB, others=0)
+            wrong += problems("collectives alone", made, target, CHAIN, MIB, others=0)
     print("\n".join(wrong) or f"{MODEL_LAYERS} layers of {shape.name}: as it has to be")
     if wrong:
         sys.exit(1)

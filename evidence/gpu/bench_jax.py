@@ -77,7 +77,7 @@ def run(arguments) -> None:
         if several is False:
             print(f"left out on one GPU: {name} ({flags})")
             continue
-        env = dict(os.environ, XLA_FLAGS=os.environ.get("XLA_FLAGS", "") + " " + flags)
+        env = dict(os.environ, XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip())
         command = [sys.executable, "-m", "evidence", "bench", "gpu-jax", "--measure", "--turns", str(arguments.turns), "--hidden", str(arguments.hidden)]
         run = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True)
         results = [json.loads(line.removeprefix("RESULT ")) for line in run.stdout.splitlines() if line.startswith("RESULT ")]

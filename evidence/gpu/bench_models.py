@@ -7,7 +7,8 @@ One process for each way to compute with weights; in it the variants of `bench j
   nothing   what the ranks have of the sums goes on as it is: wrong, and what the rest of the model takes
 
 then prompts of 512 tokens, and batches. One GPU has nothing to sum: what is seen is the call and the norms beside XLA's.
-The bandwidth is that of a copy of 4 GB within the GPU, in the same process. `--loops` asks XLA to put loops over tokens into graphs.
+The bandwidth is that of a copy of 4 GB within the GPU, in the same process. `--steps-apart` leaves loops out of CUDA graphs: a step is one
+then, and not all steps of a launch.
 """
 
 from __future__ import annotations
@@ -32,8 +33,7 @@ jnp = lazily("jax.numpy")
 models = lazily("alight.jax.models")
 np = lazily("numpy")
 
-LOOPS = ("--xla_gpu_enable_command_buffer=CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION,WHILE "
-         "--xla_gpu_graph_min_graph_size=1")  # fmt: skip
+APART = "--xla_gpu_enable_command_buffer=CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION"
 PROMPT, TOKENS, STEPS, BATCHES = 512, 128, 32, (8, 32)
 
 
@@ -94,7 +94,7 @@ def measure(args) -> None:
         compiled[name] = time.perf_counter() - start
     turns = [{name: decode(one) for name, one in made.items()} for _ in range(args.turns)]
     batches = {}
-    for batch in BATCHES if not args.loops else ():
+    for batch in BATCHES if not args.steps_apart else ():
         prompts = [prompt[:8]] * batch
         generate = made["fused"].generate_batch
         generate(prompts, max_tokens=TOKENS + 1, sampling=greedy, steps_per_launch=STEPS)
@@ -119,7 +119,7 @@ def add_arguments(parser) -> None:
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--weights", nargs="+", default=["bf16"], help="ways to compute with weights (default: bf16)")
     parser.add_argument("--turns", type=int, default=7)
-    parser.add_argument("--loops", action="store_true", help="ask XLA for loops over tokens in CUDA graphs")
+    parser.add_argument("--steps-apart", action="store_true", help="a CUDA graph for each step instead of one for a launch")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
 
 
@@ -132,10 +132,10 @@ def run(args) -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     for weights in args.weights:
         env = dict(os.environ)
-        if args.loops:
-            env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {LOOPS}".strip()
+        if args.steps_apart:
+            env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {APART}".strip()
         command = [sys.executable, "-m", "evidence", "bench", "gpu-models", "--measure", "--model", args.model, "--weights", weights, "--turns", args.turns]
-        done = subprocess.run([*map(str, command), *(["--loops"] if args.loops else [])], cwd=common.ROOT, env=env, text=True, capture_output=True)
+        done = subprocess.run([*map(str, command), *(["--steps-apart"] if args.steps_apart else [])], cwd=common.ROOT, env=env, text=True, capture_output=True)
         found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         if not found:
             print(f"{weights}: failed\n" + "\n".join(done.stderr.splitlines()[-12:]), flush=True)
@@ -145,7 +145,7 @@ def run(args) -> None:
         low, middle, high = r["token"]["fused"]
         speed = {name: f"{1 / times[1]:.1f}" for name, times in r["token"].items()}
         rate = r["bytes"] / middle
-        print(f"| {weights}{', loops' if args.loops else ''} | {r['load_s']:.1f} | {r['first']['fused'] * 1e3:.1f} | {speed['fused']} ({1 / high:.1f}–{1 / low:.1f}) | "
+        print(f"| {weights}{', steps apart' if args.steps_apart else ''} | {r['load_s']:.1f} | {r['first']['fused'] * 1e3:.1f} | {speed['fused']} ({1 / high:.1f}–{1 / low:.1f}) | "
               f"{speed['psum']} | {speed['nothing']} | {rate / 1e9:.0f} | {rate / r['bandwidth']:.0%} | "
               f"{', '.join(f'{x:.0f}' for x in r['batches'].values())} |", flush=True)  # fmt: skip
         compiling = ", ".join(f"{name} {seconds:.1f}" for name, seconds in r["compile_s"].items())

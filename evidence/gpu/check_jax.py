@@ -178,7 +178,7 @@ def add_arguments(parser) -> None:
 
 def run(args) -> None:
     # Rounding where the program says so, in what is compared with.
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_allow_excess_precision=false"
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_allow_excess_precision=false".strip()
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     gpus = [device for device in jax.devices() if device.platform == "gpu"]
     if not gpus:

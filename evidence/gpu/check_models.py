@@ -10,7 +10,8 @@ exact arithmetic. `make test-gpu` runs it.
    - a batch of prompts of several lengths: each continuation is the one alone, or parts where both tokens are within 0.05.
    - mixtures of experts: nine of ten positions, since rounding may choose another expert where two are as good.
 2. SmolLM2 with its real weights, if its file is there: the prompts and rules of `agree greedy`, beside llama.cpp's recorded tokens.
-3. A step of decoding is one CUDA graph: the GPU's own counter of collectives goes on while the host's launches stand still.
+3. A step of decoding is a part of a CUDA graph, with the collective among one GPU, which models would leave out: the GPU's own counter of
+   its calls goes on while the host's launches stand still. The tokens are those without it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import tempfile
 from pathlib import Path
 
 from evidence.agree import architectures, greedy
+from evidence.bench import jax_decode
+from evidence.gpu import bench_models
 from evidence.lib import common, tiny_models
 from evidence.lib.lazy import lazily
 
@@ -130,23 +133,25 @@ def real(path: Path) -> dict:
 
 def graph(model, troubles: list[str]) -> str:
     """Who launches the collectives of a decode step."""
+    plain, model = model, bench_models.variant(model, jax_decode.variants(False)["fused"])
 
     def counts() -> tuple[int, int]:
         launched, _, ended = zip(*_alight.cuda_accounts(), strict=True)
         return sum(launched), sum(ended)
 
-    def run(tokens: int) -> None:
+    def run(model, tokens: int) -> list[int]:
         model._free.clear()
-        for _ in model.generate([1, 2, 3], max_tokens=tokens, sampling=models.Sampling.greedy(), steps_per_launch=STEPS):
-            pass
+        return list(model.generate([1, 2, 3], max_tokens=tokens, sampling=models.Sampling.greedy(), steps_per_launch=STEPS))
 
-    run(64)
+    run(model, 64)
     before = counts()
-    run(257)
+    found = run(model, 257)
     launched, ended = (b - a for a, b in zip(before, counts(), strict=True))
     # The prompt and the first token are programs of their own, which the host may launch.
     few = launched <= ended / 10
     troubles += [] if few else [f"{launched} of {ended} collectives were launched by the host: a step is not a graph"]
+    why = parted(found, run(plain, 257), [1, 2, 3], plain, CLOSE)
+    troubles += [f"with the collective tokens {why}"] if why else []
     return f"of {ended} collectives in 257 tokens the host launched {launched}"
 
 

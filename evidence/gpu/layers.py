@@ -38,7 +38,7 @@ def unfused(x, residual, weight, post_weight, over):
 
 def exact(x, residual, weight, post_weight, over):
     """What `allreduce_norm` is where there is no handler: the same roundings."""
-    return _collective._of_xla(x, residual, weight, post_weight, "tp", EPSILON, 1)
+    return _collective.of_xla(x, residual, weight, post_weight, "tp", EPSILON, 1)
 
 
 def program(collective, over: jax.sharding.Mesh, layers: int):

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import alight
+from alight.jax import _engine
 from conftest import in_process, with_signals
 from test_model import FILES, MODELS, write_model
 
@@ -219,6 +220,15 @@ def test_ctrl_c_before_there_is_an_answer_is_any_other_programs(tiny):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=300)
     assert process.returncode in (-signal.SIGINT, 130) and b"Traceback" not in said
+
+
+def test_a_gpu_that_is_not_used_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(_engine, "GPU", str(tmp_path))
+    assert _engine.unused_gpu() is None, "the environment says what JAX sees"
+    monkeypatch.delenv("JAX_PLATFORMS")
+    assert "jax[cuda13]" in _engine.unused_gpu()
+    monkeypatch.setattr(_engine, "GPU", str(tmp_path / "none"))
+    assert _engine.unused_gpu() is None
 
 
 def test_the_engine_ends_with_the_command_whatever_ends_that(long):

@@ -79,7 +79,7 @@ def allreduce_norm(
         if problem not in _told:
             _told.add(problem)
             log.warning("allreduce_norm is lax.psum and a norm: %s", problem)
-        return _of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
+        return of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
     _ffi.register()
     again = functools.partial(allreduce_norm, mesh=mesh, axis=axis, epsilon=epsilon, bias=bias, limit=limit, assume=assume)
     operands = (partial, residual, weight) + (() if post_weight is None else (post_weight,))
@@ -104,7 +104,7 @@ def allreduce_norm(
     @call.defjvp
     def derivative(operands: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> Any:
         def plain(partial: jax.Array, residual: jax.Array, weight: jax.Array, post_weight: jax.Array | None = None) -> Any:
-            return _of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
+            return of_xla(partial, residual, weight, post_weight, axis, epsilon, bias)
 
         return call(*operands), jax.jvp(plain, operands, tangents)[1]
 
@@ -219,7 +219,7 @@ def _no_handler(groups: np.ndarray[Any, Any], partial: jax.Array, assumed: bool)
     return None
 
 
-def _of_xla(
+def of_xla(
     partial: jax.Array,
     residual: jax.Array,
     weight: jax.Array,

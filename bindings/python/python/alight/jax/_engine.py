@@ -28,6 +28,8 @@ STEPS = 8
 """Tokens per launch, which come together."""
 LONGEST = 8000
 """Characters of an error."""
+GPU = "/dev/nvidiactl"
+"""What NVIDIA's driver makes where there is a GPU."""
 
 
 def need_jax() -> None:
@@ -112,12 +114,15 @@ def serve(front: Front, path: str) -> None:
     order = front.orders.get()
     assert order is not None, "the command has not begun"
     context, options = order["open"]["context"], order["open"]["options"]
+    weights = options.pop("weights")
     set_up(**options)
+    if (hint := unused_gpu()) is not None:
+        print(f"note: {hint}", file=sys.stderr)
     from .models import load_model
 
     imported = time.perf_counter()
     catalog = open_catalog(path)
-    model = load_model(catalog, tp=options["tp"], weights=options["weights"], context=context)
+    model = load_model(catalog, tp=options["tp"], weights=weights, context=context)
     front.done({"ready": {"jax": imported - began, "model": time.perf_counter() - imported}})
     while (order := front.orders.get()) is not None:
         answer(front, model, **order["answer"])
@@ -130,14 +135,12 @@ def serve(front: Front, path: str) -> None:
 
 
 def set_up(
-    *, tp: int, weights: str, coordinator: str | None, processes: int, process: int | None, no_cache: bool
+    *, tp: int, coordinator: str | None, processes: int, process: int | None, no_cache: bool
 ) -> None:
     """JAX made ready for a run: its devices, other processes, the cache of compiled programs. No backend has started yet."""
     import jax
 
     config: Any = jax.config
-    if weights == "native" and "JAX_PLATFORMS" not in os.environ:
-        config.update("jax_platforms", "cpu")
     if "cpu" in (config.jax_platforms or "cpu"):
         config.update("jax_num_cpu_devices", tp // processes)
     if processes > 1:
@@ -150,6 +153,18 @@ def set_up(
         from ._cache import use_cache
 
         use_cache()
+
+
+def unused_gpu() -> str | None:
+    """What to do about a GPU that is here and that JAX does not see, unless somebody has chosen what it sees."""
+    import jax
+
+    if "JAX_PLATFORMS" in os.environ or not os.path.exists(GPU) or jax.devices()[0].platform != "cpu":
+        return None
+    return (
+        f"a GPU is here that the JAX of this Python ({sys.executable}) does not use: pip install 'jax[cuda13]'; "
+        f"with JAX_PLATFORMS=cpu in the environment this is not said again"
+    )
 
 
 def answer(

@@ -14,13 +14,14 @@ from jax.sharding import Mesh
 
 from ... import Catalog
 from ... import open as open_catalog
+from .. import _collective
 from .._collective import LIMIT, allreduce_norm
 from . import _config, _huggingface, _native, _tensors
 from ._arithmetic import Arithmetic
 from ._blocks import Collective, Network
 from ._config import Config
 from ._cut import Cut, cut
-from ._model import CHUNKS, Model
+from ._model import CHUNKS, GPU_CHUNKS, Model
 from ._native import Native
 from ._place import Layers, tallied
 from ._programs import Programs
@@ -44,7 +45,7 @@ def load_model(
     mesh: Mesh | None = None,
     weights: str = "native",
     context: int | None = None,
-    chunks: Sequence[int] = CHUNKS,
+    chunks: Sequence[int] | None = None,
     unroll: bool | None = None,
     limit: float = LIMIT,
 ) -> Model:
@@ -56,7 +57,7 @@ def load_model(
     is read for it (`Model.read_bytes`); Llama, Qwen 2 and 3, Gemma 2 and 3.
     `context`: most positions; without it 4096, or what the model was trained for if that is less.
 
-    `chunks`: lengths in which prompts are computed, the last one filled up. With native weights, activations of several
+    `chunks`: lengths in which prompts are computed, the last one filled up; by the kind of the devices, if they are not given. With native weights, activations of several
     tokens at once have 8 bits, those of one token 16: `chunks=(1,)` takes longer, and gives the same tokens for any `tp`
     where a choice is not as close as roundings of float32.
 
@@ -76,10 +77,13 @@ def load_model(
     plain = str(catalog.files[0]).endswith(".safetensors")
     config, tensors = _huggingface.read(catalog) if plain else _of_gguf(catalog)
     context = _context(config, context)
+    mesh = _mesh(tp, mesh)
+    gpus = mesh.devices.flat[0].platform != "cpu"
+    if chunks is None:
+        chunks = GPU_CHUNKS if gpus else CHUNKS
     lengths = tuple(sorted({operator.index(chunk) for chunk in chunks}))
     if not lengths or lengths[0] < 1:
         raise ValueError(f"chunks: expected lengths of 1 or more, found {list(chunks)}")
-    mesh = _mesh(tp, mesh)
     if plain and weights == "native":
         raise ValueError(
             f"{catalog.files[0]}: weights='native' computes with GGUF files; 'bf16' or 'f32' loads this one as it is, and "
@@ -90,7 +94,7 @@ def load_model(
     parts = _cut(config, mesh.shape[AXIS], *grains)
     # The shortest chunk fits anywhere.
     capacity = -(-(context + lengths[0] - 1) // LINE) * LINE
-    apart = mesh.devices.flat[0].platform != "cpu" if unroll is None else unroll
+    apart = gpus if unroll is None else unroll
     layers = Layers(mesh, AXIS, config.layers, apart)
     ops: Arithmetic
     with tallied() as read_bytes:
@@ -100,7 +104,7 @@ def load_model(
             kind = FLOATS[weights]
             ops = Xla(config, parts, tensors, layers, capacity, kind, _stream(mesh, kind))
         vectors = Vectors(config, parts, tensors, layers, capacity)
-    net = Network(config, parts, ops, _collective(config, mesh, limit), AXIS, capacity, apart, limit)
+    net = Network(config, parts, ops, collective(config, mesh, limit), AXIS, capacity, apart, limit)
     params = {"weights": ops.arrays, "matrices": ops.stacks, "vectors": vectors.arrays, "norms": vectors.stacks}
     specs = {
         "weights": ops.array_specs,
@@ -162,9 +166,13 @@ def _mesh(tp: int | None, mesh: Mesh | None) -> Mesh:
         return mesh
     devices = jax.devices()
     if ranks > len(devices):
-        how = "; jax.config.update('jax_num_cpu_devices', N), before anything else uses JAX, makes more of them"
         kind = devices[0].platform
-        raise ValueError(f"tp: {ranks}, but there are {len(devices)} {kind} devices{how if kind == 'cpu' else ''}")
+        how = (
+            "jax.config.update('jax_num_cpu_devices', N), before anything else uses JAX, makes more of them"
+            if kind == "cpu"
+            else "JAX_PLATFORMS=cpu in the environment takes CPU devices instead"
+        )
+        raise ValueError(f"tp: {ranks}, but there are {len(devices)} {kind} devices; {how}")
     return Mesh(np.array(devices[:ranks]), (AXIS,))
 
 
@@ -174,11 +182,17 @@ def _stream(mesh: Mesh, kind: Any) -> Any:
     return jnp.bfloat16 if gpu and kind == jnp.bfloat16 else jnp.float32
 
 
-def _collective(config: Config, mesh: Mesh, limit: float) -> Collective:
+def collective(config: Config, mesh: Mesh, limit: float) -> Collective:
+    """What sums over the ranks, and norms."""
+    alone = mesh.shape[AXIS] == 1 and mesh.devices.flat[0].platform != "cpu"
+
     def call(
         partial: jax.Array, residual: jax.Array, weight: jax.Array, *, post_weight: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
         # The norms of GGUF files have Gemma's 1 in them: no bias.
+        if alone:
+            # One GPU has nothing to sum, and XLA fuses the norm with what stands beside it.
+            return _collective.of_xla(partial, residual, weight, post_weight, AXIS, config.rms_eps, 0)
         return allreduce_norm(
             partial,
             residual,

@@ -24,6 +24,8 @@ from ._sample import Draws, Sampling, arguments
 CHUNKS = (8, 32, 128)
 """Lengths of the chunks in which prompts are computed; the last one is filled up to one of them. On two cores, a chunk of a
 small model takes as long as 6 tokens by themselves, and as many as it has: longer ones are no quicker."""
+GPU_CHUNKS = (8, 64, 512)
+"""The same for GPUs, which take about as long for one token as for dozens."""
 IN_FLIGHT = 2
 """Most launches that are not waited for: many at once can block each other."""
 
