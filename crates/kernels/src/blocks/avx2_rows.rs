@@ -2,6 +2,7 @@
 //! types have in common there.
 
 use super::BlockFormat;
+use super::shared::scales_and_minima_k;
 use std::arch::x86_64::*;
 
 /// 32 weights of one group as bytes, and what turns their products into floats.
@@ -14,6 +15,18 @@ pub(crate) struct Group {
     pub m: [f32; 2],
 }
 
+/// Scales and offsets of eight groups one after the other, as [`Group`] has those of one.
+#[derive(Clone, Copy)]
+pub(crate) struct Eight {
+    /// `[8][SCALES]`, in the first `8 · SCALES`.
+    pub d: [f32; 16],
+    pub m: [f32; 8],
+}
+
+impl Eight {
+    pub(crate) const NONE: Eight = Eight { d: [0.0; 16], m: [0.0; 8] };
+}
+
 /// A block type's rows.
 pub(crate) trait RowsAvx2: BlockFormat {
     /// Unpacks weights `32·b .. 32·b + 32` of a row.
@@ -21,6 +34,17 @@ pub(crate) trait RowsAvx2: BlockFormat {
     /// # Safety
     /// `row` holds group `b`; the CPU has AVX2 and F16C.
     unsafe fn group256(row: *const u8, b: usize) -> Group;
+
+    /// Whether blocks have 256 weights whose scales are made faster together, by [`Self::eight`].
+    const EIGHT: bool = false;
+
+    /// Scales and offsets of block `g`, the same bits as [`Self::group256`] gives.
+    ///
+    /// # Safety
+    /// `row` holds block `g`; the CPU has AVX2 and F16C.
+    unsafe fn eight(_row: *const u8, _g: usize) -> Eight {
+        unreachable!("scales are made group by group")
+    }
 }
 
 #[inline(always)]
@@ -100,13 +124,29 @@ pub(super) unsafe fn shr(v: __m256i, n: usize) -> __m256i {
     unsafe { _mm256_srl_epi16(v, _mm_cvtsi32_si128(n as i32)) }
 }
 
+/// Scales and offsets of all groups of a Q4_K or Q5_K block.
+#[inline(always)]
+pub(super) unsafe fn eight_k(block: *const u8) -> Eight {
+    // SAFETY: by the callers' contract the block is whole, and the CPU has AVX2 and F16C.
+    unsafe {
+        let words = block.add(4).cast::<[u32; 3]>().read_unaligned();
+        let (sc, m) = scales_and_minima_k(words);
+        let sc = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(sc as i64)));
+        let m = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(m as i64)));
+        let d = _mm256_mul_ps(_mm256_set1_ps(f16_at(block)), sc);
+        let m = _mm256_mul_ps(_mm256_set1_ps(f16_at(block.add(2))), m);
+        let mut all = Eight::NONE;
+        _mm256_storeu_ps(all.d.as_mut_ptr(), d);
+        _mm256_storeu_ps(all.m.as_mut_ptr(), _mm256_xor_ps(m, _mm256_set1_ps(-0.0)));
+        all
+    }
+}
+
 /// Scale and offset of group `g` of a Q4_K or Q5_K block.
 #[inline(always)]
 pub(super) unsafe fn scale_and_offset_k(block: *const u8, g: usize) -> (f32, f32) {
     // SAFETY: by the callers' contract the block is whole.
     unsafe {
-        // Picking the bytes is faster than making all eight at once (`scales_and_minima_k`): the
-        // branch is predicted.
         let s = block.add(4);
         let at = |i: usize| *s.add(i);
         let (sc, m) = if g < 4 {

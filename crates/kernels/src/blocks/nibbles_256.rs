@@ -43,6 +43,14 @@ mod x86 {
                 avx2_rows::Group { q, d: [d; 2], m: [m; 2] }
             }
         }
+
+        const EIGHT: bool = true;
+
+        #[inline(always)]
+        unsafe fn eight(row: *const u8, g: usize) -> avx2_rows::Eight {
+            // SAFETY: by the trait's contract.
+            unsafe { avx2_rows::eight_k(row.add(g * Self::BYTES)) }
+        }
     }
 
     impl<const BITS: u32> RowsAvx512 for Nibbles256<BITS>

@@ -89,6 +89,24 @@ mod x86 {
                 avx2_rows::Group { q, d, m: [0.0; 2] }
             }
         }
+
+        const EIGHT: bool = true;
+
+        #[inline(always)]
+        unsafe fn eight(row: *const u8, g: usize) -> avx2_rows::Eight {
+            // SAFETY: by the trait's contract.
+            unsafe {
+                let p = row.add(g * Self::BYTES);
+                let d = _mm256_set1_ps(f16_at(p.add(208)));
+                let mut all = avx2_rows::Eight::NONE;
+                for half in 0..2 {
+                    let sc = _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(192 + 8 * half).cast()));
+                    let scaled = _mm256_mul_ps(d, _mm256_cvtepi32_ps(sc));
+                    _mm256_storeu_ps(all.d.as_mut_ptr().add(8 * half), scaled);
+                }
+                all
+            }
+        }
     }
 
     impl RowsAvx512 for Q6K {

@@ -3,8 +3,9 @@
 //! the weights of two.
 
 use super::scalar;
-use crate::blocks::avx2_rows::RowsAvx2;
+use crate::blocks::avx2_rows::{Eight, RowsAvx2};
 use crate::blocks::{WeightType, with_block};
+use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -72,13 +73,13 @@ unsafe fn some<Q: RowsAvx2, const R: usize, const T: usize>(
     unsafe {
         for i in (rows.start..whole).step_by(R) {
             let row = std::array::from_fn(|j| w.row(i + j).as_ptr());
-            for (j, sums) in dot::<Q, R, T>(row, &x).into_iter().enumerate() {
+            for (j, sums) in dot::<Q, R, T>(row, w, &x).into_iter().enumerate() {
                 out.row_mut(t + j, i..i + R).copy_from_slice(&sums);
             }
         }
         for i in whole..rows.end {
             for (j, x) in x.iter().enumerate() {
-                let [sums] = dot::<Q, 1, 1>([w.row(i).as_ptr()], &[*x]);
+                let [sums] = dot::<Q, 1, 1>([w.row(i).as_ptr()], w, &[*x]);
                 out.row_mut(t + j, i..i + 1).copy_from_slice(&sums);
             }
         }
@@ -90,6 +91,7 @@ unsafe fn some<Q: RowsAvx2, const R: usize, const T: usize>(
 #[inline(always)]
 unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
     row: [*const u8; R],
+    w: &Matrix<'_>,
     x: &[Tokens<'_>; T],
 ) -> [[f32; R]; T] {
     // SAFETY: the caller passes whole rows of x.cols() weights, a multiple of 32.
@@ -100,12 +102,28 @@ unsafe fn dot<Q: RowsAvx2, const R: usize, const T: usize>(
         let count = xq[0].len() / 32;
         let mut total = [[_mm256_setzero_ps(); R]; T];
         let mut mins = [[0f32; R]; T];
+        let mut ahead = RowsAhead::new(row[0], R, w, 32 * count);
         for g in 0..count.div_ceil(8) {
+            ahead.ask(R * 256 / Q::BLOCK * Q::BYTES);
             let mut acc = [[_mm256_setzero_ps(); R]; T];
             let mut min = [[0f32; R]; T];
-            for b in 8 * g..count.min(8 * g + 8) {
+            // In loops: what closures of the standard library call is not compiled for AVX2.
+            let mut eight = [Eight::NONE; R];
+            if Q::EIGHT {
                 for r in 0..R {
-                    let u = Q::group256(row[r], b);
+                    eight[r] = Q::eight(row[r], g);
+                }
+            }
+            // Blocks of 256 weights are whole.
+            let last = if Q::EIGHT { 8 } else { count.min(8 * g + 8) - 8 * g };
+            for i in 0..last {
+                let b = 8 * g + i;
+                for r in 0..R {
+                    let mut u = Q::group256(row[r], b);
+                    if Q::EIGHT {
+                        let d = &eight[r].d[Q::SCALES * i..][..Q::SCALES];
+                        (u.d, u.m) = ([d[0], d[Q::SCALES - 1]], [eight[r].m[i]; 2]);
+                    }
                     let mut w0 = _mm256_cvtepu8_epi16(_mm256_castsi256_si128(u.q));
                     let mut w1 = _mm256_cvtepu8_epi16(_mm256_extracti128_si256::<1>(u.q));
                     if Q::ZERO != 0 {

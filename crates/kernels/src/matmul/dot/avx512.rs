@@ -9,25 +9,13 @@
 use super::scalar;
 use crate::blocks::avx512_rows::{Group, Offsets, RowsAvx512, lane_scales};
 use crate::blocks::{WeightType, per_16, with_block};
-use crate::matmul::prefetch::{self, Lines};
+use crate::matmul::prefetch::RowsAhead;
 use crate::matmul::{Matrix, Output, Tokens};
 use std::arch::x86_64::*;
 use std::ops::Range;
 
 /// Rows that are computed together.
 const ROWS: usize = 4;
-
-/// How far ahead memory is asked for, in bytes, rounded up to whole fours of rows: what a core
-/// reads during some two latencies of a loaded memory.
-const AHEAD: usize = 2048;
-
-/// As [`AHEAD`] where other columns lie between those of the rows: nothing but us asks for them in time. (Measured: as fast
-/// as if there were no others, into the second-level cache; 2 KiB ahead or into the first, half as fast.)
-const AHEAD_STRIDED: usize = 4096;
-
-/// Bytes of a four of rows beyond which they are prefetched into the second-level cache: with
-/// their activations they would overflow the first (measured 18 against 24 GB/s at 24 KiB).
-const LONG: usize = 12 * 1024;
 
 /// # Safety
 /// As for `dot::rows`; the CPU has AVX-512, as [`Isa::Avx512`](crate::Isa::Avx512) says.
@@ -118,21 +106,10 @@ unsafe fn dot<Q: RowsAvx512, const R: usize, const T: usize>(
     // activations are padded to whole steps.
     unsafe {
         let k = x[0].cols();
-        let (row_bytes, strided) = (w.row_bytes, w.gap() != 0);
-        let distance = if strided { AHEAD_STRIDED } else { AHEAD };
-        let next = row[0].wrapping_add((R * w.stride) * distance.div_ceil(R * row_bytes));
-        let long = strided || R * row_bytes > LONG;
-        let mut lines = Lines::new(next, row_bytes, w.gap());
-        let per_group = if strided { (R * lines.per_row()).div_ceil(k.div_ceil(256)) } else { 0 };
+        let mut ahead = RowsAhead::new(row[0], R, w, k);
         let mut total = [[_mm512_setzero_ps(); R]; T];
         for g in 0..k / 256 {
-            // Rows to come are asked for in the order of the file, a few lines per group: measured
-            // twice as fast as prefetching along each of the rows.
-            let bytes = 256 / Q::BLOCK * Q::BYTES * R;
-            match per_group {
-                0 => ahead(next.wrapping_add(g * bytes), bytes, long),
-                n => (0..n).for_each(|_| ahead(lines.next(), 64, long)),
-            }
+            ahead.ask(256 / Q::BLOCK * Q::BYTES * R);
             let group = begin::<Q, R>(&row, g, 8);
             let mut acc = offsets::<Q, R, T>(&group, g, x);
             step::<Q, R, T, false>(&group, g, 0, x, &mut acc);
@@ -145,11 +122,7 @@ unsafe fn dot<Q: RowsAvx512, const R: usize, const T: usize>(
         if Q::BLOCK < 256 && rest != 0 {
             let g = k / 256;
             let whole = g * (256 / Q::BLOCK) * Q::BYTES * R;
-            let left = (R * row_bytes).saturating_sub(whole);
-            match per_group {
-                0 => ahead(next.wrapping_add(whole), left, long),
-                n => (0..n).for_each(|_| ahead(lines.next(), 64, long)),
-            }
+            ahead.ask((R * w.row_bytes).saturating_sub(whole));
             let group = begin::<Q, R>(&row, g, rest / 32);
             let mut acc = offsets::<Q, R, T>(&group, g, x);
             for j in 0..rest / 64 {
@@ -227,13 +200,6 @@ unsafe fn offsets<Q: RowsAvx512, const R: usize, const T: usize>(
         }
         acc
     }
-}
-
-/// Asks for rows to come: into the first-level cache, or where they are so `long` that they would
-/// push the activations out of it, into the second.
-#[inline(always)]
-fn ahead(p: *const u8, bytes: usize, long: bool) {
-    if long { prefetch::far(p, bytes) } else { prefetch::near(p, bytes) }
 }
 
 /// Group `g` of every row. (A loop, not a closure: closures do not inherit the level's features.)
