@@ -28,13 +28,12 @@ BASELINES = {
     "NCCL, symmetric buffers": "--xla_gpu_experimental_enable_nccl_symmetric_buffers=true",
 }
 LAYERS = 64
-ROWS = (1, 8, 32)
 
 
-def measure(turns: int, hidden: int) -> None:
+def measure(turns: int, hidden: int, numbers: list[int]) -> None:
     """In this process, whose XLA flags are set: prints a line of JSON for each number of rows."""
     over = layers.mesh()
-    for rows in ROWS:
+    for rows in numbers:
         for post in (False, True):
             given = layers.arguments(over, LAYERS, rows, hidden, jnp.bfloat16, post)
             programs = {
@@ -63,12 +62,13 @@ def measure(turns: int, hidden: int) -> None:
 def add_arguments(parser) -> None:
     parser.add_argument("--turns", type=int, default=41)
     parser.add_argument("--hidden", type=int, default=4608)
+    parser.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
 
 
 def run(arguments) -> None:
     if arguments.measure:
-        return measure(arguments.turns, arguments.hidden)
+        return measure(arguments.turns, arguments.hidden, arguments.rows)
     failed = 0
     several = None
     print("| baseline | GPUs | rows | hidden | post-norm | XLA's operations, µs a layer | fused | ratio |")
@@ -78,7 +78,8 @@ def run(arguments) -> None:
             print(f"left out on one GPU: {name} ({flags})")
             continue
         env = dict(os.environ, XLA_FLAGS=f"{os.environ.get('XLA_FLAGS', '')} {flags}".strip())
-        command = [sys.executable, "-m", "evidence", "bench", "gpu-jax", "--measure", "--turns", str(arguments.turns), "--hidden", str(arguments.hidden)]
+        command = [sys.executable, "-m", "evidence", "bench", "gpu-jax", "--measure", "--turns", str(arguments.turns), "--hidden", str(arguments.hidden),
+                   "--rows", *map(str, arguments.rows)]
         run = subprocess.run(command, cwd=ROOT, env=env, text=True, capture_output=True)
         results = [json.loads(line.removeprefix("RESULT ")) for line in run.stdout.splitlines() if line.startswith("RESULT ")]
         for r in results:

@@ -1,12 +1,13 @@
 """A whole model on one GPU in JAX: tokens per second, and what share of the GPU's bandwidth its weights take. `make bench-gpu` runs it.
 
-One process for each way to compute with weights; in it the variants of `bench jax-decode` in turn, on the same weights:
+One process for each way to compute with weights; in it decoding after a prompt of 512 tokens, several times, and batches. With
+`--variants`, those of `bench jax-decode` in turn, on the same weights:
 
   fused     `allreduce_norm` in one custom call
-  psum      `lax.psum`, post-norm, residual and norm of XLA's own operations: XLA alone
+  psum      `lax.psum`, post-norm, residual and norm of XLA's own operations: XLA alone, and what `load_model` takes on one GPU
   nothing   what the ranks have of the sums goes on as it is: wrong, and what the rest of the model takes
 
-then prompts of 512 tokens, and batches. One GPU has nothing to sum: what is seen is the call and the norms beside XLA's.
+One GPU has nothing to sum: what is seen is the call and the norms beside XLA's.
 The bandwidth is that of a copy of 4 GB within the GPU, in the same process. `--steps-apart` leaves loops out of CUDA graphs: a step is one
 then, and not all steps of a launch.
 """
@@ -34,7 +35,7 @@ models = lazily("alight.jax.models")
 np = lazily("numpy")
 
 APART = "--xla_gpu_enable_command_buffer=CUBLAS,CUBLASLT,CUDNN,CUSTOM_CALL,DYNAMIC_SLICE_FUSION,FUSION"
-PROMPT, TOKENS, STEPS, BATCHES = 512, 128, 32, (8, 32)
+PROMPT, TOKENS, STEPS = 512, 128, 32
 
 
 def bandwidth() -> float:
@@ -75,7 +76,9 @@ def measure(args) -> None:
     model = models.load_model(args.model, mesh=mesh, weights=args.weights, context=2048, chunks=(8, PROMPT))
     jax.block_until_ready(model.params)
     loaded = time.perf_counter()
-    made = {name: variant(model, make) for name, make in jax_decode.variants(False).items()}
+    made = {"ours": model}
+    if args.variants:
+        made |= {name: variant(model, make) for name, make in jax_decode.variants(False).items()}
     greedy = models.Sampling.greedy()
     prompt = np.random.default_rng(1).integers(3, model.config.vocab, PROMPT).tolist()
 
@@ -94,9 +97,9 @@ def measure(args) -> None:
         compiled[name] = time.perf_counter() - start
     turns = [{name: decode(one) for name, one in made.items()} for _ in range(args.turns)]
     batches = {}
-    for batch in BATCHES if not args.steps_apart else ():
+    for batch in args.batches:
         prompts = [prompt[:8]] * batch
-        generate = made["fused"].generate_batch
+        generate = model.generate_batch
         generate(prompts, max_tokens=TOKENS + 1, sampling=greedy, steps_per_launch=STEPS)
         times = []
         for _ in range(3):
@@ -119,6 +122,8 @@ def add_arguments(parser) -> None:
     parser.add_argument("--model", type=Path, required=True, help="a GGUF file")
     parser.add_argument("--weights", nargs="+", default=["bf16"], help="ways to compute with weights (default: bf16)")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--batches", nargs="*", type=int, default=[8, 32], help="sequences at a time (default: 8 32)")
+    parser.add_argument("--variants", action="store_true", help="other ways to sum beside ours")
     parser.add_argument("--steps-apart", action="store_true", help="a CUDA graph for each step instead of one for a launch")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
 
@@ -128,26 +133,27 @@ def run(args) -> None:
         args.weights = args.weights[0]
         return measure(args)
     failed = 0
-    print("| weights | load s | first token ms, 512 | fused t/s | psum t/s | nothing t/s | GB/s | of a copy's | batch 8, 32 t/s |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| weights | load s | first token of 512, ms | tokens/s | GB/s | of a copy's | tokens/s of batches | fused, psum, nothing t/s |")
+    print("|---|---|---|---|---|---|---|---|")
     for weights in args.weights:
         env = dict(os.environ)
         if args.steps_apart:
             env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {APART}".strip()
-        command = [sys.executable, "-m", "evidence", "bench", "gpu-models", "--measure", "--model", args.model, "--weights", weights, "--turns", args.turns]
-        done = subprocess.run([*map(str, command), *(["--steps-apart"] if args.steps_apart else [])], cwd=common.ROOT, env=env, text=True, capture_output=True)
+        command = [sys.executable, "-m", "evidence", "bench", "gpu-models", "--measure", "--model", args.model, "--weights", weights,
+                   "--turns", args.turns, "--batches", *args.batches, *(["--variants"] if args.variants else [])]
+        done = subprocess.run([*map(str, command)], cwd=common.ROOT, env=env, text=True, capture_output=True)
         found = [json.loads(line.removeprefix("RESULT ")) for line in done.stdout.splitlines() if line.startswith("RESULT ")]
         if not found:
             print(f"{weights}: failed\n" + "\n".join(done.stderr.splitlines()[-12:]), flush=True)
             failed += 1
             continue
         r = found[0]
-        low, middle, high = r["token"]["fused"]
-        speed = {name: f"{1 / times[1]:.1f}" for name, times in r["token"].items()}
+        low, middle, high = r["token"].pop("ours")
+        others = ", ".join(f"{1 / times[1]:.1f}" for times in r["token"].values())
+        batches = ", ".join(f"{count}: {speed:.0f}" for count, speed in r["batches"].items())
         rate = r["bytes"] / middle
-        print(f"| {weights}{', steps apart' if args.steps_apart else ''} | {r['load_s']:.1f} | {r['first']['fused'] * 1e3:.1f} | {speed['fused']} ({1 / high:.1f}–{1 / low:.1f}) | "
-              f"{speed['psum']} | {speed['nothing']} | {rate / 1e9:.0f} | {rate / r['bandwidth']:.0%} | "
-              f"{', '.join(f'{x:.0f}' for x in r['batches'].values())} |", flush=True)  # fmt: skip
+        print(f"| {weights}{', steps apart' if args.steps_apart else ''} | {r['load_s']:.1f} | {r['first']['ours'] * 1e3:.1f} | {1 / middle:.1f} ({1 / high:.1f}–{1 / low:.1f}) | "
+              f"{rate / 1e9:.0f} | {rate / r['bandwidth']:.0%} | {batches} | {others} |", flush=True)  # fmt: skip
         compiling = ", ".join(f"{name} {seconds:.1f}" for name, seconds in r["compile_s"].items())
         print(f"{r['kind']}, jax {r['jax']}, a copy moves {r['bandwidth'] / 1e9:.0f} GB/s; compiled in {compiling} s", flush=True)
     sys.exit(failed)
