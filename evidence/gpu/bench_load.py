@@ -98,10 +98,10 @@ def measure(args) -> None:
 
 
 def cold(path: Path) -> bool:
-    """Drops the file from the page cache, and says whether that left nothing of it there."""
+    """Drops the file from the page cache, and says whether that left no more of it there than the header, which is read to ask."""
     with path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    return alight.open(path).residency().cached == 0
+    return alight.open(path).residency().cached < 1 << 20
 
 
 def add_arguments(parser) -> None:
